@@ -1,0 +1,50 @@
+"""Every error qnnsweep raises, sorted by who must act.
+
+    QnnsweepError
+      RequestError      the configuration asks for something impossible   edit conf/; nothing ran
+      ToolchainError    export, quantize or lower failed on the host      never retried
+      EnvironmentUnusable  the machine lacks something qnnsweep needs     see `qnnsweep doctor`
+      DeviceError       the channel to a device failed                    retried elsewhere
+      RunnerFailed      the device ran the program and the program failed never retried
+      EvidenceError     bytes are not what the record says                never used
+"""
+
+from __future__ import annotations
+
+
+class QnnsweepError(Exception):
+    """Base of all errors with a message written for the person who reads it."""
+
+
+class RequestError(QnnsweepError):
+    """The configuration asks for something that cannot be done; names the key, the value and what is accepted."""
+
+
+class EnvironmentUnusable(QnnsweepError):
+    """This machine lacks something: a library, disk space, a writable folder."""
+
+
+class ToolchainError(QnnsweepError):
+    """A toolchain child failed.
+
+    Attributes: `stage`, `cause` (an exception's type, a signal's name, `deadline` or `memory limit`),
+    `log` (sha256 of the child's whole log in the store, or None).
+    """
+
+    def __init__(self, message: str, *, stage: str, cause: str, log: str | None = None) -> None:
+        super().__init__(message)
+        self.stage = stage
+        self.cause = cause
+        self.log = log
+
+
+class DeviceError(QnnsweepError):
+    """The channel to a device failed: not the program's fault."""
+
+
+class RunnerFailed(QnnsweepError):
+    """The device ran the runner and the runner failed: the program's fault."""
+
+
+class EvidenceError(QnnsweepError):
+    """Bytes that came back, or came out of the store, are not what their record says."""

@@ -1,0 +1,345 @@
+"""What crosses a stage border: frozen records of values and blobs.
+
+A record is the whole truth a later stage may know. A field with `IDENTITY_NEUTRAL` metadata (logs, seconds) is
+kept in the record but left out of its digest: it does not change what the record *is*.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+IDENTITY_NEUTRAL: dict[str, Any] = {"identity": False}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Blob:
+    """Bytes in the store, named by their content."""
+
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Toolchain:
+    """What compiled: part of every cache key that depends on the toolchain."""
+
+    python: str
+    torch: str
+    executorch: str
+    torchao: str
+    qnn: str
+    """QNN build id, for example `v2.49.40.260701`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TensorSpec:
+    """A program's input or output: `dtype` is torch's name without the prefix (`float32`, `int64`)."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quantization:
+    """Affine quantization of one tensor: real = (code - zero_point) * scale.
+
+    Per tensor: one scale and `axis` None. Per channel: one scale a channel along `axis` of PyTorch's layout.
+    """
+
+    scale: tuple[float, ...]
+    zero_point: tuple[int, ...]
+    axis: int | None
+    quant_min: int
+    quant_max: int
+    dtype: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExportedModel:
+    """A model as torch.export sees it, with its inputs and what eager PyTorch answers to them.
+
+    `calibration`, `evaluation` and `outputs_eager` are safetensors files whose keys are `<sample>/<tensor name>`.
+    """
+
+    model: str
+    program: Blob
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    calibration: Blob | None
+    calibration_samples: int
+    evaluation: Blob
+    sample_names: tuple[str, ...]
+    labels: tuple[int | None, ...]
+    outputs_eager: Blob
+    weights: str
+    """Where the weights come from: `pretrained`, `trained`, `random` or `unstated`."""
+    log: Blob = field(metadata=IDENTITY_NEUTRAL)
+    seconds: float = field(metadata=IDENTITY_NEUTRAL)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuantizedModel:
+    """The graph that gets lowered: converted by pt2e, or the exported program itself for a float scheme.
+
+    `outputs_quantized` are the converted graph's answers on the host to the evaluation samples.
+    """
+
+    exported: ExportedModel
+    scheme: str
+    program: Blob
+    quantized: bool
+    outputs_quantized: Blob
+    log: Blob = field(metadata=IDENTITY_NEUTRAL)
+    seconds: float = field(metadata=IDENTITY_NEUTRAL)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operator:
+    """One node of the reference: the edge graph after the backend's transforms, before delegation.
+
+    (`debug_handle`, `output_index`) is its only name on the device side.
+    """
+
+    index: int
+    name: str
+    target: str
+    debug_handle: int | None
+    output_index: int
+    source_nodes: tuple[str, ...]
+    module_path: str
+    stack_trace: str
+    shape: tuple[int, ...] | None
+    """None for a node whose value is a tuple: its outputs are the getitem nodes that follow."""
+    dtype: str | None
+    quantization: Quantization | None
+    axis_order: tuple[int, ...] | None
+    delegated: bool
+    constant: bool
+    """Computed from parameters alone: folded by the compiler, never seen at run time."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DumpedTensor:
+    """A tensor the debug program is expected to log, under the name the delegate gives it.
+
+    `identifier` is `<node>@<output index>` inside a QNN delegate; for the runtime's own kernels it is
+    `instruction:<id>`. `axis_order` is the permutation that took PyTorch's layout to the device's.
+    """
+
+    identifier: str
+    debug_handles: tuple[int, ...]
+    output_index: int
+    quantization: Quantization | None
+    axis_order: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DelegationCount:
+    """How often one operator type went to the delegate and stayed on the CPU, and what the compiler said."""
+
+    operator: str
+    delegated: int
+    not_delegated: int
+    refusals: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompileFacts:
+    """What the HTP compiler printed about one delegated subgraph of the shipping program, in bytes."""
+
+    subgraph: int
+    spill_bytes: int
+    fill_bytes: int
+    write_total_bytes: int
+    read_total_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoweredProgram:
+    """One compiled cell: the program that ships, the program that explains it, and all that is known of both.
+
+    `reference` holds the edge graph's value of every operator for the first `operator_samples` evaluation samples
+    (safetensors, keys `<sample>/<operator index>`); `outputs_edge` its final outputs for all of them.
+    """
+
+    quantized: QuantizedModel
+    backend: str
+    soc: str | None
+    program: Blob
+    debug_program: Blob | None
+    debug_unavailable: str | None
+    """Why there is no debug program, in the toolchain's own words; None when there is one."""
+    bundled_program: Blob | None
+    etrecord: Blob | None
+    operators: tuple[Operator, ...]
+    dumped: tuple[DumpedTensor, ...]
+    operator_samples: int
+    reference: Blob
+    outputs_edge: Blob
+    delegation: tuple[DelegationCount, ...]
+    delegated_subgraphs: int
+    delegated_graph: Blob
+    compile_facts: tuple[CompileFacts, ...]
+    debug_buffer_bytes: int
+    """Bytes one execution of the debug program logs at most, from the graph's own tensor metadata."""
+    log: Blob = field(metadata=IDENTITY_NEUTRAL)
+    seconds: float = field(metadata=IDENTITY_NEUTRAL)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BundleFile:
+    """A file of a bundle: where it lies below the bundle's folder, and its content."""
+
+    path: str
+    blob: Blob
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """One start of the runner: which program on which samples, and whether it dumps intermediate tensors."""
+
+    name: str
+    program: str
+    input_list: str
+    samples: int
+    debug: bool
+    debug_buffer_bytes: int
+    iterations: int
+    warm_up: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bundle:
+    """All that a device needs to run one cell."""
+
+    files: tuple[BundleFile, ...]
+    launches: tuple[Launch, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deployment:
+    """A bundle laid out on a device."""
+
+    device: str
+    folder: str
+    bytes_sent: int
+    files_sent: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Command:
+    """One command that ran on a device."""
+
+    argv: tuple[str, ...]
+    exit_code: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchResult:
+    """What one start of the runner left on the device, still there."""
+
+    launch: Launch
+    folder: str
+    command: Command
+    latencies_ms: tuple[float, ...]
+    """Mean milliseconds an inference took, one entry a sample, as the runner printed them."""
+    log: Blob
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Execution:
+    """All launches of a bundle on one device. `debug_failed` is why the debug launch gave nothing, if it failed."""
+
+    device: str
+    results: tuple[LaunchResult, ...]
+    debug_failed: str | None
+    log: Blob
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Capture:
+    """What came back from a device, every byte verified on arrival.
+
+    `outputs` and `outputs_debug` are safetensors with keys `<sample>/<output index>`.
+    """
+
+    device: str
+    outputs: Blob
+    outputs_debug: Blob | None
+    etdump: Blob | None
+    debug_buffer: Blob | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gap:
+    """How far `actual` is from `reference`. None is "not defined" (no elements, a zero reference, one constant side).
+
+    mse, mean_abs and max_abs carry the tensor's own unit (squared for mse).
+    """
+
+    mse: float | None = None
+    mean_abs: float | None = None
+    max_abs: float | None = None
+    snr_db: float | None = None
+    cosine: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutputComparison:
+    """One final output of one sample at one rung, against the eager fp32 module."""
+
+    rung: str
+    sample: int
+    sample_name: str
+    output_index: int
+    output: str
+    shape: tuple[int, ...]
+    status: str
+    gap: Gap
+    label: int | None
+    top1_reference: int | None
+    top1_actual: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OperatorComparison:
+    """One operator of the reference for one sample: its status always, its gap where it was compared."""
+
+    operator: Operator
+    sample: int
+    status: str
+    gap: Gap
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProfiledEvent:
+    """One timed event of the device's own log. `unit` is what the numbers count: `us` or `cycles`."""
+
+    name: str
+    debug_handle: int | None
+    delegate: bool
+    unit: str
+    count: int
+    p10: float
+    p50: float
+    p90: float
+    mean: float
+    minimum: float
+    maximum: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """The evidence of one cell, compared."""
+
+    outputs: tuple[OutputComparison, ...]
+    operators: tuple[OperatorComparison, ...]
+    profile: tuple[ProfiledEvent, ...]
+    observer_effect_snr_db: float | None
+    """Shipping program against debug program on the same sample; None when bit-equal or not measured."""
+    unexpected_events: tuple[str, ...]
+    """Events the lowering did not announce: reported, never guessed at."""
