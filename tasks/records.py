@@ -75,8 +75,8 @@ class ExportedModel:
     outputs_eager: Blob
     weights: str
     """Where the weights come from: `pretrained`, `trained`, `random` or `unstated`."""
-    log: Blob = field(metadata=IDENTITY_NEUTRAL)
-    seconds: float = field(metadata=IDENTITY_NEUTRAL)
+    log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
+    seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,8 +91,8 @@ class QuantizedModel:
     program: Blob
     quantized: bool
     outputs_quantized: Blob
-    log: Blob = field(metadata=IDENTITY_NEUTRAL)
-    seconds: float = field(metadata=IDENTITY_NEUTRAL)
+    log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
+    seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,8 +184,8 @@ class LoweredProgram:
     compile_facts: tuple[CompileFacts, ...]
     debug_buffer_bytes: int
     """Bytes one execution of the debug program logs at most, from the graph's own tensor metadata."""
-    log: Blob = field(metadata=IDENTITY_NEUTRAL)
-    seconds: float = field(metadata=IDENTITY_NEUTRAL)
+    log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
+    seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

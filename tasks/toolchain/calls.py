@@ -1,0 +1,38 @@
+"""What a stage may ask of the toolchain: functions that can be named here and run in a child.
+
+Each imports its module when it runs, so that the process that asks never loads torch.
+"""
+
+from __future__ import annotations
+
+from conf.schema import BackendKind, ModelConfig, SchemeConfig, SocConfig
+from tasks.records import ExportedModel, LoweredProgram, QuantizedModel
+from tasks.storage.store import Store
+
+
+def export_model(model: ModelConfig, store: Store) -> ExportedModel:
+    from tasks.toolchain import eager
+
+    return eager.export_model(model, store)
+
+
+def quantize_model(
+    exported: ExportedModel, scheme: SchemeConfig, kind: BackendKind, soc: SocConfig | None, store: Store
+) -> QuantizedModel:
+    from tasks.toolchain import quantized
+
+    return quantized.quantize_model(exported, scheme, kind, soc, store)
+
+
+def lower_model(
+    quantized: QuantizedModel,
+    scheme: SchemeConfig,
+    kind: BackendKind,
+    soc: SocConfig | None,
+    operator_samples: int,
+    dump_operators: bool,
+    store: Store,
+) -> LoweredProgram:
+    from tasks.toolchain import lowered
+
+    return lowered.lower_model(quantized, scheme, kind, soc, operator_samples, dump_operators, store)

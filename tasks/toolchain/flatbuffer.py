@@ -1,0 +1,158 @@
+"""Reading a flatbuffer that nobody vouches for: every offset is checked before it is followed.
+
+The `flatbuffers` package trusts its input (a wild offset reads another field, a cut string comes back short), so its
+accessors are only called on places that have been checked, and on no place often enough to take long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from flatbuffers import number_types as flags
+from flatbuffers.table import Table as Accessor
+
+from tasks.errors import EvidenceError
+
+Schema = Mapping[str, tuple[str, ...]]
+"""Table name to its fields in the schema's order, which is what a flatbuffer stores instead of names."""
+
+# An honest writer has every byte read once, or a few times where strings are shared. A crafted file in which many
+# offsets lead to one table would otherwise keep a reader busy for hours with a few kilobytes.
+_READS_PER_BYTE = 4
+
+
+class _Source:
+    """The bytes of one file, and how many more of them may be read."""
+
+    def __init__(self, data: memoryview, file_type: str, schema: Schema) -> None:
+        self.data = data
+        self.file_type = file_type
+        self.schema = schema
+        self._allowance = _READS_PER_BYTE * len(data)
+
+    def refuse(self, path: str, problem: str) -> EvidenceError:
+        return EvidenceError(f"not a readable {self.file_type}: {path}: {problem}")
+
+    def require(self, position: int, size: int, path: str) -> None:
+        if not 0 <= position <= len(self.data) - size:
+            raise self.refuse(path, f"{size} bytes at {position} are outside the file's {len(self.data)}")
+
+    def spend(self, size: int, path: str) -> None:
+        self._allowance -= size
+        if self._allowance < 0:
+            raise self.refuse(path, "the same bytes are used over and over, as no writer does")
+
+
+class Table:
+    """One table of the file. Fields are asked for by name; an absent field is None or the schema's default.
+
+    Every method raises EvidenceError, naming the path from the root, where the file contradicts itself.
+    """
+
+    __slots__ = ("_accessor", "_fields", "_inline_size", "_path", "_source")
+
+    def __init__(self, source: _Source, position: int, name: str, path: str) -> None:
+        self._source, self._path, self._fields = source, path, source.schema[name]
+        self._accessor = accessor = Accessor(source.data, position)
+        source.require(position, flags.SOffsetTFlags.bytewidth, path)
+        vtable = position - accessor.Get(flags.SOffsetTFlags, position)
+        source.require(vtable, 4, path)
+        vtable_size = accessor.Get(flags.VOffsetTFlags, vtable)
+        if vtable_size < 4 or vtable_size % 2:
+            raise source.refuse(path, f"its field table claims a size of {vtable_size} bytes")
+        source.require(vtable, vtable_size, path)
+        self._inline_size = accessor.Get(flags.VOffsetTFlags, vtable + 2)
+        source.require(position, self._inline_size, path)
+        source.spend(max(self._inline_size, 4), path)
+
+    def path(self, field: str) -> str:
+        return f"{self._path}.{field}" if self._path else field
+
+    def refuse(self, field: str, problem: str) -> EvidenceError:
+        """The error for a field that is readable and makes no sense."""
+        return self._source.refuse(self.path(field), problem)
+
+    def number(self, field: str, kind: type, default: int | float = 0) -> int | float:
+        """A scalar; `kind` is one of the flags of `flatbuffers.number_types`."""
+        offset = self._offset(field, kind.bytewidth)
+        return default if offset is None else self._accessor.Get(kind, self._accessor.Pos + offset)
+
+    def integer(self, field: str, kind: type, default: int = 0) -> int:
+        return int(self.number(field, kind, default))
+
+    def text(self, field: str) -> str | None:
+        offset = self._offset(field, 4)
+        if offset is None:
+            return None
+        self._vector(field, offset, 1)
+        try:
+            return self._accessor.String(self._accessor.Pos + offset).decode()
+        except UnicodeDecodeError as problem:
+            raise self.refuse(field, f"is not UTF-8: {problem}") from problem
+
+    def octets(self, field: str) -> bytes:
+        offset = self._offset(field, 4)
+        if offset is None:
+            return b""
+        start, length = self._vector(field, offset, 1)
+        return bytes(self._source.data[start : start + length])
+
+    def integers(self, field: str, kind: type) -> tuple[int, ...]:
+        offset = self._offset(field, 4)
+        if offset is None:
+            return ()
+        self._vector(field, offset, kind.bytewidth)
+        return tuple(self._accessor.GetVectorAsNumpy(kind, offset).tolist())
+
+    def table(self, field: str, name: str) -> Table | None:
+        offset = self._offset(field, 4)
+        if offset is None:
+            return None
+        return Table(self._source, self._accessor.Indirect(self._accessor.Pos + offset), name, self.path(field))
+
+    def tables(self, field: str, name: str) -> Iterator[Table]:
+        offset = self._offset(field, 4)
+        if offset is None:
+            return
+        start, length = self._vector(field, offset, 4)
+        for index in range(length):
+            position = self._accessor.Indirect(start + 4 * index)
+            yield Table(self._source, position, name, f"{self.path(field)}[{index}]")
+
+    def _offset(self, field: str, width: int) -> int | None:
+        """Where the field lies from the table's start, or None if it was not written."""
+        offset = self._accessor.Offset(4 + 2 * self._fields.index(field))
+        if offset == 0:
+            return None
+        if offset + width > self._inline_size:
+            raise self.refuse(field, f"lies at {offset} in a table of {self._inline_size} bytes")
+        return offset
+
+    def _vector(self, field: str, offset: int, width: int) -> tuple[int, int]:
+        """First position and element count of a vector whose whole extent lies inside the file."""
+        path = self.path(field)
+        start = self._accessor.Vector(offset)
+        self._source.require(start - 4, 4, path)
+        length = self._accessor.VectorLen(offset)
+        self._source.require(start, length * width, path)
+        self._source.spend(4 + length * width, path)
+        return start, length
+
+
+def read_root(data: bytes, *, file_type: str, identifier: bytes, schema: Schema, root: str) -> Table:
+    """The root table of a size-prefixed flatbuffer.
+
+    Bytes after the announced size are ignored: a runtime with a static buffer may write all of it.
+    Raises EvidenceError if `data` is cut short or is a file of another type.
+    """
+    found = bytes(data[8:12])
+    if found != identifier:
+        raise EvidenceError(f"not a readable {file_type}: bytes 8 to 12 are {found!r}, not {identifier!r}")
+    size = int.from_bytes(data[:4], "little")
+    if size > len(data) - 4:
+        raise EvidenceError(
+            f"not a readable {file_type}: {size} bytes announced, {len(data) - 4} present; it was cut short"
+        )
+    source = _Source(memoryview(data)[4 : 4 + size], file_type, schema)
+    source.require(0, 8, "root")
+    return Table(source, Accessor(source.data, 0).Indirect(0), root, "")

@@ -1,0 +1,218 @@
+"""From the quantized graph to compiled programs and everything known about them. Runs in a child.
+
+One edge program gives the reference, the shipping program and the debug program.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from executorch.devtools import BundledProgram
+from executorch.devtools.backend_debug import get_delegation_info
+from executorch.devtools.bundled_program.config import MethodTestCase, MethodTestSuite
+from executorch.devtools.bundled_program.serialize import serialize_from_bundled_program_to_flatbuffer
+from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
+from executorch.exir.backend.utils import format_delegated_graph
+from executorch.exir.program._program import _gen_edge_manager_for_partitioners, lift_constant_tensor_pass
+from torch.export import ExportedProgram
+
+from conf.schema import BackendKind, SchemeConfig, SocConfig
+from tasks.errors import ToolchainError
+from tasks.records import Blob, DumpedTensor, LoweredProgram, QuantizedModel
+from tasks.storage.store import Store
+from tasks.toolchain.backend import Backend, Delegation, backend_of
+from tasks.toolchain.eager import settle
+from tasks.toolchain.operators import (
+    announced_instructions,
+    delegated_handles,
+    delegation_counts,
+    logged_instruction_bytes,
+    operator_table,
+)
+from tasks.toolchain.quantized import load_program
+from tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples, read_tensors
+
+Samples = Sequence[tuple[torch.Tensor, ...]]
+
+
+def lower_model(
+    quantized: QuantizedModel,
+    scheme: SchemeConfig,
+    kind: BackendKind,
+    soc: SocConfig | None,
+    operator_samples: int,
+    dump_operators: bool,
+    store: Store,
+) -> LoweredProgram:
+    """Compile for one SoC. A debug program that cannot be built is told in the record, not raised."""
+    settle()
+    backend = backend_of(kind, scheme, soc)
+    exported = quantized.exported
+    inputs = [spec.name for spec in exported.inputs]
+    samples = read_samples(store, exported.evaluation, inputs, len(exported.sample_names))
+    seen_samples = samples[:operator_samples]
+
+    edge = edge_program(backend, load_program(store, quantized.program))
+    operators = operator_table(edge.exported_program())
+    answers, values = _run_reference(edge.exported_program(), samples, len(seen_samples))
+
+    etrecord, edge._etrecord = edge._etrecord, None
+    ship = compile_edge(backend, copy.deepcopy(edge) if dump_operators else edge, debug=False)
+    graph = ship.edge.exported_program()
+    _check_order(exported.inputs, graph)
+    info = get_delegation_info(graph.graph_module)
+    on_delegate = delegated_handles(graph)
+
+    edge._etrecord = etrecord
+    debug = _debug_program(backend, edge, ship) if dump_operators else "measure.dump_operators is off"
+    expected = read_tensors(store, exported.outputs_eager)
+    return LoweredProgram(
+        quantized=quantized,
+        backend=kind.value,
+        soc=soc.name if soc else None,
+        program=store.put_bytes(ship.program.buffer),
+        debug_program=None if isinstance(debug, str) else store.put_bytes(debug.program.buffer),
+        debug_unavailable=debug if isinstance(debug, str) else None,
+        bundled_program=_bundled(store, ship.program, seen_samples, expected),
+        etrecord=None if isinstance(debug, str) else _etrecord(store, debug.program, samples[0]),
+        operators=tuple(replace(row, delegated=row.debug_handle in on_delegate) for row in operators),
+        dumped=() if isinstance(debug, str) else debug.dumped,
+        operator_samples=len(seen_samples),
+        reference=put_tensors(store, values),
+        outputs_edge=put_tensors(store, outputs_by_sample(answers)),
+        delegation=delegation_counts(info, ship.noted.refusals),
+        delegated_subgraphs=info.num_delegated_subgraphs,
+        delegated_graph=store.put_bytes(format_delegated_graph(graph.graph_module).encode()),
+        compile_facts=tuple(ship.noted.compile_facts),
+        debug_buffer_bytes=0 if isinstance(debug, str) else debug.logged_bytes,
+    )
+
+
+def edge_program(backend: Backend, program: ExportedProgram) -> EdgeProgramManager:
+    """The reference graph: edge dialect, after the backend's transforms, before any delegation."""
+    program, passes = backend.before_edge(program)
+    with backend.session(debug=False, noted=Delegation()):
+        edge = _gen_edge_manager_for_partitioners(
+            {"forward": backend.partitioners(debug=False, noted=Delegation())},
+            {"forward": program},
+            backend.compile_config(),
+            None,
+            True,
+        )
+        if passes is not None:
+            edge = edge.transform({"forward": passes})
+            lift_constant_tensor_pass(edge.exported_program())
+    assert edge._etrecord is not None
+    edge._etrecord.add_extra_export_modules({"edge_after_transform": copy.deepcopy(edge)})
+    return edge
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compiled:
+    """One program with the graph it was emitted from and what its backend noted."""
+
+    edge: EdgeProgramManager
+    program: ExecutorchProgramManager
+    noted: Delegation
+    dumped: tuple[DumpedTensor, ...]
+    logged_bytes: int
+
+
+def compile_edge(backend: Backend, edge: EdgeProgramManager, *, debug: bool) -> Compiled:
+    """Delegate what the backend takes and emit the program. Consumes `edge`."""
+    noted = Delegation()
+    with backend.session(debug=debug, noted=noted):
+        for partitioner in backend.partitioners(debug=debug, noted=noted):
+            edge = edge.to_backend({"forward": partitioner})
+    program = edge.to_executorch()
+    own = {handle for tensor in noted.dumped for handle in tensor.debug_handles}
+    return Compiled(
+        edge=edge,
+        program=program,
+        noted=noted,
+        dumped=(*noted.dumped, *announced_instructions(program, own)),
+        logged_bytes=noted.logged_bytes + logged_instruction_bytes(program.exported_program()),
+    )
+
+
+def _debug_program(backend: Backend, edge: EdgeProgramManager, ship: Compiled) -> Compiled | str:
+    """The program that logs every operator, or why there is none."""
+    try:
+        return compile_edge(backend, edge, debug=backend.has_debug_program)
+    except (AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        # ExecuTorch cannot dump every program it can compile; the shipping program is measured all the same.
+        return f"{type(error).__name__}: {error}"
+
+
+class _Recorder(torch.fx.Interpreter):
+    """Runs a graph and keeps the tensor each call gave."""
+
+    def __init__(self, module: torch.fx.GraphModule) -> None:
+        super().__init__(module)
+        self.values: dict[str, torch.Tensor] = {}
+
+    def run_node(self, n: torch.fx.Node) -> object:
+        value = super().run_node(n)
+        if n.op == "call_function" and isinstance(value, torch.Tensor):
+            self.values[n.name] = value
+        return value
+
+
+def _run_reference(
+    edge: ExportedProgram, samples: Samples, recorded: int
+) -> tuple[list[object], dict[str, torch.Tensor]]:
+    """Final answers to every sample, and every operator's value for the first `recorded` ones."""
+    module = edge.module()
+    indices = {
+        node.name: index
+        for index, node in enumerate(node for node in edge.graph.nodes if node.op == "call_function")
+    }
+    answers: list[object] = []
+    values: dict[str, torch.Tensor] = {}
+    with torch.no_grad():
+        for number, sample in enumerate(samples):
+            if number >= recorded:
+                answers.append(module(*sample))
+                continue
+            recorder = _Recorder(module)
+            answers.append(recorder.run(*sample))
+            values |= {
+                f"{number}/{indices[name]}": value for name, value in recorder.values.items() if name in indices
+            }
+    return answers, values
+
+
+def _check_order(inputs: Sequence[object], lowered: ExportedProgram) -> None:
+    """The runner feeds inputs by position: a program that takes them in another order would compute nonsense."""
+    names = [spec.name for spec in inputs]  # type: ignore[attr-defined]
+    taken = list(lowered.graph_signature.user_inputs)
+    if len(taken) != len(names):
+        raise ToolchainError(
+            f"the lowered program takes {len(taken)} inputs {taken}, the model has {len(names)}: {names}",
+            stage="lower",
+            cause="inputs",
+        )
+
+
+def _etrecord(store: Store, program: ExecutorchProgramManager, sample: tuple[torch.Tensor, ...]) -> Blob:
+    record = program.get_etrecord()
+    record.update_representative_inputs(sample)
+    record.save("etrecord.bin")
+    return store.put_file(Path("etrecord.bin"))
+
+
+def _bundled(
+    store: Store, program: ExecutorchProgramManager, samples: Samples, expected: dict[str, torch.Tensor]
+) -> Blob:
+    """The shipping program with test cases inside: eager PyTorch's answers, for ExecuTorch's own verification."""
+    outputs = len({key.partition("/")[2] for key in expected})
+    cases = [
+        MethodTestCase(inputs=sample, expected_outputs=[expected[f"{number}/{index}"] for index in range(outputs)])
+        for number, sample in enumerate(samples)
+    ]
+    bundled = BundledProgram(program, [MethodTestSuite(method_name="forward", test_cases=cases)])
+    return store.put_bytes(serialize_from_bundled_program_to_flatbuffer(bundled))

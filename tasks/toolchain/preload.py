@@ -1,0 +1,22 @@
+"""What the fork server imports once, for all its children.
+
+Its chatter is dropped: an import that fails here fails again in the child, whose log is kept.
+"""
+
+import os
+
+_terminal = os.dup(2)
+_nowhere = os.open(os.devnull, os.O_WRONLY)
+os.dup2(_nowhere, 2)
+try:
+    import executorch.backends.qualcomm.export_utils
+    import executorch.backends.qualcomm.utils.utils
+    import executorch.backends.xnnpack.partition.xnnpack_partitioner
+    import executorch.devtools
+    import executorch.exir
+    import torch
+    import torchao.quantization.pt2e.quantize_pt2e  # noqa: F401
+finally:
+    os.dup2(_terminal, 2)
+    os.close(_terminal)
+    os.close(_nowhere)

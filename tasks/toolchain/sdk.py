@@ -1,0 +1,103 @@
+"""Where Qualcomm's QNN libraries come from, and what exactly they and the Python toolchain are."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata, util
+from pathlib import Path
+
+from tasks.errors import EnvironmentUnusable
+from tasks.records import Toolchain
+
+LIBRARY_FOLDER = Path("lib", "x86_64-linux-clang")
+_NEEDED = ("libQnnHtp.so", "libQnnSystem.so")
+_BUILD_ID = re.compile(rb"v\d+\.\d+\.\d+\.\d{6,}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sdk:
+    """A folder in the shape of a QNN SDK. `build` is the id its libraries carry, `origin` who provided it."""
+
+    root: Path
+    build: str
+    origin: str
+    runtime_libraries: tuple[Path, ...]
+    """Folders that hold what the QNN libraries link against (the wheel brings its own libc++)."""
+
+    def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
+        """What a process that loads QNN must be started with: the dynamic linker reads it once, at the start."""
+        search = [str(path) for path in (self.root / LIBRARY_FOLDER, *self.runtime_libraries)]
+        if inherited.get("LD_LIBRARY_PATH"):
+            search.append(inherited["LD_LIBRARY_PATH"])
+        return {"QNN_SDK_ROOT": str(self.root), "LD_LIBRARY_PATH": os.pathsep.join(search)}
+
+
+def find_sdk(environ: Mapping[str, str], links: Path) -> Sdk:
+    """The user's `QNN_SDK_ROOT` first, else the libraries of the installed onnxruntime-qnn wheel.
+
+    `links`: an existing folder in which a link tree in the SDK's shape may be made for the wheel.
+    Raises EnvironmentUnusable if neither gives the HTP libraries.
+    """
+    if chosen := environ.get("QNN_SDK_ROOT"):
+        root = Path(chosen)
+        missing = [name for name in _NEEDED if not (root / LIBRARY_FOLDER / name).is_file()]
+        if missing:
+            raise EnvironmentUnusable(
+                f"QNN_SDK_ROOT={chosen}: no {', '.join(missing)} in {root / LIBRARY_FOLDER}; "
+                "point it at an unpacked Qualcomm AI Engine Direct SDK, or unset it to use the onnxruntime-qnn wheel"
+            )
+        return Sdk(root=root, build=_build_id(root), origin="QNN_SDK_ROOT", runtime_libraries=())
+
+    wheel = util.find_spec("onnxruntime_qnn")
+    if wheel is None or not wheel.submodule_search_locations:
+        raise EnvironmentUnusable(
+            "no QNN libraries: QNN_SDK_ROOT is not set and onnxruntime-qnn is not installed; "
+            "run `pip install onnxruntime-qnn==2.5.0` or set QNN_SDK_ROOT"
+        )
+    package = Path(next(iter(wheel.submodule_search_locations)))
+    version = metadata.version("onnxruntime-qnn")
+    root = links / f"qnn-{version}"
+    _link_all(package, root / LIBRARY_FOLDER)
+    return Sdk(
+        root=root,
+        build=_build_id(root),
+        origin=f"onnxruntime-qnn {version}",
+        runtime_libraries=(package.parent / "onnxruntime_qnn.libs",),
+    )
+
+
+def identity(sdk: Sdk) -> Toolchain:
+    """The versions that decide what a compile gives; read from metadata, importing none of them."""
+    return Toolchain(
+        python=platform.python_version(),
+        torch=metadata.version("torch"),
+        executorch=metadata.version("executorch"),
+        torchao=metadata.version("torchao"),
+        qnn=sdk.build,
+    )
+
+
+def _link_all(package: Path, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for library in package.glob("*.so"):
+        link = folder / library.name
+        if link.is_symlink() and link.readlink() == library:
+            continue
+        # Another process may be making the same link: an own name first, then an atomic rename.
+        with tempfile.TemporaryDirectory(dir=folder) as own:
+            fresh = Path(own, library.name)
+            fresh.symlink_to(library)
+            fresh.replace(link)
+
+
+def _build_id(root: Path) -> str:
+    library = root / LIBRARY_FOLDER / "libQnnHtp.so"
+    found = _BUILD_ID.search(library.read_bytes())
+    if found is None:
+        raise EnvironmentUnusable(f"{library} carries no QNN build id: it is not Qualcomm's libQnnHtp.so")
+    return found[0].decode()

@@ -1,0 +1,50 @@
+"""Torch tensors in and out of blobs, as safetensors: named, typed, and never unpickled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch.utils import _pytree as pytree
+
+from tasks.errors import EvidenceError
+from tasks.records import Blob
+from tasks.storage.store import Store
+
+
+def put_tensors(store: Store, tensors: Mapping[str, torch.Tensor]) -> Blob:
+    return store.put_bytes(save({key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}))
+
+
+def read_tensors(store: Store, blob: Blob) -> dict[str, torch.Tensor]:
+    try:
+        return load(store.read(blob))
+    except SafetensorError as error:
+        raise EvidenceError(f"blob {blob.sha256} is not a safetensors file: {error}") from error
+
+
+def read_samples(store: Store, blob: Blob, names: Sequence[str], count: int) -> list[tuple[torch.Tensor, ...]]:
+    """The inputs of the first `count` samples, in the order of `names`."""
+    tensors = read_tensors(store, blob)
+    return [tuple(tensors[f"{sample}/{name}"] for name in names) for sample in range(count)]
+
+
+def flat_outputs(answer: object) -> dict[str, torch.Tensor]:
+    """A module's answer as named tensors, in the order a compiled program returns them.
+
+    A lone tensor is `output`; elements of a tuple or dict carry their position or key.
+    """
+    leaves, _ = pytree.tree_flatten_with_path(answer)
+    tensors = [(pytree.keystr(path), leaf) for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return {name.strip("[]'.") or "output": tensor for name, tensor in tensors}
+
+
+def outputs_by_sample(answers: Sequence[object]) -> dict[str, torch.Tensor]:
+    """Keys `<sample>/<output index>`."""
+    return {
+        f"{sample}/{index}": tensor
+        for sample, answer in enumerate(answers)
+        for index, tensor in enumerate(flat_outputs(answer).values())
+    }
