@@ -1,0 +1,192 @@
+"""A digest is what a cache key is made of: equal for equal values, everywhere, and for no others."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conf.schema import Precision, SchemeConfig
+from tasks.records import Blob, ExportedModel, QuantizedModel
+from tasks.storage.digest import digest
+
+LOG = Blob(sha256="c" * 64, size=3)
+EXPORTED = ExportedModel(
+    model="toy",
+    program=Blob(sha256="a" * 64, size=1),
+    inputs=(),
+    outputs=(),
+    calibration=None,
+    calibration_samples=0,
+    evaluation=Blob(sha256="b" * 64, size=2),
+    sample_names=("0",),
+    labels=(None,),
+    outputs_eager=Blob(sha256="d" * 64, size=4),
+    weights="random",
+    log=LOG,
+    seconds=1.5,
+)
+
+plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+values = st.recursive(
+    plain,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+def typed(value: Any) -> Any:
+    """`value` in a form whose equality tells 1, 1.0 and True, and 0.0 and -0.0, apart."""
+    if isinstance(value, list):
+        return ("list", tuple(typed(item) for item in value))
+    if isinstance(value, dict):
+        return ("dict", frozenset((key, typed(item)) for key, item in value.items()))
+    return (type(value).__name__, repr(value))
+
+
+@given(values, values)
+def test_digests_are_equal_exactly_when_the_values_are(one: Any, other: Any) -> None:
+    assert (digest(one) == digest(other)) == (typed(one) == typed(other))
+
+
+@given(st.dictionaries(st.text(), plain))
+def test_the_order_of_a_dict_means_nothing(entries: dict[str, Any]) -> None:
+    assert digest(dict(reversed(entries.items()))) == digest(entries)
+
+
+@given(st.lists(values))
+def test_a_list_equals_a_tuple(items: list[Any]) -> None:
+    assert digest(items) == digest(tuple(items))
+
+
+def test_values_that_look_alike_have_digests_of_their_own() -> None:
+    alike = [
+        1,
+        1.0,
+        True,
+        "1",
+        [1],
+        {"1": 1},
+        {1: 1},
+        0,
+        0.0,
+        -0.0,
+        False,
+        None,
+        "None",
+        "",
+        [],
+        {},
+        [None],
+        {"float": "1.0"},
+        {"enum": ["Precision", "float32"]},
+        [["a", 1]],
+        {"a": 1},
+        Precision.float32,
+        "float32",
+    ]
+    assert len({digest(value) for value in alike}) == len(alike)
+
+
+def test_an_enum_that_is_a_string_is_not_its_string() -> None:
+    class Unit(str, Enum):  # noqa: UP042  StrEnum would hide that this is about any mixed-in type
+        cycles = "cycles"
+
+    assert digest(Unit.cycles) != digest("cycles")
+
+
+def test_the_type_of_a_record_is_part_of_it() -> None:
+    @dataclass
+    class One:
+        name: str
+
+    @dataclass
+    class Other:
+        name: str
+
+    assert digest(One("a")) != digest(Other("a"))
+
+
+def test_every_field_of_a_configuration_counts() -> None:
+    scheme = SchemeConfig(name="8a8w", quant_dtype="8a8w")
+    assert digest(scheme) == digest(SchemeConfig(name="8a8w", quant_dtype="8a8w"))
+    assert digest(scheme) != digest(SchemeConfig(name="8a8w", quant_dtype="8a8w", precision=Precision.float16))
+
+
+def test_logs_and_seconds_do_not_count_at_any_depth() -> None:
+    def quantized(exported: ExportedModel) -> QuantizedModel:
+        blob = Blob(sha256="e" * 64, size=5)
+        return QuantizedModel(
+            exported=exported,
+            scheme="8a8w",
+            program=blob,
+            quantized=True,
+            outputs_quantized=blob,
+            log=LOG,
+            seconds=2.0,
+        )
+
+    slower = replace(EXPORTED, seconds=99.0, log=Blob(sha256="f" * 64, size=9))
+    assert digest(quantized(slower)) == digest(quantized(EXPORTED))
+    assert digest([{"m": (slower,)}]) == digest([{"m": (EXPORTED,)}])
+    assert digest(quantized(replace(EXPORTED, weights="trained"))) != digest(quantized(EXPORTED))
+
+
+def test_what_does_not_count_need_not_have_a_digest() -> None:
+    assert digest(replace(EXPORTED, seconds=math.nan)) == digest(EXPORTED)
+
+
+def test_a_numpy_float_is_the_float_it_holds() -> None:
+    assert digest(np.float64(0.1)) == digest(0.1)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_not_finite_is_refused(number: float) -> None:
+    with pytest.raises(ValueError, match=r"^value\['a'\]\[1\] is -?(nan|inf): a digest needs finite numbers$"):
+        digest({"a": [0.0, number]})
+
+
+@pytest.mark.parametrize("value", [{1}, frozenset(), b"", Path("a"), object(), 1j, np.int64(1), Blob])
+def test_a_type_without_a_digest_is_refused_by_name(value: object) -> None:
+    with pytest.raises(TypeError, match=rf"^value\[0\] is a {type(value).__qualname__}, which has no digest"):
+        digest([value])
+
+
+def test_digests_are_the_same_in_every_process() -> None:
+    program = (
+        "from conf.schema import SchemeConfig; from tasks.storage.digest import digest;"
+        "print(digest([SchemeConfig(name='fp16'), {'b': 1.5, 'a': (True, None, 'µ', 1)}]))"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            check=True,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=Path(__file__).parents[2],
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }
+    assert found == {digest([SchemeConfig(name="fp16"), {"a": (True, None, "µ", 1), "b": 1.5}])}
+
+
+def test_digests_are_the_same_in_every_version() -> None:
+    # A change here throws away every cached result of every user.
+    value = [Blob(sha256="ab", size=1), Precision.float16, {"b": 1.5, "a": (True, None, "µ", 1)}]
+    canonical = (
+        '[{"record":["Blob",[["sha256","ab"],["size",1]]]},{"enum":["Precision","float16"]},'
+        '{"dict":[["a",[true,null,"µ",1]],["b",{"float":"1.5"}]]}]'
+    )
+    assert digest(value) == hashlib.sha256(canonical.encode()).hexdigest()

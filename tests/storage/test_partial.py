@@ -1,0 +1,121 @@
+"""What a killed process leaves behind is swept away; what anyone else may still need is not."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.errors import EnvironmentUnusable
+from tasks.records import Blob
+from tasks.storage.partial import owned_name, usable
+from tasks.storage.store import Store
+
+REPOSITORY = Path(__file__).parents[2]
+
+# Says when it is in the middle, and then never stops writing.
+ENDLESS = """
+import os, sys
+from itertools import count
+from pathlib import Path
+from tasks.storage.store import Store
+store = Store.open(Path(sys.argv[1]))
+with store.scratch("lower") as folder:
+    (folder / "half.pte").write_bytes(b"x")
+    for i in count():
+        store.put_bytes(os.urandom(300_000 + i))
+        if i == 20: print("writing", flush=True)
+"""
+
+
+def test_a_writer_killed_in_the_middle_leaves_only_whole_blobs_and_its_leftovers_go(store: Store) -> None:
+    leftovers = 0
+    for _ in range(3):
+        with subprocess.Popen(
+            [sys.executable, "-c", ENDLESS, str(store.root)], cwd=REPOSITORY, stdout=subprocess.PIPE
+        ) as writer:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == b"writing\n"
+            assert store.sweep_partial() == 0
+            assert any(store.partial.glob("*/lower/half.pte"))
+            os.kill(writer.pid, signal.SIGKILL)
+        assert writer.returncode == -signal.SIGKILL
+        leftovers += store.sweep_partial()
+        assert list(store.partial.iterdir()) == []
+
+    assert leftovers >= 3
+    blobs = [path for path in store.blobs.rglob("*") if path.is_file()]
+    assert len(blobs) >= 60
+    for path in blobs:
+        store.verify(Blob(sha256=path.name, size=path.stat().st_size))
+
+
+def test_a_sweep_spares_the_living_other_hosts_and_names_it_does_not_know(store: Store) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        pass
+    host, tail = socket.gethostname(), "0123456789abcdef"
+    spared = {
+        owned_name(),
+        f"{host}-1-{tail}",
+        f"{host}-extra-{gone.pid}-{tail}",
+        f"elsewhere-{gone.pid}-{tail}",
+        f"{host}-{gone.pid}",
+        f"{host}-{gone.pid}-short",
+        "notes.txt",
+    }
+    for name in (*spared, f"{host}-{gone.pid}-{tail}"):
+        (store.partial / name).touch()
+    assert store.sweep_partial() == 1
+    assert {path.name for path in store.partial.iterdir()} == spared
+
+
+def test_a_sweep_does_not_follow_links_out_of_the_store(store: Store, tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        pass
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").touch()
+    leftover = store.partial / f"{socket.gethostname()}-{gone.pid}-0123456789abcdef"
+    leftover.symlink_to(precious)
+    assert store.sweep_partial() == 1
+    assert not leftover.is_symlink()
+    assert (precious / "file").exists()
+
+
+def test_there_is_nothing_to_sweep_before_the_first_write(tmp_path: Path) -> None:
+    assert Store(tmp_path / "never used").sweep_partial() == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (
+            errno.ENOSPC,
+            "No space left on device; free some space there, or set artifacts=FOLDER to a folder on another disk",
+        ),
+        (
+            errno.EDQUOT,
+            "Disk quota exceeded; free some space there, or set artifacts=FOLDER to a folder on another disk",
+        ),
+        (errno.EACCES, "Permission denied; make it writable, or set artifacts=FOLDER to a folder that is"),
+        (errno.EPERM, "Operation not permitted; make it writable, or set artifacts=FOLDER to a folder that is"),
+        (errno.EROFS, "Read-only file system; make it writable, or set artifacts=FOLDER to a folder that is"),
+        (errno.ENOTDIR, "Not a directory; a file is in the way: move it, or set artifacts=FOLDER to another folder"),
+        (errno.EXDEV, "Invalid cross-device link; keep the whole artifacts folder on one file system"),
+    ],
+)
+def test_an_unusable_folder_is_translated_with_what_to_do(code: int, advice: str) -> None:
+    with pytest.raises(EnvironmentUnusable) as unusable, usable(Path("/farm/artifacts")):
+        raise OSError(code, os.strerror(code))
+    assert str(unusable.value) == f"artifacts: cannot use /farm/artifacts: {advice}"
+
+
+def test_an_error_that_is_not_about_the_folder_passes_unchanged() -> None:
+    with pytest.raises(InterruptedError), usable(Path("/farm/artifacts")):
+        raise OSError(errno.EINTR, os.strerror(errno.EINTR))

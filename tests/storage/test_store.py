@@ -1,0 +1,217 @@
+"""Bytes in the store are complete or absent, and never used when they are not what their name says."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tasks.errors import EnvironmentUnusable, EvidenceError
+from tasks.records import Blob
+from tasks.storage.store import Store, write_atomically
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def blob_of(data: bytes) -> Blob:
+    return Blob(sha256=hashlib.sha256(data).hexdigest(), size=len(data))
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def damage(path: Path, data: bytes) -> None:
+    path.chmod(0o644)
+    path.write_bytes(data)
+
+
+@given(data=st.binary())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+def test_what_was_put_is_read_back_under_its_sha256(store: Store, data: bytes) -> None:
+    blob = store.put_bytes(data)
+    assert blob == blob_of(data)
+    assert store.read(blob) == data
+    store.verify(blob)
+
+
+def test_a_blob_lies_below_the_first_two_digits_of_its_name_and_is_read_only(store: Store) -> None:
+    blob = store.put_bytes(b"weights")
+    path = store.path(blob)
+    assert path == store.root / "blobs" / blob.sha256[:2] / blob.sha256
+    assert path.stat().st_mode & 0o777 == 0o444
+
+
+def test_equal_content_is_kept_once_and_nothing_is_left_in_partial(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"same")
+    assert store.put_bytes(b"same") == store.put_bytes(b"same") == store.put_file(tmp_path / "file")
+    assert files(store.root) == [store.path(blob_of(b"same"))]
+
+
+def test_equal_content_is_not_written_again(store: Store) -> None:
+    path = store.path(store.put_bytes(b"same"))
+    before = path.stat().st_ino
+    store.put_bytes(b"same")
+    assert path.stat().st_ino == before
+
+
+def test_a_large_file_is_never_in_memory_as_a_whole(store: Store, tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    with large.open("wb") as file:
+        file.truncate(64 << 20)
+    tracemalloc.start()
+    try:
+        store.verify(store.put_file(large))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20
+
+
+def test_a_source_that_is_missing_is_not_the_stores_fault(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        store.put_file(tmp_path / "absent")
+    assert files(store.root) == []
+
+
+def test_a_relative_root_survives_a_change_of_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = Store.open(Path("artifacts"))
+    blob = store.put_bytes(b"here")
+    monkeypatch.chdir("/")
+    assert store.read(blob) == b"here"
+
+
+def test_an_absent_blob_is_refused_with_what_to_do(store: Store) -> None:
+    for use in (store.path, store.read, store.verify):
+        with pytest.raises(EvidenceError, match=r"is missing: restore .* or run again with artifacts=FOLDER"):
+            use(blob_of(b"never put"))
+
+
+def test_a_blob_of_another_size_is_refused_and_the_next_put_replaces_it(store: Store) -> None:
+    blob = store.put_bytes(b"evidence")
+    damage(store.path(blob), b"evid")
+    for use in (store.path, store.read, store.verify):
+        with pytest.raises(EvidenceError, match=r"has 4 bytes and not 8: restore"):
+            use(blob)
+    assert store.put_bytes(b"evidence") == blob
+    assert store.read(blob) == b"evidence"
+    assert store.path(blob).stat().st_mode & 0o777 == 0o444
+
+
+def test_a_blob_of_the_right_size_but_other_content_is_never_read(store: Store) -> None:
+    blob = store.put_bytes(b"evidence")
+    damage(store.path(blob), b"evidencE")
+    for use in (store.read, store.verify):
+        with pytest.raises(EvidenceError, match=r"is damaged, its sha256 is [0-9a-f]{64}: restore"):
+            use(blob)
+
+
+@pytest.mark.parametrize("name", ["", "../../etc/passwd", "A" * 64, "a" * 63, "a" * 64 + "\n"])
+def test_a_name_that_is_no_sha256_never_becomes_a_path(store: Store, name: str) -> None:
+    with pytest.raises(EvidenceError, match="is not a sha256: the record that names it is damaged"):
+        store.path(Blob(sha256=name, size=1))
+
+
+def test_scratch_is_fresh_named_and_gone_at_the_end(store: Store) -> None:
+    with store.scratch("lower") as one, store.scratch("lower") as other:
+        assert one != other
+        assert (one.name, list(one.iterdir())) == ("lower", [])
+        assert store.partial in one.parents
+        (one / "deep").mkdir()
+        (one / "deep" / "file").write_bytes(b"x")
+        (one / "deep" / "file").chmod(0o444)
+    assert list(store.partial.iterdir()) == []
+
+
+def test_scratch_is_gone_after_an_error_too(store: Store) -> None:
+    def fail_half_way() -> None:
+        with store.scratch("lower") as folder:
+            (folder / "half").write_bytes(b"x")
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        fail_half_way()
+    assert list(store.partial.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a", "/"])
+def test_a_scratch_name_stays_inside_partial(store: Store, name: str) -> None:
+    with pytest.raises(ValueError, match="one path component"), store.scratch(name):
+        pass
+
+
+def test_write_atomically_replaces_whole_files_and_makes_folders(store: Store) -> None:
+    path = store.root / "reports" / "r1" / "report.html"
+    write_atomically(path, b"old", partial=store.partial)
+    write_atomically(path, b"new", partial=store.partial)
+    assert files(store.root) == [path]
+    assert path.read_bytes() == b"new"
+
+
+def test_processes_that_write_equal_content_at_once_all_succeed(store: Store) -> None:
+    program = (
+        "import sys; from pathlib import Path; from tasks.storage.store import Store\n"
+        "store = Store.open(Path(sys.argv[1]))\n"
+        "for i in range(100): store.read(store.put_bytes(b'%d' % i * 1000))"
+    )
+    writers = [
+        subprocess.Popen([sys.executable, "-c", program, str(store.root)], cwd=REPOSITORY, stderr=subprocess.PIPE)
+        for _ in range(3)
+    ]
+    assert [(writer.communicate()[1], writer.returncode) for writer in writers] == [(b"", 0)] * 3
+    blobs = [blob_of(b"%d" % i * 1000) for i in range(100)]
+    for blob in blobs:
+        store.verify(blob)
+    assert files(store.root) == sorted(store.path(blob) for blob in blobs)
+
+
+def test_a_store_below_a_file_is_unusable_in_one_line_that_says_what_to_do(tmp_path: Path) -> None:
+    in_the_way = tmp_path / "file"
+    in_the_way.touch()
+    advice = "a file is in the way: move it, or set artifacts=FOLDER to another folder"
+    with pytest.raises(EnvironmentUnusable) as below:
+        Store.open(in_the_way / "artifacts")
+    assert str(below.value) == f"artifacts: cannot use {in_the_way}/artifacts/blobs: Not a directory; {advice}"
+    with pytest.raises(EnvironmentUnusable) as itself:
+        Store.open(in_the_way)
+    assert str(itself.value) == f"artifacts: cannot use {in_the_way}/blobs: Not a directory; {advice}"
+
+
+def test_a_file_in_the_place_of_a_folder_is_reported_on_writes_too(store: Store) -> None:
+    blob = blob_of(b"data")
+    (store.blobs / blob.sha256[:2]).touch()
+    with pytest.raises(EnvironmentUnusable, match=r"^artifacts: cannot use .*; a file is in the way: move it"):
+        store.put_bytes(b"data")
+    assert list(store.partial.iterdir()) == []
+    (store.root / "tables").touch()
+    with pytest.raises(EnvironmentUnusable, match=r"^artifacts: cannot use .*; a file is in the way: move it"):
+        write_atomically(store.root / "tables" / "cells", b"data", partial=store.partial)
+    assert list(store.partial.iterdir()) == []
+
+
+def test_a_disk_that_takes_no_more_bytes_is_reported_and_leaves_no_half_file(store: Store) -> None:
+    # A limit on file size stops a write exactly as a full disk does, without needing a disk of one's own.
+    program = (
+        "import resource, sys; from pathlib import Path\n"
+        "from tasks.errors import EnvironmentUnusable; from tasks.storage.store import Store\n"
+        "store = Store.open(Path(sys.argv[1]))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
+        "store.put_bytes(bytes(50_000))\n"
+        "try: store.put_bytes(bytes(50_001))\n"
+        "except EnvironmentUnusable as error: print(error)\n"
+    )
+    writer = subprocess.run(
+        [sys.executable, "-c", program, str(store.root)], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    assert writer.stdout.startswith("artifacts: cannot use ")
+    assert writer.stdout.endswith(
+        ": File too large; free some space there, or set artifacts=FOLDER to a folder on another disk\n"
+    )
+    assert files(store.root) == [store.path(blob_of(bytes(50_000)))]
