@@ -128,7 +128,7 @@ class LoggedValue:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimedEvent:
-    """A profiling event. `start` and `end` are nanoseconds for the runtime's own events, as the delegate likes inside it."""
+    """A profiling event. `start` and `end` are the runtime's ticks, or whatever the delegate counts inside it."""
 
     run: int
     run_name: str | None
@@ -188,7 +188,7 @@ def read_etdump(data: bytes) -> ETDump:
 
 
 def tensor(logged: LoggedTensor, buffer: memoryview | np.ndarray) -> np.ndarray:
-    """The logged tensor, in its logical shape, as a read-only view into the debug buffer that was saved beside the ETDump.
+    """The logged tensor, in its logical shape: a read-only view into the debug buffer that was saved with the ETDump.
 
     `buffer` is contiguous bytes. bfloat16, which numpy lacks, comes back widened to float32, a copy. Raises
     EvidenceError if the tensor reaches outside the buffer or its dtype has no numpy equivalent.
@@ -213,8 +213,8 @@ def _view(logged: LoggedTensor, octets: np.ndarray, dtype: np.dtype[Any]) -> np.
     # The second condition refuses elements that share memory: a few bytes would stand for a tensor of any size.
     if end > octets.size or logged.offset + elements * dtype.itemsize > octets.size:
         raise EvidenceError(
-            f"a logged {logged.scalar_type} tensor of shape {list(logged.shape)} and strides {list(logged.strides)} at byte "
-            f"{logged.offset} reaches outside the debug buffer of {octets.size} bytes"
+            f"a logged {logged.scalar_type} tensor of shape {list(logged.shape)} and strides {list(logged.strides)} "
+            f"at byte {logged.offset} reaches outside the debug buffer of {octets.size} bytes"
         )
     view = np.ndarray(logged.shape, dtype, octets, logged.offset, [step * dtype.itemsize for step in steps])
     view.flags.writeable = False

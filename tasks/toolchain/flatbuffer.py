@@ -53,8 +53,8 @@ class Table:
 
     def __init__(self, source: _Source, position: int, name: str, path: str) -> None:
         self._source, self._path, self._fields = source, path, source.schema[name]
-        self._accessor = accessor = Accessor(source.data, position)
         source.require(position, flags.SOffsetTFlags.bytewidth, path)
+        self._accessor = accessor = Accessor(source.data, position)
         vtable = position - accessor.Get(flags.SOffsetTFlags, position)
         source.require(vtable, 4, path)
         vtable_size = accessor.Get(flags.VOffsetTFlags, vtable)
