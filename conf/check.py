@@ -1,0 +1,149 @@
+"""What the types cannot say of a request: ranges, forms, and what one part of it needs of another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from conf.describe import did_you_mean, one_of, shown
+from conf.schema import DataConfig, InputConfig, ModelConfig, Precision, Request, SchemeConfig
+
+QUANT_DTYPES = ("16a16w", "16a2w", "16a4w", "16a4w_block", "16a8w", "8a4w", "8a8w", "fp16a8w")
+"""ExecuTorch's `QuantDtype`, without `use_`."""
+OBSERVERS = ("HistogramObserver", "MinMaxObserver", "MovingAverageMinMaxObserver")
+"""torchao's per-tensor observers: activations have one scale."""
+DTYPES = ("bool", "float16", "float32", "float64", "int16", "int32", "int64", "int8", "uint8")
+LONGEST_NAME = 200
+
+
+def problems(request: Request) -> Iterator[str]:
+    """Every reason to refuse the request, one line each: the key, the value given, what is accepted."""
+    yield from _names(request)
+    yield from _model(request.model)
+    yield from _scheme(request.scheme)
+    yield from _calibration(request.model, request.scheme)
+    yield from _numbers(request)
+    if not request.artifacts.strip():
+        yield "artifacts=: empty; the path of a folder"
+    for variable in request.device.environment:
+        if not variable or "=" in variable or "\0" in variable:
+            yield f"device.environment.{shown(variable)}: not the name of an environment variable"
+
+
+def _names(request: Request) -> Iterator[str]:
+    for group in (
+        request.model, request.scheme, request.soc, request.backend, request.device, request.tolerance,
+    ):  # fmt: skip
+        key = f"{type(group).__name__.removesuffix('Config').lower()}.name"
+        if not group.name.strip():
+            yield f"{key}=: empty; any text of 1 to {LONGEST_NAME} characters"
+        elif len(group.name) > LONGEST_NAME:
+            yield f"{key}={shown(group.name)}: {len(group.name)} characters; at most {LONGEST_NAME}"
+        elif not group.name.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in group.name):
+            yield f"{key}={shown(group.name)}: not valid Unicode"
+
+
+def _model(model: ModelConfig) -> Iterator[str]:
+    of = f" (model {shown(model.name)})"
+    if not _is_function(model.factory):
+        yield f"model.factory={shown(model.factory)}: not of the form package.module:function{of}"
+    if not model.inputs:
+        yield f"model.inputs=[]: a model has at least one input, each with a name, a shape and a dtype{of}"
+    for index, config in enumerate(model.inputs):
+        yield from (f"model.inputs[{index}].{problem}{of}" for problem in _input(config))
+    names = [config.name for config in model.inputs]
+    yield from (
+        f"model.inputs: two are named {shown(name)}{of}" for name in sorted(set(names)) if names.count(name) > 1
+    )
+    if model.evaluation is None:
+        yield f"model.evaluation=null: every comparison needs samples; give model.evaluation.source{of}"
+    for key, data in (("calibration", model.calibration), ("evaluation", model.evaluation)):
+        yield from (f"model.{key}.{problem}{of}" for problem in _data(data))
+
+
+def _input(config: InputConfig) -> Iterator[str]:
+    if not config.name.strip():
+        yield "name=: empty; the argument's name in the module's forward"
+    if config.dtype not in DTYPES:
+        yield f"dtype={shown(config.dtype)}: no such dtype; {one_of(DTYPES)}{did_you_mean(config.dtype, DTYPES)}"
+    if any(size < 1 for size in config.shape):
+        yield f"shape={shown(config.shape)}: every dimension is 1 or more"
+
+
+def _data(data: DataConfig | None) -> Iterator[str]:
+    if data is None:
+        return
+    if not _is_function(data.source):
+        yield f"source={shown(data.source)}: not of the form package.module:function"
+    if data.count < 1:
+        yield f"count={data.count}: 1 or more samples"
+
+
+def _scheme(scheme: SchemeConfig) -> Iterator[str]:
+    of = f" (scheme {shown(scheme.name)})"
+    dtype = scheme.quant_dtype
+    if scheme.precision is not Precision.quantized:
+        if dtype is not None:
+            yield f"scheme.quant_dtype={shown(dtype)}: null when scheme.precision={scheme.precision.name}{of}"
+    elif dtype not in QUANT_DTYPES:
+        guess = did_you_mean(dtype or "", QUANT_DTYPES)
+        yield f"scheme.quant_dtype={shown(dtype)}: {one_of(QUANT_DTYPES)} when scheme.precision=quantized{guess}{of}"
+    if scheme.observer not in OBSERVERS:
+        guess = did_you_mean(scheme.observer, OBSERVERS)
+        yield f"scheme.observer={shown(scheme.observer)}: no such observer; {one_of(OBSERVERS)}{guess}{of}"
+    # Without block sizes ExecuTorch quietly builds 16a4w under the name of 16a4w_block.
+    if (dtype == "16a4w_block") != bool(scheme.block_size):
+        needs = "at least one operator type" if dtype == "16a4w_block" else f"empty for quant_dtype {shown(dtype)}"
+        yield f"scheme.block_size={shown(scheme.block_size)}: {needs}{of}"
+    for operator, block in scheme.block_size.items():
+        if not block or any(size < 1 for size in block):
+            yield f"scheme.block_size.{shown(operator)}={shown(block)}: a block's shape, every dimension 1 or more{of}"
+
+
+def _calibration(model: ModelConfig, scheme: SchemeConfig) -> Iterator[str]:
+    if scheme.precision is Precision.quantized and model.calibration is None:
+        yield (
+            f"model.calibration=null: scheme {shown(scheme.name)} is quantized and model {shown(model.name)} has "
+            "nothing to calibrate with; give model.calibration.source"
+        )
+
+
+def _numbers(request: Request) -> Iterator[str]:
+    measure, limits, device = request.measure, request.limits, request.device
+    yield from _at_least(0, {"measure.warm_up": measure.warm_up})
+    yield from _at_least(
+        1,
+        {
+            "measure.iterations": measure.iterations,
+            "measure.operator_samples": measure.operator_samples,
+            "measure.debug_buffer_bytes": measure.debug_buffer_bytes,
+            "scheme.calibration_samples": request.scheme.calibration_samples,
+            "soc.arch": request.soc.arch,
+            "soc.vtcm_mib": request.soc.vtcm_mib,
+            "limits.parallel": limits.parallel,
+        },
+    )
+    for key, number in (
+        ("device.deadline_s", device.deadline_s),
+        ("limits.child_deadline_s", limits.child_deadline_s),
+        ("limits.child_memory_gib", limits.child_memory_gib),
+    ):
+        if not (math.isfinite(number) and number > 0):
+            yield f"{key}={number}: a number above 0"
+    for scheme, floor in request.tolerance.final_snr_db.items():
+        if not math.isfinite(floor):
+            yield f"tolerance.final_snr_db.{shown(scheme)}={floor}: a number of dB"
+    for scheme, share in request.tolerance.top1_agreement.items():
+        if not 0 <= share <= 1:
+            yield f"tolerance.top1_agreement.{shown(scheme)}={share}: a share from 0 to 1"
+
+
+def _at_least(least: int, numbers: dict[str, int | None] | dict[str, int]) -> Iterable[str]:
+    return [
+        f"{key}={number}: {least} or more" for key, number in numbers.items() if number is not None and number < least
+    ]
+
+
+def _is_function(text: str) -> bool:
+    module, colon, function = text.partition(":")
+    return bool(colon) and function.isidentifier() and all(part.isidentifier() for part in module.split("."))

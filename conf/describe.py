@@ -1,0 +1,97 @@
+"""The schema in words: what a key accepts, which keys there are, what was perhaps meant."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import types
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
+from enum import EnumType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from conf.schema import Request
+
+_WORDS: dict[object, str] = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    Any: "anything",
+}
+
+
+def shown(value: object) -> str:
+    """`value` on one printable line of at most 120 characters, whatever it holds."""
+    text = "null" if value is None else str(value)
+    line = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+    return line if len(line) <= 120 else f"{line[:117]}..."
+
+
+def one_of(choices: Iterable[str]) -> str:
+    """`one of a, b, c`, or `there are none`."""
+    names = sorted(choices)
+    return f"one of {', '.join(map(shown, names))}" if names else "there are none"
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """`, did you mean x?` when a choice is close to `word`, otherwise nothing."""
+    close = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
+    return f", did you mean {shown(close[0])}?" if close else ""
+
+
+def accepted(key: str) -> str:
+    """What the key (`measure.iterations`, `model.inputs[0].shape`) accepts, in words; `anything` for an unknown one."""
+    return _words(_annotation(key))
+
+
+def no_such_key(key: str) -> str:
+    """The refusal of a key the schema does not have: where it was looked for and what is there."""
+    parent, _, last = key.rpartition(".")
+    known = _keys(_annotation(parent)) if parent else _keys(Request)
+    if not known:  # below a mapping of the user's own, such as model.arguments
+        return f"{shown(key)}: no such key; write +{shown(key)}=… to add it"
+    where = f"in {shown(parent)}" if parent else "there are"
+    return f"{shown(key)}: no such key; {where}: {', '.join(sorted(known))}{did_you_mean(last, known)}"
+
+
+def _annotation(key: str) -> object:
+    found: object = Request
+    for part in re.findall(r"[^.\[\]]+", key):
+        found = _below(found, part)
+    return found
+
+
+def _below(annotation: object, part: str) -> object:
+    kind = _without_none(annotation)
+    if isinstance(kind, type) and is_dataclass(kind):
+        return get_type_hints(kind).get(part, Any)
+    if get_origin(kind) in (list, dict):
+        return get_args(kind)[-1]
+    return Any
+
+
+def _without_none(annotation: object) -> Any:
+    if get_origin(annotation) in (Union, types.UnionType):
+        return next(part for part in get_args(annotation) if part is not type(None))
+    return annotation
+
+
+def _keys(annotation: object) -> list[str]:
+    kind = _without_none(annotation)
+    return [field.name for field in fields(kind)] if isinstance(kind, type) and is_dataclass(kind) else []
+
+
+def _words(annotation: object) -> str:
+    kind = _without_none(annotation)
+    if kind is not annotation:
+        return f"{_words(kind)}, or null"
+    if isinstance(kind, EnumType):
+        return one_of(kind.__members__)
+    if known := _keys(kind):
+        return f"a mapping with {', '.join(known)}"
+    if get_origin(kind) is list:
+        return f"a list, each item {_words(get_args(kind)[0])}"
+    if get_origin(kind) is dict:
+        return f"a mapping, each value {_words(get_args(kind)[1])}"
+    return _WORDS.get(kind, "anything")

@@ -1,0 +1,153 @@
+"""From words on a command line to a plan. The only module that knows Hydra.
+
+The grammar is Hydra's own, sweeps included; an experiment names its axes under `hydra.sweeper.params`, as Hydra's
+basic sweeper has it, and the same key on the command line wins.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import cast
+
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ElementType, Glob, Override, Quote, QuotedString, Transformer
+from hydra.errors import HydraException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from conf.describe import shown
+from conf.options import GROUPS, SHIPPED, Options
+from conf.plan import AXES, Plan, plan
+from conf.refusal import refusal
+from conf.schema import Request
+from tasks.errors import RequestError
+
+MOST_CELLS = 10_000
+SEARCH_PATH = "hydra.searchpath"
+
+ConfigStore.instance().store(name="request", node=Request)
+
+
+def load(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> Plan:
+    """The plan the overrides ask for: the product of all sweeps, model outermost, then scheme, soc, backend, device.
+
+    `config_dirs` are folders of the user's own, each with model/, scheme/ … like the shipped one; `group=file.yaml`
+    takes a single file. Raises RequestError, in one line, for everything that is wrong with any of it.
+    """
+    parsed = _parse(overrides)
+    with tempfile.TemporaryDirectory(prefix="qnnsweep-conf-") as links:
+        options = Options.of([*config_dirs, *_search_path(parsed)], links=Path(links))
+        asked = _assignments((override for override in parsed if override.key_or_group != SEARCH_PATH), options)
+        with initialize_config_dir(str(SHIPPED), job_name="qnnsweep", version_base="1.3"):
+            values = _experiment(asked.get("experiment", ()), options) | asked
+            swept = [key for key, lines in values.items() if len(lines) > 1]
+            return plan(_requests(values, options), swept=swept)
+
+
+def _parse(overrides: Sequence[str]) -> list[Override]:
+    try:
+        return OverridesParser.create().parse_overrides(list(overrides))
+    except OverrideParseException as error:
+        problem = str(error.message).splitlines()[0]
+        raise RequestError(f"{shown(error.override)}: not of the form key=value: {shown(problem)}") from None
+
+
+def _search_path(overrides: Iterable[Override]) -> list[Path]:
+    found: list[Path] = []
+    for override in overrides:
+        if override.key_or_group == SEARCH_PATH:
+            folders = override.value()
+            if not isinstance(folders, list) or not all(isinstance(folder, str) for folder in folders):
+                raise RequestError(f"{shown(override.input_line)}: a list of folders: {SEARCH_PATH}=[/my/conf]")
+            found += [Path(str(folder).removeprefix("file://")) for folder in folders]
+    return found
+
+
+def _assignments(overrides: Iterable[Override], options: Options) -> dict[str, tuple[str, ...]]:
+    """A key to the overrides, one a value, that give it its values: several for an axis of the sweep."""
+    found: dict[str, tuple[str, ...]] = {}
+    for override in overrides:
+        key, line = override.key_or_group, shown(override.input_line)
+        if key in found:
+            raise RequestError(f"{line}: {shown(key)} is given twice; to sweep write {shown(key)}=a,b")
+        if key.startswith(("hydra.", "hydra/")):
+            raise RequestError(f"{line}: of Hydra's own keys {SEARCH_PATH} alone is understood here")
+        found[key] = _choices(override, options) if key in GROUPS else _values(override)
+        if not found[key] and key != "experiment":
+            raise RequestError(f"{line}: no value in it")
+        if len(found[key]) > 1 and key.partition(".")[0] in ("artifacts", "limits", "experiment"):
+            raise RequestError(f"{line}: one sweep has one {shown(key)}")
+    return found
+
+
+def _choices(override: Override, options: Options) -> tuple[str, ...]:
+    group, value = override.key_or_group, override.value()
+    if override.is_delete() or override.package is not None:
+        raise RequestError(f"{shown(override.input_line)}: write {group}=name")
+    if isinstance(value, Glob):
+        chosen = value.filter(sorted(options.files[group]))
+    elif override.is_sweep_override():
+        chosen = [element.text if isinstance(element, QuotedString) else element for element in _swept(override)]
+    elif group == "experiment" and value is None:
+        chosen = []
+    else:
+        chosen = [value]
+    return tuple(f"{group}={_quoted(options.name(group, choice))}" for choice in chosen)
+
+
+def _values(override: Override) -> tuple[str, ...]:
+    if not override.is_sweep_override():
+        return (str(override.input_line),)
+    return tuple(f"{override.get_key_element()}={Transformer.str(element)}" for element in _swept(override))
+
+
+def _swept(override: Override) -> list[ElementType]:
+    line = shown(override.input_line)
+    try:
+        elements = list(itertools.islice(override.sweep_iterator(), MOST_CELLS + 1))
+    except (HydraException, ValueError) as error:
+        raise RequestError(f"{line}: no list of values can be made of it: {shown(error)}") from None
+    if len(elements) > MOST_CELLS:
+        raise RequestError(f"{line}: a sweep has at most {MOST_CELLS} cells")
+    return elements
+
+
+def _experiment(chosen: Sequence[str], options: Options) -> dict[str, tuple[str, ...]]:
+    """The axes that the experiment names itself."""
+    if not chosen:
+        return {}
+    composed = _compose(chosen, options, with_hydra=True)
+    parameters = cast(dict[str, str], OmegaConf.select(composed, "hydra.sweeper.params") or {})
+    return _assignments(_parse([f"{key}={value}" for key, value in parameters.items()]), options)
+
+
+def _requests(values: dict[str, tuple[str, ...]], options: Options) -> Iterator[Request]:
+    """One request a cell, in the order of a plan."""
+    if (count := math.prod(len(lines) for lines in values.values() if lines)) > MOST_CELLS:
+        raise RequestError(f"{count} cells: a sweep has at most {MOST_CELLS}")
+    keys = [*(axis for axis in AXES if axis in values), *(key for key in values if key not in AXES)]
+    for lines in itertools.product(*(values[key] for key in keys if values[key])):
+        composed = _compose(lines, options)
+        try:
+            yield cast(Request, OmegaConf.to_object(composed))
+        except OmegaConfBaseException as error:
+            raise refusal(error) from None
+
+
+def _compose(lines: Sequence[str], options: Options, *, with_hydra: bool = False) -> DictConfig:
+    folders = ",".join(_quoted(str(folder)) for folder in options.folders)
+    try:
+        return compose("config", [*lines, f"{SEARCH_PATH}=[{folders}]"], return_hydra_config=with_hydra)
+    except (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError) as error:
+        raise refusal(error) from None
+
+
+def _quoted(text: str) -> str:
+    return QuotedString(text=text, quote=Quote.single).with_quotes()

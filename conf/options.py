@@ -1,0 +1,72 @@
+"""The options of every configuration group: the shipped ones, the user's own folders, and single files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from conf.describe import did_you_mean, one_of, shown
+from conf.plan import AXES
+from tasks.errors import RequestError
+
+SHIPPED = Path(__file__).parent
+GROUPS = (*AXES, "tolerance", "experiment")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """Every group's options by name. `folders` are all but the shipped one, `links` the last of them.
+
+    A file asked for by its path becomes an option through a link below `links`.
+    """
+
+    files: Mapping[str, dict[str, Path]]
+    folders: tuple[Path, ...]
+    links: Path
+
+    @classmethod
+    def of(cls, searched: Sequence[Path], *, links: Path) -> Options:
+        """The options of the shipped folder and of `searched`, each with at least one folder named after a group.
+
+        Raises RequestError for another kind of folder and for two options of one name: Hydra would silently take one.
+        """
+        files: dict[str, dict[str, Path]] = {group: {} for group in GROUPS}
+        for folder in (SHIPPED, *searched):
+            if not any((folder / group).is_dir() for group in GROUPS):
+                wanted = ", ".join(f"{group}/" for group in GROUPS)
+                raise RequestError(f"{shown(folder)}: not a folder of configuration: it has none of {wanted}")
+            for group, options in files.items():
+                for file in sorted((folder / group).glob("*.yaml")):
+                    _one_of_each_name(group, file, options.setdefault(file.stem, file))
+        return cls(files=files, folders=(*(folder.absolute() for folder in searched), links), links=links)
+
+    def name(self, group: str, value: object) -> str:
+        """The name of the option that `group=value` means: a name as it is, or a file ending in .yaml.
+
+        Raises RequestError when there is none.
+        """
+        options = self.files[group]
+        if not isinstance(value, str) or not value:
+            raise RequestError(f"{group}={shown(value)}: {one_of(options)}; to sweep write {group}=a,b")
+        if value.endswith(".yaml"):
+            return self._link(group, Path(value).expanduser())
+        if value not in options:
+            guess = did_you_mean(value, options)
+            raise RequestError(f"{group}={shown(value)}: no such {group}; {one_of(options)}{guess}")
+        return value
+
+    def _link(self, group: str, file: Path) -> str:
+        if not file.is_file():
+            raise RequestError(f"{group}={shown(file)}: no such file")
+        link = self.links / group / file.name
+        _one_of_each_name(group, file, self.files[group].setdefault(file.stem, link), new=link)
+        if self.files[group][file.stem] == link and not link.exists():
+            link.parent.mkdir(exist_ok=True)
+            link.symlink_to(file.resolve())
+        return file.stem
+
+
+def _one_of_each_name(group: str, file: Path, known: Path, new: Path | None = None) -> None:
+    if known != new and known.resolve() != file.resolve():
+        raise RequestError(f"{shown(file)}: there is a {group} of that name already, {shown(known)}; rename one")

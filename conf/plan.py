@@ -1,0 +1,73 @@
+"""A plan: the cells of one sweep in order, each with the reason why it cannot be, if there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from conf.check import problems
+from conf.describe import shown
+from conf.impossible import reason
+from conf.schema import LimitsConfig, Request
+from tasks.errors import RequestError
+
+AXES = ("model", "scheme", "soc", "backend", "device")
+"""What a cell is called by, outermost first."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedCell:
+    """One cell. `impossible` is why it cannot be; None means that it will be tried."""
+
+    request: Request
+    impossible: str | None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of `AXES`: no two cells of a plan share them."""
+        return _names(self.request)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """At least one cell. `artifacts` and `limits` are the whole sweep's, the same in every request."""
+
+    cells: tuple[PlannedCell, ...]
+    artifacts: str
+    limits: LimitsConfig
+
+
+def plan(requests: Iterable[Request], *, swept: Sequence[str] = ()) -> Plan:
+    """Check the requests and make the plan of them; equal ones become one cell.
+
+    `swept` are the keys that differ between requests, for the message. Raises RequestError for a request with a
+    problem, for two different requests with the same names, and for two that differ in `artifacts` or `limits`.
+    """
+    named: dict[tuple[str, ...], Request] = {}
+    for request in requests:
+        for problem in problems(request):
+            raise RequestError(problem)
+        if named.setdefault(_names(request), request) != request:
+            raise RequestError(_two_of_one_name(request, swept))
+    cells = tuple(PlannedCell(request=request, impossible=reason(request)) for request in named.values())
+    if not cells:
+        raise RequestError("the sweep is empty: no cell to run")
+    first = cells[0].request
+    for request in named.values():
+        if (request.artifacts, request.limits) != (first.artifacts, first.limits):
+            raise RequestError("artifacts, limits: they differ between cells; one sweep has one of each")
+    return Plan(cells=cells, artifacts=first.artifacts, limits=first.limits)
+
+
+def _names(request: Request) -> tuple[str, ...]:
+    return (
+        request.model.name, request.scheme.name, request.soc.name, request.backend.name, request.device.name,
+    )  # fmt: skip
+
+
+def _two_of_one_name(request: Request, swept: Sequence[str]) -> str:
+    names = " ".join(f"{axis}={shown(name)}" for axis, name in zip(AXES, _names(request), strict=True))
+    return (
+        f"{', '.join(map(shown, swept)) or 'the requests'}: two different cells would both be called {names}; "
+        f"only {', '.join(AXES)} tell cells apart: give each its own name"
+    )
