@@ -1,0 +1,181 @@
+"""How far one tensor is from another: plain functions of (actual, reference) in one table.
+
+All compute in float64 whatever the tensors' dtype; integers beyond 2**53 are rounded to it. Both tensors have one shape
+and finite elements (`nonfinite` tells). None is "not defined": no elements, or what a metric's own docstring
+names. An infinity is never returned: a value that float64 cannot hold is None too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.records import Gap
+
+Array = NDArray[Any]
+Metric = Callable[[Array, Array], float | None]
+
+# Squares of numbers within 2**±256 and sums of them are far from float64's limits; others are scaled first.
+_SAFE_EXPONENT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """All that the metrics need, from one visit. Sums are of elements scaled by 2**-exponent of their own side."""
+
+    elements: int
+    error_absolute: float
+    error_energy: float
+    error_exponent: int
+    error_largest: float
+    reference_energy: float
+    reference_exponent: int
+    actual_energy: float
+    product: float
+
+
+def mse(actual: Array, reference: Array) -> float | None:
+    """Mean of squared differences, in the square of the tensors' unit."""
+    return _mse(_sums(actual, reference))
+
+
+def mean_abs(actual: Array, reference: Array) -> float | None:
+    """Mean of absolute differences, in the tensors' unit."""
+    return _mean_abs(_sums(actual, reference))
+
+
+def max_abs(actual: Array, reference: Array) -> float | None:
+    """Largest absolute difference, in the tensors' unit."""
+    return _max_abs(_sums(actual, reference))
+
+
+def snr_db(actual: Array, reference: Array) -> float | None:
+    """Signal-to-noise ratio in dB: 10 log10(sum of reference squared / sum of error squared).
+
+    The definition of ExecuTorch's Inspector and of torch.ao.ns (`compute_sqnr`, which takes 20 log10 of the norms).
+    None for a reference of zeros, and for an error of zero, whose ratio is infinite: its status is `exact`.
+    """
+    return _snr_db(_sums(actual, reference))
+
+
+def cosine(actual: Array, reference: Array) -> float | None:
+    """Cosine similarity, from -1 to 1: sum of products over the product of the Euclidean norms.
+
+    None if a side is all zeros.
+    """
+    return _cosine(_sums(actual, reference))
+
+
+METRICS: dict[str, Metric] = {
+    "mse": mse,
+    "mean_abs": mean_abs,
+    "max_abs": max_abs,
+    "snr_db": snr_db,
+    "cosine": cosine,
+}
+"""Name in `Gap` and in the tables, to function."""
+
+
+def gap(actual: Array, reference: Array) -> Gap:
+    """All of `METRICS`, visiting the tensors once."""
+    sums = _sums(actual, reference)
+    return Gap(
+        mse=_mse(sums),
+        mean_abs=_mean_abs(sums),
+        max_abs=_max_abs(sums),
+        snr_db=_snr_db(sums),
+        cosine=_cosine(sums),
+    )
+
+
+def nonfinite(actual: Array, reference: Array) -> str | None:
+    """How many elements of each side are infinite or NaN, as a sentence; None if all are finite."""
+    counts = [int(side.size - np.count_nonzero(np.isfinite(side))) for side in (actual, reference)]
+    if counts == [0, 0]:
+        return None
+    return f"{counts[0]} of {actual.size} actual and {counts[1]} of {reference.size} reference elements are not finite"
+
+
+def top1(values: Array) -> int | None:
+    """Index of the largest element of the flattened tensor, the first of equals.
+
+    None where "the largest" says nothing: a scalar, fewer than two elements, or a NaN among them.
+    """
+    if values.ndim == 0 or values.size < 2 or (values.dtype.kind == "f" and bool(np.isnan(values).any())):
+        return None
+    return int(np.argmax(values))
+
+
+def _sums(actual: Array, reference: Array) -> _Sums:
+    if actual.shape != reference.shape:
+        raise ValueError(f"tensors of shapes {actual.shape} and {reference.shape} have no gap")
+    a = actual.astype(np.float64, copy=False).ravel()
+    r = reference.astype(np.float64, copy=False).ravel()
+    with np.errstate(over="ignore"):  # two numbers near float64's own limits; `_finite` turns the infinity into None
+        error = np.abs(a - r)
+    largest = float(error.max(initial=0.0))
+    error, error_exponent = _scaled(error) if math.isfinite(largest) else (error, 0)
+    a, _ = _scaled(a)
+    r, reference_exponent = _scaled(r)
+    with np.errstate(over="ignore", under="ignore"):
+        return _Sums(
+            elements=a.size,
+            error_absolute=float(error.sum()),
+            error_energy=float(np.dot(error, error)),
+            error_exponent=error_exponent,
+            error_largest=largest,
+            reference_energy=float(np.dot(r, r)),
+            reference_exponent=reference_exponent,
+            actual_energy=float(np.dot(a, a)),
+            product=float(np.dot(a, r)),
+        )
+
+
+def _scaled(values: Array) -> tuple[Array, int]:
+    """The values divided by a power of two that brings the largest near one, if it is far from it, and the exponent."""
+    largest = float(np.abs(values).max(initial=0.0))
+    exponent = math.frexp(largest)[1] if largest else 0
+    if abs(exponent) <= _SAFE_EXPONENT:
+        return values, 0
+    with np.errstate(under="ignore"):
+        return np.ldexp(values, -exponent), exponent
+
+
+def _mse(sums: _Sums) -> float | None:
+    return _finite(sums.error_energy / sums.elements, 2 * sums.error_exponent) if sums.elements else None
+
+
+def _mean_abs(sums: _Sums) -> float | None:
+    return _finite(sums.error_absolute / sums.elements, sums.error_exponent) if sums.elements else None
+
+
+def _max_abs(sums: _Sums) -> float | None:
+    return _finite(sums.error_largest, 0) if sums.elements else None
+
+
+def _snr_db(sums: _Sums) -> float | None:
+    if not sums.reference_energy or not sums.error_energy or not math.isfinite(sums.error_energy):
+        return None
+    doublings = 2 * (sums.reference_exponent - sums.error_exponent)
+    return 10 * (math.log10(sums.reference_energy) - math.log10(sums.error_energy) + doublings * math.log10(2))
+
+
+def _cosine(sums: _Sums) -> float | None:
+    if not sums.reference_energy or not sums.actual_energy:
+        return None
+    similarity = sums.product / (math.sqrt(sums.actual_energy) * math.sqrt(sums.reference_energy))
+    return min(1.0, max(-1.0, similarity))  # rounding may step over the bounds
+
+
+def _finite(value: float, exponent: int) -> float | None:
+    """value * 2**exponent, or None if that is beyond float64."""
+    try:
+        scaled = math.ldexp(value, exponent)
+    except OverflowError:
+        return None
+    return scaled if math.isfinite(scaled) else None
