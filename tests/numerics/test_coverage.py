@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from tasks.numerics.coverage import STATUSES, Status, coverage
+
+
+def test_every_status_has_one_sentence() -> None:
+    assert tuple(STATUSES) == get_args(Status)
+    assert all(sentence.endswith(".") and "\n" not in sentence for sentence in STATUSES.values())
+
+
+def test_compared_and_exact_are_covered_and_everything_counts() -> None:
+    assert coverage(["compared", "exact", "not_dumped", "constant"]) == (2, 4)
+    assert coverage(STATUSES) == (2, len(STATUSES))
+    assert coverage([]) == (0, 0)
+
+
+def test_a_status_nobody_documented_is_refused() -> None:
+    with pytest.raises(KeyError, match="fine"):
+        coverage(["compared", "fine"])

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from tasks.errors import EvidenceError
+from tasks.numerics.align import align
+from tasks.numerics.dequantize import dequantize, undo_layout
+from tasks.numerics.metrics import gap
+from tasks.numerics.operators import compare_operator, compare_values
+from tasks.records import DumpedTensor, Gap, Operator, Quantization
+from tasks.toolchain.etdump import read_etdump, tensor
+
+DATA = Path(__file__).parent.parent / "data"
+
+GRID = Quantization(scale=(0.25,), zero_point=(3,), axis=None, quant_min=0, quant_max=255, dtype="uint8")
+NHWC = (0, 2, 3, 1)
+
+
+def operator(shape: tuple[int, ...]) -> Operator:
+    return Operator(
+        index=0,
+        name="aten_relu_default",
+        target="aten.relu.default",
+        debug_handle=1,
+        output_index=0,
+        source_nodes=(),
+        module_path="",
+        stack_trace="",
+        shape=shape,
+        dtype="float32",
+        quantization=None,
+        axis_order=None,
+        delegated=True,
+        constant=False,
+    )
+
+
+@given(hnp.arrays(np.uint8, (1, 2, 3, 4)), hnp.arrays(np.float32, (1, 2, 3, 4), elements=st.floats(-60, 60, width=32)))
+def test_a_quantized_nhwc_tensor_is_compared_in_the_reference_s_world(codes: np.ndarray, reference: np.ndarray) -> None:
+    captured = np.transpose(codes, NHWC)
+    real = dequantize(codes, GRID)
+    status = "exact" if (real == reference).all() else "compared"
+    assert compare_operator(operator(codes.shape), GRID, NHWC, captured, reference) == (status, gap(real, reference))
+
+
+def test_equal_tensors_are_exact() -> None:
+    reference = np.array([0.0, 0.5], np.float32)
+    assert compare_operator(operator((2,)), GRID, None, np.array([3, 5], np.uint8), reference) == (
+        "exact",
+        Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=1.0),
+    )
+
+
+def test_a_per_channel_axis_is_counted_after_the_layout_is_undone() -> None:
+    grid = Quantization(scale=(1.0, 10.0), zero_point=(0, 0), axis=1, quant_min=-128, quant_max=127, dtype="int8")
+    captured = np.array([[[[1, 1]]]], np.int8)  # N H W C
+    reference = np.array([1.0, 10.0], np.float32).reshape(1, 2, 1, 1)
+    assert compare_operator(operator((1, 2, 1, 1)), grid, NHWC, captured, reference)[0] == "exact"
+
+
+def test_an_integer_reference_is_compared_code_by_code() -> None:
+    assert compare_operator(operator((2,)), GRID, None, np.array([3, 5], np.int32), np.array([3, 5]))[0] == "exact"
+
+
+def test_codes_without_a_grid_are_not_compared_with_reals() -> None:
+    assert compare_operator(operator((1,)), None, None, np.array([3], np.uint8), np.array([0.5])) == (
+        "dtype_differs",
+        Gap(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("captured", "axis_order"), [((6,), None), ((3, 2), None), ((1, 2, 3), None), ((2, 3), NHWC), ((2, 3), (1, 0))]
+)
+def test_nothing_is_reshaped_to_fit(captured: tuple[int, ...], axis_order: tuple[int, ...] | None) -> None:
+    compared = compare_operator(operator((2, 3)), None, axis_order, np.zeros(captured), np.zeros((2, 3)))
+    assert compared == ("shape_differs", Gap())
+
+
+def test_a_reference_of_another_shape_than_the_table_says_is_no_evidence() -> None:
+    with pytest.raises(EvidenceError, match=r"aten_relu_default has shape \(2,\)"):
+        compare_operator(operator((3,)), None, None, np.zeros(3), np.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("actual", "reference"),
+    [
+        ([np.nan, 1.0], [2.0, 1.0]),
+        ([2.0, 1.0], [np.inf, 1.0]),
+        ([np.inf, 1.0], [-np.inf, 1.0]),
+        ([np.nan, 1.0], [np.inf, 1.0]),
+        ([np.nan, 1.0], [1.0, np.nan]),
+    ],
+)
+def test_infinities_and_nans_that_disagree_are_a_status_of_their_own(actual: list, reference: list) -> None:
+    assert compare_values(np.array(actual), np.array(reference)) == ("nonfinite_differs", Gap())
+
+
+def test_infinities_and_nans_that_agree_leave_the_finite_rest_to_compare() -> None:
+    rest = [1.0, 2.0, 3.0]
+    actual = np.array([np.nan, np.inf, -np.inf, *rest])
+    reference = np.array([np.nan, np.inf, -np.inf, 1.0, 2.0, 4.0])
+    assert compare_values(actual, reference) == ("compared", gap(np.array(rest), reference[3:]))
+    assert compare_values(actual, actual)[0] == "exact"
+    assert compare_values(actual[:3], reference[:3]) == ("exact", Gap())
+
+
+def test_the_simulator_s_max_pool_is_exact_on_its_own_inputs() -> None:
+    """A real capture, end to end: log, alignment, dequantization, layout. The grid is what the compiler was given."""
+    grid = Quantization(
+        scale=(0.008616707287728786,), zero_point=(0,), axis=None, quant_min=0, quant_max=255, dtype="uint8"
+    )
+    identifiers = {"aten_relu_default@0": 10, "aten_max_pool2d_with_indices_default@0": 11}
+    announced = [
+        DumpedTensor(identifier=name, debug_handles=(handle,), output_index=0, quantization=grid, axis_order=NHWC)
+        for name, handle in identifiers.items()
+    ]
+    relu = replace(operator((1, 8, 8, 8)), debug_handle=10)
+    pool = replace(operator((1, 8, 4, 4)), index=1, debug_handle=11)
+    alignment = align([relu, pool], announced, read_etdump((DATA / "convnet_qnn.etdump").read_bytes()).tensors)
+    buffer = memoryview((DATA / "convnet_qnn.debug").read_bytes())
+    assert [(row.run, row.operator.index, row.reason) for row in alignment.operators] == [
+        (1, 0, None),
+        (1, 1, None),
+        (2, 0, None),
+        (2, 1, None),
+    ]
+    for before, after in (alignment.operators[:2], alignment.operators[2:]):
+        relu_values, pool_codes = (tensor(row.matches[0].event, buffer) for row in (before, after))
+        pool_input = dequantize(undo_layout(relu_values, NHWC), grid)
+        reference = pool_input.reshape(1, 8, 4, 2, 4, 2).max(axis=(3, 5))
+        assert compare_operator(after.operator, grid, NHWC, pool_codes, reference) == (
+            "exact",
+            Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=pytest.approx(1.0)),
+        )
