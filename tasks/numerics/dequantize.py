@@ -26,8 +26,9 @@ def dequantize(codes: NDArray[Any], quantization: Quantization) -> NDArray[np.fl
 def snap(real: NDArray[Any], quantization: Quantization) -> NDArray[np.float64]:
     """The reals that the device can hold nearest to `real`: on the grid, ties to the even code, clamped to its ends.
 
-    The code is clamp(round(x / scale) + zero_point, quant_min, quant_max) as in ExecuTorch's `quantize_per_tensor`,
-    here in float64. NaN stays NaN. Raises EvidenceError like `dequantize`.
+    The code is clamp(round(x / scale) + zero_point, quant_min, quant_max) as in `quantized_decomposed`'s
+    `quantize_per_tensor`, here in float64 and by division, not by the inverse. NaN stays NaN.
+    Raises EvidenceError like `dequantize`.
     """
     scale, zero_point = _grid(quantization, real.shape)
     with np.errstate(over="ignore", under="ignore"):  # beyond the grid's ends either way, or at its middle

@@ -57,7 +57,7 @@ def max_abs(actual: Array, reference: Array) -> float | None:
 def snr_db(actual: Array, reference: Array) -> float | None:
     """Signal-to-noise ratio in dB: 10 log10(sum of reference squared / sum of error squared).
 
-    The definition of ExecuTorch's Inspector and of torch.ao.ns (`compute_sqnr`, which takes 20 log10 of the norms).
+    The definition of ExecuTorch's Inspector and of torch.ao.ns (`compute_sqnr`: 20 log10 of the norms' ratio).
     None for a reference of zeros, and for an error of zero, whose ratio is infinite: its status is `exact`.
     """
     return _snr_db(_sums(actual, reference))
