@@ -1,0 +1,172 @@
+"""Records as Parquet: one row a file, its columns derived from the record's own type hints.
+
+Exact both ways: a value that would come back as another (a whole number in a real field) is refused on the way in.
+"""
+# pyarrow ships no types:
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import hashlib
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks import records
+from tasks.errors import EvidenceError
+
+_RECORD = b"qnnsweep.record"
+_CHECKSUM = b"qnnsweep.checksum"
+_SCALARS = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(), bytes: pa.binary()}
+_UNREADABLE = "these bytes are no readable record, remove the file they came from and run again"
+
+
+def encode(record: object) -> bytes:
+    """A record of `tasks.records` as a Parquet file of one row. Equal records give equal bytes.
+
+    Raises TypeError, naming the field, for a value that is not of its field's type, and ValueError for a whole number
+    beyond 64 bits or text that is not Unicode.
+    """
+    name = type(record).__name__
+    form = _form(_record_type(name))
+    plain = form.dump(record, name)
+    metadata = {_RECORD: name.encode(), _CHECKSUM: _checksum(plain)}
+    try:
+        table = pa.Table.from_pylist([plain], schema=pa.schema(list(form.arrow), metadata=metadata))
+    except (OverflowError, UnicodeEncodeError, pa.ArrowInvalid) as error:
+        raise ValueError(f"{name} cannot be stored: {error}") from error
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    return sink.getvalue().to_pybytes()
+
+
+def decode(data: bytes) -> object:
+    """The record that `encode` made these bytes of. Nothing but a record of `tasks.records` is ever built.
+
+    Raises EvidenceError for bytes that are damaged, of another kind, or of another version of the record.
+    """
+    try:
+        table = pq.read_table(pa.BufferReader(data), use_threads=False)
+        table.validate(full=True)
+        rows = table.to_pylist()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise EvidenceError(f"{_UNREADABLE}: {error}") from error
+    metadata = table.schema.metadata or {}
+    if _RECORD not in metadata or len(rows) != 1:
+        raise EvidenceError(f"{_UNREADABLE}: not one record but a table")
+    try:
+        name = metadata[_RECORD].decode()
+        form = _form(_record_type(name))
+    except (UnicodeDecodeError, TypeError) as error:
+        raise EvidenceError(f"{_UNREADABLE}: {error}") from error
+    if not table.schema.equals(pa.schema(list(form.arrow))):
+        raise EvidenceError(f"{_UNREADABLE}: the fields are those of another version's {name}")
+    if metadata.get(_CHECKSUM) != _checksum(rows[0]):
+        raise EvidenceError(f"{_UNREADABLE}: the content is not what was written")
+    return form.load(rows[0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How values of one type look in Arrow, and the way there (with the field's name, for the message) and back."""
+
+    arrow: pa.DataType
+    dump: Callable[[Any, str], Any]
+    load: Callable[[Any], Any]
+    nullable: bool = False
+
+
+def _record_type(name: str) -> type[Any]:
+    found = getattr(records, name, None)
+    if isinstance(found, type) and is_dataclass(found) and found.__module__ == records.__name__:
+        return found
+    raise TypeError(f"{name} is not a record of {records.__name__}")
+
+
+@cache
+def _form(kind: Any) -> _Form:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind in _SCALARS:
+        return _scalar(kind)
+    if origin in (Union, types.UnionType) and len(arguments) == 2 and types.NoneType in arguments:
+        return _optional(_form(arguments[0] if arguments[1] is types.NoneType else arguments[1]))
+    if origin is tuple and arguments[1:] == (Ellipsis,):
+        return _sequence(_form(arguments[0]))
+    if origin is dict and arguments == (str, str):
+        return _mapping()
+    if isinstance(kind, type) and is_dataclass(kind):
+        return _structure(kind)
+    raise TypeError(f"{kind} has no Parquet form: use a record, tuple[T, ...], dict[str, str], a plain type or None")
+
+
+def _scalar(kind: type) -> _Form:
+    def dump(value: Any, where: str) -> Any:
+        # A NumPy float64 is a float, and equal to the one that comes back. True is an int, and is not.
+        if type(value) is kind or (kind is float and isinstance(value, float)):
+            return kind(value)
+        raise _mismatch(value, where, kind.__name__)
+
+    return _Form(_SCALARS[kind], dump, lambda value: value)
+
+
+def _optional(inner: _Form) -> _Form:
+    return _Form(
+        inner.arrow,
+        lambda value, where: None if value is None else inner.dump(value, where),
+        lambda value: None if value is None else inner.load(value),
+        nullable=True,
+    )
+
+
+def _sequence(item: _Form) -> _Form:
+    def dump(value: Any, where: str) -> list[Any]:
+        if not isinstance(value, tuple):
+            raise _mismatch(value, where, "tuple")
+        return [item.dump(element, f"{where}[{index}]") for index, element in enumerate(value)]
+
+    arrow = pa.list_(pa.field("element", item.arrow, nullable=item.nullable))
+    return _Form(arrow, dump, lambda value: tuple(item.load(element) for element in value))
+
+
+def _mapping() -> _Form:
+    text = _form(str)
+
+    def dump(value: Any, where: str) -> list[tuple[str, str]]:
+        if not isinstance(value, dict):
+            raise _mismatch(value, where, "dict")
+        return [(text.dump(k, f"a key of {where}"), text.dump(v, f"{where}[{k!r}]")) for k, v in value.items()]
+
+    arrow = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
+    return _Form(arrow, dump, dict)
+
+
+def _structure(kind: type[Any]) -> _Form:
+    hints = get_type_hints(kind)
+    forms = {field.name: _form(hints[field.name]) for field in fields(kind)}
+
+    def dump(value: Any, where: str) -> dict[str, Any]:
+        if type(value) is not kind:
+            raise _mismatch(value, where, kind.__name__)
+        return {name: form.dump(getattr(value, name), f"{where}.{name}") for name, form in forms.items()}
+
+    def load(value: Any) -> Any:
+        return kind(**{name: form.load(value[name]) for name, form in forms.items()})
+
+    return _Form(
+        pa.struct([pa.field(name, form.arrow, nullable=form.nullable) for name, form in forms.items()]), dump, load
+    )
+
+
+def _mismatch(value: object, where: str, wanted: str) -> TypeError:
+    return TypeError(f"{where} is the {type(value).__name__} {value!r:.80}: it must be {wanted}")
+
+
+def _checksum(plain: Any) -> bytes:
+    """Of the row as Python prints it, exactly: Parquet's own checksums do not cover a file's footer."""
+    return hashlib.sha256(repr(plain).encode("utf-8", "surrogatepass")).hexdigest().encode()
