@@ -1,0 +1,302 @@
+"""The report of one run, from its table rows: a self-contained HTML page, Prefect's Markdown and the terminal's table.
+
+Pure functions: nothing is read but the page's own template, style and script beside this module. Rounding happens
+here, for the eye; the tables hold the numbers as measured.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+from rich.table import Table
+from rich.text import Text
+
+from tasks import report_data as data
+from tasks import report_display as display
+from tasks.records import Toolchain
+
+_Row = dict[str, Any]
+_Key = tuple[str | None, ...]
+
+_CELL = ("model", "scheme", "soc", "device", "backend")
+_NUMBERS = ("SNR dB", "top-1 %", "pte KiB", "operators", "delegated/CPU", "lower s")
+_TOP_EVENTS = 24  # per unit and cell: cycles and µs have no common order
+_ERROR_CHARACTERS = 4_000
+_LOG_CHARACTERS, _ALL_LOGS_CHARACTERS = 64_000, 1_500_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFacts:
+    """What is known of a run as a whole."""
+
+    run_id: str
+    started: str
+    """ISO 8601, with the offset."""
+    seconds: float
+    command: tuple[str, ...]
+    """The command line, one entry an argument."""
+    toolchain_calls: int
+    """Export, quantize and lower calls that really ran."""
+    reused: int
+    """Results taken from the cache instead."""
+    toolchain: Toolchain | None
+    """None when nothing could be asked of it."""
+    tables: str
+    """Folder of the Parquet tables, as a person would type it."""
+    report: str
+    """Path of the HTML report, as a person would type it."""
+
+
+def render(run: RunFacts, tables: Mapping[str, pd.DataFrame], logs: Mapping[str, str]) -> str:
+    """The whole report as one HTML document that loads nothing.
+
+    `tables` are the run's rows by table name (`tasks.storage.tables.TABLES`); all but `cells` may be absent.
+    `logs` are texts by sha256; a log that is missing is named, a long one is shown by its end.
+    """
+    cells = _rows(tables["cells"])
+    evidence = {name: _by_cell(tables.get(name), columns) for name, columns in data.EVIDENCE.items()}
+    strings: dict[str, int] = {}
+    share = min(_LOG_CHARACTERS, _ALL_LOGS_CHARACTERS // max(1, sum(cell["log"] in logs for cell in cells)))
+    for number, cell in enumerate(cells):
+        found = {name: rows.get(_key(cell), []) for name, rows in evidence.items()}
+        cell["number"] = number
+        cell["ladder"] = _ladder(found["outputs"])
+        cell["counts"] = {name: len(rows) for name, rows in found.items()}
+        found["profile"] = _top_events(found["profile"])
+        cell["profile_shown"] = len(found["profile"])
+        cell["data"] = data.embedded_json({name: data.compact(rows, strings) for name, rows in found.items() if rows})
+        cell["log_text"] = _tail(display.printable(logs[cell["log"]]), share) if cell["log"] in logs else None
+        cell["error"] = _head(display.printable(cell["error"] or ""))
+    script = _beside("report.js")
+    template = _environment().get_template("report.html.j2")
+    return template.render(
+        run=run,
+        command=shlex.join(run.command),
+        cells=cells,
+        counts=_counts(cells),
+        matrix=_matrix(cells),
+        socs=_columns(cells),
+        troubles=_troubles(cells),
+        strings=data.embedded_json(list(strings)),
+        style=Markup(_beside("report.css")),  # noqa: S704 - our own file
+        script=Markup(script),  # noqa: S704 - our own file
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def summary_markdown(run: RunFacts, cells: pd.DataFrame) -> str:
+    """The run for Prefect's Markdown artifact: counts, every cell with the worst first, where the report lies."""
+    rows = sorted(_rows(cells), key=_badness)
+    counts = ", ".join(f"{count} {display.words(outcome)}" for outcome, count in _counts(rows).items() if count)
+    lines = [
+        f"# Run {display.markdown(run.run_id)}",
+        (
+            f"{display.plural(len(rows), 'cell')}: {counts or 'nothing planned'}. Took {display.duration(run.seconds)}; "
+            f"{display.plural(run.toolchain_calls, 'toolchain call')}, {run.reused} reused."
+        ),
+        f"Report: {display.markdown(run.report)}  \nTables: {display.markdown(run.tables)}",
+    ]
+    if rows:
+        head, *body = _summary(rows)
+        markdown = ["| " + " | ".join(map(display.markdown, row)) + " |" for row in body]
+        lines.append("\n".join(["| " + " | ".join(head) + " |", "|" + " --- |" * len(head), *markdown]))
+    return "\n\n".join(lines) + "\n"
+
+
+def summary_table(run: RunFacts, cells: pd.DataFrame) -> Table:
+    """The run for the terminal: one line a cell, in the order planned."""
+    rows = _rows(cells)
+    counts = "  ".join(f"{count} {display.words(outcome)}" for outcome, count in _counts(rows).items() if count)
+    table = Table(title=Text(f"run {run.run_id}"), caption=Text(counts), header_style="bold", pad_edge=False)
+    head, *body = _summary(rows)
+    for name in head:
+        justify = "right" if name in _NUMBERS else "left"
+        table.add_column(name, justify=justify, no_wrap=name != "note", overflow="fold")
+    for row, line in zip(rows, body, strict=True):
+        style = display.OUTCOMES.get(row["outcome"], ("", "", "bold red"))[2]
+        table.add_row(
+            *(Text(value, style if name == "outcome" else "") for name, value in zip(head, line, strict=True))
+        )
+    return table
+
+
+def _summary(rows: Sequence[_Row]) -> list[list[str]]:
+    """The head and one line a cell, as display text without control characters."""
+    where = ["model", "scheme", "soc", *_varying(rows)]
+    lines = [[*where, "outcome", *_NUMBERS, "note"]]
+    for row in rows:
+        lines.append(
+            [
+                *(" ".join(display.printable(row[name] or display.NULL).split()) for name in where),
+                f"{display.symbol(row['outcome'])} {display.words(row['outcome'])}",
+                display.decimal(row["final_snr_db"]),
+                display.percent(row["top1_agreement"]),
+                display.kib(row["pte_bytes"]),
+                display.pair(row["operators_compared"], row["operators_total"]),
+                display.pair(row["delegated_nodes"], row["non_delegated_nodes"]),
+                display.decimal(row["lower_s"]),
+                display.note(row)[:160],
+            ]
+        )
+    return lines
+
+
+def _plain(value: Any) -> Any:
+    """A Python value of what pandas holds: its many nulls are None, its arrays are lists."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if value is pd.NA or (isinstance(value, float) and math.isnan(value)) else value
+
+
+def _rows(frame: pd.DataFrame, columns: Sequence[str] | None = None) -> list[_Row]:
+    names = list(frame.columns) if columns is None else [name for name in columns if name in frame]
+    values = [[_plain(value) for value in frame[name].tolist()] for name in names]
+    return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+
+
+def _key(row: _Row) -> _Key:
+    return tuple(row[name] for name in _CELL)
+
+
+def _by_cell(frame: pd.DataFrame | None, columns: Sequence[str]) -> dict[_Key, list[_Row]]:
+    found: dict[_Key, list[_Row]] = defaultdict(list)
+    if frame is not None:
+        for row in _rows(frame, [*_CELL, *columns]):
+            found[_key(row)].append({name: value for name, value in row.items() if name not in _CELL})
+    return found
+
+
+def _rank(outcome: str) -> int:
+    return list(display.OUTCOMES).index(outcome) if outcome in display.OUTCOMES else -1
+
+
+def _badness(row: _Row) -> tuple[int, float]:
+    snr = row["final_snr_db"]
+    return _rank(row["outcome"]), -math.inf if snr is None else snr
+
+
+def _counts(rows: Sequence[_Row]) -> dict[str, int]:
+    """Every known outcome, worst first, and after them any other that occurs."""
+    return dict.fromkeys(display.OUTCOMES, 0) | Counter(row["outcome"] for row in rows)
+
+
+def _columns(cells: Sequence[_Row]) -> list[tuple[str, ...]]:
+    """The matrix's columns: SoCs, told apart by device and backend only where those differ."""
+    names = ["soc", *_varying(cells)]
+    return list(dict.fromkeys(_column(cell, names) for cell in cells))
+
+
+def _varying(cells: Sequence[_Row]) -> list[str]:
+    return [name for name in ("device", "backend") if len({cell[name] for cell in cells} - {None}) > 1]
+
+
+def _column(cell: _Row, names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(cell[name] or display.NULL for name in names)
+
+
+def _matrix(cells: Sequence[_Row]) -> dict[str, dict[str, dict[tuple[str, ...], list[_Row]]]]:
+    """model -> scheme -> column -> cells, each in the order planned."""
+    names = ["soc", *_varying(cells)]
+    matrix: dict[str, dict[str, dict[tuple[str, ...], list[_Row]]]] = {}
+    for cell in cells:
+        row = matrix.setdefault(cell["model"], {}).setdefault(cell["scheme"], {})
+        row.setdefault(_column(cell, names), []).append(cell)
+    return matrix
+
+
+def _troubles(cells: Sequence[_Row]) -> list[tuple[str, str, list[_Row]]]:
+    """(outcome, note, cells) of what did not pass, worst and most frequent first: one cause is one entry."""
+    groups: dict[tuple[str, str], list[_Row]] = defaultdict(list)
+    for cell in cells:
+        if cell["outcome"] != "passed":
+            # What one cell measured (its numbers) must not split a cause into as many entries as cells.
+            groups[cell["outcome"], "" if cell["outcome"] == "out_of_tolerance" else display.note(cell)].append(cell)
+    ordered = sorted(groups.items(), key=lambda group: (_rank(group[0][0]), -len(group[1])))
+    return [(outcome, note, sorted(found, key=_badness)) for (outcome, note), found in ordered]
+
+
+def _ladder(outputs: Sequence[_Row]) -> list[_Row]:
+    """One row a rung and output over all samples: the worst and the median, and how often the top-1 agrees."""
+    steps: dict[tuple[str, str], list[_Row]] = defaultdict(list)
+    for row in outputs:
+        steps[row["rung"], row["output"]].append(row)
+    ladder: list[_Row] = []
+    for (rung, output), rows in steps.items():
+        defined = [row for row in rows if row["snr_db"] is not None]
+        snr = [row["snr_db"] for row in defined]
+        ranked = [row for row in rows if row["top1_reference"] is not None and row["top1_actual"] is not None]
+        ladder.append(
+            {
+                "rung": rung,
+                "output": output,
+                "statuses": ", ".join(sorted({row["status"] for row in rows})),
+                "worst": min(defined, key=lambda row: row["snr_db"]) if defined else None,
+                "median_snr_db": float(np.median(snr)) if snr else None,
+                "max_abs": max((row["max_abs"] for row in rows if row["max_abs"] is not None), default=None),
+                "top1_same": sum(row["top1_reference"] == row["top1_actual"] for row in ranked) if ranked else None,
+                "top1_of": len(ranked),
+            }
+        )
+    return ladder
+
+
+def _top_events(rows: Sequence[_Row]) -> list[_Row]:
+    by_unit: dict[str, list[_Row]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: row["p50"] or 0.0, reverse=True):
+        by_unit[row["unit"]].append(row)
+    return [row for events in by_unit.values() for row in events[:_TOP_EVENTS]]
+
+
+def _head(text: str) -> str:
+    left = len(text) - _ERROR_CHARACTERS
+    return text if left <= 0 else f"{text[:_ERROR_CHARACTERS]}\n… {left:,} more characters in the cells table"
+
+
+def _tail(text: str, characters: int) -> tuple[str, int]:
+    """The end of a log, cut at a line, and how many characters were left off."""
+    if len(text) <= characters:
+        return text, 0
+    start = text.find("\n", len(text) - characters) + 1 or len(text) - characters
+    return text[start:], start
+
+
+def _beside(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "cosine": lambda value: display.decimal(value, 5),
+        "db": display.decimal,
+        "duration": display.duration,
+        "icon": lambda outcome: outcome if outcome in display.OUTCOMES else "unknown",
+        "kib": display.kib,
+        "note": display.note,
+        "percent": display.percent,
+        "plural": display.plural,
+        "real": display.real,
+        "whole": display.whole,
+        "words": display.words,
+    }
+    return environment

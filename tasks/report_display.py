@@ -1,0 +1,81 @@
+"""How the report writes for people: rounded numbers, outcomes in words, text made harmless. Null is “–”."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+# Worst first: name in the tables -> (words, symbol, terminal style).
+OUTCOMES = {
+    "failed": ("failed", "✗", "bold red"),
+    "infrastructure": ("infrastructure", "!", "bold magenta"),
+    "out_of_tolerance": ("out of tolerance", "≠", "bold yellow"),
+    "impossible": ("impossible", "∅", "dim"),
+    "passed": ("passed", "✓", "green"),
+}
+NULL = "–"
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
+
+
+def printable(text: str) -> str:
+    """Text without terminal colours and control characters but tab and newline."""
+    return _CONTROL.sub("", text)
+
+
+def markdown(text: str) -> str:
+    """Text that means nothing to Markdown or HTML, on one line."""
+    return re.sub(r"([\\`*_\[\]|~#<>&])", r"\\\1", " ".join(text.split()))
+
+
+def words(outcome: str) -> str:
+    return OUTCOMES[outcome][0] if outcome in OUTCOMES else outcome
+
+
+def symbol(outcome: str) -> str:
+    return OUTCOMES[outcome][1] if outcome in OUTCOMES else "?"
+
+
+def note(cell: Mapping[str, Any]) -> str:
+    """The first line of why a cell is as it is; empty when there is nothing to say."""
+    text = cell["reason"] or (cell["error"] and ": ".join(filter(None, (cell["error_type"], cell["error"])))) or ""
+    return next(iter(printable(text).strip().splitlines()), "")
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def decimal(value: float | None, digits: int = 1) -> str:
+    if value is None:
+        return NULL
+    return f"{value:,.{digits}f}" if math.isfinite(value) else "∞" if value > 0 else "-∞"
+
+
+def real(value: float | None) -> str:
+    return NULL if value is None else f"{value:.3g}"
+
+
+def whole(value: float | None) -> str:
+    return NULL if value is None else f"{int(value):,}"
+
+
+def kib(value: float | None) -> str:
+    return NULL if value is None else decimal(value / 1024, 0 if value >= 10_240 else 1)
+
+
+def percent(value: float | None) -> str:
+    return decimal(None if value is None else 100 * value)
+
+
+def pair(part: float | None, total: float | None) -> str:
+    return NULL if part is None and total is None else f"{whole(part)}/{whole(total)}"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
