@@ -45,10 +45,23 @@ def accepted(key: str) -> str:
     return _words(_annotation(key))
 
 
-def no_such_key(key: str) -> str:
-    """The refusal of a key the schema does not have: where it was looked for and what is there."""
+def is_known(key: str) -> bool:
+    """Whether the schema has the key, or leaves what is below it to the user, as below `model.arguments`."""
+    found: object = Request
+    for part in _parts(key):
+        if (known := _keys(found)) and part not in known:
+            return False
+        found = _below(found, part)
+    return True
+
+
+def no_such_key(key: str, *, of: object = None) -> str:
+    """The refusal of a key the schema does not have: where it was looked for and what is there.
+
+    `of` is the schema's class that was asked for it, in case the key alone does not lead there.
+    """
     parent, _, last = key.rpartition(".")
-    known = _keys(_annotation(parent)) if parent else _keys(Request)
+    known = _keys(of) or _keys(_annotation(parent))
     if not known:  # below a mapping of the user's own, such as model.arguments
         return f"{shown(key)}: no such key; write +{shown(key)}=… to add it"
     where = f"in {shown(parent)}" if parent else "there are"
@@ -57,9 +70,13 @@ def no_such_key(key: str) -> str:
 
 def _annotation(key: str) -> object:
     found: object = Request
-    for part in re.findall(r"[^.\[\]]+", key):
+    for part in _parts(key):
         found = _below(found, part)
     return found
+
+
+def _parts(key: str) -> list[str]:
+    return re.findall(r"[^.\[\]]+", key)
 
 
 def _below(annotation: object, part: str) -> object:

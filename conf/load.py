@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from conf.describe import shown
+from conf.describe import is_known, no_such_key, shown
 from conf.options import GROUPS, SHIPPED, Options
 from conf.plan import AXES, Plan, plan
 from conf.refusal import refusal
@@ -55,7 +55,9 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     try:
         return OverridesParser.create().parse_overrides(list(overrides))
     except OverrideParseException as error:
-        problem = str(error.message).splitlines()[0]
+        noise = ("Error parsing override", "LexerNoViableAltException", "See ")
+        lines = (line.strip(" ^") for line in str(error.message).splitlines())
+        problem = next((line for line in lines if line and not line.startswith(noise)), "a character out of place")
         raise RequestError(f"{shown(error.override)}: not of the form key=value: {shown(problem)}") from None
 
 
@@ -79,6 +81,10 @@ def _assignments(overrides: Iterable[Override], options: Options) -> dict[str, t
             raise RequestError(f"{line}: {shown(key)} is given twice; to sweep write {shown(key)}=a,b")
         if key.startswith(("hydra.", "hydra/")):
             raise RequestError(f"{line}: of Hydra's own keys {SEARCH_PATH} alone is understood here")
+        if not key:
+            raise RequestError(f"{line}: not of the form key=value: no key")
+        if key not in GROUPS and not is_known(key):
+            raise RequestError(no_such_key(key))
         found[key] = _choices(override, options) if key in GROUPS else _values(override)
         if not found[key] and key != "experiment":
             raise RequestError(f"{line}: no value in it")
@@ -110,6 +116,8 @@ def _values(override: Override) -> tuple[str, ...]:
 
 def _swept(override: Override) -> list[ElementType]:
     line = shown(override.input_line)
+    if isinstance(override.value(), Glob):
+        raise RequestError(f"{line}: glob chooses among the options of {', '.join(GROUPS)} only")
     try:
         elements = list(itertools.islice(override.sweep_iterator(), MOST_CELLS + 1))
     except (HydraException, ValueError) as error:
@@ -138,15 +146,16 @@ def _requests(values: dict[str, tuple[str, ...]], options: Options) -> Iterator[
         try:
             yield cast(Request, OmegaConf.to_object(composed))
         except OmegaConfBaseException as error:
-            raise refusal(error) from None
+            raise refusal(error, asked=lines) from None
 
 
 def _compose(lines: Sequence[str], options: Options, *, with_hydra: bool = False) -> DictConfig:
     folders = ",".join(_quoted(str(folder)) for folder in options.folders)
+    search = [f"{SEARCH_PATH}=[{folders}]"] if folders else []
     try:
-        return compose("config", [*lines, f"{SEARCH_PATH}=[{folders}]"], return_hydra_config=with_hydra)
+        return compose("config", [*lines, *search], return_hydra_config=with_hydra)
     except (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError) as error:
-        raise refusal(error) from None
+        raise refusal(error, asked=lines) from None
 
 
 def _quoted(text: str) -> str:

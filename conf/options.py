@@ -16,13 +16,10 @@ GROUPS = (*AXES, "tolerance", "experiment")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """Every group's options by name. `folders` are all but the shipped one, `links` the last of them.
-
-    A file asked for by its path becomes an option through a link below `links`.
-    """
+    """Every group's options by name. A file asked for by its path becomes one through a link below `links`."""
 
     files: Mapping[str, dict[str, Path]]
-    folders: tuple[Path, ...]
+    searched: tuple[Path, ...]
     links: Path
 
     @classmethod
@@ -39,7 +36,12 @@ class Options:
             for group, options in files.items():
                 for file in sorted((folder / group).glob("*.yaml")):
                     _one_of_each_name(group, file, options.setdefault(file.stem, file))
-        return cls(files=files, folders=(*(folder.absolute() for folder in searched), links), links=links)
+        return cls(files=files, searched=tuple(folder.absolute() for folder in searched), links=links)
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """All that must be searched besides the shipped one."""
+        return (*self.searched, self.links) if any(self.links.iterdir()) else self.searched
 
     def name(self, group: str, value: object) -> str:
         """The name of the option that `group=value` means: a name as it is, or a file ending in .yaml.

@@ -67,7 +67,8 @@ def _names(request: Request) -> tuple[str, ...]:
 
 def _two_of_one_name(request: Request, swept: Sequence[str]) -> str:
     names = " ".join(f"{axis}={shown(name)}" for axis, name in zip(AXES, _names(request), strict=True))
+    culprits = [key for key in swept if key not in AXES] or swept
     return (
-        f"{', '.join(map(shown, swept)) or 'the requests'}: two different cells would both be called {names}; "
+        f"{', '.join(map(shown, culprits)) or 'the requests'}: two different cells would both be called {names}; "
         f"only {', '.join(AXES)} tell cells apart: give each its own name"
     )

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from omegaconf.errors import (
     ConfigAttributeError,
     ConfigKeyError,
+    GrammarParseError,
     InterpolationResolutionError,
+    KeyValidationError,
     MissingMandatoryValue,
     OmegaConfBaseException,
 )
 from yaml import MarkedYAMLError
 
 from conf.describe import accepted, no_such_key, shown
+from conf.options import GROUPS
 from tasks.errors import RequestError
 
 
-def refusal(error: BaseException) -> RequestError:
-    """The RequestError that says what `error`, or what it came from, means for the person who wrote the request."""
+def refusal(error: BaseException, *, asked: Sequence[str] = ()) -> RequestError:
+    """The RequestError that says what `error`, or what it came from, means for the person who wrote the request.
+
+    `asked` are the overrides that were composed: they are named when nothing nearer to the mistake is known.
+    """
     chain = list(_chain(error))
-    where = next((found[1] for link in chain if (found := re.match(r"In '([^']+)'", str(link)))), None)
-    line = next((said for link in reversed(chain) if (said := _said(link))), _one_line(str(error)))
-    return RequestError(f"{line} (in {shown(where)})" if where and shown(where) not in line else line)
+    line = next((said for link in chain if (said := _said(link))), _one_line(str(error)))
+    files = [f"{found[1]}.yaml" for link in chain if (found := re.match(r"In '([^']+)'", str(link)))]
+    # An override that is itself the mistake needs no place: the line names it.
+    keys = {override.lstrip("+~").partition("=")[0] for override in asked} - set(GROUPS)
+    own = any(line.startswith(key) for key in keys)
+    place = files[0] if files else "" if own else " ".join(asked)
+    return RequestError(f"{line} (in {shown(place)})" if place else line)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -33,6 +43,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _said(error: BaseException) -> str | None:
+    """What an error of a kind we know says; None for one that only wraps another."""
     if isinstance(error, MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         place = f"{shown(mark.name)}, line {mark.line + 1}" if mark else "configuration"
@@ -41,19 +52,25 @@ def _said(error: BaseException) -> str | None:
         return f"not a text file in UTF-8: {_one_line(str(error))}"
     if isinstance(error, OSError):
         return f"{shown(error.filename)}: {error.strerror}" if error.filename else _one_line(str(error))
-    return _configuration(error) if isinstance(error, OmegaConfBaseException) else None
+    if isinstance(error, OmegaConfBaseException) and (key := error.full_key or error.key):
+        return _of_key(str(key), error)
+    return None
 
 
-def _configuration(error: OmegaConfBaseException) -> str:
-    key = str(error.full_key or error.key or "")
+def _of_key(key: str, error: OmegaConfBaseException) -> str:
     if isinstance(error, ConfigAttributeError | ConfigKeyError):
-        return no_such_key(key)
+        return no_such_key(key, of=error.object_type)
     if isinstance(error, MissingMandatoryValue):
         return f"{shown(key)}: not given; {accepted(key)}"
-    if isinstance(error, InterpolationResolutionError) or not key:
-        return f"{shown(key)}: {_one_line(str(error))}" if key else _one_line(str(error))
-    return f"{shown(key)}={shown(error.value)}: {accepted(key)}"
+    if isinstance(error, InterpolationResolutionError | GrammarParseError | KeyValidationError):
+        return f"{shown(key)}: {_one_line(str(error))}"
+    if (words := accepted(key)) == "anything":  # OmegaConf shortens the key of what lies in a list
+        return f"{shown(key)}={shown(error.value)}: {_one_line(str(error))}"
+    return f"{shown(key)}={shown(error.value)}: {words}"
 
 
 def _one_line(text: str) -> str:
-    return shown(next((line.strip() for line in text.splitlines() if line.strip()), "unreadable"))
+    lines = [line.strip() for line in re.sub(r"^In '[^']+': ", "", text).splitlines() if line.strip()]
+    if not lines:
+        return "unreadable"
+    return shown(" ".join(lines[:2]) if lines[0].endswith(":") else lines[0])

@@ -1,0 +1,56 @@
+"""Which cells are known to be impossible, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from conf.impossible import RULES
+from conf.load import load
+
+SCHEMES = "fp32,fp16,fp16a8w,16a16w,16a8w,16a4w,16a4w_block,8a8w,8a4w,16a2w"
+NO_FLOAT32 = "the HTP computes no 32-bit float graphs; ask for fp16, or for backend=xnnpack or portable"
+NO_FLOAT16 = "Hexagon v68 computes no 16-bit float; v69 or newer does"
+WIDE = "16-bit by 16-bit and 2-bit weights need Hexagon v73 or newer"
+BLOCKS = "block quantization (LPBQ) needs Hexagon v73 or newer: below, the program lowers and computes nonsense"
+BEFORE_V73 = {"fp32": NO_FLOAT32, "16a16w": WIDE, "16a2w": WIDE, "16a4w_block": BLOCKS}
+
+
+def impossible(mine: Path, *overrides: str) -> dict[str, str]:
+    plan = load(["model=my_net", f"scheme={SCHEMES}", *overrides], config_dirs=[mine])
+    assert len(plan.cells) == 10
+    return {cell.request.scheme.name: cell.impossible for cell in plan.cells if cell.impossible}
+
+
+@pytest.mark.parametrize(
+    ("soc", "reasons"),
+    [
+        ("SM8350", BEFORE_V73 | {"fp16": NO_FLOAT16, "fp16a8w": NO_FLOAT16}),
+        ("SM8450", BEFORE_V73),
+        ("SM8550", {"fp32": NO_FLOAT32}),
+        ("SM8850", {"fp32": NO_FLOAT32}),
+    ],
+)
+def test_the_htp_refuses_schemes_by_its_architecture(mine: Path, soc: str, reasons: dict[str, str]) -> None:
+    assert impossible(mine, f"soc={soc}") == reasons
+
+
+def test_xnnpack_takes_two_schemes_on_any_soc(mine: Path) -> None:
+    refused = dict.fromkeys(SCHEMES.split(","), "the xnnpack backend takes fp32 and 8a8w only")
+    assert impossible(mine, "backend=xnnpack", "soc=SM8350") == {
+        scheme: reason for scheme, reason in refused.items() if scheme not in ("fp32", "8a8w")
+    }
+
+
+def test_the_portable_backend_takes_one(mine: Path) -> None:
+    assert impossible(mine, "backend=portable").keys() == set(SCHEMES.split(",")) - {"fp32"}
+
+
+def test_a_rule_looks_at_what_a_scheme_is_and_not_at_its_name(mine: Path) -> None:
+    overrides = ["model=my_net", "scheme=16a16w", "scheme.name=8a8w", "soc=SM8450"]
+    assert load(overrides, config_dirs=[mine]).cells[0].impossible == WIDE
+
+
+def test_every_rule_says_why_in_one_line_and_who_saw_it() -> None:
+    assert all(rule.reason.isprintable() and rule.reason and rule.evidence for rule in RULES)

@@ -1,0 +1,157 @@
+"""What a command line asks for, and in which order."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conf.load import load
+from conf.plan import Plan
+from conf.schema import BackendKind, LimitsConfig, MeasureConfig, Precision, TransportKind
+from tasks.errors import RequestError
+
+
+def names(plan: Plan) -> list[str]:
+    return [" ".join(cell.names) for cell in plan.cells]
+
+
+def test_asking_for_nothing_is_one_cell_of_the_smallest_model_on_this_machine() -> None:
+    plan = load([])
+    assert names(plan) == ["digits_cnn 8a8w SM8650 qnn local"]
+    assert (plan.artifacts, plan.limits) == ("artifacts", LimitsConfig())
+    assert plan.cells[0].impossible is None
+    request = plan.cells[0].request
+    assert request.tolerance.name == "default"
+    assert (request.scheme.precision, request.backend.kind) == (Precision.quantized, BackendKind.qnn)
+    assert (request.device.transport, request.measure) == (TransportKind.local, MeasureConfig())
+
+
+def test_the_product_of_all_axes_has_the_model_outermost_whatever_the_order_of_the_overrides(mine: Path) -> None:
+    overrides = ["soc=SM8550,SM8650", "scheme=8a8w,16a8w", "model=my_net,my_other_net", "measure.iterations=5"]
+    plan = load(overrides, config_dirs=[mine])
+    assert names(plan) == [
+        "my_net 8a8w SM8550 qnn local",
+        "my_net 8a8w SM8650 qnn local",
+        "my_net 16a8w SM8550 qnn local",
+        "my_net 16a8w SM8650 qnn local",
+        "my_other_net 8a8w SM8550 qnn local",
+        "my_other_net 8a8w SM8650 qnn local",
+        "my_other_net 16a8w SM8550 qnn local",
+        "my_other_net 16a8w SM8650 qnn local",
+    ]
+    assert {cell.request.measure.iterations for cell in plan.cells} == {5}
+
+
+def test_the_whole_grammar_of_sweeps_is_understood(mine: Path) -> None:
+    plan = load(["model=glob(my_*)", "scheme=choice(fp16,8a8w)"], config_dirs=[mine])
+    assert names(plan) == [
+        "my_net fp16 SM8650 qnn local",
+        "my_net 8a8w SM8650 qnn local",
+        "my_other_net fp16 SM8650 qnn local",
+        "my_other_net 8a8w SM8650 qnn local",
+    ]
+
+
+def test_equal_cells_become_one(mine: Path) -> None:
+    assert names(load(["model=my_net,my_net"], config_dirs=[mine])) == ["my_net 8a8w SM8650 qnn local"]
+
+
+def test_a_swept_value_makes_cells_when_it_is_in_a_name(mine: Path) -> None:
+    swept = ["scheme.calibration_samples=range(2,4)", "scheme.name='8a8w on ${scheme.calibration_samples}'"]
+    plan = load(["model=my_net", *swept], config_dirs=[mine])
+    assert [cell.request.scheme.name for cell in plan.cells] == ["8a8w on 2", "8a8w on 3"]
+    assert [cell.request.scheme.calibration_samples for cell in plan.cells] == [2, 3]
+
+
+def test_the_quickstart_is_nine_cells() -> None:
+    plan = load(["experiment=quickstart"])
+    assert names(plan) == [
+        f"digits_cnn {scheme} {soc} qnn local"
+        for scheme in ("fp16", "8a8w", "16a8w")
+        for soc in ("SM8550", "SM8650", "SM8750")
+    ]
+    assert [cell.impossible for cell in plan.cells] == [None] * 9
+
+
+def test_the_nightly_sweep_is_every_model_in_two_schemes_on_six_phones() -> None:
+    assert names(load(["experiment=nightly"])) == [
+        f"{model} {scheme} {soc} qnn local"
+        for model in ("digits_cnn", "efficientnet_lite0", "minilm_l6")
+        for scheme in ("8a8w", "16a8w")
+        for soc in ("SM8350", "SM8450", "SM8550", "SM8650", "SM8750", "SM8850")
+    ]
+
+
+@pytest.mark.parametrize("experiment", ["experiment=quickstart", "+experiment=quickstart"])
+def test_the_command_line_wins_over_the_experiment(experiment: str) -> None:
+    plan = load([experiment, "soc=SM8450", "scheme=8a8w,16a8w"])
+    assert names(plan) == ["digits_cnn 8a8w SM8450 qnn local", "digits_cnn 16a8w SM8450 qnn local"]
+
+
+def test_an_experiment_of_the_users_own_sets_values_and_axes(mine: Path) -> None:
+    (mine / "experiment").mkdir()
+    (mine / "experiment" / "weekly.yaml").write_text(
+        "# @package _global_\n"
+        "defaults:\n  - override /tolerance: none\n"
+        "measure: {iterations: 7}\n"
+        "hydra: {sweeper: {params: {model: 'my_net,my_other_net'}}}\n"
+    )
+    plan = load(["experiment=weekly"], config_dirs=[mine])
+    assert names(plan) == ["my_net 8a8w SM8650 qnn local", "my_other_net 8a8w SM8650 qnn local"]
+    assert {(cell.request.tolerance.name, cell.request.measure.iterations) for cell in plan.cells} == {("none", 7)}
+
+
+def test_hydras_own_search_path_adds_a_folder(mine: Path) -> None:
+    assert names(load(["model=my_net", f"hydra.searchpath=[{mine}]"])) == ["my_net 8a8w SM8650 qnn local"]
+
+
+def test_a_single_file_is_taken_by_its_path(mine: Path, tmp_path: Path) -> None:
+    file = (mine / "model" / "my_net.yaml").rename(tmp_path / "elsewhere.yaml")
+    assert names(load([f"model={file}"])) == ["my_net 8a8w SM8650 qnn local"]
+    assert names(load([f"model={file},my_other_net"], config_dirs=[mine])) == [
+        "my_net 8a8w SM8650 qnn local",
+        "my_other_net 8a8w SM8650 qnn local",
+    ]
+
+
+def test_values_refer_to_other_groups_of_their_own_cell(mine: Path) -> None:
+    file = mine / "model" / "my_net.yaml"
+    file.write_text(file.read_text().replace("width: 2", "width: ${soc.arch}"))
+    plan = load(["model=my_net", "soc=SM8550,SM8650"], config_dirs=[mine])
+    assert [cell.request.model.arguments for cell in plan.cells] == [{"width": 73}, {"width": 75}]
+
+
+def test_what_the_schema_leaves_open_is_added_and_removed(mine: Path) -> None:
+    plan = load(["model=my_net", "+model.arguments.depth=3", "~model.arguments.width"], config_dirs=[mine])
+    assert plan.cells[0].request.model.arguments == {"depth": 3}
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "a b\n$(reboot); `x`", "名前", "-rf", "x" * 200])
+def test_a_hostile_name_does_nothing_but_appear(mine: Path, name: str) -> None:
+    file = mine / "model" / "my_net.yaml"
+    file.write_text(file.read_text().replace("name: my_net", f"name: {json.dumps(name)}"))
+    assert load(["model=my_net"], config_dirs=[mine]).cells[0].names[0] == name
+
+
+def test_loading_leaves_nothing_behind(mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    working = tmp_path / "working"
+    working.mkdir()
+    monkeypatch.chdir(working)
+    monkeypatch.setattr("tempfile.tempdir", str(working))
+    load([f"model={mine / 'model' / 'my_net.yaml'}"])
+    assert list(working.iterdir()) == []
+
+
+def test_a_refused_request_does_not_spoil_the_next(mine: Path) -> None:
+    with pytest.raises(RequestError):
+        load(["model=my_net", "measure.iterations=x"], config_dirs=[mine])
+    assert names(load(["model=my_net"], config_dirs=[mine])) == ["my_net 8a8w SM8650 qnn local"]
+
+
+def test_nothing_but_the_loader_imports_hydra() -> None:
+    code = "import sys, conf.plan, conf.options, conf.refusal; sys.exit('hydra' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(__file__).parents[2]).returncode == 0
