@@ -3,10 +3,26 @@
 `artifacts/tables/<table>/run=<run_id>/part.parquet`; `pandas.read_parquet("artifacts/tables/cells")` reads all runs.
 Null is "not defined"; NaN is never stored; units are in the names.
 """
+# pyarrow ships no types:
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
 import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.errors import EvidenceError, RequestError
+from tasks.storage.store import write_atomically
 
 
 def _schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
@@ -116,3 +132,109 @@ TABLES: dict[str, pa.Schema] = {
         ("seconds", _real),
     ),
 }
+
+
+def write(root: Path, run_id: str, table: str, rows: Sequence[Mapping[str, Any]], *, partial: Path) -> Path:
+    """Write one run's rows of one table, in their order, in place of any it had; no rows still make a file.
+
+    `root` is the artifacts folder, `partial` the store's folder for what is being written. NaN becomes null.
+
+    Raises ValueError for a run id that is no file name, an unknown table, a row without exactly the table's columns
+    or of another run, and an infinite number: no metric may be infinite. Raises TypeError for a value of another
+    type than its column's; nothing is converted but NumPy's scalars and whole numbers in a real column.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run_id):
+        raise ValueError(f"a run id is letters, digits, '.', '_' and '-', not {run_id!r}")
+    schema = _schema_of(table)
+    for index, row in enumerate(rows):
+        _check_row(row, schema, run_id, f"{table} row {index}")
+    columns = [
+        pa.array([_cell(row[field.name], field.type, f"{table}.{field.name}") for row in rows], field.type)
+        for field in schema
+    ]
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_arrays(columns, schema=schema), sink, compression="zstd")
+    path = _path(root, table, run_id)
+    write_atomically(path, sink.getvalue().to_pybytes(), partial=partial)
+    return path
+
+
+def read(root: Path, table: str, run_id: str | None = None) -> pandas.DataFrame:
+    """One run's rows of a table, or all runs' in the order of their ids: exactly the table's columns.
+
+    pandas has it that whole numbers with a null among them come as floats. Raises RequestError for a run that does
+    not have the table, and EvidenceError for a file that cannot be read.
+    """
+    schema = _schema_of(table)
+    known = _runs_with(root, table)
+    if run_id is not None and run_id not in known:
+        raise RequestError(f"no run {run_id!r} in {root / 'tables' / table}, there are: {', '.join(known) or 'none'}")
+    wanted = known if run_id is None else [run_id]
+    parts = [_read_part(_path(root, table, run), schema) for run in wanted]
+    return pa.concat_tables([schema.empty_table(), *parts]).to_pandas()
+
+
+def runs(root: Path) -> list[str]:
+    """Ids of the runs that have their `cells`, oldest first (run ids sort by start time)."""
+    return _runs_with(root, "cells")
+
+
+def _schema_of(table: str) -> pa.Schema:
+    if table not in TABLES:
+        raise ValueError(f"there is no table {table!r}: it is one of {', '.join(TABLES)}")
+    return TABLES[table]
+
+
+def _path(root: Path, table: str, run_id: str) -> Path:
+    return root / "tables" / table / f"run={run_id}" / "part.parquet"
+
+
+def _runs_with(root: Path, table: str) -> list[str]:
+    parts = (root / "tables" / table).glob("run=*/part.parquet")
+    return sorted(part.parent.name.removeprefix("run=") for part in parts)
+
+
+def _read_part(path: Path, schema: pa.Schema) -> pa.Table:
+    try:
+        with pq.ParquetFile(path) as file:
+            # Refuses other columns or another order; all it changes is what Parquet calls a list's items.
+            return file.read().cast(schema)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise EvidenceError(f"{path} cannot be read, remove it to leave its run out: {error}") from error
+
+
+def _check_row(row: Mapping[str, Any], schema: pa.Schema, run_id: str, where: str) -> None:
+    missing = [name for name in schema.names if name not in row]
+    unknown = [name for name in row if name not in schema.names]
+    if missing or unknown:
+        raise ValueError(f"{where} must have exactly the table's columns: missing {missing}, unknown {unknown}")
+    if row["run_id"] != run_id:
+        raise ValueError(f"{where} is of run {row['run_id']!r} and not of {run_id!r}")
+
+
+def _cell(value: Any, kind: pa.DataType, where: str) -> Any:
+    """`value` as its column holds it. Arrow alone would take 1.5 for the whole number 1 and True for 1.0."""
+    match value:
+        case None:
+            return None
+        case str() if kind == _text:
+            return value
+        case bool() | np.bool_() if kind == _flag:
+            return bool(value)
+        case bool():
+            pass
+        case Integral() if kind == _whole:
+            return int(value)
+        case Real() if kind == _real:
+            return _finite(float(value), where)
+        case list() | tuple() if pa.types.is_list(kind):
+            return [_cell(item, kind.value_type, where) for item in value]
+        case _:
+            pass
+    raise TypeError(f"{where} holds {kind}, not the {type(value).__name__} {value!r:.80}")
+
+
+def _finite(number: float, where: str) -> float | None:
+    if math.isinf(number):
+        raise ValueError(f"{where} is {number}: no number in a table may be infinite")
+    return None if math.isnan(number) else number

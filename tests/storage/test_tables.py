@@ -1,0 +1,233 @@
+"""What people read with `pandas.read_parquet` is exactly what was measured, run by run."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tasks.errors import EnvironmentUnusable, EvidenceError, RequestError
+from tasks.storage import tables
+from tasks.storage.store import Store
+from tasks.storage.tables import TABLES
+
+GOLDEN = Path(__file__).parents[1] / "goldens" / "tables.json"
+FIRST, SECOND = "20261120T020000Z-a1b2", "20261121T020000Z-c3d4"
+
+VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.string(): st.text(),
+    pa.int64(): st.integers(-(2**63), 2**63 - 1),
+    pa.float64(): st.floats(allow_nan=False, allow_infinity=False),
+    pa.bool_(): st.booleans(),
+}
+
+
+def row(table: str, run_id: str, **values: Any) -> dict[str, Any]:
+    """A row with null in every column not given."""
+    return {**dict.fromkeys(TABLES[table].names), "run_id": run_id, **values}
+
+
+def write(store: Store, run_id: str, table: str, rows: list[dict[str, Any]]) -> Path:
+    return tables.write(store.root, run_id, table, rows, partial=store.partial)
+
+
+def rows_of(table: str) -> st.SearchStrategy[list[dict[str, Any]]]:
+    def cells(kind: pa.DataType) -> st.SearchStrategy[Any]:
+        if pa.types.is_list(kind):
+            return st.none() | st.lists(cells(kind.value_type), max_size=3)
+        return st.none() | VALUES[kind]
+
+    columns = {field.name: cells(field.type) for field in TABLES[table]}
+    return st.lists(st.fixed_dictionaries({**columns, "run_id": st.just(FIRST)}), max_size=2)
+
+
+def test_the_tables_are_frozen() -> None:
+    # Other people's scripts and all earlier runs depend on these: a column may be neither renamed nor retyped.
+    described = {table: {field.name: str(field.type) for field in schema} for table, schema in TABLES.items()}
+    assert described == json.loads(GOLDEN.read_text())
+    assert [list(described[table]) for table in described] == [
+        list(columns) for columns in json.loads(GOLDEN.read_text()).values()
+    ]
+
+
+@pytest.mark.parametrize("table", TABLES)
+@given(data=st.data())
+@settings(
+    max_examples=10,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+def test_rows_are_stored_exactly_and_in_order(store: Store, table: str, data: st.DataObject) -> None:
+    rows = data.draw(rows_of(table))
+    path = write(store, FIRST, table, rows)
+    assert path == store.root / "tables" / table / f"run={FIRST}" / "part.parquet"
+    with pq.ParquetFile(path) as file:
+        assert repr(file.read().to_pylist()) == repr([{name: r[name] for name in TABLES[table].names} for r in rows])
+
+
+def test_pandas_reads_all_runs_in_one_line_even_if_a_run_knows_nothing_of_a_column(store: Store) -> None:
+    known = row("cells", SECOND, model="toy", error="boom", pte_bytes=7, latency_p50_ms=0.5, qnn="v2.49")
+    write(store, FIRST, "cells", [row("cells", FIRST)])
+    write(store, SECOND, "cells", [known])
+    write(store, "20261122T020000Z-e5f6", "cells", [])
+
+    frame = pandas.read_parquet(store.root / "tables/cells")
+
+    assert list(frame.columns) == [*TABLES["cells"].names, "run"]
+    assert list(frame["run_id"]) == list(frame["run"]) == [FIRST, SECOND]
+    assert {name: frame.iloc[1][name] for name in known if known[name] is not None} == {
+        name: value for name, value in known.items() if value is not None
+    }
+    assert frame.iloc[0].notna().sum() == 2
+
+
+def test_runs_named_by_digits_alone_are_read_too(store: Store) -> None:
+    for run_id in ("20261120020000", "20261121020000"):
+        write(store, run_id, "cells", [row("cells", run_id)])
+    frame = pandas.read_parquet(store.root / "tables/cells")
+    assert list(frame["run_id"]) == ["20261120020000", "20261121020000"]
+
+
+def test_read_gives_one_run_or_all_in_order_with_exactly_the_columns(store: Store) -> None:
+    write(store, SECOND, "outputs", [row("outputs", SECOND, sample=2), row("outputs", SECOND, sample=1)])
+    write(store, FIRST, "outputs", [row("outputs", FIRST, shape=(1, 10), status="compared")])
+
+    every = tables.read(store.root, "outputs")
+    assert list(every.columns) == TABLES["outputs"].names
+    assert list(every["run_id"]) == [FIRST, SECOND, SECOND]
+    assert list(every["sample"])[1:] == [2, 1]
+    assert list(every["shape"][0]) == [1, 10]
+
+    assert list(tables.read(store.root, "outputs", SECOND)["sample"]) == [2, 1]
+
+
+def test_read_before_the_first_run_gives_no_rows_and_all_columns(tmp_path: Path) -> None:
+    frame = tables.read(tmp_path, "profile")
+    assert (len(frame), list(frame.columns)) == (0, TABLES["profile"].names)
+
+
+def test_a_run_without_rows_is_a_run(store: Store) -> None:
+    write(store, FIRST, "cells", [])
+    assert tables.runs(store.root) == [FIRST]
+    assert len(tables.read(store.root, "cells", FIRST)) == 0
+
+
+def test_runs_are_those_that_have_their_cells_oldest_first(store: Store) -> None:
+    assert tables.runs(store.root) == []
+    write(store, SECOND, "cells", [])
+    write(store, FIRST, "cells", [])
+    write(store, "20261122T020000Z-e5f6", "profile", [])
+    (store.root / "tables" / "cells" / "run=broken").mkdir()
+    assert tables.runs(store.root) == [FIRST, SECOND]
+
+
+def test_an_unknown_run_is_refused_with_those_that_exist(store: Store) -> None:
+    with pytest.raises(RequestError, match=r"^no run 'x' in .*/tables/cells, there are: none$"):
+        tables.read(store.root, "cells", "x")
+    write(store, FIRST, "cells", [])
+    with pytest.raises(RequestError, match=rf"there are: {FIRST}$"):
+        tables.read(store.root, "cells", SECOND)
+
+
+def test_a_second_write_replaces_the_first(store: Store) -> None:
+    write(store, FIRST, "cells", [row("cells", FIRST), row("cells", FIRST)])
+    write(store, FIRST, "cells", [row("cells", FIRST)])
+    assert len(tables.read(store.root, "cells")) == 1
+    assert list(store.partial.iterdir()) == []
+
+
+def test_nan_is_stored_as_null_in_numbers_and_in_lists(store: Store) -> None:
+    path = write(store, FIRST, "operators", [row("operators", FIRST, mse=math.nan, scale=[0.5, np.float32("nan")])])
+    with pq.ParquetFile(path) as file:
+        (stored,) = file.read(columns=["mse", "scale"]).to_pylist()
+    assert stored == {"mse": None, "scale": [0.5, None]}
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, np.float32("inf")])
+def test_an_infinite_number_is_refused_wherever_it_is(store: Store, number: float) -> None:
+    with pytest.raises(ValueError, match=r"^operators\.snr_db is -?inf: no number in a table may be infinite$"):
+        write(store, FIRST, "operators", [row("operators", FIRST, snr_db=number)])
+    with pytest.raises(ValueError, match=r"^operators\.scale is -?inf: "):
+        write(store, FIRST, "operators", [row("operators", FIRST, scale=[1.0, number])])
+    assert not (store.root / "tables").exists()
+
+
+def test_numpy_scalars_and_whole_numbers_in_real_columns_are_taken(store: Store) -> None:
+    values = {"sample": np.int64(3), "delegated": np.bool_(True), "mse": np.float32(0.5), "max_abs": 2, "shape": ()}
+    path = write(store, FIRST, "operators", [row("operators", FIRST, **values)])
+    with pq.ParquetFile(path) as file:
+        (stored,) = file.read(columns=list(values)).to_pylist()
+    assert stored == {"sample": 3, "delegated": True, "mse": 0.5, "max_abs": 2.0, "shape": []}
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("sample", 1.5),
+        ("sample", True),
+        ("sample", "1"),
+        ("mse", True),
+        ("mse", "1"),
+        ("delegated", 1),
+        ("operator", b"add"),
+        ("operator", 1),
+        ("shape", {1}),
+        ("shape", 1),
+        ("source_nodes", "add"),
+        ("shape", [1.0]),
+    ],
+)
+def test_a_value_of_another_type_is_refused_and_not_converted(store: Store, column: str, value: object) -> None:
+    with pytest.raises(TypeError, match=rf"^operators\.{column} holds .*, not the "):
+        write(store, FIRST, "operators", [row("operators", FIRST, **{column: value})])
+
+
+def test_a_row_must_have_exactly_the_columns(store: Store) -> None:
+    odd = row("cells", FIRST, speed=1.0)
+    del odd["model"]
+    with pytest.raises(ValueError, match=r"^cells row 1 must have .*: missing \['model'\], unknown \['speed'\]$"):
+        write(store, FIRST, "cells", [row("cells", FIRST), odd])
+
+
+def test_a_row_of_another_run_is_refused(store: Store) -> None:
+    with pytest.raises(ValueError, match=rf"^cells row 0 is of run '{SECOND}' and not of '{FIRST}'$"):
+        write(store, FIRST, "cells", [row("cells", SECOND)])
+
+
+@pytest.mark.parametrize("run_id", ["", "../x", "a/b", ".hidden", "a b", "a=b", "a\n"])
+def test_a_run_id_that_is_no_file_name_is_refused(store: Store, run_id: str) -> None:
+    with pytest.raises(ValueError, match=r"^a run id is letters"):
+        write(store, run_id, "cells", [])
+
+
+def test_an_unknown_table_is_refused_with_those_that_exist(store: Store) -> None:
+    message = "^there is no table 'cell': it is one of cells, operators, outputs, profile, delegation, commands$"
+    with pytest.raises(ValueError, match=message):
+        write(store, FIRST, "cell", [])
+    with pytest.raises(ValueError, match=message):
+        tables.read(store.root, "cell")
+
+
+def test_a_damaged_or_foreign_file_is_never_read(store: Store) -> None:
+    path = write(store, FIRST, "cells", [])
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(EvidenceError, match=r"part\.parquet cannot be read, remove it to leave its run out: "):
+        tables.read(store.root, "cells")
+    pq.write_table(pa.table({"run_id": [FIRST]}), path)
+    with pytest.raises(EvidenceError, match=r"part\.parquet cannot be read"):
+        tables.read(store.root, "cells")
+
+
+def test_a_folder_that_cannot_be_written_is_reported_as_such(store: Store) -> None:
+    (store.root / "tables").touch()
+    with pytest.raises(EnvironmentUnusable, match=r"^artifacts: cannot use .*; a file is in the way"):
+        write(store, FIRST, "cells", [])
