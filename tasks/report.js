@@ -8,7 +8,11 @@ const strings = JSON.parse(document.getElementById("strings").textContent);
 // How a column is written: [format, aligned right]. All formats take a defined value.
 const whole = [(v) => v.toLocaleString("en"), true];
 const db = [(v) => (Number.isFinite(v) ? v.toFixed(1) : v > 0 ? "∞" : "-∞"), true];
-const real = [(v) => String(Number(v.toPrecision(4))), true];
+const real = [(v) => {
+  if (v === 0 || !Number.isFinite(v)) return v === 0 ? "0" : v > 0 ? "∞" : "-∞";
+  return Math.abs(v) >= 1e-3 && Math.abs(v) < 1e6 ? v.toPrecision(4) : v.toExponential(2);
+}, true];
+const cosine = [(v) => v.toFixed(6), true];
 const text = [String, false];
 const lines = [String, false, "lines"];
 const place = [(v) => (v ? "delegate" : "CPU"), false];
@@ -17,7 +21,7 @@ const place = [(v) => (v ? "delegate" : "CPU"), false];
 const VIEWS = {
   operators: [
     ["#", "operator_index", whole], ["operator", "operator", text], ["status", "status", text],
-    ["SNR dB", "snr_db", db], ["max abs", "max_abs", real], ["mean abs", "mean_abs", real], ["cosine", "cosine", real],
+    ["SNR dB", "snr_db", db], ["max abs", "max_abs", real], ["mean abs", "mean_abs", real], ["cosine", "cosine", cosine],
     ["mse", "mse", real], ["runs on", "delegated", place], ["target", "target", text], ["shape", "shape", text],
     ["dtype", "dtype", text], ["handle", "debug_handle", whole], ["output", "output_index", whole, "if it varies"],
     ["sample", "sample", whole, "if it varies"], ["reference", "reference", text, "if it varies"],
@@ -25,7 +29,7 @@ const VIEWS = {
   ],
   outputs: [
     ["rung", "rung", text], ["output", "output", text], ["sample", "sample_name", text], ["status", "status", text],
-    ["SNR dB", "snr_db", db], ["max abs", "max_abs", real], ["mean abs", "mean_abs", real], ["cosine", "cosine", real],
+    ["SNR dB", "snr_db", db], ["max abs", "max_abs", real], ["mean abs", "mean_abs", real], ["cosine", "cosine", cosine],
     ["mse", "mse", real], ["label", "label", whole], ["top-1 eager", "top1_reference", whole],
     ["top-1 here", "top1_actual", whole], ["shape", "shape", text],
   ],
@@ -166,7 +170,7 @@ function drawDepth(figure) {
   const y = (v) => top + (height - top - bottom) * (high - clip(v)) / (high - low);
 
   const others = rows.length - compared.length;
-  const summary = `SNR of ${compared.length} compared operators along the graph` + (others ? `; ${others} without an SNR` : "");
+  const summary = `${compared.length} operators with an SNR` + (others ? `, ${others} without (ticks below)` : "");
   const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": summary });
   const step = high - low > 60 ? 20 : 10;
   for (let v = Math.ceil(low / step) * step; v <= high; v += step) {
@@ -174,20 +178,23 @@ function drawDepth(figure) {
     svg.append(shape("text", { x: left - 7, y: y(v) + 4, "text-anchor": "end" }, v));
   }
   for (const sample of new Set(compared.map((row) => row.sample))) {
-    const points = compared.filter((row) => row.sample === sample).map((row) => `${x(row).toFixed(1)},${y(row.snr_db).toFixed(1)}`);
+    const points = compared.filter((row) => row.sample === sample).map((row) => [x(row), y(row.snr_db)]);
     svg.append(shape("polyline", { class: "trace", points: points.join(" ") }));
   }
   for (const row of rows) {
     svg.append(row.snr_db === null
       ? shape("line", { class: "rail", x1: x(row), x2: x(row), y1: height - bottom + 7, y2: height - bottom + 12 })
-      : shape("circle", { cx: x(row), cy: y(row.snr_db), r: 2.3, class: clip(row.snr_db) === row.snr_db ? "" : "clipped" }));
+      : shape("circle", { class: clip(row.snr_db) === row.snr_db ? "" : "clipped", cx: x(row), cy: y(row.snr_db), r: 2.3 }));
   }
   const worst = compared.filter((row) => row.operator === figure.dataset.worst).sort((a, b) => a.snr_db - b.snr_db)[0];
   if (worst) {
-    const end = x(worst) > width / 2;
-    svg.append(shape("circle", { class: "worst", cx: x(worst), cy: y(worst.snr_db), r: 4 }));
-    svg.append(shape("text", { class: "worst-name", x: x(worst) + (end ? -9 : 9), y: y(worst.snr_db) + 4, "text-anchor": end ? "end" : "start" },
-      `${worst.operator} ${db[0](worst.snr_db)} dB`));
+    const [cx, cy] = [x(worst), y(worst.snr_db)];
+    const label = `${worst.operator} ${db[0](worst.snr_db)} dB`;
+    const [side, anchor] = cx + 7 * label.length > width ? [-6, "end"] : [6, "start"]; // 7 px a character at most
+    const below = cy < height - bottom - 20;
+    const name = { class: "worst-name", x: cx + side, y: cy + (below ? 15 : -8), "text-anchor": anchor };
+    svg.append(shape("circle", { class: "worst", cx, cy, r: 4 }));
+    svg.append(shape("text", name, label));
   }
   svg.append(shape("text", { x: left, y: height - 6 }, "first operator"));
   svg.append(shape("text", { x: width - right, y: height - 6, "text-anchor": "end" }, "last"));
@@ -204,7 +211,8 @@ function drawDepth(figure) {
     cursor.setAttribute("x1", x(row));
     cursor.setAttribute("x2", x(row));
     cursor.setAttribute("visibility", "visible");
-    readout.textContent = `${row.operator_index} ${row.operator}: ${row.snr_db === null ? row.status : db[0](row.snr_db) + " dB"}, ${row.target ?? NULL}`;
+    const found = row.snr_db === null ? row.status : `${db[0](row.snr_db)} dB`;
+    readout.textContent = `${row.operator_index} ${row.operator}: ${found}, ${row.target ?? NULL}`;
   });
   svg.addEventListener("pointerleave", () => {
     cursor.setAttribute("visibility", "hidden");
@@ -241,19 +249,18 @@ function filterCells(form) {
 document.addEventListener("toggle", (event) => {
   if (event.target.open && event.target.dataset.table) drawTable(event.target);
 }, true);
+document.querySelectorAll(".panel[data-table][open]").forEach(drawTable); // a restored page opens them by itself
 
 const figures = document.querySelectorAll(".depth");
-const resized = new ResizeObserver((entries) => {
-  for (const { target } of entries) {
-    if (target.dataset.width === String(target.clientWidth)) continue;
-    target.dataset.width = target.clientWidth;
+const seen = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) {
+    if (!isIntersecting) continue;
+    seen.unobserve(target);
     drawDepth(target);
   }
-});
-const seen = new IntersectionObserver((entries) => {
-  for (const { target, isIntersecting } of entries) if (isIntersecting) resized.observe(target), seen.unobserve(target);
 }, { rootMargin: "600px" });
-for (const figure of figures) seen.observe(figure);
+figures.forEach((figure) => seen.observe(figure));
+window.addEventListener("resize", () => figures.forEach((figure) => figure.firstChild && drawDepth(figure)));
 window.addEventListener("beforeprint", () => figures.forEach(drawDepth));
 
 const form = document.getElementById("filter");
@@ -263,6 +270,10 @@ if (form) {
   form.addEventListener("submit", (event) => event.preventDefault());
   // A link to a cell that the filter hides would lead nowhere.
   window.addEventListener("hashchange", () => {
-    if (document.querySelector(`.cell[hidden]${CSS.escape(location.hash).replace("\\#", "#")}`)) form.reset(), filterCells(form);
+    if (document.getElementById(location.hash.slice(1))?.hidden) {
+      form.reset();
+      filterCells(form);
+      document.getElementById(location.hash.slice(1)).scrollIntoView();
+    }
   });
 }

@@ -20,6 +20,7 @@ import jinja2
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -31,10 +32,11 @@ _Row = dict[str, Any]
 _Key = tuple[str | None, ...]
 
 _CELL = ("model", "scheme", "soc", "device", "backend")
-_NUMBERS = ("SNR dB", "top-1 %", "pte KiB", "operators", "delegated/CPU", "lower s")
+_NUMBERS = ("SNR dB", "top-1 %", "pte KiB", "operators", "delegated / CPU", "lower s")
+_NOTE_CHARACTERS = 72  # in the terminal; the page has all of it
 _TOP_EVENTS = 24  # per unit and cell: cycles and µs have no common order
 _ERROR_CHARACTERS = 4_000
-_LOG_CHARACTERS, _ALL_LOGS_CHARACTERS = 64_000, 1_500_000
+_LOG_CHARACTERS, _ALL_LOGS_CHARACTERS = 64_000, 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,12 +102,11 @@ def summary_markdown(run: RunFacts, cells: pd.DataFrame) -> str:
     """The run for Prefect's Markdown artifact: counts, every cell with the worst first, where the report lies."""
     rows = sorted(_rows(cells), key=_badness)
     counts = ", ".join(f"{count} {display.words(outcome)}" for outcome, count in _counts(rows).items() if count)
+    calls = display.plural(run.toolchain_calls, "toolchain call")
     lines = [
         f"# Run {display.markdown(run.run_id)}",
-        (
-            f"{display.plural(len(rows), 'cell')}: {counts or 'nothing planned'}. Took {display.duration(run.seconds)}; "
-            f"{display.plural(run.toolchain_calls, 'toolchain call')}, {run.reused} reused."
-        ),
+        f"{display.plural(len(rows), 'cell')}: {counts or 'nothing planned'}.",
+        f"Took {display.duration(run.seconds)}, {calls}, {run.reused} reused.",
         f"Report: {display.markdown(run.report)}  \nTables: {display.markdown(run.tables)}",
     ]
     if rows:
@@ -119,12 +120,14 @@ def summary_table(run: RunFacts, cells: pd.DataFrame) -> Table:
     """The run for the terminal: one line a cell, in the order planned."""
     rows = _rows(cells)
     counts = "  ".join(f"{count} {display.words(outcome)}" for outcome, count in _counts(rows).items() if count)
-    table = Table(title=Text(f"run {run.run_id}"), caption=Text(counts), header_style="bold", pad_edge=False)
+    title = Text(f"run {run.run_id}")
+    table = Table(title=title, caption=Text(counts), box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     head, *body = _summary(rows)
     for name in head:
-        justify = "right" if name in _NUMBERS else "left"
-        table.add_column(name, justify=justify, no_wrap=name != "note", overflow="fold")
+        # Folded, a narrow terminal breaks lines but never cuts a number or loses the note.
+        table.add_column(name, justify="right" if name in _NUMBERS else "left", overflow="fold")
     for row, line in zip(rows, body, strict=True):
+        line[-1] = line[-1] if len(line[-1]) <= _NOTE_CHARACTERS else f"{line[-1][: _NOTE_CHARACTERS - 1]}…"
         style = display.OUTCOMES.get(row["outcome"], ("", "", "bold red"))[2]
         table.add_row(
             *(Text(value, style if name == "outcome" else "") for name, value in zip(head, line, strict=True))
@@ -147,7 +150,7 @@ def _summary(rows: Sequence[_Row]) -> list[list[str]]:
                 display.pair(row["operators_compared"], row["operators_total"]),
                 display.pair(row["delegated_nodes"], row["non_delegated_nodes"]),
                 display.decimal(row["lower_s"]),
-                display.note(row)[:160],
+                display.note(row),
             ]
         )
     return lines

@@ -6,12 +6,14 @@ import io
 import json
 import math
 import random
+import re
 import time
 from collections.abc import Iterable
 from html.parser import HTMLParser
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from rich.console import Console
 
@@ -36,9 +38,10 @@ TARGETS = ("aten.convolution.default", "aten.hardtanh.default", "aten.add.Tensor
 
 
 def table(name: str, rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
-    """Rows in the table's own schema: what is not given is null."""
+    """Rows as they come back from Parquet, in the table's own schema: what is not given is null."""
     columns = TABLES[name].names
-    return pd.DataFrame([{column: row.get(column) for column in columns} for row in rows], columns=columns)
+    complete = [{column: row.get(column) for column in columns} for row in rows]
+    return pa.Table.from_pylist(complete, schema=TABLES[name]).to_pandas()
 
 
 def cell(model: str, scheme: str, soc: str, **facts: Any) -> dict[str, Any]:
@@ -305,7 +308,7 @@ def test_devices_and_backends_are_columns_only_where_they_differ() -> None:
     one = [cell("m", "fp16", "SM8650"), cell("m", "fp16", "SM8550")]
     two = [cell("m", "fp16", "SM8650"), cell("m", "fp16", "SM8650") | {"device": "bench-3", "backend": "xnnpack"}]
     heads = [[str(column.header) for column in summary_table(RUN, table("cells", rows)).columns] for rows in (one, two)]
-    numbers = ["SNR dB", "top-1 %", "pte KiB", "operators", "delegated/CPU", "lower s"]
+    numbers = ["SNR dB", "top-1 %", "pte KiB", "operators", "delegated / CPU", "lower s"]
     assert heads[0] == ["model", "scheme", "soc", "outcome", *numbers, "note"]
     assert heads[1] == ["model", "scheme", "soc", "device", "backend", "outcome", *numbers, "note"]
 
@@ -322,12 +325,20 @@ def test_the_terminal_table_shows_rounded_numbers_and_dashes_for_null() -> None:
     ]
     written = io.StringIO()
     Console(file=written, width=200).print(summary_table(RUN, table("cells", rows)))
-    lines = [line.strip("│ ").split("│") for line in written.getvalue().splitlines()]
-    body = [[word.strip() for word in line] for line in lines if line[0].strip() in {"[red]m", "m"}]
+    lines = [re.split(r"\s{2,}", line.strip()) for line in written.getvalue().splitlines()]
+    body = [line for line in lines if line[0] in {"[red]m", "m"}]
     assert body == [
         ["[red]m", "8a8w", "SM8650", "✓ passed", "23.4", "100.0", "5,120", "71/80", "148/2", "57.0"],
         ["m", "fp16", "SM8650", "✗ failed", *"––––––", "ToolchainError: died"],
     ]
+
+
+def test_a_narrow_terminal_wraps_but_drops_no_number_and_no_note() -> None:
+    one = cell("efficientnet_lite0", "16a8w", "SM8650", **measured(random.Random(1), 11.94), reason="below 20.0 dB")
+    written = io.StringIO()
+    Console(file=written, width=100).print(summary_table(RUN, table("cells", [one | {"outcome": "out_of_tolerance"}])))
+    body = written.getvalue()
+    assert [word for word in ("SM8650", "11.9", "87.5", "71/80", "148/2", "below") if word not in body] == []
 
 
 def test_markdown_has_the_worst_cells_first() -> None:
@@ -336,7 +347,7 @@ def test_markdown_has_the_worst_cells_first() -> None:
     outcomes = ["✗ failed"] * 2 + ["! infrastructure"] + ["≠ out of tolerance"] * 3 + ["∅ impossible"] * 3
     assert [row[3] for row in body] == outcomes + ["✓ passed"] * 18
     assert lines[2].startswith("27 cells: 2 failed, 1 infrastructure, 3 out of tolerance, 3 impossible, 18 passed.")
-    assert "Report: artifacts/reports/20261121T0230Z-4f1c/report.html" in lines[4]
+    assert "Report: artifacts/reports/20261121T0230Z-4f1c/report.html" in lines[6]
 
 
 def test_five_hundred_cells_stay_below_ten_megabytes_and_seconds() -> None:
