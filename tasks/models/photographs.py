@@ -1,0 +1,108 @@
+"""Photographs that scikit-learn's and scikit-image's wheels carry, cut and normalised for image classifiers.
+
+They have no labels: few show one ImageNet class and nothing else (the flower is a dahlia, for which ImageNet has
+no class; classifiers call it a daisy).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from importlib.resources import files
+
+import numpy as np
+import torch
+from PIL import Image
+
+from tasks.models.sample import Sample, named, take
+
+SKLEARN, SKIMAGE = "sklearn.datasets.images", "skimage.data"
+
+
+class Split(Enum):
+    """Which photographs: (package, file) of each. The two splits show different scenes."""
+
+    calibration = (
+        # The one that reaches furthest goes first: from the first sample's range a moving average hardly moves.
+        (SKIMAGE, "camera.png"),
+        (SKIMAGE, "astronaut.png"),
+        (SKIMAGE, "rocket.jpg"),
+        (SKIMAGE, "coins.png"),
+        (SKIMAGE, "brick.png"),
+        (SKIMAGE, "grass.png"),
+        (SKIMAGE, "hubble_deep_field.jpg"),
+        (SKIMAGE, "ihc.png"),
+    )
+    evaluation = (
+        (SKLEARN, "flower.jpg"),
+        (SKLEARN, "china.jpg"),
+        (SKIMAGE, "coffee.png"),
+        (SKIMAGE, "chelsea.png"),
+        (SKIMAGE, "motorcycle_left.png"),
+    )
+
+
+def photographs(
+    count: int,
+    *,
+    split: str,
+    size: int,
+    mean: list[float],
+    std: list[float],
+    crop_fraction: float = 0.875,
+    resampling: str = "bicubic",
+    input_name: str = "x",
+) -> list[Sample]:
+    """`count` views of the photographs of `split` (`calibration`, `evaluation`).
+
+    First the centre of every photograph, then, round after round, random crops of them, mirrored or not: the same
+    ones every time, as many as are asked for.
+
+    Each has the one input `input_name`, float32 [1, 3, size, size]: RGB, resized so that `size` is `crop_fraction` of
+    the shorter side, cut, and (pixel - mean) / std with `mean` and `std` per channel on the 0..255 scale.
+    Raises RequestError for another `split`.
+    """
+    normalise = torch.tensor(mean).view(3, 1, 1), torch.tensor(std).view(3, 1, 1)
+    filter_ = Image.Resampling[resampling.upper()]
+
+    def samples() -> Iterator[Sample]:
+        for name, picture in _views(named(Split, split), round(size / crop_fraction), size, filter_):
+            pixels = torch.from_numpy(np.asarray(picture, dtype=np.float32)).permute(2, 0, 1)
+            image = (pixels - normalise[0]) / normalise[1]
+            yield {"inputs": {input_name: image.unsqueeze(0).contiguous()}, "name": name}
+
+    return take(samples(), count, f"the {split} photographs")
+
+
+def _views(split: Split, side: int, size: int, resampling: Image.Resampling) -> Iterator[tuple[str, Image.Image]]:
+    """Without end: the name and the square RGB picture of each view; `side` is the resized shorter side, in pixels."""
+    sources = split.value
+    for package, file in sources:
+        yield file.rpartition(".")[0], _centre(_resized(_load(package, file), side, resampling), size)
+    # numpy keeps the stream of RandomState's legacy generator for good; those of default_rng may change.
+    draw = np.random.RandomState(0)
+    round_ = 0
+    while True:
+        round_ += 1
+        for package, file in sources:
+            zoomed = _resized(_load(package, file), round(side * draw.uniform(1.0, 1.6)), resampling)
+            left, top = draw.randint(zoomed.width - size + 1), draw.randint(zoomed.height - size + 1)
+            picture = zoomed.crop((left, top, left + size, top + size))
+            if draw.randint(2):
+                picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+            yield f"{file.rpartition('.')[0]} crop {round_}", picture
+
+
+def _load(package: str, file: str) -> Image.Image:
+    with (files(package) / file).open("rb") as stream:
+        return Image.open(stream).convert("RGB")
+
+
+def _resized(picture: Image.Image, side: int, resampling: Image.Resampling) -> Image.Image:
+    scale = side / min(picture.size)
+    return picture.resize((round(picture.width * scale), round(picture.height * scale)), resampling)
+
+
+def _centre(picture: Image.Image, size: int) -> Image.Image:
+    left, top = (picture.width - size) // 2, (picture.height - size) // 2
+    return picture.crop((left, top, left + size, top + size))

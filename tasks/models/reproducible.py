@@ -1,0 +1,25 @@
+"""Random numbers and sums that come out bit-equal each time on one machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def reproducible(seed: int) -> Iterator[None]:
+    """Seed torch's CPU generator and compute on one thread; the caller's generator and threads come back after.
+
+    One thread, because a parallel sum is split by the number of threads and floating-point addition does not
+    associate: the same training on another number of cores would give other weights, and other cache keys.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,102 @@
+"""Classifiers of torchvision and timm: pretrained where the weights lie in the local cache, else settled random ones.
+
+Nothing is ever downloaded here. Whoever has used torchvision or timm on this machine has the files in the cache.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import urlparse
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from tasks.errors import RequestError
+from tasks.models.photographs import photographs
+from tasks.models.random_weights import settle
+from tasks.models.reproducible import reproducible
+
+SEED = 0
+SETTLING_PHOTOGRAPHS = 4
+_schemas: list[torch.library.Library] = []  # torch forgets a schema whose Library is collected
+
+
+def torchvision_classifier(architecture: str, *, size: int, mean: list[float], std: list[float]) -> nn.Module:
+    """`torchvision.models.<architecture>` in eval mode, float32 [N, 3, size, size] to float32 [N, 1000].
+
+    `size`, `mean` and `std` are those of the model's photographs: random weights are settled on some of them.
+    Raises RequestError when torchvision is not installed.
+    """
+    models = _torchvision(architecture).models
+    weights = models.get_model_weights(architecture).DEFAULT
+    file = Path(torch.hub.get_dir(), "checkpoints", Path(urlparse(weights.url).path).name)
+    pretrained = torch.load(file, map_location="cpu", weights_only=True) if file.is_file() else None
+    # The pretrained Inception has an auxiliary head, for training only, and normalises its input once more.
+    inception: dict[str, Any] = {"transform_input": pretrained is not None, "init_weights": True}
+    with reproducible(SEED):
+        model = models.get_model(architecture, weights=None, **(inception if architecture == "inception_v3" else {}))
+        return _with_weights(model, pretrained, _settling_images(size, mean, std))
+
+
+def timm_classifier(architecture: str, *, size: int, mean: list[float], std: list[float]) -> nn.Module:
+    """timm's `architecture`, default weights, in eval mode; the rest as `torchvision_classifier`."""
+    _torchvision(architecture)  # timm imports it
+    timm = _optional("timm", architecture)
+    hub = importlib.import_module("huggingface_hub")
+    repository = timm.get_pretrained_cfg(architecture).hf_hub_id
+    file = hub.try_to_load_from_cache(repository, "model.safetensors")
+    pretrained = load_file(file) if isinstance(file, str) else None
+    with reproducible(SEED):
+        model = timm.create_model(architecture, pretrained=False)
+        return _with_weights(model, pretrained, _settling_images(size, mean, std))
+
+
+def _with_weights(model: nn.Module, pretrained: dict[str, torch.Tensor] | None, images: torch.Tensor) -> nn.Module:
+    if pretrained is None:
+        settle(model, images)
+    else:
+        model.load_state_dict(pretrained)
+    if getattr(model, "AuxLogits", None) is not None:
+        model.aux_logits, model.AuxLogits = False, None  # pyright: ignore[reportArgumentType]
+    model.weights_origin = "random" if pretrained is None else "pretrained"  # pyright: ignore[reportArgumentType]
+    return model.eval().requires_grad_(False)
+
+
+def _settling_images(size: int, mean: list[float], std: list[float]) -> torch.Tensor:
+    samples = photographs(SETTLING_PHOTOGRAPHS, split="calibration", size=size, mean=mean, std=std)
+    return torch.cat([sample["inputs"]["x"] for sample in samples])
+
+
+@cache
+def _torchvision(architecture: str) -> ModuleType:
+    """torchvision, also where its compiled part does not load (a CUDA build beside the CPU build of torch).
+
+    Its import then ends at the first operator without a schema; the models need none of those operators.
+    """
+    try:
+        return _optional("torchvision", architecture)
+    except RuntimeError as error:
+        if "torchvision::" not in str(error):
+            raise
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for operator in ("nms", "qnms"):
+        library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _schemas.append(library)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        del sys.modules[name]
+    return _optional("torchvision", architecture)
+
+
+def _optional(package: str, model: str) -> ModuleType:
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise RequestError(
+            f"model {model} needs the optional extra zoo ({package}: {error}): pip install 'qnnsweep[zoo]'"
+        ) from error

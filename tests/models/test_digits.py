@@ -1,0 +1,87 @@
+"""The CNN that is trained at export: accurate, and the same bits wherever and however often it is trained."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tasks.errors import RequestError
+from tasks.models.digits import Split, digits, digits_cnn
+
+DIGEST = """
+import hashlib
+import sys
+
+import torch
+
+from tasks.models.digits import digits_cnn
+
+torch.set_num_threads(int(sys.argv[1]))
+torch.manual_seed(int(sys.argv[1]))
+weights = b"".join(tensor.numpy().tobytes() for tensor in digits_cnn().state_dict().values())
+print(hashlib.sha256(weights).hexdigest(), torch.get_num_threads())
+"""
+
+
+@pytest.fixture(scope="module")
+def model() -> torch.nn.Module:
+    return digits_cnn()
+
+
+def test_it_reads_at_least_97_percent_of_the_held_out_digits(model: torch.nn.Module) -> None:
+    samples = digits(450, split="held_out")
+    right = sum(int(model(sample["inputs"]["image"]).argmax()) == sample.get("label") for sample in samples)
+    assert right / len(samples) >= 0.97
+
+
+def test_it_is_in_eval_mode_and_says_that_it_was_trained(model: torch.nn.Module) -> None:
+    assert (model.training, model.weights_origin) == (False, "trained")
+
+
+def test_training_again_gives_the_same_bits(model: torch.nn.Module) -> None:
+    torch.rand(3)
+    again = digits_cnn().state_dict()
+    assert all(torch.equal(tensor, again[name]) for name, tensor in model.state_dict().items())
+
+
+def test_training_leaves_the_callers_random_numbers_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(4)
+    torch.manual_seed(5)
+    digits_cnn()
+    assert torch.equal(torch.rand(4), expected)
+
+
+def test_other_processes_with_other_threads_and_seeds_train_the_same_bits() -> None:
+    said = [
+        subprocess.run([sys.executable, "-c", DIGEST, threads], check=True, capture_output=True, text=True).stdout
+        for threads in ("1", "2")
+    ]
+    digests, threads = zip(*(line.split() for line in said), strict=True)
+    assert (len(set(digests)), threads) == (1, ("1", "2"))
+
+
+def test_the_splits_share_no_digit_and_together_are_all() -> None:
+    parts = [split.of(1797).tolist() for split in Split]
+    assert sorted(index for part in parts for index in part) == list(range(1797))
+    assert [len(part) for part in parts] == [1347, 450]
+
+
+def test_a_sample_is_one_image_with_its_label_and_the_number_of_the_digit() -> None:
+    first = digits(1, split="training")[0]
+    image = first["inputs"]["image"]
+    assert (first.get("name"), first.get("label")) == ("digit 1", 1)
+    assert (image.shape, image.dtype, float(image.min()), float(image.max())) == ((1, 1, 8, 8), torch.float32, 0.0, 1.0)
+
+
+def test_more_digits_than_there_are_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"^the held_out split of the digits: 450 samples, 451 were asked for"):
+        digits(451, split="held_out")
+
+
+def test_an_unknown_split_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(RequestError, match=r"^split=test: one of training, held_out$"):
+        digits(1, split="test")
