@@ -48,7 +48,7 @@ def load(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> Plan:
         with initialize_config_dir(str(SHIPPED), job_name="qnnsweep", version_base="1.3"):
             values = _experiment(asked.get("experiment", ()), options) | asked
             swept = [key for key, lines in values.items() if len(lines) > 1]
-            return plan(_requests(values, options), swept=swept)
+            return plan(_requests(values, options), swept=swept, folders=options.own_folders)
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:

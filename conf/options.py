@@ -43,6 +43,12 @@ class Options:
         """All that must be searched besides the shipped one."""
         return (*self.searched, self.links) if any(self.links.iterdir()) else self.searched
 
+    @property
+    def own_folders(self) -> tuple[Path, ...]:
+        """Where the user's own options lie: the searched folders, and those of single files."""
+        files = (link.resolve().parent for link in sorted(self.links.glob("*/*.yaml")))
+        return tuple(dict.fromkeys((*self.searched, *files)))
+
     def name(self, group: str, value: object) -> str:
         """The name of the option that `group=value` means: a name as it is, or a file ending in .yaml.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from conf.check import problems
 from conf.describe import shown
@@ -35,9 +36,11 @@ class Plan:
     cells: tuple[PlannedCell, ...]
     artifacts: str
     limits: LimitsConfig
+    folders: tuple[Path, ...] = ()
+    """Where the user's own configuration lies: modules beside it can be imported."""
 
 
-def plan(requests: Iterable[Request], *, swept: Sequence[str] = ()) -> Plan:
+def plan(requests: Iterable[Request], *, swept: Sequence[str] = (), folders: Sequence[Path] = ()) -> Plan:
     """Check the requests and make the plan of them; equal ones become one cell.
 
     `swept` are the keys that differ between requests, for the message. Raises RequestError for a request with a
@@ -56,7 +59,7 @@ def plan(requests: Iterable[Request], *, swept: Sequence[str] = ()) -> Plan:
     for request in named.values():
         if (request.artifacts, request.limits) != (first.artifacts, first.limits):
             raise RequestError("artifacts, limits: they differ between cells; one sweep has one of each")
-    return Plan(cells=cells, artifacts=first.artifacts, limits=first.limits)
+    return Plan(cells=cells, artifacts=first.artifacts, limits=first.limits, folders=tuple(folders))
 
 
 def _names(request: Request) -> tuple[str, ...]:

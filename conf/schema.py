@@ -43,7 +43,7 @@ class InputConfig:
 class DataConfig:
     source: str
     """`package.module:function`, called with `count` and `arguments`; yields samples (see docs/models.md)."""
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict[str, Any])
     count: int = 8
     """How many samples to take."""
 
@@ -53,12 +53,14 @@ class ModelConfig:
     name: str
     factory: str
     """`package.module:function`, any callable that gives a `torch.nn.Module`."""
-    arguments: dict[str, Any] = field(default_factory=dict)
-    inputs: list[InputConfig] = field(default_factory=list)
+    arguments: dict[str, Any] = field(default_factory=dict[str, Any])
+    inputs: list[InputConfig] = field(default_factory=list[InputConfig])
     calibration: DataConfig | None = None
     """Samples the observers see. Needed by every quantized scheme."""
     evaluation: DataConfig | None = None
     """Samples every comparison is made on."""
+    classifier: bool = False
+    """The largest element of an output is the answer: top-1 agreement and accuracy mean something."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -75,7 +77,7 @@ class SchemeConfig:
     activation_symmetric: bool = False
     calibration_samples: int = 32
     """At most this many of the model's calibration samples."""
-    block_size: dict[str, list[int]] = field(default_factory=dict)
+    block_size: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     """Block quantization only: operator type (`conv2d`, `linear`) to the block's shape."""
 
 
@@ -98,8 +100,10 @@ class DeviceConfig:
     name: str
     transport: TransportKind = TransportKind.local
     work_folder: str | None = None
-    """Where bundles are laid out on the device; null is a folder of qnnsweep's own below `artifacts`."""
-    environment: dict[str, str] = field(default_factory=dict)
+    """Where blobs and launches are laid out on the device; null is `artifacts/devices/<name>`, for a local device."""
+    python: str | None = None
+    """The interpreter that starts the project's runner on the device; null is this one, for a local device."""
+    environment: dict[str, str] = field(default_factory=dict[str, str])
     deadline_s: float = 600.0
     """Every command on the device is stopped after this many seconds."""
 
@@ -109,9 +113,9 @@ class ToleranceConfig:
     """What a cell must reach to pass. A threshold of null asks nothing."""
 
     name: str
-    final_snr_db: dict[str, float] = field(default_factory=dict)
+    final_snr_db: dict[str, float] = field(default_factory=dict[str, float])
     """Scheme name to the least SNR, in dB, of any final output of any sample against eager fp32."""
-    top1_agreement: dict[str, float] = field(default_factory=dict)
+    top1_agreement: dict[str, float] = field(default_factory=dict[str, float])
     """Scheme name to the least share of samples whose largest output is at the same index as eager's."""
 
 
@@ -125,6 +129,8 @@ class MeasureConfig:
     """Evaluation samples for which every operator's tensor is captured and compared."""
     dump_operators: bool = True
     """Build and run the debug program. Off: final outputs only."""
+    debug_buffer_bytes: int | None = None
+    """Size of the runner's debug buffer; null sizes it from the graph."""
 
 
 @dataclass(kw_only=True, slots=True)

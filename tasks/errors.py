@@ -1,15 +1,17 @@
 """Every error qnnsweep raises, sorted by who must act.
 
-    QnnsweepError
-      RequestError      the configuration asks for something impossible   edit conf/; nothing ran
-      ToolchainError    export, quantize or lower failed on the host      never retried
-      EnvironmentUnusable  the machine lacks something qnnsweep needs     see `qnnsweep doctor`
-      DeviceError       the channel to a device failed                    retried elsewhere
-      RunnerFailed      the device ran the program and the program failed never retried
-      EvidenceError     bytes are not what the record says                never used
+QnnsweepError
+  RequestError      the configuration asks for something impossible   edit conf/; nothing ran
+  ToolchainError    export, quantize or lower failed on the host      never retried
+  EnvironmentUnusable  the machine lacks something qnnsweep needs     see `qnnsweep doctor`
+  DeviceError       the channel to a device failed                    retried elsewhere
+  RunnerFailed      the device ran the program and the program failed never retried
+  EvidenceError     bytes are not what the record says                never used
 """
 
 from __future__ import annotations
+
+from tasks.records import Command
 
 
 class QnnsweepError(Exception):
@@ -43,7 +45,15 @@ class DeviceError(QnnsweepError):
 
 
 class RunnerFailed(QnnsweepError):
-    """The device ran the runner and the runner failed: the program's fault."""
+    """The device ran the runner and the runner failed: the program's fault.
+
+    Attributes: `command` that ended so, `log` (sha256 of what it printed).
+    """
+
+    def __init__(self, message: str, *, command: Command, log: str) -> None:
+        super().__init__(message)
+        self.command = command
+        self.log = log
 
 
 class EvidenceError(QnnsweepError):

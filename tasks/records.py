@@ -124,8 +124,8 @@ class Operator:
 class DumpedTensor:
     """A tensor the debug program is expected to log, under the name the delegate gives it.
 
-    `identifier` is `<node>@<output index>` inside a QNN delegate; for the runtime's own kernels it is
-    `instruction:<id>`. `axis_order` is the permutation that took PyTorch's layout to the device's.
+    `identifier` is `<node>@<output index>` inside a QNN delegate; for what the runtime itself logs it is
+    `instruction:<id>:<position>`. `axis_order` is the permutation that took PyTorch's layout to the device's.
     """
 
     identifier: str
@@ -189,20 +189,15 @@ class LoweredProgram:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BundleFile:
-    """A file of a bundle: where it lies below the bundle's folder, and its content."""
-
-    path: str
-    blob: Blob
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """One start of the runner: which program on which samples, and whether it dumps intermediate tensors."""
+    """One start of the runner: which program on which samples, and whether it dumps intermediate tensors.
+
+    `input_list` names blobs by their place in a device's work folder, as seen from a launch's own folder.
+    """
 
     name: str
-    program: str
-    input_list: str
+    program: Blob
+    input_list: Blob
     samples: int
     debug: bool
     debug_buffer_bytes: int
@@ -212,21 +207,24 @@ class Launch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bundle:
-    """All that a device needs to run one cell."""
+    """All that a device needs to run one cell: a manifest of blobs, and how to start them."""
 
-    files: tuple[BundleFile, ...]
+    runner: Blob
+    blobs: tuple[Blob, ...]
+    """Everything to be on the device, the runner included, each once."""
     launches: tuple[Launch, ...]
     outputs: tuple[TensorSpec, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deployment:
-    """A bundle laid out on a device."""
+    """A bundle's blobs on a device, below `work_folder`."""
 
     device: str
-    folder: str
+    work_folder: str
+    bundle: Bundle
     bytes_sent: int
-    files_sent: int
+    blobs_sent: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -240,24 +238,23 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchResult:
-    """What one start of the runner left on the device, still there."""
+    """What one start of the runner left in `folder` on the device, still there."""
 
     launch: Launch
-    folder: str
-    command: Command
-    latencies_ms: tuple[float, ...]
+    folder: str = field(metadata=IDENTITY_NEUTRAL)
+    command: Command = field(metadata=IDENTITY_NEUTRAL)
+    latencies_ms: tuple[float, ...] = field(metadata=IDENTITY_NEUTRAL)
     """Mean milliseconds an inference took, one entry a sample, as the runner printed them."""
-    log: Blob
+    log: Blob = field(metadata=IDENTITY_NEUTRAL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Execution:
-    """All launches of a bundle on one device. `debug_failed` is why the debug launch gave nothing, if it failed."""
+    """All launches of a bundle on one device."""
 
     device: str
     results: tuple[LaunchResult, ...]
-    debug_failed: str | None
-    log: Blob
+    outputs: tuple[TensorSpec, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -267,10 +264,12 @@ class Capture:
     `outputs` and `outputs_debug` are safetensors with keys `<sample>/<output index>`.
     """
 
-    device: str
+    execution: Execution
     outputs: Blob
     outputs_debug: Blob | None
-    etdump: Blob | None
+    etdump: Blob
+    """The shipping program's: its times are the ones that count."""
+    etdump_debug: Blob | None
     debug_buffer: Blob | None
 
 

@@ -71,6 +71,12 @@ class Store:
             raise EvidenceError(f"{path} has {size} bytes and not {blob.size}: {_make_anew(path)}")
         return path
 
+    def find(self, sha256: str) -> Blob | None:
+        """The blob of that name, or None where the store has none."""
+        path = self._place(Blob(sha256=sha256, size=0))
+        with usable(path):
+            return Blob(sha256=sha256, size=path.stat().st_size) if path.is_file() else None
+
     def read(self, blob: Blob) -> bytes:
         """The blob's bytes. Raises EvidenceError unless they are exactly what the blob names."""
         path = self.path(blob)

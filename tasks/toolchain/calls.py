@@ -17,11 +17,11 @@ def export_model(model: ModelConfig, store: Store) -> ExportedModel:
 
 
 def quantize_model(
-    exported: ExportedModel, scheme: SchemeConfig, kind: BackendKind, soc: SocConfig | None, store: Store
+    exported: ExportedModel, scheme: SchemeConfig, kind: BackendKind, arch: int | None, store: Store
 ) -> QuantizedModel:
     from tasks.toolchain import quantized
 
-    return quantized.quantize_model(exported, scheme, kind, soc, store)
+    return quantized.quantize_model(exported, scheme, kind, arch, store)
 
 
 def lower_model(

@@ -68,7 +68,7 @@ def lower_model(
     on_delegate = delegated_handles(graph)
 
     edge._etrecord = etrecord
-    debug = _debug_program(backend, edge, ship) if dump_operators else "measure.dump_operators is off"
+    debug = _debug_program(backend, edge) if dump_operators else "measure.dump_operators is off"
     expected = read_tensors(store, exported.outputs_eager)
     return LoweredProgram(
         quantized=quantized,
@@ -139,7 +139,7 @@ def compile_edge(backend: Backend, edge: EdgeProgramManager, *, debug: bool) -> 
     )
 
 
-def _debug_program(backend: Backend, edge: EdgeProgramManager, ship: Compiled) -> Compiled | str:
+def _debug_program(backend: Backend, edge: EdgeProgramManager) -> Compiled | str:
     """The program that logs every operator, or why there is none."""
     try:
         return compile_edge(backend, edge, debug=backend.has_debug_program)
@@ -168,8 +168,7 @@ def _run_reference(
     """Final answers to every sample, and every operator's value for the first `recorded` ones."""
     module = edge.module()
     indices = {
-        node.name: index
-        for index, node in enumerate(node for node in edge.graph.nodes if node.op == "call_function")
+        node.name: index for index, node in enumerate(node for node in edge.graph.nodes if node.op == "call_function")
     }
     answers: list[object] = []
     values: dict[str, torch.Tensor] = {}
@@ -180,9 +179,7 @@ def _run_reference(
                 continue
             recorder = _Recorder(module)
             answers.append(recorder.run(*sample))
-            values |= {
-                f"{number}/{indices[name]}": value for name, value in recorder.values.items() if name in indices
-            }
+            values |= {f"{number}/{indices[name]}": value for name, value in recorder.values.items() if name in indices}
     return answers, values
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +19,12 @@ from executorch.backends.qualcomm.export_utils import make_quantizer
 from executorch.backends.qualcomm.partition.qnn_partitioner import QnnOperatorSupport, QnnPartitioner
 from executorch.backends.qualcomm.qnn_preprocess import QnnBackend
 from executorch.backends.qualcomm.quantizer.quantizer import QuantDtype
-from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset, QnnExecuTorchBackendType
+from executorch.backends.qualcomm.serialization.qc_schema import (
+    HtpArch,
+    QcomChipset,
+    QnnExecuTorchBackendType,
+    _soc_info_table,
+)
 from executorch.backends.qualcomm.utils.constants import QCOM_TENSOR_NAME
 from executorch.backends.qualcomm.utils.qnn_manager_lifecycle import QnnManagerContext
 from executorch.backends.qualcomm.utils.utils import (
@@ -99,6 +105,15 @@ class Qnn:
         )
 
 
+def soc_of_arch(arch: int) -> SocConfig:
+    """The SoC that stands for all of its Hexagon architecture where only that counts: ExecuTorch's first."""
+    return next(
+        SocConfig(name=chipset.name, arch=arch, vtcm_mib=info.htp_info.vtcm_size_in_mb)
+        for chipset, info in _soc_info_table.items()
+        if info.htp_info.htp_arch is HtpArch[f"V{arch}"]
+    )
+
+
 def compile_facts(log: str) -> tuple[CompileFacts, ...]:
     """The DDR summaries in a compiler's output, one a delegated subgraph, in the order they were compiled."""
     found: dict[str, list[int]] = {name: [] for name in _FACTS}
@@ -107,9 +122,7 @@ def compile_facts(log: str) -> tuple[CompileFacts, ...]:
         if name in found and value.strip().isdigit():
             found[name].append(int(value))
     return tuple(
-        CompileFacts(
-            subgraph=index, spill_bytes=spill, fill_bytes=fill, write_total_bytes=write, read_total_bytes=read
-        )
+        CompileFacts(subgraph=index, spill_bytes=spill, fill_bytes=fill, write_total_bytes=write, read_total_bytes=read)
         for index, (spill, fill, write, read) in enumerate(zip(*found.values(), strict=True))
     )
 
@@ -134,9 +147,9 @@ class _NotingSupport(QnnOperatorSupport):
         super().__init__(edge_program, specs, set(), set())
         self._noted = noted
 
-    def is_node_supported(self, submodules: Any, node: Node) -> bool:
+    def is_node_supported(self, _: Any, node: Node) -> bool:
         before = _log_length()
-        supported = super().is_node_supported(submodules, node)
+        supported = super().is_node_supported(_, node)
         if not supported and node.op == "call_function":
             self._noted.refusals[node.name] = _refusal(_log_since(before))
         return supported
@@ -155,7 +168,7 @@ def _log_length() -> int:
 def _log_since(start: int) -> str:
     """What was logged since `start`: standard output is the child's log file."""
     flush_native_output()
-    with open("/proc/self/fd/1", "rb") as log:
+    with Path("/proc/self/fd/1").open("rb") as log:
         log.seek(start)
         return log.read().decode(errors="replace")
 
@@ -171,7 +184,7 @@ def _noting_tensors(noted: Delegation) -> Iterator[None]:
             _note_node(node, noted)
         return wrappers
 
-    QnnBackend._build_op_wrappers = staticmethod(build_and_note)
+    QnnBackend._build_op_wrappers = staticmethod(build_and_note)  # type: ignore[assignment]
     try:
         yield
     finally:

@@ -26,9 +26,7 @@ class Xnnpack:
 
     def quantizer(self, scheme: SchemeConfig, module: GraphModule) -> Quantizer:  # noqa: ARG002
         """8-bit activations and weights, XNNPACK's only static scheme."""
-        return XNNPACKQuantizer().set_global(
-            get_symmetric_quantization_config(is_per_channel=scheme.per_channel_conv)
-        )
+        return XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=scheme.per_channel_conv))
 
     def before_edge(self, program: ExportedProgram) -> tuple[ExportedProgram, Sequence[Any] | None]:
         return program, None

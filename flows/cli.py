@@ -1,0 +1,180 @@
+"""The command line. Nothing heavy is imported before it is clear what is asked and that it can be done."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from flows.environment import settle_prefect
+from tasks.errors import DeviceError, EnvironmentUnusable, QnnsweepError, RequestError
+
+if TYPE_CHECKING:
+    from conf.plan import Plan
+    from flows.results import SweepResult
+
+PASSED, NOT_ALL_PASSED, REQUEST_WRONG, ENVIRONMENT_UNUSABLE, DEVICES_UNUSABLE = range(5)
+_WIDTH_OF_A_FILE = 160
+_EXITS = """
+Exit codes: 0 all cells passed · 1 some cell failed or is out of tolerance · 2 the request is wrong, nothing ran ·
+3 this machine lacks something · 4 devices unusable.
+"""
+
+app = typer.Typer(
+    help="Sweeps of PyTorch models over Snapdragon NPUs: compiled, executed and compared operator by operator.\n"
+    + _EXITS,
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[OVERRIDE]...",
+        help="Hydra's grammar, sweeps included: model=digits_cnn,efficientnet_lite0 scheme=8a8w soc=SM8650 "
+        "experiment=nightly measure.iterations=10",
+    ),
+]
+ConfigDirs = Annotated[
+    list[Path] | None,
+    typer.Option("--config-dir", help="Folder of your own with model/, scheme/ …; modules in it can be imported."),
+]
+Json = Annotated[bool, typer.Option("--json", help="End with one JSON object on the last line of stdout.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Artifacts = Annotated[Path, typer.Option("--artifacts", help="Folder of the store, the tables and the reports.")]
+
+
+@app.command(epilog=_EXITS)
+def run(overrides: Overrides = None, config_dir: ConfigDirs = None, json_: Json = False, debug: Debug = False) -> None:
+    """Run a sweep: every model × scheme × SoC that the overrides name. Ask again and it continues where it was."""
+    folders = config_dir or []
+    with _told(debug):
+        plan = _plan(overrides, folders)
+        result = _sweep(plan, overrides or [], folders)
+        _show(result, as_json=json_)
+        raise typer.Exit(_exit_code(result.cells["outcome"].tolist()))
+
+
+@app.command(epilog=_EXITS)
+def plan(overrides: Overrides = None, config_dir: ConfigDirs = None, json_: Json = False, debug: Debug = False) -> None:
+    """Show the cells a run would have, and which are impossible and why. Runs nothing."""
+    with _told(debug):
+        from conf.plan import AXES
+
+        planned = _plan(overrides, config_dir or [])
+        cells = [dict(zip(AXES, cell.names, strict=True)) | {"impossible": cell.impossible} for cell in planned.cells]
+        if json_:
+            print(json.dumps({"cells": cells}))
+        else:
+            from flows.overview import plan_table
+
+            _console().print(plan_table(cells))
+
+
+@app.command()
+def doctor(json_: Json = False, debug: Debug = False, artifacts: Artifacts = Path("artifacts")) -> None:
+    """Say what this machine has and lacks: Python, torch, ExecuTorch, QNN, backends, adb, disk; and what to do."""
+    with _told(debug):
+        from flows.doctor import checks
+        from flows.overview import checks_table
+
+        found = checks(artifacts)
+        if json_:
+            print(json.dumps({"checks": [check.as_dict() for check in found]}))
+        else:
+            _console().print(checks_table(found))
+        raise typer.Exit(PASSED if all(check.ok or not check.needed for check in found) else ENVIRONMENT_UNUSABLE)
+
+
+@app.command()
+def report(
+    run_id: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run's id; the latest if not given.")] = None,
+    json_: Json = False,
+    debug: Debug = False,
+    artifacts: Artifacts = Path("artifacts"),
+) -> None:
+    """Show a run's summary and write its report.html anew from the tables."""
+    with _told(debug):
+        from flows.results import redraw
+
+        _show(redraw(artifacts, run_id), as_json=json_)
+
+
+def main() -> None:
+    app()
+
+
+def _plan(overrides: Sequence[str] | None, folders: Sequence[Path]) -> Plan:
+    from conf.load import load
+
+    return load(list(overrides or []), config_dirs=folders)
+
+
+def _sweep(plan: Plan, overrides: list[str], folders: list[Path]) -> SweepResult:
+    """Run the flow, with its progress on the screen."""
+    settle_prefect()
+    from flows import progress
+    from flows.sweep import prepare, sweep, watcher
+
+    prepare(plan)  # what this machine lacks is said before Prefect starts
+    with progress.shown(plan.cells, Console(stderr=True)) as watching:
+        watcher.set(watching.tell)
+        return sweep(overrides, [str(folder.absolute()) for folder in folders])
+
+
+def _show(result: SweepResult, *, as_json: bool) -> None:
+    from tasks.report import summary_table
+
+    facts, outcomes = result.run, result.cells["outcome"].value_counts()
+    console = _console()
+    console.print(summary_table(facts, result.cells))
+    console.print(
+        f"{facts.seconds:.0f} s, {facts.toolchain_calls} toolchain calls, {facts.reused} results reused\n"
+        f"tables {facts.tables}\nreport {facts.report}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if as_json:
+        last: dict[str, Any] = {
+            "run_id": facts.run_id,
+            "cells": len(result.cells),
+            "outcomes": {str(outcome): int(count) for outcome, count in sorted(outcomes.items())},
+            "toolchain_calls": facts.toolchain_calls,
+            "reused": facts.reused,
+            "tables": facts.tables,
+            "report": facts.report,
+        }
+        print(json.dumps(last))
+
+
+def _exit_code(outcomes: Sequence[str]) -> int:
+    if {"failed", "out_of_tolerance"} & set(outcomes):
+        return NOT_ALL_PASSED
+    return DEVICES_UNUSABLE if "infrastructure" in outcomes else PASSED
+
+
+def _console() -> Console:
+    """Standard output; a file gets lines as wide as a table wants them."""
+    return Console() if sys.stdout.isatty() else Console(width=_WIDTH_OF_A_FILE)
+
+
+@contextmanager
+def _told(debug: bool) -> Iterator[None]:
+    """Our own errors become one line and an exit code; with --debug the traceback too."""
+    try:
+        yield
+    except QnnsweepError as error:
+        if debug:
+            traceback.print_exc()
+        print(f"qnnsweep: {error}", file=sys.stderr)
+        codes = {RequestError: REQUEST_WRONG, EnvironmentUnusable: ENVIRONMENT_UNUSABLE, DeviceError: DEVICES_UNUSABLE}
+        raise typer.Exit(codes.get(type(error), NOT_ALL_PASSED)) from None

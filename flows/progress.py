@@ -1,0 +1,100 @@
+"""A sweep as it runs, for the terminal: a live table on a screen, one line an event anywhere else."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from conf.plan import PlannedCell
+from flows.cells import STAGES, subject
+
+_MARKS = {"done": ("✓", "green"), "reused": ("↺", "blue"), "failed": ("✗", "bold red")}
+_WAITING = ("·", "dim")
+_REFRESHES_PER_SECOND = 4
+_LINES_AROUND = 6  # title, head, rules and the count below
+
+
+class Progress:
+    """What every stage of every cell is at. Safe to tell from any thread; draws itself anew each time it is asked."""
+
+    def __init__(self, cells: Sequence[PlannedCell]) -> None:
+        self._cells = [cell.request for cell in cells if cell.impossible is None]
+        self._impossible = len(cells) - len(self._cells)
+        self._guard = threading.Lock()
+        self._states: dict[tuple[str, str], str] = {}
+        self._since: dict[tuple[str, str], float] = {}
+
+    def tell(self, stage: str, whose: str, state: str) -> None:
+        """A stage of a subject is now `running`, `done`, `reused` or `failed`."""
+        with self._guard:
+            self._states[stage, whose] = state
+            self._since[stage, whose] = time.monotonic()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        with self._guard:
+            states, since = dict(self._states), dict(self._since)
+        lines = []
+        for request in self._cells:
+            keys = [(stage, subject(stage, request)) for stage in STAGES]
+            marks = [states.get(key) for key in keys]
+            ended = "failed" in marks or marks[-1] == "done"
+            lines.append((ended, subject("compare", request), [_mark(states, since, key) for key in keys]))
+        shown = max(3, (options.height or console.height) - _LINES_AROUND)
+        # What still runs is worth the room; ended cells go first when it is short.
+        waiting = [line for line in lines if not line[0]]
+        visible = lines if len(lines) <= shown else (waiting or lines)[:shown]
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        table.add_column("cell")
+        for stage in STAGES:
+            table.add_column(stage, justify="center", min_width=len(stage))
+        for _, name, cells in visible:
+            table.add_row(Text(name), *cells)
+        yield table
+        counts = [f"{sum(line[0] for line in lines)} of {len(lines)} cells ended"]
+        counts += [f"{self._impossible} impossible"] if self._impossible else []
+        counts += [f"{len(lines) - len(visible)} not shown"] if len(visible) < len(lines) else []
+        yield Text(", ".join(counts), "dim")
+
+
+def _mark(states: dict[tuple[str, str], str], since: dict[tuple[str, str], float], key: tuple[str, str]) -> Text:
+    state = states.get(key)
+    if state == "running":
+        return Text(f"{time.monotonic() - since[key]:.0f} s", "bold cyan")
+    return Text(*_MARKS.get(state or "", _WAITING))
+
+
+class Lines:
+    """The same for a log file: what ended, and how long it took."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._guard = threading.Lock()
+        self._since: dict[tuple[str, str], float] = {}
+
+    def tell(self, stage: str, whose: str, state: str) -> None:
+        with self._guard:
+            if state == "running":
+                self._since[stage, whose] = time.monotonic()
+                return
+            began = self._since.get((stage, whose))
+            took = f"  {time.monotonic() - began:.1f} s" if began is not None and state != "reused" else ""
+            self._console.print(f"{stage:<8} {whose}  {state}{took}", markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def shown(cells: Sequence[PlannedCell], console: Console) -> Iterator[Progress | Lines]:
+    """Something to tell a sweep's progress to, on `console`."""
+    if not console.is_terminal:
+        yield Lines(console)
+        return
+    progress = Progress(cells)
+    with Live(progress, console=console, refresh_per_second=_REFRESHES_PER_SECOND, transient=True):
+        yield progress

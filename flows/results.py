@@ -1,0 +1,70 @@
+"""A run on disk: its tables, its facts and its report. `cells` are written last: a run that has them is whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas
+
+from tasks.errors import EvidenceError, RequestError
+from tasks.records import Toolchain
+from tasks.report import RunFacts, render
+from tasks.storage import tables
+from tasks.storage.store import Store, write_atomically
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepResult:
+    run: RunFacts
+    cells: pandas.DataFrame
+    """The run's rows of the table `cells`, in the order planned."""
+
+
+def report_path(artifacts: Path, run_id: str) -> Path:
+    return artifacts / "runs" / run_id / "report.html"
+
+
+def write(run: RunFacts, contents: Mapping[str, Sequence[Mapping[str, Any]]], store: Store) -> SweepResult:
+    """Keep a run's rows and facts below the store's folder, and draw its report."""
+    facts = json.dumps(asdict(run), indent=1).encode()
+    write_atomically(_facts_path(store.root, run.run_id), facts, partial=store.partial)
+    for table in sorted(contents, key=lambda name: name == "cells"):
+        tables.write(store.root, run.run_id, table, contents[table], partial=store.partial)
+    return _drawn(run, store)
+
+
+def redraw(artifacts: Path, run_id: str | None) -> SweepResult:
+    """Draw the report of a past run anew, the latest if none is named. Raises RequestError if there is no such run."""
+    known = tables.runs(artifacts)
+    if not known or run_id not in (None, *known):
+        wanted = "no run" if run_id is None else f"no run {run_id!r}"
+        raise RequestError(f"{wanted} in {artifacts}; there are: {', '.join(known) or 'none'}")
+    path = _facts_path(artifacts, run_id or known[-1])
+    try:
+        facts = json.loads(path.read_bytes())
+        toolchain = Toolchain(**facts.pop("toolchain"))
+        run = RunFacts(**facts | {"command": tuple(facts["command"]), "toolchain": toolchain})
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise EvidenceError(f"{path} cannot be read: {error}") from error
+    return _drawn(run, Store.open(artifacts))
+
+
+def _drawn(run: RunFacts, store: Store) -> SweepResult:
+    read = {table: tables.read(store.root, table, run.run_id) for table in tables.TABLES}
+    page = render(run, read, _logs(store, read["cells"]))
+    write_atomically(report_path(store.root, run.run_id), page.encode(), partial=store.partial)
+    return SweepResult(run=run, cells=read["cells"])
+
+
+def _logs(store: Store, cells: pandas.DataFrame) -> dict[str, str]:
+    """The text of each log that a cell's row names and the store still has."""
+    found = {sha256: store.find(sha256) for sha256 in cells["log"].dropna().unique()}
+    return {sha256: store.read(blob).decode(errors="replace") for sha256, blob in found.items() if blob}
+
+
+def _facts_path(artifacts: Path, run_id: str) -> Path:
+    return artifacts / "runs" / run_id / "run.json"

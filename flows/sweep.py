@@ -1,0 +1,123 @@
+"""One sweep: a plan's cells through all stages, then the tables and the report."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import sys
+import time
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+from prefect import flow
+from prefect.artifacts import create_link_artifact, create_markdown_artifact
+from prefect.runtime import flow_run
+from prefect.task_runners import ThreadPoolTaskRunner
+
+from conf.load import load
+from conf.plan import Plan
+from conf.schema import LimitsConfig
+from flows import results
+from flows.cells import Graph, Means, Watch
+from tasks.devices.farm import Farm
+from tasks.errors import EnvironmentUnusable, RequestError
+from tasks.outcome import CellResult
+from tasks.report import RunFacts, summary_markdown
+from tasks.rows import rows
+from tasks.storage.store import Store
+from tasks.toolchain.child import Children
+from tasks.toolchain.sdk import find_sdk, identity
+
+GIB = 2**30
+TYPICAL_CHILD_GIB = 5.0
+"""What the largest model seen needed to be lowered: ViT-B/16, 4.4 GiB."""
+
+watcher: ContextVar[Watch] = ContextVar("watcher", default=lambda _stage, _subject, _state: None)
+"""Who hears of a sweep's progress besides Prefect."""
+
+
+@flow(
+    name="sweep",
+    flow_run_name=lambda: shlex.join(["sweep", *flow_run.parameters["overrides"]]),
+    task_runner=ThreadPoolTaskRunner(),  # threads only wait: `Children` and `Farm` bound what runs at once
+    validate_parameters=False,
+)
+def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results.SweepResult:
+    """Run every cell that the overrides ask for (Hydra's grammar); see `qnnsweep run --help`.
+
+    Raises RequestError, before any work, for a request that is wrong, and EnvironmentUnusable for a machine that is.
+    """
+    folders = [Path(folder) for folder in config_dirs or ()]
+    plan = load(overrides, config_dirs=folders)
+    started, began = datetime.now(UTC), time.monotonic()
+    run_id = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    means = prepare(plan)
+    importable(plan)
+    graph = Graph(means, watcher.get())
+    cells = _run(plan, graph)
+    contents = rows(run_id, cells, means.children.identity)
+    artifacts = Path(plan.artifacts)
+    run = RunFacts(
+        run_id=run_id,
+        started=started.isoformat(timespec="seconds"),
+        seconds=time.monotonic() - began,
+        command=("qnnsweep", "run", *(f"--config-dir={folder}" for folder in folders), *overrides),
+        toolchain_calls=means.children.calls,
+        reused=graph.reused,
+        toolchain=means.children.identity,
+        tables=str(artifacts / "tables"),
+        report=str(results.report_path(artifacts, run_id)),
+    )
+    result = results.write(run, contents, means.store)
+    create_markdown_artifact(
+        key="sweep", markdown=summary_markdown(run, result.cells), description=shlex.join(run.command)
+    )
+    create_link_artifact(key="report", link=Path(run.report).absolute().as_uri(), description=run_id)
+    return result
+
+
+def prepare(plan: Plan) -> Means:
+    """Open the store, find QNN, set the limits. Raises EnvironmentUnusable."""
+    artifacts = Path(plan.artifacts)
+    store = Store.open(artifacts)
+    store.sweep_partial()
+    links = store.root / "toolchain"
+    sdk = find_sdk(os.environ, links)
+    environment = sdk.environment(os.environ)
+    children = Children(
+        identity=identity(sdk),
+        environment=environment,
+        store=store,
+        parallel=plan.limits.parallel or fitting(plan.limits),
+        deadline_s=plan.limits.child_deadline_s,
+        memory_bytes=int(plan.limits.child_memory_gib * GIB),
+    )
+    farm = Farm(host_environment=environment, folder=artifacts / "devices")
+    return Means(store=store, children=children, farm=farm)
+
+
+def fitting(limits: LimitsConfig) -> int:
+    """How many toolchain children this machine's cores and memory take at once."""
+    each = min(TYPICAL_CHILD_GIB, limits.child_memory_gib)
+    return max(1, min(os.cpu_count() or 1, int(psutil.virtual_memory().total / GIB / each)))
+
+
+def importable(plan: Plan) -> None:
+    """Let Python find modules that lie beside the user's own configuration."""
+    sys.path += [folder for folder in map(str, plan.folders) if folder not in sys.path]
+
+
+def _run(plan: Plan, graph: Graph) -> list[CellResult]:
+    possible = [cell for cell in plan.cells if cell.impossible is None]
+    # Every export ends before anything is compiled: what is wrong with a model's configuration shows there.
+    exports = [graph.export(cell.request) for cell in possible]
+    for work in exports:
+        work.future.wait()
+        error = work.future.state.result(raise_on_failure=False)
+        if isinstance(error, RequestError | EnvironmentUnusable):
+            raise error
+    works = [graph.cell(cell.request) if cell.impossible is None else {} for cell in plan.cells]
+    return [graph.result(cell, work) for cell, work in zip(plan.cells, works, strict=True)]

@@ -1,0 +1,70 @@
+"""bundle: LoweredProgram + inputs -> Bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors.numpy import load
+
+from conf.schema import MeasureConfig
+from tasks.records import Blob, Bundle, Launch, LoweredProgram
+from tasks.stage import stage
+from tasks.storage.store import Store
+from tasks.toolchain import runner
+
+_PER_FILE_BYTES = 4096
+
+
+def bundle(lowered: LoweredProgram, measure: MeasureConfig, *, store: Store) -> Bundle:
+    """Lay out what a device needs: runner, programs, one raw file an input, and the lists that name them."""
+    exported = lowered.quantized.exported
+    tensors = load(store.read(exported.evaluation))
+    rows = [
+        [store.put_bytes(tensors[f"{sample}/{spec.name}"].tobytes()) for spec in exported.inputs]
+        for sample in range(len(exported.sample_names))
+    ]
+    launches = [
+        Launch(
+            name="shipping",
+            program=lowered.program,
+            input_list=_input_list(store, rows),
+            samples=len(rows),
+            debug=False,
+            debug_buffer_bytes=0,
+            iterations=measure.iterations,
+            warm_up=measure.warm_up,
+        )
+    ]
+    if lowered.debug_program is not None:
+        seen = rows[: lowered.operator_samples]
+        fitted = lowered.debug_buffer_bytes * len(seen) + _PER_FILE_BYTES
+        launches.append(
+            Launch(
+                name="debug",
+                program=lowered.debug_program,
+                input_list=_input_list(store, seen),
+                samples=len(seen),
+                debug=True,
+                debug_buffer_bytes=fitted if measure.debug_buffer_bytes is None else measure.debug_buffer_bytes,
+                iterations=1,
+                warm_up=0,
+            )
+        )
+    program = store.put_file(Path(runner.__file__))
+    blobs = [program, *(blob for row in rows for blob in row)]
+    blobs += [blob for launch in launches for blob in (launch.program, launch.input_list)]
+    return Bundle(runner=program, blobs=tuple(dict.fromkeys(blobs)), launches=tuple(launches), outputs=exported.outputs)
+
+
+def _input_list(store: Store, rows: list[list[Blob]]) -> Blob:
+    """One inference a line, one file an input, in the order of the model's inputs."""
+    lines = [" ".join(on_device(blob) for blob in row) for row in rows]
+    return store.put_bytes("".join(f"{line}\n" for line in lines).encode())
+
+
+def on_device(blob: Blob) -> str:
+    """Where a blob lies, as seen from a launch's folder on any device."""
+    return f"../../blobs/{blob.sha256}"
+
+
+bundle_task = stage(bundle, version=1, cached=False)

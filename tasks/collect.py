@@ -1,0 +1,84 @@
+"""collect: Execution -> Capture. What came back is checked on arrival; the device is left clean."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save
+
+from tasks.devices.farm import Device
+from tasks.devices.runner import DEBUG_OUTPUT, ETDUMP, output_file
+from tasks.errors import DeviceError, EvidenceError
+from tasks.records import Blob, Capture, Execution, LaunchResult
+from tasks.stage import stage
+from tasks.storage.store import Store
+
+
+def collect(execution: Execution, *, device: Device, store: Store) -> Capture:
+    """Pull every launch's files, compare their digests with the device's, and remove them there.
+
+    Raises DeviceError for the channel and EvidenceError when a file is missing, damaged or of the wrong size.
+    """
+    pulled = {result.launch.debug: _pull(execution, result, device, store) for result in execution.results}
+    shipping, debug = pulled[False], pulled.get(True)
+    for result in execution.results:
+        device.run(["rm", "-r", result.folder])
+    return Capture(
+        execution=execution,
+        outputs=shipping[0],
+        outputs_debug=debug[0] if debug else None,
+        etdump=shipping[1],
+        etdump_debug=debug[1] if debug else None,
+        debug_buffer=debug[2] if debug else None,
+    )
+
+
+def _pull(execution: Execution, result: LaunchResult, device: Device, store: Store) -> tuple[Blob, Blob, Blob | None]:
+    """Outputs, etdump and debug buffer of one launch."""
+    names = [
+        output_file(sample, index) for sample in range(result.launch.samples) for index in range(len(execution.outputs))
+    ]
+    names += [ETDUMP, *([DEBUG_OUTPUT] if result.launch.debug else [])]
+    digests = _digests(result, names, device)
+    with tempfile.TemporaryDirectory() as here:
+        blobs = {}
+        for name in names:
+            arrived = Path(here, name.replace("/", "_"))
+            device.transport.pull(f"{result.folder}/{name}", arrived)
+            blobs[name] = store.put_file(arrived)
+            if blobs[name].sha256 != digests[name]:
+                raise EvidenceError(f"{device.name}: {name} changed on its way here; run again")
+    tensors = {
+        f"{sample}/{index}": _decode(store.read(blobs[output_file(sample, index)]), execution, index)
+        for sample in range(result.launch.samples)
+        for index in range(len(execution.outputs))
+    }
+    return store.put_bytes(save(tensors)), blobs[ETDUMP], blobs.get(DEBUG_OUTPUT)
+
+
+def _digests(result: LaunchResult, names: list[str], device: Device) -> dict[str, str]:
+    asked = device.run(["sha256sum", *names], folder=result.folder)
+    if asked.exit_code != 0:
+        said = asked.stderr.decode(errors="replace").strip()
+        raise EvidenceError(f"{device.name}: the runner ended well but left no such file: {said}")
+    lines = [line.split(maxsplit=1) for line in asked.stdout.decode().splitlines()]
+    if len(lines) != len(names):
+        raise DeviceError(f"{device.name}: sha256sum answered {len(lines)} lines for {len(names)} files")
+    return {name: line[0] for name, line in zip(names, lines, strict=True)}
+
+
+def _decode(data: bytes, execution: Execution, index: int) -> np.ndarray:
+    spec = execution.outputs[index]
+    dtype = np.dtype(spec.dtype)
+    expected = math.prod(spec.shape) * dtype.itemsize
+    if len(data) != expected:
+        raise EvidenceError(
+            f"output {index} ({spec.name}) has {len(data)} bytes; {spec.dtype}{list(spec.shape)} has {expected}"
+        )
+    return np.frombuffer(data, dtype).reshape(spec.shape)
+
+
+collect_task = stage(collect, version=1, cached=False)

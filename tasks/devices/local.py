@@ -1,0 +1,88 @@
+"""This machine as a device: a folder of its own, processes of their own, and nothing else shared."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tasks.devices.transport import CommandResult
+from tasks.errors import DeviceError
+
+_INHERITED = ("HOME", "LANG", "PATH", "TMPDIR")
+
+
+class LocalTransport:
+    """`Transport` on the machine that runs qnnsweep."""
+
+    def push(self, source: Path, target: str) -> None:
+        _copy_whole(source, Path(target))
+
+    def pull(self, source: str, target: Path) -> None:
+        _copy_whole(Path(source), target)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        deadline_s: float,
+        folder: str | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        started = time.monotonic()
+        clean = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+        # Output goes to files: a stray grandchild that keeps a pipe open could hold us past the deadline.
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            try:
+                process = subprocess.Popen(
+                    list(argv),
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    cwd=folder,
+                    env=clean | dict(environment or {}),
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise DeviceError(f"cannot start {argv[0]!r} here: {error}") from error
+            try:
+                exit_code = process.wait(timeout=deadline_s)
+            except subprocess.TimeoutExpired:
+                raise DeviceError(f"{argv[0]!r} ran past its deadline of {deadline_s:g} s and was killed") from None
+            finally:
+                _kill_session(process)
+            out.seek(0)
+            err.seek(0)
+            return CommandResult(
+                argv=tuple(argv),
+                exit_code=exit_code,
+                stdout=out.read(),
+                stderr=err.read(),
+                seconds=time.monotonic() - started,
+            )
+
+
+def _copy_whole(source: Path, target: Path) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".incoming-") as incoming:
+            fresh = Path(incoming, "file")
+            shutil.copyfile(source, fresh)
+            fresh.replace(target)
+    except OSError as error:
+        raise DeviceError(f"cannot copy {source} to {target}: {error}") from error
+
+
+def _kill_session(process: subprocess.Popen[bytes]) -> None:
+    """End the process and whatever it started; nothing of a command outlives it."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    finally:
+        process.wait()

@@ -1,0 +1,54 @@
+"""The runner's command line and what it prints: one form for the native binary and the project's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+ETDUMP = "etdump.etdp"
+DEBUG_OUTPUT = "debug_output.bin"
+OUTPUT_FOLDER = "outputs"
+
+_LATENCY = re.compile(r"\] (\d+) inference took ([\d.]+) ms, avg ([\d.]+) ms")
+
+
+def runner_arguments(
+    *,
+    program: str,
+    input_list: str,
+    iterations: int,
+    warm_up: int,
+    dump: bool,
+    debug_buffer_bytes: int,
+) -> list[str]:
+    """Flags of `qnn_executor_runner`; paths are as seen from the launch's folder, where everything is written."""
+    flags = [
+        f"--model_path={program}",
+        f"--input_list_path={input_list}",
+        f"--output_folder_path={OUTPUT_FOLDER}",
+        f"--etdump_path={ETDUMP}",
+        f"--iteration={iterations}",
+        f"--warm_up={warm_up}",
+    ]
+    if dump:
+        flags += [
+            "--dump_intermediate_outputs",
+            f"--debug_output_path={DEBUG_OUTPUT}",
+            f"--debug_buffer_size={debug_buffer_bytes}",
+        ]
+    return flags
+
+
+def latencies_ms(printed: str) -> tuple[float, ...]:
+    """Mean milliseconds an inference took, one number a line of the input list, in its order."""
+    return tuple(float(mean) for _, _, mean in _LATENCY.findall(printed))
+
+
+def output_file(sample: int, index: int) -> str:
+    return f"{OUTPUT_FOLDER}/output_{sample}_{index}.raw"
+
+
+def last_words(lines: Sequence[str], count: int = 8) -> str:
+    """The end of a runner's output, for an error message: it says why it died there, if anywhere."""
+    said = [line.strip() for line in lines if line.strip() and not line.startswith("Extension modules:")]
+    return "\n".join(line[:300] for line in said[-count:])

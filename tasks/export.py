@@ -1,0 +1,25 @@
+"""export: a model's configuration -> ExportedModel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from conf.schema import ModelConfig
+from tasks.records import ExportedModel
+from tasks.stage import stage
+from tasks.storage.store import Store
+from tasks.toolchain import calls
+from tasks.toolchain.child import Children
+
+
+def export(model: ModelConfig, _code: str, *, store: Store, children: Children) -> ExportedModel:
+    """Build the module, take its samples, answer them in eager PyTorch, and trace it.
+
+    `_code`, for the cache key alone: digest of what stands behind the model's functions (`tasks.toolchain.source`).
+    Raises RequestError when the model's own configuration does not fit, ToolchainError when torch.export fails.
+    """
+    done = children.call("export", calls.export_model, model, store)
+    return replace(done.value, log=done.log, seconds=done.seconds)
+
+
+export_task = stage(export, version=1)

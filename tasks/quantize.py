@@ -1,0 +1,33 @@
+"""quantize: ExportedModel + scheme -> QuantizedModel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from conf.schema import BackendKind, SchemeConfig
+from tasks.records import ExportedModel, QuantizedModel
+from tasks.stage import stage
+from tasks.storage.store import Store
+from tasks.toolchain import calls
+from tasks.toolchain.child import Children
+
+
+def quantize(
+    exported: ExportedModel,
+    scheme: SchemeConfig,
+    kind: BackendKind,
+    arch: int | None,
+    *,
+    store: Store,
+    children: Children,
+) -> QuantizedModel:
+    """Prepare, calibrate and convert with the backend's quantizer; fp16 and fp32 pass through.
+
+    `arch`: the Hexagon architecture to quantize for, where the backend's quantizer asks; None where it does not.
+    Raises ToolchainError.
+    """
+    done = children.call("quantize", calls.quantize_model, exported, scheme, kind, arch, store)
+    return replace(done.value, log=done.log, seconds=done.seconds)
+
+
+quantize_task = stage(quantize, version=1)

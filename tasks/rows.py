@@ -1,0 +1,221 @@
+"""The rows of every table, from what became of each cell. One row a planned cell, one row an operator and sample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tasks.errors import RunnerFailed
+from tasks.numerics.coverage import coverage
+from tasks.outcome import CellResult, finals, judge
+from tasks.records import Blob, Command, CompileFacts, Gap, LoweredProgram, OperatorComparison, Toolchain
+
+Row = dict[str, Any]
+
+
+def rows(run_id: str, cells: Sequence[CellResult], toolchain: Toolchain) -> dict[str, list[Row]]:
+    """Every table of `tasks.storage.tables.TABLES`, cells in the order planned."""
+    tables: dict[str, list[Row]] = {
+        name: [] for name in ("operators", "outputs", "profile", "delegation", "commands", "cells")
+    }
+    for cell in cells:
+        request = cell.request
+        names: Row = {
+            "run_id": run_id,
+            "model": request.model.name,
+            "scheme": request.scheme.name,
+            "soc": request.soc.name,
+            "device": request.device.name,
+            "backend": request.backend.name,
+        }
+        found = {
+            "operators": _operators(cell),
+            "outputs": _outputs(cell),
+            "profile": _profile(cell),
+            "delegation": _delegation(cell),
+            "commands": _commands(cell),
+            "cells": iter([_cell(cell, toolchain)]),
+        }
+        for table, contents in found.items():
+            tables[table] += [names | row for row in contents]
+    return tables
+
+
+def _cell(cell: CellResult, toolchain: Toolchain) -> Row:
+    outcome, reason = judge(cell)
+    exported, quantized, lowered, capture = cell.exported, cell.quantized, cell.lowered, cell.capture
+    comparison = cell.comparison
+    final = finals(comparison) if comparison else None
+    seen = [row.status for row in comparison.operators] if comparison else []
+    compared, total = coverage(seen) if seen else (None, _rows_without_comparison(lowered))
+    return {
+        "stage": cell.stage,
+        "outcome": outcome,
+        "error_type": None if cell.error is None else type(cell.error).__name__,
+        "error": None if cell.error is None else str(cell.error) or repr(cell.error),
+        "reason": reason,
+        "weights": exported.weights if exported else None,
+        "export_s": exported.seconds if exported else None,
+        "quantize_s": quantized.seconds if quantized else None,
+        "lower_s": lowered.seconds if lowered else None,
+        "execute_s": sum(result.command.seconds for result in capture.execution.results) if capture else None,
+        "pte_bytes": lowered.program.size if lowered else None,
+        "debug_pte_bytes": lowered.debug_program.size if lowered and lowered.debug_program else None,
+        "delegated_nodes": sum(row.delegated for row in lowered.delegation) if lowered else None,
+        "non_delegated_nodes": sum(row.not_delegated for row in lowered.delegation) if lowered else None,
+        "delegated_subgraphs": lowered.delegated_subgraphs if lowered else None,
+        **_compile_facts(lowered.compile_facts if lowered else ()),
+        "operators_total": total,
+        "operators_compared": compared,
+        "samples": len(exported.sample_names) if exported else None,
+        "final_snr_db": final.snr_db if final else None,
+        "final_cosine": final.cosine if final else None,
+        "final_max_abs": final.max_abs if final else None,
+        "top1_agreement": final.top1_agreement if final else None,
+        "accuracy": final.accuracy if final else None,
+        "accuracy_eager": final.accuracy_eager if final else None,
+        "latency_p50_ms": _latency(cell),
+        "observer_effect_snr_db": comparison.observer_effect_snr_db if comparison else None,
+        "worst_operator": _worst(comparison.operators) if comparison else None,
+        "python": toolchain.python,
+        "torch": toolchain.torch,
+        "executorch": toolchain.executorch,
+        "torchao": toolchain.torchao,
+        "qnn": toolchain.qnn,
+        "log": _log(cell),
+    }
+
+
+def _rows_without_comparison(lowered: LoweredProgram | None) -> int | None:
+    return len(lowered.operators) * lowered.operator_samples if lowered else None
+
+
+def _compile_facts(facts: Sequence[CompileFacts]) -> Row:
+    """Over all delegated subgraphs; null where the compiler said nothing."""
+    names = ("spill_bytes", "fill_bytes", "write_total_bytes", "read_total_bytes")
+    return {name: sum(getattr(fact, name) for fact in facts) if facts else None for name in names}
+
+
+def _latency(cell: CellResult) -> float | None:
+    """Median over the samples of the shipping program's mean inference, in ms."""
+    if cell.capture is None:
+        return None
+    shipping = [result for result in cell.capture.execution.results if not result.launch.debug]
+    taken = [ms for result in shipping for ms in result.latencies_ms]
+    return float(np.median(taken)) if taken else None
+
+
+def _worst(operators: Sequence[OperatorComparison]) -> str | None:
+    """The compared operator with the lowest SNR against the reference run from the model's input."""
+    judged = [(row.gap.snr_db, row.operator.name) for row in operators if row.gap.snr_db is not None]
+    return min(judged)[1] if judged else None
+
+
+def _log(cell: CellResult) -> str | None:
+    """sha256 of the log of the last stage that wrote one."""
+    if (own := getattr(cell.error, "log", None)) is not None:
+        return own
+    if cell.capture is not None:
+        return cell.capture.execution.results[-1].log.sha256
+    logs: list[Blob | None] = [record.log for record in (cell.lowered, cell.quantized, cell.exported) if record]
+    return next((log.sha256 for log in logs if log), None)
+
+
+def _operators(cell: CellResult) -> Iterator[Row]:
+    """A row for every operator of the reference and every captured sample, compared or not."""
+    if cell.comparison is not None and cell.comparison.operators:
+        yield from map(_operator, cell.comparison.operators)
+    elif cell.lowered is not None:
+        for sample in range(cell.lowered.operator_samples):
+            for operator in cell.lowered.operators:
+                yield _operator(OperatorComparison(operator=operator, sample=sample, status="not_dumped", gap=Gap()))
+
+
+def _operator(row: OperatorComparison) -> Row:
+    operator, grid = row.operator, row.operator.quantization
+    return {
+        "operator_index": operator.index,
+        "operator": operator.name,
+        "target": operator.target,
+        "debug_handle": operator.debug_handle,
+        "output_index": operator.output_index,
+        "module_path": operator.module_path,
+        "stack_trace": operator.stack_trace,
+        "source_nodes": operator.source_nodes,
+        "shape": operator.shape,
+        "dtype": operator.dtype,
+        "scale": grid.scale if grid else None,
+        "zero_point": grid.zero_point if grid else None,
+        "axis_order": operator.axis_order,
+        "delegated": operator.delegated,
+        "reference": "edge",
+        "sample": row.sample,
+        "status": row.status,
+        **_gap(row.gap),
+    }
+
+
+def _outputs(cell: CellResult) -> Iterator[Row]:
+    for row in cell.comparison.outputs if cell.comparison else ():
+        yield {
+            "rung": row.rung,
+            "reference": "eager",
+            "sample": row.sample,
+            "sample_name": row.sample_name,
+            "output_index": row.output_index,
+            "output": row.output,
+            "shape": row.shape,
+            "status": row.status,
+            **_gap(row.gap),
+            "label": row.label,
+            "top1_reference": row.top1_reference,
+            "top1_actual": row.top1_actual,
+        }
+
+
+def _profile(cell: CellResult) -> Iterator[Row]:
+    for event in cell.comparison.profile if cell.comparison else ():
+        yield {
+            "event": event.name,
+            "debug_handle": event.debug_handle,
+            "delegate": event.delegate,
+            "unit": event.unit,
+            "count": event.count,
+            "p10": event.p10,
+            "p50": event.p50,
+            "p90": event.p90,
+            "mean": event.mean,
+            "minimum": event.minimum,
+            "maximum": event.maximum,
+        }
+
+
+def _delegation(cell: CellResult) -> Iterator[Row]:
+    for row in cell.lowered.delegation if cell.lowered else ():
+        yield {
+            "operator": row.operator,
+            "occurrences_delegated": row.delegated,
+            "occurrences_not_delegated": row.not_delegated,
+            "refusals": row.refusals,
+        }
+
+
+def _commands(cell: CellResult) -> Iterator[Row]:
+    """Every start of the runner on a device."""
+    commands: list[Command] = [result.command for result in cell.capture.execution.results] if cell.capture else []
+    if isinstance(cell.error, RunnerFailed):
+        commands.append(cell.error.command)
+    for command in commands:
+        yield {"argv": command.argv, "exit_code": command.exit_code, "seconds": command.seconds}
+
+
+def _gap(gap: Gap) -> Row:
+    return {
+        "mse": gap.mse,
+        "mean_abs": gap.mean_abs,
+        "max_abs": gap.max_abs,
+        "snr_db": gap.snr_db,
+        "cosine": gap.cosine,
+    }

@@ -1,0 +1,155 @@
+"""How a stage becomes a Prefect task whose cached results are Parquet files; the only Prefect in tasks/.
+
+A result is found again by the digest of what made it: the stage and its version, the toolchain where one is used, and
+every positional argument. Keyword-only arguments are means, not matter, and count for nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal, ParamSpec, TypeVar
+
+from prefect import Task
+from prefect.cache_policies import NO_CACHE, CachePolicy
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.context import TaskRunContext
+from prefect.filesystems import LocalFileSystem
+from prefect.serializers import Serializer
+
+from tasks.records import Blob
+from tasks.storage.codec import decode, encode
+from tasks.storage.digest import digest
+from tasks.storage.store import Store, write_atomically
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+OnChange = Callable[[str], None]
+"""Told `running`, `done`, `reused` or `failed` as a task run gets there."""
+
+
+def stage(function: Callable[P, R], *, version: int, cached: bool = True) -> Task[P, R]:
+    """The Prefect task of a stage. Raise `version` when the function, or what it calls, computes something else."""
+    return Task(
+        fn=function,
+        name=function.__name__,
+        version=str(version),
+        persist_result=cached,
+        cache_policy=_RecordKey(stage=function.__name__, version=version) if cached else NO_CACHE,
+        result_serializer=_RecordSerializer() if cached else None,
+    )
+
+
+def bound(task: Task[P, R], name: str, *, store: Store, on_change: OnChange) -> Task[P, R]:
+    """The task for one sweep: its run's name, where its results are kept, and who is told how it goes."""
+
+    def started(_task: object, _run: TaskRun, _state: State) -> None:
+        on_change("running")
+
+    def completed(_task: object, _run: TaskRun, state: State) -> None:
+        on_change("reused" if state.name == "Cached" else "done")
+
+    def failed(_task: object, _run: TaskRun, _state: State) -> None:
+        on_change("failed")
+
+    # Prefect formats the name with the arguments.
+    run_name = name.replace("{", "{{").replace("}", "}}")
+    named = task.with_options(
+        task_run_name=run_name, on_running=[started], on_completion=[completed], on_failure=[failed]
+    )
+    if isinstance(task.cache_policy, _RecordKey):
+        results = _WholeFiles(basepath=str(store.root / "results" / "records"), partial=str(store.partial))
+        keys = _KeptKeys(
+            basepath=str(store.root / "results" / "keys"),
+            partial=str(store.partial),
+            records=results.basepath or "",
+            root=str(store.root),
+        )
+        named.cache_policy = task.cache_policy.configure(key_storage=keys)
+        # Task's constructor wants a block that a server knows; a folder of this machine needs none.
+        named.result_storage = results
+    return named
+
+
+def is_reused(state: State) -> bool:
+    return state.name == "Cached"
+
+
+@dataclasses.dataclass
+class _RecordKey(CachePolicy):
+    """The digest of what a stage was given. What has no digest is an error of the stage, never an uncached run."""
+
+    stage: str = ""
+    version: int = 0
+
+    def compute_key(
+        self,
+        task_ctx: TaskRunContext,
+        inputs: dict[str, Any],
+        flow_parameters: dict[str, Any],  # noqa: ARG002 - Prefect passes it
+        **kwargs: Any,  # noqa: ARG002
+    ) -> str:
+        parameters = inspect.signature(task_ctx.task.fn).parameters.values()
+        matter = [inputs[each.name] for each in parameters if each.kind is not each.KEYWORD_ONLY]
+        toolchain = getattr(inputs.get("children"), "identity", None)
+        return f"{self.stage}-{digest([self.stage, self.version, toolchain, matter])}.parquet"
+
+
+class _RecordSerializer(Serializer):  # its parametrized form cannot be subclassed
+    """Records as Parquet. Nothing that a result file says can make anything but a record."""
+
+    type: Literal["qnnsweep-record"] = "qnnsweep-record"
+
+    def dumps(self, obj: Any) -> bytes:
+        return encode(obj)
+
+    def loads(self, blob: bytes) -> Any:
+        return decode(blob)
+
+
+class _WholeFiles(LocalFileSystem):
+    """A folder whose files appear when they are complete."""
+
+    _block_type_name = "qnnsweep results"
+    partial: str
+
+    def write_path(self, path: str, content: bytes) -> str:  # type: ignore[override]
+        final = self._resolve_path(path)
+        write_atomically(final, content, partial=Path(self.partial))
+        return str(final)
+
+    async def awrite_path(self, path: str, content: bytes) -> str:
+        return self.write_path(path, content)
+
+
+class _KeptKeys(_WholeFiles):
+    """Which results there are. One that cannot be read, or whose blobs are gone, is none: it is computed again."""
+
+    _block_type_name = "qnnsweep result keys"
+    records: str
+    root: str
+
+    def read_path(self, path: str) -> bytes:  # type: ignore[override]
+        key = self._resolve_path(path).read_bytes()
+        store = Store(Path(self.root))
+        for blob in _blobs(decode(Path(self.records, path).read_bytes())):
+            store.path(blob)
+        return key
+
+    async def aread_path(self, path: str) -> bytes:
+        return self.read_path(path)
+
+
+def _blobs(value: object) -> Iterator[Blob]:
+    """Every blob a record names, at any depth."""
+    if isinstance(value, Blob):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _blobs(item)
+    elif dataclasses.is_dataclass(value):
+        for each in dataclasses.fields(value):
+            yield from _blobs(getattr(value, each.name))

@@ -1,0 +1,121 @@
+"""qnnsweep's runner for x86_64 hosts: the command line and the files of ExecuTorch's `qnn_executor_runner`.
+
+Shipped to devices as one file and started there as a program: it imports nothing of qnnsweep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+# ExecuTorch's ScalarType numbers (schema/scalar_type.fbs) of what a program can take.
+SCALAR_TYPES = {
+    0: "uint8",
+    1: "int8",
+    2: "int16",
+    3: "int32",
+    4: "int64",
+    5: "float16",
+    6: "float32",
+    7: "float64",
+    11: "bool",
+    27: "uint16",
+}
+
+
+def main() -> int:
+    """Run every line of the input list; 0 when all ran, 1 with a line on stderr when something is wrong."""
+    arguments = parse(sys.argv[1:])
+    import executorch.kernels.quantized  # noqa: F401 - registers the quantize and dequantize kernels
+    from executorch.extension.pybindings import portable_lib
+
+    model = Path(arguments.model_path)
+    if not model.is_file():
+        return fail(f"no program at {model}")
+    module = portable_lib._load_for_executorch(
+        str(model),
+        enable_etdump=True,
+        debug_buffer_size=arguments.debug_buffer_size if arguments.dump_intermediate_outputs else 0,
+    )
+    say(f"Model file {model} is loaded.")
+    meta = module.method_meta("forward")
+    outputs = Path(arguments.output_folder_path)
+    elapsed_ms: list[float] = []
+    lines = Path(arguments.input_list_path).read_text().splitlines()
+    for number, line in enumerate(line for line in lines if line.strip()):
+        files = line.split(" ")
+        if len(files) != meta.num_inputs():
+            return fail(f"Number of inputs ({meta.num_inputs()}) mismatch with input files ({len(files)})")
+        inputs = [tensor_from(Path(file), meta.input_tensor_meta(index)) for index, file in enumerate(files)]
+        for _ in range(arguments.warm_up):
+            module.run_method("forward", inputs)
+        before = time.perf_counter()
+        for _ in range(arguments.iteration):
+            answer = module.run_method("forward", inputs)
+        took_ms = (time.perf_counter() - before) * 1000.0
+        elapsed_ms.append(took_ms)
+        say(f"{arguments.iteration} inference took {took_ms:f} ms, avg {took_ms / arguments.iteration:f} ms")
+        for index, tensor in enumerate(answer):
+            Path(outputs, f"output_{number}_{index}.raw").write_bytes(tensor.contiguous().numpy().tobytes())
+    if elapsed_ms:
+        average_ms = sum(elapsed_ms) / len(elapsed_ms)
+        say(f"Total {len(elapsed_ms)} inference took {sum(elapsed_ms):f} ms, avg {average_ms:f} ms")
+        Path(arguments.performance_output_path).write_text(f"{average_ms:g}")
+    debug_output = arguments.debug_output_path if arguments.dump_intermediate_outputs else ""
+    module.write_etdump_result_to_file(arguments.etdump_path, debug_output)
+    return 0
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__)
+    parser.add_argument("--model_path", default="model.pte")
+    parser.add_argument("--input_list_path", default="input_list.txt", help="one inference a line, one file an input")
+    parser.add_argument("--output_folder_path", default="outputs", help="an existing folder for output_<i>_<j>.raw")
+    parser.add_argument("--iteration", type=int, default=1)
+    parser.add_argument("--warm_up", type=int, default=0)
+    parser.add_argument("--etdump_path", default="etdump.etdp")
+    parser.add_argument("--dump_intermediate_outputs", type=flag, nargs="?", const=True, default=False)
+    parser.add_argument("--debug_output_path", default="debug_output.bin")
+    parser.add_argument("--debug_buffer_size", type=int, default=100_000_000)
+    parser.add_argument("--performance_output_path", default="inference_speed.txt")
+    # Settings of the HTP driver. The simulator has no clock to set: taken, so that one command line serves both.
+    for name in ("method_index", "log_level", "htp_performance_mode", "profile_level"):
+        parser.add_argument(f"--{name}", type=int, default=0)
+    parser.add_argument("--shared_buffer", type=flag, nargs="?", const=True, default=False)
+    return parser.parse_args(argv)
+
+
+def flag(word: str) -> bool:
+    """gflags' booleans: `--name`, `--name=true`, `--name=false`."""
+    if word.lower() in ("true", "t", "yes", "y", "1"):
+        return True
+    if word.lower() in ("false", "f", "no", "n", "0"):
+        return False
+    raise argparse.ArgumentTypeError(f"{word!r} is neither true nor false")
+
+
+def tensor_from(file: Path, meta: Any) -> Any:
+    """The file's bytes as the tensor the program wants; exits with 1 where they do not fit."""
+    import torch
+
+    data = bytearray(file.read_bytes())
+    if len(data) != meta.nbytes():
+        sys.exit(fail(f"Input {file} size mismatch. file bytes: {len(data)}, tensor bytes: {meta.nbytes()}"))
+    dtype = getattr(torch, SCALAR_TYPES[meta.dtype()])
+    return torch.frombuffer(data, dtype=dtype).reshape(tuple(meta.sizes()))
+
+
+def say(text: str) -> None:
+    print(f"I executorch:qnnsweep_runner.py] {text}", flush=True)
+
+
+def fail(text: str) -> int:
+    print(f"E executorch:qnnsweep_runner.py] {text}", file=sys.stderr, flush=True)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""Which code stands behind a model: part of its export's cache key, found without running any of it."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib import metadata
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+
+from conf.schema import ModelConfig
+from tasks.storage.digest import digest
+
+
+def code_digest(model: ModelConfig) -> str:
+    """Digest of the model's factory and data sources: of every source file they can import, of the versions of the
+    installed distributions these need, and of the content of files that their arguments name.
+
+    Import statements are followed, run-time imports are not. A module that cannot be found counts as absent: the
+    export itself will say so.
+    """
+    splits = [split for split in (model.calibration, model.evaluation) if split is not None]
+    functions = [model.factory, *(split.source for split in splits)]
+    files: dict[str, str] = {}
+    distributions: dict[str, str] = {}
+    waiting = [name.partition(":")[0] for name in functions]
+    seen: set[str] = set()
+    while waiting:
+        module = waiting.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        if installed := _distributions().get(module.partition(".")[0]):
+            distributions |= {name: metadata.version(name) for name in installed}
+        elif (source := _source(module)) is not None:
+            text = source.read_bytes()
+            files[module] = hashlib.sha256(text).hexdigest()
+            waiting += _imported(module, text, is_package=source.name == "__init__.py")
+    named = [model.arguments, *(split.arguments for split in splits)]
+    contents = [hashlib.sha256(file.read_bytes()).hexdigest() for value in named for file in _files(value)]
+    return digest([files, distributions, contents])
+
+
+@cache
+def _distributions() -> dict[str, list[str]]:
+    """Top-level package to the distributions that provide it; this project's own packages are read as files."""
+    own = {"conf", "flows", "tasks"}
+    return {package: names for package, names in metadata.packages_distributions().items() if package not in own}
+
+
+def _source(module: str) -> Path | None:
+    """The module's source file: found as an import would, but importing no parent package."""
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        return None
+    search: list[str] | None = None
+    spec: ModuleSpec | None = None
+    parts = module.split(".")
+    for depth in range(len(parts)):
+        spec = PathFinder.find_spec(".".join(parts[: depth + 1]), search)
+        if spec is None:
+            return None
+        search = list(spec.submodule_search_locations or [])
+    return Path(spec.origin) if spec and spec.origin and spec.origin.endswith(".py") else None
+
+
+def _imported(module: str, text: bytes, *, is_package: bool) -> Iterator[str]:
+    """Modules that a source names in its import statements, and the packages around them."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(module, node, is_package=is_package)
+            # `from package import name`: name may be a module of its own.
+            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")
+            yield from (".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
+
+
+def _absolute(module: str, node: ast.ImportFrom, *, is_package: bool) -> str:
+    if not node.level:
+        return node.module or ""
+    up = node.level - 1 if is_package else node.level
+    parts = module.split(".")
+    base = ".".join(parts[: len(parts) - up])
+    return f"{base}.{node.module}" if node.module else base
+
+
+def _files(value: object) -> Iterator[Path]:
+    """Existing files that are named anywhere in a model's arguments, in their order."""
+    if isinstance(value, str):
+        try:
+            if Path(value).is_file():
+                yield Path(value)
+        except (OSError, ValueError):
+            return
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _files(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _files(item)
