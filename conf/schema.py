@@ -70,12 +70,13 @@ class SchemeConfig:
     quant_dtype: str | None = None
     """A member of ExecuTorch's `QuantDtype` without `use_`: 8a8w, 16a4w_block …; null for a float scheme."""
     per_channel_conv: bool = True
-    per_channel_linear: bool = False
+    per_channel_linear: bool = True
     per_channel_embedding: bool = False
-    observer: str = "MovingAverageMinMaxObserver"
-    """A torchao pt2e observer class for activations."""
+    observer: str = "MinMaxObserver"
+    """A torchao pt2e observer class for activations. ExecuTorch's own default, MovingAverageMinMaxObserver, depends on
+    the order of the samples and forgets the extremes of early ones."""
     activation_symmetric: bool = False
-    calibration_samples: int = 32
+    calibration_samples: int = 128
     """At most this many of the model's calibration samples."""
     block_size: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     """Block quantization only: operator type (`conv2d`, `linear`) to the block's shape."""

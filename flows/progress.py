@@ -80,6 +80,8 @@ class Lines:
         self._since: dict[tuple[str, str], float] = {}
 
     def tell(self, stage: str, whose: str, state: str) -> None:
+        if stage not in STAGES:  # `measure` is its three steps
+            return
         with self._guard:
             if state == "running":
                 self._since[stage, whose] = time.monotonic()

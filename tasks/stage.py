@@ -116,7 +116,7 @@ class _WholeFiles(LocalFileSystem):
     _block_type_name = "qnnsweep results"
     partial: str
 
-    def write_path(self, path: str, content: bytes) -> str:  # type: ignore[override]
+    def write_path(self, path: str, content: bytes, **_: Any) -> str:  # type: ignore[override]
         final = self._resolve_path(path)
         write_atomically(final, content, partial=Path(self.partial))
         return str(final)
@@ -132,7 +132,7 @@ class _KeptKeys(_WholeFiles):
     records: str
     root: str
 
-    def read_path(self, path: str) -> bytes:  # type: ignore[override]
+    def read_path(self, path: str, **_: Any) -> bytes:  # type: ignore[override]
         key = self._resolve_path(path).read_bytes()
         store = Store(Path(self.root))
         for blob in _blobs(decode(Path(self.records, path).read_bytes())):

