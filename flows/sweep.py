@@ -42,7 +42,8 @@ watcher: ContextVar[Watch] = ContextVar("watcher", default=lambda _stage, _subje
 @flow(
     name="sweep",
     flow_run_name=lambda: shlex.join(["sweep", *flow_run.parameters["overrides"]]),
-    task_runner=ThreadPoolTaskRunner(),  # threads only wait: `Children` and `Farm` bound what runs at once
+    # Its threads only wait: `Children` and `Farm` bound what runs at once.
+    task_runner=ThreadPoolTaskRunner(),  # type: ignore[arg-type]
     validate_parameters=False,
 )
 def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results.SweepResult:

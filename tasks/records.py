@@ -115,7 +115,8 @@ class Operator:
     dtype: str | None
     quantization: Quantization | None
     axis_order: tuple[int, ...] | None
-    delegated: bool
+    subgraph: int | None
+    """Which delegated subgraph the lowering put it into, counted in graph order; None stays on the CPU."""
     constant: bool
     """Computed from parameters alone: folded by the compiler, never seen at run time."""
 

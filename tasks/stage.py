@@ -10,7 +10,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from prefect import Task
 from prefect.cache_policies import NO_CACHE, CachePolicy
@@ -101,7 +101,7 @@ class _RecordKey(CachePolicy):
 class _RecordSerializer(Serializer):  # its parametrized form cannot be subclassed
     """Records as Parquet. Nothing that a result file says can make anything but a record."""
 
-    type: Literal["qnnsweep-record"] = "qnnsweep-record"
+    type: str = "qnnsweep-record"
 
     def dumps(self, obj: Any) -> bytes:
         return encode(obj)

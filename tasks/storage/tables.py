@@ -88,6 +88,7 @@ TABLES: dict[str, pa.Schema] = {
         ("zero_point", pa.list_(_whole)),
         ("axis_order", pa.list_(_whole)),
         ("delegated", _flag),
+        ("subgraph", _whole),
         ("reference", _text),
         ("sample", _whole),
         ("status", _text),

@@ -28,10 +28,10 @@ from tasks.toolchain.backend import Backend, Delegation, backend_of
 from tasks.toolchain.eager import settle
 from tasks.toolchain.operators import (
     announced_instructions,
-    delegated_handles,
     delegation_counts,
     logged_instruction_bytes,
     operator_table,
+    subgraphs,
 )
 from tasks.toolchain.quantized import load_program
 from tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples, read_tensors
@@ -65,7 +65,7 @@ def lower_model(
     graph = ship.edge.exported_program()
     _check_order(exported.inputs, graph)
     info = get_delegation_info(graph.graph_module)
-    on_delegate = delegated_handles(graph)
+    taken = subgraphs(graph)
 
     edge._etrecord = etrecord
     debug = _debug_program(backend, edge) if dump_operators else "measure.dump_operators is off"
@@ -79,7 +79,7 @@ def lower_model(
         debug_unavailable=debug if isinstance(debug, str) else None,
         bundled_program=_bundled(store, ship.program, seen_samples, expected),
         etrecord=None if isinstance(debug, str) else _etrecord(store, debug.program, samples[0]),
-        operators=tuple(replace(row, delegated=row.debug_handle in on_delegate) for row in operators),
+        operators=tuple(replace(row, subgraph=taken.get(row.debug_handle or 0)) for row in operators),
         dumped=() if isinstance(debug, str) else debug.dumped,
         operator_samples=len(seen_samples),
         reference=put_tensors(store, values),

@@ -7,11 +7,12 @@ import operator
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from executorch.devtools.backend_debug.delegation_info import DelegationInfo
 from executorch.exir import ExecutorchProgramManager
+from executorch.exir.debug_handle_utils import UNSET_DEBUG_HANDLE
 from executorch.exir.delegate import executorch_call_delegate
 from torch.export import ExportedProgram
 from torch.fx import Node
@@ -23,19 +24,19 @@ _LOG_ALIGNMENT_BYTES = 64
 
 
 def operator_table(edge: ExportedProgram) -> list[Operator]:
-    """One row a call of the edge graph, in graph order; `delegated` is still False everywhere."""
+    """One row a call of the edge graph, in graph order; `subgraph` is still None everywhere."""
     constants = _constants(edge)
     calls = [node for node in edge.graph.nodes if node.op == "call_function"]
     return [_operator(index, node, node in constants) for index, node in enumerate(calls)]
 
 
-def delegated_handles(lowered: ExportedProgram) -> set[int]:
-    """Debug handles of the edge nodes that went into a delegate."""
+def subgraphs(lowered: ExportedProgram) -> dict[int, int]:
+    """Debug handle to delegated subgraph, counted in graph order, of the edge nodes that went into a delegate."""
     return {
-        node.meta["debug_handle"]
-        for _, module in _delegate_calls(lowered)
+        handle: number
+        for number, (_, module) in enumerate(_delegate_calls(lowered))
         for node in module.original_module.graph.nodes
-        if node.op == "call_function" and node.meta.get("debug_handle") is not None
+        if node.op == "call_function" and (handle := handle_of(node)) is not None
     }
 
 
@@ -45,20 +46,23 @@ def announced_instructions(program: ExecutorchProgramManager, announced: set[int
     `announced`: handles that a delegate logs on its own; a delegate's output of such a handle is not announced twice.
     The emitter has replaced each node's debug handle by its instruction id.
     """
-    handles: Mapping[int, int] = program.debug_handle_map["forward"]
+    # The annotation of `debug_handle_map` leaves out that it is kept per method.
+    handles: Mapping[int, int | list[int]] = cast(Any, program.debug_handle_map)["forward"]
     lowered = program.exported_program()
     for node, module in _delegate_calls(lowered):
         outputs = module.original_module.graph.output_node().args[0]
         for position, output in enumerate(outputs):
-            handle = output.meta.get("debug_handle") if isinstance(output, Node) else None
-            known = handle is not None and handle not in announced
-            yield _logged(node, position, (handle,) if known else (), _output_index(output))
+            handle = handle_of(output) if isinstance(output, Node) else None
+            known = () if handle is None or handle in announced else (handle,)
+            yield _logged(node, position, known, _output_index(output))
     for node in lowered.graph.nodes:
         if node.op != "call_function" or node.target in (executorch_call_delegate, operator.getitem):
             continue
-        if (handle := handles.get(node.meta.get("debug_handle", -1))) is not None:
+        handle = handles.get(node.meta.get("debug_handle", -1), UNSET_DEBUG_HANDLE)
+        known = tuple(each for each in (handle if isinstance(handle, list) else [handle]) if each)
+        if known:
             for position in range(len(_tensors(node))):
-                yield _logged(node, position, (handle,), position)
+                yield _logged(node, position, known, position)
 
 
 def logged_instruction_bytes(lowered: ExportedProgram) -> int:
@@ -112,6 +116,12 @@ def quantization_of(node: Node) -> Quantization | None:
     )
 
 
+def handle_of(node: Node) -> int | None:
+    """The debug handle that export gave a node; None where it gave none."""
+    handle = node.meta.get("debug_handle")
+    return None if handle in (None, UNSET_DEBUG_HANDLE) else int(handle)
+
+
 def axis_order_of(node: Node) -> tuple[int, ...] | None:
     order = node.meta.get("axis_order")
     return None if order is None else tuple(int(axis) for axis in order)
@@ -121,12 +131,11 @@ def _operator(index: int, node: Node, constant: bool) -> Operator:
     value = node.meta.get("val")
     tensor = value if isinstance(value, torch.Tensor) else None
     modules = list(node.meta.get("nn_module_stack", {}).values())
-    handle = node.meta.get("debug_handle")
     return Operator(
         index=index,
         name=node.name,
         target=getattr(node.target, "__name__", str(node.target)),
-        debug_handle=None if handle is None else int(handle),
+        debug_handle=handle_of(node),
         output_index=_output_index(node),
         source_nodes=tuple(_roots(node.meta.get("from_node", []))),
         module_path=str(modules[-1][0]) if modules else "",
@@ -135,7 +144,7 @@ def _operator(index: int, node: Node, constant: bool) -> Operator:
         dtype=None if tensor is None else dtype_name(tensor.dtype),
         quantization=quantization_of(node),
         axis_order=axis_order_of(node),
-        delegated=False,
+        subgraph=None,
         constant=constant,
     )
 
@@ -179,7 +188,7 @@ def _logged(node: Node, position: int, handles: tuple[int, ...], output_index: i
 
 
 def _output_index(node: object) -> int:
-    return int(node.args[1]) if isinstance(node, Node) and node.target is operator.getitem else 0
+    return cast(int, node.args[1]) if isinstance(node, Node) and node.target is operator.getitem else 0
 
 
 def _tensors(node: Node) -> list[torch.Tensor]:

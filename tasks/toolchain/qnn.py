@@ -47,7 +47,7 @@ from tasks.errors import RequestError
 from tasks.records import CompileFacts, DumpedTensor
 from tasks.toolchain.backend import Delegation
 from tasks.toolchain.child import flush_native_output
-from tasks.toolchain.operators import axis_order_of, logged_bytes, quantization_of
+from tasks.toolchain.operators import axis_order_of, handle_of, logged_bytes, quantization_of
 
 _FACTS = ("spill_bytes", "fill_bytes", "write_total_bytes", "read_total_bytes")
 
@@ -192,7 +192,7 @@ def _noting_tensors(noted: Delegation) -> Iterator[None]:
 
 
 def _note_node(node: Node, noted: Delegation) -> None:
-    handle = node.meta.get("debug_handle")
+    handle = handle_of(node)
     for output_index, identifier in node.meta.get(QCOM_TENSOR_NAME, {}).items():
         value = node.meta.get("val")
         tensor = value[output_index] if isinstance(value, tuple | list) else value
@@ -201,7 +201,7 @@ def _note_node(node: Node, noted: Delegation) -> None:
         noted.dumped.append(
             DumpedTensor(
                 identifier=identifier,
-                debug_handles=() if handle is None else (int(handle),),
+                debug_handles=() if handle is None else (handle,),
                 output_index=output_index,
                 quantization=quantization_of(node),
                 axis_order=axis_order_of(node),

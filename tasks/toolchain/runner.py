@@ -29,16 +29,16 @@ SCALAR_TYPES = {
 def main() -> int:
     """Run every line of the input list; 0 when all ran, 1 with a line on stderr when something is wrong."""
     arguments = parse(sys.argv[1:])
+    import executorch.kernels.quantized  # noqa: F401 - registers the quantize and dequantize kernels
     import torch  # noqa: F401 - its libraries must be loaded before the runtime's
-    import executorch.kernels.quantized  # noqa: F401, I001 - registers the quantize and dequantize kernels
 
     # Not through `portable_lib`: for the class of one warning that takes 4 s to import all of ExecuTorch's compiler.
-    from executorch.extension.pybindings import _C as runtime
+    from executorch.extension.pybindings import _C
 
     model = Path(arguments.model_path)
     if not model.is_file():
         return fail(f"no program at {model}")
-    module = runtime._load_for_executorch(
+    module = _C._load_for_executorch(
         str(model),
         enable_etdump=True,
         debug_buffer_size=arguments.debug_buffer_size if arguments.dump_intermediate_outputs else 0,

@@ -179,7 +179,7 @@ FILES = {
     "a: [": "{file}, line 1: not YAML: expected the node content, but found '<stream end>' (in model='wrong')",
     "": "model.name: not given; text (in model='wrong')",
     "just text": (
-        "model.just text: no such key; in model: arguments, calibration, evaluation, factory, inputs, name "
+        "model.just text: no such key; in model: arguments, calibration, classifier, evaluation, factory, inputs, name "
         "(in model/wrong.yaml)"
     ),
     "- item": (
@@ -187,7 +187,7 @@ FILES = {
         "ModelConfig. value: [... (in model/wrong.yaml)"
     ),
     "nam: x": (
-        "model.nam: no such key; in model: arguments, calibration, evaluation, factory, inputs, name, "
+        "model.nam: no such key; in model: arguments, calibration, classifier, evaluation, factory, inputs, name, "
         "did you mean name? (in model/wrong.yaml)"
     ),
     "evaluation: {source: a.b:c, count: some}": "model.evaluation.count=some: a whole number (in model/wrong.yaml)",

@@ -41,7 +41,7 @@ def operator(
         dtype="float32",
         quantization=None,
         axis_order=None,
-        delegated=True,
+        subgraph=0,
         constant=constant,
     )
 

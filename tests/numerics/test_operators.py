@@ -37,7 +37,7 @@ def operator(shape: tuple[int, ...]) -> Operator:
         dtype="float32",
         quantization=None,
         axis_order=None,
-        delegated=True,
+        subgraph=0,
         constant=False,
     )
 

@@ -62,7 +62,7 @@ def operator(**changes: Any) -> Operator:
         dtype=None,
         quantization=None,
         axis_order=None,
-        delegated=True,
+        subgraph=0,
         constant=False,
     )
     return replace(plain, **changes)
