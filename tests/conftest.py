@@ -1,0 +1,58 @@
+"""What the tests with the real toolchain share: one store, one fork server, one lowering of the smallest model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from conf.load import load
+from conf.schema import Request
+from flows.environment import settle_prefect
+from tasks.records import Capture, LoweredProgram
+
+if TYPE_CHECKING:
+    from flows.cells import Means
+
+settle_prefect()
+
+
+@pytest.fixture(scope="session")
+def request_8a8w() -> Request:
+    """The smallest quantized cell: digits_cnn, 8a8w, SM8650, two operator samples of eight."""
+    overrides = ["model=digits_cnn", "scheme=8a8w", "soc=SM8650", "model.evaluation.count=8"]
+    return load([*overrides, "model.calibration.count=32", "measure.operator_samples=2"]).cells[0].request
+
+
+@pytest.fixture(scope="session")
+def means(tmp_path_factory: pytest.TempPathFactory) -> Means:
+    """A real store, children of the real toolchain, and the local device."""
+    from flows.sweep import prepare
+
+    return prepare(load([f"artifacts={tmp_path_factory.mktemp('artifacts')}", "limits.parallel=2"]))
+
+
+@pytest.fixture(scope="session")
+def lowered(request_8a8w: Request, means: Means) -> LoweredProgram:
+    """`request_8a8w`, exported, quantized and lowered by the real toolchain."""
+    from tasks.export import export
+    from tasks.lower import lower
+    from tasks.quantize import quantize
+
+    ask = request_8a8w
+    tools: Any = {"store": means.store, "children": means.children}
+    exported = export(ask.model, "", **tools)
+    quantized = quantize(exported, ask.scheme, ask.backend.kind, ask.soc.arch, **tools)
+    return lower(
+        quantized, ask.scheme, ask.backend.kind, ask.soc, ask.measure.operator_samples, dump_operators=True, **tools
+    )
+
+
+@pytest.fixture(scope="session")
+def capture(request_8a8w: Request, means: Means, lowered: LoweredProgram) -> Capture:
+    """What the local device gave back for `lowered`."""
+    from tasks.bundle import bundle
+    from tasks.measure import measure
+
+    made = bundle(lowered, request_8a8w.measure, store=means.store)
+    return measure(made, request_8a8w.device, store=means.store, farm=means.farm, step=lambda task: task.fn)
