@@ -1,0 +1,36 @@
+# make run: from nothing to a real sweep.   make test: the tests.   make check: all that CI asks.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: run test check install clean
+.DELETE_ON_ERROR:
+
+run: .venv/installed
+	$(BIN)/qnnsweep run experiment=quickstart
+
+test: .venv/installed-dev
+	$(BIN)/pytest
+
+check: .venv/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+install: .venv/installed
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' || \
+	  { echo "qnnsweep needs Python 3.11 or 3.12, $(PYTHON) is another: make PYTHON=python3.11 ..." >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/installed: .venv/bin/python pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+.venv/installed-dev: .venv/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,zoo]'
+	touch $@
+
+clean:
+	rm -rf .venv
