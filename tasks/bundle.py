@@ -7,6 +7,7 @@ from pathlib import Path
 from safetensors.numpy import load
 
 from conf.schema import MeasureConfig
+from tasks.devices.runner import blob_path
 from tasks.records import Blob, Bundle, Launch, LoweredProgram
 from tasks.stage import stage
 from tasks.storage.store import Store
@@ -58,13 +59,8 @@ def bundle(lowered: LoweredProgram, measure: MeasureConfig, *, store: Store) -> 
 
 def _input_list(store: Store, rows: list[list[Blob]]) -> Blob:
     """One inference a line, one file an input, in the order of the model's inputs."""
-    lines = [" ".join(on_device(blob) for blob in row) for row in rows]
+    lines = [" ".join(blob_path(blob) for blob in row) for row in rows]
     return store.put_bytes("".join(f"{line}\n" for line in lines).encode())
-
-
-def on_device(blob: Blob) -> str:
-    """Where a blob lies, as seen from a launch's folder on any device."""
-    return f"../../blobs/{blob.sha256}"
 
 
 bundle_task = stage(bundle, version=1, cached=False)

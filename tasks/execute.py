@@ -5,9 +5,8 @@ from __future__ import annotations
 import signal
 import uuid
 
-from tasks.bundle import on_device
 from tasks.devices.farm import Device
-from tasks.devices.runner import OUTPUT_FOLDER, last_words, latencies_ms, runner_arguments
+from tasks.devices.runner import OUTPUT_FOLDER, blob_path, last_words, latencies_ms, runner_arguments
 from tasks.errors import DeviceError, RunnerFailed
 from tasks.records import Command, Deployment, Execution, Launch, LaunchResult
 from tasks.stage import stage
@@ -26,15 +25,15 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
     if made.exit_code != 0:
         raise DeviceError(f"{device.name}: cannot make {folder}: {made.stderr.decode(errors='replace').strip()}")
     flags = runner_arguments(
-        program=on_device(launch.program),
-        input_list=on_device(launch.input_list),
+        program=blob_path(launch.program),
+        input_list=blob_path(launch.input_list),
         iterations=launch.iterations,
         warm_up=launch.warm_up,
         dump=launch.debug,
         debug_buffer_bytes=launch.debug_buffer_bytes,
     )
     # -P: the runner's own folder, full of blobs, is no place to import from.
-    argv = [device.python, "-P", on_device(deployment.bundle.runner), *flags]
+    argv = [device.python, "-P", blob_path(deployment.bundle.runner), *flags]
     result = device.run(argv, folder=folder)
     command = Command(argv=tuple(argv), exit_code=result.exit_code, seconds=result.seconds)
     printed = result.stdout.decode(errors="replace")

@@ -5,11 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from tasks.records import Blob
+
 ETDUMP = "etdump.etdp"
 DEBUG_OUTPUT = "debug_output.bin"
 OUTPUT_FOLDER = "outputs"
 
 _LATENCY = re.compile(r"\] (\d+) inference took ([\d.]+) ms, avg ([\d.]+) ms")
+
+
+def blob_path(blob: Blob) -> str:
+    """Where a blob lies, as seen from a launch's folder on any device."""
+    return f"../../blobs/{blob.sha256}"
 
 
 def runner_arguments(
