@@ -1,0 +1,147 @@
+"""The five rules of docs/architecture.md, each as something that goes red when it is broken.
+
+Rule 4, the channel raises and the command returns, is the contract that tests/devices holds every transport to.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+import pytest
+from prefect import Task
+
+from conf import schema
+from tasks import records
+from tasks.records import Blob
+
+ROOT = Path(__file__).parents[1]
+STAGES = ("export", "quantize", "lower", "bundle", "deploy", "execute", "collect", "measure", "compare")
+RECORDS = [kind for kind in vars(records).values() if isinstance(kind, type) and kind.__module__ == records.__name__]
+LARGEST_FILE = 400
+
+
+def parts(kind: Any) -> Iterator[Any]:
+    """A type hint's plain types: those of `tuple[Blob, ...] | None` are Blob and NoneType."""
+    arguments = [argument for argument in get_args(kind) if argument is not Ellipsis]
+    if not arguments or get_origin(kind) is Callable:
+        yield kind
+        return
+    for argument in arguments:
+        yield from parts(argument)
+
+
+def is_matter(kind: Any) -> bool:
+    """Whether a value of that type says what is to be done, not with what: it has a digest."""
+    return kind in (str, int, float, bool, type(None), *RECORDS) or (
+        isinstance(kind, type) and kind.__module__ == schema.__name__
+    )
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_is_a_function_of_values_that_returns_one_record(name: str) -> None:
+    function = getattr(importlib.import_module(f"tasks.{name}"), name)
+    hints = get_type_hints(function)
+    for parameter in inspect.signature(function).parameters.values():
+        found = {kind for kind in parts(hints[parameter.name]) if not is_matter(kind)}
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            assert found, f"{parameter.name} is matter: it belongs before the star, where the cache key sees it"
+        else:
+            assert not found, f"{parameter.name} has no digest: it belongs behind the star"
+    assert hints["return"] in RECORDS
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_module_function_and_task_of_a_stage_share_one_name_and_the_task_is_the_last_line(name: str) -> None:
+    module = importlib.import_module(f"tasks.{name}")
+    task = getattr(module, f"{name}_task")
+    assert isinstance(task, Task)
+    assert (task.name, task.fn) == (name, getattr(module, name))
+    last = (ROOT / "tasks" / f"{name}.py").read_text().splitlines()[-1]
+    assert last.startswith(f"{name}_task = stage({name}, version=")
+
+
+def test_a_file_crosses_a_border_only_as_a_blob() -> None:
+    plain = {str, int, float, bool, type(None), *RECORDS}
+    for kind in RECORDS:
+        assert dataclasses.is_dataclass(kind)
+        assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+        for field, hint in get_type_hints(kind).items():
+            assert set(parts(hint)) <= plain, f"{kind.__name__}.{field} holds what no other machine can use"
+    assert get_type_hints(Blob) == {"sha256": str, "size": int}
+
+
+def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).with_name("lint-imports")
+    return subprocess.run([program, "--no-cache"], cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The project's own packages and contracts, to be broken."""
+    for package in ("conf", "flows", "tasks"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def test_imports_point_down_here() -> None:
+    found = lint_imports(ROOT)
+    assert found.returncode == 0, found.stdout
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "broken"),
+    [
+        ("tasks/storage/store.py", "import tasks.lower", "Imports point down"),
+        ("tasks/numerics/align.py", "import tasks.devices.farm", "Imports point down"),
+        ("conf/schema.py", "import tasks.records", "Imports point down"),
+        ("tasks/lower.py", "import tasks.quantize", "Imports point down"),
+        ("tasks/lower.py", "import prefect", "Prefect is known to"),
+        ("tasks/lower.py", "import torch", "The toolchain is imported in children"),
+        ("flows/cli.py", "import omegaconf", "Hydra is known to"),
+        ("tasks/collect.py", "import pyarrow", "Parquet is written and read by"),
+    ],
+)
+def test_an_import_that_points_elsewhere_is_found(copy: Path, file: str, line: str, broken: str) -> None:
+    source = copy / file
+    source.write_text(f"{source.read_text()}\n{line}\n")
+    found = lint_imports(copy)
+    assert found.returncode == 1
+    (verdict,) = [said for said in found.stdout.splitlines() if said.startswith(broken) and "BROKEN" in said]
+    assert verdict.endswith("BROKEN")
+
+
+def sources(*folders: str) -> list[Path]:
+    return [file for folder in folders for file in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def test_no_file_is_longer_than_it_may_be() -> None:
+    lengths = {
+        str(file.relative_to(ROOT)): len(file.read_text().splitlines())
+        for file in sources("conf", "flows", "tasks", "tests")
+    }
+    assert {name: lines for name, lines in lengths.items() if lines > LARGEST_FILE} == {}
+
+
+def test_no_module_is_named_after_nothing() -> None:
+    vague = {"util", "utils", "helper", "helpers", "common", "manager", "base", "misc"}
+    assert [file for file in sources("conf", "flows", "tasks") if file.stem in vague] == []
+
+
+def test_nothing_from_a_configuration_reaches_a_shell_and_nothing_is_unpickled() -> None:
+    for file in sources("conf", "flows", "tasks"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.keyword):
+                assert node.arg != "shell", f"{file}:{node.value.lineno}"
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = {alias.name for alias in node.names} | {getattr(node, "module", None)}
+                assert not names & {"pickle", "cloudpickle", "dill", "shelve"}, f"{file}:{node.lineno}"
