@@ -51,12 +51,19 @@ def test_a_qnn_delegate_logs_one_tensor_an_operator_then_its_arguments_then_the_
         None,
         None,
     ]
-    assert first[2] == logged(
+    assert first[2] == LoggedTensor(
+        run=1,
+        chain_index=0,
+        instruction_id=0,
         delegate_identifier="aten_convolution_default@0",
+        name=None,
         scalar_type="uint8",
         shape=(1, 8, 8, 8),
         strides=(512, 64, 8, 1),
         offset=128,
+        is_output=False,
+        delegate_argument=False,
+        list_index=None,
     )
     assert [entry.delegate_argument for entry in first] == [False] * 12 + [True, True, False]
     assert [(entry.chain_index, entry.is_output) for entry in first[-2:]] == [(0, False), (-1, True)]
