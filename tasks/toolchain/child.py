@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing import forkserver
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -33,8 +33,10 @@ Result = TypeVar("Result")
 
 _PRELOAD = "tasks.toolchain.preload"
 _POLL_S = 0.1
+_DYING_S = 5.0
 _TAIL_LINES = 12
 _PR_SET_PDEATHSIG = 1
+_IOLBF = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,7 +100,7 @@ class Children:
         child.start()
         sending.close()
         try:
-            answer, cause = self._wait(child, receiving, started)
+            answer, cause, why = self._wait(child, receiving, started)
         finally:
             _end(child)
             receiving.close()
@@ -109,26 +111,29 @@ class Children:
         if answer is not None and answer[0] == "refused":
             raise answer[1]
         if answer is not None:
-            cause, said = answer[1], answer[2]
+            cause, why = answer[1], f"{answer[1]}: {answer[2]}"
         else:
-            said = _tail(log)
-        raise ToolchainError(f"{stage} failed: {cause}\n{said}".rstrip(), stage=stage, cause=cause, log=blob.sha256)
+            why = f"{why}\n{_tail(log)}"
+        raise ToolchainError(f"{stage} failed: {why}".rstrip(), stage=stage, cause=cause, log=blob.sha256)
 
     def _wait(
         self, child: ForkServerProcess, receiving: Connection, started: float
-    ) -> tuple[tuple[Any, ...] | None, str]:
-        """What the child answered, or None and why there is no answer."""
+    ) -> tuple[tuple[Any, ...] | None, str, str]:
+        """What the child answered, or None, the cause of its silence and that cause in words."""
         while True:
-            try:
-                if receiving.poll(_POLL_S):
-                    return receiving.recv(), ""
-            except EOFError:
-                child.join()
-                return None, _death(child.exitcode)
+            # The process is watched too: a child of its own may hold the pipe open after its death.
+            ready = wait([receiving, child.sentinel], timeout=_POLL_S)
+            if receiving in ready:
+                # OSError: it died in the middle of its answer.
+                with contextlib.suppress(EOFError, OSError):
+                    return receiving.recv(), "", ""
+            if ready:
+                child.join(timeout=_DYING_S)
+                return None, *_death(child.exitcode)
             if time.monotonic() - started > self._deadline_s:
-                return None, f"deadline of {self._deadline_s:g} s"
+                return None, "deadline", f"deadline of {self._deadline_s:g} s"
             if _resident_bytes(child.pid) > self._memory_bytes:
-                return None, f"memory limit of {self._memory_bytes / 2**30:g} GiB"
+                return None, "memory limit", f"memory limit of {self._memory_bytes / 2**30:g} GiB"
 
 
 def _serve(
@@ -142,6 +147,9 @@ def _serve(
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    # C's stdout by lines as well: an abort does not flush, and its last words are the ones that count.
+    native = ctypes.CDLL(None)
+    native.setvbuf(ctypes.c_void_p.in_dll(native, "stdout"), None, _IOLBF, ctypes.c_size_t(0))
     try:
         answer: tuple[Any, ...] = ("returned", function(*arguments))
     except (RequestError, EnvironmentUnusable) as error:
@@ -164,11 +172,12 @@ def flush_native_output() -> None:
 
 
 def _end(child: ForkServerProcess) -> None:
-    child.join(timeout=5)
-    if child.pid is not None and child.exitcode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.join()
+    """Kill the child and what it started. One that has answered has nothing left to do, and its log is written."""
+    assert child.pid is not None, "started"
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.kill()  # it may not have come to lead its own group yet
+    child.join()
 
 
 def _resident_bytes(pid: int | None) -> int:
@@ -179,11 +188,11 @@ def _resident_bytes(pid: int | None) -> int:
         return 0
 
 
-def _death(exit_code: int | None) -> str:
+def _death(exit_code: int | None) -> tuple[str, str]:
     if exit_code is None or exit_code >= 0:
-        return f"exit code {exit_code} without an answer"
+        return "exit", f"exit code {exit_code} without an answer"
     name = signal.Signals(-exit_code).name
-    return f"{name} (often the kernel's out-of-memory killer)" if name == "SIGKILL" else name
+    return name, f"{name} (often the kernel's out-of-memory killer)" if name == "SIGKILL" else name
 
 
 def _tail(log: Path) -> str:

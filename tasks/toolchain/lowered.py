@@ -9,6 +9,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeGuard
 
 import torch
 from executorch.devtools import BundledProgram
@@ -19,6 +20,7 @@ from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
 from executorch.exir.backend.utils import format_delegated_graph
 from executorch.exir.program._program import _gen_edge_manager_for_partitioners, lift_constant_tensor_pass
 from torch.export import ExportedProgram
+from torch.utils._pytree import tree_leaves, tree_map
 
 from conf.schema import BackendKind, SchemeConfig, SocConfig
 from tasks.errors import ToolchainError
@@ -155,11 +157,31 @@ class _Recorder(torch.fx.Interpreter):
         super().__init__(module)
         self.values: dict[str, torch.Tensor] = {}
 
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """An operator that the host has no mixed-precision kernel for is computed in float32."""
+        try:
+            return super().call_function(target, args, kwargs)
+        except RuntimeError:
+            floats = {leaf.dtype for leaf in tree_leaves((args, kwargs)) if _is_float(leaf)}
+            if len(floats) < 2:
+                raise
+            return super().call_function(target, *tree_map(_widened, (args, kwargs)))
+
     def run_node(self, n: torch.fx.Node) -> object:
         value = super().run_node(n)
+        if isinstance(value, torch.Tensor) and isinstance(n.meta.get("val"), torch.Tensor):
+            value = value.to(n.meta["val"].dtype)
         if n.op == "call_function" and isinstance(value, torch.Tensor):
             self.values[n.name] = value
         return value
+
+
+def _is_float(value: object) -> TypeGuard[torch.Tensor]:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _widened(value: object) -> object:
+    return value.float() if _is_float(value) else value
 
 
 def _run_reference(
@@ -174,12 +196,12 @@ def _run_reference(
     values: dict[str, torch.Tensor] = {}
     with torch.no_grad():
         for number, sample in enumerate(samples):
-            if number >= recorded:
-                answers.append(module(*sample))
-                continue
             recorder = _Recorder(module)
             answers.append(recorder.run(*sample))
-            values |= {f"{number}/{indices[name]}": value for name, value in recorder.values.items() if name in indices}
+            if number < recorded:
+                values |= {
+                    f"{number}/{indices[name]}": value for name, value in recorder.values.items() if name in indices
+                }
     return answers, values
 
 

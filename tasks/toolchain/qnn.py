@@ -8,8 +8,9 @@ ExecuTorch's internals: tests/toolchain compares the result with the official ca
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from executorch.backends.qualcomm._passes.qnn_pass_manager import get_qnn_pass_m
 from executorch.backends.qualcomm.export_utils import make_quantizer
 from executorch.backends.qualcomm.partition.qnn_partitioner import QnnOperatorSupport, QnnPartitioner
 from executorch.backends.qualcomm.qnn_preprocess import QnnBackend
-from executorch.backends.qualcomm.quantizer.quantizer import QuantDtype
+from executorch.backends.qualcomm.quantizer.quantizer import ModuleQConfig, QuantDtype
 from executorch.backends.qualcomm.serialization.qc_schema import (
     HtpArch,
     QcomChipset,
@@ -49,6 +50,7 @@ from tasks.toolchain.backend import Delegation
 from tasks.toolchain.child import flush_native_output
 from tasks.toolchain.operators import axis_order_of, handle_of, logged_bytes, quantization_of
 
+_LAST_WORDS = 5
 _FACTS = ("spill_bytes", "fill_bytes", "write_total_bytes", "read_total_bytes")
 
 
@@ -65,8 +67,9 @@ class Qnn:
         if observer is None:
             offered = sorted(name for name in dir(observers) if name.endswith("Observer"))
             raise RequestError(f"scheme.observer={scheme.observer}: no such observer in torchao; one of {offered}")
+        dtype = QuantDtype[f"use_{scheme.quant_dtype}"]
         quantizer = make_quantizer(
-            quant_dtype=QuantDtype[f"use_{scheme.quant_dtype}"],
+            quant_dtype=dtype,
             per_channel_conv=scheme.per_channel_conv,
             per_channel_linear=scheme.per_channel_linear,
             per_channel_embedding=scheme.per_channel_embedding,
@@ -76,6 +79,16 @@ class Qnn:
         )
         if scheme.block_size:
             quantizer.set_block_size_map(_block_sizes(module, scheme))
+            # A configuration holds one block size: operator types that share one would all get the last.
+            own = ModuleQConfig(
+                quant_dtype=dtype,
+                is_conv_per_channel=scheme.per_channel_conv,
+                is_linear_per_channel=scheme.per_channel_linear,
+                is_embedding_per_channel=scheme.per_channel_embedding,
+                act_observer=observer,
+                act_symmetric=scheme.activation_symmetric,
+            )
+            quantizer.set_submodule_qconfig_list([(_is_kind(kind), copy.deepcopy(own)) for kind in scheme.block_size])
         return quantizer
 
     def before_edge(self, program: ExportedProgram) -> tuple[ExportedProgram, Sequence[Any] | None]:
@@ -92,8 +105,13 @@ class Qnn:
     @contextlib.contextmanager
     def session(self, *, debug: bool, noted: Delegation) -> Iterator[None]:
         before = _log_length()
-        with QnnManagerContext({"forward": self._specs(debug=debug)}), _noting_tensors(noted):
-            yield
+        try:
+            with QnnManagerContext({"forward": self._specs(debug=debug)}), _noting_tensors(noted):
+                yield
+        except AssertionError as error:
+            # ExecuTorch asserts where QNN fails; why it failed is in the compiler's own words only.
+            said = [line.strip() for line in _log_since(before).splitlines() if "[ERROR]" in line]
+            raise RuntimeError("\n".join([str(error), *said[-_LAST_WORDS:]])) from error
         noted.compile_facts.extend(compile_facts(_log_since(before)))
 
     def _specs(self, *, debug: bool) -> list[CompileSpec]:
@@ -215,11 +233,19 @@ def _block_sizes(module: GraphModule, scheme: SchemeConfig) -> dict[str, tuple[i
     """Node name to block shape, for the nodes whose input channels the block divides."""
     sizes: dict[str, tuple[int, ...]] = {}
     for node in module.graph.nodes:
-        kind = getattr(node.target, "__name__", "").split(".")[0]
-        block = scheme.block_size.get(kind)
+        block = scheme.block_size.get(_kind(node))
         if node.op != "call_function" or block is None:
             continue
         weight = node.args[1].meta["val"]
         if len(block) == weight.dim() and weight.shape[1] % block[1] == 0:
             sizes[node.name] = tuple(block)
     return sizes
+
+
+def _is_kind(kind: str) -> Callable[[Node], bool]:
+    return lambda node: _kind(node) == kind
+
+
+def _kind(node: Node) -> str:
+    """An operator's name without its overload: `conv2d`, `linear`."""
+    return getattr(node.target, "__name__", "").split(".")[0]
