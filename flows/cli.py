@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from flows.results import SweepResult
 
 PASSED, NOT_ALL_PASSED, REQUEST_WRONG, ENVIRONMENT_UNUSABLE, DEVICES_UNUSABLE = range(5)
+INTERRUPTED = 130
 _WIDTH_OF_A_FILE = 160
 _EXITS = """
 Exit codes: 0 all cells passed · 1 some cell failed or is out of tolerance · 2 the request is wrong, nothing ran ·
@@ -123,10 +126,13 @@ def _sweep(plan: Plan, overrides: list[str], folders: list[Path]) -> SweepResult
     """Run the flow, with its progress on the screen."""
     settle_prefect()
     from flows import progress
+    from flows.server import Server
     from flows.sweep import prepare, sweep, watcher
 
     prepare(plan)  # what this machine lacks is said before Prefect starts
-    with progress.shown(plan.cells, Console(stderr=True)) as watching:
+    Server()
+    screen = Console(stderr=True)
+    with _interruptible(screen), progress.shown(plan.cells, screen) as watching:
         watcher.set(watching.tell)
         return sweep(overrides, [str(folder.absolute()) for folder in folders])
 
@@ -165,6 +171,28 @@ def _exit_code(outcomes: Sequence[str]) -> int:
 def _console() -> Console:
     """Standard output; a file gets lines as wide as a table wants them."""
     return Console() if sys.stdout.isatty() else Console(width=_WIDTH_OF_A_FILE)
+
+
+@contextmanager
+def _interruptible(screen: Console) -> Iterator[None]:
+    """Ctrl-C ends this process and its children at once: every file is whole at any moment, nothing need be awaited."""
+
+    def end(*_: object) -> None:
+        import psutil
+
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for child in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+        screen.show_cursor(True)
+        print("\nqnnsweep: interrupted; the same command continues", file=sys.stderr, flush=True)
+        os._exit(INTERRUPTED)
+
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

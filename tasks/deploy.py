@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
+from collections.abc import Sequence
 
 from tasks.devices.farm import Device
 from tasks.errors import DeviceError
@@ -12,20 +12,22 @@ from tasks.storage.store import Store
 
 
 def deploy(bundle: Bundle, *, device: Device, store: Store) -> Deployment:
-    """Push missing blobs to `<work folder>/blobs/<sha256>`, each checked on the device. Raises DeviceError."""
+    """Push to `<work folder>/blobs/<sha256>` what the device itself does not find whole there. Raises DeviceError."""
     folder = f"{device.work_folder}/blobs"
     _must(device, ["mkdir", "-p", folder])
-    present = set(_must(device, ["ls", "-1", folder]).decode().split())
-    missing = [blob for blob in bundle.blobs if blob.sha256 not in present]
+    whole = _whole(device, folder, bundle.blobs)
+    missing = [blob for blob in bundle.blobs if blob not in whole]
     if missing:
-        # Nothing bears its digest as a name among the blobs until the device itself has confirmed the content.
-        arrivals = f"{device.work_folder}/arriving-{uuid.uuid4().hex}"
+        # Nothing bears its digest as a name among the blobs until the device has confirmed the content.
+        arrivals = f"{device.lease_folder}/arriving"
         for blob in missing:
             device.transport.push(store.path(blob), f"{arrivals}/{blob.sha256}")
-        names = [f"{arrivals}/{blob.sha256}" for blob in missing]
-        _confirm(device, _must(device, ["sha256sum", *names]).decode(), missing)
-        _must(device, ["mv", *names, folder])
-        _must(device, ["rmdir", arrivals])
+        damaged = set(missing) - _whole(device, arrivals, missing)
+        if damaged:
+            raise DeviceError(
+                f"{device.name}: {len(damaged)} of {len(missing)} files arrived damaged; none was put to use"
+            )
+        _must(device, ["mv", "-f", *(f"{arrivals}/{blob.sha256}" for blob in missing), folder])
     return Deployment(
         device=device.name,
         work_folder=device.work_folder,
@@ -35,10 +37,12 @@ def deploy(bundle: Bundle, *, device: Device, store: Store) -> Deployment:
     )
 
 
-def _confirm(device: Device, said: str, blobs: list[Blob]) -> None:
-    found = [line.split(maxsplit=1)[0] for line in said.splitlines()]
-    if found != [blob.sha256 for blob in blobs]:
-        raise DeviceError(f"{device.name}: a file arrived damaged; what was sent was not put to use")
+def _whole(device: Device, folder: str, blobs: Sequence[Blob]) -> set[Blob]:
+    """Those of `blobs` that lie in `folder` on the device with the content that their names promise."""
+    # Its exit code says no more than that some are not there.
+    said = device.run(["sha256sum", *(blob.sha256 for blob in blobs)], folder=folder).stdout.decode()
+    right = {line.split()[0] for line in said.splitlines() if len(set(line.split())) == 1}
+    return {blob for blob in blobs if blob.sha256 in right}
 
 
 def _must(device: Device, argv: list[str]) -> bytes:

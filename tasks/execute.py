@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import uuid
 
 from tasks.devices.farm import Device
 from tasks.devices.runner import OUTPUT_FOLDER, blob_path, last_words, latencies_ms, runner_arguments
@@ -20,7 +19,7 @@ def execute(deployment: Deployment, *, device: Device, store: Store) -> Executio
 
 
 def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store) -> LaunchResult:
-    folder = f"{deployment.work_folder}/launches/{launch.name}-{uuid.uuid4().hex}"
+    folder = f"{device.lease_folder}/{launch.name}"
     made = device.run(["mkdir", "-p", f"{folder}/{OUTPUT_FOLDER}"])
     if made.exit_code != 0:
         raise DeviceError(f"{device.name}: cannot make {folder}: {made.stderr.decode(errors='replace').strip()}")

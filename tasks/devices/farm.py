@@ -12,6 +12,10 @@ from pathlib import Path
 from conf.schema import DeviceConfig
 from tasks.devices.local import LocalTransport
 from tasks.devices.transport import CommandResult, Transport
+from tasks.errors import DeviceError
+from tasks.storage.partial import is_abandoned, owned_name
+
+LEASES = "leases"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,6 +25,8 @@ class Device:
     name: str
     transport: Transport
     work_folder: str
+    lease_folder: str
+    """For what this lease alone leaves on the device: gone with all that is in it when the lease ends."""
     python: str
     environment: Mapping[str, str]
     deadline_s: float
@@ -46,14 +52,35 @@ class Farm:
         with self._guard:
             lock = self._held.setdefault(config.name, threading.Lock())
         with lock:
-            yield self._device(config)
+            device = self._device(config)
+            _remove(device, _abandoned(device))
+            try:
+                yield device
+            finally:
+                # A lost channel has been reported by whoever used it; a later lease removes what stays now.
+                with contextlib.suppress(DeviceError):
+                    _remove(device, [device.lease_folder])
 
     def _device(self, config: DeviceConfig) -> Device:
+        work_folder = config.work_folder or str(self._folder / "local")
         return Device(
             name=config.name,
             transport=LocalTransport(),
-            work_folder=config.work_folder or str(self._folder / "local"),
+            work_folder=work_folder,
+            lease_folder=f"{work_folder}/{LEASES}/{owned_name()}",
             python=config.python or sys.executable,
             environment=self._host_environment | config.environment,
             deadline_s=config.deadline_s,
         )
+
+
+def _abandoned(device: Device) -> list[str]:
+    """Folders of leases that were held by killed processes of this host."""
+    leases = f"{device.work_folder}/{LEASES}"
+    listed = device.run(["ls", "-1", leases])  # fails where there never was one
+    return [f"{leases}/{name}" for name in listed.stdout.decode().splitlines() if is_abandoned(name)]
+
+
+def _remove(device: Device, folders: Sequence[str]) -> None:
+    if folders:
+        device.run(["rm", "-rf", *folders])

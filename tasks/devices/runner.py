@@ -16,7 +16,7 @@ _LATENCY = re.compile(r"\] (\d+) inference took ([\d.]+) ms, avg ([\d.]+) ms")
 
 def blob_path(blob: Blob) -> str:
     """Where a blob lies, as seen from a launch's folder on any device."""
-    return f"../../blobs/{blob.sha256}"
+    return f"../../../blobs/{blob.sha256}"
 
 
 def runner_arguments(

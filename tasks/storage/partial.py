@@ -85,7 +85,7 @@ def sweep(folder: Path) -> int:
     Never touches what belongs to a living process, to another host, or has a name that tells no owner.
     """
     try:
-        leftovers = [path for path in folder.iterdir() if _is_abandoned(path.name)]
+        leftovers = [path for path in folder.iterdir() if is_abandoned(path.name)]
     except FileNotFoundError:
         return 0
     for path in leftovers:
@@ -98,7 +98,8 @@ def sweep(folder: Path) -> int:
     return len(leftovers)
 
 
-def _is_abandoned(name: str) -> bool:
+def is_abandoned(name: str) -> bool:
+    """Whether `name` is an `owned_name` whose owner, a process of this host, is dead."""
     owner = re.fullmatch(r"(.+)-([0-9]+)-[0-9a-f]{16}", name)
     if owner is None or owner[1] != socket.gethostname():
         return False

@@ -1,0 +1,55 @@
+"""Prefect's own temporary server, in a session of its own and never outliving the process that started it.
+
+Prefect starts one where none is configured. Its own way has the terminal's Ctrl-C stop the server before those who
+still talk to it, and a killed process leave it running.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from typing import Any
+
+from prefect.server.api.server import SubprocessASGIServer
+from prefect.settings import get_current_settings
+
+_AS_PREFECT_DOES = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+
+
+class Server(SubprocessASGIServer):
+    """Once made, the one that Prefect starts when it needs one: it keeps a single instance."""
+
+    def _run_uvicorn_command(self) -> subprocess.Popen[Any]:
+        settings = get_current_settings().to_environment_variables(exclude_unset=True)
+        return subprocess.Popen(
+            [sys.executable, "-m", "flows.server", str(self.port)],
+            env={**os.environ, **_AS_PREFECT_DOES, **settings},
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+
+def _end_with_parent() -> None:
+    """Nothing is ever written to stdin: it ends when the process that holds the other side does."""
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+def main() -> None:
+    import uvicorn
+
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    uvicorn.run(
+        "prefect.server.api.server:create_app",
+        factory=True,
+        host="127.0.0.1",
+        port=int(sys.argv[1]),
+        log_level="error",
+        lifespan="on",
+    )
+
+
+if __name__ == "__main__":
+    main()
