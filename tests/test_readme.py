@@ -1,0 +1,69 @@
+"""What the documents say holds: commands are understood, files they point at exist, all tables are named."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from conf.load import load
+from tasks.storage.tables import TABLES
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def commands() -> list[str]:
+    """Every complete `qnnsweep run` of the README, without the remarks beside it."""
+    lines = re.findall(r"^qnnsweep run (.+)$", README, flags=re.MULTILINE)
+    return [re.split(r"\s{3,}", line)[0] for line in lines if "…" not in line]
+
+
+def test_there_are_commands_to_try() -> None:
+    assert len(commands()) >= 4
+
+
+@pytest.mark.parametrize("command", commands())
+def test_a_command_of_the_readme_is_a_plan_without_an_impossible_cell(command: str) -> None:
+    cells = load(shlex.split(command)).cells
+    assert [cell.names for cell in cells if cell.impossible and "experiment" not in command] == []
+
+
+@pytest.mark.parametrize("setting", re.findall(r"`((?:scheme|tolerance)\.\S+?=\S+?)`", README))
+def test_a_setting_of_the_readme_can_be_asked_for(setting: str) -> None:
+    assert len(load([setting]).cells) == 1
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_a_document_points_at_files_that_exist(document: Path) -> None:
+    targets = [target for target in re.findall(r"\]\(([^)]+)\)", document.read_text()) if "://" not in target]
+    assert targets
+    assert [target for target in targets if not (document.parent / target).exists()] == []
+
+
+def test_the_readme_names_every_table() -> None:
+    assert re.findall(r"^\| `(\w+)` \|", README, flags=re.MULTILINE) == list(TABLES)
+
+
+def test_the_targets_of_the_readme_are_in_the_makefile() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in set(re.findall(r"`make (\w+)`", README)):
+        assert f"\n{target}:" in makefile
+
+
+def test_every_dependency_is_pinned_in_the_constraints() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [
+        *project["dependencies"],
+        *(name for extra in project["optional-dependencies"].values() for name in extra),
+    ]
+    pinned = {
+        re.split("==", line)[0].lower().replace("_", "-")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+    }
+    names = {re.split(r"[\[<>=!~ ]", name)[0].lower().replace("_", "-") for name in wanted}
+    assert names - pinned == set()
