@@ -125,13 +125,13 @@ def _plan(overrides: Sequence[str] | None, folders: Sequence[Path]) -> Plan:
 def _sweep(plan: Plan, overrides: list[str], folders: list[Path]) -> SweepResult:
     """Run the flow, with its progress on the screen."""
     settle_prefect()
-    from flows import progress
-    from flows.server import Server
+    from flows import progress, server
     from flows.sweep import prepare, sweep, watcher
 
     prepare(plan)  # what this machine lacks is said before Prefect starts
-    Server()
     screen = Console(stderr=True)
+    with _interruptible(screen):
+        server.ensure()
     with _interruptible(screen), progress.shown(plan.cells, screen) as watching:
         watcher.set(watching.tell)
         return sweep(overrides, [str(folder.absolute()) for folder in folders])

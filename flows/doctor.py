@@ -104,7 +104,8 @@ def _qnn(artifacts: Path) -> Iterator[Check]:
         links.mkdir(parents=True, exist_ok=True)
         sdk = find_sdk(os.environ, links.absolute())
     except (EnvironmentUnusable, OSError) as error:
-        yield Check(what="QNN", found=str(error), ok=False, remedy="pip install onnxruntime-qnn==2.5.0")
+        found, _, remedy = str(error).partition("; ")
+        yield Check(what="QNN", found=found, ok=False, remedy=remedy or "pip install onnxruntime-qnn==2.5.0")
         return
     yield Check(what="QNN", found=f"{sdk.build} from {sdk.origin}", ok=True)
     said = _registered(sdk)

@@ -12,10 +12,29 @@ import sys
 import threading
 from typing import Any
 
+from prefect.client.orchestration import get_client
 from prefect.server.api.server import SubprocessASGIServer
-from prefect.settings import get_current_settings
+from prefect.settings import PREFECT_API_URL, get_current_settings
+
+from tasks.errors import EnvironmentUnusable
 
 _AS_PREFECT_DOES = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+
+
+def ensure() -> None:
+    """Have a Prefect API that answers: the one that is configured, or a temporary one. Raises EnvironmentUnusable."""
+    url = PREFECT_API_URL.value()
+    if url is None:
+        try:
+            Server().start()
+        except (RuntimeError, OSError) as error:
+            raise EnvironmentUnusable(f"Prefect's temporary server does not start: {error}") from error
+        return
+    with get_client(sync_client=True) as client:
+        if (error := client.api_healthcheck()) is not None:
+            raise EnvironmentUnusable(
+                f"PREFECT_API_URL={url}: {error}; start a server there, or unset it for a temporary one"
+            )
 
 
 class Server(SubprocessASGIServer):
