@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -35,7 +36,6 @@ _PRELOAD = "tasks.toolchain.preload"
 _POLL_S = 0.1
 _DYING_S = 5.0
 _TAIL_LINES = 12
-_PR_SET_PDEATHSIG = 1
 _IOLBF = 1
 
 
@@ -95,15 +95,19 @@ class Children:
         log = scratch / "child.log"
         log.touch()
         receiving, sending = self._context.Pipe(duplex=False)
+        watching, living = self._context.Pipe(duplex=False)
         started = time.monotonic()
-        child = self._context.Process(target=_serve, args=(sending, log, scratch, function, arguments), daemon=False)
+        work = (sending, watching, log, scratch, function, arguments)
+        child = self._context.Process(target=_serve, args=work, daemon=False)
         child.start()
         sending.close()
+        watching.close()
         try:
             answer, cause, why = self._wait(child, receiving, started)
         finally:
             _end(child)
             receiving.close()
+            living.close()
         seconds = time.monotonic() - started
         blob = self._store.put_file(log)
         if answer is not None and answer[0] == "returned":
@@ -137,11 +141,16 @@ class Children:
 
 
 def _serve(
-    sending: Connection, log: Path, scratch: Path, function: Callable[..., Any], arguments: tuple[Any, ...]
+    sending: Connection,
+    watching: Connection,
+    log: Path,
+    scratch: Path,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
 ) -> None:
     """The child: a session of its own (so that its children die with it), its log a file, its answer one message."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setsid()
+    _die_with(watching)
     os.chdir(scratch)
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND)
     os.dup2(descriptor, 1)
@@ -163,6 +172,19 @@ def _serve(
         answer = ("raised", type(error).__name__, str(error).strip() or repr(error))
     flush_native_output()
     sending.send(answer)
+
+
+def _die_with(watching: Connection) -> None:
+    """Have the kernel kill this process group when the caller, who alone holds the other end of the pipe, is gone.
+
+    A thread of ours could not do it while native code holds the interpreter; the death of the fork server is no sign
+    of it, because every child keeps that one alive.
+    """
+    fcntl.fcntl(watching, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(watching, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(watching, fcntl.F_SETFL, os.O_ASYNC)
+    if watching.poll():  # it was gone before the kernel knew what to do
+        os.killpg(0, signal.SIGKILL)
 
 
 def flush_native_output() -> None:

@@ -1,0 +1,137 @@
+"""What a toolchain call can do, good and bad. Imported in children, hence beside the tests and not in one."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tasks.errors import EnvironmentUnusable, EvidenceError, RequestError
+
+_libc = ctypes.CDLL(None)
+LINES_BEFORE = 40
+
+
+def give(value: object) -> object:
+    print("giving it back")
+    return value
+
+
+def where_and_as_whom() -> tuple[str, list[str], int, int, str]:
+    """Working directory, the files in it, process id, session id, QNN's folder."""
+    Path("left_behind").write_bytes(b"scratch")
+    here = Path.cwd()
+    return (
+        str(here),
+        sorted(path.name for path in here.iterdir()),
+        os.getpid(),
+        os.getsid(0),
+        os.environ["QNN_SDK_ROOT"],
+    )
+
+
+def raise_key_error() -> None:
+    print("about to look it up")
+    raise KeyError("absent")
+
+
+def raise_without_a_word() -> None:
+    raise AssertionError
+
+
+def refuse(kind: str) -> None:
+    errors = {"request": RequestError, "environment": EnvironmentUnusable, "evidence": EvidenceError}
+    raise errors[kind]("not like this")
+
+
+def leave(code: int) -> None:
+    sys.exit(code)
+
+
+def leave_at_once(code: int) -> None:
+    os._exit(code)
+
+
+def abort_after_words() -> None:
+    for number in range(LINES_BEFORE):
+        print(f"line {number}")
+    _libc.puts(b"native last words")
+    os.abort()
+
+
+def read_address_zero() -> None:
+    print("reaching out")
+    ctypes.string_at(0)
+
+
+def give_what_cannot_be_sent() -> object:
+    return lambda: None
+
+
+def print_everywhere() -> None:
+    print("python out")
+    _libc.puts(b"native out")
+    print("python err", file=sys.stderr)
+    os.write(2, b"native err\n")
+    subprocess.run(["echo", "a process of its own"], check=True)
+    _libc.printf(b"no newline at the end")
+
+
+def hang(pids: str) -> None:
+    """Start a process and a fork, write their ids and the own one to `pids`, and sleep."""
+    started = subprocess.Popen(["sleep", "600"])
+    forked = os.fork()
+    if not forked:
+        time.sleep(600)
+        os._exit(0)
+    fresh = Path(f"{pids}.fresh")
+    fresh.write_text(f"{os.getpid()} {started.pid} {forked}")
+    fresh.replace(pids)
+    print("going to sleep", flush=True)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+
+
+def hang_holding_the_interpreter(pids: str) -> None:
+    """Start a process, write its id and the own one to `pids`, and sleep in native code: no Python thread runs."""
+    started = subprocess.Popen(["sleep", "600"])
+    fresh = Path(f"{pids}.fresh")
+    fresh.write_text(f"{os.getpid()} {started.pid}")
+    fresh.replace(pids)
+    ctypes.PyDLL(None).sleep(600)
+
+
+def leave_a_process_running(how: str) -> int:
+    """Start a process that would outlive this one, then end `how`. Gives the process's id."""
+    forked = os.fork()
+    if not forked:
+        time.sleep(600)
+        os._exit(0)
+    Path("forked").write_text(str(forked))
+    print(f"forked {forked}", flush=True)
+    if how == "abort":
+        os.abort()
+    return forked
+
+
+def eat_memory() -> None:
+    eaten = []
+    while True:
+        eaten.append(b"x" * (64 << 20))
+        time.sleep(0.02)
+
+
+def count_company(folder: str) -> int:
+    """Say one is here, stay long enough for others to be seen, and give the most seen at once."""
+    mine = Path(folder, str(os.getpid()))
+    mine.touch()
+    most = 0
+    for _ in range(10):
+        most = max(most, len(list(Path(folder).iterdir())))
+        time.sleep(0.05)
+    mine.unlink()
+    return most
