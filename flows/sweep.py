@@ -22,6 +22,7 @@ from conf.plan import Plan
 from conf.schema import LimitsConfig
 from flows import results
 from flows.cells import Graph, Means, Watch
+from flows.files import lay_out
 from tasks.devices.farm import Farm
 from tasks.errors import EnvironmentUnusable, RequestError
 from tasks.outcome import CellResult
@@ -72,6 +73,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
         tables=str(artifacts / "tables"),
         report=str(results.report_path(artifacts, run_id)),
     )
+    lay_out(cells, results.report_path(artifacts, run_id).with_name("files"), means.store)
     result = results.write(run, contents, means.store)
     create_markdown_artifact(
         key="sweep", markdown=summary_markdown(run, result.cells), description=shlex.join(run.command)
