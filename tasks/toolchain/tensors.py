@@ -34,11 +34,14 @@ def read_samples(store: Store, blob: Blob, names: Sequence[str], count: int) -> 
 def flat_outputs(answer: object) -> dict[str, torch.Tensor]:
     """A module's answer as named tensors, in the order a compiled program returns them.
 
-    A lone tensor is `output`; elements of a tuple or dict carry their position or key.
+    A lone tensor is `output`; elements of a tuple or dict carry their position or key, nested ones joined by dots.
     """
     leaves, _ = pytree.tree_flatten_with_path(answer)
-    tensors = [(pytree.keystr(path), leaf) for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
-    return {name.strip("[]'.") or "output": tensor for name, tensor in tensors}
+    return {
+        ".".join(pytree.keystr((key,)).strip("[]'.") for key in path) or "output": leaf
+        for path, leaf in leaves
+        if isinstance(leaf, torch.Tensor)
+    }
 
 
 def outputs_by_sample(answers: Sequence[object]) -> dict[str, torch.Tensor]:
