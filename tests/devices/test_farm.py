@@ -1,0 +1,110 @@
+"""A device is one holder's at a time, and clean for the next."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from conf.schema import DeviceConfig
+from tasks.devices.farm import Farm
+from tasks.errors import DeviceError
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> Farm:
+    return Farm(host_environment={"FROM": "host", "BOTH": "host"}, folder=tmp_path / "devices")
+
+
+def test_a_device_is_held_by_one_lease_at_a_time(farm: Farm) -> None:
+    holders, most = 0, 0
+    guard = threading.Lock()
+
+    def hold(_: int) -> str:
+        nonlocal holders, most
+        with farm.lease(DeviceConfig(name="phone")) as device:
+            with guard:
+                holders += 1
+                most = max(most, holders)
+            time.sleep(0.02)
+            with guard:
+                holders -= 1
+            return device.lease_folder
+
+    with ThreadPoolExecutor(8) as threads:
+        folders = list(threads.map(hold, range(16)))
+    assert most == 1
+    assert len(set(folders)) == 16
+
+
+def test_two_devices_are_held_at_once(farm: Farm) -> None:
+    together = threading.Barrier(2, timeout=30)
+
+    def hold(name: str) -> None:
+        with farm.lease(DeviceConfig(name=name)):
+            together.wait()
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(hold, ["one", "other"]))
+
+
+def test_a_lease_ends_with_an_error_too(farm: Farm) -> None:
+    for _ in range(2):
+        with pytest.raises(DeviceError, match="lost"), farm.lease(DeviceConfig(name="phone")):
+            raise DeviceError("lost")
+
+
+def test_what_a_lease_leaves_on_the_device_goes_with_it(farm: Farm) -> None:
+    with contextlib.suppress(DeviceError), farm.lease(DeviceConfig(name="phone")) as device:
+        folder = Path(device.lease_folder)
+        (folder / "shipping" / "outputs").mkdir(parents=True)
+        (folder / "shipping" / "outputs" / "half").touch()
+        raise DeviceError
+    assert not folder.exists()
+    assert list(folder.parent.iterdir()) == []
+
+
+def test_what_killed_processes_of_this_host_left_goes_with_the_next_lease(farm: Farm, tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        pass
+    host, tail = socket.gethostname(), "0123456789abcdef"
+    leases = tmp_path / "devices" / "local" / "leases"
+    spared = {f"{host}-1-{tail}", f"elsewhere-{gone.pid}-{tail}", "a user's own"}
+    for name in (*spared, f"{host}-{gone.pid}-{tail}"):
+        (leases / name / "shipping").mkdir(parents=True)
+    with farm.lease(DeviceConfig(name="local")) as device:
+        assert {path.name for path in leases.iterdir()} == spared
+        Path(device.lease_folder).mkdir()
+    assert {path.name for path in leases.iterdir()} == spared
+
+
+def test_a_device_is_what_its_configuration_says(farm: Farm, tmp_path: Path) -> None:
+    with farm.lease(DeviceConfig(name="local")) as device:
+        assert (device.name, device.python, device.deadline_s) == ("local", sys.executable, 600.0)
+        assert device.work_folder == str(tmp_path / "devices" / "local")
+        assert Path(device.lease_folder).parent == Path(device.work_folder, "leases")
+        assert device.environment == {"FROM": "host", "BOTH": "host"}
+    own = DeviceConfig(
+        name="mine",
+        work_folder=str(tmp_path / "elsewhere"),
+        python="/opt/python",
+        environment={"BOTH": "device"},
+        deadline_s=3,
+    )
+    with farm.lease(own) as device:
+        assert (device.work_folder, device.python, device.deadline_s) == (own.work_folder, "/opt/python", 3)
+        assert device.environment == {"FROM": "host", "BOTH": "device"}
+
+
+def test_a_command_has_the_devices_environment_and_deadline(farm: Farm) -> None:
+    with farm.lease(DeviceConfig(name="local", environment={"OWN": "1"}, deadline_s=1)) as device:
+        assert device.run(["sh", "-c", "echo $FROM $OWN"]).stdout == b"host 1\n"
+        with pytest.raises(DeviceError, match="deadline of 1 s"):
+            device.run(["sleep", "60"])

@@ -1,0 +1,172 @@
+"""The contract of `Transport`: what each way to a device must do, by the real thing."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tasks.errors import DeviceError
+
+from .conftest import Reached
+
+SAY_ARGUMENTS = "import os, sys; sys.stdout.buffer.write(b'\\0'.join(os.fsencode(each) for each in sys.argv[1:]))"
+HOSTILE = [
+    "two words", " ", "", "'", '"', "it's", "a\nb", "\t", "$(reboot)", "`reboot`", "$HOME", "${IFS}", ";", "&&", "|",
+    ">", "*", "?", "~", "\\", "\\n", "%s", "!", "#", "-rf", "--", "{a,b}", "名前", "é", "🐉", "\x01", "\x7f",
+]  # fmt: skip
+NAMES = ["plain", "two words", 'it\'s "$(x)" `y` $HOME;&|*', "a\nb", "名前", "-rf"]
+words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40)
+
+
+def python(code: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-c", code, *arguments]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("size", [0, 1, 5_000_000])
+def test_a_file_travels_there_and_back_bit_by_bit(reached: Reached, tmp_path: Path, name: str, size: int) -> None:
+    content = os.urandom(size)
+    source, back = tmp_path / name, tmp_path / "back" / name
+    source.write_bytes(content)
+    reached.transport.push(source, f"{reached.folder}/new folder/{name}")
+    assert (reached.here / "new folder" / name).read_bytes() == content
+    reached.transport.pull(f"{reached.folder}/new folder/{name}", back)
+    assert back.read_bytes() == content
+    assert [path.name for path in (reached.here / "new folder").iterdir()] == [name]
+    assert [path.name for path in back.parent.iterdir()] == [name]
+
+
+def test_a_file_replaces_another(reached: Reached, tmp_path: Path) -> None:
+    for content in (b"long old content", b"new"):
+        (tmp_path / "source").write_bytes(content)
+        reached.transport.push(tmp_path / "source", f"{reached.folder}/file")
+        reached.transport.pull(f"{reached.folder}/file", tmp_path / "back")
+        assert (reached.here / "file").read_bytes() == (tmp_path / "back").read_bytes() == content
+
+
+def test_what_cannot_arrive_leaves_nothing_behind(reached: Reached, tmp_path: Path) -> None:
+    (reached.here / "in the way").mkdir()
+    (reached.here / "in the way" / "file").touch()
+    (tmp_path / "source").write_bytes(b"content")
+    with pytest.raises(DeviceError, match=r"in the way"):
+        reached.transport.push(tmp_path / "source", f"{reached.folder}/in the way")
+    assert [path.name for path in reached.here.rglob("*")] == ["in the way", "file"]
+
+
+def test_a_file_that_is_not_there_is_an_error_that_names_it(reached: Reached, tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="no such source"):
+        reached.transport.push(tmp_path / "no such source", f"{reached.folder}/file")
+    with pytest.raises(DeviceError, match="no such file here"):
+        reached.transport.pull(f"{reached.folder}/no such file here", tmp_path / "back")
+    assert list(reached.here.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["on the device"]
+
+
+def test_a_command_returns_its_exit_code_and_both_streams_apart(reached: Reached) -> None:
+    code = "import sys; sys.stdout.buffer.write(b'out\\xff\\0'); sys.stderr.buffer.write(b'err\\r\\n'); sys.exit(37)"
+    result = reached.transport.run(python(code), deadline_s=60)
+    assert (result.argv, result.exit_code) == (tuple(python(code)), 37)
+    assert (result.stdout, result.stderr) == (b"out\xff\0", b"err\r\n")
+    assert 0 < result.seconds < 60
+
+
+def test_ten_megabytes_on_both_streams_do_not_block(reached: Reached) -> None:
+    code = "import sys; sys.stdout.write('o' * 10_000_000); sys.stderr.write('e' * 10_000_000)"
+    result = reached.transport.run(python(code), deadline_s=60)
+    assert (len(result.stdout), len(result.stderr), result.exit_code) == (10_000_000, 10_000_000, 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV, signal.SIGKILL])
+def test_a_command_that_a_signal_ends_says_which(reached: Reached, number: signal.Signals) -> None:
+    code = (
+        f"import resource, os; resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); os.kill(os.getpid(), {number.value})"
+    )
+    assert reached.transport.run(python(code), deadline_s=60).exit_code == -number
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(arguments=st.lists(st.sampled_from(HOSTILE) | words, min_size=1, max_size=8))
+def test_every_argument_arrives_as_it_was_given(reached: Reached, arguments: list[str]) -> None:
+    result = reached.transport.run(python(SAY_ARGUMENTS, *arguments), deadline_s=60)
+    assert result.stdout.split(b"\0") == [argument.encode() for argument in arguments]
+
+
+def test_every_hostile_argument_arrives_as_it_was_given(reached: Reached) -> None:
+    result = reached.transport.run(python(SAY_ARGUMENTS, *HOSTILE), deadline_s=60)
+    assert result.stdout.split(b"\0") == [argument.encode() for argument in HOSTILE]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_command_runs_in_the_folder_that_is_given(reached: Reached, name: str) -> None:
+    (reached.here / name).mkdir()
+    code = "from pathlib import Path; Path('was here').touch()"
+    assert reached.transport.run(python(code), deadline_s=60, folder=f"{reached.folder}/{name}").exit_code == 0
+    assert [path.name for path in (reached.here / name).iterdir()] == ["was here"]
+
+
+def test_a_command_gets_the_environment_that_is_given_and_none_of_ours(
+    reached: Reached, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QNNSWEEP_SECRET", "of this machine")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/of/this/machine")
+    given = {"PLAIN": "1", "HOSTILE": "it's $(x)\n;\"é", "PATH": os.environ["PATH"]}
+    code = "import os, sys; sys.stdout.buffer.write(b'\\0'.join(k + b'=' + v for k, v in os.environb.items()))"
+    said = reached.transport.run(python(code), deadline_s=60, environment=given).stdout.decode().split("\0")
+    found = dict(line.split("=", 1) for line in said)
+    assert {name: found.get(name) for name in given} == given
+    allowed = {"HOME", "LANG", "PATH", "TMPDIR", "LC_CTYPE", "PWD", "SHLVL", "USER", "LOGNAME", "SHELL", "_"}
+    assert set(found) - set(given) <= allowed
+
+
+def test_a_command_has_no_input_to_wait_for(reached: Reached) -> None:
+    result = reached.transport.run(python("import sys; print(len(sys.stdin.read()))"), deadline_s=60)
+    assert (result.exit_code, result.stdout) == (0, b"0\n")
+
+
+GRANDCHILD = """
+import subprocess, sys, time
+from pathlib import Path
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+Path("pids").write_text(str(child.pid))
+time.sleep({sleep})
+"""
+
+
+def test_at_the_deadline_the_command_and_all_it_started_are_killed(reached: Reached) -> None:
+    started = time.monotonic()
+    with pytest.raises(DeviceError) as late:
+        reached.transport.run(python(GRANDCHILD.format(sleep=600)), deadline_s=2, folder=reached.folder)
+    assert time.monotonic() - started < 20
+    assert sys.executable in str(late.value)
+    assert "deadline of 2 s" in str(late.value)
+    assert_dead(int((reached.here / "pids").read_text()))
+
+
+def test_what_a_command_leaves_running_is_killed_when_it_ends(reached: Reached) -> None:
+    result = reached.transport.run(python(GRANDCHILD.format(sleep=0)), deadline_s=60, folder=reached.folder)
+    assert result.exit_code == 0
+    assert_dead(int((reached.here / "pids").read_text()))
+
+
+def assert_dead(pid: int) -> None:
+    for _ in range(100):
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{shlex.join(psutil.Process(pid).cmdline())} still runs")
+
+
+def test_a_program_or_a_folder_that_is_not_there_is_an_error_that_names_it(reached: Reached) -> None:
+    with pytest.raises(DeviceError, match="no-such-program"):
+        reached.transport.run(["no-such-program"], deadline_s=60)
+    with pytest.raises(DeviceError, match="no such folder"):
+        reached.transport.run(python(""), deadline_s=60, folder=f"{reached.folder}/no such folder")

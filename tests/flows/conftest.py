@@ -1,0 +1,56 @@
+"""The program as a user starts it: in a process of its own, with a Prefect of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+DEADLINE_S = 300
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Program:
+    """`qnnsweep`, in a working directory and an environment that nobody else uses."""
+
+    folder: Path
+    environment: dict[str, str]
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start it in a session of its own, as a terminal does."""
+        return subprocess.Popen(
+            self._argv(arguments),
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self._argv(arguments),
+            cwd=self.folder,
+            env=self.environment | environment,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+
+    def _argv(self, arguments: Sequence[str]) -> list[str]:
+        return [sys.executable, "-c", "from flows.cli import main; main()", *arguments]
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    home = tmp_path_factory.mktemp("home")
+    kept = {name: os.environ[name] for name in ("HOME", "LANG", "PATH", "QNN_SDK_ROOT") if name in os.environ}
+    own = {"PREFECT_HOME": str(home / "prefect"), "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+    return Program(folder=tmp_path_factory.mktemp("working"), environment=kept | own)

@@ -1,0 +1,271 @@
+"""Whole sweeps by the real program and the real toolchain: what they leave, and what they survive."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.storage import tables
+
+from .conftest import Program
+
+pytestmark = pytest.mark.toolchain
+
+DIGITS = ("model=digits_cnn", "model.evaluation.count=8", "model.calibration.count=32", "limits.parallel=2")
+TIMES = {
+    "cells": {"execute_s", "latency_p50_ms", "log"},  # the log of a runner says how long it took
+    "profile": {"p10", "p50", "p90", "mean", "minimum", "maximum"},
+    "commands": {"seconds"},
+}
+STARVED = """\
+# @package _global_
+device: {name: starved, transport: local}
+measure: {debug_buffer_bytes: 1}
+"""
+IMPOSSIBLE = "Hexagon v68 computes no 16-bit float; v69 or newer does"
+BRANCHING = """\
+import torch
+from torch import nn
+
+
+class Branching(nn.Module):
+    def forward(self, image):
+        return image + 1 if image.sum() > 0 else image
+
+
+def branching():
+    return Branching()
+"""
+DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
+
+
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all sweeps of this file: each finds what the others exported."""
+    return tmp_path_factory.mktemp("artifacts")
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's own folder: a device on which every debug program aborts, the model of docs/models.md, and a bad one."""
+    folder = tmp_path_factory.mktemp("mine")
+    for group in ("device", "model"):
+        (folder / group).mkdir()
+    (folder / "device" / "starved.yaml").write_text(STARVED)
+    text = DOCUMENT.read_text()
+    code, yaml = (
+        re.search(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+        for language in ("python", "yaml")
+    )
+    assert code is not None
+    assert yaml is not None
+    (folder / "my_net.py").write_text(code[1])
+    (folder / "model" / "my_net.yaml").write_text(yaml[1])
+    (folder / "branching.py").write_text(BRANCHING)
+    branching = yaml[1].replace("my_net:my_net", "branching:branching").replace("name: my_net", "name: branching")
+    (folder / "model" / "branching.yaml").write_text(branching.replace("arguments:\n  width: 16\n", ""))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two_runs(program: Program, artifacts: Path, mine: Path) -> list[subprocess.CompletedProcess[str]]:
+    """The same command twice: a good cell, one that aborts natively, and two that are impossible."""
+    command = ["run", "--json", f"--config-dir={mine}", *DIGITS, "scheme=8a8w,fp16", "soc=SM8350"]
+    return [program.run(*command, "device=local,starved", f"artifacts={artifacts}") for _ in range(2)]
+
+
+def last(ran: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+def table(artifacts: Path, name: str, run_id: str) -> list[dict[str, Any]]:
+    """Rows as Python has them: None for null, whole numbers whole."""
+    return pq.read_table(artifacts / "tables" / name / f"run={run_id}" / "part.parquet").to_pylist()
+
+
+def assert_nothing_is_half_written(artifacts: Path) -> None:
+    blobs = [path for path in (artifacts / "blobs").rglob("*") if path.is_file()]
+    blobs += (artifacts / "devices" / "local" / "blobs").iterdir()
+    assert len(blobs) > 20
+    assert [path for path in blobs if hashlib.sha256(path.read_bytes()).hexdigest() != path.name] == []
+    for path in [*artifacts.glob("tables/**/*.parquet"), *artifacts.glob("results/records/*")]:
+        pq.read_table(path)
+    assert list((artifacts / "partial").iterdir()) == []
+    assert list((artifacts / "devices" / "local" / "leases").iterdir()) == []
+    known = {"blobs", "devices", "partial", "results", "runs", "tables", "toolchain"}
+    assert {path.name for path in artifacts.iterdir()} == known
+
+
+def wait_for(line: str, process: subprocess.Popen[str]) -> None:
+    assert process.stderr is not None
+    said = []
+    for each in process.stderr:
+        said.append(each)
+        if each.startswith(line):
+            return
+    raise AssertionError("".join(said))
+
+
+def wait_for_lowering(process: subprocess.Popen[str], artifacts: Path) -> list[psutil.Process]:
+    """Until a child lowers; every process that the program has started."""
+    wait_for("quantize ", process)
+    while not list(artifacts.glob("partial/*/lower/child.log")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def assert_gone(processes: list[psutil.Process], within_s: float) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=within_s)
+    assert [each.cmdline() for each in alive if each.is_running() and each.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_a_cell_that_aborts_natively_is_one_failed_row_and_its_neighbour_passes(
+    two_runs: list[subprocess.CompletedProcess[str]], artifacts: Path
+) -> None:
+    ran = two_runs[0]
+    assert ran.returncode == 1
+    cells = table(artifacts, "cells", last(ran)["run_id"])
+    told = [(row["scheme"], row["device"], row["outcome"], row["stage"], row["error_type"]) for row in cells]
+    assert told == [
+        ("8a8w", "local", "passed", "compare", None),
+        ("8a8w", "starved", "failed", "execute", "RunnerFailed"),
+        ("fp16", "local", "impossible", None, None),
+        ("fp16", "starved", "impossible", None, None),
+    ]
+    assert [row["reason"] for row in cells] == [None, None, IMPOSSIBLE, IMPOSSIBLE]
+    assert cells[1]["error"].startswith("the debug program ended with SIGABRT on starved\n")
+    assert "failed to write tensor to debug buffer" in cells[1]["error"]
+    assert (cells[0]["top1_agreement"], cells[0]["samples"]) == (1.0, 8)
+    assert (cells[0]["operators_compared"], cells[0]["operators_total"]) == (7, 17)
+    # What had been lowered before the abort is still told.
+    operators = table(artifacts, "operators", last(ran)["run_id"])
+    assert [row["status"] for row in operators if row["device"] == "starved"] == ["not_dumped"] * 17
+
+
+def test_the_last_line_of_stdout_is_one_json_object(
+    two_runs: list[subprocess.CompletedProcess[str]], artifacts: Path
+) -> None:
+    told = [last(ran) for ran in two_runs]
+    run_ids = [answer["run_id"] for answer in told]
+    assert run_ids == sorted(set(run_ids))
+    assert told == [
+        {
+            "run_id": run_id,
+            "cells": 4,
+            "outcomes": {"failed": 1, "impossible": 2, "passed": 1},
+            "toolchain_calls": calls,
+            "reused": reused,
+            "tables": str(artifacts / "tables"),
+            "report": str(artifacts / "runs" / run_id / "report.html"),
+        }
+        for run_id, calls, reused in zip(run_ids, (3, 0), (0, 3), strict=True)
+    ]
+
+
+def test_the_same_command_again_does_no_toolchain_work_and_gives_equal_tables(
+    two_runs: list[subprocess.CompletedProcess[str]], artifacts: Path
+) -> None:
+    assert [ran.returncode for ran in two_runs] == [1, 1]
+    first, second = (last(ran)["run_id"] for ran in two_runs)
+    for name in tables.TABLES:
+        neutral = {"run_id"} | TIMES.get(name, set())
+        before, after = (
+            [{key: value for key, value in row.items() if key not in neutral} for row in table(artifacts, name, run)]
+            for run in (first, second)
+        )
+        assert after == before
+        assert before
+
+
+def test_pandas_reads_all_runs_of_a_table_in_one_line(
+    two_runs: list[subprocess.CompletedProcess[str]], artifacts: Path
+) -> None:
+    cells = pandas.read_parquet(artifacts / "tables" / "cells")
+    assert {last(ran)["run_id"] for ran in two_runs} <= set(cells["run_id"])
+
+
+def test_the_report_names_every_cell_and_the_whole_command(
+    two_runs: list[subprocess.CompletedProcess[str]],
+) -> None:
+    page = Path(last(two_runs[0])["report"]).read_text()
+    for words in ("digits_cnn", "8a8w", "fp16", "SM8350", "local", "starved", "SIGABRT", IMPOSSIBLE, "qnnsweep run"):
+        assert words in page
+
+
+def test_progress_is_one_line_an_event_and_nothing_else_is_said(
+    two_runs: list[subprocess.CompletedProcess[str]],
+) -> None:
+    for ran in two_runs:
+        form = re.compile(r"(\w+) +digits_cnn[\w ·]*  (done|reused|failed)(  \d+\.\d s)?")
+        assert [line for line in ran.stderr.splitlines() if not form.fullmatch(line)] == []
+    stages = [line.split()[0] for line in two_runs[0].stderr.splitlines()]
+    shared, own = ["export", "lower", "quantize"], ["bundle", "deploy", "execute"]
+    assert sorted(stages) == sorted([*shared, *own, *own, "collect", "compare"])
+
+
+def test_a_past_run_is_reported_again_word_for_word(
+    two_runs: list[subprocess.CompletedProcess[str]], artifacts: Path, program: Program
+) -> None:
+    told = last(two_runs[0])
+    page = Path(told["report"])
+    before = page.read_bytes()
+    page.unlink()
+    ran = program.run("report", told["run_id"], "--json", f"--artifacts={artifacts}")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, two_runs[0].stdout, "")
+    assert page.read_bytes() == before
+
+
+def test_ctrl_c_ends_within_seconds_with_a_word_and_leaves_no_process(program: Program, artifacts: Path) -> None:
+    command = ["run", *DIGITS, "scheme=16a8w", "soc=SM8450", f"artifacts={artifacts}"]
+    with program.start(*command) as process:
+        processes = wait_for_lowering(process, artifacts)
+        assert len(processes) >= 3
+        # As a terminal does it: the whole group of processes gets the signal.
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert said.splitlines()[-1] == "qnnsweep: interrupted; the same command continues"
+    assert "Traceback" not in said
+    assert_gone(processes, within_s=5)
+
+
+def test_after_kill_9_the_same_command_completes_and_nothing_is_half_written(program: Program, artifacts: Path) -> None:
+    command = ["run", "--json", *DIGITS, "scheme=16a8w", "soc=SM8550", f"artifacts={artifacts}"]
+    with program.start(*command) as process:
+        processes = wait_for_lowering(process, artifacts)
+        process.kill()
+        assert_gone(processes, within_s=30)
+    ran = program.run(*command)
+    assert ran.returncode == 0
+    assert last(ran)["outcomes"] == {"passed": 1}
+    assert last(ran)["toolchain_calls"] == 1
+    assert_nothing_is_half_written(artifacts)
+
+
+def test_a_users_own_model_runs_from_his_folder_and_one_that_cannot_be_exported_is_one_failed_row(
+    program: Program, artifacts: Path, mine: Path
+) -> None:
+    command = ["run", "--json", f"--config-dir={mine}", "model=branching,my_net", "tolerance=none"]
+    ran = program.run(*command, f"artifacts={artifacts}")
+    assert ran.returncode == 1
+    cells = table(artifacts, "cells", last(ran)["run_id"])
+    assert [(row["model"], row["outcome"], row["stage"]) for row in cells] == [
+        ("branching", "failed", "export"),
+        ("my_net", "passed", "compare"),
+    ]
+    assert cells[0]["error_type"] == "ToolchainError"
+    assert "Data-dependent branching" in cells[0]["error"]
+    assert (cells[1]["weights"], cells[1]["samples"]) == ("random", 4)
