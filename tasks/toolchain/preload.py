@@ -5,6 +5,7 @@ Its chatter is dropped: an import that fails here fails again in the child, whos
 # ruff: noqa: F401
 
 import os
+import threading
 
 _terminal = os.dup(2)
 _nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -17,6 +18,10 @@ try:
     import executorch.exir
     import torch
     import torchao.quantization.pt2e.quantize_pt2e
+    from tqdm import tqdm
+
+    # torch.fx draws progress bars, and each first bar of a process would make a semaphore shared between processes.
+    tqdm.set_lock(threading.RLock())
 finally:
     os.dup2(_terminal, 2)
     os.close(_terminal)
