@@ -14,10 +14,15 @@ NS_PER_US = 1000.0
 
 
 class Timed(Protocol):
-    """What is needed of a timed event. Outside delegates `start` and `end` are the runtime's nanoseconds."""
+    """What is needed of a timed event. Outside delegates `start` and `end` are the runtime's nanoseconds.
+
+    An event of the program as a whole has a `chain_index` of -1; its instruction means nothing.
+    """
 
     @property
     def name(self) -> str | None: ...
+    @property
+    def chain_index(self) -> int: ...
     @property
     def instruction_id(self) -> int: ...
     @property
@@ -34,17 +39,18 @@ def profile(events: Iterable[Timed]) -> tuple[ProfiledEvent, ...]:
     Events from inside a delegate count what the delegate counts, which the log does not tell: they are left to the
     reader that knows the delegate.
     """
-    durations: dict[tuple[str, int], list[float]] = defaultdict(list)
+    durations: dict[tuple[str, int | None], list[float]] = defaultdict(list)
     for event in events:
         if event.delegate_identifier is None and event.name is not None:
-            durations[event.name, event.instruction_id].append((event.end - event.start) / NS_PER_US)
+            instruction = None if event.chain_index < 0 else event.instruction_id
+            durations[event.name, instruction].append((event.end - event.start) / NS_PER_US)
     return tuple(_row(name, instruction, taken) for (name, instruction), taken in durations.items())
 
 
-def _row(name: str, instruction: int, taken: list[float]) -> ProfiledEvent:
+def _row(name: str, instruction: int | None, taken: list[float]) -> ProfiledEvent:
     p10, p50, p90 = (float(each) for each in np.percentile(taken, (10, 50, 90)))
     return ProfiledEvent(
-        name=name if instruction < 0 else f"{name} #{instruction}",
+        name=name if instruction is None else f"{name} #{instruction}",
         debug_handle=None,
         delegate=name == "DELEGATE_CALL",
         unit="us",

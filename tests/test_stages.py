@@ -1,0 +1,255 @@
+"""From a bundle to a comparison on the real local device; and what each stage does when something is wrong."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conf.schema import DeviceConfig, MeasureConfig, Request
+from flows.cells import Means
+from tasks.bundle import bundle
+from tasks.collect import collect
+from tasks.compare import compare
+from tasks.deploy import deploy
+from tasks.devices.farm import Device
+from tasks.errors import DeviceError, EvidenceError, RunnerFailed
+from tasks.execute import execute
+from tasks.measure import measure
+from tasks.numerics.coverage import STATUSES
+from tasks.outcome import finals
+from tasks.records import Bundle, Capture, LoweredProgram
+
+pytestmark = pytest.mark.toolchain
+
+
+@pytest.fixture(scope="module")
+def packed(request_8a8w: Request, means: Means, lowered: LoweredProgram) -> Bundle:
+    return bundle(lowered, request_8a8w.measure, store=means.store)
+
+
+@pytest.fixture
+def device(tmp_path: Path, means: Means, request_8a8w: Request) -> Iterator[Device]:
+    """A local device that has nothing yet, leased."""
+    with means.farm.lease(fresh(tmp_path)) as device:
+        yield device
+
+
+def fresh(folder: Path) -> DeviceConfig:
+    return DeviceConfig(name=folder.name, work_folder=str(folder / "device"))
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def with_runner(packed: Bundle, means: Means, code: str) -> Bundle:
+    """The same bundle with another program in the runner's place."""
+    runner = means.store.put_bytes(code.encode())
+    return replace(packed, runner=runner, blobs=(runner, *packed.blobs))
+
+
+def pretend(packed: Bundle, change: str) -> str:
+    """A runner that leaves files of the right names and sizes and then does `change` to them."""
+    samples = {launch.input_list.sha256: launch.samples for launch in packed.launches}
+    (output,) = packed.outputs
+    assert (output.shape, output.dtype) == ((1, 10), "float32")
+    return f"""
+import sys
+from pathlib import Path
+flags = dict(flag.lstrip("-").partition("=")[::2] for flag in sys.argv[1:])
+for sample in range({samples}[Path(flags["input_list_path"]).name]):
+    Path(f"outputs/output_{{sample}}_0.raw").write_bytes(bytes(40))
+Path("etdump.etdp").touch()
+Path("debug_output.bin").touch()
+{change}
+"""
+
+
+def test_only_what_the_device_does_not_have_travels(packed: Bundle, device: Device, means: Means) -> None:
+    first = deploy(packed, device=device, store=means.store)
+    assert (first.blobs_sent, first.bytes_sent) == (len(packed.blobs), sum(blob.size for blob in packed.blobs))
+    assert (first.device, first.work_folder, first.bundle) == (device.name, device.work_folder, packed)
+    second = deploy(packed, device=device, store=means.store)
+    assert second == replace(first, blobs_sent=0, bytes_sent=0)
+    assert files(Path(device.work_folder)) == {f"blobs/{blob.sha256}" for blob in packed.blobs}
+
+
+def truncated(blob: Path) -> None:
+    blob.chmod(0o600)
+    blob.write_bytes(blob.read_bytes()[:-1])
+
+
+def rotten(blob: Path) -> None:
+    data = bytearray(blob.read_bytes())
+    data[len(data) // 2] ^= 1
+    blob.chmod(0o600)
+    blob.write_bytes(data)
+
+
+@pytest.mark.parametrize("harm", [truncated, rotten, Path.unlink], ids=["truncated", "rotten", "gone"])
+def test_a_blob_that_was_damaged_on_the_device_is_found_and_sent_again(
+    harm: Callable[[Path], None], packed: Bundle, device: Device, means: Means
+) -> None:
+    deploy(packed, device=device, store=means.store)
+    program = packed.launches[0].program
+    there = Path(device.work_folder, "blobs", program.sha256)
+    harm(there)
+    again = deploy(packed, device=device, store=means.store)
+    assert (again.blobs_sent, again.bytes_sent) == (1, program.size)
+    assert there.read_bytes() == means.store.read(program)
+
+
+def test_nothing_of_a_launch_is_left_on_the_device(packed: Bundle, means: Means, tmp_path: Path) -> None:
+    with means.farm.lease(fresh(tmp_path)) as device:
+        deployment = deploy(packed, device=device, store=means.store)
+        execution = execute(deployment, device=device, store=means.store)
+        seen = sorted(files(Path(device.lease_folder)))
+        collect(execution, device=device, store=means.store)
+    outputs = [f"outputs/output_{sample}_0.raw" for sample in range(8)]
+    shipping = [f"shipping/{name}" for name in ("etdump.etdp", "inference_speed.txt", *outputs)]
+    debug = [f"debug/{name}" for name in ("debug_output.bin", "etdump.etdp", "inference_speed.txt", *outputs[:2])]
+    assert seen == sorted([*debug, *shipping])
+    assert files(tmp_path / "device") == {f"blobs/{blob.sha256}" for blob in packed.blobs}
+    assert list((tmp_path / "device" / "leases").iterdir()) == []
+
+
+WRONG = {
+    'Path("outputs/output_1_0.raw").unlink()': (
+        "{device}: the runner ended well but left no such file: "
+        "sha256sum: outputs/output_1_0.raw: No such file or directory"
+    ),
+    'Path("etdump.etdp").unlink()': (
+        "{device}: the runner ended well but left no such file: sha256sum: etdump.etdp: No such file or directory"
+    ),
+    'Path("outputs/output_1_0.raw").write_bytes(bytes(39))': "output 0 ({output}) has 39 bytes; float32[1, 10] has 40",
+    'Path("outputs/output_1_0.raw").write_bytes(b"")': "output 0 ({output}) has 0 bytes; float32[1, 10] has 40",
+}
+
+
+@pytest.mark.parametrize(("change", "line"), WRONG.items(), ids=lambda _: "")
+def test_a_runner_that_ends_well_and_leaves_the_wrong_files_is_no_evidence(
+    change: str, line: str, packed: Bundle, device: Device, means: Means
+) -> None:
+    pretended = with_runner(packed, means, pretend(packed, change))
+    deployment = deploy(pretended, device=device, store=means.store)
+    execution = execute(deployment, device=device, store=means.store)
+    with pytest.raises(EvidenceError) as wrong:
+        collect(execution, device=device, store=means.store)
+    assert str(wrong.value) == line.format(device=device.name, output=packed.outputs[0].name)
+
+
+def test_a_runner_that_leaves_the_right_files_is_collected(packed: Bundle, device: Device, means: Means) -> None:
+    deployment = deploy(with_runner(packed, means, pretend(packed, "")), device=device, store=means.store)
+    execution = execute(deployment, device=device, store=means.store)
+    assert [result.latencies_ms for result in execution.results] == [(), ()]
+    capture = collect(execution, device=device, store=means.store)
+    assert capture.execution == execution
+
+
+def test_a_runner_that_fails_is_quoted_and_leaves_its_log(
+    packed: Bundle, device: Device, means: Means, tmp_path: Path
+) -> None:
+    code = "import sys; print('loaded'); sys.exit('E executorch:main.cpp:1] no\\n' * 20)"
+    deployment = deploy(with_runner(packed, means, code), device=device, store=means.store)
+    with pytest.raises(RunnerFailed) as failed:
+        execute(deployment, device=device, store=means.store)
+    words = "\n".join(["E executorch:main.cpp:1] no"] * 8)
+    assert str(failed.value) == f"the shipping program ended with exit code 1 on {device.name}\n{words}"
+    assert failed.value.command.exit_code == 1
+    log = means.store.find(failed.value.log)
+    assert log is not None
+    assert means.store.read(log) == b"loaded\n\n" + b"E executorch:main.cpp:1] no\n" * 20 + b"\n"
+
+
+def test_too_small_a_debug_buffer_aborts_the_runner_and_its_last_words_say_so(
+    lowered: LoweredProgram, means: Means, tmp_path: Path
+) -> None:
+    starved = bundle(lowered, MeasureConfig(operator_samples=2, debug_buffer_bytes=1), store=means.store)
+    with pytest.raises(RunnerFailed) as failed:
+        measure(starved, fresh(tmp_path), store=means.store, farm=means.farm, step=lambda task: task.fn)
+    first, *words = str(failed.value).splitlines()
+    assert first == f"the debug program ended with SIGABRT on {tmp_path.name}"
+    assert "Ran out of space to store intermediate outputs" in "\n".join(words)
+    assert failed.value.command.exit_code == -6
+    assert "--debug_buffer_size=1" in failed.value.command.argv
+    log = means.store.find(failed.value.log)
+    assert log is not None
+    assert b"is loaded." in means.store.read(log)
+    assert list((tmp_path / "device" / "leases").iterdir()) == []
+
+
+def test_a_runner_that_hangs_is_killed_and_the_device_is_blamed(packed: Bundle, means: Means, tmp_path: Path) -> None:
+    hanging = with_runner(packed, means, "import time; time.sleep(600)")
+    config = replace(fresh(tmp_path), deadline_s=1.5)
+    with pytest.raises(DeviceError, match=r" ran past its deadline of 1\.5 s and was killed$"):
+        measure(hanging, config, store=means.store, farm=means.farm, step=lambda task: task.fn)
+
+
+def test_every_operator_and_every_output_has_one_row(lowered: LoweredProgram, capture: Capture, means: Means) -> None:
+    found = compare(lowered, capture, True, store=means.store)
+    assert [(row.sample, row.operator) for row in found.operators] == [
+        (sample, operator) for sample in range(2) for operator in lowered.operators
+    ]
+    statuses = [row.status for row in found.operators]
+    assert set(statuses) <= set(STATUSES)
+    for sample in range(2):
+        own = [row for row in found.operators if row.sample == sample]
+        assert sum(row.status in ("compared", "exact") for row in own) >= 7
+        assert all((row.gap.mse is not None) == (row.status in ("compared", "exact")) for row in own)
+    names = lowered.quantized.exported.sample_names
+    assert [(row.rung, row.sample_name, row.output_index, row.status) for row in found.outputs] == [
+        (rung, name, 0, "compared") for rung in ("quantized", "edge", "device") for name in names
+    ]
+    assert found.unexpected_events == ()
+    assert finals(found).top1_agreement == 1.0
+    assert (finals(found).snr_db or 0) > 25
+    assert {row.name for row in found.profile} >= {"Method::execute", "Program::load_method"}
+
+
+def test_what_is_no_classifier_has_no_answers(lowered: LoweredProgram, capture: Capture, means: Means) -> None:
+    found = compare(lowered, capture, False, store=means.store)
+    assert {(row.top1_reference, row.top1_actual) for row in found.outputs} == {(None, None)}
+    assert finals(found).top1_agreement is None
+    assert finals(found).accuracy is None
+
+
+def test_a_log_of_another_number_of_inferences_is_no_evidence(
+    lowered: LoweredProgram, capture: Capture, means: Means
+) -> None:
+    # The shipping program's log: eight inferences, where the debug program had two.
+    wrong = replace(capture, etdump_debug=capture.etdump)
+    with pytest.raises(EvidenceError) as refused:
+        compare(lowered, wrong, True, store=means.store)
+    assert str(refused.value) == "the debug program's etdump holds 8 inferences, 2 were asked for"
+
+
+def test_without_a_debug_program_final_outputs_are_compared_all_the_same(
+    lowered: LoweredProgram, capture: Capture, means: Means, tmp_path: Path
+) -> None:
+    plain = replace(lowered, debug_program=None, debug_unavailable="not asked for")
+    packed = bundle(plain, MeasureConfig(iterations=2, warm_up=1), store=means.store)
+    assert [launch.name for launch in packed.launches] == ["shipping"]
+    back = measure(packed, fresh(tmp_path), store=means.store, farm=means.farm, step=lambda task: task.fn)
+    assert (back.outputs_debug, back.etdump_debug, back.debug_buffer) == (None, None, None)
+    assert back.outputs == capture.outputs  # bit-equal in the simulator, however often it ran before
+    found = compare(plain, back, True, store=means.store)
+    assert (found.operators, found.observer_effect_snr_db) == ((), None)
+    assert len(found.outputs) == 24
+    (execution,) = (event for event in found.profile if event.name == "Method::execute")
+    assert execution.count == 8 * (1 + 2)
+
+
+def test_a_lost_capture_says_what_to_do(
+    lowered: LoweredProgram, capture: Capture, means: Means, tmp_path: Path
+) -> None:
+    kept = means.store.path(capture.outputs)
+    shutil.move(kept, tmp_path / "elsewhere")
+    try:
+        with pytest.raises(EvidenceError, match=r" is missing: restore \w+ from a copy of this folder, or run again"):
+            compare(lowered, capture, True, store=means.store)
+    finally:
+        shutil.move(tmp_path / "elsewhere", kept)
