@@ -42,7 +42,7 @@ app = typer.Typer(
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[OVERRIDE]...",
+        metavar="OVERRIDE",
         help="Hydra's grammar, sweeps included: model=digits_cnn,efficientnet_lite0 scheme=8a8w soc=SM8650 "
         "experiment=nightly measure.iterations=10",
     ),
@@ -85,7 +85,10 @@ def plan(overrides: Overrides = None, config_dir: ConfigDirs = None, json_: Json
 
 @app.command()
 def doctor(json_: Json = False, debug: Debug = False, artifacts: Artifacts = Path("artifacts")) -> None:
-    """Say what this machine has and lacks: Python, torch, ExecuTorch, QNN, backends, adb, disk; and what to do."""
+    """Say what this machine has and lacks, and what to do.
+
+    Python, torch, ExecuTorch, QNN and its backends, adb, memory and disk.
+    """
     with _told(debug):
         from flows.doctor import checks
         from flows.overview import checks_table
@@ -100,12 +103,12 @@ def doctor(json_: Json = False, debug: Debug = False, artifacts: Artifacts = Pat
 
 @app.command()
 def report(
-    run_id: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run's id; the latest if not given.")] = None,
+    run_id: Annotated[str | None, typer.Argument(metavar="RUN", help="A run's id; the latest if not given.")] = None,
     json_: Json = False,
     debug: Debug = False,
     artifacts: Artifacts = Path("artifacts"),
 ) -> None:
-    """Show a run's summary and write its report.html anew from the tables."""
+    """Show a run's summary and write its report.html anew."""
     with _told(debug):
         from flows.results import redraw
 
@@ -113,7 +116,7 @@ def report(
 
 
 def main() -> None:
-    app()
+    app(prog_name="qnnsweep")
 
 
 def _plan(overrides: Sequence[str] | None, folders: Sequence[Path]) -> Plan:
