@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
+import shutil
 import sys
 import time
 from contextvars import ContextVar
@@ -32,7 +33,8 @@ from tasks.storage.store import Store
 from tasks.toolchain.child import Children
 from tasks.toolchain.sdk import find_sdk, identity
 
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
+LEAST_FREE_BYTES = 64 * MIB
 TYPICAL_CHILD_GIB = 5.0
 """What the largest model seen needed to be lowered: ViT-B/16, 4.4 GiB."""
 
@@ -87,6 +89,11 @@ def prepare(plan: Plan) -> Means:
     artifacts = Path(plan.artifacts)
     store = Store.open(artifacts)
     store.sweep_partial()
+    if (free := shutil.disk_usage(artifacts).free) < LEAST_FREE_BYTES:
+        raise EnvironmentUnusable(
+            f"artifacts={artifacts}: {free / MIB:.0f} MiB free on its disk, a sweep wants at least "
+            f"{LEAST_FREE_BYTES / MIB:.0f}; free some, or set artifacts=FOLDER to a folder on another disk"
+        )
     links = store.root / "toolchain"
     sdk = find_sdk(os.environ, links)
     environment = sdk.environment(os.environ)

@@ -21,6 +21,7 @@ from tasks.errors import EnvironmentUnusable
 _ANOTHER_DISK = "free some space there, or set artifacts=FOLDER to a folder on another disk"
 _ANOTHER_FOLDER = "make it writable, or set artifacts=FOLDER to a folder that is"
 _NOT_A_FOLDER = "a file is in the way: move it, or set artifacts=FOLDER to another folder"
+_ELSEWHERE = "no folder can be made there: set artifacts=FOLDER to another"
 _ADVICE = {
     errno.ENOSPC: _ANOTHER_DISK,
     errno.EDQUOT: _ANOTHER_DISK,
@@ -31,6 +32,9 @@ _ADVICE = {
     errno.ENOTDIR: _NOT_A_FOLDER,
     errno.EEXIST: _NOT_A_FOLDER,
     errno.EISDIR: "a folder is where a file belongs: remove it, or set artifacts=FOLDER to another folder",
+    errno.ENOENT: _ELSEWHERE,
+    errno.ELOOP: _ELSEWHERE,
+    errno.ENAMETOOLONG: _ELSEWHERE,
     errno.EXDEV: "keep the whole artifacts folder on one file system",
 }
 
