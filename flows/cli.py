@@ -133,7 +133,7 @@ def _sweep(plan: Plan, overrides: list[str], folders: list[Path]) -> SweepResult
 
     prepare(plan)  # what this machine lacks is said before Prefect starts
     screen = Console(stderr=True)
-    with _interruptible(screen):
+    with _interruptible(screen), screen.status("starting Prefect …"):
         server.ensure()
     with _interruptible(screen), progress.shown(plan.cells, screen) as watching:
         watcher.set(watching.tell)
