@@ -29,15 +29,23 @@ SCALAR_TYPES = {
 def main() -> int:
     """Run every line of the input list; 0 when all ran, 1 with a line on stderr when something is wrong."""
     arguments = parse(sys.argv[1:])
+    model = Path(arguments.model_path)
+    listed = Path(arguments.input_list_path)
+    outputs = Path(arguments.output_folder_path)
+    # Asked first: the imports below take seconds.
+    if not model.is_file():
+        return fail(f"no program at {model}")
+    if not listed.is_file():
+        return fail(f"no input list at {listed}")
+    if not outputs.is_dir():
+        return fail(f"no output folder at {outputs}")
+
     import executorch.kernels.quantized  # noqa: F401 - registers the quantize and dequantize kernels
     import torch  # noqa: F401 - its libraries must be loaded before the runtime's
 
     # Not through `portable_lib`: for the class of one warning that takes 4 s to import all of ExecuTorch's compiler.
     from executorch.extension.pybindings import _C
 
-    model = Path(arguments.model_path)
-    if not model.is_file():
-        return fail(f"no program at {model}")
     module = _C._load_for_executorch(
         str(model),
         enable_etdump=True,
@@ -45,9 +53,8 @@ def main() -> int:
     )
     say(f"Model file {model} is loaded.")
     meta = module.method_meta("forward")
-    outputs = Path(arguments.output_folder_path)
     elapsed_ms: list[float] = []
-    lines = Path(arguments.input_list_path).read_text().splitlines()
+    lines = listed.read_text().splitlines()
     for number, line in enumerate(line for line in lines if line.strip()):
         files = line.split(" ")
         if len(files) != meta.num_inputs():
@@ -105,6 +112,8 @@ def tensor_from(file: Path, meta: Any) -> Any:
     """The file's bytes as the tensor the program wants; exits with 1 where they do not fit."""
     import torch
 
+    if not file.is_file():
+        sys.exit(fail(f"no input at {file}"))
     data = bytearray(file.read_bytes())
     if len(data) != meta.nbytes():
         sys.exit(fail(f"Input {file} size mismatch. file bytes: {len(data)}, tensor bytes: {meta.nbytes()}"))

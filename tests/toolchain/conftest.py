@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
+from safetensors.numpy import load
 
+from tasks.records import LoweredProgram
+from tasks.toolchain import runner
 from tasks.toolchain.child import Children
 from tasks.toolchain.sdk import find_sdk, identity
 
@@ -40,3 +46,52 @@ def children_with(means: Means) -> ChildrenWith:
         )
 
     return make
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """A runner that ended, and what it left in its output folder."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    outputs: dict[str, bytes]
+
+
+class StartRunner(Protocol):
+    def __call__(self, folder: Path, program: bytes, inputs: Sequence[Sequence[bytes]], *flags: str) -> Ran: ...
+
+
+@pytest.fixture(scope="session")
+def start_runner(means: Means) -> StartRunner:
+    """Starts the runner as a device does: in `folder`, on a program and one tuple of input files an inference."""
+    environment = {"PATH": os.environ["PATH"]} | find_sdk(os.environ, means.store.root / "toolchain").environment({})
+
+    def start(folder: Path, program: bytes, inputs: Sequence[Sequence[bytes]], *flags: str) -> Ran:
+        (folder / "outputs").mkdir(parents=True)
+        (folder / "model.pte").write_bytes(program)
+        lines = []
+        for number, files in enumerate(inputs):
+            names = [f"input_{number}_{index}.raw" for index in range(len(files))]
+            for name, data in zip(names, files, strict=True):
+                (folder / name).write_bytes(data)
+            lines.append(" ".join(names))
+        (folder / "input_list.txt").write_text("".join(f"{line}\n" for line in lines))
+        argv = [sys.executable, "-P", runner.__file__, *flags]
+        done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+        return Ran(
+            exit_code=done.returncode,
+            stdout=done.stdout,
+            stderr=done.stderr,
+            outputs={path.name: path.read_bytes() for path in sorted((folder / "outputs").iterdir())},
+        )
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def images(means: Means, lowered: LoweredProgram) -> list[tuple[bytes]]:
+    """The evaluation samples of `lowered` as a runner's input files."""
+    exported = lowered.quantized.exported
+    tensors = load(means.store.read(exported.evaluation))
+    return [(tensors[f"{sample}/image"].tobytes(),) for sample in range(len(exported.sample_names))]

@@ -1,0 +1,82 @@
+"""What tests ask of ExecuTorch itself, as its documentation has it: what is ours is compared with it.
+
+Imported in children: the tests' own process never loads ExecuTorch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from conf.schema import Precision, SchemeConfig, SocConfig
+from tasks.records import Blob, Quantization, QuantizedModel
+from tasks.storage.store import Store
+
+
+def lower_officially(quantized: QuantizedModel, scheme: SchemeConfig, soc: SocConfig, store: Store) -> Blob:
+    """The `.pte` that `to_edge_transform_and_lower_to_qnn` gives for the same graph."""
+    from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
+    from executorch.backends.qualcomm.utils import utils
+
+    from tasks.toolchain.quantized import load_program
+    from tasks.toolchain.tensors import read_samples
+
+    names = [spec.name for spec in quantized.exported.inputs]
+    (sample,) = read_samples(store, quantized.exported.evaluation, names, 1)
+    specs = utils.generate_qnn_executorch_compiler_spec(
+        soc_model=QcomChipset[soc.name],
+        backend_options=utils.generate_htp_compiler_spec(use_fp16=scheme.precision is Precision.float16),
+    )
+    module = load_program(store, quantized.program).module()
+    return store.put_bytes(utils.to_edge_transform_and_lower_to_qnn(module, sample, specs).to_executorch().buffer)
+
+
+def read_etrecord(blob: Blob, store: Store) -> dict[str, Any]:
+    """What ExecuTorch's Inspector reads from an ETRecord: the calls of its reference graph, and what it maps."""
+    from executorch.devtools.etrecord import parse_etrecord
+
+    record = parse_etrecord(str(store.path(blob)))
+    graphs = record.graph_map or {}
+    # A saved graph names every member of a tuple, used or not.
+    nodes = [node for node in graphs["edge_after_transform/forward"].graph.nodes if "_unused_" not in node.name]
+    return {
+        "graphs": sorted(graphs),
+        "calls": [
+            (node.name, getattr(node.target, "__name__", ""), node.meta["debug_handle"], node.meta.get("stack_trace"))
+            for node in nodes
+            if node.op == "call_function"
+        ],
+        "shapes": {
+            node.name: tuple(node.meta["val"].shape)
+            for node in nodes
+            if node.op == "call_function" and not isinstance(node.meta["val"], tuple)
+        },
+        "exported": None if record.exported_program is None else "program",
+        "delegates": len(record._delegate_map["forward"]),  # type: ignore[index]
+        "inputs": [tuple(tensor.shape) for tensor in record._representative_inputs],  # type: ignore[union-attr]
+    }
+
+
+def verify_bundled(blob: Blob, store: Store, case: int, tolerance: float) -> None:
+    """ExecuTorch's own verification of a bundled program's test case; raises where an output is further off."""
+    import torch  # noqa: F401 - its libraries must be loaded before the runtime's
+    from executorch.extension.pybindings import portable_lib
+
+    bundle = portable_lib._load_bundled_program_from_buffer(store.read(blob))
+    bundle.verify_result_with_bundled_expected_output("forward", case, rtol=0.0, atol=tolerance)
+
+
+def noted_grids(attributes: list[dict[str, Any] | None]) -> list[Quantization | None]:
+    """What `quantization_of` reads on nodes that QNN's passes gave these attributes."""
+    import torch
+
+    from tasks.toolchain.operators import quantization_of
+
+    found = []
+    for noted in attributes:
+        node = torch.fx.Graph().placeholder("x")
+        if noted is not None:
+            tensors = {name: torch.tensor(value) for name, value in noted.items() if isinstance(value, list)}
+            scales = torch.tensor(noted["scales"], dtype=torch.float64)
+            node.meta["quant_attrs"] = noted | tensors | {"scales": scales, "dtype": torch.int8}
+        found.append(quantization_of(node))
+    return found

@@ -1,0 +1,74 @@
+"""Our own way from the graph to the program, against ExecuTorch's official call on the same graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from conf.load import load
+from conf.schema import Request
+from tasks.quantize import quantize
+from tasks.records import LoweredProgram
+from tasks.toolchain import calls
+
+import official  # isort: skip
+
+if TYPE_CHECKING:
+    from flows.cells import Means
+    from tests.toolchain.conftest import StartRunner
+
+pytestmark = pytest.mark.toolchain
+
+
+@pytest.fixture(scope="module")
+def lowered_fp16(means: Means, lowered: LoweredProgram) -> tuple[Request, LoweredProgram]:
+    """The float sister of `lowered`: the same exported model in fp16."""
+    ask = load(["model=digits_cnn", "scheme=fp16", "soc=SM8650"]).cells[0].request
+    model = lowered.quantized.exported
+    passed = quantize(model, ask.scheme, ask.backend.kind, None, store=means.store, children=means.children)
+    asked = (passed, ask.scheme, ask.backend.kind, ask.soc, 0, False, means.store)
+    return ask, means.children.call("lower", calls.lower_model, *asked).value
+
+
+def compare_with_official(
+    ask: Request,
+    ours: LoweredProgram,
+    means: Means,
+    start_runner: StartRunner,
+    images: list[tuple[bytes]],
+    folder: Path,
+) -> None:
+    store = means.store
+    theirs = means.children.call("lower", official.lower_officially, ours.quantized, ask.scheme, ask.soc, store).value
+    found = []
+    for name, program in (("ours", ours.program), ("theirs", theirs)):
+        done = start_runner(folder / name, store.read(program), images)
+        assert done.exit_code == 0, done.stderr
+        found.append(done.outputs)
+    assert len(found[0]) == len(images) == 8
+    assert len(set(found[0].values())) == 8
+    assert found[0] == found[1]
+    assert ours.program.size == pytest.approx(theirs.size, rel=0.01)
+
+
+def test_a_quantized_program_computes_the_bits_that_the_official_one_does(
+    request_8a8w: Request,
+    lowered: LoweredProgram,
+    means: Means,
+    start_runner: StartRunner,
+    images: list[tuple[bytes]],
+    tmp_path: Path,
+) -> None:
+    compare_with_official(request_8a8w, lowered, means, start_runner, images, tmp_path)
+
+
+def test_a_float_program_computes_the_bits_that_the_official_one_does(
+    lowered_fp16: tuple[Request, LoweredProgram],
+    means: Means,
+    start_runner: StartRunner,
+    images: list[tuple[bytes]],
+    tmp_path: Path,
+) -> None:
+    compare_with_official(*lowered_fp16, means, start_runner, images, tmp_path)
