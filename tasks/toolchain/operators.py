@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import torch
 from executorch.devtools.backend_debug.delegation_info import DelegationInfo
-from executorch.exir import ExecutorchProgramManager
+from executorch.exir import ExecutorchProgramManager, memory
 from executorch.exir.debug_handle_utils import UNSET_DEBUG_HANDLE
 from executorch.exir.delegate import executorch_call_delegate
 from torch.export import ExportedProgram
@@ -21,6 +21,8 @@ from tasks.records import DelegationCount, DumpedTensor, Operator, Quantization
 from tasks.toolchain.eager import dtype_name
 
 _LOG_ALIGNMENT_BYTES = 64
+# Nodes that become no instruction of their own; a view keeps its debug handle, which is no instruction's id.
+_NO_KERNEL = (executorch_call_delegate, operator.getitem, memory.alloc, memory.view)
 
 
 def operator_table(edge: ExportedProgram) -> list[Operator]:
@@ -44,7 +46,8 @@ def announced_instructions(program: ExecutorchProgramManager, announced: set[int
     """What the runtime itself logs: the outputs of each kernel and of each delegate call.
 
     `announced`: handles that a delegate logs on its own; a delegate's output of such a handle is not announced twice.
-    The emitter has replaced each node's debug handle by its instruction id.
+    Where one handle became several kernels (linear: permute, addmm) the last of them has its value. The emitter has
+    replaced each node's debug handle by its instruction id.
     """
     # The annotation of `debug_handle_map` leaves out that it is kept per method.
     handles: Mapping[int, int | list[int]] = cast(Any, program.debug_handle_map)["forward"]
@@ -55,14 +58,17 @@ def announced_instructions(program: ExecutorchProgramManager, announced: set[int
             handle = handle_of(output) if isinstance(output, Node) else None
             known = () if handle is None or handle in announced else (handle,)
             yield _logged(node, position, known, _output_index(output))
+    kernels: list[tuple[Node, tuple[int, ...]]] = []
     for node in lowered.graph.nodes:
-        if node.op != "call_function" or node.target in (executorch_call_delegate, operator.getitem):
+        if node.op != "call_function" or node.target in _NO_KERNEL:
             continue
         handle = handles.get(node.meta.get("debug_handle", -1), UNSET_DEBUG_HANDLE)
-        known = tuple(each for each in (handle if isinstance(handle, list) else [handle]) if each)
-        if known:
-            for position in range(len(_tensors(node))):
-                yield _logged(node, position, known, position)
+        kernels.append((node, tuple(each for each in (handle if isinstance(handle, list) else [handle]) if each)))
+    last = {handle: node for node, known in kernels for handle in known}
+    for node, known in kernels:
+        own = tuple(handle for handle in known if last[handle] is node)
+        for position in range(len(_tensors(node)) if known else 0):
+            yield _logged(node, position, own, position)
 
 
 def logged_instruction_bytes(lowered: ExportedProgram) -> int:
