@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 from torchao.quantization.pt2e.quantizer import Quantizer
 
-from conf.schema import BackendKind, SchemeConfig, SocConfig
+from conf.schema import SchemeConfig
 from tasks.records import CompileFacts, DumpedTensor
 
 
@@ -46,19 +46,3 @@ class Backend(Protocol):
     def session(self, *, debug: bool, noted: Delegation) -> contextlib.AbstractContextManager[None]:
         """Holds the backend's compiler open while a graph is partitioned and compiled."""
         ...
-
-
-def backend_of(kind: BackendKind, scheme: SchemeConfig, soc: SocConfig | None) -> Backend:
-    """Imported on demand: a backend's module costs seconds and may need libraries the others do not."""
-    if kind is BackendKind.qnn:
-        from tasks.toolchain.qnn import Qnn
-
-        assert soc is not None, "a QNN program is compiled for one SoC"
-        return Qnn(scheme, soc)
-    if kind is BackendKind.xnnpack:
-        from tasks.toolchain.xnnpack import Xnnpack
-
-        return Xnnpack()
-    from tasks.toolchain.portable import Portable
-
-    return Portable()

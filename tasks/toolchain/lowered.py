@@ -26,7 +26,8 @@ from conf.schema import BackendKind, SchemeConfig, SocConfig
 from tasks.errors import ToolchainError
 from tasks.records import Blob, DumpedTensor, LoweredProgram, QuantizedModel
 from tasks.storage.store import Store
-from tasks.toolchain.backend import Backend, Delegation, backend_of
+from tasks.toolchain.backend import Backend, Delegation
+from tasks.toolchain.backends import backend_of
 from tasks.toolchain.eager import settle
 from tasks.toolchain.operators import (
     announced_instructions,

@@ -12,7 +12,7 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 from conf.schema import BackendKind, Precision, SchemeConfig
 from tasks.records import Blob, ExportedModel, QuantizedModel
 from tasks.storage.store import Store
-from tasks.toolchain.backend import backend_of
+from tasks.toolchain.backends import backend_of
 from tasks.toolchain.eager import settle
 from tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples
 

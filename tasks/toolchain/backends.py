@@ -1,0 +1,22 @@
+"""The backends that there are."""
+
+from __future__ import annotations
+
+from conf.schema import BackendKind, SchemeConfig, SocConfig
+from tasks.toolchain.backend import Backend
+
+
+def backend_of(kind: BackendKind, scheme: SchemeConfig, soc: SocConfig | None) -> Backend:
+    """Imported on demand: a backend's module costs seconds and may need libraries the others do not."""
+    if kind is BackendKind.qnn:
+        from tasks.toolchain.qnn import Qnn
+
+        assert soc is not None, "a QNN program is compiled for one SoC"
+        return Qnn(scheme, soc)
+    if kind is BackendKind.xnnpack:
+        from tasks.toolchain.xnnpack import Xnnpack
+
+        return Xnnpack()
+    from tasks.toolchain.portable import Portable
+
+    return Portable()
