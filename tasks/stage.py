@@ -80,7 +80,10 @@ def is_reused(state: State) -> bool:
 
 @dataclasses.dataclass
 class _RecordKey(CachePolicy):
-    """The digest of what a stage was given. What has no digest is an error of the stage, never an uncached run."""
+    """The digest of what a stage was given.
+
+    Prefect would only log what is raised here, and run uncached: whoever submits takes the digest of all matter first.
+    """
 
     stage: str = ""
     version: int = 0
