@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-from conf.load import load
 
 from .conftest import Program
 
@@ -196,22 +193,3 @@ def test_no_qnn_is_one_line_and_nothing_starts(program: Program, tmp_path: Path)
     line = complaint(program.run("run", f"artifacts={tmp_path}", QNN_SDK_ROOT="/nonexistent"), 3)
     assert line.startswith("QNN_SDK_ROOT=/nonexistent: no libQnnHtp.so, libQnnSystem.so in /nonexistent/")
     assert line.endswith("unset it to use the onnxruntime-qnn wheel")
-
-
-def test_the_folders_of_a_users_own_options_are_known_for_their_modules(tmp_path: Path) -> None:
-    """`Plan.folders`: the searched folders first, then those of single files, each once, links resolved."""
-    shipped = (ROOT / "conf" / "model" / "digits_cnn.yaml").read_text()
-    for folder, name in (("mine", "a"), ("alone", "b"), ("alone", "c")):
-        (tmp_path / folder / "model").mkdir(parents=True, exist_ok=True)
-        (tmp_path / folder / "model" / f"{name}.yaml").write_text(
-            shipped.replace("digits_cnn\nfactory", f"{name}\nfactory")
-        )
-    linked = tmp_path / "linked.yaml"
-    linked.symlink_to(tmp_path / "alone" / "model" / "b.yaml")
-    single = f"model=a,{linked},{tmp_path / 'alone' / 'model' / 'c.yaml'}"
-    relative = Path(os.path.relpath(tmp_path / "mine"))
-    assert load([single], config_dirs=[relative]).folders == (
-        relative.absolute(),
-        tmp_path / "alone" / "model",
-    )
-    assert load([]).folders == ()

@@ -1,0 +1,376 @@
+"""The rows of every table for every kind of cell, from records made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conf.load import load
+from conf.schema import Request
+from tasks.errors import DeviceError, RunnerFailed, ToolchainError
+from tasks.outcome import CellResult
+from tasks.records import (
+    Blob,
+    Bundle,
+    Capture,
+    Command,
+    Comparison,
+    CompileFacts,
+    DelegationCount,
+    Execution,
+    ExportedModel,
+    Gap,
+    Launch,
+    LaunchResult,
+    LoweredProgram,
+    Operator,
+    OperatorComparison,
+    OutputComparison,
+    ProfiledEvent,
+    Quantization,
+    QuantizedModel,
+    TensorSpec,
+    Toolchain,
+)
+from tasks.rows import rows
+from tasks.storage import tables
+from tasks.storage.store import Store
+
+RUN = "20261121T094931Z-5fcc"
+TOOLCHAIN = Toolchain(python="3.11.7", torch="2.13.0", executorch="1.5.1", torchao="0.18.0", qnn="v2.49.40.260701")
+VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "executorch": "1.5.1", "torchao": "0.18.0", "qnn": "v2.49.40.260701"}
+NAMES = {
+    "run_id": RUN, "model": "digits_cnn", "scheme": "8a8w", "soc": "SM8650", "device": "local", "backend": "qnn",
+}  # fmt: skip
+GRID = Quantization(scale=(0.5,), zero_point=(3,), axis=None, quant_min=0, quant_max=255, dtype="uint8")
+
+
+def blob(letter: str, size: int = 1) -> Blob:
+    return Blob(sha256=letter * 64, size=size)
+
+
+EXPORTED = ExportedModel(
+    model="digits_cnn", program=blob("1"), inputs=(TensorSpec(name="image", shape=(1, 1, 8, 8), dtype="float32"),),
+    outputs=(TensorSpec(name="logits", shape=(1, 2), dtype="float32"),), calibration=None, calibration_samples=0,
+    evaluation=blob("2"), sample_names=("a", "b"), labels=(7, None), outputs_eager=blob("3"), weights="trained",
+    log=blob("a"), seconds=1.5,
+)  # fmt: skip
+QUANTIZED = QuantizedModel(
+    exported=EXPORTED, scheme="8a8w", program=blob("4"), quantized=True, outputs_quantized=blob("5"), log=blob("b"),
+    seconds=2.5,
+)  # fmt: skip
+CONV = Operator(
+    index=0, name="conv", target="aten.convolution.default", debug_handle=4, output_index=0, source_nodes=("conv2d",),
+    module_path="layers.0", stack_trace="line 3", shape=(1, 2, 8, 8), dtype="float32", quantization=GRID,
+    axis_order=(0, 2, 3, 1), subgraph=0, constant=False,
+)  # fmt: skip
+VIEW = Operator(
+    index=1, name="view", target="aten.view_copy.default", debug_handle=None, output_index=0, source_nodes=(),
+    module_path="", stack_trace="", shape=None, dtype=None, quantization=None, axis_order=None, subgraph=None,
+    constant=False,
+)  # fmt: skip
+LOWERED = LoweredProgram(
+    quantized=QUANTIZED, backend="qnn", soc="SM8650", program=blob("6", 1000), debug_program=blob("7", 2000),
+    debug_unavailable=None, bundled_program=None, etrecord=None, operators=(CONV, VIEW), dumped=(), operator_samples=2,
+    reference=blob("8"), outputs_edge=blob("9"),
+    delegation=(
+        DelegationCount(operator="conv", delegated=5, not_delegated=0, refusals=()),
+        DelegationCount(operator="view", delegated=1, not_delegated=2, refusals=("no such layout",)),
+    ),
+    delegated_subgraphs=2, delegated_graph=blob("0"),
+    compile_facts=(
+        CompileFacts(subgraph=0, spill_bytes=1, fill_bytes=2, write_total_bytes=3, read_total_bytes=4),
+        CompileFacts(subgraph=1, spill_bytes=10, fill_bytes=20, write_total_bytes=30, read_total_bytes=40),
+    ),
+    debug_buffer_bytes=64, log=blob("c"), seconds=3.5,
+)  # fmt: skip
+LAUNCH = Launch(
+    name="shipping", program=LOWERED.program, input_list=blob("d"), samples=2, debug=False, debug_buffer_bytes=0,
+    iterations=1, warm_up=0,
+)  # fmt: skip
+SHIPPING = LaunchResult(
+    launch=LAUNCH, folder="/work", command=Command(argv=("python", "runner"), exit_code=0, seconds=4.0),
+    latencies_ms=(2.0, 6.0), log=blob("e"),
+)  # fmt: skip
+DEBUG = replace(
+    SHIPPING, launch=replace(LAUNCH, name="debug", debug=True), latencies_ms=(500.0,), log=blob("f"),
+    command=Command(argv=("python", "runner", "--dump"), exit_code=0, seconds=8.0),
+)  # fmt: skip
+CAPTURE = Capture(
+    execution=Execution(device="local", results=(SHIPPING, DEBUG), outputs=EXPORTED.outputs), outputs=blob("1"),
+    outputs_debug=blob("2"), etdump=blob("3"), etdump_debug=blob("4"), debug_buffer=blob("5"),
+)  # fmt: skip
+GAP = Gap(mse=0.25, mean_abs=0.5, max_abs=0.75, snr_db=40.0, cosine=0.875)
+WORSE = Gap(mse=0.5, mean_abs=0.625, max_abs=1.5, snr_db=30.0, cosine=0.75)
+ANSWER = OutputComparison(
+    rung="device", sample=0, sample_name="a", output_index=0, output="logits", shape=(1, 2), status="compared", gap=GAP,
+    label=7, top1_reference=7, top1_actual=7,
+)  # fmt: skip
+COMPARISON = Comparison(
+    outputs=(ANSWER, replace(ANSWER, sample=1, sample_name="b", gap=WORSE, label=None, top1_actual=1)),
+    operators=(
+        OperatorComparison(operator=CONV, sample=0, status="compared", gap=GAP),
+        OperatorComparison(operator=VIEW, sample=0, status="no_handle", gap=Gap()),
+        OperatorComparison(operator=CONV, sample=1, status="exact", gap=replace(GAP, mse=0.0, snr_db=None)),
+        OperatorComparison(operator=VIEW, sample=1, status="no_handle", gap=Gap()),
+    ),
+    profile=(
+        ProfiledEvent(
+            name="DELEGATE_CALL #0", debug_handle=None, delegate=True, unit="us", count=2, p10=1.0, p50=2.0, p90=3.0,
+            mean=2.5, minimum=0.5, maximum=4.0,
+        ),
+    ),
+    observer_effect_snr_db=60.0,
+    unexpected_events=(),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def asked() -> Request:
+    return load(["tolerance=none"]).cells[0].request
+
+
+def whole(request: Request, **changes: Any) -> CellResult:
+    cell = CellResult(
+        request=request, exported=EXPORTED, quantized=QUANTIZED, lowered=LOWERED,
+        bundle=Bundle(runner=blob("1"), blobs=(), launches=(LAUNCH,), outputs=EXPORTED.outputs), capture=CAPTURE,
+        comparison=COMPARISON, stage="compare",
+    )  # fmt: skip
+    return replace(cell, **changes)
+
+
+def up_to_lower(request: Request, stage: str, error: BaseException | None) -> CellResult:
+    return whole(request, stage=stage, error=error, capture=None, comparison=None)
+
+
+def without_debug_program(request: Request) -> CellResult:
+    lowered = replace(LOWERED, debug_program=None, debug_unavailable="already inserted", compile_facts=())
+    execution = replace(CAPTURE.execution, results=(SHIPPING,))
+    capture = replace(CAPTURE, execution=execution, outputs_debug=None, etdump_debug=None, debug_buffer=None)
+    comparison = replace(COMPARISON, operators=(), observer_effect_snr_db=None)
+    return whole(request, lowered=lowered, capture=capture, comparison=comparison)
+
+
+ABORT = RunnerFailed(
+    "the debug program ended with SIGABRT",
+    command=Command(argv=("python", "r"), exit_code=-6, seconds=0.5),
+    log="9" * 64,
+)
+FAILED = ToolchainError("export failed: Unsupported", stage="export", cause="Unsupported", log="8" * 64)
+
+
+def every_kind(request: Request) -> list[CellResult]:
+    return [
+        whole(request),
+        without_debug_program(request),
+        up_to_lower(request, "execute", ABORT),
+        up_to_lower(request, "deploy", DeviceError("unplugged")),
+        CellResult(request=request, stage="export", error=FAILED),
+        CellResult(request=request, impossible="no fp16 there"),
+        CellResult(request=request, stage="export", error=RuntimeError()),
+    ]
+
+
+def found(cell: CellResult, table: str) -> list[dict[str, Any]]:
+    """A cell's rows without the names that every row begins with."""
+    made = rows(RUN, [cell], TOOLCHAIN)[table]
+    assert [{name: row[name] for name in NAMES} for row in made] == [NAMES] * len(made)
+    return [{name: value for name, value in row.items() if name not in NAMES} for row in made]
+
+
+def without_null(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def columns(cells: Iterable[CellResult], table: str) -> set[tuple[str, ...]]:
+    return {tuple(row) for row in rows(RUN, list(cells), TOOLCHAIN)[table]}
+
+
+def test_every_row_of_every_kind_of_cell_is_stored_and_read_back(asked: Request, tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    made = rows(RUN, every_kind(asked), TOOLCHAIN)
+    assert set(made) == set(tables.TABLES)
+    for table, contents in made.items():
+        tables.write(store.root, RUN, table, contents, partial=store.partial)
+        assert len(tables.read(store.root, table, RUN)) == len(contents)
+        assert columns(every_kind(asked), table) == {tuple(tables.TABLES[table].names)}
+
+
+def test_every_planned_cell_has_one_row_in_the_order_planned(asked: Request) -> None:
+    made = rows(RUN, every_kind(asked), TOOLCHAIN)["cells"]
+    assert [(row["stage"], row["outcome"], row["error_type"], row["error"]) for row in made] == [
+        ("compare", "passed", None, None),
+        ("compare", "passed", None, None),
+        ("execute", "failed", "RunnerFailed", "the debug program ended with SIGABRT"),
+        ("deploy", "infrastructure", "DeviceError", "unplugged"),
+        ("export", "failed", "ToolchainError", "export failed: Unsupported"),
+        (None, "impossible", None, None),
+        ("export", "failed", "RuntimeError", "RuntimeError()"),
+    ]
+    assert [row["reason"] for row in made] == [
+        None, "no operators: already inserted", None, None, None, "no fp16 there", None,
+    ]  # fmt: skip
+    # A log is that of whatever failed, else of the last that wrote one.
+    assert [row["log"] and row["log"][0] for row in made] == ["f", "e", "9", "c", "8", None, None]
+
+
+def test_a_cell_that_came_through(asked: Request) -> None:
+    assert [without_null(row) for row in found(whole(asked), "cells")] == [
+        {
+            "stage": "compare",
+            "outcome": "passed",
+            "weights": "trained",
+            "export_s": 1.5,
+            "quantize_s": 2.5,
+            "lower_s": 3.5,
+            "execute_s": 12.0,
+            "pte_bytes": 1000,
+            "debug_pte_bytes": 2000,
+            "delegated_nodes": 6,
+            "non_delegated_nodes": 2,
+            "delegated_subgraphs": 2,
+            "spill_bytes": 11,
+            "fill_bytes": 22,
+            "write_total_bytes": 33,
+            "read_total_bytes": 44,
+            "operators_total": 4,
+            "operators_compared": 2,
+            "samples": 2,
+            "final_snr_db": 30.0,
+            "final_cosine": 0.75,
+            "final_max_abs": 1.5,
+            "top1_agreement": 0.5,
+            "accuracy": 1.0,
+            "accuracy_eager": 1.0,
+            "latency_p50_ms": 4.0,
+            "observer_effect_snr_db": 60.0,
+            "worst_operator": "conv",
+            **VERSIONS,
+            "log": "f" * 64,
+        }
+    ]
+
+
+def test_a_cell_that_was_never_tried_has_nothing_but_its_reason(asked: Request) -> None:
+    cell = CellResult(request=asked, impossible="no fp16 there")
+    assert [without_null(row) for row in found(cell, "cells")] == [
+        {"outcome": "impossible", "reason": "no fp16 there", **VERSIONS}
+    ]
+    assert [found(cell, table) for table in tables.TABLES if table != "cells"] == [[]] * 5
+
+
+def test_an_operator_has_one_row_a_sample_with_its_gap_or_a_status(asked: Request) -> None:
+    conv = {
+        "operator_index": 0,
+        "operator": "conv",
+        "target": "aten.convolution.default",
+        "debug_handle": 4,
+        "output_index": 0,
+        "module_path": "layers.0",
+        "stack_trace": "line 3",
+        "source_nodes": ("conv2d",),
+        "shape": (1, 2, 8, 8),
+        "dtype": "float32",
+        "scale": (0.5,),
+        "zero_point": (3,),
+        "axis_order": (0, 2, 3, 1),
+        "delegated": True,
+        "subgraph": 0,
+        "reference": "edge",
+        "sample": 0,
+        "status": "compared",
+        "mse": 0.25,
+        "mean_abs": 0.5,
+        "max_abs": 0.75,
+        "snr_db": 40.0,
+        "cosine": 0.875,
+    }
+    view = dict.fromkeys(conv) | {
+        "operator_index": 1,
+        "operator": "view",
+        "target": "aten.view_copy.default",
+        "output_index": 0,
+        "module_path": "",
+        "stack_trace": "",
+        "source_nodes": (),
+        "delegated": False,
+        "reference": "edge",
+        "sample": 0,
+        "status": "no_handle",
+    }
+    exact = conv | {"sample": 1, "status": "exact", "mse": 0.0, "snr_db": None}
+    assert found(whole(asked), "operators") == [conv, view, exact, view | {"sample": 1}]
+
+
+@pytest.mark.parametrize("kind", [1, 2, 3], ids=["no debug program", "aborted", "device lost"])
+def test_operators_that_were_lowered_and_not_compared_are_rows_all_the_same(asked: Request, kind: int) -> None:
+    cell = every_kind(asked)[kind]
+    assert [(row["operator"], row["sample"], row["status"], row["mse"]) for row in found(cell, "operators")] == [
+        ("conv", 0, "not_dumped", None),
+        ("view", 0, "not_dumped", None),
+        ("conv", 1, "not_dumped", None),
+        ("view", 1, "not_dumped", None),
+    ]
+    (row,) = found(cell, "cells")
+    assert (row["operators_total"], row["operators_compared"]) == (4, None)
+    assert row["worst_operator"] is None
+
+
+def test_an_output_has_one_row(asked: Request) -> None:
+    assert found(whole(asked), "outputs")[0] == {
+        "rung": "device",
+        "reference": "eager",
+        "sample": 0,
+        "sample_name": "a",
+        "output_index": 0,
+        "output": "logits",
+        "shape": (1, 2),
+        "status": "compared",
+        "mse": 0.25,
+        "mean_abs": 0.5,
+        "max_abs": 0.75,
+        "snr_db": 40.0,
+        "cosine": 0.875,
+        "label": 7,
+        "top1_reference": 7,
+        "top1_actual": 7,
+    }
+    assert len(found(whole(asked), "outputs")) == 2
+
+
+def test_an_event_an_operator_type_and_a_command_have_one_row_each(asked: Request) -> None:
+    assert found(whole(asked), "profile") == [
+        {
+            "event": "DELEGATE_CALL #0",
+            "debug_handle": None,
+            "delegate": True,
+            "unit": "us",
+            "count": 2,
+            "p10": 1.0,
+            "p50": 2.0,
+            "p90": 3.0,
+            "mean": 2.5,
+            "minimum": 0.5,
+            "maximum": 4.0,
+        }
+    ]
+    assert found(whole(asked), "delegation") == [
+        {"operator": "conv", "occurrences_delegated": 5, "occurrences_not_delegated": 0, "refusals": ()},
+        {
+            "operator": "view",
+            "occurrences_delegated": 1,
+            "occurrences_not_delegated": 2,
+            "refusals": ("no such layout",),
+        },
+    ]
+    assert found(whole(asked), "commands") == [
+        {"argv": ("python", "runner"), "exit_code": 0, "seconds": 4.0},
+        {"argv": ("python", "runner", "--dump"), "exit_code": 0, "seconds": 8.0},
+    ]
+    assert found(up_to_lower(asked, "execute", ABORT), "commands") == [
+        {"argv": ("python", "r"), "exit_code": -6, "seconds": 0.5}
+    ]
