@@ -6,7 +6,9 @@ import os
 import shlex
 import signal
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -51,6 +53,28 @@ def test_a_file_replaces_another(reached: Reached, tmp_path: Path) -> None:
         reached.transport.push(tmp_path / "source", f"{reached.folder}/file")
         reached.transport.pull(f"{reached.folder}/file", tmp_path / "back")
         assert (reached.here / "file").read_bytes() == (tmp_path / "back").read_bytes() == content
+
+
+def test_whoever_looks_sees_a_whole_file_or_none(reached: Reached, tmp_path: Path) -> None:
+    size = 20_000_000
+    source, remote, back = tmp_path / "source", reached.here / "file", tmp_path / "back"
+    source.write_bytes(bytes(size))
+    seen: list[int] = []
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.is_set():
+            seen.extend(path.stat().st_size for path in (remote, back) if path.exists())
+
+    with ThreadPoolExecutor(1) as threads:
+        watching = threads.submit(look)
+        for _ in range(5):
+            reached.transport.push(source, f"{reached.folder}/file")
+            reached.transport.pull(f"{reached.folder}/file", back)
+        ended.set()
+        watching.result()
+    assert len(seen) > 5
+    assert set(seen) == {size}
 
 
 def test_what_cannot_arrive_leaves_nothing_behind(reached: Reached, tmp_path: Path) -> None:
