@@ -86,7 +86,8 @@ class Children:
 
     def _start_server(self) -> None:
         self._context.set_forkserver_preload([_PRELOAD])
-        with _environ(self._environment):
+        # Safe path: a `tasks` folder where the user happens to stand is not ours to import.
+        with _environ(self._environment | {"PYTHONSAFEPATH": "1"}):
             forkserver.ensure_running()
 
     def _run(

@@ -21,6 +21,9 @@ from tasks.toolchain.sdk import find_sdk, identity
 if TYPE_CHECKING:
     from flows.cells import Means
 
+# Where it is set C's stdout has no buffer to lose, in no process: the children must not depend on it.
+os.environ.pop("PYTHONUNBUFFERED", None)
+
 HERE = str(Path(__file__).parent)
 if HERE not in sys.path:
     sys.path.append(HERE)

@@ -37,12 +37,12 @@ from tasks.toolchain.child import Children
 from tasks.toolchain.sdk import find_sdk, identity
 
 if __name__ == "__main__":
-    root, pids = sys.argv[1:]
+    root, name, argument = sys.argv[1:]
     store = Store.open(Path(root))
     sdk = find_sdk({}, store.root / "toolchain")
     limits = {"parallel": 1, "deadline_s": 600, "memory_bytes": 2**33}
     children = Children(identity=identity(sdk), environment=sdk.environment({}), store=store, **limits)
-    children.call("lower", misbehave.hang_holding_the_interpreter, pids)
+    children.call("lower", getattr(misbehave, name), argument)
 """
 
 
@@ -259,7 +259,7 @@ def test_a_killed_caller_leaves_no_process_behind(tmp_path: Path) -> None:
     script.write_text(CALLER)
     with (tmp_path / "said").open("wb") as said:
         caller = subprocess.Popen(
-            [sys.executable, str(script), str(tmp_path / "artifacts"), str(pids)],
+            [sys.executable, str(script), str(tmp_path / "artifacts"), "hang_holding_the_interpreter", str(pids)],
             env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
             stdout=said,
             stderr=said,
@@ -273,3 +273,19 @@ def test_a_killed_caller_leaves_no_process_behind(tmp_path: Path) -> None:
     assert {int(pid) for pid in pids.read_text().split()} < set(family)
     assert eventually(lambda: all(map(is_gone, family)), SOON_S)
     assert Store.open(tmp_path / "artifacts").sweep_partial() == 1
+
+
+def test_a_package_of_the_same_name_where_the_user_stands_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "here" / "tasks").mkdir(parents=True)
+    (tmp_path / "here" / "tasks" / "__init__.py").write_text("raise SystemExit('the user's own was imported')")
+    script = tmp_path / "caller.py"
+    script.write_text(CALLER)
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "artifacts"), "give", "anything"],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
+        cwd=tmp_path / "here",
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

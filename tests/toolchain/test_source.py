@@ -27,6 +27,7 @@ FILES = {
     "mine/readers.py": "",
     "mine/held_out.py": "",
     "mine/unrelated.py": "x = 1\n",
+    "weights.bin": "0",
     "labels.txt": "cat dog",
     "images/one.bin": "1",
 }
@@ -47,7 +48,14 @@ def config(folder: Path, **changes: Any) -> ModelConfig:
     given: dict[str, Any] = {
         "name": "mine",
         "factory": "mine.nets:net",
-        "arguments": {"width": 3, "text": "no such file", "nothing": "", "long": "x" * 5000, "null": "\0"},
+        "arguments": {
+            "width": 3,
+            "weights": str(folder / "weights.bin"),
+            "text": "no such file",
+            "nothing": "",
+            "long": "x" * 5000,
+            "null": "\0",
+        },
         "calibration": DataConfig(source="mine.data:samples", arguments=data),
         "evaluation": DataConfig(source="mine.held_out:samples"),
     }
