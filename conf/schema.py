@@ -101,7 +101,7 @@ class DeviceConfig:
     name: str
     transport: TransportKind = TransportKind.local
     work_folder: str | None = None
-    """Where blobs and launches are laid out on the device; null is `artifacts/devices/<name>`, for a local device."""
+    """Where blobs and launches are laid out on the device; null is `artifacts/devices/local`, for a local device."""
     python: str | None = None
     """The interpreter that starts the project's runner on the device; null is this one, for a local device."""
     environment: dict[str, str] = field(default_factory=dict[str, str])
