@@ -17,7 +17,8 @@ from tasks.storage.digest import digest
 
 def code_digest(model: ModelConfig) -> str:
     """Digest of the model's factory and data sources: of every source file they can import, of the versions of the
-    installed distributions these need, and of the content of files that their arguments name.
+    installed distributions these need, of the content of files that their arguments name, and of the names and sizes of
+    the files in folders that they name.
 
     Import statements are followed, run-time imports are not. A module that cannot be found counts as absent: the
     export itself will say so.
@@ -40,7 +41,7 @@ def code_digest(model: ModelConfig) -> str:
             files[module] = hashlib.sha256(text).hexdigest()
             waiting += _imported(module, text, is_package=source.name == "__init__.py")
     named = [model.arguments, *(split.arguments for split in splits)]
-    contents = [hashlib.sha256(file.read_bytes()).hexdigest() for value in named for file in _files(value)]
+    contents = [_content(path) for value in named for path in _paths(value)]
     return digest([files, distributions, contents])
 
 
@@ -95,17 +96,27 @@ def _absolute(module: str, node: ast.ImportFrom, *, is_package: bool) -> str:
     return f"{base}.{node.module}" if node.module else base
 
 
-def _files(value: object) -> Iterator[Path]:
-    """Existing files that are named anywhere in a model's arguments, in their order."""
+def _paths(value: object) -> Iterator[Path]:
+    """Existing files and folders that are named anywhere in a model's arguments, in their order.
+
+    A folder is one with a slash in its name: a plain word is more often the name of something else.
+    """
     if isinstance(value, str):
         try:
-            if Path(value).is_file():
+            if Path(value).is_file() or ("/" in value and Path(value).is_dir()):
                 yield Path(value)
         except (OSError, ValueError):
             return
     elif isinstance(value, dict):
         for item in value.values():
-            yield from _files(item)
+            yield from _paths(item)
     elif isinstance(value, list):
         for item in value:
-            yield from _files(item)
+            yield from _paths(item)
+
+
+def _content(path: Path) -> object:
+    """A file's sha256; of a folder, which may be a data set of many gigabytes, each file's name and size."""
+    if path.is_file():
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    return [[str(file.relative_to(path)), file.stat().st_size] for file in sorted(path.rglob("*")) if file.is_file()]

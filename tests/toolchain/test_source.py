@@ -166,3 +166,25 @@ def test_this_projects_own_models_are_read_as_files() -> None:
     found = source._source("tasks.models.digits")
     assert found is not None
     assert found.name == "digits.py"
+
+
+def test_of_a_folder_the_names_and_sizes_of_its_files_count(folder: Path) -> None:
+    model = config(folder)
+    model.arguments = {"images": str(folder / "images")}
+    digests = [code_digest(model)]
+    for name, text in (("one.bin", "12"), ("two.bin", "1"), ("deep/three.bin", "")):
+        (folder / "images" / name).parent.mkdir(exist_ok=True)
+        (folder / "images" / name).write_text(text)
+        digests.append(code_digest(model))
+    assert len(set(digests)) == 4
+    (folder / "images" / "two.bin").write_text("2")
+    assert code_digest(model) == digests[-1]
+
+
+def test_a_word_that_is_also_a_folder_here_is_only_a_word(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    model = config(folder)
+    model.arguments = {"split": "images"}
+    before = code_digest(model)
+    (folder / "images" / "two.bin").write_text("2")
+    assert code_digest(model) == before
