@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -23,6 +24,7 @@ from tasks.records import Blob
 from tasks.storage.codec import decode, encode
 from tasks.storage.digest import digest
 from tasks.storage.store import Store, write_atomically
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -76,6 +78,16 @@ def bound(task: Task[P, R], name: str, *, store: Store, on_change: OnChange) -> 
 
 def is_reused(state: State) -> bool:
     return state.name == "Cached"
+
+
+class _HooksAside(logging.Filter):
+    """Keeps Prefect's four lines a task about our hooks out of its logs: they bury what happened."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith(("Running hook ", "Hook "))
+
+
+logging.getLogger("prefect.task_runs").addFilter(_HooksAside())
 
 
 @dataclasses.dataclass

@@ -45,13 +45,14 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 
 from conf.schema import Precision, SchemeConfig, SocConfig
 from tasks.errors import RequestError
-from tasks.records import CompileFacts, DumpedTensor
+from tasks.records import DumpedTensor
 from tasks.toolchain.backend import Delegation
 from tasks.toolchain.child import flush_native_output
+from tasks.toolchain.compiler_log import compile_facts, errors
 from tasks.toolchain.operators import axis_order_of, handle_of, logged_bytes, quantization_of
 
+
 _LAST_WORDS = 5
-_FACTS = ("spill_bytes", "fill_bytes", "write_total_bytes", "read_total_bytes")
 
 
 class Qnn:
@@ -110,8 +111,7 @@ class Qnn:
                 yield
         except AssertionError as error:
             # ExecuTorch asserts where QNN fails; why it failed is in the compiler's own words only.
-            said = [line.strip() for line in _log_since(before).splitlines() if "[ERROR]" in line]
-            raise RuntimeError("\n".join([str(error), *said[-_LAST_WORDS:]])) from error
+            raise RuntimeError("\n".join([str(error), *errors(_log_since(before))[-_LAST_WORDS:]])) from error
         noted.compile_facts.extend(compile_facts(_log_since(before)))
 
     def _specs(self, *, debug: bool) -> list[CompileSpec]:
@@ -129,19 +129,6 @@ def soc_of_arch(arch: int) -> SocConfig:
         SocConfig(name=chipset.name, arch=arch, vtcm_mib=info.htp_info.vtcm_size_in_mb)
         for chipset, info in _soc_info_table.items()
         if info.htp_info.htp_arch is HtpArch[f"V{arch}"]
-    )
-
-
-def compile_facts(log: str) -> tuple[CompileFacts, ...]:
-    """The DDR summaries in a compiler's output, one a delegated subgraph, in the order they were compiled."""
-    found: dict[str, list[int]] = {name: [] for name in _FACTS}
-    for line in log.splitlines():
-        name, _, value = line.partition("=")
-        if name in found and value.strip().isdigit():
-            found[name].append(int(value))
-    return tuple(
-        CompileFacts(subgraph=index, spill_bytes=spill, fill_bytes=fill, write_total_bytes=write, read_total_bytes=read)
-        for index, (spill, fill, write, read) in enumerate(zip(*found.values(), strict=True))
     )
 
 
@@ -169,13 +156,8 @@ class _NotingSupport(QnnOperatorSupport):
         before = _log_length()
         supported = super().is_node_supported(_, node)
         if not supported and node.op == "call_function":
-            self._noted.refusals[node.name] = _refusal(_log_since(before))
+            self._noted.refusals[node.name] = "; ".join(errors(_log_since(before))) or "refused without a word"
         return supported
-
-
-def _refusal(said: str) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return "; ".join(lines) or "refused without a word"
 
 
 def _log_length() -> int:
