@@ -25,7 +25,6 @@ from tasks.storage.codec import decode, encode
 from tasks.storage.digest import digest
 from tasks.storage.store import Store, write_atomically
 
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -51,7 +51,6 @@ from tasks.toolchain.child import flush_native_output
 from tasks.toolchain.compiler_log import compile_facts, errors
 from tasks.toolchain.operators import axis_order_of, handle_of, logged_bytes, quantization_of
 
-
 _LAST_WORDS = 5
 
 
