@@ -1,0 +1,68 @@
+"""Two models of the world outside, whole: a photograph's class, and operators on both sides of a partition."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from .conftest import Program
+
+pytestmark = pytest.mark.toolchain
+
+DAISY = 985
+
+
+@pytest.fixture(scope="module")
+def sweep(program: Program, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The tables' folder and the run's id."""
+    artifacts = tmp_path_factory.mktemp("artifacts")
+    models = "model=efficientnet_lite0,minilm_l6"
+    ran = program.run(
+        "run", "--json", models, "scheme=16a8w", "soc=SM8650", "limits.parallel=2", f"artifacts={artifacts}"
+    )
+    assert ran.returncode == 0, ran.stderr
+    return artifacts / "tables", json.loads(ran.stdout.splitlines()[-1])["run_id"]
+
+
+def rows(sweep: tuple[Path, str], table: str, model: str) -> list[dict]:
+    folder, run_id = sweep
+    found = pq.read_table(folder / table / f"run={run_id}" / "part.parquet").to_pylist()
+    return [row for row in found if row["model"] == model]
+
+
+def test_the_flower_is_a_daisy_on_the_device(sweep: tuple[Path, str]) -> None:
+    (flower,) = [
+        row
+        for row in rows(sweep, "outputs", "efficientnet_lite0")
+        if (row["rung"], row["sample_name"]) == ("device", "flower")
+    ]
+    assert (flower["top1_actual"], flower["top1_reference"]) == (DAISY, DAISY)
+
+
+def test_every_operator_of_a_convolutional_network_has_its_row(sweep: tuple[Path, str]) -> None:
+    operators = rows(sweep, "operators", "efficientnet_lite0")
+    assert [row["operator_index"] for row in operators] == list(range(len(operators)))
+    statuses = [row["status"] for row in operators]
+    assert sum(status in ("compared", "exact") for status in statuses) >= 76
+    # Nothing that runs is missing: the rest are weights on their way into the compiler.
+    assert set(statuses) == {"compared", "constant"}
+    (cell,) = rows(sweep, "cells", "efficientnet_lite0")
+    assert (cell["operators_total"], cell["operators_compared"]) == (len(operators), statuses.count("compared"))
+
+
+def test_operators_of_both_delegated_partitions_and_between_them_are_compared(sweep: tuple[Path, str]) -> None:
+    operators = rows(sweep, "operators", "minilm_l6")
+    compared = [row for row in operators if row["status"] in ("compared", "exact")]
+    assert {row["subgraph"] for row in compared} == {0, 1, None}
+    assert all(row["delegated"] is (row["subgraph"] is not None) for row in operators)
+    (cell,) = rows(sweep, "cells", "minilm_l6")
+    assert (cell["delegated_subgraphs"], cell["top1_agreement"]) == (2, None)
+
+
+def test_what_stays_on_the_cpu_has_the_compilers_own_refusal(sweep: tuple[Path, str]) -> None:
+    refusals = {row["operator"]: row["refusals"] for row in rows(sweep, "delegation", "minilm_l6") if row["refusals"]}
+    assert list(refusals) == ["aten_index_tensor"]
+    assert "has incorrect Rank 4" in refusals["aten_index_tensor"][0]
