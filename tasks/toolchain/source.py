@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import metadata
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from conf.schema import ModelConfig
@@ -47,20 +48,30 @@ def code_digest(model: ModelConfig) -> str:
 
 @cache
 def _distributions() -> dict[str, list[str]]:
-    """Top-level package to the distributions that provide it; this project's own packages are read as files."""
-    own = {"conf", "flows", "tasks"}
-    return {package: names for package, names in metadata.packages_distributions().items() if package not in own}
+    """Top-level package to the distributions that provide it. Those installed to be edited are read as files."""
+    provided = metadata.packages_distributions().items()
+    fixed = {package: [name for name in names if not _is_editable(name)] for package, names in provided}
+    return {package: names for package, names in fixed.items() if names}
+
+
+@cache
+def _is_editable(distribution: str) -> bool:
+    origin = json.loads(metadata.distribution(distribution).read_text("direct_url.json") or "{}")
+    return bool(origin.get("dir_info", {}).get("editable"))
 
 
 def _source(module: str) -> Path | None:
     """The module's source file: found as an import would, but importing no parent package."""
-    if module.partition(".")[0] in sys.stdlib_module_names:
-        return None
-    search: list[str] | None = None
-    spec: ModuleSpec | None = None
     parts = module.split(".")
+    if parts[0] in sys.stdlib_module_names or not all(parts):
+        return None
+    search: Sequence[str] | None = None
+    spec: ModuleSpec | None = None
     for depth in range(len(parts)):
-        spec = PathFinder.find_spec(".".join(parts[: depth + 1]), search)
+        name = ".".join(parts[: depth + 1])
+        # Every finder is asked: packages installed to be edited have one of their own.
+        found = (finder.find_spec(name, search) for finder in sys.meta_path if hasattr(finder, "find_spec"))
+        spec = next((each for each in found if each is not None), None)
         if spec is None:
             return None
         search = list(spec.submodule_search_locations or [])
