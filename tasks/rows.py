@@ -114,11 +114,9 @@ def _worst(operators: Sequence[OperatorComparison]) -> str | None:
 
 
 def _log(cell: CellResult) -> str | None:
-    """sha256 of the log of the last stage that wrote one."""
+    """sha256 of the log of what failed, else of the toolchain's last call for the cell."""
     if (own := getattr(cell.error, "log", None)) is not None:
         return own
-    if cell.capture is not None:
-        return cell.capture.execution.results[-1].log.sha256
     logs: list[Blob | None] = [record.log for record in (cell.lowered, cell.quantized, cell.exported) if record]
     return next((log.sha256 for log in logs if log), None)
 

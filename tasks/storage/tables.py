@@ -71,7 +71,7 @@ TABLES: dict[str, pa.Schema] = {
         ("executorch", _text),
         ("torchao", _text),
         ("qnn", _text),
-        ("log", _text),  # sha256 of the log of the last stage that wrote one
+        ("log", _text),  # sha256 of the log of what failed, else of the toolchain's last call
     ),
     "operators": _schema(
         ("operator_index", _whole),
