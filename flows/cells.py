@@ -73,7 +73,7 @@ class Graph:
         self._means = means
         self._watch = watch
         self._works: dict[str, Work] = {}
-        self._reached: dict[str, str] = {}
+        self._begun: set[tuple[str, str]] = set()
 
     def export(self, request: Request) -> Work:
         code = code_digest(request.model)
@@ -117,8 +117,8 @@ class Graph:
                 cell.error = answer if isinstance(answer, BaseException) else RuntimeError(str(state))
                 break
             setattr(cell, record, answer)
-        for stage in STAGES:
-            cell.stage = self._reached.get(f"{stage} {subject(stage, planned.request)}", cell.stage) if works else None
+        begun = [stage for stage in STAGES if (stage, subject(stage, planned.request)) in self._begun]
+        cell.stage = begun[-1] if works and begun else None
         return cell
 
     @property
@@ -138,7 +138,7 @@ class Graph:
         whose = subject(task.name, request)
 
         def on_change(state: str) -> None:
-            self._reached[f"{task.name} {whose}"] = task.name
+            self._begun.add((task.name, whose))
             self._watch(task.name, whose, state)
 
         return bound(task, f"{task.name} {whose}", store=self._means.store, on_change=on_change)

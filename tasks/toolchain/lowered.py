@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from conf.schema import BackendKind, SchemeConfig, SocConfig
 from tasks.errors import ToolchainError
-from tasks.records import Blob, DumpedTensor, LoweredProgram, QuantizedModel
+from tasks.records import Blob, DumpedTensor, LoweredProgram, QuantizedModel, TensorSpec
 from tasks.storage.store import Store
 from tasks.toolchain.backend import Backend, Delegation
 from tasks.toolchain.backends import backend_of
@@ -206,15 +206,14 @@ def _run_reference(
     return answers, values
 
 
-def _check_order(inputs: Sequence[object], lowered: ExportedProgram) -> None:
+def _check_order(inputs: Sequence[TensorSpec], lowered: ExportedProgram) -> None:
     """The runner feeds inputs by position: a program that takes them in another order would compute nonsense."""
-    names = [spec.name for spec in inputs]  # type: ignore[attr-defined]
+    names = [spec.name for spec in inputs]
     taken = list(lowered.graph_signature.user_inputs)
-    if len(taken) != len(names):
+    # Passes may rename an input; the same names in another order are inputs that changed places.
+    if len(taken) != len(names) or (taken != names and sorted(map(str, taken)) == sorted(names)):
         raise ToolchainError(
-            f"the lowered program takes {len(taken)} inputs {taken}, the model has {len(names)}: {names}",
-            stage="lower",
-            cause="inputs",
+            f"the lowered program takes the inputs {taken}, the model {names}", stage="lower", cause="inputs"
         )
 
 
