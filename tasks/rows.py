@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -152,43 +153,19 @@ def _operator(row: OperatorComparison) -> Row:
         "reference": "edge",
         "sample": row.sample,
         "status": row.status,
-        **_gap(row.gap),
+        **asdict(row.gap),
     }
 
 
 def _outputs(cell: CellResult) -> Iterator[Row]:
     for row in cell.comparison.outputs if cell.comparison else ():
-        yield {
-            "rung": row.rung,
-            "reference": "eager",
-            "sample": row.sample,
-            "sample_name": row.sample_name,
-            "output_index": row.output_index,
-            "output": row.output,
-            "shape": row.shape,
-            "status": row.status,
-            **_gap(row.gap),
-            "label": row.label,
-            "top1_reference": row.top1_reference,
-            "top1_actual": row.top1_actual,
-        }
+        yield {"rung": row.rung, "reference": "eager"} | dict(_flat(asdict(row)))
 
 
 def _profile(cell: CellResult) -> Iterator[Row]:
     for event in cell.comparison.profile if cell.comparison else ():
-        yield {
-            "event": event.name,
-            "debug_handle": event.debug_handle,
-            "delegate": event.delegate,
-            "unit": event.unit,
-            "count": event.count,
-            "p10": event.p10,
-            "p50": event.p50,
-            "p90": event.p90,
-            "mean": event.mean,
-            "minimum": event.minimum,
-            "maximum": event.maximum,
-        }
+        values = asdict(event)
+        yield {"event": values.pop("name")} | values
 
 
 def _delegation(cell: CellResult) -> Iterator[Row]:
@@ -206,15 +183,10 @@ def _commands(cell: CellResult) -> Iterator[Row]:
     commands: list[Command] = [result.command for result in cell.capture.execution.results] if cell.capture else []
     if isinstance(cell.error, RunnerFailed):
         commands.append(cell.error.command)
-    for command in commands:
-        yield {"argv": command.argv, "exit_code": command.exit_code, "seconds": command.seconds}
+    yield from map(asdict, commands)
 
 
-def _gap(gap: Gap) -> Row:
-    return {
-        "mse": gap.mse,
-        "mean_abs": gap.mean_abs,
-        "max_abs": gap.max_abs,
-        "snr_db": gap.snr_db,
-        "cosine": gap.cosine,
-    }
+def _flat(row: Row) -> Iterator[tuple[str, Any]]:
+    """A row's fields, those of a gap in its place."""
+    for name, value in row.items():
+        yield from value.items() if isinstance(value, dict) else [(name, value)]
