@@ -43,7 +43,7 @@ class Server(SubprocessASGIServer):
     def _run_uvicorn_command(self) -> subprocess.Popen[Any]:
         settings = get_current_settings().to_environment_variables(exclude_unset=True)
         return subprocess.Popen(
-            [sys.executable, "-m", "flows.server", str(self.port)],
+            [sys.executable, "-P", "-m", "flows.server", str(self.port)],
             env={**os.environ, **_AS_PREFECT_DOES, **settings},
             stdin=subprocess.PIPE,
             start_new_session=True,
