@@ -74,10 +74,13 @@ class Graph:
         self._watch = watch
         self._works: dict[str, Work] = {}
         self._begun: set[tuple[str, str]] = set()
+        self._codes: dict[str, str] = {}
 
     def export(self, request: Request) -> Work:
-        code = code_digest(request.model)
-        return self._submit(export_task, request, request.model, code, children=self._means.children)
+        model = digest(request.model)
+        if model not in self._codes:  # read once a sweep: its cells must agree, whatever is edited meanwhile
+            self._codes[model] = code_digest(request.model)
+        return self._submit(export_task, request, request.model, self._codes[model], children=self._means.children)
 
     def cell(self, request: Request) -> dict[str, Work]:
         """All of a cell's work, by the record of `CellResult` that it gives."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import tempfile
 from pathlib import Path
@@ -36,24 +37,27 @@ def collect(execution: Execution, *, device: Device, store: Store) -> Capture:
 
 def _pull(execution: Execution, result: LaunchResult, device: Device, store: Store) -> tuple[Blob, Blob, Blob | None]:
     """Outputs, etdump and debug buffer of one launch."""
-    names = [
-        output_file(sample, index) for sample in range(result.launch.samples) for index in range(len(execution.outputs))
-    ]
-    names += [ETDUMP, *([DEBUG_OUTPUT] if result.launch.debug else [])]
-    digests = _digests(result, names, device)
-    with tempfile.TemporaryDirectory() as here:
-        blobs = {}
-        for name in names:
-            arrived = Path(here, name.replace("/", "_"))
-            device.transport.pull(f"{result.folder}/{name}", arrived)
-            blobs[name] = store.put_file(arrived)
-            if blobs[name].sha256 != digests[name]:
-                raise EvidenceError(f"{device.name}: {name} changed on its way here; run again")
-    tensors = {
-        f"{sample}/{index}": _decode(store.read(blobs[output_file(sample, index)]), execution, index)
+    outputs = {
+        output_file(sample, index): (sample, index)
         for sample in range(result.launch.samples)
         for index in range(len(execution.outputs))
     }
+    names = [*outputs, ETDUMP, *([DEBUG_OUTPUT] if result.launch.debug else [])]
+    digests = _digests(result, names, device)
+    tensors: dict[str, np.ndarray] = {}
+    blobs: dict[str, Blob] = {}
+    with tempfile.TemporaryDirectory() as here:
+        for name in names:
+            arrived = Path(here, "arrived")
+            device.transport.pull(f"{result.folder}/{name}", arrived)
+            data = arrived.read_bytes()
+            if hashlib.sha256(data).hexdigest() != digests[name]:
+                raise EvidenceError(f"{device.name}: {name} changed on its way here; run again")
+            if name in outputs:
+                sample, index = outputs[name]
+                tensors[f"{sample}/{index}"] = _decode(data, execution, index)
+            else:
+                blobs[name] = store.put_bytes(data)
     return store.put_bytes(save(tensors)), blobs[ETDUMP], blobs.get(DEBUG_OUTPUT)
 
 

@@ -11,7 +11,6 @@ from tasks.errors import DeviceError, EnvironmentUnusable, EvidenceError
 from tasks.records import Bundle, Capture, Comparison, ExportedModel, LoweredProgram, OutputComparison, QuantizedModel
 
 Outcome = Literal["passed", "out_of_tolerance", "failed", "impossible", "infrastructure"]
-OUTCOMES: tuple[Outcome, ...] = ("passed", "out_of_tolerance", "failed", "impossible", "infrastructure")
 _NOT_THE_CELL = (DeviceError, EnvironmentUnusable, EvidenceError)
 
 

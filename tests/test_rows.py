@@ -93,7 +93,7 @@ LAUNCH = Launch(
     iterations=1, warm_up=0,
 )  # fmt: skip
 SHIPPING = LaunchResult(
-    launch=LAUNCH, folder="/work", command=Command(argv=("python", "runner"), exit_code=0, seconds=4.0),
+    launch=LAUNCH, folder="/device", command=Command(argv=("python", "runner"), exit_code=0, seconds=4.0),
     latencies_ms=(2.0, 6.0), log=blob("e"),
 )  # fmt: skip
 DEBUG = replace(

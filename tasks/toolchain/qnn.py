@@ -19,7 +19,7 @@ from executorch.backends.qualcomm._passes.qnn_pass_manager import get_qnn_pass_m
 from executorch.backends.qualcomm.export_utils import make_quantizer
 from executorch.backends.qualcomm.partition.qnn_partitioner import QnnOperatorSupport, QnnPartitioner
 from executorch.backends.qualcomm.qnn_preprocess import QnnBackend
-from executorch.backends.qualcomm.quantizer.quantizer import ModuleQConfig, QuantDtype
+from executorch.backends.qualcomm.quantizer.quantizer import QuantDtype
 from executorch.backends.qualcomm.serialization.qc_schema import (
     HtpArch,
     QcomChipset,
@@ -67,9 +67,8 @@ class Qnn:
         if observer is None:
             offered = sorted(name for name in dir(observers) if name.endswith("Observer"))
             raise RequestError(f"scheme.observer={scheme.observer}: no such observer in torchao; one of {offered}")
-        dtype = QuantDtype[f"use_{scheme.quant_dtype}"]
         quantizer = make_quantizer(
-            quant_dtype=dtype,
+            quant_dtype=QuantDtype[f"use_{scheme.quant_dtype}"],
             per_channel_conv=scheme.per_channel_conv,
             per_channel_linear=scheme.per_channel_linear,
             per_channel_embedding=scheme.per_channel_embedding,
@@ -80,14 +79,7 @@ class Qnn:
         if scheme.block_size:
             quantizer.set_block_size_map(_block_sizes(module, scheme))
             # A configuration holds one block size: operator types that share one would all get the last.
-            own = ModuleQConfig(
-                quant_dtype=dtype,
-                is_conv_per_channel=scheme.per_channel_conv,
-                is_linear_per_channel=scheme.per_channel_linear,
-                is_embedding_per_channel=scheme.per_channel_embedding,
-                act_observer=observer,
-                act_symmetric=scheme.activation_symmetric,
-            )
+            own = quantizer.default_quant_config
             quantizer.set_submodule_qconfig_list([(_is_kind(kind), copy.deepcopy(own)) for kind in scheme.block_size])
         return quantizer
 

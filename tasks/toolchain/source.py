@@ -129,5 +129,6 @@ def _paths(value: object) -> Iterator[Path]:
 def _content(path: Path) -> object:
     """A file's sha256; of a folder, which may be a data set of many gigabytes, each file's name and size."""
     if path.is_file():
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        with path.open("rb") as file:  # weights may be larger than memory
+            return hashlib.file_digest(file, "sha256").hexdigest()
     return [[str(file.relative_to(path)), file.stat().st_size] for file in sorted(path.rglob("*")) if file.is_file()]

@@ -111,11 +111,11 @@ def test_there_is_nothing_to_sweep_before_the_first_write(tmp_path: Path) -> Non
     ],
 )
 def test_an_unusable_folder_is_translated_with_what_to_do(code: int, advice: str) -> None:
-    with pytest.raises(EnvironmentUnusable) as unusable, usable(Path("/farm/artifacts")):
+    with pytest.raises(EnvironmentUnusable) as unusable, usable(Path("/somewhere/artifacts")):
         raise OSError(code, os.strerror(code))
-    assert str(unusable.value) == f"artifacts: cannot use /farm/artifacts: {advice}"
+    assert str(unusable.value) == f"artifacts: cannot use /somewhere/artifacts: {advice}"
 
 
 def test_an_error_that_is_not_about_the_folder_passes_unchanged() -> None:
-    with pytest.raises(InterruptedError), usable(Path("/farm/artifacts")):
+    with pytest.raises(InterruptedError), usable(Path("/somewhere/artifacts")):
         raise OSError(errno.EINTR, os.strerror(errno.EINTR))
