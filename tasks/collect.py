@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -50,15 +51,20 @@ def _pull(execution: Execution, result: LaunchResult, device: Device, store: Sto
         for name in names:
             arrived = Path(here, "arrived")
             device.transport.pull(f"{result.folder}/{name}", arrived)
-            data = arrived.read_bytes()
-            if hashlib.sha256(data).hexdigest() != digests[name]:
-                raise EvidenceError(f"{device.name}: {name} changed on its way here; run again")
             if name in outputs:
+                data = arrived.read_bytes()
+                _confirm(name, hashlib.sha256(data).hexdigest(), digests, device)
                 sample, index = outputs[name]
                 tensors[f"{sample}/{index}"] = _decode(data, execution, index)
-            else:
-                blobs[name] = store.put_bytes(data)
+            else:  # a debug buffer may be larger than memory
+                blobs[name] = store.put_file(arrived)
+                _confirm(name, blobs[name].sha256, digests, device)
     return store.put_bytes(save(tensors)), blobs[ETDUMP], blobs.get(DEBUG_OUTPUT)
+
+
+def _confirm(name: str, found: str, digests: Mapping[str, str], device: Device) -> None:
+    if found != digests[name]:
+        raise EvidenceError(f"{device.name}: {name} changed on its way here; run again")
 
 
 def _digests(result: LaunchResult, names: list[str], device: Device) -> dict[str, str]:
