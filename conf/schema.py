@@ -28,6 +28,22 @@ class BackendKind(Enum):
 
 class TransportKind(Enum):
     local = "local"
+    adb = "adb"
+    ssh = "ssh"
+
+
+class RunnerKind(Enum):
+    """What runs a program: qnnsweep's own runner in Python, for x86_64 hosts, or ExecuTorch's native one."""
+
+    python = "python"
+    native = "native"
+
+
+class HostKeys(Enum):
+    """Whether a host that known_hosts does not have is refused, or taken down at its first connection."""
+
+    strict = "strict"
+    accept_new = "accept_new"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -97,9 +113,30 @@ class BackendConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class SshConfig:
+    host_keys: HostKeys = HostKeys.strict
+    known_hosts: str | None = None
+    """Null is `~/.ssh/known_hosts`."""
+    key_file: str | None = None
+    """A private key; null tries the usual ones in `~/.ssh`."""
+    agent: bool = True
+    """Ask the ssh-agent for keys."""
+    password_variable: str | None = None
+    """The environment variable that holds the password: never the password itself."""
+    jump: str | None = None
+    """`[user@]host[:port]` of a host to go through; its key is checked in the same way."""
+    keep_alive_s: int = 15
+
+
+@dataclass(kw_only=True, slots=True)
 class DeviceConfig:
     name: str
     transport: TransportKind = TransportKind.local
+    address: str | None = None
+    """adb: the serial that `adb devices` shows, or host:port; ssh: `[user@]host[:port]`; null for a local device."""
+    adb_server: str | None = None
+    """`host:port` of the adb server; null is adb's own default."""
+    ssh: SshConfig = field(default_factory=SshConfig)
     work_folder: str | None = None
     """Where blobs and launches are laid out on the device; null is `artifacts/devices/local`, for a local device."""
     python: str | None = None

@@ -11,7 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tasks.devices.transport import CommandResult
+from tasks.devices.transport import CommandResult, past_deadline
+from tasks.devices.whole import reveal
 from tasks.errors import DeviceError
 
 _INHERITED = ("HOME", "LANG", "PATH", "TMPDIR")
@@ -53,7 +54,7 @@ class LocalTransport:
             try:
                 exit_code = process.wait(timeout=deadline_s)
             except subprocess.TimeoutExpired:
-                raise DeviceError(f"{argv[0]!r} ran past its deadline of {deadline_s:g} s and was killed") from None
+                raise past_deadline(argv[0], deadline_s) from None
             finally:
                 _kill_session(process)
             out.seek(0)
@@ -66,14 +67,20 @@ class LocalTransport:
                 seconds=time.monotonic() - started,
             )
 
+    def close(self) -> None:
+        """Nothing is held between calls."""
+
 
 def _copy_whole(source: Path, target: Path) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".incoming-") as incoming:
-            fresh = Path(incoming, "file")
-            shutil.copyfile(source, fresh)
-            fresh.replace(target)
+            fresh = Path(incoming, "whole")
+            if source.is_dir():
+                shutil.copytree(source, fresh)
+            else:
+                shutil.copyfile(source, fresh)
+            reveal(fresh, target)
     except OSError as error:
         raise DeviceError(f"cannot copy {source} to {target}: {error}") from error
 

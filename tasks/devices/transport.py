@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from tasks.errors import DeviceError
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandResult:
@@ -21,14 +23,20 @@ class CommandResult:
 
 
 class Transport(Protocol):
-    """Bytes and commands to and from one device. Every method raises DeviceError when the channel fails."""
+    """Bytes and commands to and from one device. Every method raises DeviceError when the channel fails.
+
+    `push` and `pull` have a deadline too: the one that the transport was made with.
+    """
 
     def push(self, source: Path, target: str) -> None:
-        """Copy a file to the device, whole or not at all: it appears under `target` only when complete."""
+        """Copy a file or a folder to the device, whole or not at all: `target` appears only when complete.
+
+        A file replaces a file. A folder goes only where nothing is.
+        """
         ...
 
     def pull(self, source: str, target: Path) -> None:
-        """Copy a file from the device to `target`, whole or not at all."""
+        """Copy a file or a folder from the device to `target`, whole or not at all; else as `push`."""
         ...
 
     def run(
@@ -39,5 +47,16 @@ class Transport(Protocol):
         folder: str | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> CommandResult:
-        """Run a program, in `folder` if given. At the deadline it is killed with its children: DeviceError."""
+        """Run a program, in `folder` if given. At the deadline it is killed with its children: DeviceError.
+
+        What it leaves running in its own session is killed when it ends, or when this process or the channel dies.
+        """
         ...
+
+    def close(self) -> None:
+        """Let go of the channel. Never raises."""
+        ...
+
+
+def past_deadline(program: str, deadline_s: float) -> DeviceError:
+    return DeviceError(f"{program!r} ran past its deadline of {deadline_s:g} s and was killed")

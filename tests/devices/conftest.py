@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from conf.schema import SshConfig
+from tasks.devices.adb import AdbTransport
 from tasks.devices.local import LocalTransport
+from tasks.devices.ssh import SshTransport
 from tasks.devices.transport import Transport
+
+from .loopback import Adbd, AdbServer, Sshd, running
+
+TRANSFER_S = 120
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,15 +30,61 @@ class Reached:
     """The same folder as this machine names it: the devices of tests are on this machine."""
 
 
-def local(folder: Path) -> Reached:
+@pytest.fixture(scope="session")
+def adb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdbServer]:
+    server = AdbServer(folder=tmp_path_factory.mktemp("adb-server"))
+    with running(server):
+        yield server
+
+
+@pytest.fixture(scope="session")
+def phones(tmp_path_factory: pytest.TempPathFactory, adb_server: AdbServer) -> Iterator[tuple[Adbd, Adbd]]:
+    """Two real adbd, each in a sandbox."""
+    one, other = (Adbd(folder=tmp_path_factory.mktemp("adbd"), server=adb_server) for _ in range(2))
+    with running(one, other):
+        yield one, other
+
+
+@pytest.fixture(scope="session")
+def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    """A real sshd."""
+    sshd = Sshd(folder=tmp_path_factory.mktemp("sshd"))
+    with running(sshd):
+        yield sshd
+
+
+def over_adb(phone: Adbd, deadline_s: float = TRANSFER_S) -> AdbTransport:
+    return AdbTransport(serial=phone.serial, server=("127.0.0.1", phone.server.port), deadline_s=deadline_s)
+
+
+def over_ssh(board: Sshd, deadline_s: float = TRANSFER_S) -> SshTransport:
+    config = SshConfig(known_hosts=str(board.known_hosts), key_file=str(board.key), agent=False)
+    return SshTransport(user="root", host="127.0.0.1", port=board.port, config=config, deadline_s=deadline_s)
+
+
+def local(request: pytest.FixtureRequest, folder: Path) -> Reached:
     return Reached(transport=LocalTransport(), folder=str(folder), here=folder)
 
 
-TRANSPORTS: dict[str, Callable[[Path], Reached]] = {"local": local}
+def adb(request: pytest.FixtureRequest, folder: Path) -> Reached:
+    """Works in a folder of the device's own /data."""
+    phone, _ = request.getfixturevalue("phones")
+    inside = f"test {folder.parent.name}"
+    (phone.data / inside).mkdir()
+    return Reached(transport=over_adb(phone), folder=f"/data/{inside}", here=phone.data / inside)
+
+
+def ssh(request: pytest.FixtureRequest, folder: Path) -> Reached:
+    return Reached(transport=over_ssh(request.getfixturevalue("board")), folder=str(folder), here=folder)
+
+
+TRANSPORTS: dict[str, Callable[[pytest.FixtureRequest, Path], Reached]] = {"local": local, "adb": adb, "ssh": ssh}
 
 
 @pytest.fixture(params=TRANSPORTS)
-def reached(request: pytest.FixtureRequest, tmp_path: Path) -> Reached:
+def reached(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reached]:
     folder = tmp_path / "on the device"
     folder.mkdir()
-    return TRANSPORTS[request.param](folder)
+    found = TRANSPORTS[request.param](request, folder)
+    yield found
+    found.transport.close()

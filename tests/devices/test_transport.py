@@ -47,6 +47,50 @@ def test_a_file_travels_there_and_back_bit_by_bit(reached: Reached, tmp_path: Pa
     assert [path.name for path in back.parent.iterdir()] == [name]
 
 
+def test_fifty_megabytes_travel_there_and_back_bit_by_bit(reached: Reached, tmp_path: Path) -> None:
+    source, back = tmp_path / "source", tmp_path / "back"
+    source.write_bytes(os.urandom(50_000_000))
+    reached.transport.push(source, f"{reached.folder}/file")
+    reached.transport.pull(f"{reached.folder}/file", back)
+    assert source.read_bytes() == (reached.here / "file").read_bytes() == back.read_bytes()
+
+
+def test_a_folder_travels_there_and_back_with_all_that_is_in_it(reached: Reached, tmp_path: Path) -> None:
+    contents = {"file": b"1", "empty": b"", **{f"inner/{name}": os.urandom(1000) for name in NAMES}, "a/b/c": b"deep"}
+    for name, content in contents.items():
+        (tmp_path / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "source" / name).write_bytes(content)
+    reached.transport.push(tmp_path / "source", f"{reached.folder}/new/folder")
+    reached.transport.pull(f"{reached.folder}/new/folder", tmp_path / "back")
+    for folder in (reached.here / "new" / "folder", tmp_path / "back"):
+        found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        assert found == contents
+    assert [path.name for path in (reached.here / "new").iterdir()] == ["folder"]
+
+
+def test_a_folder_goes_only_where_nothing_is(reached: Reached, tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "new").touch()
+    for name in ("file", "folder"):
+        (reached.here / name).touch() if name == "file" else (reached.here / name).mkdir()
+        with pytest.raises(DeviceError, match=rf"{name}\b"):
+            reached.transport.push(tmp_path / "source", f"{reached.folder}/{name}")
+    assert sorted(path.name for path in reached.here.rglob("*")) == ["file", "folder"]
+
+
+def test_several_hands_work_on_one_device_at_once(reached: Reached, tmp_path: Path) -> None:
+    def there_and_back(number: int) -> bool:
+        content, source, back = os.urandom(200_000), tmp_path / f"source {number}", tmp_path / f"back {number}"
+        source.write_bytes(content)
+        reached.transport.push(source, f"{reached.folder}/{number}")
+        said = reached.transport.run(["cat", f"{reached.folder}/{number}"], deadline_s=60)
+        reached.transport.pull(f"{reached.folder}/{number}", back)
+        return said.stdout == content == back.read_bytes()
+
+    with ThreadPoolExecutor(6) as threads:
+        assert list(threads.map(there_and_back, range(12))) == [True] * 12
+
+
 def test_a_file_replaces_another(reached: Reached, tmp_path: Path) -> None:
     for content in (b"long old content", b"new"):
         (tmp_path / "source").write_bytes(content)
@@ -144,11 +188,15 @@ def test_a_command_gets_the_environment_that_is_given_and_none_of_ours(
     monkeypatch.setenv("LD_LIBRARY_PATH", "/of/this/machine")
     given = {"PLAIN": "1", "HOSTILE": "it's $(x)\n;\"é", "PATH": os.environ["PATH"]}
     code = "import os, sys; sys.stdout.buffer.write(b'\\0'.join(k + b'=' + v for k, v in os.environb.items()))"
-    said = reached.transport.run(python(code), deadline_s=60, environment=given).stdout.decode().split("\0")
-    found = dict(line.split("=", 1) for line in said)
+    found, own = (
+        dict(line.split("=", 1) for line in result.stdout.decode().split("\0"))
+        for result in (
+            reached.transport.run(python(code), deadline_s=60, environment=environment) for environment in (given, None)
+        )
+    )
     assert {name: found.get(name) for name in given} == given
-    allowed = {"HOME", "LANG", "PATH", "TMPDIR", "LC_CTYPE", "PWD", "SHLVL", "USER", "LOGNAME", "SHELL", "_"}
-    assert set(found) - set(given) <= allowed
+    assert set(found) == set(own) | set(given)
+    assert not {"QNNSWEEP_SECRET", "LD_LIBRARY_PATH"} & set(own)
 
 
 def test_a_command_has_no_input_to_wait_for(reached: Reached) -> None:

@@ -1,0 +1,206 @@
+"""What a way to a device does when the device goes away, or stops to answer, in the middle of something."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tasks.devices.transport import Transport
+from tasks.errors import DeviceError
+
+from .conftest import over_adb, over_ssh
+from .loopback import Adbd, AdbServer, Sshd, running
+
+LARGE = 300_000_000
+SLEEPER = """
+import os, time
+from pathlib import Path
+Path("pid").write_text(str(os.getpid()))
+time.sleep(600)
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fragile:
+    """A device of one test's own, to be broken."""
+
+    reach: Callable[[float], Transport]
+    """A new way to it, with that deadline for transfers."""
+    folder: str
+    here: Path
+    break_off: Callable[[], None]
+    freeze: Callable[[], None]
+    thaw: Callable[[], None]
+    come_back: Callable[[], None]
+
+
+def phone(folder: Path, adb_server: AdbServer) -> tuple[Adbd, Fragile]:
+    device = Adbd(folder=folder, server=adb_server)
+    (device.data / "work").mkdir(parents=True)
+    return device, Fragile(
+        reach=lambda deadline_s: over_adb(device, deadline_s),
+        folder="/data/work",
+        here=device.data / "work",
+        break_off=device.kill,
+        freeze=device.freeze,
+        thaw=device.thaw,
+        come_back=device.start,
+    )
+
+
+def board(folder: Path) -> tuple[Sshd, Fragile]:
+    device = Sshd(folder=folder)
+    (folder / "work").mkdir()
+    return device, Fragile(
+        reach=lambda deadline_s: over_ssh(device, deadline_s),
+        folder=str(folder / "work"),
+        here=folder / "work",
+        break_off=device.kill,
+        freeze=device.freeze,
+        thaw=device.thaw,
+        come_back=device.start,
+    )
+
+
+@pytest.fixture(params=["adb", "ssh"])
+def fragile(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fragile]:
+    folder = tmp_path / "device"
+    folder.mkdir()
+    device, seen = phone(folder, request.getfixturevalue("adb_server")) if request.param == "adb" else board(folder)
+    with running(device):
+        yield seen
+
+
+def when(happened: Callable[[], bool], then: Callable[[], None]) -> threading.Thread:
+    """Do `then` as soon as that happened."""
+
+    def watch() -> None:
+        for _ in range(6000):
+            if happened():
+                then()
+                return
+            time.sleep(0.005)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+def arriving(folder: Path) -> Callable[[], bool]:
+    """Whether some of a file is there already."""
+    return lambda: any(
+        path.is_file() and path.stat().st_size > 0
+        for pattern in (".incoming-*", ".incoming-*/*")
+        for path in folder.glob(pattern)
+    )
+
+
+def is_dead(pid: int, within_s: float = 20) -> bool:
+    for _ in range(int(within_s / 0.05)):
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_device_that_is_gone_before_is_an_error(fragile: Fragile) -> None:
+    fragile.break_off()
+    with pytest.raises(DeviceError):
+        fragile.reach(30).run(["true"], deadline_s=30)
+
+
+def test_a_device_that_goes_away_during_a_push_leaves_no_file_under_the_final_name(
+    fragile: Fragile, tmp_path: Path
+) -> None:
+    (tmp_path / "source").write_bytes(bytes(LARGE))
+    breaking = when(arriving(fragile.here), fragile.break_off)
+    with pytest.raises(DeviceError, match=r"cannot push"):
+        fragile.reach(60).push(tmp_path / "source", f"{fragile.folder}/file")
+    breaking.join()
+    assert not (fragile.here / "file").exists()
+    fragile.come_back()
+    again = fragile.reach(60)
+    again.push(tmp_path / "source", f"{fragile.folder}/file")
+    assert (fragile.here / "file").stat().st_size == LARGE
+    again.close()
+
+
+def test_a_device_that_goes_away_during_a_pull_leaves_no_file_here(fragile: Fragile, tmp_path: Path) -> None:
+    (fragile.here / "file").write_bytes(bytes(LARGE))
+    back = tmp_path / "back"
+    breaking = when(arriving(back), fragile.break_off)
+    with pytest.raises(DeviceError, match=r"cannot pull"):
+        fragile.reach(60).pull(f"{fragile.folder}/file", back / "file")
+    breaking.join()
+    assert list(back.iterdir()) == []
+
+
+def test_a_device_that_goes_away_during_a_command_is_an_error_and_the_command_dies_there(fragile: Fragile) -> None:
+    breaking = when((fragile.here / "pid").exists, fragile.break_off)
+    started = time.monotonic()
+    with pytest.raises(DeviceError, match=r"lost the device .* while it ran"):
+        fragile.reach(60).run([sys.executable, "-c", SLEEPER], deadline_s=300, folder=fragile.folder)
+    breaking.join()
+    assert time.monotonic() - started < 60
+    assert is_dead(int((fragile.here / "pid").read_text()))
+
+
+def test_a_device_that_stops_to_answer_is_an_error_at_the_deadline_and_the_command_dies_when_it_answers(
+    fragile: Fragile,
+) -> None:
+    freezing = when((fragile.here / "pid").exists, fragile.freeze)
+    started = time.monotonic()
+    with pytest.raises(DeviceError, match=r"deadline of 4 s"):
+        fragile.reach(60).run([sys.executable, "-c", SLEEPER], deadline_s=4, folder=fragile.folder)
+    freezing.join()
+    assert time.monotonic() - started < 20
+    fragile.thaw()
+    assert is_dead(int((fragile.here / "pid").read_text()), within_s=30)
+
+
+def test_a_transfer_to_a_device_that_stops_to_answer_ends_at_its_deadline(fragile: Fragile, tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(bytes(LARGE))
+    freezing = when(arriving(fragile.here), fragile.freeze)
+    started = time.monotonic()
+    with pytest.raises(DeviceError, match=r"deadline of 5 s"):
+        fragile.reach(5).push(tmp_path / "source", f"{fragile.folder}/file")
+    freezing.join()
+    assert time.monotonic() - started < 30
+    assert not (fragile.here / "file").exists()
+    fragile.thaw()
+
+
+def test_a_command_dies_with_the_process_that_asked_for_it(fragile: Fragile, tmp_path: Path) -> None:
+    transport = fragile.reach(60)
+    transport.run(["true"], deadline_s=60)
+    transport.close()
+    child = os.fork()
+    if child == 0:
+        try:
+            fragile.reach(60).run([sys.executable, "-c", SLEEPER], deadline_s=300, folder=fragile.folder)
+        finally:
+            os._exit(0)
+    killing = when((fragile.here / "pid").exists, lambda: os.kill(child, 9))
+    os.waitpid(child, 0)
+    killing.join()
+    assert is_dead(int((fragile.here / "pid").read_text()))
+
+
+def test_a_killed_adb_server_is_an_error_and_no_hang(tmp_path: Path) -> None:
+    server = AdbServer(folder=tmp_path)
+    (tmp_path / "device").mkdir()
+    device, seen = phone(tmp_path / "device", server)
+    with running(server, device):
+        breaking = when((seen.here / "pid").exists, server.kill)
+        with pytest.raises(DeviceError, match=r"lost the device"):
+            seen.reach(60).run([sys.executable, "-c", SLEEPER], deadline_s=300, folder=seen.folder)
+        breaking.join()
+        assert is_dead(int((seen.here / "pid").read_text()))
