@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator
+from pathlib import PurePosixPath
 
 from conf.describe import did_you_mean, one_of, shown
-from conf.schema import DataConfig, InputConfig, ModelConfig, Precision, Request, SchemeConfig
+from conf.schema import (
+    PROBE,
+    DataConfig,
+    DeviceConfig,
+    InputConfig,
+    ModelConfig,
+    Precision,
+    Request,
+    RunnerKind,
+    SchemeConfig,
+    TransportKind,
+)
 
 QUANT_DTYPES = ("16a16w", "16a2w", "16a4w", "16a4w_block", "16a8w", "8a4w", "8a8w", "fp16a8w")
 """ExecuTorch's `QuantDtype`, without `use_`."""
@@ -25,14 +38,77 @@ def problems(request: Request) -> Iterator[str]:
     yield from _numbers(request)
     if not request.artifacts.strip():
         yield "artifacts=: empty; the path of a folder"
-    for variable in request.device.environment:
-        if not variable or "=" in variable or "\0" in variable:
-            yield f"device.environment.{shown(variable)}: not the name of an environment variable"
+    for device in request.devices:
+        yield from _device(device)
+    names = [device.name for device in request.devices]
+    for name in sorted(set(names)):
+        if names.count(name) > 1:
+            yield f"farm {shown(request.farm.name)}: two of its devices are called {shown(name)}"
+    if request.farm.name and not request.pool:
+        yield f"farm.devices=[]: farm {shown(request.farm.name)} has no devices"
+    if request.pool and not request.farm.name.strip():
+        yield f"farm.name=: empty; any text of 1 to {LONGEST_NAME} characters"
+
+
+def _device(device: DeviceConfig) -> Iterator[str]:
+    of = f" (device {shown(device.name)})"
+    remote = device.transport is not TransportKind.local
+    native = device.runner is RunnerKind.native
+    for variable in device.environment:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
+            yield f"device.environment.{shown(variable)}: not the name of an environment variable{of}"
+    for key, text in (
+        ("address", device.address), ("work_folder", device.work_folder), ("python", device.python),
+        *device.environment.items(),
+    ):  # fmt: skip
+        if text is not None and "\0" in text:
+            yield f"device.{key}: a NUL character in it{of}"
+    if remote and not (device.address or "").strip():
+        example = "a serial or host:port" if device.transport is TransportKind.adb else "[user@]host[:port]"
+        yield f"device.address={shown(device.address)}: {device.transport.name} needs {example}{of}"
+    if device.transport is TransportKind.ssh and device.address and not _is_address(device.address):
+        yield f"device.address={shown(device.address)}: not of the form [user@]host[:port]{of}"
+    if device.ssh.jump is not None and not _is_address(device.ssh.jump):
+        yield f"device.ssh.jump={shown(device.ssh.jump)}: not of the form [user@]host[:port]{of}"
+    if device.adb_server is not None and not re.fullmatch(r"[\w.-]+:\d{1,5}", device.adb_server):
+        yield f"device.adb_server={shown(device.adb_server)}: not of the form host:port{of}"
+    if device.transport is TransportKind.adb and (device.address or "").startswith("-"):
+        yield f"device.address={shown(device.address)}: no serial begins with a hyphen{of}"
+    if remote and not _is_own_folder(device.work_folder):
+        yield (
+            f"device.work_folder={shown(device.work_folder)}: an absolute path of at least two names, for qnnsweep "
+            f"alone, for example /data/local/tmp/qnnsweep{of}"
+        )
+    if remote and not native and not device.python:
+        yield f"device.python={shown(device.python)}: the Python with executorch on the device{of}"
+    if native and device.native_folder is None:
+        yield f"device.native_folder=null: the folder of a build with qnn_executor_runner in it{of}"
+    if native and device.soc is None:
+        yield f"device.soc=null: the native runner needs a device's SoC, or {PROBE}{of}"
+    for key, number in (
+        ("deadline_s", device.deadline_s), ("cool_down_s", device.cool_down_s), ("keep_days", device.keep_days),
+    ):  # fmt: skip
+        if not (math.isfinite(number) and number > 0):
+            yield f"device.{key}={number}: a number above 0{of}"
+    yield from _at_least(
+        0, {"device.least_free_mib": device.least_free_mib, "device.ssh.keep_alive_s": device.ssh.keep_alive_s}
+    )
+
+
+def _is_own_folder(path: str | None) -> bool:
+    """Whether things may be removed below it: it is nobody else's, as far as a path tells."""
+    return (
+        path is not None and path.startswith("/") and len(PurePosixPath(path).parts) > 2 and ".." not in path.split("/")
+    )
+
+
+def _is_address(text: str) -> bool:
+    return re.fullmatch(r"([^@\s]+@)?(\[[0-9a-fA-F:.%\w]+\]|[^@:\s\[\]/-][^@:\s\[\]/]*)(:\d{1,5})?", text) is not None
 
 
 def _names(request: Request) -> Iterator[str]:
     for group in (
-        request.model, request.scheme, request.soc, request.backend, request.device, request.tolerance,
+        request.model, request.scheme, request.soc, request.backend, *request.devices, request.tolerance,
     ):  # fmt: skip
         key = f"{type(group).__name__.removesuffix('Config').lower()}.name"
         if not group.name.strip():
@@ -109,7 +185,7 @@ def _calibration(model: ModelConfig, scheme: SchemeConfig) -> Iterator[str]:
 
 
 def _numbers(request: Request) -> Iterator[str]:
-    measure, limits, device = request.measure, request.limits, request.device
+    measure, limits = request.measure, request.limits
     yield from _at_least(0, {"measure.warm_up": measure.warm_up})
     yield from _at_least(
         1,
@@ -124,7 +200,6 @@ def _numbers(request: Request) -> Iterator[str]:
         },
     )
     for key, number in (
-        ("device.deadline_s", device.deadline_s),
         ("limits.child_deadline_s", limits.child_deadline_s),
         ("limits.child_memory_gib", limits.child_memory_gib),
     ):

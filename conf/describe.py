@@ -96,7 +96,9 @@ def _without_none(annotation: object) -> Any:
 
 def _keys(annotation: object) -> list[str]:
     kind = _without_none(annotation)
-    return [field.name for field in fields(kind)] if isinstance(kind, type) and is_dataclass(kind) else []
+    if not (isinstance(kind, type) and is_dataclass(kind)):
+        return []
+    return [field.name for field in fields(kind) if field.metadata.get("asked", True)]
 
 
 def _words(annotation: object) -> str:

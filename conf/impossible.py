@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from conf.schema import BackendKind, Precision, Request
+from conf.describe import shown
+from conf.schema import PROBE, BackendKind, DeviceConfig, Precision, Request, RunnerKind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +85,17 @@ RULES: tuple[Rule, ...] = (
 
 def reason(request: Request) -> str | None:
     """Why the cell cannot be, in one line, or None when nothing is known against it."""
-    return next((rule.reason for rule in RULES if _forbids(rule, request)), None)
+    known = next((rule.reason for rule in RULES if _forbids(rule, request)), None)
+    if known is None and not any(suits(device, request) for device in request.devices):
+        return f"no device of {shown(request.where)} is a {shown(request.soc.name)} or a simulator host"
+    return known
+
+
+def suits(device: DeviceConfig, request: Request) -> bool:
+    """Whether the cell may go to the device, as far as its configuration tells: a probed SoC is known there alone."""
+    if request.backend.kind is not BackendKind.qnn:
+        return device.runner is RunnerKind.python
+    return device.soc in (None, PROBE, request.soc.name)
 
 
 def _forbids(rule: Rule, request: Request) -> bool:

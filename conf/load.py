@@ -26,7 +26,7 @@ from conf.describe import is_known, no_such_key, shown
 from conf.options import GROUPS, SHIPPED, Options
 from conf.plan import AXES, Plan, plan
 from conf.refusal import refusal
-from conf.schema import Request
+from conf.schema import DeviceConfig, Request
 from tasks.errors import RequestError
 
 MOST_CELLS = 10_000
@@ -47,6 +47,8 @@ def load(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> Plan:
         asked = _assignments((override for override in parsed if override.key_or_group != SEARCH_PATH), options)
         with initialize_config_dir(str(SHIPPED), job_name="qnnsweep", version_base="1.3"):
             values = _experiment(asked.get("experiment", ()), options) | asked
+            if values.get("device") and values.get("farm"):
+                raise RequestError("device=, farm=: a cell goes to one or to the other; name one of them")
             swept = [key for key, lines in values.items() if len(lines) > 1]
             return plan(_requests(values, options), swept=swept, folders=options.own_folders)
 
@@ -141,12 +143,35 @@ def _requests(values: dict[str, tuple[str, ...]], options: Options) -> Iterator[
     if (count := math.prod(len(lines) for lines in values.values() if lines)) > MOST_CELLS:
         raise RequestError(f"{count} cells: a sweep has at most {MOST_CELLS}")
     keys = [*(axis for axis in AXES if axis in values), *(key for key in values if key not in AXES)]
+    pools: dict[tuple[str, ...], DeviceConfig] = {}
     for lines in itertools.product(*(values[key] for key in keys if values[key])):
         composed = _compose(lines, options)
-        try:
-            yield cast(Request, OmegaConf.to_object(composed))
-        except OmegaConfBaseException as error:
-            raise refusal(error, asked=lines) from None
+        request = _request(composed, lines)
+        if request.pool:
+            raise RequestError(no_such_key("pool"))
+        request.pool = [_device(name, lines, request, options, pools) for name in request.farm.devices]
+        yield request
+
+
+def _request(composed: DictConfig, lines: Sequence[str]) -> Request:
+    try:
+        return cast(Request, OmegaConf.to_object(composed))
+    except OmegaConfBaseException as error:
+        raise refusal(error, asked=lines) from None
+
+
+def _device(
+    name: str, lines: Sequence[str], request: Request, options: Options, known: dict[tuple[str, ...], DeviceConfig]
+) -> DeviceConfig:
+    """The farm's device of that name, with what the request sets of `device`."""
+    try:
+        chosen = f"device={_quoted(options.name('device', name))}"
+    except RequestError as error:
+        raise RequestError(f"farm {shown(request.farm.name)}: {error}") from None
+    asked = (chosen, *(line for line in lines if line.lstrip("+~").startswith("device.")))
+    if asked not in known:
+        known[asked] = _request(_compose(asked, options), asked).device
+    return known[asked]
 
 
 def _compose(lines: Sequence[str], options: Options, *, with_hydra: bool = False) -> DictConfig:

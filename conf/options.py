@@ -11,7 +11,7 @@ from conf.plan import AXES
 from tasks.errors import RequestError
 
 SHIPPED = Path(__file__).parent
-GROUPS = (*AXES, "tolerance", "experiment")
+GROUPS = (*AXES, "farm", "tolerance", "experiment")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

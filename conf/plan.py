@@ -64,7 +64,7 @@ def plan(requests: Iterable[Request], *, swept: Sequence[str] = (), folders: Seq
 
 def _names(request: Request) -> tuple[str, ...]:
     return (
-        request.model.name, request.scheme.name, request.soc.name, request.backend.name, request.device.name,
+        request.model.name, request.scheme.name, request.soc.name, request.backend.name, request.where,
     )  # fmt: skip
 
 

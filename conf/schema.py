@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+PROBE = "probe"
+"""A device's SoC that is to be read from the device."""
+
 
 class Precision(Enum):
     """How a scheme computes: in 32-bit float, in 16-bit float, or on quantized integers."""
@@ -37,6 +40,20 @@ class RunnerKind(Enum):
 
     python = "python"
     native = "native"
+
+
+class PerformanceMode(Enum):
+    """ExecuTorch's QnnExecuTorchHtpPerformanceMode; the numbers are the runner's `--htp_performance_mode`."""
+
+    default = 0
+    sustained_high_performance = 1
+    burst = 2
+    high_performance = 3
+    power_saver = 4
+    low_power_saver = 5
+    high_power_saver = 6
+    low_balanced = 7
+    balanced = 8
 
 
 class HostKeys(Enum):
@@ -137,13 +154,38 @@ class DeviceConfig:
     adb_server: str | None = None
     """`host:port` of the adb server; null is adb's own default."""
     ssh: SshConfig = field(default_factory=SshConfig)
+    soc: str | None = None
+    """The SoC it is, or `probe` to read it from the device; null: a simulator host, which takes any SoC's programs."""
+    runner: RunnerKind = RunnerKind.python
     work_folder: str | None = None
     """Where blobs and launches are laid out on the device; null is `artifacts/devices/local`, for a local device."""
     python: str | None = None
     """The interpreter that starts the project's runner on the device; null is this one, for a local device."""
+    native_folder: str | None = None
+    """Runner `native`: the folder of this machine's ExecuTorch build that has `qnn_executor_runner` in it."""
     environment: dict[str, str] = field(default_factory=dict[str, str])
+    """Variables of every process there. A value may be a secret: it shows in no list of processes and in no table."""
+    tags: list[str] = field(default_factory=list[str])
+    """Words of your own, for `qnnsweep devices`."""
     deadline_s: float = 600.0
-    """Every command on the device is stopped after this many seconds."""
+    """Every command on the device, and every transfer, is stopped after this many seconds."""
+    below_celsius: float | None = None
+    """A launch waits until the hottest sensor of the device is below this; null does not wait."""
+    cool_down_s: float = 900.0
+    """How long a launch waits for that."""
+    keep_days: float = 14.0
+    """What was not used on the device for this long is removed from its work folder."""
+    least_free_mib: int = 512
+    """With less than this free there, everything that the cell does not need is removed from its work folder."""
+
+
+@dataclass(kw_only=True, slots=True)
+class FarmConfig:
+    """Devices that share the cells of a sweep. Each cell goes to a free one of its SoC, or to a simulator host."""
+
+    name: str = ""
+    devices: list[str] = field(default_factory=list[str])
+    """Options of the group `device`."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -159,6 +201,8 @@ class ToleranceConfig:
 
 @dataclass(kw_only=True, slots=True)
 class MeasureConfig:
+    performance_mode: PerformanceMode = PerformanceMode.default
+    """How fast the HTP's clocks run, as Qualcomm's driver calls it. The simulator has none."""
     warm_up: int = 0
     """Inferences before the timed ones, per sample."""
     iterations: int = 1
@@ -190,7 +234,21 @@ class Request:
     backend: BackendConfig
     device: DeviceConfig
     tolerance: ToleranceConfig
+    farm: FarmConfig = field(default_factory=FarmConfig)
+    """Ask for `farm=` instead of `device=`: what is set of `device` then holds for all of its devices."""
+    pool: list[DeviceConfig] = field(default_factory=list[DeviceConfig], metadata={"asked": False})
+    """The farm's devices: made from their names when the request is, and not to be asked for."""
     measure: MeasureConfig = field(default_factory=MeasureConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     artifacts: str = "artifacts"
     """Folder of the store, the tables and the reports. One for the whole sweep."""
+
+    @property
+    def devices(self) -> tuple[DeviceConfig, ...]:
+        """Those that the cell may go to."""
+        return tuple(self.pool) or (self.device,)
+
+    @property
+    def where(self) -> str:
+        """What the cell is called by: its farm, or its device."""
+        return self.farm.name if self.pool else self.device.name

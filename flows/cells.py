@@ -9,6 +9,7 @@ from typing import Any
 from prefect import Task
 from prefect.futures import PrefectFuture
 
+from conf.impossible import suits
 from conf.plan import PlannedCell
 from conf.schema import BackendKind, Precision, Request
 from tasks.bundle import bundle_task
@@ -45,7 +46,7 @@ def subject(stage: str, request: Request) -> str:
         names = [request.model.name, request.scheme.name, target]
     else:
         names = [request.model.name, request.scheme.name, target]
-        names += [] if request.device.name == "local" else [request.device.name]
+        names += [] if request.where == "local" else [request.where]
     return " · ".join(names)
 
 
@@ -95,7 +96,8 @@ class Graph:
             measure_task,
             request,
             bundle,
-            request.device,
+            tuple(each for each in request.devices if suits(each, request)),
+            soc,
             farm=self._means.farm,
             step=lambda task: self._bound(task, request),
         )

@@ -34,6 +34,7 @@ def bundle(lowered: LoweredProgram, measure: MeasureConfig, *, store: Store) -> 
             debug_buffer_bytes=0,
             iterations=measure.iterations,
             warm_up=measure.warm_up,
+            performance_mode=measure.performance_mode.value,
         )
     ]
     if lowered.debug_program is not None:
@@ -49,6 +50,7 @@ def bundle(lowered: LoweredProgram, measure: MeasureConfig, *, store: Store) -> 
                 debug_buffer_bytes=fitted if measure.debug_buffer_bytes is None else measure.debug_buffer_bytes,
                 iterations=1,
                 warm_up=0,
+                performance_mode=measure.performance_mode.value,
             )
         )
     program = store.put_file(Path(runner.__file__))

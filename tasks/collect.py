@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save
 
-from tasks.devices.farm import Device
+from tasks.devices.device import Device
 from tasks.devices.runner import DEBUG_OUTPUT, ETDUMP, output_file
 from tasks.errors import DeviceError, EvidenceError
 from tasks.records import Blob, Capture, Execution, LaunchResult
@@ -47,10 +45,12 @@ def _pull(execution: Execution, result: LaunchResult, device: Device, store: Sto
     digests = _digests(result, names, device)
     tensors: dict[str, np.ndarray] = {}
     blobs: dict[str, Blob] = {}
-    with tempfile.TemporaryDirectory() as here:
+    with store.scratch("arriving") as folder:
+        device.transport.pull(result.folder, folder / "launch")
         for name in names:
-            arrived = Path(here, "arrived")
-            device.transport.pull(f"{result.folder}/{name}", arrived)
+            arrived = folder / "launch" / name
+            if not arrived.is_file():
+                raise EvidenceError(f"{device.name}: {name} was there and did not come along; run again")
             if name in outputs:
                 data = arrived.read_bytes()
                 _confirm(name, hashlib.sha256(data).hexdigest(), digests, device)
@@ -68,14 +68,18 @@ def _confirm(name: str, found: str, digests: Mapping[str, str], device: Device) 
 
 
 def _digests(result: LaunchResult, names: list[str], device: Device) -> dict[str, str]:
-    asked = device.run(["sha256sum", *names], folder=result.folder)
-    if asked.exit_code != 0:
-        said = asked.stderr.decode(errors="replace").strip()
-        raise EvidenceError(f"{device.name}: the runner ended well but left no such file: {said}")
-    lines = [line.split(maxsplit=1) for line in asked.stdout.decode().splitlines()]
-    if len(lines) != len(names):
-        raise DeviceError(f"{device.name}: sha256sum answered {len(lines)} lines for {len(names)} files")
-    return {name: line[0] for name, line in zip(names, lines, strict=True)}
+    found: dict[str, str] = {}
+    for start in range(0, len(names), 500):  # an Android shell takes command lines of 128 KiB
+        batch = names[start : start + 500]
+        asked = device.run(["sha256sum", *batch], folder=result.folder)
+        if asked.exit_code != 0:
+            said = asked.stderr.decode(errors="replace").strip()
+            raise EvidenceError(f"{device.name}: the runner ended well but left no such file: {said}")
+        lines = [line.split(maxsplit=1) for line in asked.stdout.decode().splitlines()]
+        if len(lines) != len(batch):
+            raise DeviceError(f"{device.name}: sha256sum answered {len(lines)} lines for {len(batch)} files")
+        found |= {name: line[0] for name, line in zip(batch, lines, strict=True)}
+    return found
 
 
 def _decode(data: bytes, execution: Execution, index: int) -> np.ndarray:

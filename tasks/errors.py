@@ -4,7 +4,8 @@ QnnsweepError
   RequestError      the configuration asks for something impossible   edit conf/; nothing ran
   ToolchainError    export, quantize or lower failed on the host      never retried
   EnvironmentUnusable  the machine lacks something qnnsweep needs     see `qnnsweep doctor`
-  DeviceError       the channel to a device failed                    retried elsewhere
+  DeviceError       the channel to a device failed                    retried on another device
+    DeadlinePassed    a command there took too long
   RunnerFailed      the device ran the program and the program failed never retried
   EvidenceError     bytes are not what the record says                never used
 """
@@ -41,7 +42,18 @@ class ToolchainError(QnnsweepError):
 
 
 class DeviceError(QnnsweepError):
-    """The channel to a device failed: not the program's fault."""
+    """The channel to a device failed, or the device under a program: not the program's fault."""
+
+
+class DeadlinePassed(DeviceError):
+    """A command on a device, or a transfer, ran past its deadline and was killed.
+
+    Attributes: `said`, what the command had printed until then, as far as it arrived.
+    """
+
+    def __init__(self, message: str, *, said: bytes = b"") -> None:
+        super().__init__(message)
+        self.said = said
 
 
 class RunnerFailed(QnnsweepError):

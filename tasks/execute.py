@@ -3,47 +3,66 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 
-from tasks.devices.farm import Device
-from tasks.devices.runner import OUTPUT_FOLDER, blob_path, last_words, latencies_ms, runner_arguments
-from tasks.errors import DeviceError, RunnerFailed
+from conf.schema import RunnerKind
+from tasks.devices.device import Device
+from tasks.devices.native import RUNNER
+from tasks.devices.runner import (
+    OUTPUT_FOLDER,
+    blob_path,
+    last_words,
+    latencies_ms,
+    native_folder,
+    runner_arguments,
+)
+from tasks.devices.thermal import wait_until_cool
+from tasks.devices.triage import of_runner
+from tasks.errors import DeadlinePassed, DeviceError, RunnerFailed
 from tasks.records import Command, Deployment, Execution, Launch, LaunchResult
 from tasks.stage import stage
 from tasks.storage.store import Store
+
+_ANSWER_S = 20.0
 
 
 def execute(deployment: Deployment, *, device: Device, store: Store) -> Execution:
     """Start the runner for each launch. Raises RunnerFailed when it does not end well, DeviceError for the channel."""
     results = tuple(_launch(deployment, launch, device, store) for launch in deployment.bundle.launches)
-    return Execution(device=device.name, results=results, outputs=deployment.bundle.outputs)
+    return Execution(
+        device=device.name,
+        results=results,
+        outputs=deployment.bundle.outputs,
+        bytes_sent=deployment.bytes_sent,
+    )
 
 
 def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store) -> LaunchResult:
     folder = f"{device.lease_folder}/{launch.name}"
-    made = device.run(["mkdir", "-p", f"{folder}/{OUTPUT_FOLDER}"])
+    made = device.run(["mkdir", "-p", "--", f"{folder}/{OUTPUT_FOLDER}"])
     if made.exit_code != 0:
         raise DeviceError(f"{device.name}: cannot make {folder}: {made.stderr.decode(errors='replace').strip()}")
-    flags = runner_arguments(
-        program=blob_path(launch.program),
-        input_list=blob_path(launch.input_list),
-        iterations=launch.iterations,
-        warm_up=launch.warm_up,
-        dump=launch.debug,
-        debug_buffer_bytes=launch.debug_buffer_bytes,
-    )
-    # -P: the runner's own folder, full of blobs, is no place to import from.
-    argv = [device.python, "-P", blob_path(deployment.bundle.runner), *flags]
-    result = device.run(argv, folder=folder)
+    argv, environment = _started(deployment, launch, device, store)
+    wait_until_cool(device)
+    try:
+        result = device.transport.run(argv, deadline_s=device.deadline_s, folder=folder, environment=environment)
+    except DeadlinePassed as late:
+        if not _answers(device):
+            raise
+        # The device is well: it was the program that did not come to an end.
+        command = Command(argv=tuple(argv), exit_code=-signal.SIGKILL, seconds=device.deadline_s)
+        message = f"the {launch.name} program did not end within {device.deadline_s:g} s on {device.name}"
+        raise RunnerFailed(message, log=store.put_bytes(late.said).sha256, command=command) from None
     command = Command(argv=tuple(argv), exit_code=result.exit_code, seconds=result.seconds)
     printed = result.stdout.decode(errors="replace")
+    said = result.stderr.decode(errors="replace")
     log = store.put_bytes(result.stdout + b"\n" + result.stderr)
     if result.exit_code != 0:
-        words = last_words(result.stderr.decode(errors="replace").splitlines() or printed.splitlines())
-        raise RunnerFailed(
-            f"the {launch.name} program ended with {_ending(result.exit_code)} on {device.name}\n{words}",
-            log=log.sha256,
-            command=command,
-        )
+        words = last_words(said.splitlines() or printed.splitlines())
+        ended = f"the {launch.name} program ended with {_ending(result.exit_code)} on {device.name}"
+        if (known := of_runner(printed + said)) is not None:
+            raise DeviceError(f"{known.name}: {known.remedy}; {ended}\n{words}")
+        raise RunnerFailed(f"{ended}\n{words}", log=log.sha256, command=command)
     return LaunchResult(
         launch=launch,
         folder=folder,
@@ -51,6 +70,35 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
         latencies_ms=latencies_ms(printed),
         log=log,
     )
+
+
+def _started(
+    deployment: Deployment, launch: Launch, device: Device, store: Store
+) -> tuple[list[str], Mapping[str, str]]:
+    """The command line and the environment of the device's runner."""
+    flags = runner_arguments(
+        program=blob_path(launch.program),
+        input_list=blob_path(launch.input_list),
+        iterations=launch.iterations,
+        warm_up=launch.warm_up,
+        dump=launch.debug,
+        debug_buffer_bytes=launch.debug_buffer_bytes,
+        performance_mode=launch.performance_mode,
+    )
+    if device.runner is RunnerKind.python:
+        # -P: the runner's own folder, full of blobs, is no place to import from.
+        return [device.python, "-P", blob_path(deployment.bundle.runner), *flags], device.environment
+    carried = {name: store.put_file(path) for name, path in device.native.items()}
+    here = f"{deployment.work_folder}/{native_folder(carried)}"
+    libraries = {"LD_LIBRARY_PATH": here, "ADSP_LIBRARY_PATH": here}
+    return [f"{here}/{RUNNER}", *flags], libraries | dict(device.environment)
+
+
+def _answers(device: Device) -> bool:
+    try:
+        return device.transport.run(["true"], deadline_s=_ANSWER_S).exit_code == 0
+    except DeviceError:
+        return False
 
 
 def _ending(exit_code: int) -> str:

@@ -204,6 +204,8 @@ class Launch:
     debug_buffer_bytes: int
     iterations: int
     warm_up: int
+    performance_mode: int = 0
+    """The runner's `--htp_performance_mode`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -256,6 +258,8 @@ class Execution:
     device: str
     results: tuple[LaunchResult, ...]
     outputs: tuple[TensorSpec, ...]
+    bytes_sent: int = field(default=0, metadata=IDENTITY_NEUTRAL)
+    """What had to be sent before: 0 where the device had all of it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,7 +28,7 @@ def rows(run_id: str, cells: Sequence[CellResult], toolchain: Toolchain) -> dict
             "model": request.model.name,
             "scheme": request.scheme.name,
             "soc": request.soc.name,
-            "device": request.device.name,
+            "device": cell.capture.execution.device if cell.capture else request.where,
             "backend": request.backend.name,
         }
         found = {
@@ -62,6 +62,8 @@ def _cell(cell: CellResult, toolchain: Toolchain) -> Row:
         "quantize_s": quantized.seconds if quantized else None,
         "lower_s": lowered.seconds if lowered else None,
         "execute_s": sum(result.command.seconds for result in capture.execution.results) if capture else None,
+        "sent_bytes": capture.execution.bytes_sent if capture else None,
+        "outputs_sha256": capture.outputs.sha256 if capture else None,
         "pte_bytes": lowered.program.size if lowered else None,
         "debug_pte_bytes": lowered.debug_program.size if lowered and lowered.debug_program else None,
         "delegated_nodes": sum(row.delegated for row in lowered.delegation) if lowered else None,

@@ -55,4 +55,6 @@ def capture(request_8a8w: Request, means: Means, lowered: LoweredProgram) -> Cap
     from tasks.measure import measure
 
     made = bundle(lowered, request_8a8w.measure, store=means.store)
-    return measure(made, request_8a8w.device, store=means.store, farm=means.farm, step=lambda task: task.fn)
+    return measure(
+        made, (request_8a8w.device,), request_8a8w.soc, store=means.store, farm=means.farm, step=lambda task: task.fn
+    )

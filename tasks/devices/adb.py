@@ -65,7 +65,10 @@ class AdbTransport:
             try:
                 process.wait(timeout=deadline_s)
             except subprocess.TimeoutExpired:
-                raise past_deadline(argv[0], deadline_s) from None
+                _end(process, feeder)
+                out.seek(0)
+                err.seek(0)
+                raise past_deadline(argv[0], deadline_s, out.read() + err.read()) from None
             finally:
                 _end(process, feeder)
             out.seek(0)

@@ -1,86 +1,189 @@
-"""Which devices there are, and who holds one now."""
+"""Which device a cell gets, who holds one now, and which are not to be trusted any more in this run."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
+import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from conf.schema import DeviceConfig
-from tasks.devices.local import LocalTransport
-from tasks.devices.transport import CommandResult, Transport
+from conf.schema import PROBE, DeviceConfig, RunnerKind, SocConfig
+from tasks.devices import facts
+from tasks.devices.device import LEASES, Device, identity, leased
+from tasks.devices.native import native_files
+from tasks.devices.prune import prune
 from tasks.errors import DeviceError
-from tasks.storage.partial import is_abandoned, owned_name
+from tasks.storage.partial import is_abandoned
 
-LEASES = "leases"
+_LOOK_AGAIN_S = 1.0
+_TIDY_S = 30.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Device:
-    """A device held by one lease: how to talk to it, where to work on it, what its processes need."""
+class Busy(Exception):
+    """Somebody else, in this process or another, holds the device."""
 
-    name: str
-    transport: Transport
-    work_folder: str
-    lease_folder: str
-    """For what this lease alone leaves on the device: gone with all that is in it when the lease ends."""
-    python: str
-    environment: Mapping[str, str]
-    deadline_s: float
 
-    def run(self, argv: Sequence[str], *, folder: str | None = None) -> CommandResult:
-        """Run a program with the device's environment, under its deadline. Raises DeviceError."""
-        return self.transport.run(argv, deadline_s=self.deadline_s, folder=folder, environment=self.environment)
+Exclusion = Callable[[str], AbstractContextManager[None]]
+"""Holds what the text names for as long as the context lasts. Raises Busy at once when somebody else does."""
 
 
 class Farm:
-    """Devices by name, each held by one lease at a time. Safe to share between threads."""
+    """Devices, each held by one lease at a time. Safe to share between threads."""
 
-    def __init__(self, *, host_environment: Mapping[str, str], folder: Path) -> None:
-        """`host_environment`: what a process on this machine needs to find QNN; `folder`: for local devices' work."""
+    def __init__(
+        self, *, host_environment: Mapping[str, str], folder: Path, exclusion: Exclusion | None = None
+    ) -> None:
+        """`host_environment`: what a process on this machine needs to find QNN; `folder`: for local devices' work;
+
+        `exclusion`: keeps other processes off a device. Without one only this process's own threads are kept off.
+        """
         self._host_environment = dict(host_environment)
         self._folder = folder.absolute()
-        self._guard = threading.Lock()
-        self._held: dict[str, threading.Lock] = {}
+        self._exclusion = exclusion or (lambda _: contextlib.nullcontext())
+        self._changed = threading.Condition()
+        self._held: set[str] = set()
+        self._uses: Counter[str] = Counter()
+        self._quarantined: dict[str, str] = {}
+        self._socs: dict[str, str | None] = {}
+
+    @property
+    def quarantined(self) -> dict[str, str]:
+        """Devices that let a cell down in this run, and why."""
+        with self._changed:
+            return dict(self._quarantined)
+
+    def quarantine(self, name: str, why: DeviceError) -> None:
+        """Trust the device no more in this run."""
+        with self._changed:
+            self._quarantined.setdefault(name, str(why))
+            self._changed.notify_all()
 
     @contextlib.contextmanager
-    def lease(self, config: DeviceConfig) -> Iterator[Device]:
-        """The device, for this holder alone, from deploy to collect."""
-        with self._guard:
-            lock = self._held.setdefault(config.name, threading.Lock())
-        with lock:
-            device = self._device(config)
-            _remove(device, _abandoned(device))
+    def lease(self, configs: Sequence[DeviceConfig], soc: SocConfig | None = None) -> Iterator[Device]:
+        """A device of `soc` for this holder alone, from deploy to collect: the least used of the free ones.
+
+        Waits while all that would do are busy. Raises DeviceError when none is left that may be trusted.
+        """
+        with contextlib.ExitStack() as stack:
+            device = None
+            unfit: set[str] = set()
+            while device is None:
+                config = stack.enter_context(
+                    self._one_of([each for each in configs if each.name not in unfit], configs)
+                )
+                try:
+                    device = self._prepared(config, soc)
+                except DeviceError as error:
+                    self.quarantine(config.name, error)
+                if device is None:  # quarantined, or of another SoC than the cell's
+                    unfit.add(config.name)
+                    stack.pop_all().close()
             try:
                 yield device
             finally:
                 # A lost channel has been reported by whoever used it; a later lease removes what stays now.
                 with contextlib.suppress(DeviceError):
-                    _remove(device, [device.lease_folder])
+                    device.transport.run(["rm", "-rf", "--", device.lease_folder], deadline_s=_TIDY_S)
+                device.transport.close()
 
-    def _device(self, config: DeviceConfig) -> Device:
-        work_folder = config.work_folder or str(self._folder / "local")
-        return Device(
-            name=config.name,
-            transport=LocalTransport(),
-            work_folder=work_folder,
-            lease_folder=f"{work_folder}/{LEASES}/{owned_name()}",
-            python=config.python or sys.executable,
-            environment=self._host_environment | config.environment,
-            deadline_s=config.deadline_s,
-        )
+    @contextlib.contextmanager
+    def _one_of(self, able: Sequence[DeviceConfig], asked: Sequence[DeviceConfig]) -> Iterator[DeviceConfig]:
+        with contextlib.ExitStack() as hold:
+            config = None
+            while config is None:
+                with self._changed:
+                    trusted = [each for each in able if each.name not in self._quarantined]
+                    if not trusted:
+                        raise DeviceError(self._nobody_left(asked))
+                    free = [each for each in trusted if self._key(each) not in self._held]
+                    chosen = sorted(free, key=lambda each: self._uses[each.name])
+                config = next((each for each in chosen if self._take(each, hold)), None)
+                if config is None:
+                    with self._changed:
+                        self._changed.wait(_LOOK_AGAIN_S)
+            yield config
+
+    def _take(self, config: DeviceConfig, hold: contextlib.ExitStack) -> bool:
+        """Hold the device if nobody else does."""
+        key = self._key(config)
+        with self._changed:
+            if key in self._held:
+                return False
+            self._held.add(key)
+
+        def release() -> None:
+            with self._changed:
+                self._held.discard(key)
+                self._changed.notify_all()
+
+        with contextlib.ExitStack() as taken:
+            taken.callback(release)
+            try:
+                taken.enter_context(self._exclusion(key))
+            except Busy:
+                return False
+            hold.push(taken.pop_all())
+        with self._changed:
+            self._uses[config.name] += 1
+        return True
+
+    def _prepared(self, config: DeviceConfig, soc: SocConfig | None) -> Device | None:
+        """The device, clean and of the right SoC; None when it is another SoC's. Raises DeviceError."""
+        native: Mapping[str, Path] = {}
+        if config.runner is RunnerKind.native and soc is not None:
+            native = native_files(config, soc.arch, os.environ)
+        device = leased(config, host_environment=self._host_environment, folder=self._folder, native=native)
+        try:
+            if soc is not None and not self._is_of(config, soc, device):
+                device.transport.close()
+                return None
+            prune(device)
+            _remove(device, _abandoned(device))
+        except BaseException:
+            device.transport.close()
+            raise
+        return device
+
+    def _is_of(self, config: DeviceConfig, soc: SocConfig, device: Device) -> bool:
+        """A device that says it is another than its configuration says is of no use. Raises DeviceError."""
+        if config.soc is None:
+            return True
+        with self._changed:
+            known = config.name in self._socs
+        if not known:
+            read = facts.ask(device.transport, device.work_folder).soc
+            with self._changed:
+                self._socs[config.name] = read
+        read = self._socs[config.name]
+        if config.soc == PROBE:
+            if read is None:
+                raise DeviceError(f"{config.name} does not say which SoC it is: name it in device.soc")
+            return facts.is_of(read, soc.name)
+        if read is not None and not facts.is_of(read, config.soc):
+            raise DeviceError(f"{config.name} is a {read}, not the {config.soc} that device.soc says")
+        return True
+
+    def _nobody_left(self, asked: Sequence[DeviceConfig]) -> str:
+        reasons = [self._quarantined.get(each.name, "it is of another SoC") for each in asked]
+        if len(asked) == 1:
+            return reasons[0]
+        told = "; ".join(f"{each.name}: {why}" for each, why in zip(asked, reasons, strict=True))
+        return f"no device is left for the cell: {told}"
+
+    def _key(self, config: DeviceConfig) -> str:
+        return identity(config, self._folder)
 
 
 def _abandoned(device: Device) -> list[str]:
     """Folders of leases that were held by killed processes of this host."""
     leases = f"{device.work_folder}/{LEASES}"
     listed = device.run(["ls", "-1", leases])  # fails where there never was one
-    return [f"{leases}/{name}" for name in listed.stdout.decode().splitlines() if is_abandoned(name)]
+    return [f"{leases}/{name}" for name in listed.stdout.decode(errors="replace").splitlines() if is_abandoned(name)]
 
 
 def _remove(device: Device, folders: Sequence[str]) -> None:
     if folders:
-        device.run(["rm", "-rf", *folders])
+        device.run(["rm", "-rf", "--", *folders])

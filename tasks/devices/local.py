@@ -54,7 +54,10 @@ class LocalTransport:
             try:
                 exit_code = process.wait(timeout=deadline_s)
             except subprocess.TimeoutExpired:
-                raise past_deadline(argv[0], deadline_s) from None
+                _kill_session(process)
+                out.seek(0)
+                err.seek(0)
+                raise past_deadline(argv[0], deadline_s, out.read() + err.read()) from None
             finally:
                 _kill_session(process)
             out.seek(0)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tasks.records import Blob
+from tasks.storage.digest import digest
 
 ETDUMP = "etdump.etdp"
 DEBUG_OUTPUT = "debug_output.bin"
@@ -19,6 +20,11 @@ def blob_path(blob: Blob) -> str:
     return f"../../../blobs/{blob.sha256}"
 
 
+def native_folder(carried: Mapping[str, Blob]) -> str:
+    """Where the native runner lies with its libraries, below a work folder: another build gets another folder."""
+    return f"native/{digest(sorted(carried.items()))[:16]}"
+
+
 def runner_arguments(
     *,
     program: str,
@@ -27,6 +33,7 @@ def runner_arguments(
     warm_up: int,
     dump: bool,
     debug_buffer_bytes: int,
+    performance_mode: int,
 ) -> list[str]:
     """Flags of `qnn_executor_runner`; paths are as seen from the launch's folder, where everything is written."""
     flags = [
@@ -36,6 +43,7 @@ def runner_arguments(
         f"--etdump_path={ETDUMP}",
         f"--iteration={iterations}",
         f"--warm_up={warm_up}",
+        f"--htp_performance_mode={performance_mode}",
     ]
     if dump:
         flags += [

@@ -79,8 +79,9 @@ class SshTransport:
             with self._connected().open_session(timeout=_CONNECT_S) as channel:
                 channel.exec_command(command.start)
                 out, err = _listen(channel, command, started + deadline_s)
-        except TimeoutError:
-            raise past_deadline(argv[0], deadline_s) from None
+        except TimeoutError as error:
+            said = b"".join(part for part in error.args if isinstance(part, bytes))
+            raise past_deadline(argv[0], deadline_s, said) from None
         except _BROKEN as error:
             raise DeviceError(f"lost the device {self._name} while it ran {argv[0]!r}: {_words(error)}") from error
         result = command.result(out, err, time.monotonic() - started)
@@ -253,7 +254,7 @@ def _listen(channel: paramiko.Channel, command: RemoteCommand, latest: float) ->
             break
         if (left := latest - time.monotonic()) <= 0:
             _let_die(channel)
-            raise TimeoutError
+            raise TimeoutError(bytes(out), bytes(err))
         select.select([channel], [], [], min(left, 1.0))
     return bytes(out), bytes(err)
 

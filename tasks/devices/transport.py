@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tasks.errors import DeviceError
+from tasks.errors import DeadlinePassed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,5 +58,5 @@ class Transport(Protocol):
         ...
 
 
-def past_deadline(program: str, deadline_s: float) -> DeviceError:
-    return DeviceError(f"{program!r} ran past its deadline of {deadline_s:g} s and was killed")
+def past_deadline(program: str, deadline_s: float, said: bytes = b"") -> DeadlinePassed:
+    return DeadlinePassed(f"{program!r} ran past its deadline of {deadline_s:g} s and was killed", said=said)

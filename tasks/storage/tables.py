@@ -45,6 +45,8 @@ TABLES: dict[str, pa.Schema] = {
         ("quantize_s", _real),
         ("lower_s", _real),
         ("execute_s", _real),
+        ("sent_bytes", _whole),  # to the device, for this cell
+        ("outputs_sha256", _text),  # of the final outputs: equal for cells whose outputs are bit-equal
         ("pte_bytes", _whole),
         ("debug_pte_bytes", _whole),
         ("delegated_nodes", _whole),

@@ -6,6 +6,8 @@ Shipped to devices as one file and started there as a program: it imports nothin
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import os
 import sys
 import time
 from pathlib import Path
@@ -40,6 +42,7 @@ def main() -> int:
     if not outputs.is_dir():
         return fail(f"no output folder at {outputs}")
 
+    settle_qnn()
     import executorch.kernels.quantized  # noqa: F401 - registers the quantize and dequantize kernels
     import torch  # noqa: F401 - its libraries must be loaded before the runtime's
 
@@ -78,6 +81,20 @@ def main() -> int:
     debug_output = arguments.debug_output_path if arguments.dump_intermediate_outputs else ""
     module.write_etdump_result_to_file(arguments.etdump_path, debug_output)
     return 0
+
+
+def settle_qnn() -> None:
+    """On a host that has QNN from the wheel alone: start anew where the dynamic linker, which looks once, finds it."""
+    if "QNN_SDK_ROOT" in os.environ:
+        return
+    wheel = importlib.util.find_spec("onnxruntime_qnn")
+    if wheel is None or not wheel.submodule_search_locations:
+        return
+    package = Path(next(iter(wheel.submodule_search_locations)))
+    inherited = os.environ.get("LD_LIBRARY_PATH")
+    search = [str(package), str(package.with_name("onnxruntime_qnn.libs")), *([inherited] if inherited else [])]
+    settled = {"QNN_SDK_ROOT": str(package), "LD_LIBRARY_PATH": os.pathsep.join(search)}
+    os.execve(sys.executable, sys.orig_argv, os.environ | settled)  # noqa: S606 - itself
 
 
 def parse(argv: list[str]) -> argparse.Namespace:

@@ -38,12 +38,12 @@ REFUSALS = {
     "scheme@device=8a8w": "scheme@device=8a8w: write scheme=name",
     "device=no/such/file.yaml": "device=no/such/file.yaml: no such file",
     "modle=x": (
-        "modle: no such key; there are: artifacts, backend, device, limits, measure, model, scheme, soc, tolerance, "
+        "modle: no such key; there are: artifacts, backend, device, farm, limits, measure, model, scheme, soc, tolerance, "
         "did you mean model?"
     ),
     "measure.iteration=3": (
         "measure.iteration: no such key; in measure: debug_buffer_bytes, dump_operators, iterations, "
-        "operator_samples, warm_up, did you mean iterations?"
+        "operator_samples, performance_mode, warm_up, did you mean iterations?"
     ),
     "+soc.colour=red": "soc.colour: no such key; in soc: arch, name, vtcm_mib",
     "++limits={colour: red}": "limits.colour: no such key; in limits: child_deadline_s, child_memory_gib, parallel",
@@ -52,7 +52,7 @@ REFUSALS = {
     "measure.iterations=1.5": "measure.iterations=1.5: a whole number",
     "measure.dump_operators=7.5": "measure.dump_operators=7.5: true or false",
     "measure=3": (
-        "measure=3: a mapping with warm_up, iterations, operator_samples, dump_operators, debug_buffer_bytes"
+        "measure=3: a mapping with performance_mode, warm_up, iterations, operator_samples, dump_operators, debug_buffer_bytes"
     ),
     "artifacts=null": "artifacts=null: text",
     "scheme.precision=int8": "scheme.precision=int8: one of float16, float32, quantized",
@@ -65,7 +65,9 @@ REFUSALS = {
     "limits.parallel=0": "limits.parallel=0: 1 or more",
     "limits.child_deadline_s=0": "limits.child_deadline_s=0.0: a number above 0",
     "limits.child_memory_gib=inf": "limits.child_memory_gib=inf: a number above 0",
-    "device.deadline_s=nan": "device.deadline_s=nan: a number above 0",
+    "device.deadline_s=nan": "device.deadline_s=nan: a number above 0 (device local)",
+    "farm=nowhere": "farm=nowhere: no such farm; one of local",
+    "pool=[]": "pool: no such key; there are: artifacts, backend, device, farm, limits, measure, model, scheme, soc, tolerance",
     "tolerance.final_snr_db={8a8w:nan}": "tolerance.final_snr_db.8a8w=nan: a number of dB",
     "tolerance.top1_agreement={8a8w:95}": "tolerance.top1_agreement.8a8w=95.0: a share from 0 to 1",
     "artifacts=''": "artifacts=: empty; the path of a folder",

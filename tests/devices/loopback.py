@@ -14,11 +14,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+import yaml
 
 ROOT = Path(__file__).parents[2]
 _LIBRARIES = ("usr/lib/x86_64-linux-gnu/android", "usr/lib/x86_64-linux-gnu")
@@ -292,9 +293,45 @@ def running(*devices: AdbServer | Adbd | Sshd) -> Generator[None]:
         yield
 
 
+def write_farm(conf: Path, phones: Sequence[Adbd], boards: Sequence[Sshd], **of_all: object) -> list[str]:
+    """Configuration of a farm `loopback`: the phones, the boards and this machine. Gives the devices' names."""
+    devices: dict[str, dict[str, object]] = {}
+    for index, phone in enumerate(phones, start=1):
+        devices[f"phone_{index}"] = {
+            "transport": "adb",
+            "address": phone.serial,
+            "adb_server": phone.server.address,
+            "work_folder": "/data/local/tmp/qnnsweep",
+            "python": sys.executable,
+        }
+    for index, board in enumerate(boards, start=1):
+        devices[f"board_{index}"] = {
+            "transport": "ssh",
+            "address": f"root@127.0.0.1:{board.port}",
+            "ssh": {"known_hosts": str(board.known_hosts), "key_file": str(board.key), "agent": False},
+            "work_folder": str(board.folder / "work" / "qnnsweep"),
+            "python": sys.executable,
+        }
+    devices["bench"] = {"transport": "local", "work_folder": str(conf / "work" / "bench")}
+    for group in ("device", "farm"):
+        (conf / group).mkdir(parents=True, exist_ok=True)
+    for name, device in devices.items():
+        (conf / "device" / f"{name}.yaml").write_text(yaml.safe_dump({"name": name} | device | of_all))
+    (conf / "farm" / "loopback.yaml").write_text(yaml.safe_dump({"name": "loopback", "devices": list(devices)}))
+    return list(devices)
+
+
 def main() -> None:
     folder = Path(sys.argv[1]).absolute()
-    raise SystemExit(f"not yet: {folder}")
+    for name in ("adb", "phone", "board"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    server = AdbServer(folder=folder / "adb")
+    phone, board = Adbd(folder=folder / "phone", server=server), Sshd(folder=folder / "board")
+    with running(server, phone, board):
+        write_farm(folder / "conf", [phone], [board])
+        print(f"qnnsweep run --config-dir {folder / 'conf'} farm=loopback experiment=quickstart", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
 
 
 if __name__ == "__main__":

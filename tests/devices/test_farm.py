@@ -29,7 +29,7 @@ def test_a_device_is_held_by_one_lease_at_a_time(farm: Farm) -> None:
 
     def hold(_: int) -> str:
         nonlocal holders, most
-        with farm.lease(DeviceConfig(name="phone")) as device:
+        with farm.lease([DeviceConfig(name="phone")]) as device:
             with guard:
                 holders += 1
                 most = max(most, holders)
@@ -44,11 +44,11 @@ def test_a_device_is_held_by_one_lease_at_a_time(farm: Farm) -> None:
     assert len(set(folders)) == 16
 
 
-def test_two_devices_are_held_at_once(farm: Farm) -> None:
+def test_two_devices_are_held_at_once(farm: Farm, tmp_path: Path) -> None:
     together = threading.Barrier(2, timeout=30)
 
     def hold(name: str) -> None:
-        with farm.lease(DeviceConfig(name=name)):
+        with farm.lease([DeviceConfig(name=name, work_folder=str(tmp_path / name))]):
             together.wait()
 
     with ThreadPoolExecutor(2) as threads:
@@ -57,12 +57,12 @@ def test_two_devices_are_held_at_once(farm: Farm) -> None:
 
 def test_a_lease_ends_with_an_error_too(farm: Farm) -> None:
     for _ in range(2):
-        with pytest.raises(DeviceError, match="lost"), farm.lease(DeviceConfig(name="phone")):
+        with pytest.raises(DeviceError, match="lost"), farm.lease([DeviceConfig(name="phone")]):
             raise DeviceError("lost")
 
 
 def test_what_a_lease_leaves_on_the_device_goes_with_it(farm: Farm) -> None:
-    with contextlib.suppress(DeviceError), farm.lease(DeviceConfig(name="phone")) as device:
+    with contextlib.suppress(DeviceError), farm.lease([DeviceConfig(name="phone")]) as device:
         folder = Path(device.lease_folder)
         (folder / "shipping" / "outputs").mkdir(parents=True)
         (folder / "shipping" / "outputs" / "half").touch()
@@ -79,14 +79,14 @@ def test_what_killed_processes_of_this_host_left_goes_with_the_next_lease(farm: 
     spared = {f"{host}-1-{tail}", f"elsewhere-{gone.pid}-{tail}", "a user's own"}
     for name in (*spared, f"{host}-{gone.pid}-{tail}"):
         (leases / name / "shipping").mkdir(parents=True)
-    with farm.lease(DeviceConfig(name="local")) as device:
+    with farm.lease([DeviceConfig(name="local")]) as device:
         assert {path.name for path in leases.iterdir()} == spared
         Path(device.lease_folder).mkdir()
     assert {path.name for path in leases.iterdir()} == spared
 
 
 def test_a_device_is_what_its_configuration_says(farm: Farm, tmp_path: Path) -> None:
-    with farm.lease(DeviceConfig(name="local")) as device:
+    with farm.lease([DeviceConfig(name="local")]) as device:
         assert (device.name, device.python, device.deadline_s) == ("local", sys.executable, 600.0)
         assert device.work_folder == str(tmp_path / "devices" / "local")
         assert Path(device.lease_folder).parent == Path(device.work_folder, "leases")
@@ -98,13 +98,13 @@ def test_a_device_is_what_its_configuration_says(farm: Farm, tmp_path: Path) -> 
         environment={"BOTH": "device"},
         deadline_s=3,
     )
-    with farm.lease(own) as device:
+    with farm.lease([own]) as device:
         assert (device.work_folder, device.python, device.deadline_s) == (own.work_folder, "/opt/python", 3)
         assert device.environment == {"FROM": "host", "BOTH": "device"}
 
 
 def test_a_command_has_the_devices_environment_and_deadline(farm: Farm) -> None:
-    with farm.lease(DeviceConfig(name="local", environment={"OWN": "1"}, deadline_s=1)) as device:
+    with farm.lease([DeviceConfig(name="local", environment={"OWN": "1"}, deadline_s=1)]) as device:
         assert device.run(["sh", "-c", "echo $FROM $OWN"]).stdout == b"host 1\n"
         with pytest.raises(DeviceError, match="deadline of 1 s"):
             device.run(["sleep", "60"])

@@ -25,7 +25,12 @@ pytestmark = pytest.mark.toolchain
 
 DIGITS = ("model=digits_cnn", "model.evaluation.count=8", "model.calibration.count=32", "limits.parallel=2")
 TIMES = {
-    "cells": {"execute_s", "latency_p50_ms", "log"},  # the log of a runner that failed says when
+    "cells": {
+        "execute_s",
+        "latency_p50_ms",
+        "log",
+        "sent_bytes",
+    },  # what was sent once is there; the log of a runner that failed says when
     "profile": {"p10", "p50", "p90", "mean", "minimum", "maximum"},
     "commands": {"seconds"},
 }

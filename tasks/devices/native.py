@@ -1,0 +1,44 @@
+"""What ExecuTorch's native `qnn_executor_runner` needs beside it on a device, and where this machine has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from conf.schema import DeviceConfig
+from tasks.errors import EnvironmentUnusable
+
+RUNNER = "qnn_executor_runner"
+BACKEND = "libqnn_executorch_backend.so"
+_TARGETS = ("aarch64-android", "aarch64-oe-linux-gcc11.2", "aarch64-oe-linux-gcc9.3", "aarch64-ubuntu-gcc9.4")
+"""The SDK's library folders for devices, phones first."""
+
+
+def native_files(device: DeviceConfig, arch: int, environ: Mapping[str, str]) -> dict[str, Path]:
+    """File names on the device to files here, for a device of the Hexagon version `arch`.
+
+    Raises EnvironmentUnusable that names all that is missing: asked before anything is sent.
+    """
+    missing: list[str] = []
+    sdk = environ.get("QNN_SDK_ROOT")
+    build = Path(device.native_folder or "")
+    found: dict[str, Path] = {}
+    for name in (RUNNER, BACKEND):
+        places = sorted(build.rglob(name)) if build.is_dir() else []
+        if places:
+            found[name] = places[0]
+        else:
+            missing.append(f"{name} below device.native_folder={build}")
+    if not sdk:
+        missing.append("QNN_SDK_ROOT, an unpacked Qualcomm AI Engine Direct SDK (PyPI has no devices' libraries)")
+    else:
+        libraries = [Path(sdk, "lib", target) for target in _TARGETS]
+        folder = next((each for each in libraries if (each / "libQnnHtp.so").is_file()), libraries[0])
+        wanted = {name: folder / name for name in ("libQnnHtp.so", "libQnnSystem.so", f"libQnnHtpV{arch}Stub.so")}
+        skel = f"libQnnHtpV{arch}Skel.so"
+        wanted[skel] = Path(sdk, "lib", f"hexagon-v{arch}", "unsigned", skel)
+        found |= wanted
+        missing += [str(path) for path in wanted.values() if not path.is_file()]
+    if missing:
+        raise EnvironmentUnusable(f"device {device.name}: its native runner lacks {'; '.join(missing)}")
+    return found

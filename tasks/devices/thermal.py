@@ -1,0 +1,29 @@
+"""A device that is hot from the last launch is slow at the next: wait until it is cool."""
+
+from __future__ import annotations
+
+import time
+
+from tasks.devices import facts
+from tasks.devices.device import Device
+from tasks.errors import DeviceError
+
+_LOOK_AGAIN_S = 2.0
+
+
+def wait_until_cool(device: Device) -> None:
+    """Until the hottest sensor is below `below_celsius`. Raises DeviceError when it is not within `cool_down_s`."""
+    if (below := device.below_celsius) is None:
+        return
+    latest = time.monotonic() + device.cool_down_s
+    while True:
+        celsius = facts.ask(device.transport, device.work_folder).celsius
+        if celsius is None:
+            raise DeviceError(f"{device.name}: device.below_celsius={below:g}, and it has no sensor that can be read")
+        if celsius < below:
+            return
+        if time.monotonic() >= latest:
+            raise DeviceError(
+                f"{device.name} is too hot: {celsius:.1f} °C, not below {below:g} °C within {device.cool_down_s:g} s"
+            )
+        time.sleep(min(_LOOK_AGAIN_S, max(0.1, latest - time.monotonic())))

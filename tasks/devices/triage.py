@@ -1,0 +1,141 @@
+"""Whose fault it was: messages that tell of the device or its libraries, not of the program that ran there."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Signature:
+    """A known message. `evidence` is where it was seen: `here`, a library's own text, or an issue of upstream."""
+
+    name: str
+    pattern: str
+    remedy: str
+    evidence: str
+
+
+CHANNEL: tuple[Signature, ...] = (
+    Signature(
+        name="full",
+        pattern=r"No space left on device|Disk quota exceeded",
+        remedy="free space on the device, or lower device.keep_days",
+        evidence="here, adb push and cat to a full disk",
+    ),
+    Signature(
+        name="unauthorized",
+        pattern=r"unauthorized",
+        remedy="unlock the phone and allow this host's key, or give the adb server the key that it knows",
+        evidence="here, an adbd that accepts no key",
+    ),
+    Signature(
+        name="offline",
+        pattern=r"\boffline\b",
+        remedy="replug the phone, or restart its adbd: it is connected and does not answer",
+        evidence="here, a connection that stays silent",
+    ),
+    Signature(
+        name="hung",
+        pattern=r"past its deadline|does not answer",
+        remedy="look at the device: it takes connections and does nothing",
+        evidence="here, a stopped adbd and a stopped sshd",
+    ),
+    Signature(
+        name="host_key",
+        pattern=r"(wrong|unknown) host key",
+        remedy="compare the host's key with known_hosts",
+        evidence="here, an sshd with a new key",
+    ),
+    Signature(
+        name="login",
+        pattern=r"lets .* not in",
+        remedy="check the user, the key file, the agent or the password's variable",
+        evidence="here, a wrong password",
+    ),
+    Signature(name="hot", pattern=r"too hot", remedy="cool it, or raise device.below_celsius", evidence="here"),
+    Signature(name="wrong_soc", pattern=r"is a \S+, not the", remedy="correct device.soc", evidence="here"),
+    Signature(
+        name="runner_missing",
+        pattern=r"cannot start .* no (program|folder)",
+        remedy="install Python and executorch there, or correct device.python",
+        evidence="here",
+    ),
+    Signature(
+        name="lost",
+        pattern=r"lost the device|cannot be reached|cannot be used|not found|went away|connection ended|closed",
+        remedy="check its cable, its network and its power",
+        evidence="here, a killed adbd, adb server and sshd",
+    ),
+)
+"""Of the way to a device; the first that fits counts."""
+
+RUNNER: tuple[Signature, ...] = (
+    Signature(
+        name="stub_mismatch",
+        pattern=r"(Stub|Skel) lib id mismatch|Error in verify skel version",
+        remedy="stub, skel and libQnnHtp.so must come from one SDK: check QNN_SDK_ROOT",
+        evidence="pytorch/executorch issue 8762: Stub lib id mismatch: expected (v2.28…), detected (v2.25…)",
+    ),
+    Signature(
+        name="skel_not_found",
+        pattern=r"0x80000406|Unable to load Skel Library|Failed to load skel",
+        remedy="the DSP does not find its skel: the device needs another Hexagon version's, or refuses unsigned ones",
+        evidence="pytorch/executorch issue 2788: DspTransport.openSession qnn_open failed, 0x80000406",
+    ),
+    Signature(
+        name="transport",
+        pattern=r"Failed to create transport for device, error: 4000|Transport layer setup failed",
+        remedy="the DSP takes no session: reboot the device",
+        evidence="UbiquitousLearning/mllm issue 272: Failed to create transport for device, error: 4000",
+    ),
+    Signature(
+        name="no_pd",
+        pattern=r"Failed to find available PD|createUnsignedPD .*(failed|not supported)",
+        remedy="another process holds the DSP's protection domains, or the device allows no unsigned ones",
+        evidence="libQnnHtp.so of QNN 2.49.40 has this text; xororz/local-dream issue 310",
+    ),
+    Signature(
+        name="pd_memory",
+        pattern=r"Failed to map weights buffer to device|fastrpc memory map .* failed|persistent weights buffer",
+        remedy="the DSP's memory is exhausted: reboot the device, or use one with more",
+        evidence="pytorch/executorch issue 4517: fastrpc memory map for fd: 33 … failed with error: 0x1",
+    ),
+    Signature(
+        name="ssr",
+        pattern=r"SSR (detected|failed)|due to SSR|SSR-(dead|invalidated)",
+        remedy="the DSP crashed and was restarted under the program: run again; if it repeats, reboot the device",
+        evidence="libQnnHtp.so of QNN 2.49.40 has these texts",
+    ),
+    Signature(
+        name="dma",
+        pattern=r"(?i)(dma[- ]?buf|rpcmem)\w* .*(fail|error)",
+        remedy="the device gives no shared memory: reboot it",
+        evidence="names of the driver's own allocators; not seen with its failure",
+    ),
+    Signature(
+        name="unsupported_arch",
+        pattern=r"Unsupported HTP Arch",
+        remedy="the device is of another Hexagon version than its configuration says: correct device.soc",
+        evidence="libQnnHtp.so of QNN 2.49.40 has this text",
+    ),
+    Signature(
+        name="library_missing",
+        pattern=r"(libQnn|libcdsprpc|libqnn_executorch)\S* ?.*(not found|cannot open shared object)",
+        remedy="the device lacks a library that the runner loads",
+        evidence="the dynamic linkers' own texts",
+    ),
+)
+"""Of a runner that ended badly: what it says of the device under it."""
+
+
+def of_channel(text: str) -> Signature | None:
+    return _first(CHANNEL, text)
+
+
+def of_runner(text: str) -> Signature | None:
+    return _first(RUNNER, text)
+
+
+def _first(signatures: tuple[Signature, ...], text: str) -> Signature | None:
+    return next((each for each in signatures if re.search(each.pattern, text)), None)
