@@ -83,6 +83,24 @@ def plan(overrides: Overrides = None, config_dir: ConfigDirs = None, json_: Json
             _console().print(plan_table(cells))
 
 
+@app.command(epilog=_EXITS)
+def devices(
+    overrides: Overrides = None, config_dir: ConfigDirs = None, json_: Json = False, debug: Debug = False
+) -> None:
+    """Ask every device what it is and whether it can be used. Name some with device= or farm=."""
+    with _told(debug):
+        from flows.devices import survey
+        from flows.overview import devices_table
+
+        found = survey(overrides or [], config_dir or [])
+        if json_:
+            print(json.dumps({"devices": [each.as_dict() for each in found]}))
+        else:
+            _console().print(devices_table(found))
+        usable = all(each.reachable and each.problem is None and each.quarantined is None for each in found)
+        raise typer.Exit(PASSED if usable else DEVICES_UNUSABLE)
+
+
 @app.command()
 def doctor(json_: Json = False, debug: Debug = False, artifacts: Artifacts = Path("artifacts")) -> None:
     """Say what this machine has and lacks, and what to do.

@@ -8,7 +8,9 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from conf.describe import shown
 from conf.plan import AXES
+from flows.devices import Sighting
 from flows.doctor import Check
 
 
@@ -28,6 +30,36 @@ def checks_table(checks: Sequence[Check]) -> Table:
     for check in checks:
         mark = Text("✓", "green") if check.ok else Text("✗", "bold red") if check.needed else Text("–", "yellow")
         table.add_row(mark, check.what, Text(check.found), Text("" if check.ok else check.remedy))
+    return table
+
+
+def devices_table(sightings: Sequence[Sighting]) -> Table:
+    table = _table(
+        "", "device", "by", "SoC asked", "SoC read", "arch", "build", "free", "°C", "battery", "runner", "QNN", "state",
+        "what to do",
+    )  # fmt: skip
+    for each in sightings:
+        usable = each.reachable and each.problem is None and each.quarantined is None
+        state = (
+            f"quarantined: {each.quarantined}" if each.quarantined else f"busy: {each.busy}" if each.busy else "free"
+        )
+        cells = (
+            each.device,
+            each.transport,
+            each.soc_asked or "any",
+            each.soc_read,
+            each.arch,
+            each.os_build,
+            None if each.free_mib is None else f"{each.free_mib / 1024:.1f} GiB",
+            None if each.celsius is None else f"{each.celsius:.0f}",
+            None if each.battery_percent is None else f"{each.battery_percent} %",
+            each.runner,
+            each.qnn,
+            state if each.reachable else "unreachable",
+            each.problem or "",
+        )
+        mark = Text("✓", "green") if usable else Text("✗", "bold red")
+        table.add_row(mark, *(Text("–" if cell is None else shown(cell)) for cell in cells))
     return table
 
 

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,13 +19,15 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.runtime import flow_run
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from conf.impossible import suits
 from conf.load import load
 from conf.plan import Plan
-from conf.schema import LimitsConfig
-from flows import results
+from conf.schema import DeviceConfig, LimitsConfig, RunnerKind, SocConfig
+from flows import leases, results
 from flows.cells import Graph, Means, Watch
 from flows.files import lay_out
-from tasks.devices.farm import Farm
+from tasks.devices.farm import Exclusion, Farm
+from tasks.devices.native import native_files
 from tasks.errors import EnvironmentUnusable, RequestError
 from tasks.outcome import CellResult
 from tasks.report import RunFacts, summary_markdown
@@ -58,7 +61,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     plan = load(overrides, config_dirs=folders)
     started, began = datetime.now(UTC), time.monotonic()
     run_id = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
-    means = prepare(plan)
+    means = prepare(plan, exclusion=leases.exclusive)
     importable(plan)
     graph = Graph(means, watcher.get())
     cells = _run(plan, graph)
@@ -84,8 +87,11 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     return result
 
 
-def prepare(plan: Plan) -> Means:
-    """Open the store, find QNN, set the limits. Raises EnvironmentUnusable."""
+def prepare(plan: Plan, *, exclusion: Exclusion | None = None) -> Means:
+    """Open the store, find QNN, set the limits. Raises EnvironmentUnusable.
+
+    Without an `exclusion` this process alone is kept from using a device twice at a time.
+    """
     artifacts = Path(plan.artifacts)
     store = Store.open(artifacts)
     store.sweep_partial()
@@ -105,8 +111,18 @@ def prepare(plan: Plan) -> Means:
         deadline_s=plan.limits.child_deadline_s,
         memory_bytes=int(plan.limits.child_memory_gib * GIB),
     )
-    farm = Farm(host_environment=environment, folder=artifacts / "devices")
+    for device, soc in _native(plan):
+        native_files(device, soc.arch, os.environ)
+    farm = Farm(host_environment=environment, folder=artifacts / "devices", exclusion=exclusion)
     return Means(store=store, children=children, farm=farm)
+
+
+def _native(plan: Plan) -> Iterator[tuple[DeviceConfig, SocConfig]]:
+    """Devices with the native runner, and the SoCs that it is to run programs for."""
+    for cell in plan.cells:
+        for device in cell.request.devices:
+            if device.runner is RunnerKind.native and cell.impossible is None and suits(device, cell.request):
+                yield device, cell.request.soc
 
 
 def fitting(limits: LimitsConfig) -> int:

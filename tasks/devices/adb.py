@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -20,6 +21,7 @@ from tasks.devices.whole import pull_whole, push_whole
 from tasks.errors import DeviceError
 
 _GRACE_S = 5.0
+_PROGRESS = re.compile(r"\[\s*\d+%\][^\r\n]*[\r\n]*")
 _HOUSEKEEPING_S = 60.0
 
 
@@ -88,16 +90,14 @@ class AdbTransport:
         with self._guard:
             if self._ready:
                 return
-            state = self._state()
+            state, said = self._state(), ""
             # A device that stays offline after its cable or its host came back is connected anew.
             if state != "device" and ":" in self.serial:
                 self._adb("disconnect", self.serial)
-                said = self._adb("connect", self.serial)
+                said = f"{self._adb('connect', self.serial)}; "
                 state = self._state()
-                if state != "device" and not state.startswith(("offline", "unauthorized")):
-                    state = said
             if state != "device":
-                raise DeviceError(f"the device {self.serial} cannot be used: {state}")
+                raise DeviceError(f"the device {self.serial} cannot be used: {said}{state}")
             self._ready = True
 
     def _state(self) -> str:
@@ -130,7 +130,7 @@ class AdbTransport:
                 _end(process)
             out.seek(0)
             err.seek(0)
-            said = (err.read() + out.read()).decode(errors="replace").strip()
+            said = _PROGRESS.sub("", (err.read() + out.read()).decode(errors="replace")).strip()
         if process.returncode != 0:
             raise DeviceError(f"cannot {verb} {what} ({self.serial}): {said or 'the device went away without a word'}")
 

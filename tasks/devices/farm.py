@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
 from collections import Counter
@@ -16,8 +17,9 @@ from tasks.devices.device import LEASES, Device, identity, leased
 from tasks.devices.native import native_files
 from tasks.devices.prune import prune
 from tasks.errors import DeviceError
-from tasks.storage.partial import is_abandoned
+from tasks.storage.partial import is_abandoned, owned_name, sweep
 
+QUARANTINE = "quarantine"
 _LOOK_AGAIN_S = 1.0
 _TIDY_S = 30.0
 
@@ -60,6 +62,9 @@ class Farm:
         with self._changed:
             self._quarantined.setdefault(name, str(why))
             self._changed.notify_all()
+        folder = self._folder / QUARANTINE
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / owned_name()).write_text(json.dumps({"device": name, "why": str(why)}))
 
     @contextlib.contextmanager
     def lease(self, configs: Sequence[DeviceConfig], soc: SocConfig | None = None) -> Iterator[Device]:
@@ -142,6 +147,7 @@ class Farm:
                 return None
             prune(device)
             _remove(device, _abandoned(device))
+            device.run(["mkdir", "-p", "--", device.lease_folder])  # whoever looks sees that the device is busy
         except BaseException:
             device.transport.close()
             raise
@@ -175,6 +181,13 @@ class Farm:
 
     def _key(self, config: DeviceConfig) -> str:
         return identity(config, self._folder)
+
+
+def quarantined_in(folder: Path) -> dict[str, str]:
+    """Devices that runs which are going on now do not trust, and why. `folder`: the farm's."""
+    sweep(folder / QUARANTINE)
+    found = [json.loads(path.read_text()) for path in sorted((folder / QUARANTINE).glob("*"))]
+    return {each["device"]: each["why"] for each in found}
 
 
 def _abandoned(device: Device) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import posixpath
 import select
 import shlex
 import tarfile
@@ -30,6 +31,8 @@ _CONNECT_S = 20.0
 _WINDOW_BYTES = 2**26
 _PACKET_BYTES = 2**17
 _CHUNK_BYTES = 2**20
+_SENT_BYTES = 2**15 - 1024
+"""What sshd takes in one packet: paramiko copies what is left of a larger piece for each."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -48,8 +51,9 @@ class SshTransport:
 
     def push(self, source: Path, target: str) -> None:
         def transfer(arriving: str) -> None:
-            there = shlex.quote(arriving)
+            there, parent = shlex.quote(arriving), shlex.quote(posixpath.dirname(arriving))
             take = f"mkdir {there} && tar -C {there} -xof -" if source.is_dir() else f"cat >{there}"
+            take = f"mkdir -p -- {parent} && {take}"
             with self._stream(take, f"push {source} to {target}") as channel:
                 _send(source, channel)
 
@@ -123,7 +127,9 @@ class SshTransport:
                         if not channel.exit_status_ready() or late.is_set():
                             raise error
                     status = channel.recv_exit_status()
-                    said = channel.makefile_stderr("rb").read().decode(errors="replace").strip()
+                    said = (
+                        b"".join(iter(lambda: channel.recv_stderr(_CHUNK_BYTES), b"")).decode(errors="replace").strip()
+                    )
                 finally:
                     timer.cancel()
         except (*_BROKEN, tarfile.TarError) as error:
@@ -250,7 +256,8 @@ def _listen(channel: paramiko.Channel, command: RemoteCommand, latest: float) ->
             err += channel.recv_stderr(2**20)
         if command.ended(out, err):
             break
-        if channel.closed or (channel.eof_received and not channel.recv_ready() and not channel.recv_stderr_ready()):
+        # In this order: what came before the end is read before the end counts.
+        if (channel.closed or channel.eof_received) and not channel.recv_ready() and not channel.recv_stderr_ready():
             break
         if (left := latest - time.monotonic()) <= 0:
             _let_die(channel)
@@ -271,22 +278,33 @@ def _let_die(channel: paramiko.Channel) -> None:
         time.sleep(0.05)
 
 
+class _Ends:
+    """A channel's two ends as tarfile wants them. paramiko's own files, closed by the collector, complain aloud."""
+
+    def __init__(self, channel: paramiko.Channel) -> None:
+        self.read = channel.recv
+        self._send = channel.sendall
+
+    def write(self, data: bytes) -> int:
+        self._send(data)
+        return len(data)
+
+
 def _send(source: Path, channel: paramiko.Channel) -> None:
+    ends: Any = _Ends(channel)
     if source.is_dir():
-        with (
-            channel.makefile_stdin("wb", _PACKET_BYTES) as stream,
-            tarfile.open(fileobj=stream, mode="w|") as archive,
-        ):
+        with tarfile.open(fileobj=ends, mode="w|", bufsize=_SENT_BYTES) as archive:
             archive.add(source, arcname=".")
         return
     with source.open("rb") as file:
-        while data := file.read(_CHUNK_BYTES):
+        while data := file.read(_SENT_BYTES):
             channel.sendall(data)
 
 
 def _receive(channel: paramiko.Channel, target: Path, *, is_folder: bool) -> None:
+    ends: Any = _Ends(channel)
     if is_folder:
-        with tarfile.open(fileobj=channel.makefile("rb", _CHUNK_BYTES), mode="r|") as archive:
+        with tarfile.open(fileobj=ends, mode="r|", bufsize=_CHUNK_BYTES) as archive:
             archive.extractall(target, filter="data")  # nothing outside the folder, whatever the device says
         return
     with target.open("wb") as file:

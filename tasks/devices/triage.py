@@ -25,7 +25,7 @@ CHANNEL: tuple[Signature, ...] = (
     ),
     Signature(
         name="unauthorized",
-        pattern=r"unauthorized",
+        pattern=r"unauthorized|authorizing|failed to authenticate",
         remedy="unlock the phone and allow this host's key, or give the adb server the key that it knows",
         evidence="here, an adbd that accepts no key",
     ),
@@ -63,7 +63,10 @@ CHANNEL: tuple[Signature, ...] = (
     ),
     Signature(
         name="lost",
-        pattern=r"lost the device|cannot be reached|cannot be used|not found|went away|connection ended|closed",
+        pattern=(
+            r"lost the device|cannot be reached|cannot be used|not found|went away|connection ended|closed"
+            r"|couldn't read from device|read copy response|protocol fault|does not lead to"
+        ),
         remedy="check its cable, its network and its power",
         evidence="here, a killed adbd, adb server and sshd",
     ),

@@ -21,12 +21,14 @@ _MOVE = '[ ! -d "$2" ] && { [ ! -d "$1" ] || [ ! -e "$2" ]; } && mv -f -- "$1" "
 
 
 def push_whole(transport: Transport, source: Path, target: str, transfer: Callable[[str], None]) -> None:
-    """Have `transfer` bring the source to a temporary name beside `target` on the device, then rename it there."""
+    """Have `transfer` bring the source to a temporary name beside `target` on the device, then rename it there.
+
+    `transfer` makes the folder that it is to lie in: ADB does so by itself, and each command costs a round trip.
+    """
     if not source.exists():
         raise DeviceError(f"cannot push {source}: there is no such file")
     parent = posixpath.dirname(target)
     arriving = posixpath.join(parent, f".incoming-{secrets.token_hex(8)}")
-    _must(transport, ["mkdir", "-p", "--", parent], f"make {parent}")
     try:
         transfer(arriving)
         _must(transport, ["sh", "-c", _MOVE, "sh", arriving, target], f"move what arrived to {target}")

@@ -38,8 +38,8 @@ REFUSALS = {
     "scheme@device=8a8w": "scheme@device=8a8w: write scheme=name",
     "device=no/such/file.yaml": "device=no/such/file.yaml: no such file",
     "modle=x": (
-        "modle: no such key; there are: artifacts, backend, device, farm, limits, measure, model, scheme, soc, tolerance, "
-        "did you mean model?"
+        "modle: no such key; there are: artifacts, backend, device, farm, limits, measure, model, scheme, soc, "
+        "tolerance, did you mean model?"
     ),
     "measure.iteration=3": (
         "measure.iteration: no such key; in measure: debug_buffer_bytes, dump_operators, iterations, "
@@ -52,7 +52,8 @@ REFUSALS = {
     "measure.iterations=1.5": "measure.iterations=1.5: a whole number",
     "measure.dump_operators=7.5": "measure.dump_operators=7.5: true or false",
     "measure=3": (
-        "measure=3: a mapping with performance_mode, warm_up, iterations, operator_samples, dump_operators, debug_buffer_bytes"
+        "measure=3: a mapping with performance_mode, warm_up, iterations, operator_samples, dump_operators, "
+        "debug_buffer_bytes"
     ),
     "artifacts=null": "artifacts=null: text",
     "scheme.precision=int8": "scheme.precision=int8: one of float16, float32, quantized",
@@ -67,7 +68,9 @@ REFUSALS = {
     "limits.child_memory_gib=inf": "limits.child_memory_gib=inf: a number above 0",
     "device.deadline_s=nan": "device.deadline_s=nan: a number above 0 (device local)",
     "farm=nowhere": "farm=nowhere: no such farm; one of local",
-    "pool=[]": "pool: no such key; there are: artifacts, backend, device, farm, limits, measure, model, scheme, soc, tolerance",
+    "pool=[]": (
+        "pool: no such key; there are: artifacts, backend, device, farm, limits, measure, model, scheme, soc, tolerance"
+    ),
     "tolerance.final_snr_db={8a8w:nan}": "tolerance.final_snr_db.8a8w=nan: a number of dB",
     "tolerance.top1_agreement={8a8w:95}": "tolerance.top1_agreement.8a8w=95.0: a share from 0 to 1",
     "artifacts=''": "artifacts=: empty; the path of a folder",
@@ -129,14 +132,14 @@ REFUSALS = {
     ),
     "measure.iterations=glob(*)": (
         "measure.iterations=glob(*): glob chooses among the options of model, scheme, soc, backend, device, "
-        "tolerance, experiment only"
+        "farm, tolerance, experiment only"
     ),
     "hydra.run.dir=x": "hydra.run.dir=x: of Hydra's own keys hydra.searchpath alone is understood here",
     "hydra/launcher=basic": "hydra/launcher=basic: of Hydra's own keys hydra.searchpath alone is understood here",
     "hydra.searchpath=3": "hydra.searchpath=3: a list of folders: hydra.searchpath=[/my/conf]",
     "hydra.searchpath=[/no/where]": (
         "/no/where: not a folder of configuration: it has none of model/, scheme/, soc/, backend/, device/, "
-        "tolerance/, experiment/"
+        "farm/, tolerance/, experiment/"
     ),
 }
 

@@ -14,6 +14,7 @@ from tasks.devices.local import LocalTransport
 from tasks.devices.ssh import SshTransport
 from tasks.devices.transport import Transport
 
+from .bench import Bench, standing
 from .loopback import Adbd, AdbServer, Sshd, running
 
 TRANSFER_S = 120
@@ -88,3 +89,9 @@ def reached(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reached]
     found = TRANSPORTS[request.param](request, folder)
     yield found
     found.transport.close()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with standing(tmp_path) as bench:
+        yield bench

@@ -148,6 +148,12 @@ class Adbd:
         """Its `/data/small`, a disk of `small_bytes`, as this machine names it."""
         return Path(f"/proc/{self.pid}/root/data/small")
 
+    def sense(self, celsius: float) -> None:
+        """Have its thermal sensor show that."""
+        zone = self.data / "sys" / "class" / "thermal" / "thermal_zone0"
+        zone.mkdir(parents=True, exist_ok=True)
+        (zone / "temp").write_text(f"{celsius * 1000:.0f}\n")
+
     @property
     def pid(self) -> int:
         """Of adbd itself, inside its sandbox."""
@@ -159,6 +165,7 @@ class Adbd:
         require("adbd", "bwrap", "gcc", "adb")
         (self.data / "bin").mkdir(parents=True, exist_ok=True)
         (self.data / "small").mkdir(exist_ok=True)
+        (self.data / "sys").mkdir(exist_ok=True)
         (self.data / "bin" / "getprop").write_text(_GETPROP)
         (self.data / "bin" / "getprop").chmod(0o755)
         (self.data / "properties").write_text("".join(f"{name}={value}\n" for name, value in self.properties.items()))
@@ -178,7 +185,8 @@ class Adbd:
             *(word for name, value in environment.items() for word in ("--setenv", name, value)),
             *_rest_of_this_machine(),
             "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/run", "--ro-bind", str(shim), "/run/loopback.so",
-            "--bind", str(self.data), "/data", "--size", str(self.small_bytes), "--tmpfs", "/data/small",
+            "--bind", str(self.data), "/data", "--bind", str(self.data / "sys"), "/sys",
+            "--size", str(self.small_bytes), "--tmpfs", "/data/small",
             "--chdir", "/data", "/lib64/ld-linux-x86-64.so.2",
             "--library-path", ":".join(str(adbd / folder) for folder in _LIBRARIES), str(adbd / _PROGRAM),
         ]  # fmt: skip

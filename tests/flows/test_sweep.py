@@ -30,7 +30,7 @@ TIMES = {
         "latency_p50_ms",
         "log",
         "sent_bytes",
-    },  # what was sent once is there; the log of a runner that failed says when
+    },
     "profile": {"p10", "p50", "p90", "mean", "minimum", "maximum"},
     "commands": {"seconds"},
 }

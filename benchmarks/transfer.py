@@ -1,0 +1,173 @@
+"""How fast files travel, against scp and adb themselves in the same run, and what a changed program costs.
+
+Starts its own sshd and adbd on loopback (`.ci/devices` installs them; root). The transports' own work is timed whole:
+the folder, the temporary name, the transfer and the renaming. What the device's sha256 costs is told beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from conf.schema import DeviceConfig, SshConfig, TransportKind
+from tasks.deploy import deploy
+from tasks.devices.adb import AdbTransport
+from tasks.devices.farm import Farm
+from tasks.devices.ssh import SshTransport
+from tasks.devices.transport import Transport
+from tasks.records import Bundle
+from tasks.storage.store import Store
+from tests.devices.loopback import Adbd, AdbServer, Sshd, free_port, running
+
+DEADLINE_S = 600.0
+PROGRAM_BYTES, LIBRARY_BYTES, INPUT_BYTES, INPUTS = 4_000_000, 16_000_000, 600_000, 32
+
+
+class Relay:
+    """Passes bytes on to a port of this machine, and counts them in both directions."""
+
+    def __init__(self, port: int) -> None:
+        self.port, self.passed = free_port(), 0
+        self._guard = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self._accept, args=(port,), daemon=True).start()
+
+    def _accept(self, port: int) -> None:
+        while True:
+            near, _ = self._listener.accept()
+            far = socket.create_connection(("127.0.0.1", port))
+            for source, target in ((near, far), (far, near)):
+                threading.Thread(target=self._pass, args=(source, target), daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket) -> None:
+        try:
+            while data := source.recv(2**16):
+                with self._guard:
+                    self.passed += len(data)
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+        except OSError:
+            return
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=128, help="size of the file that travels")
+    parser.add_argument("--rounds", type=int, default=5, help="each way and each tool, taking turns")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line of stdout")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        told = measured(Path(folder), arguments.mib * 2**20, arguments.rounds)
+    for key, value in told.items():
+        print(f"{key:28} {value:,.3f}" if isinstance(value, float) else f"{key:28} {value:,}")
+    if arguments.json:
+        print(json.dumps(told))
+
+
+def measured(folder: Path, size: int, rounds: int) -> dict[str, Any]:
+    server = AdbServer(folder=folder / "adb")
+    phone, board = Adbd(folder=folder / "phone", server=server), Sshd(folder=folder / "board")
+    for each in (server.folder, phone.folder, board.folder):
+        each.mkdir()
+    source, back = folder / "source", folder / "back"
+    source.write_bytes(os.urandom(size))
+    with running(server, phone, board):
+        over_ssh = SshTransport(
+            user="root", host="127.0.0.1", port=board.port, config=login(board), deadline_s=DEADLINE_S
+        )
+        over_adb = AdbTransport(serial=phone.serial, server=("127.0.0.1", server.port), deadline_s=DEADLINE_S)
+        there, on_phone = f"{board.folder}/file", "/data/file"
+        scp = ["scp", "-q", "-P", str(board.port), "-i", board.key, "-o", f"UserKnownHostsFile={board.known_hosts}"]
+        adb = ["adb", "-P", str(server.port), "-s", phone.serial]
+        far = f"root@127.0.0.1:{there}"
+        ways: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+            "ssh_put": (lambda: over_ssh.push(source, there), lambda: plain([*scp, source, far])),
+            "ssh_get": (lambda: over_ssh.pull(there, back), lambda: plain([*scp, far, back])),
+            "adb_push": (lambda: over_adb.push(source, on_phone), lambda: plain([*adb, "push", source, on_phone])),
+            "adb_pull": (lambda: over_adb.pull(on_phone, back), lambda: plain([*adb, "pull", on_phone, back])),
+        }
+        connect(over_ssh, over_adb)
+        told: dict[str, Any] = {"bytes": size, "rounds": rounds}
+        for way, (ours, theirs) in ways.items():
+            seconds = [(timed(ours), timed(theirs)) for _ in range(rounds)]
+            own, other = (statistics.median(side) for side in zip(*seconds, strict=True))
+            told |= {f"{way}_s": own, f"{way}_plain_s": other, f"{way}_ratio": other / own}
+        told["sha256_s"] = timed(lambda: over_ssh.run(["sha256sum", there], deadline_s=DEADLINE_S))
+        over_ssh.close()
+        extra = {name: redeployed(name, folder, phone, board) for name in ("ssh", "adb")}
+    told |= {f"redeploy_extra_bytes_{name}": value for name, value in extra.items()}
+    told["redeploy_extra_bytes"] = max(extra.values())
+    told["ratio"] = min(told[f"{way}_ratio"] for way in ways)
+    return told
+
+
+def redeployed(way: str, folder: Path, phone: Adbd, board: Sshd) -> int:
+    """Bytes on the wire for a bundle of which only the program has changed, less the program's own."""
+    store = Store.open(folder / f"store-{way}")
+    relay = Relay(board.port if way == "ssh" else phone.port)
+    if way == "ssh":
+        known = folder / "known_hosts"
+        known.write_text(board.known_hosts.read_text().replace(f":{board.port} ", f":{relay.port} "))
+        config = DeviceConfig(
+            name=way,
+            transport=TransportKind.ssh,
+            address=f"root@127.0.0.1:{relay.port}",
+            ssh=SshConfig(known_hosts=str(known), key_file=str(board.key), agent=False),
+            work_folder=f"{board.folder}/work/qnnsweep",
+        )
+    else:
+        config = DeviceConfig(
+            name=way,
+            transport=TransportKind.adb,
+            address=f"127.0.0.1:{relay.port}",
+            adb_server=phone.server.address,
+            work_folder="/data/work/qnnsweep",
+        )
+    same = [store.put_bytes(os.urandom(size)) for size in (10_000, LIBRARY_BYTES, *[INPUT_BYTES] * INPUTS)]
+    farm = Farm(host_environment={}, folder=folder / "farm")
+    passed = [0, 0]
+    for turn in range(2):
+        program = store.put_bytes(os.urandom(PROGRAM_BYTES))
+        bundle = Bundle(runner=same[0], blobs=(*same, program), launches=(), outputs=())
+        with farm.lease([config]) as device:
+            sent = deploy(bundle, device=device, store=store)
+        passed[turn] = relay.passed
+        if turn == 1 and sent.bytes_sent != PROGRAM_BYTES:
+            raise SystemExit(f"{way}: {sent.bytes_sent} bytes were sent for a program of {PROGRAM_BYTES}")
+    return passed[1] - passed[0] - PROGRAM_BYTES
+
+
+def login(board: Sshd) -> SshConfig:
+    return SshConfig(known_hosts=str(board.known_hosts), key_file=str(board.key), agent=False)
+
+
+def connect(*transports: Transport) -> None:
+    for transport in transports:
+        transport.run(["true"], deadline_s=DEADLINE_S)
+
+
+def plain(command: list[Any]) -> None:
+    subprocess.run([str(word) for word in command], check=True, capture_output=True)
+
+
+def timed(work: Callable[[], object]) -> float:
+    began = time.monotonic()
+    work()
+    return time.monotonic() - began
+
+
+if __name__ == "__main__":
+    main()

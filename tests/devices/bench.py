@@ -1,0 +1,104 @@
+"""A phone and a board of one test's own, and cells for them that need no toolchain."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from conf.schema import DeviceConfig, SocConfig, SshConfig, TransportKind
+from tasks.devices.farm import Farm
+from tasks.measure import measure
+from tasks.records import Bundle, Capture, Launch, TensorSpec
+from tasks.storage.store import Store
+
+from .loopback import Adbd, AdbServer, Sshd, running
+
+OUTPUT = TensorSpec(name="logits", shape=(2,), dtype="float32")
+WRITES = """
+import sys
+from pathlib import Path
+Path("outputs/output_0_0.raw").write_bytes(bytes(8))
+Path("etdump.etdp").write_bytes(b"etdump")
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bench:
+    """A phone and a board of one test's own, to be broken, and a farm of both."""
+
+    server: AdbServer
+    phone: Adbd
+    board: Sshd
+    farm: Farm
+    store: Store
+    folder: Path
+
+    @property
+    def over_adb(self) -> DeviceConfig:
+        return DeviceConfig(
+            name="phone",
+            transport=TransportKind.adb,
+            address=self.phone.serial,
+            adb_server=self.server.address,
+            work_folder="/data/local/qnnsweep",
+            python=sys.executable,
+            deadline_s=30,
+        )
+
+    @property
+    def over_ssh(self) -> DeviceConfig:
+        login = SshConfig(known_hosts=str(self.board.known_hosts), key_file=str(self.board.key), agent=False)
+        return DeviceConfig(
+            name="board",
+            transport=TransportKind.ssh,
+            address=f"root@127.0.0.1:{self.board.port}",
+            ssh=login,
+            work_folder=f"{self.board.folder}/work/qnnsweep",
+            python=sys.executable,
+            deadline_s=30,
+        )
+
+    @property
+    def here(self) -> DeviceConfig:
+        return DeviceConfig(name="here", work_folder=str(self.folder / "here" / "qnnsweep"), deadline_s=30)
+
+    def bundle(self, code: str, *, ballast: int = 0) -> Bundle:
+        """One launch of a runner of that code."""
+        runner, program = self.store.put_bytes(code.encode()), self.store.put_bytes(b"program")
+        inputs = self.store.put_bytes(b"")
+        weight = [self.store.put_bytes(os.urandom(ballast))] if ballast else []
+        launch = Launch(
+            name="shipping",
+            program=program,
+            input_list=inputs,
+            samples=1,
+            debug=False,
+            debug_buffer_bytes=0,
+            iterations=1,
+            warm_up=0,
+        )
+        return Bundle(runner=runner, blobs=(runner, program, inputs, *weight), launches=(launch,), outputs=(OUTPUT,))
+
+    def measure(self, bundle: Bundle, *devices: DeviceConfig, soc: SocConfig | None = None) -> Capture:
+        return measure(bundle, devices, soc, store=self.store, farm=self.farm, step=lambda task: task.fn)
+
+
+@contextmanager
+def standing(tmp_path: Path) -> Iterator[Bench]:
+    for name in ("adb", "phone", "board"):
+        (tmp_path / name).mkdir()
+    server = AdbServer(folder=tmp_path / "adb")
+    phone, board = Adbd(folder=tmp_path / "phone", server=server), Sshd(folder=tmp_path / "board", password=True)
+    with running(server, phone, board):
+        yield Bench(
+            server=server,
+            phone=phone,
+            board=board,
+            farm=Farm(host_environment={}, folder=tmp_path / "farm"),
+            store=Store.open(tmp_path / "store"),
+            folder=tmp_path,
+        )

@@ -1,0 +1,155 @@
+"""What the farm takes care of: room, heat, and everything that the native runner needs beside it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conf.schema import DeviceConfig, RunnerKind, SocConfig, TransportKind
+from tasks.deploy import deploy
+from tasks.devices.native import native_files
+from tasks.errors import DeviceError, EnvironmentUnusable
+
+from .bench import WRITES, Bench
+
+DAY_S = 86_400
+SM8650 = SocConfig(name="SM8650", arch=75, vtcm_mib=8)
+NATIVE = """\
+#!/bin/sh
+[ "$LD_LIBRARY_PATH" = "${0%/*}" ] && [ "$ADSP_LIBRARY_PATH" = "${0%/*}" ] || exit 9
+for each in libQnnHtp.so libQnnSystem.so libQnnHtpV75Stub.so libQnnHtpV75Skel.so libqnn_executorch_backend.so; do
+  [ "$(cat "${0%/*}/$each")" = "$each" ] || exit 10
+done
+printf '%s\\n' "$@" >arguments
+printf '\\0\\0\\0\\0\\0\\0\\0\\0' >outputs/output_0_0.raw
+: >etdump.etdp
+echo "I 00:00:00 executorch:qnn_executor_runner.cpp:1] 3 inference took 6.0 ms, avg 2.0 ms"
+"""
+
+
+def blobs(folder: Path) -> set[str]:
+    return {path.name for path in (folder / "blobs").iterdir()}
+
+
+@pytest.mark.parametrize("way", ["over_adb", "over_ssh", "here"])
+def test_what_was_not_used_for_long_goes_and_what_was_stays(bench: Bench, way: str) -> None:
+    config: DeviceConfig = getattr(bench, way)
+    here = bench.phone.data / "local" / "qnnsweep" if way == "over_adb" else Path(str(config.work_folder))
+    old, kept = bench.bundle(WRITES, ballast=1000), bench.bundle(WRITES)
+    bench.measure(old, config)
+    for path in here.glob("blobs/*"):
+        os.utime(path, (time.time() - 20 * DAY_S,) * 2)
+    with bench.farm.lease([replace(config, keep_days=30)]) as device:
+        deploy(kept, device=device, store=bench.store)  # touches what it needs
+    assert blobs(here) == {blob.sha256 for blob in old.blobs}
+    bench.measure(kept, config)
+    assert blobs(here) == {blob.sha256 for blob in kept.blobs}
+    assert list((here / "leases").iterdir()) == []
+
+
+def test_on_a_device_that_is_nearly_full_everything_that_the_cell_does_not_need_goes(bench: Bench) -> None:
+    phone = replace(bench.over_adb, work_folder="/data/small/qnnsweep", least_free_mib=4)
+    large, other = (bench.bundle(WRITES, ballast=10_000_000) for _ in range(2))
+    for bundle in (large, other):
+        assert bench.measure(bundle, phone).execution.device == "phone"
+    assert blobs(bench.phone.small / "qnnsweep") == {blob.sha256 for blob in other.blobs}
+
+
+@pytest.mark.parametrize("way", ["over_adb", "over_ssh", "here"])
+def test_a_folder_with_files_of_somebody_elses_is_refused_and_stays_as_it_is(bench: Bench, way: str) -> None:
+    config: DeviceConfig = getattr(bench, way)
+    here = bench.phone.data / "local" / "qnnsweep" if way == "over_adb" else Path(str(config.work_folder))
+    (here / "blobs").mkdir(parents=True)
+    for name in ("thesis.txt", "blobs/old"):
+        (here / name).write_text("the only copy")
+        os.utime(here / name, (0, 0))
+    with pytest.raises(DeviceError, match="holds files that are not qnnsweep's"):
+        bench.measure(bench.bundle(WRITES), config)
+    assert sorted(str(path.relative_to(here)) for path in here.rglob("*")) == ["blobs", "blobs/old", "thesis.txt"]
+
+
+def test_a_launch_waits_until_the_device_is_cool(bench: Bench) -> None:
+    bench.phone.sense(71.5)
+    phone = replace(bench.over_adb, below_celsius=45, cool_down_s=60)
+    cooling = threading.Timer(3, bench.phone.sense, [44.9])
+    cooling.start()
+    began = time.monotonic()
+    assert bench.measure(bench.bundle(WRITES), phone).execution.device == "phone"
+    assert time.monotonic() - began >= 3
+    cooling.join()
+
+
+def test_a_device_that_stays_hot_is_quarantined_and_one_without_a_sensor_too(bench: Bench) -> None:
+    bench.phone.sense(71.5)
+    phone = replace(bench.over_adb, below_celsius=45, cool_down_s=2)
+    assert bench.measure(bench.bundle(WRITES), phone, bench.here).execution.device == "here"
+    assert bench.farm.quarantined == {"phone": "phone is too hot: 71.5 °C, not below 45 °C within 2 s"}
+    (bench.phone.data / "sys" / "class" / "thermal" / "thermal_zone0" / "temp").unlink()
+    assert bench.measure(bench.bundle(WRITES), replace(phone, name="bare"), bench.here).execution.device == "here"
+    assert bench.farm.quarantined["bare"] == "bare: device.below_celsius=45, and it has no sensor that can be read"
+
+
+@pytest.fixture
+def sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in the shape of an SDK and one of a build, whose runner is a script that looks around."""
+    files = [
+        "sdk/lib/aarch64-android/libQnnHtp.so",
+        "sdk/lib/aarch64-android/libQnnSystem.so",
+        "sdk/lib/aarch64-android/libQnnHtpV75Stub.so",
+        "sdk/lib/hexagon-v75/unsigned/libQnnHtpV75Skel.so",
+        "build/backends/qualcomm/libqnn_executorch_backend.so",
+    ]
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(Path(name).name)
+    runner = tmp_path / "build" / "examples" / "qualcomm" / "executor_runner" / "qnn_executor_runner"
+    runner.parent.mkdir(parents=True)
+    runner.write_text(NATIVE)
+    monkeypatch.setenv("QNN_SDK_ROOT", str(tmp_path / "sdk"))
+    return tmp_path
+
+
+def native(config: DeviceConfig, sdk: Path) -> DeviceConfig:
+    return replace(config, runner=RunnerKind.native, python=None, soc="SM8650", native_folder=str(sdk / "build"))
+
+
+@pytest.mark.parametrize("way", ["over_adb", "over_ssh"])
+def test_the_native_runner_finds_all_that_it_needs_beside_it_and_it_is_sent_once(
+    bench: Bench, sdk: Path, way: str
+) -> None:
+    config = native(getattr(bench, way), sdk)
+    bundle = bench.bundle(WRITES)
+    first = bench.measure(bundle, config, soc=SM8650)
+    assert first.execution.results[0].latencies_ms == (2.0,)
+    assert first.execution.results[0].command.argv[1:] == (
+        f"--model_path=../../../blobs/{bundle.launches[0].program.sha256}",
+        f"--input_list_path=../../../blobs/{bundle.launches[0].input_list.sha256}",
+        "--output_folder_path=outputs",
+        "--etdump_path=etdump.etdp",
+        "--iteration=1",
+        "--warm_up=0",
+        "--htp_performance_mode=0",
+    )
+    assert bench.measure(bundle, config, soc=SM8650).execution.bytes_sent == 0
+    other = bench.bundle(WRITES, ballast=1000)
+    assert bench.measure(other, config, soc=SM8650).execution.bytes_sent == 1000
+    assert stat.S_IMODE(next(iter(sdk.glob("build/**/qnn_executor_runner"))).stat().st_mode) & 0o111 == 0
+
+
+def test_all_that_the_native_runner_lacks_is_said_at_once(sdk: Path) -> None:
+    device = DeviceConfig(name="phone", transport=TransportKind.adb, native_folder=str(sdk / "nothing"))
+    with pytest.raises(EnvironmentUnusable) as lacking:
+        native_files(device, 79, {"QNN_SDK_ROOT": str(sdk / "sdk")})
+    assert str(lacking.value) == (
+        f"device phone: its native runner lacks qnn_executor_runner below device.native_folder={sdk}/nothing; "
+        f"libqnn_executorch_backend.so below device.native_folder={sdk}/nothing; "
+        f"{sdk}/sdk/lib/aarch64-android/libQnnHtpV79Stub.so; {sdk}/sdk/lib/hexagon-v79/unsigned/libQnnHtpV79Skel.so"
+    )
+    with pytest.raises(EnvironmentUnusable, match=r"lacks QNN_SDK_ROOT, an unpacked Qualcomm AI Engine Direct SDK"):
+        native_files(replace(device, native_folder=str(sdk / "build")), 75, {})

@@ -1,0 +1,269 @@
+"""The fault matrix: what breaks, whose fault it is called, who is quarantined, and that a sibling finishes the cell."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from conf.schema import DeviceConfig, SocConfig
+from tasks.devices import triage
+from tasks.errors import DeviceError, RunnerFailed
+
+from .bench import WRITES, Bench
+from .refusing import Refusing
+
+SM8650 = SocConfig(name="SM8650", arch=75, vtcm_mib=8)
+SLEEPS = "import time; open('started', 'w').close(); time.sleep(600)"
+SAYS = "import sys; print({text!r}); sys.exit(1)"
+
+
+def when(path: Path, then: Callable[[], object]) -> threading.Thread:
+    """Do `then` as soon as something of that pattern is there."""
+
+    def watch() -> None:
+        for _ in range(12_000):
+            if list(path.parents[3].glob(str(path.relative_to(path.parents[3])))):
+                then()
+                return
+            time.sleep(0.005)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+def blobs(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("blobs/*") if path.is_file()]
+
+
+def assert_blobs_are_whole(folder: Path) -> None:
+    assert [path for path in blobs(folder) if hashlib.sha256(path.read_bytes()).hexdigest() != path.name] == []
+
+
+def assert_no_runner_is_left(bench: Bench) -> None:
+    for _ in range(200):
+        left = [each for each in psutil.process_iter() if is_runner(each)]
+        if not left:
+            return
+        time.sleep(0.1)
+    raise AssertionError(left)
+
+
+def is_runner(process: psutil.Process) -> bool:
+    try:
+        return any(word.startswith("--input_list_path=../../../blobs/") for word in process.cmdline()) and (
+            "qnnsweep" in process.cwd()
+        )
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return False
+
+
+BREAKS: dict[str, Callable[[Bench], None]] = {
+    "the phone is gone": lambda bench: bench.phone.kill(),
+    "the adb server is gone and answers nobody": lambda bench: bench.server.kill(),
+    "the phone hangs": lambda bench: bench.phone.freeze(),
+}
+
+
+@pytest.mark.parametrize("fault", BREAKS)
+@pytest.mark.parametrize("moment", ["before", "while it runs"])
+def test_a_cell_is_finished_by_a_sibling_when_the_phone_breaks(bench: Bench, fault: str, moment: str) -> None:
+    phone = replace(bench.over_adb, deadline_s=8)
+    if moment == "before":
+        BREAKS[fault](bench)
+        bundle, breaking = bench.bundle(WRITES), None
+    else:
+        # Hangs where it finds itself in the phone's /data, and writes outputs anywhere else.
+        bundle = bench.bundle(f"import os\nif os.getcwd().startswith('/data/'):\n    {SLEEPS}\n{WRITES}")
+        started = bench.phone.data / "local" / "qnnsweep" / "leases" / "*" / "shipping" / "started"
+        breaking = when(started, lambda: BREAKS[fault](bench))
+    began = time.monotonic()
+    capture = bench.measure(bundle, phone, bench.over_ssh)
+    assert capture.execution.device == "board"
+    assert set(bench.farm.quarantined) == {"phone"}
+    assert triage.of_channel(bench.farm.quarantined["phone"]) is not None
+    assert time.monotonic() - began < 200
+    if breaking is not None:
+        breaking.join()
+    if fault == "the phone hangs":
+        bench.phone.thaw()
+    assert_no_runner_is_left(bench)
+    # Trusted no more in this run, however well it may be by now.
+    assert bench.measure(bench.bundle(WRITES), phone, bench.here).execution.device == "here"
+
+
+def test_a_cell_is_finished_by_a_sibling_when_the_phone_goes_away_during_deploy(bench: Bench) -> None:
+    arriving = bench.phone.data / "local" / "qnnsweep" / "leases" / "*" / ".incoming-*" / "*"
+    breaking = when(arriving, bench.phone.kill)
+    capture = bench.measure(bench.bundle(WRITES, ballast=200_000_000), bench.over_adb, bench.here)
+    breaking.join()
+    assert capture.execution.device == "here"
+    assert triage.of_channel(bench.farm.quarantined["phone"]) is not None
+    assert blobs(bench.phone.data) == []
+
+
+@pytest.mark.parametrize(("demands_key", "name"), [(True, "unauthorized"), (False, "offline")])
+def test_a_phone_that_lets_nobody_in_is_quarantined_by_name(bench: Bench, demands_key: bool, name: str) -> None:
+    refusing = Refusing(demands_key=demands_key)
+    phone = replace(bench.over_adb, address=f"127.0.0.1:{refusing.port}", deadline_s=20)
+    assert bench.measure(bench.bundle(WRITES), phone, bench.here).execution.device == "here"
+    found = triage.of_channel(bench.farm.quarantined["phone"])
+    refusing.close()
+    assert found is not None
+    assert found.name == name
+
+
+def test_a_board_with_another_host_key_is_refused(bench: Bench) -> None:
+    key = bench.folder / "other"
+    shutil.copy(bench.board.key.with_suffix(".pub"), key)
+    known = bench.folder / "known_hosts"
+    known.write_text(f"[127.0.0.1]:{bench.board.port} {key.read_text()}")
+    board = replace(bench.over_ssh, ssh=replace(bench.over_ssh.ssh, known_hosts=str(known)))
+    assert bench.measure(bench.bundle(WRITES), board, bench.here).execution.device == "here"
+    assert bench.farm.quarantined["board"].startswith("wrong host key: 127.0.0.1:")
+
+
+def test_a_board_that_is_not_known_is_refused_unless_new_ones_are_accepted(bench: Bench) -> None:
+    known = bench.folder / "nobody yet"
+    strict = replace(bench.over_ssh, ssh=replace(bench.over_ssh.ssh, known_hosts=str(known)))
+    assert bench.measure(bench.bundle(WRITES), strict, bench.here).execution.device == "here"
+    assert bench.farm.quarantined["board"].startswith("unknown host key: 127.0.0.1:")
+
+
+def test_a_wrong_password_is_refused_and_not_repeated(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOARD_PASSWORD", "correct-horse")
+    login = replace(bench.over_ssh.ssh, key_file=None, password_variable="BOARD_PASSWORD")
+    board = replace(bench.over_ssh, ssh=login)
+    assert bench.measure(bench.bundle(WRITES), board, bench.here).execution.device == "here"
+    why = bench.farm.quarantined["board"]
+    assert "lets root not in" in why
+    assert "correct-horse" not in why
+
+
+def test_a_full_disk_is_the_devices_fault_and_leaves_no_half_file(bench: Bench) -> None:
+    phone = replace(bench.over_adb, work_folder="/data/small/qnnsweep", least_free_mib=0)
+    capture = bench.measure(bench.bundle(WRITES, ballast=40_000_000), phone, bench.here)
+    assert capture.execution.device == "here"
+    found = triage.of_channel(bench.farm.quarantined["phone"])
+    assert found is not None
+    assert found.name == "full"
+    assert blobs(bench.phone.small) == []
+
+
+def test_a_disk_that_fills_during_the_transfer_is_the_devices_fault_too(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(os.urandom(40_000_000))
+    with bench.farm.lease([bench.over_adb]) as device, pytest.raises(DeviceError, match="No space left on device"):
+        device.transport.push(tmp_path / "large", "/data/small/file")
+    assert list(bench.phone.small.iterdir()) == []
+
+
+@pytest.mark.parametrize("way", ["over_adb", "over_ssh"])
+def test_files_that_arrive_damaged_are_put_to_no_use(bench: Bench, way: str) -> None:
+    # A sha256sum on the device that finds every file in `arriving` changed.
+    config: DeviceConfig = getattr(bench, way)
+    programs = bench.phone.data / "bin" if way == "over_adb" else bench.folder / "bin"
+    programs.mkdir(exist_ok=True)
+    liar = programs / "sha256sum"
+    liar.write_text('#!/bin/sh\nfor each in "$@"; do printf "%064d  %s\\n" 0 "$each"; done\n')
+    liar.chmod(0o755)
+    path = f"{'/data/bin' if way == 'over_adb' else programs}:/usr/bin:/bin"
+    config = replace(config, environment={"PATH": path})
+    assert bench.measure(bench.bundle(WRITES), config, bench.here).execution.device == "here"
+    assert bench.farm.quarantined[config.name].endswith("3 of 3 files arrived damaged; none was put to use")
+    assert blobs(bench.phone.data) + blobs(bench.board.folder) == []
+
+
+def test_a_device_without_the_runner_is_quarantined(bench: Bench) -> None:
+    phone = replace(bench.over_adb, python="/no/such/python")
+    assert bench.measure(bench.bundle(WRITES), phone, bench.here).execution.device == "here"
+    assert bench.farm.quarantined == {
+        "phone": "cannot start '/no/such/python' on the device: no program '/no/such/python' there"
+    }
+
+
+FAILS = {
+    "import os; os.abort()": (-6, "ended with SIGABRT on "),
+    "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)": (-11, "ended with SIGSEGV on "),
+    "import sys; sys.exit(1)": (1, "ended with exit code 1 on "),
+    SLEEPS: (-9, "did not end within 5 s on "),
+}
+
+
+@pytest.mark.parametrize("code", FAILS)
+@pytest.mark.parametrize("way", ["over_adb", "over_ssh", "here"])
+def test_a_program_that_fails_is_its_own_fault_and_is_not_tried_elsewhere(bench: Bench, code: str, way: str) -> None:
+    config = replace(getattr(bench, way), deadline_s=5)
+    exit_code, words = FAILS[code]
+    with pytest.raises(RunnerFailed, match=words) as failed:
+        bench.measure(bench.bundle(code), config, replace(bench.here, name="sibling"))
+    assert failed.value.command.exit_code == exit_code
+    assert bench.farm.quarantined == {}
+    assert_no_runner_is_left(bench)
+
+
+def test_a_runner_that_prints_garbage_and_writes_its_files_is_collected(bench: Bench) -> None:
+    garbage = (
+        "import os, sys\nsys.stdout.buffer.write(os.urandom(100_000))\nsys.stderr.buffer.write(os.urandom(100_000))\n"
+    )
+    capture = bench.measure(bench.bundle(garbage + WRITES), bench.over_adb)
+    assert (capture.execution.device, capture.execution.results[0].latencies_ms) == ("phone", ())
+
+
+SPOKEN = {
+    "stub_mismatch": "<E> Stub lib id mismatch: expected (v2.28.2.24), detected (v2.25.17.24)",
+    "skel_not_found": "<E> DspTransport.openSession qnn_open failed, 0x80000406",
+    "transport": "<E> Failed to create transport for device, error: 4000",
+    "no_pd": "<E> Failed to find available PD for contextId 1 on deviceId 0 coreId 0with context size estimate 9",
+    "pd_memory": "<E> fastrpc memory map for fd: 33 with length: 817889280 failed with error: 0x1",
+    "ssr": "<E> SSR detected on device config {0,0,0}. Thread will handle cleanup for all impacted sessions",
+    "dma": "E rpcmem: rpcmem_alloc failed for size 4096",
+    "unsupported_arch": "<E> Unsupported HTP Arch 0 68",
+    "library_missing": "error while loading shared libraries: libQnnHtp.so: cannot open shared object file",
+}
+
+
+def test_every_signature_of_a_runner_has_been_spoken() -> None:
+    assert {name: getattr(triage.of_runner(text), "name", None) for name, text in SPOKEN.items()} == {
+        name: name for name in SPOKEN
+    }
+    assert [each.name for each in triage.RUNNER] == list(SPOKEN)
+
+
+@pytest.mark.parametrize("name", SPOKEN)
+def test_a_runner_that_ends_badly_and_blames_the_device_is_moved_to_a_sibling(bench: Bench, name: str) -> None:
+    code = f"import os\nif '/here/' not in os.getcwd():\n    {SAYS.format(text=SPOKEN[name])}\n{WRITES}"
+    assert bench.measure(bench.bundle(code), bench.over_adb, bench.here).execution.device == "here"
+    assert bench.farm.quarantined["phone"].startswith(f"{name}: ")
+
+
+def test_a_device_of_another_soc_than_it_was_said_to_be_is_quarantined(bench: Bench) -> None:
+    (bench.phone.data / "properties").write_text("ro.soc.model=SM8550\n")
+    phone = replace(bench.over_adb, soc="SM8650")
+    assert bench.measure(bench.bundle(WRITES), phone, bench.here, soc=SM8650).execution.device == "here"
+    assert bench.farm.quarantined == {"phone": "phone is a SM8550, not the SM8650 that device.soc says"}
+
+
+def test_a_probed_device_gets_the_cells_of_its_soc_alone(bench: Bench) -> None:
+    (bench.phone.data / "properties").write_text("ro.soc.model=SM8550-AC\n")
+    phone = replace(bench.over_adb, soc="probe")
+    assert bench.measure(bench.bundle(WRITES), phone, bench.here, soc=SM8650).execution.device == "here"
+    other = SocConfig(name="SM8550", arch=73, vtcm_mib=8)
+    assert bench.measure(bench.bundle(WRITES), phone, soc=other).execution.device == "phone"
+    assert bench.farm.quarantined == {}
+
+
+def test_without_a_sibling_the_cell_ends_with_the_devices_own_reason(bench: Bench) -> None:
+    bench.phone.kill()
+    with pytest.raises(DeviceError, match="cannot be used"):
+        bench.measure(bench.bundle(WRITES), bench.over_adb)
+    with pytest.raises(DeviceError, match=r"^no device is left for the cell: phone: .*; other: .*"):
+        bench.measure(bench.bundle(WRITES), bench.over_adb, replace(bench.over_adb, name="other"))

@@ -1,0 +1,99 @@
+"""Names that mean something to a shell, a path or a terminal do nothing on a device but be names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conf.load import load
+from conf.schema import DeviceConfig
+from tasks.errors import DeviceError, RequestError
+
+from .bench import WRITES, Bench
+
+HOSTILE = [
+    "; touch CANARY; rm -rf ~",
+    "$(touch CANARY)",
+    "`touch CANARY`",
+    "' ; touch CANARY ; '",
+    '" ; touch CANARY ; "',
+    "a\ntouch CANARY\n",
+    "-rf",
+    "--",
+    "*",
+    "名前 é 🐉",
+]
+
+
+def armed(bench: Bench, text: str) -> tuple[str, list[Path]]:
+    """The text with a place to leave a trace at, and everywhere the trace would be found."""
+    return text.replace("CANARY", "/data/canary"), [bench.phone.data / "canary", Path("/data/canary")]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("way", ["over_adb", "over_ssh"])
+def test_in_every_field_of_a_device_it_is_only_a_name(bench: Bench, way: str, text: str) -> None:
+    config: DeviceConfig = getattr(bench, way)
+    hostile, traces = armed(bench, text)
+    prepared = replace(
+        config,
+        name=hostile,
+        work_folder=f"{config.work_folder}/{hostile.replace('/', '_')}",
+        environment={"HOSTILE": hostile},
+        tags=[hostile],
+    )
+    code = f"import os\nassert os.environ['HOSTILE'] == {hostile!r}\n{WRITES}"
+    assert bench.measure(bench.bundle(code), prepared).execution.device == hostile
+    assert [trace for trace in traces if trace.exists()] == []
+    missing = replace(prepared, python=hostile)
+    with pytest.raises(DeviceError):
+        bench.measure(bench.bundle(WRITES), replace(missing, name="other"))
+    assert [trace for trace in traces if trace.exists()] == []
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_as_an_address_it_leads_nowhere(bench: Bench, text: str) -> None:
+    hostile, traces = armed(bench, text)
+    with pytest.raises(DeviceError):
+        bench.measure(bench.bundle(WRITES), replace(bench.over_adb, address=hostile, deadline_s=5))
+    assert [trace for trace in traces if trace.exists()] == []
+
+
+REFUSED = {
+    "model.name": "m" * 300,
+    "device.name": "d" * 300,
+    "device.work_folder": "../../x",
+    "device.address": "-oProxyCommand=touch canary",
+    "device.ssh.jump": "-oProxyCommand=touch canary",
+    "device.adb_server": "; rm -rf ~",
+}
+
+
+SSH = ["device.transport=ssh", "device.address=host", "device.work_folder=/var/tmp/qnnsweep", "device.python=python3"]
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_what_cannot_be_is_refused_in_one_short_line(key: str) -> None:
+    remote = [
+        "device.transport=ssh",
+        "device.address=host",
+        "device.work_folder=/var/tmp/qnnsweep",
+        "device.python=python3",
+    ]
+    asked = [line for line in remote if not line.startswith(f"{key}=")]
+    with pytest.raises(RequestError) as refused:
+        load([*asked, f"{key}='{REFUSED[key]}'"])
+    line = str(refused.value)
+    assert line.startswith(key)
+    assert "\n" not in line
+    assert len(line) < 400
+
+
+@pytest.mark.parametrize("folder", ["/", "/data", "relative/folder", "/data/../etc", "~/qnnsweep"])
+def test_a_work_folder_that_others_could_use_too_is_refused(folder: str) -> None:
+    with pytest.raises(RequestError, match=r"^device\.work_folder="):
+        load(
+            ["device.transport=adb", "device.address=serial", "device.python=python3", f"device.work_folder='{folder}'"]
+        )

@@ -1,0 +1,87 @@
+"""What `qnnsweep devices` sees: each device asked side by side, and what is wrong with it in words."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from tasks.devices.farm import Farm
+from tasks.errors import DeviceError
+
+from .bench import Bench
+from .loopback import write_farm
+
+
+def devices(bench: Bench, *overrides: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Exit code and devices of `qnnsweep devices --json`."""
+    write_farm(bench.folder / "conf", [bench.phone], [bench.board])
+    command = ["devices", "--json", f"--config-dir={bench.folder / 'conf'}", f"artifacts={bench.folder}", *overrides]
+    ran = subprocess.run(
+        [sys.executable, "-c", "from flows.cli import main; main()", *command],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ran.stderr == ""
+    return ran.returncode, {each["device"]: each for each in json.loads(ran.stdout.splitlines()[-1])["devices"]}
+
+
+def test_a_farm_that_is_well_is_told_with_all_that_its_devices_say(bench: Bench) -> None:
+    (bench.phone.data / "properties").write_text("ro.soc.model=SM8650\nro.build.fingerprint=maker/phone:14\n")
+    bench.phone.sense(31.4)
+    battery = bench.phone.data / "sys" / "class" / "power_supply" / "battery"
+    battery.mkdir(parents=True)
+    for name, value in {"capacity": 83, "current_now": -500_000, "voltage_now": 4_000_000}.items():
+        (battery / name).write_text(f"{value}\n")
+    exit_code, found = devices(bench, "farm=loopback")
+    assert exit_code == 0
+    assert list(found) == ["phone_1", "board_1", "bench"]
+    phone = found["phone_1"]
+    assert {key: value for key, value in phone.items() if key != "free_mib"} == {
+        "device": "phone_1",
+        "transport": "adb",
+        "address": bench.phone.serial,
+        "tags": [],
+        "reachable": True,
+        "problem": None,
+        "soc_asked": None,
+        "soc_read": "SM8650",
+        "arch": "x86_64",
+        "os_build": "maker/phone:14",
+        "celsius": 31.4,
+        "battery_percent": 83,
+        "power_mw": 2000.0,
+        "runner": f"python {platform.python_version()}, executorch {metadata.version('executorch')}",
+        "qnn": metadata.version("onnxruntime-qnn"),
+        "busy": None,
+        "quarantined": None,
+    }
+    assert phone["free_mib"] > 0
+
+
+def test_what_is_wrong_with_a_device_is_said_with_what_to_do(bench: Bench) -> None:
+    (bench.phone.data / "properties").write_text("ro.soc.model=SM8550\n")
+    bench.board.kill()
+    exit_code, found = devices(bench, "farm=loopback", "device.soc=SM8650")
+    assert exit_code == 4
+    assert found["phone_1"]["problem"] == "it is a SM8550, not the SM8650 asked for"
+    assert found["board_1"]["reachable"] is False
+    assert found["board_1"]["problem"].startswith(f"127.0.0.1:{bench.board.port} cannot be reached: ")
+    assert found["board_1"]["problem"].endswith("; check its cable, its network and its power")
+
+
+def test_who_holds_a_device_and_which_are_quarantined_now_is_told(bench: Bench) -> None:
+    farm = Farm(host_environment={}, folder=bench.folder / "devices")  # of a run with that artifacts folder
+    farm.quarantine("board_1", DeviceError("it went away"))
+    with farm.lease([replace(bench.over_adb, work_folder="/data/local/tmp/qnnsweep")]) as held:
+        exit_code, found = devices(bench, "device=phone_1,board_1")
+    assert exit_code == 4
+    assert found["phone_1"]["busy"] == Path(held.lease_folder).name.rpartition("-")[0]
+    assert found["board_1"]["quarantined"] == "it went away"

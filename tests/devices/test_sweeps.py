@@ -1,0 +1,162 @@
+"""Whole sweeps over a farm of real devices: what they share, what they survive, and who holds a device when."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from tests.flows.conftest import Program
+
+from .loopback import Adbd, AdbServer, Sshd, running, write_farm
+
+pytestmark = [pytest.mark.toolchain, pytest.mark.timeout(2400)]
+
+SECRET = "correct-horse-battery-staple"
+DIGITS = ("model=digits_cnn", "model.evaluation.count=4", "model.calibration.count=32", "limits.parallel=2")
+# A runner that writes on the device when it began and ended, then does what Python does.
+TIMED = """\
+#!/bin/sh
+echo "begin $(date +%s.%N)" >>/data/times
+{python} "$@"
+code=$?
+echo "end $(date +%s.%N)" >>/data/times
+exit $code
+"""
+SLOW = TIMED.replace("{python}", "sleep 600; {python}")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    home = tmp_path_factory.mktemp("home")
+    kept = {name: os.environ[name] for name in ("HOME", "LANG", "PATH", "QNN_SDK_ROOT") if name in os.environ}
+    own = {"PREFECT_HOME": str(home / "prefect"), "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+    return Program(folder=tmp_path_factory.mktemp("working"), environment=kept | own)
+
+
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("artifacts")
+
+
+@pytest.fixture(scope="module")
+def conf(tmp_path_factory: pytest.TempPathFactory, phones: tuple[Adbd, Adbd], board: Sshd) -> Path:
+    """The farm `loopback`, with an environment that holds a secret."""
+    folder = tmp_path_factory.mktemp("conf")
+    write_farm(folder, phones[:1], [board], environment={"TOKEN": SECRET})
+    return folder
+
+
+@pytest.fixture
+def timed(tmp_path: Path, adb_server: AdbServer) -> Iterator[tuple[Adbd, Path]]:
+    """A phone of one test's own whose runner notes its times, and the configuration that names it alone."""
+    phone = Adbd(folder=tmp_path / "phone", server=adb_server)
+    phone.folder.mkdir()
+    with running(phone):
+        runner = phone.data / "bin" / "timed"
+        runner.write_text(TIMED.format(python=sys.executable))
+        runner.chmod(0o755)
+        write_farm(tmp_path / "conf", [phone], [], python="/data/bin/timed")
+        yield phone, tmp_path / "conf"
+
+
+def last(ran: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert ran.stdout, ran.stderr
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+def cells(artifacts: Path, ran: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    return pq.read_table(artifacts / "tables" / "cells" / f"run={last(ran)['run_id']}" / "part.parquet").to_pylist()
+
+
+def spans(phone: Adbd) -> list[tuple[float, float]]:
+    """When the runner ran, as the phone wrote it down."""
+    lines = [line.split() for line in (phone.data / "times").read_text().splitlines()]
+    assert [word for word, _ in lines] == ["begin", "end"] * (len(lines) // 2), lines
+    times = [float(when) for _, when in lines]
+    return list(zip(times[::2], times[1::2], strict=True))
+
+
+def test_one_program_gives_bit_equal_outputs_over_adb_over_ssh_and_here_and_is_sent_once(
+    program: Program, artifacts: Path, conf: Path
+) -> None:
+    command = ["run", "--json", f"--config-dir={conf}", *DIGITS, "scheme=8a8w", "device=phone_1,board_1,bench"]
+    first, second = (program.run(*command, f"artifacts={artifacts}") for _ in range(2))
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    rows = cells(artifacts, first)
+    assert [(row["device"], row["outcome"]) for row in rows] == [
+        ("phone_1", "passed"), ("board_1", "passed"), ("bench", "passed"),
+    ]  # fmt: skip
+    assert len({row["outputs_sha256"] for row in rows}) == 1
+    sent = {row["sent_bytes"] for row in rows}
+    assert len(sent) == 1
+    assert sent.pop() > rows[0]["pte_bytes"]
+    again = cells(artifacts, second)
+    assert [row["sent_bytes"] for row in again] == [0, 0, 0]
+    assert {row["outputs_sha256"] for row in again} == {rows[0]["outputs_sha256"]}
+
+
+def test_the_cells_of_a_sweep_are_spread_over_the_farm_and_no_secret_is_written_anywhere(
+    program: Program, artifacts: Path, conf: Path
+) -> None:
+    ran = program.run(
+        "run", "--json", f"--config-dir={conf}", *DIGITS, "scheme=8a8w,16a8w", "soc=SM8550,SM8650", "farm=loopback",
+        f"artifacts={artifacts}",
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert {row["device"] for row in cells(artifacts, ran)} == {"phone_1", "board_1", "bench"}
+    for folder in (artifacts, Path(program.environment["PREFECT_HOME"])):
+        told = [path for path in folder.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+        assert told == []
+    assert SECRET not in ran.stdout + ran.stderr
+
+
+def test_two_sweeps_at_once_never_overlap_on_a_device(
+    program: Program, artifacts: Path, timed: tuple[Adbd, Path]
+) -> None:
+    phone, conf = timed
+    command = ["run", "--json", f"--config-dir={conf}", *DIGITS, "soc=SM8650", "device=phone_1"]
+    both = [
+        program.start(*command, f"scheme={scheme}", f"artifacts={artifacts}") for scheme in ("8a8w,fp16", "16a8w,16a4w")
+    ]
+    said = [process.communicate(timeout=800) for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    found = sorted(spans(phone))
+    assert len(found) == 8  # a shipping and a debug program for each of four cells
+    for (_, end), (begin, _) in itertools.pairwise(found):
+        assert begin >= end
+
+
+def test_a_device_is_free_again_after_its_holder_was_killed(
+    program: Program, artifacts: Path, timed: tuple[Adbd, Path]
+) -> None:
+    phone, conf = timed
+    runner = phone.data / "bin" / "timed"
+    quick = runner.read_text()
+    runner.write_text(SLOW.format(python=sys.executable))
+    command = ["run", "--json", f"--config-dir={conf}", *DIGITS, "soc=SM8650", "device=phone_1", "scheme=8a8w"]
+    with program.start(*command, f"artifacts={artifacts}") as holder:
+        while not (phone.data / "times").exists():
+            assert holder.poll() is None
+            time.sleep(0.2)
+        sleepers = [each for each in psutil.process_iter() if each.cmdline()[:2] == ["/bin/sh", "/data/bin/timed"]]
+        assert sleepers
+        os.killpg(holder.pid, signal.SIGKILL)
+    _, alive = psutil.wait_procs(sleepers, timeout=30)
+    assert alive == []
+    runner.write_text(quick)
+    (phone.data / "times").unlink()
+    ran = program.run(*command, f"artifacts={artifacts}")
+    assert ran.returncode == 0, ran.stderr
+    assert len(spans(phone)) == 2
