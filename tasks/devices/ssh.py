@@ -25,6 +25,9 @@ from tasks.errors import DeviceError
 
 # paramiko's default order begins with ciphers that it computes at half the speed.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
+_REKEY_BYTES = 2**35
+"""paramiko asks for new keys after 512 MiB, and that hangs now and then in the middle of a stream. 32 GiB is OpenSSH's
+order of magnitude for these ciphers."""
 _BROKEN = (paramiko.SSHException, OSError, EOFError)
 _GRACE_S = 5.0
 _CONNECT_S = 20.0
@@ -241,6 +244,7 @@ def _transport(sock: Any, **options: Any) -> paramiko.Transport:
     transport = paramiko.Transport(sock, **options)
     security = transport.get_security_options()
     security.ciphers = [name for name in _CIPHERS if name in security.ciphers]
+    transport.packetizer.REKEY_BYTES = _REKEY_BYTES
     return transport
 
 

@@ -178,6 +178,20 @@ def test_a_transfer_to_a_device_that_stops_to_answer_ends_at_its_deadline(fragil
     fragile.thaw()
 
 
+def test_a_connection_is_good_for_more_than_a_gigabyte(tmp_path: Path) -> None:
+    # paramiko would exchange keys after 512 MiB, which hangs.
+    (tmp_path / "device").mkdir()
+    (tmp_path / "source").write_bytes(bytes(280_000_000))
+    device, seen = board(tmp_path / "device")
+    with running(device):
+        transport = seen.reach(300)
+        for _ in range(4):
+            transport.push(tmp_path / "source", f"{seen.folder}/file")
+        transport.pull(f"{seen.folder}/file", tmp_path / "back")
+        assert (tmp_path / "back").stat().st_size == 280_000_000
+        transport.close()
+
+
 def test_a_command_dies_with_the_process_that_asked_for_it(fragile: Fragile, tmp_path: Path) -> None:
     transport = fragile.reach(60)
     transport.run(["true"], deadline_s=60)

@@ -147,12 +147,15 @@ def test_a_device_is_free_again_after_its_holder_was_killed(
     runner.write_text(SLOW.format(python=sys.executable))
     command = ["run", "--json", f"--config-dir={conf}", *DIGITS, "soc=SM8650", "device=phone_1", "scheme=8a8w"]
     with program.start(*command, f"artifacts={artifacts}") as holder:
-        while not (phone.data / "times").exists():
-            assert holder.poll() is None
-            time.sleep(0.2)
-        sleepers = [each for each in psutil.process_iter() if each.cmdline()[:2] == ["/bin/sh", "/data/bin/timed"]]
-        assert sleepers
-        os.killpg(holder.pid, signal.SIGKILL)
+        try:
+            while not (phone.data / "times").exists():
+                assert holder.poll() is None
+                time.sleep(0.2)
+            running_now = [(each, each.info["cmdline"] or []) for each in psutil.process_iter(["cmdline"])]
+            sleepers = [each for each, words in running_now if words[:2] == ["/bin/sh", "/data/bin/timed"]]
+            assert sleepers
+        finally:
+            os.killpg(holder.pid, signal.SIGKILL)
     _, alive = psutil.wait_procs(sleepers, timeout=30)
     assert alive == []
     runner.write_text(quick)
