@@ -90,7 +90,7 @@ def measured(folder: Path, size: int, rounds: int) -> dict[str, Any]:
         )
         over_adb = AdbTransport(serial=phone.serial, server=("127.0.0.1", server.port), deadline_s=DEADLINE_S)
         there, on_phone = f"{board.folder}/file", "/data/file"
-        scp = ["scp", "-q", "-P", str(board.port), "-i", board.key, "-o", f"UserKnownHostsFile={board.known_hosts}"]
+        scp = ["scp", "-q", "-B", "-P", str(board.port), "-i", board.key, "-o", f"UserKnownHostsFile={board.known_hosts}"]
         adb = ["adb", "-P", str(server.port), "-s", phone.serial]
         far = f"root@127.0.0.1:{there}"
         ways: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
@@ -160,7 +160,7 @@ def connect(*transports: Transport) -> None:
 
 
 def plain(command: list[Any]) -> None:
-    subprocess.run([str(word) for word in command], check=True, capture_output=True)
+    subprocess.run(list(map(str, command)), check=True, capture_output=True, stdin=subprocess.DEVNULL)
 
 
 def timed(work: Callable[[], object]) -> float:
