@@ -136,6 +136,12 @@ def _numbers(request: Request) -> Iterator[str]:
     for scheme, share in request.tolerance.top1_agreement.items():
         if not 0 <= share <= 1:
             yield f"tolerance.top1_agreement.{shown(scheme)}={share}: a share from 0 to 1"
+    for of, allowed in request.tolerance.operators.items():
+        key = f"tolerance.operators.{shown(of)}"
+        if allowed.snr_db is not None and not math.isfinite(allowed.snr_db):
+            yield f"{key}.snr_db={allowed.snr_db}: a number of dB"
+        if allowed.steps is not None and not (math.isfinite(allowed.steps) and allowed.steps >= 0):
+            yield f"{key}.steps={allowed.steps}: a number of steps, 0 or more"
 
 
 def _at_least(least: int, numbers: dict[str, int | None] | dict[str, int]) -> Iterable[str]:

@@ -99,7 +99,8 @@ class Graph:
             farm=self._means.farm,
             step=lambda task: self._bound(task, request),
         )
-        comparison = self._submit(compare_task, request, lowered, capture, request.model.classifier)
+        judged = (request.model.classifier, request.tolerance, request.measure.replay)
+        comparison = self._submit(compare_task, request, lowered, capture, *judged, children=children)
         return {
             "exported": exported,
             "quantized": quantized,

@@ -41,4 +41,4 @@ def lower(
     return replace(done.value, log=done.log, seconds=done.seconds)
 
 
-lower_task = stage(lower, version=1)
+lower_task = stage(lower, version=2)

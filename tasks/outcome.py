@@ -95,6 +95,10 @@ def _shortfalls(cell: CellResult, comparison: Comparison) -> Iterator[str]:
     trained = cell.exported is not None and cell.exported.weights != "random"
     if trained and least is not None and found.top1_agreement is not None and found.top1_agreement < least:
         yield f"top-1 agreement {100 * found.top1_agreement:.1f} % is below {100 * least:g} %"
+    allowed = tolerance.introduced_operators
+    guilty = {row.operator.name: None for row in comparison.operators if row.verdict == "introduced"}
+    if allowed is not None and len(guilty) > allowed:
+        yield f"{len(guilty)} operators introduce error, at most {allowed} may: {', '.join(list(guilty)[:5])}"
 
 
 def _share(hits: Sequence[bool]) -> float | None:

@@ -119,6 +119,8 @@ class Operator:
     """Which delegated subgraph the lowering put it into, counted in graph order; None stays on the CPU."""
     constant: bool
     """Computed from parameters alone: folded by the compiler, never seen at run time."""
+    unused: bool
+    """An output of a call that nothing reads."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,8 +163,9 @@ class CompileFacts:
 class LoweredProgram:
     """One compiled cell: the program that ships, the program that explains it, and all that is known of both.
 
-    `reference` holds the edge graph's value of every operator for the first `operator_samples` evaluation samples
-    (safetensors, keys `<sample>/<operator index>`); `outputs_edge` its final outputs for all of them.
+    `reference_calls` and `reference_constants` are the edge graph itself: each operator's call, the tensors they share.
+    `reference` holds the edge graph's value of every operator but the constants for the first `operator_samples`
+    evaluation samples (safetensors, keys `<sample>/<operator index>`); `outputs_edge` its final outputs for them all.
     """
 
     quantized: QuantizedModel
@@ -174,9 +177,13 @@ class LoweredProgram:
     """Why there is no debug program, in the toolchain's own words; None when there is one."""
     bundled_program: Blob | None
     etrecord: Blob | None
+    input_grids: tuple[Quantization | None, ...]
+    """The grid each of the model's inputs is put on, in their order; None where it is taken as it is."""
     operators: tuple[Operator, ...]
     dumped: tuple[DumpedTensor, ...]
     operator_samples: int
+    reference_calls: Blob
+    reference_constants: Blob
     reference: Blob
     outputs_edge: Blob
     delegation: tuple[DelegationCount, ...]
@@ -300,6 +307,9 @@ class OutputComparison:
     shape: tuple[int, ...]
     status: str
     gap: Gap
+    previous_rung: str | None
+    previous_snr_db: float | None
+    """Against the rung before; None for the first, and where the two are equal."""
     label: int | None
     top1_reference: int | None
     top1_actual: int | None
@@ -307,12 +317,31 @@ class OutputComparison:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperatorComparison:
-    """One operator of the reference for one sample: its status always, its gap where it was compared."""
+    """One operator of the reference for one sample: its status always, its gaps where there is something to compare.
+
+    `gap` is the total: the device against the reference's own run from the model's input. `introduced` is the device
+    against the reference operator on the device's own inputs. Both are over the elements that somebody reads.
+    """
 
     operator: Operator
     sample: int
     status: str
     gap: Gap
+    nonfinite_actual: int = 0
+    nonfinite_reference: int = 0
+    introduced: Gap = Gap()
+    introduced_steps: float | None = None
+    """The largest introduced error in steps of the device's grid."""
+    effect_snr_db: float | None = None
+    """What the introduced error alone does to the final outputs: their SNR. For operators that introduce error."""
+    verdict: str = "blind"
+    masked_elements: int = 0
+    masked_by: tuple[str, ...] = ()
+    """The readers that discard what differs in those elements."""
+    spans: tuple[str, ...] = ()
+    """Operators before this one that the device did not show; what they introduced is counted here."""
+    why: str | None = None
+    """Why the operator could not be made again on the host."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,6 +10,8 @@ import numpy as np
 
 from tasks.errors import RunnerFailed
 from tasks.numerics.coverage import coverage
+from tasks.numerics.ladder import steepest
+from tasks.numerics.verdict import worst_operator
 from tasks.outcome import CellResult, finals, judge
 from tasks.records import Blob, Command, CompileFacts, Gap, LoweredProgram, OperatorComparison, Toolchain
 
@@ -79,7 +81,8 @@ def _cell(cell: CellResult, toolchain: Toolchain) -> Row:
         "accuracy_eager": final.accuracy_eager if final else None,
         "latency_p50_ms": _latency(cell),
         "observer_effect_snr_db": comparison.observer_effect_snr_db if comparison else None,
-        "worst_operator": _worst(comparison.operators) if comparison else None,
+        "worst_rung": steepest(comparison.outputs) if comparison else None,
+        **_blamed(comparison.operators if comparison else ()),
         "python": toolchain.python,
         "torch": toolchain.torch,
         "executorch": toolchain.executorch,
@@ -108,10 +111,17 @@ def _latency(cell: CellResult) -> float | None:
     return float(np.median(taken)) if taken else None
 
 
-def _worst(operators: Sequence[OperatorComparison]) -> str | None:
-    """The compared operator with the lowest SNR against the reference run from the model's input."""
-    judged = [(row.gap.snr_db, row.operator.name) for row in operators if row.gap.snr_db is not None]
-    return min(judged)[1] if judged else None
+def _blamed(operators: Sequence[OperatorComparison]) -> Row:
+    """How many operators introduce error and are masked, and the one to look at first."""
+    worst = worst_operator(operators)
+    return {
+        "operators_introduced": len({row.operator.index for row in operators if row.verdict == "introduced"}),
+        "operators_masked": len({row.operator.index for row in operators if row.status == "masked"}),
+        "worst_operator": worst.operator.name if worst else None,
+        "worst_operator_verdict": worst.verdict if worst else None,
+        "worst_operator_introduced_snr_db": worst.introduced.snr_db if worst else None,
+        "worst_operator_effect_snr_db": worst.effect_snr_db if worst else None,
+    }
 
 
 def _log(cell: CellResult) -> str | None:
@@ -153,7 +163,19 @@ def _operator(row: OperatorComparison) -> Row:
         "reference": "edge",
         "sample": row.sample,
         "status": row.status,
+        "nonfinite_actual": row.nonfinite_actual,
+        "nonfinite_reference": row.nonfinite_reference,
+        "masked_elements": row.masked_elements,
+        "masked_by": row.masked_by,
         **asdict(row.gap),
+        "introduced_mse": row.introduced.mse,
+        "introduced_snr_db": row.introduced.snr_db,
+        "introduced_max_abs": row.introduced.max_abs,
+        "introduced_steps": row.introduced_steps,
+        "introduced_spans": row.spans,
+        "effect_snr_db": row.effect_snr_db,
+        "verdict": row.verdict,
+        "why": row.why,
     }
 
 

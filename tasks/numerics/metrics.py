@@ -1,7 +1,7 @@
 """How far one tensor is from another: plain functions of (actual, reference) in one table.
 
 All compute in float64 whatever the tensors' dtype; integers beyond 2**53 are rounded to it. Both tensors have one shape
-and finite elements (`nonfinite` tells). None is "not defined": no elements, or what a metric's own docstring
+and finite elements. None is "not defined": no elements, or what a metric's own docstring
 names. An infinity is never returned: a value that float64 cannot hold is None too.
 """
 
@@ -91,14 +91,6 @@ def gap(actual: Array, reference: Array) -> Gap:
         snr_db=_snr_db(sums),
         cosine=_cosine(sums),
     )
-
-
-def nonfinite(actual: Array, reference: Array) -> str | None:
-    """How many elements of each side are infinite or NaN, as a sentence; None if all are finite."""
-    counts = [int(side.size - np.count_nonzero(np.isfinite(side))) for side in (actual, reference)]
-    if counts == [0, 0]:
-        return None
-    return f"{counts[0]} of {actual.size} actual and {counts[1]} of {reference.size} reference elements are not finite"
 
 
 def top1(values: Array) -> int | None:

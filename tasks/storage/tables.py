@@ -65,7 +65,13 @@ TABLES: dict[str, pa.Schema] = {
         ("accuracy_eager", _real),
         ("latency_p50_ms", _real),
         ("observer_effect_snr_db", _real),
-        ("worst_operator", _text),
+        ("worst_rung", _text),  # where the final outputs lose most
+        ("operators_introduced", _whole),
+        ("operators_masked", _whole),
+        ("worst_operator", _text),  # of those that introduce error the one that does most to the final outputs
+        ("worst_operator_verdict", _text),
+        ("worst_operator_introduced_snr_db", _real),
+        ("worst_operator_effect_snr_db", _real),
         ("python", _text),
         ("torch", _text),
         ("executorch", _text),
@@ -92,7 +98,19 @@ TABLES: dict[str, pa.Schema] = {
         ("reference", _text),
         ("sample", _whole),
         ("status", _text),
-        *_gap,
+        ("nonfinite_actual", _whole),
+        ("nonfinite_reference", _whole),
+        ("masked_elements", _whole),  # they differ and no reader reads them
+        ("masked_by", pa.list_(_text)),
+        *_gap,  # total: against the reference's own run from the model's input
+        ("introduced_mse", _real),  # against the reference operator on the device's own inputs
+        ("introduced_snr_db", _real),
+        ("introduced_max_abs", _real),
+        ("introduced_steps", _real),  # the largest, in steps of the device's grid
+        ("introduced_spans", pa.list_(_text)),  # operators before it that the device did not show
+        ("effect_snr_db", _real),  # the final outputs with the introduced error alone
+        ("verdict", _text),  # exact within_grid introduced inherited blind
+        ("why", _text),  # why the operator could not be made again on the host
     ),
     "outputs": _schema(
         ("rung", _text),
@@ -104,6 +122,8 @@ TABLES: dict[str, pa.Schema] = {
         ("shape", pa.list_(_whole)),
         ("status", _text),
         *_gap,
+        ("previous_rung", _text),
+        ("previous_snr_db", _real),  # against the rung before
         ("label", _whole),
         ("top1_reference", _whole),
         ("top1_actual", _whole),

@@ -5,9 +5,18 @@ Each imports its module when it runs, so that the process that asks never loads 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
 from conf.schema import BackendKind, ModelConfig, SchemeConfig, SocConfig
 from tasks.records import ExportedModel, LoweredProgram, QuantizedModel
 from tasks.storage.store import Store
+
+if TYPE_CHECKING:
+    from tasks.toolchain.kernels import HostKernels
 
 
 def export_model(model: ModelConfig, store: Store) -> ExportedModel:
@@ -36,3 +45,11 @@ def lower_model(
     from tasks.toolchain import lowered
 
     return lowered.lower_model(quantized, scheme, kind, soc, operator_samples, dump_operators, store)
+
+
+def reference_kernels(lowered: LoweredProgram, store: Store) -> Callable[[Sequence[NDArray[Any]]], HostKernels]:
+    """A sample's inputs, on the device's grid, to the reference's operators on them."""
+    from tasks.toolchain.graph import read_graph
+    from tasks.toolchain.kernels import HostKernels
+
+    return partial(HostKernels, read_graph(store, lowered.reference_calls, lowered.reference_constants))

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing import forkserver
@@ -62,7 +63,8 @@ class Children:
         memory_bytes: int,
     ) -> None:
         self.identity = identity
-        self.calls = 0
+        self.calls: Counter[str] = Counter()
+        """How often each stage had a child."""
         self._environment = dict(environment)
         self._store = store
         self._slots = threading.BoundedSemaphore(parallel)
@@ -79,7 +81,7 @@ class Children:
         """
         with self._slots:
             with self._counting:
-                self.calls += 1
+                self.calls[stage] += 1
                 self._start_server()
             with self._store.scratch(stage) as scratch:
                 return self._run(stage, scratch, function, arguments)

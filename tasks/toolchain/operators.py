@@ -7,6 +7,7 @@ import operator
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -26,10 +27,25 @@ _NO_KERNEL = (executorch_call_delegate, operator.getitem, memory.alloc, memory.v
 
 
 def operator_table(edge: ExportedProgram) -> list[Operator]:
-    """One row a call of the edge graph, in graph order; `subgraph` is still None everywhere."""
+    """One row a call of the edge graph, in graph order, then one for each output of a call that no other call takes.
+
+    `subgraph` is still None everywhere.
+    """
     constants = _constants(edge)
     calls = [node for node in edge.graph.nodes if node.op == "call_function"]
-    return [_operator(index, node, node in constants) for index, node in enumerate(calls)]
+    rows = [_operator(index, node, node in constants) for index, node in enumerate(calls)]
+    for row, node in zip(tuple(rows), calls, strict=True):
+        taken = {_output_index(user) for user in node.users if user.target is operator.getitem}
+        for output_index, tensor in enumerate(_tensors(node) if row.shape is None else ()):
+            if output_index not in taken:
+                rows.append(_unused(row, len(rows), output_index, tensor))
+    return rows
+
+
+def input_grids(edge: ExportedProgram) -> tuple[Quantization | None, ...]:
+    """The grid that each input of the program is put on before anything is computed; None leaves it as it is."""
+    nodes = {node.name: node for node in edge.graph.nodes if node.op == "placeholder"}
+    return tuple(quantization_of(nodes[str(name)]) for name in edge.graph_signature.user_inputs)
 
 
 def subgraphs(lowered: ExportedProgram) -> dict[int, int]:
@@ -133,6 +149,20 @@ def axis_order_of(node: Node) -> tuple[int, ...] | None:
     return None if order is None else tuple(int(axis) for axis in order)
 
 
+def _unused(call: Operator, index: int, output_index: int, tensor: torch.Tensor) -> Operator:
+    return replace(
+        call,
+        index=index,
+        name=f"{call.name}[{output_index}]",
+        output_index=output_index,
+        shape=tuple(int(size) for size in tensor.shape),
+        dtype=dtype_name(tensor.dtype),
+        quantization=None,
+        axis_order=None,
+        unused=True,
+    )
+
+
 def _operator(index: int, node: Node, constant: bool) -> Operator:
     value = node.meta.get("val")
     tensor = value if isinstance(value, torch.Tensor) else None
@@ -152,6 +182,7 @@ def _operator(index: int, node: Node, constant: bool) -> Operator:
         axis_order=axis_order_of(node),
         subgraph=None,
         constant=constant,
+        unused=False,
     )
 
 
