@@ -39,6 +39,11 @@ def write(run: RunFacts, contents: Mapping[str, Sequence[Mapping[str, Any]]], st
 
 def redraw(artifacts: Path, run_id: str | None) -> SweepResult:
     """Draw the report of a past run anew, the latest if none is named. Raises RequestError if there is no such run."""
+    return _drawn(past(artifacts, run_id), Store.open(artifacts))
+
+
+def past(artifacts: Path, run_id: str | None) -> RunFacts:
+    """The facts of a past run, the latest if none is named. Raises RequestError if there is no such run."""
     known = tables.runs(artifacts)
     if not known or run_id not in (None, *known):
         wanted = "no run" if run_id is None else f"no run {run_id!r}"
@@ -47,10 +52,9 @@ def redraw(artifacts: Path, run_id: str | None) -> SweepResult:
     try:
         facts = json.loads(path.read_bytes())
         toolchain = Toolchain(**facts.pop("toolchain"))
-        run = RunFacts(**facts | {"command": tuple(facts["command"]), "toolchain": toolchain})
+        return RunFacts(**facts | {"command": tuple(facts["command"]), "toolchain": toolchain})
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise EvidenceError(f"{path} cannot be read: {error}") from error
-    return _drawn(run, Store.open(artifacts))
 
 
 def _drawn(run: RunFacts, store: Store) -> SweepResult:

@@ -59,7 +59,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     folders = [Path(folder) for folder in config_dirs or ()]
     plan = load(overrides, config_dirs=folders)
     started, began = datetime.now(UTC), time.monotonic()
-    run_id = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    run_id = new_run_id(started)
     means = prepare(plan)
     importable(plan)
     graph = Graph(means, watcher.get())
@@ -84,6 +84,11 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     )
     create_link_artifact(key="report", link=Path(run.report).absolute().as_uri(), description=run_id)
     return result
+
+
+def new_run_id(started: datetime) -> str:
+    """Run ids sort by start time."""
+    return f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
 
 
 def prepare(plan: Plan) -> Means:

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import safe_open
 from safetensors.numpy import load
 
-from conf.schema import ToleranceConfig
-from tasks.errors import EvidenceError
-from tasks.numerics.align import AlignedOperator, Alignment, Match, align
-from tasks.numerics.dequantize import snap, undo_layout
+from conf.schema import OperatorTolerance, ToleranceConfig
+from tasks.evidence import Evidence, Seen
+from tasks.numerics.align import AlignedOperator
 from tasks.numerics.ladder import RUNGS
 from tasks.numerics.metrics import snr_db, top1
 from tasks.numerics.operators import compare_operator, compare_values
-from tasks.numerics.replay import Captured, Introduced, Kernels, effect_db, replay
+from tasks.numerics.readers import Kernels
+from tasks.numerics.replay import Introduced, effect_db, replay
 from tasks.numerics.timing import profile
 from tasks.numerics.verdict import introduces, limits, verdict
 from tasks.records import Blob, Capture, Comparison, Gap, LoweredProgram, OperatorComparison, OutputComparison
 from tasks.storage.store import Store
-from tasks.toolchain.calls import reference_kernels
-from tasks.toolchain.etdump import ETDump, LoggedTensor, read_etdump, tensor
+from tasks.toolchain.etdump import LoggedTensor, read_etdump
 
 Array = NDArray[Any]
 Tensors = Mapping[str, Array]
@@ -52,16 +52,13 @@ def compare_capture(
         "edge": _read(store, lowered.outputs_edge),
         "device": _read(store, capture.outputs),
     }
-    alignment = _aligned(lowered, capture, store)
-    operators = (
-        () if alignment is None else tuple(_Operators(lowered, capture, tolerance, replayed, store).rows(alignment))
-    )
+    evidence = Evidence(lowered, capture, store) if capture.etdump_debug is not None else None
     return Comparison(
         outputs=tuple(_outputs(lowered, rungs, _read(store, exported.outputs_eager), classifier)),
-        operators=operators,
+        operators=tuple(_Judge(lowered, evidence, tolerance).rows(replayed)) if evidence else (),
         profile=profile(read_etdump(store.read(capture.etdump)).events),
         observer_effect_snr_db=_observer_effect(capture, rungs["device"], store),
-        unexpected_events=() if alignment is None else alignment.unexpected,
+        unexpected_events=evidence.unexpected if evidence else (),
     )
 
 
@@ -94,167 +91,96 @@ def _outputs(
         before = rung
 
 
-def _aligned(lowered: LoweredProgram, capture: Capture, store: Store) -> Alignment[LoggedTensor] | None:
-    """A row for every operator and sample, or None when no debug program ran."""
-    if capture.etdump_debug is None:
-        return None
-    dump = read_etdump(store.read(capture.etdump_debug))
-    return align(lowered.operators, lowered.dumped, dump.tensors, runs=_runs(dump, lowered.operator_samples))
+class _Judge:
+    """Makes the rows of one capture's operators, sample by sample."""
 
-
-def _runs(dump: ETDump, samples: int) -> list[int]:
-    """The file's runs that are inferences, one a sample, in the samples' order; loading the program is another."""
-    runs = sorted({event.run for event in dump.events if event.name == "Method::execute"})
-    if len(runs) != samples:
-        raise EvidenceError(f"the debug program's etdump holds {len(runs)} inferences, {samples} were asked for")
-    return runs
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """An operator's tensor from the device, and what was announced of it."""
-
-    match: Match[LoggedTensor]
-    elements: Array
-
-    @property
-    def layout_undone(self) -> Array | None:
-        order = self.match.dumped.axis_order
-        if order is not None and len(order) != self.elements.ndim:
-            return None
-        return undo_layout(self.elements, order)
-
-
-class _Operators:
-    """The operators of one capture, sample by sample. Captured and reference tensors stay on disk until looked at."""
-
-    def __init__(
-        self, lowered: LoweredProgram, capture: Capture, tolerance: ToleranceConfig, replayed: bool, store: Store
-    ) -> None:
-        assert capture.debug_buffer is not None, "collected with every debug launch"
+    def __init__(self, lowered: LoweredProgram, evidence: Evidence, tolerance: ToleranceConfig) -> None:
         self._lowered = lowered
+        self._evidence = evidence
         self._tolerance = tolerance
-        store.verify(capture.debug_buffer)
-        path = store.path(capture.debug_buffer)
-        self._buffer = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
-        store.verify(lowered.reference)
-        self._reference = safe_open(store.path(lowered.reference), framework="np")
-        self._keys = frozenset(self._reference.keys())
-        self._kernels_on = reference_kernels(lowered, store) if replayed else None
-        self._evaluation = _read(store, lowered.quantized.exported.evaluation) if replayed else {}
 
-    def rows(self, alignment: Alignment[LoggedTensor]) -> Iterator[OperatorComparison]:
-        runs = list(dict.fromkeys(row.run for row in alignment.operators))
-        for sample, run in enumerate(runs):
-            yield from self._sample(sample, [row for row in alignment.operators if row.run == run])
+    def rows(self, replayed: bool) -> Iterator[OperatorComparison]:
+        every = self._evidence.kernels() if replayed else repeat(None)
+        for sample, kernels in zip(self._evidence.samples, every, strict=False):
+            yield from self._sample(sample, kernels)
 
-    def _sample(self, sample: int, aligned: list[AlignedOperator[LoggedTensor]]) -> Iterator[OperatorComparison]:
-        seen = {
-            row.operator.index: _Seen(row.matches[0], tensor(row.matches[0].event, self._buffer))
-            for row in aligned
-            if row.reason is None
-        }
-        kernels = self._kernels(sample)
-        found = {} if kernels is None else replay(kernels, self._captured(seen), self._doubtful)
-        rows = [self._row(sample, row, seen.get(row.operator.index), found, kernels) for row in aligned]
-        yield from rows if kernels is None else self._followed(sample, rows, found, kernels)
+    def _sample(self, sample: int, kernels: Kernels | None) -> Iterator[OperatorComparison]:
+        captured = self._evidence.captured(sample) if kernels else {}
+        found = replay(kernels, captured, self._doubtful) if kernels else {}
+        seen = self._evidence.seen(sample)
+        rows = [
+            self._row(sample, row, seen.get(row.operator.index), found.get(row.operator.index), kernels)
+            for row in self._evidence.aligned(sample)
+        ]
+        yield from self._followed(sample, rows, found, kernels) if kernels else rows
 
     def _row(
         self,
         sample: int,
         row: AlignedOperator[LoggedTensor],
-        seen: _Seen | None,
-        found: Mapping[int, Introduced],
+        seen: Seen | None,
+        introduced: Introduced | None,
         kernels: Kernels | None,
     ) -> OperatorComparison:
         operator = row.operator
         if row.reason is not None or seen is None:
             assert row.reason is not None, "an operator without a reason was seen"
             return OperatorComparison(operator=operator, sample=sample, status=row.reason, gap=Gap())
-        introduced = found.get(operator.index)
-        reference = self._reference.get_tensor(f"{sample}/{operator.index}")
         dumped = seen.match.dumped
-        visible = introduced.visible if introduced else None
-        compared = compare_operator(operator, dumped.quantization, dumped.axis_order, seen.elements, reference, visible)
-        return OperatorComparison(
+        compared = compare_operator(
+            operator,
+            dumped.quantization,
+            dumped.axis_order,
+            seen.elements,
+            self._evidence.reference(sample, operator.index),
+            introduced.visible if introduced else None,
+        )
+        bare = OperatorComparison(
             operator=operator,
             sample=sample,
             status=compared.status,
             gap=compared.gap,
             nonfinite_actual=compared.nonfinite_actual,
             nonfinite_reference=compared.nonfinite_reference,
-            introduced=introduced.gap if introduced else Gap(),
-            introduced_steps=introduced.steps if introduced else None,
             verdict=verdict(compared.status, compared.gap, introduced, self._limits(operator.index)),
-            masked_elements=introduced.masked if introduced else 0,
-            masked_by=self._names(introduced.masked_by) if introduced else (),
-            spans=self._names(introduced.spans) if introduced else (),
             why=kernels.refusals.get(operator.index) if kernels else None,
+        )
+        if introduced is None:
+            return bare
+        return replace(
+            bare,
+            introduced=introduced.gap,
+            introduced_steps=introduced.steps,
+            masked_elements=introduced.masked,
+            masked_by=self._names(introduced.masked_by),
+            spans=self._names(introduced.spans),
         )
 
     def _followed(
         self, sample: int, rows: list[OperatorComparison], found: Mapping[int, Introduced], kernels: Kernels
-    ) -> Iterator[OperatorComparison]:
+    ) -> list[OperatorComparison]:
         """The rows, those that introduce error with what it does to the final outputs."""
         guilty = [row for row in rows if row.verdict == "introduced"]
-        guilty.sort(key=lambda row: row.introduced.snr_db if row.introduced.snr_db is not None else -np.inf)
-        reference = _Reference(self._reference, self._keys, sample, kernels) if guilty else None
+        if not guilty:
+            return rows
+        guilty.sort(key=lambda row: row.introduced.snr_db if row.introduced.snr_db is not None else -math.inf)
+        references = self._evidence.references(sample, kernels)
         effects: dict[int, float | None] = {}
-        for row in guilty[:_MOST_EFFECTS]:
-            error = found[row.operator.index].error
-            if error is not None and reference is not None and np.isfinite(error).all():
-                effects[row.operator.index] = effect_db(kernels, row.operator.index, error, reference.values)
-        for row in rows:
-            yield replace(row, effect_snr_db=effects.get(row.operator.index))
-
-    def _captured(self, seen: Mapping[int, _Seen]) -> dict[int, Captured]:
-        """What can be replayed on: tensors of the operator's own shape, with a grid where they are codes."""
-        captured: dict[int, Captured] = {}
-        for index, each in seen.items():
-            operator, elements = self._lowered.operators[index], each.layout_undone
-            if elements is None or elements.shape != operator.shape:
-                continue
-            codes = elements.dtype.kind in "iu" and (operator.dtype or "").startswith(("float", "bfloat"))
-            grid = each.match.dumped.quantization if codes else None
-            if not codes or grid is not None:
-                captured[index] = Captured(elements=elements, grid=grid)
-        return captured
-
-    def _kernels(self, sample: int) -> Kernels | None:
-        if self._kernels_on is None:
-            return None
-        specs = self._lowered.quantized.exported.inputs
-        inputs = [self._evaluation[f"{sample}/{spec.name}"] for spec in specs]
-        grids = self._lowered.input_grids
-        return self._kernels_on(
-            [
-                each if grid is None else snap(each, grid).astype(each.dtype)
-                for each, grid in zip(inputs, grids, strict=True)
-            ]
-        )
-
-    def _limits(self, index: int) -> Any:
-        operator = self._lowered.operators[index]
-        return limits(self._tolerance.operators, self._lowered.quantized.scheme, operator.target)
+        for index in (row.operator.index for row in guilty[:_MOST_EFFECTS]):
+            error = found[index].error
+            if error is not None and np.isfinite(error).all():
+                effects[index] = effect_db(kernels, index, error, references)
+        return [replace(row, effect_snr_db=effects.get(row.operator.index)) for row in rows]
 
     def _doubtful(self, index: int, found: Introduced) -> bool:
         return introduces(found, self._limits(index))
 
+    def _limits(self, index: int) -> OperatorTolerance:
+        operator = self._lowered.operators[index]
+        return limits(self._tolerance.operators, self._lowered.quantized.scheme, operator.target)
+
     def _names(self, indices: tuple[int, ...]) -> tuple[str, ...]:
         return tuple(self._lowered.operators[index].name for index in indices)
-
-
-class _Reference:
-    """Every operator's value in the reference's own run of one sample; tuples are made again from what they take."""
-
-    def __init__(self, file: Any, keys: frozenset[str], sample: int, kernels: Kernels) -> None:
-        self.values: dict[int, Any] = {}
-        for index in range(len(kernels.sources)):
-            key = f"{sample}/{index}"
-            if key in keys:
-                self.values[index] = file.get_tensor(key)
-            elif (made := kernels.call(index, self.values)) is not None:
-                self.values[index] = made
 
 
 def _observer_effect(capture: Capture, shipping: Tensors, store: Store) -> float | None:

@@ -282,6 +282,14 @@ class Capture:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """All that a comparison needs of a cell, kept with the run: it can be made again without a device."""
+
+    lowered: LoweredProgram
+    capture: Capture
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Gap:
     """How far `actual` is from `reference`. None is "not defined" (no elements, a zero reference, one constant side).
 
