@@ -60,7 +60,8 @@ class Quantization:
 class ExportedModel:
     """A model as torch.export sees it, with its inputs and what eager PyTorch answers to them.
 
-    `calibration`, `evaluation` and `outputs_eager` are safetensors files whose keys are `<sample>/<tensor name>`.
+    `calibration` and `evaluation` are safetensors files with keys `<sample>/<tensor name>`; `outputs_eager` and
+    `outputs_exported`, what the traced program answers on the host, have keys `<sample>/<output index>`.
     """
 
     model: str
@@ -73,6 +74,7 @@ class ExportedModel:
     sample_names: tuple[str, ...]
     labels: tuple[int | None, ...]
     outputs_eager: Blob
+    outputs_exported: Blob
     weights: str
     """Where the weights come from: `pretrained`, `trained`, `random` or `unstated`."""
     log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)

@@ -23,7 +23,7 @@ from tasks.records import Blob, Command, Comparison, ExportedModel, Gap, OutputC
 BLOB = Blob(sha256="0" * 64, size=1)
 EXPORTED = ExportedModel(
     model="digits_cnn", program=BLOB, inputs=(), outputs=(), calibration=None, calibration_samples=0, evaluation=BLOB,
-    sample_names=(), labels=(), outputs_eager=BLOB, weights="trained",
+    sample_names=(), labels=(), outputs_eager=BLOB, outputs_exported=BLOB, weights="trained",
 )  # fmt: skip
 EXACT = Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=1.0)
 

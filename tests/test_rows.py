@@ -56,7 +56,8 @@ def blob(letter: str, size: int = 1) -> Blob:
 EXPORTED = ExportedModel(
     model="digits_cnn", program=blob("1"), inputs=(TensorSpec(name="image", shape=(1, 1, 8, 8), dtype="float32"),),
     outputs=(TensorSpec(name="logits", shape=(1, 2), dtype="float32"),), calibration=None, calibration_samples=0,
-    evaluation=blob("2"), sample_names=("a", "b"), labels=(7, None), outputs_eager=blob("3"), weights="trained",
+    evaluation=blob("2"), sample_names=("a", "b"), labels=(7, None), outputs_eager=blob("3"),
+    outputs_exported=blob("c"), weights="trained",
     log=blob("a"), seconds=1.5,
 )  # fmt: skip
 QUANTIZED = QuantizedModel(

@@ -29,6 +29,8 @@ def export_model(model: ModelConfig, store: Store) -> ExportedModel:
     with torch.no_grad():
         answers = [_answer(model, module, sample) for sample in evaluation]
         program = torch.export.export(module, _arguments(model, evaluation[0]), strict=True)
+        exported = program.module()
+        exported_answers = [exported(*_arguments(model, sample)) for sample in evaluation]
     torch.export.save(program, "program.pt2")
     first = flat_outputs(answers[0])
     return ExportedModel(
@@ -45,6 +47,7 @@ def export_model(model: ModelConfig, store: Store) -> ExportedModel:
         sample_names=tuple(str(sample.get("name") or f"sample {index}") for index, sample in enumerate(evaluation)),
         labels=tuple(_label(sample) for sample in evaluation),
         outputs_eager=put_tensors(store, outputs_by_sample(answers)),
+        outputs_exported=put_tensors(store, outputs_by_sample(exported_answers)),
         weights=str(getattr(module, "weights_origin", "unstated")),
     )
 

@@ -33,6 +33,7 @@ EXPORTED = ExportedModel(
     sample_names=("0",),
     labels=(None,),
     outputs_eager=Blob(sha256="d" * 64, size=4),
+    outputs_exported=Blob(sha256="e" * 64, size=5),
     weights="random",
     log=LOG,
     seconds=1.5,
