@@ -48,6 +48,7 @@ def compare_capture(
     """
     exported = lowered.quantized.exported
     rungs = {
+        "exported": _read(store, exported.outputs_exported),
         "quantized": _read(store, lowered.quantized.outputs_quantized),
         "edge": _read(store, lowered.outputs_edge),
         "device": _read(store, capture.outputs),
