@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas
 
+from flows.history import with_coverage_falls
 from tasks.errors import EvidenceError, RequestError
 from tasks.records import Toolchain
 from tasks.report import RunFacts, render
@@ -32,8 +33,9 @@ def write(run: RunFacts, contents: Mapping[str, Sequence[Mapping[str, Any]]], st
     """Keep a run's rows and facts below the store's folder, and draw its report."""
     facts = json.dumps(asdict(run), indent=1).encode()
     write_atomically(_facts_path(store.root, run.run_id), facts, partial=store.partial)
-    for table in sorted(contents, key=lambda name: name == "cells"):
-        tables.write(store.root, run.run_id, table, contents[table], partial=store.partial)
+    told = {**contents, "cells": with_coverage_falls(store.root, run.run_id, contents["cells"])}
+    for table in sorted(told, key=lambda name: name == "cells"):
+        tables.write(store.root, run.run_id, table, told[table], partial=store.partial)
     return _drawn(run, store)
 
 

@@ -218,8 +218,12 @@ def _runs_with(root: Path, table: str) -> list[str]:
 def _read_part(path: Path, schema: pa.Schema) -> pa.Table:
     try:
         with pq.ParquetFile(path) as file:
-            # Refuses other columns or another order; all it changes is what Parquet calls a list's items.
-            return file.read().cast(schema)
+            part = file.read()
+            # A run of an earlier version lacks columns that came later; they are null in it.
+            for name in (each for each in schema.names if each not in part.column_names):
+                part = part.append_column(name, pa.nulls(part.num_rows, schema.field(name).type))
+            # Refuses columns that the table does not have; all else it changes is what Parquet calls a list's items.
+            return part.select([*schema.names, *(set(part.column_names) - set(schema.names))]).cast(schema)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise EvidenceError(f"{path} cannot be read, remove it to leave its run out: {error}") from error
 
