@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tasks.program_facts import ProgramFacts
+
 IDENTITY_NEUTRAL: dict[str, Any] = {"identity": False}
 
 
@@ -185,6 +187,9 @@ class LoweredProgram:
     compile_facts: tuple[CompileFacts, ...]
     debug_buffer_bytes: int
     """Bytes one execution of the debug program logs at most, from the graph's own tensor metadata."""
+    facts: ProgramFacts
+    """What the shipping program is, read back from its bytes."""
+    debug_facts: ProgramFacts | None
     log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
     seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)
 

@@ -13,6 +13,7 @@ from conf.load import load
 from conf.schema import Request
 from tasks.errors import DeviceError, RunnerFailed, ToolchainError
 from tasks.outcome import CellResult
+from tasks.program_facts import ContextFacts, DelegateFacts, ProgramFacts
 from tasks.records import (
     Blob,
     Bundle,
@@ -73,6 +74,15 @@ VIEW = Operator(
     module_path="", stack_trace="", shape=None, dtype=None, quantization=None, axis_order=None, subgraph=None,
     constant=False,
 )  # fmt: skip
+CONTEXT = ContextFacts(build="v2", soc="SM8650", arch=75, vtcm_mib=8, kernel_elements=("ufixed8",), tensors=())
+DELEGATE = DelegateFacts(
+    backend="QnnBackend", size=500, calls=1, soc="SM8650", arch=75, vtcm_mib=8, precision="quantized", dumps=False,
+    context=CONTEXT, unread=None,
+)  # fmt: skip
+FACTS = ProgramFacts(
+    inputs=(), outputs=(), kernel_calls=3,
+    delegates=(DELEGATE, replace(DELEGATE, context=None, unread="not a readable QNN context binary")),
+)  # fmt: skip
 LOWERED = LoweredProgram(
     quantized=QUANTIZED, backend="qnn", soc="SM8650", program=blob("6", 1000), debug_program=blob("7", 2000),
     debug_unavailable=None, bundled_program=None, etrecord=None, operators=(CONV, VIEW), dumped=(), operator_samples=2,
@@ -86,7 +96,7 @@ LOWERED = LoweredProgram(
         CompileFacts(subgraph=0, spill_bytes=1, fill_bytes=2, write_total_bytes=3, read_total_bytes=4),
         CompileFacts(subgraph=1, spill_bytes=10, fill_bytes=20, write_total_bytes=30, read_total_bytes=40),
     ),
-    debug_buffer_bytes=64, log=blob("c"), seconds=3.5,
+    debug_buffer_bytes=64, facts=FACTS, debug_facts=None, log=blob("c"), seconds=3.5,
 )  # fmt: skip
 LAUNCH = Launch(
     name="shipping", program=LOWERED.program, input_list=blob("d"), samples=2, debug=False, debug_buffer_bytes=0,
@@ -237,6 +247,9 @@ def test_a_cell_that_came_through(asked: Request) -> None:
             "fill_bytes": 22,
             "write_total_bytes": 33,
             "read_total_bytes": 44,
+            "program_soc": "SM8650",
+            "program_arch": "v75",
+            "program_qnn": "v2",
             "operators_total": 4,
             "operators_compared": 2,
             "samples": 2,
@@ -260,7 +273,7 @@ def test_a_cell_that_was_never_tried_has_nothing_but_its_reason(asked: Request) 
     assert [without_null(row) for row in found(cell, "cells")] == [
         {"outcome": "impossible", "reason": "no fp16 there", **VERSIONS}
     ]
-    assert [found(cell, table) for table in tables.TABLES if table != "cells"] == [[]] * 5
+    assert [found(cell, table) for table in tables.TABLES if table != "cells"] == [[]] * 6
 
 
 def test_an_operator_has_one_row_a_sample_with_its_gap_or_a_status(asked: Request) -> None:

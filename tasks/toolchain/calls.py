@@ -6,7 +6,8 @@ Each imports its module when it runs, so that the process that asks never loads 
 from __future__ import annotations
 
 from conf.schema import BackendKind, ModelConfig, SchemeConfig, SocConfig
-from tasks.records import ExportedModel, LoweredProgram, QuantizedModel
+from tasks.program_facts import ProgramFacts
+from tasks.records import Blob, ExportedModel, LoweredProgram, QuantizedModel
 from tasks.storage.store import Store
 
 
@@ -36,3 +37,9 @@ def lower_model(
     from tasks.toolchain import lowered
 
     return lowered.lower_model(quantized, scheme, kind, soc, operator_samples, dump_operators, store)
+
+
+def program_facts(program: Blob, store: Store) -> ProgramFacts:
+    from tasks.toolchain import facts
+
+    return facts.program_facts(program, store)
