@@ -21,7 +21,7 @@ Row = dict[str, Any]
 def rows(run_id: str, cells: Sequence[CellResult], toolchain: Toolchain) -> dict[str, list[Row]]:
     """Every table of `tasks.storage.tables.TABLES`, cells in the order planned."""
     tables: dict[str, list[Row]] = {
-        name: [] for name in ("operators", "outputs", "profile", "delegation", "audit", "commands", "cells")
+        name: [] for name in ("operators", "outputs", "profile", "delegation", "audit", "probe", "commands", "cells")
     }
     for cell in cells:
         request = cell.request
@@ -39,6 +39,7 @@ def rows(run_id: str, cells: Sequence[CellResult], toolchain: Toolchain) -> dict
             "profile": _profile(cell),
             "delegation": _delegation(cell),
             "audit": _audit(cell, toolchain),
+            "probe": map(asdict, cell.comparison.probe if cell.comparison else ()),
             "commands": _commands(cell),
             "cells": iter([_cell(cell, toolchain)]),
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from tasks.records import (
     Operator,
     OperatorComparison,
     OutputComparison,
+    ProbeResult,
     ProfiledEvent,
     Quantization,
     QuantizedModel,
@@ -57,7 +58,8 @@ def blob(letter: str, size: int = 1) -> Blob:
 EXPORTED = ExportedModel(
     model="digits_cnn", program=blob("1"), inputs=(TensorSpec(name="image", shape=(1, 1, 8, 8), dtype="float32"),),
     outputs=(TensorSpec(name="logits", shape=(1, 2), dtype="float32"),), calibration=None, calibration_samples=0,
-    evaluation=blob("2"), sample_names=("a", "b"), labels=(7, None), outputs_eager=blob("3"), weights="trained",
+    evaluation=blob("2"), sample_names=("a", "b"), labels=(7, None), outputs_eager=blob("3"), mistakes=(),
+    outputs_mistaken=blob("3"), weights="trained",
     log=blob("a"), seconds=1.5,
 )  # fmt: skip
 QUANTIZED = QuantizedModel(
@@ -120,6 +122,9 @@ ANSWER = OutputComparison(
     rung="device", sample=0, sample_name="a", output_index=0, output="logits", shape=(1, 2), status="compared", gap=GAP,
     label=7, top1_reference=7, top1_actual=7,
 )  # fmt: skip
+PROBED = ProbeResult(
+    side="input", mistake="x", sample=1, status="passed", relative_error=0.25, relative_error_mistaken=2.0, detail=None,
+)  # fmt: skip
 COMPARISON = Comparison(
     outputs=(ANSWER, replace(ANSWER, sample=1, sample_name="b", gap=WORSE, label=None, top1_actual=1)),
     operators=(
@@ -136,6 +141,7 @@ COMPARISON = Comparison(
     ),
     observer_effect_snr_db=60.0,
     unexpected_events=(),
+    probe=(PROBED,),
 )  # fmt: skip
 
 
@@ -273,7 +279,7 @@ def test_a_cell_that_was_never_tried_has_nothing_but_its_reason(asked: Request) 
     assert [without_null(row) for row in found(cell, "cells")] == [
         {"outcome": "impossible", "reason": "no fp16 there", **VERSIONS}
     ]
-    assert [found(cell, table) for table in tables.TABLES if table != "cells"] == [[]] * 6
+    assert [found(cell, table) for table in tables.TABLES if table != "cells"] == [[]] * 7
 
 
 def test_an_operator_has_one_row_a_sample_with_its_gap_or_a_status(asked: Request) -> None:
@@ -380,6 +386,7 @@ def test_an_event_an_operator_type_and_a_command_have_one_row_each(asked: Reques
             "refusals": ("no such layout",),
         },
     ]
+    assert found(whole(asked), "probe") == [asdict(PROBED)]
     assert found(whole(asked), "commands") == [
         {"argv": ("python", "runner"), "exit_code": 0, "seconds": 4.0},
         {"argv": ("python", "runner", "--dump"), "exit_code": 0, "seconds": 8.0},

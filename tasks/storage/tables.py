@@ -140,6 +140,15 @@ TABLES: dict[str, pa.Schema] = {
         ("status", _text),  # met differs unread
         ("reason", _text),  # why it could not be read
     ),
+    "probe": _schema(
+        ("side", _text),  # input, output
+        ("mistake", _text),
+        ("sample", _whole),
+        ("status", _text),  # passed failed blind unclear refused
+        ("relative_error", _real),  # squared error over energy, the model as it is
+        ("relative_error_mistaken", _real),  # the same after the mistake
+        ("detail", _text),
+    ),
     "commands": _schema(
         ("argv", pa.list_(_text)),
         ("exit_code", _whole),

@@ -33,6 +33,8 @@ EXPORTED = ExportedModel(
     sample_names=("0",),
     labels=(None,),
     outputs_eager=Blob(sha256="d" * 64, size=4),
+    mistakes=(),
+    outputs_mistaken=Blob(sha256="d" * 64, size=4),
     weights="random",
     log=LOG,
     seconds=1.5,
