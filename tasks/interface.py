@@ -38,8 +38,13 @@ def layouts(shape: Sequence[int]) -> list[tuple[int, ...]]:
         (0, rank - 1, *inner[:-1]) if rank > 2 else (),
         (*range(rank - 2), rank - 1, rank - 2) if rank > 1 else (),
     ]
-    moving = [order for order in candidates if _moves(order, shape)]
-    return list(dict.fromkeys(moving))
+    found: dict[tuple[int, ...], tuple[int, ...]] = {}
+    for order in candidates:
+        # Axes of one element may stand anywhere: two orders may be one in memory, or the tensor's own.
+        long = tuple(axis for axis in order if shape[axis] > 1)
+        if list(long) != sorted(long):
+            found.setdefault(long, order)
+    return list(found.values())
 
 
 def _orders_of(places: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -51,9 +56,3 @@ def _orders_of(places: Sequence[int]) -> Iterator[tuple[int, ...]]:
         yield (*own[:left], own[left + 1], own[left], *own[left + 2 :])
     yield (*own[1:], own[0])
     yield (own[-1], *own[:-1])
-
-
-def _moves(order: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether elements change places: axes of one element may stand anywhere."""
-    long = [axis for axis in order if shape[axis] > 1]
-    return long != sorted(long)

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -16,6 +16,7 @@ from tasks.records import Blob, ExportedModel, InputMistake, ProbeResult, Tensor
 
 SEEDS = st.integers(0, 2**32 - 1)
 SHAPES = st.lists(st.integers(1, 4), min_size=0, max_size=5).map(tuple)
+QUIET = settings(deadline=None)
 BLOB = Blob(sha256="0" * 64, size=1)
 
 
@@ -39,6 +40,7 @@ def failed(found: tuple[ProbeResult, ...]) -> list[tuple[str, str | None]]:
     return [(row.mistake, row.detail) for row in found if row.status == "failed"]
 
 
+@QUIET
 @given(shapes=st.lists(st.sampled_from([(1, 2), (2, 1)]), max_size=7))
 def test_an_order_changes_the_places_of_what_looks_alike_and_of_nothing_else(shapes: list[tuple[int, ...]]) -> None:
     specs = [spec(str(index), *shape) for index, shape in enumerate(shapes)]
@@ -59,6 +61,7 @@ def test_tensors_of_another_type_do_not_look_alike() -> None:
     assert orders([spec("a", 2), spec("b", 3), spec("c", 2)]) == [(2, 1, 0)]
 
 
+@QUIET
 @given(shape=SHAPES)
 def test_an_axis_order_moves_elements(shape: tuple[int, ...]) -> None:
     own = np.arange(math.prod(shape)).reshape(shape)
@@ -69,11 +72,12 @@ def test_an_axis_order_moves_elements(shape: tuple[int, ...]) -> None:
 
 def test_the_axis_orders_of_an_image_a_matrix_and_a_vector() -> None:
     assert layouts((1, 3, 8, 8)) == [(0, 2, 3, 1), (0, 3, 1, 2), (0, 1, 3, 2)]
-    assert layouts((1, 1, 8, 8)) == [(0, 3, 1, 2), (0, 1, 3, 2)]
+    assert layouts((1, 1, 8, 8)) == [(0, 3, 1, 2)]
     assert layouts((4, 5)) == [(1, 0)]
     assert layouts((1, 5)) == layouts((5,)) == layouts(()) == []
 
 
+@QUIET
 @given(seed=SEEDS, size=st.integers(2, 40), loudness=st.floats(0, 0.1))
 def test_a_mistake_that_was_made_is_found_and_one_that_was_not_is_never_blamed(
     seed: int, size: int, loudness: float
@@ -89,11 +93,14 @@ def test_a_mistake_that_was_made_is_found_and_one_that_was_not_is_never_blamed(
     assert (wrong.relative_error or 0) > (wrong.relative_error_mistaken or 0)
 
 
+@QUIET
 @given(seed=SEEDS)
 def test_what_gives_the_same_answer_is_blind_and_what_nothing_explains_unclear(seed: int) -> None:
     own, other, device = noise(seed, 3, 500)
     assert judged("input", "x", 0, [device], [own], [own * (1 + 1e-4)]).status == "blind"
     assert judged("input", "x", 0, [device], [own], [other]).status == "unclear"
+    # A mistake that changes little is not blamed for being near: the model is nearer.
+    assert judged("input", "x", 0, [own], [own], [own * 1.05]).status == "passed"
 
 
 def test_an_answer_that_is_not_finite_is_never_explained() -> None:
@@ -131,6 +138,7 @@ def test_an_input_mistake_is_judged_on_its_own_sample_and_a_refused_one_says_why
     assert set(STATUSES) >= {refused.status, swapped.status}
 
 
+@QUIET
 @given(seed=SEEDS)
 def test_right_outputs_fail_nothing_and_wrong_ones_one_thing(seed: int) -> None:
     exported = model(spec("p", 1, 3, 4, 5), spec("q", 1, 3, 4, 5))
