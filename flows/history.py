@@ -43,7 +43,7 @@ def _last_covered(root: Path, run_id: str, wanted: set[tuple[Any, ...]]) -> Iter
         if not missing:
             return
         cells = tables.read(root, "cells", run)
-        for row in map(dict[str, Any], cells[cells["operators_compared"] > 0].to_dict(orient="records")):
+        for row in cells.loc[cells["operators_compared"] > 0].to_dict(orient="index").values():
             key = _key(row)
             if key in missing:
                 missing.discard(key)

@@ -18,6 +18,7 @@ from tasks.numerics.align import AlignedOperator
 from tasks.numerics.ladder import RUNGS
 from tasks.numerics.metrics import snr_db, top1
 from tasks.numerics.operators import compare_operator, compare_values
+from tasks.numerics.probe import probe
 from tasks.numerics.readers import Kernels
 from tasks.numerics.replay import Introduced, effect_db, replay
 from tasks.numerics.timing import profile
@@ -53,10 +54,12 @@ def compare_capture(
         "edge": _read(store, lowered.outputs_edge),
         "device": _read(store, capture.outputs),
     }
+    eager = _read(store, exported.outputs_eager)
     evidence = Evidence(lowered, capture, store) if capture.etdump_debug is not None else None
     return Comparison(
-        outputs=tuple(_outputs(lowered, rungs, _read(store, exported.outputs_eager), classifier)),
+        outputs=tuple(_outputs(lowered, rungs, eager, classifier)),
         operators=tuple(_Judge(lowered, evidence, tolerance).rows(replayed)) if evidence else (),
+        probe=probe(exported, eager, _read(store, exported.outputs_mistaken), rungs["device"]),
         profile=profile(read_etdump(store.read(capture.etdump)).events),
         observer_effect_snr_db=_observer_effect(capture, rungs["device"], store),
         unexpected_events=evidence.unexpected if evidence else (),

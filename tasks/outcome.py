@@ -54,6 +54,10 @@ def judge(cell: CellResult) -> tuple[Outcome, str | None]:
     if cell.error is not None:
         return ("infrastructure" if isinstance(cell.error, _NOT_THE_CELL) else "failed"), None
     assert cell.comparison is not None, "a cell without an error came through"
+    wrong = next((result for result in cell.comparison.probe if result.status == "failed"), None)
+    if wrong is not None:
+        why = f" ({wrong.detail})" if wrong.detail else ""
+        return "failed", f"not comparable with the model: {wrong.mistake}{why}; the table `probe` has the evidence"
     shortfalls = list(_shortfalls(cell, cell.comparison))
     if shortfalls:
         return "out_of_tolerance", "; ".join(shortfalls)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tasks.program_facts import ProgramFacts
+
 IDENTITY_NEUTRAL: dict[str, Any] = {"identity": False}
 
 
@@ -57,6 +59,16 @@ class Quantization:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class InputMistake:
+    """One way in which a program could take the model's inputs wrongly, and the sample that tells it best."""
+
+    name: str
+    sample: int
+    refused: str | None
+    """Why eager PyTorch has no answer to it; None when it has one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ExportedModel:
     """A model as torch.export sees it, with its inputs and what eager PyTorch answers to them.
 
@@ -75,6 +87,9 @@ class ExportedModel:
     labels: tuple[int | None, ...]
     outputs_eager: Blob
     outputs_exported: Blob
+    mistakes: tuple[InputMistake, ...]
+    outputs_mistaken: Blob
+    """Eager PyTorch's answers after each of `mistakes`; safetensors, keys `<mistake index>/<output index>`."""
     weights: str
     """Where the weights come from: `pretrained`, `trained`, `random` or `unstated`."""
     log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
@@ -194,6 +209,9 @@ class LoweredProgram:
     compile_facts: tuple[CompileFacts, ...]
     debug_buffer_bytes: int
     """Bytes one execution of the debug program logs at most, from the graph's own tensor metadata."""
+    facts: ProgramFacts
+    """What the shipping program is, read back from its bytes."""
+    debug_facts: ProgramFacts | None
     log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
     seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)
 
@@ -372,6 +390,23 @@ class ProfiledEvent:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ProbeResult:
+    """Whether one mistake at the program's inputs or outputs explains the device's answer better than the model does.
+
+    Errors are the squared error over the energy of what explains: 0.01 is 20 dB. None is "not finite" or "not told".
+    """
+
+    side: str
+    """`input` or `output`."""
+    mistake: str
+    sample: int
+    status: str
+    relative_error: float | None
+    relative_error_mistaken: float | None
+    detail: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
     """The evidence of one cell, compared."""
 
@@ -382,3 +417,4 @@ class Comparison:
     """Shipping program against debug program on the same sample; None when bit-equal or not measured."""
     unexpected_events: tuple[str, ...]
     """Events the lowering did not announce: reported, never guessed at."""
+    probe: tuple[ProbeResult, ...] = ()

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from tasks.errors import RunnerFailed
+from tasks.errors import ProgramDiffers, RunnerFailed
 from tasks.numerics.coverage import coverage
 from tasks.numerics.ladder import steepest
 from tasks.numerics.verdict import worst_operator
 from tasks.outcome import CellResult, finals, judge
+from tasks.program_facts import ProgramCheck
 from tasks.records import Blob, Command, CompileFacts, Gap, LoweredProgram, OperatorComparison, Toolchain
+from tasks.toolchain.audit import audit
 
 Row = dict[str, Any]
 
@@ -21,7 +23,7 @@ Row = dict[str, Any]
 def rows(run_id: str, cells: Sequence[CellResult], toolchain: Toolchain) -> dict[str, list[Row]]:
     """Every table of `tasks.storage.tables.TABLES`, cells in the order planned."""
     tables: dict[str, list[Row]] = {
-        name: [] for name in ("operators", "outputs", "profile", "delegation", "commands", "cells")
+        name: [] for name in ("operators", "outputs", "profile", "delegation", "audit", "probe", "commands", "cells")
     }
     for cell in cells:
         request = cell.request
@@ -38,6 +40,8 @@ def rows(run_id: str, cells: Sequence[CellResult], toolchain: Toolchain) -> dict
             "outputs": _outputs(cell),
             "profile": _profile(cell),
             "delegation": _delegation(cell),
+            "audit": _audit(cell, toolchain),
+            "probe": map(asdict, cell.comparison.probe if cell.comparison else ()),
             "commands": _commands(cell),
             "cells": iter([_cell(cell, toolchain)]),
         }
@@ -70,6 +74,7 @@ def _cell(cell: CellResult, toolchain: Toolchain) -> Row:
         "non_delegated_nodes": sum(row.not_delegated for row in lowered.delegation) if lowered else None,
         "delegated_subgraphs": lowered.delegated_subgraphs if lowered else None,
         **_compile_facts(lowered.compile_facts if lowered else ()),
+        **_program(lowered),
         "operators_total": total,
         "operators_compared": compared,
         "samples": len(exported.sample_names) if exported else None,
@@ -90,6 +95,18 @@ def _cell(cell: CellResult, toolchain: Toolchain) -> Row:
         "qnn": toolchain.qnn,
         "log": _log(cell),
     }
+
+
+def _program(lowered: LoweredProgram | None) -> Row:
+    """What the shipping program's QNN subgraphs say of themselves; null where there are none, or they were not read."""
+    delegates = lowered.facts.delegates if lowered else ()
+    contexts = [delegate.context for delegate in delegates if delegate.context]
+    told = {
+        "program_soc": {context.soc for context in contexts},
+        "program_arch": {f"v{context.arch}" for context in contexts},
+        "program_qnn": {context.build for context in contexts},
+    }
+    return {name: ", ".join(sorted(values)) or None for name, values in told.items()}
 
 
 def _rows_without_comparison(lowered: LoweredProgram | None) -> int | None:
@@ -198,6 +215,17 @@ def _delegation(cell: CellResult) -> Iterator[Row]:
             "occurrences_not_delegated": row.not_delegated,
             "refusals": row.refusals,
         }
+
+
+def _audit(cell: CellResult, toolchain: Toolchain) -> Iterator[Row]:
+    """What was asked of the programs and what they are, those that were refused for it too."""
+    checks: Sequence[ProgramCheck] = ()
+    if isinstance(cell.error, ProgramDiffers):
+        checks = cell.error.checks
+    elif cell.lowered is not None:
+        request = cell.request
+        checks = audit(cell.lowered, request.scheme, request.backend.kind, request.soc, toolchain.qnn)
+    yield from map(asdict, checks)
 
 
 def _commands(cell: CellResult) -> Iterator[Row]:

@@ -18,12 +18,13 @@ from tasks.errors import (
     ToolchainError,
 )
 from tasks.outcome import CellResult, Finals, finals, judge
-from tasks.records import Blob, Command, Comparison, ExportedModel, Gap, OutputComparison
+from tasks.records import Blob, Command, Comparison, ExportedModel, Gap, OutputComparison, ProbeResult
 
 BLOB = Blob(sha256="0" * 64, size=1)
 EXPORTED = ExportedModel(
     model="digits_cnn", program=BLOB, inputs=(), outputs=(), calibration=None, calibration_samples=0, evaluation=BLOB,
-    sample_names=(), labels=(), outputs_eager=BLOB, outputs_exported=BLOB, weights="trained",
+    sample_names=(), labels=(), outputs_eager=BLOB, outputs_exported=BLOB, mistakes=(), outputs_mistaken=BLOB,
+    weights="trained",
 )  # fmt: skip
 EXACT = Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=1.0)
 
@@ -63,6 +64,30 @@ def request_8a8w() -> Request:
 def cell(request: Request, *outputs: OutputComparison, **facts: Any) -> CellResult:
     known = {"exported": EXPORTED, "comparison": comparison(*outputs), "stage": "compare"}
     return CellResult(request=request, **known | facts)
+
+
+def test_a_program_with_a_mistake_at_its_inputs_or_outputs_fails_whatever_its_numbers_are(
+    request_8a8w: Request,
+) -> None:
+    passed = ProbeResult(
+        side="input",
+        mistake="x",
+        sample=0,
+        status="passed",
+        relative_error=0.0,
+        relative_error_mistaken=1.0,
+        detail=None,
+    )
+    wrong = replace(passed, status="failed", mistake="the outputs come in the order ['b', 'a']")
+    good = comparison(output(0, EXACT))
+    others = tuple(replace(passed, status=status) for status in ("blind", "unclear", "refused"))
+    assert judge(cell(request_8a8w, comparison=replace(good, probe=(passed, *others)))) == ("passed", None)
+    for detail, said in ((None, ""), ("its bytes are int32", " (its bytes are int32)")):
+        probed = replace(good, probe=(passed, replace(wrong, detail=detail)))
+        assert judge(cell(request_8a8w, comparison=probed)) == (
+            "failed",
+            f"not comparable with the model: {wrong.mistake}{said}; the table `probe` has the evidence",
+        )
 
 
 def test_finals_are_the_worst_output_of_the_worst_sample_on_the_device() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from conf.load import load
 from conf.schema import Request
 from tasks.errors import DeviceError, RunnerFailed, ToolchainError
 from tasks.outcome import CellResult
+from tasks.program_facts import ContextFacts, DelegateFacts, ProgramFacts
 from tasks.records import (
     Blob,
     Bundle,
@@ -30,6 +31,7 @@ from tasks.records import (
     Operator,
     OperatorComparison,
     OutputComparison,
+    ProbeResult,
     ProfiledEvent,
     Quantization,
     QuantizedModel,
@@ -57,7 +59,7 @@ EXPORTED = ExportedModel(
     model="digits_cnn", program=blob("1"), inputs=(TensorSpec(name="image", shape=(1, 1, 8, 8), dtype="float32"),),
     outputs=(TensorSpec(name="logits", shape=(1, 2), dtype="float32"),), calibration=None, calibration_samples=0,
     evaluation=blob("2"), sample_names=("a", "b"), labels=(7, None), outputs_eager=blob("3"),
-    outputs_exported=blob("c"), weights="trained",
+    outputs_exported=blob("c"), mistakes=(), outputs_mistaken=blob("3"), weights="trained",
     log=blob("a"), seconds=1.5,
 )  # fmt: skip
 QUANTIZED = QuantizedModel(
@@ -74,6 +76,15 @@ VIEW = Operator(
     module_path="", stack_trace="", shape=None, dtype=None, quantization=None, axis_order=None, subgraph=None,
     constant=False,
 )  # fmt: skip
+CONTEXT = ContextFacts(build="v2", soc="SM8650", arch=75, vtcm_mib=8, kernel_elements=("ufixed8",), tensors=())
+DELEGATE = DelegateFacts(
+    backend="QnnBackend", size=500, calls=1, soc="SM8650", arch=75, vtcm_mib=8, precision="quantized", dumps=False,
+    context=CONTEXT, unread=None,
+)  # fmt: skip
+FACTS = ProgramFacts(
+    inputs=(), outputs=(), kernel_calls=3,
+    delegates=(DELEGATE, replace(DELEGATE, context=None, unread="not a readable QNN context binary")),
+)  # fmt: skip
 LOWERED = LoweredProgram(
     quantized=QUANTIZED, backend="qnn", soc="SM8650", program=blob("6", 1000), debug_program=blob("7", 2000),
     debug_unavailable=None, bundled_program=None, etrecord=None, operators=(CONV, VIEW), dumped=(), operator_samples=2,
@@ -87,7 +98,7 @@ LOWERED = LoweredProgram(
         CompileFacts(subgraph=0, spill_bytes=1, fill_bytes=2, write_total_bytes=3, read_total_bytes=4),
         CompileFacts(subgraph=1, spill_bytes=10, fill_bytes=20, write_total_bytes=30, read_total_bytes=40),
     ),
-    debug_buffer_bytes=64, log=blob("c"), seconds=3.5,
+    debug_buffer_bytes=64, facts=FACTS, debug_facts=None, log=blob("c"), seconds=3.5,
 )  # fmt: skip
 LAUNCH = Launch(
     name="shipping", program=LOWERED.program, input_list=blob("d"), samples=2, debug=False, debug_buffer_bytes=0,
@@ -111,6 +122,9 @@ ANSWER = OutputComparison(
     rung="device", sample=0, sample_name="a", output_index=0, output="logits", shape=(1, 2), status="compared", gap=GAP,
     label=7, top1_reference=7, top1_actual=7,
 )  # fmt: skip
+PROBED = ProbeResult(
+    side="input", mistake="x", sample=1, status="passed", relative_error=0.25, relative_error_mistaken=2.0, detail=None,
+)  # fmt: skip
 COMPARISON = Comparison(
     outputs=(ANSWER, replace(ANSWER, sample=1, sample_name="b", gap=WORSE, label=None, top1_actual=1)),
     operators=(
@@ -127,6 +141,7 @@ COMPARISON = Comparison(
     ),
     observer_effect_snr_db=60.0,
     unexpected_events=(),
+    probe=(PROBED,),
 )  # fmt: skip
 
 
@@ -238,6 +253,9 @@ def test_a_cell_that_came_through(asked: Request) -> None:
             "fill_bytes": 22,
             "write_total_bytes": 33,
             "read_total_bytes": 44,
+            "program_soc": "SM8650",
+            "program_arch": "v75",
+            "program_qnn": "v2",
             "operators_total": 4,
             "operators_compared": 2,
             "samples": 2,
@@ -261,7 +279,7 @@ def test_a_cell_that_was_never_tried_has_nothing_but_its_reason(asked: Request) 
     assert [without_null(row) for row in found(cell, "cells")] == [
         {"outcome": "impossible", "reason": "no fp16 there", **VERSIONS}
     ]
-    assert [found(cell, table) for table in tables.TABLES if table != "cells"] == [[]] * 5
+    assert [found(cell, table) for table in tables.TABLES if table != "cells"] == [[]] * 7
 
 
 def test_an_operator_has_one_row_a_sample_with_its_gap_or_a_status(asked: Request) -> None:
@@ -368,6 +386,7 @@ def test_an_event_an_operator_type_and_a_command_have_one_row_each(asked: Reques
             "refusals": ("no such layout",),
         },
     ]
+    assert found(whole(asked), "probe") == [asdict(PROBED)]
     assert found(whole(asked), "commands") == [
         {"argv": ("python", "runner"), "exit_code": 0, "seconds": 4.0},
         {"argv": ("python", "runner", "--dump"), "exit_code": 0, "seconds": 8.0},

@@ -84,7 +84,7 @@ class _Form:
 
 def _record_type(name: str) -> type[Any]:
     found = getattr(records, name, None)
-    if isinstance(found, type) and is_dataclass(found) and found.__module__ == records.__name__:
+    if isinstance(found, type) and is_dataclass(found):
         return found
     raise TypeError(f"{name} is not a record of {records.__name__}")
 

@@ -54,6 +54,9 @@ TABLES: dict[str, pa.Schema] = {
         ("fill_bytes", _whole),
         ("write_total_bytes", _whole),
         ("read_total_bytes", _whole),
+        ("program_soc", _text),  # what the shipping program's own bytes say
+        ("program_arch", _text),
+        ("program_qnn", _text),
         ("operators_total", _whole),
         ("operators_compared", _whole),
         ("samples", _whole),
@@ -146,6 +149,25 @@ TABLES: dict[str, pa.Schema] = {
         ("occurrences_delegated", _whole),
         ("occurrences_not_delegated", _whole),
         ("refusals", pa.list_(_text)),
+    ),
+    "audit": _schema(
+        ("program", _text),  # shipping, debug
+        ("subgraph", _whole),
+        ("check", _text),
+        ("subject", _text),  # which tensor
+        ("asked", _text),
+        ("got", _text),
+        ("status", _text),  # met differs unread
+        ("reason", _text),  # why it could not be read
+    ),
+    "probe": _schema(
+        ("side", _text),  # input, output
+        ("mistake", _text),
+        ("sample", _whole),
+        ("status", _text),  # passed failed blind unclear refused
+        ("relative_error", _real),  # squared error over energy, the model as it is
+        ("relative_error_mistaken", _real),  # the same after the mistake
+        ("detail", _text),
     ),
     "commands": _schema(
         ("argv", pa.list_(_text)),

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from conf.schema import BackendKind, ModelConfig, SchemeConfig, SocConfig
-from tasks.records import ExportedModel, LoweredProgram, QuantizedModel
+from tasks.program_facts import ProgramFacts
+from tasks.records import Blob, ExportedModel, LoweredProgram, QuantizedModel
 from tasks.storage.store import Store
 
 if TYPE_CHECKING:
@@ -45,6 +46,12 @@ def lower_model(
     from tasks.toolchain import lowered
 
     return lowered.lower_model(quantized, scheme, kind, soc, operator_samples, dump_operators, store)
+
+
+def program_facts(program: Blob, store: Store) -> ProgramFacts:
+    from tasks.toolchain import facts
+
+    return facts.program_facts(program, store)
 
 
 def reference_kernels(lowered: LoweredProgram, store: Store) -> Callable[[Sequence[NDArray[Any]]], HostKernels]:

@@ -27,6 +27,7 @@ from tasks.storage.store import Store
 from tasks.toolchain.backend import Backend, Delegation
 from tasks.toolchain.backends import backend_of
 from tasks.toolchain.eager import settle
+from tasks.toolchain.facts import program_facts
 from tasks.toolchain.graph import ReferenceGraph, graph_of, put_graph
 from tasks.toolchain.operators import (
     announced_instructions,
@@ -76,12 +77,14 @@ def lower_model(
     edge._etrecord = etrecord
     debug = _debug_program(backend, edge) if dump_operators else "measure.dump_operators is off"
     expected = read_tensors(store, exported.outputs_eager)
+    program = store.put_bytes(ship.program.buffer)
+    debug_program = None if isinstance(debug, str) else store.put_bytes(debug.program.buffer)
     return LoweredProgram(
         quantized=quantized,
         backend=kind.value,
         soc=soc.name if soc else None,
-        program=store.put_bytes(ship.program.buffer),
-        debug_program=None if isinstance(debug, str) else store.put_bytes(debug.program.buffer),
+        program=program,
+        debug_program=debug_program,
         debug_unavailable=debug if isinstance(debug, str) else None,
         bundled_program=_bundled(store, ship.program, seen_samples, expected),
         etrecord=None if isinstance(debug, str) else _etrecord(store, debug.program, samples[0]),
@@ -98,6 +101,8 @@ def lower_model(
         delegated_graph=store.put_bytes(format_delegated_graph(graph.graph_module).encode()),
         compile_facts=tuple(ship.noted.compile_facts),
         debug_buffer_bytes=0 if isinstance(debug, str) else debug.logged_bytes,
+        facts=program_facts(program, store),
+        debug_facts=None if debug_program is None else program_facts(debug_program, store),
     )
 
 

@@ -34,6 +34,8 @@ EXPORTED = ExportedModel(
     labels=(None,),
     outputs_eager=Blob(sha256="d" * 64, size=4),
     outputs_exported=Blob(sha256="e" * 64, size=5),
+    mistakes=(),
+    outputs_mistaken=Blob(sha256="d" * 64, size=4),
     weights="random",
     log=LOG,
     seconds=1.5,
