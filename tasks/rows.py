@@ -129,11 +129,13 @@ def _latency(cell: CellResult) -> float | None:
 
 
 def _blamed(operators: Sequence[OperatorComparison]) -> Row:
-    """How many operators introduce error and are masked, and the one to look at first."""
+    """How many operators introduce error and are masked, null without rows, and the one to look at first."""
     worst = worst_operator(operators)
+    introduced = {row.operator.index for row in operators if row.verdict == "introduced"}
+    masked = {row.operator.index for row in operators if row.status == "masked"}
     return {
-        "operators_introduced": len({row.operator.index for row in operators if row.verdict == "introduced"}),
-        "operators_masked": len({row.operator.index for row in operators if row.status == "masked"}),
+        "operators_introduced": len(introduced) if operators else None,
+        "operators_masked": len(masked) if operators else None,
         "worst_operator": worst.operator.name if worst else None,
         "worst_operator_verdict": worst.verdict if worst else None,
         "worst_operator_introduced_snr_db": worst.introduced.snr_db if worst else None,

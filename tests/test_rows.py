@@ -69,12 +69,12 @@ QUANTIZED = QuantizedModel(
 CONV = Operator(
     index=0, name="conv", target="aten.convolution.default", debug_handle=4, output_index=0, source_nodes=("conv2d",),
     module_path="layers.0", stack_trace="line 3", shape=(1, 2, 8, 8), dtype="float32", quantization=GRID,
-    axis_order=(0, 2, 3, 1), subgraph=0, constant=False,
+    axis_order=(0, 2, 3, 1), subgraph=0, constant=False, unused=False,
 )  # fmt: skip
 VIEW = Operator(
     index=1, name="view", target="aten.view_copy.default", debug_handle=None, output_index=0, source_nodes=(),
     module_path="", stack_trace="", shape=None, dtype=None, quantization=None, axis_order=None, subgraph=None,
-    constant=False,
+    constant=False, unused=False,
 )  # fmt: skip
 CONTEXT = ContextFacts(build="v2", soc="SM8650", arch=75, vtcm_mib=8, kernel_elements=("ufixed8",), tensors=())
 DELEGATE = DelegateFacts(
@@ -87,11 +87,12 @@ FACTS = ProgramFacts(
 )  # fmt: skip
 LOWERED = LoweredProgram(
     quantized=QUANTIZED, backend="qnn", soc="SM8650", program=blob("6", 1000), debug_program=blob("7", 2000),
-    debug_unavailable=None, bundled_program=None, etrecord=None, operators=(CONV, VIEW), dumped=(), operator_samples=2,
-    reference=blob("8"), outputs_edge=blob("9"),
+    debug_unavailable=None, bundled_program=None, etrecord=None, input_grids=(GRID,), operators=(CONV, VIEW), dumped=(),
+    operator_samples=2, reference_calls=blob("e"), reference_constants=blob("f"), reference=blob("8"),
+    outputs_edge=blob("9"),
     delegation=(
         DelegationCount(operator="conv", delegated=5, not_delegated=0, refusals=()),
-        DelegationCount(operator="view", delegated=1, not_delegated=2, refusals=("no such layout",)),
+        DelegationCount(operator="view", delegated=1, not_delegated=2, refusals=("no layout",)),
     ),
     delegated_subgraphs=2, delegated_graph=blob("0"),
     compile_facts=(
@@ -120,7 +121,7 @@ GAP = Gap(mse=0.25, mean_abs=0.5, max_abs=0.75, snr_db=40.0, cosine=0.875)
 WORSE = Gap(mse=0.5, mean_abs=0.625, max_abs=1.5, snr_db=30.0, cosine=0.75)
 ANSWER = OutputComparison(
     rung="device", sample=0, sample_name="a", output_index=0, output="logits", shape=(1, 2), status="compared", gap=GAP,
-    label=7, top1_reference=7, top1_actual=7,
+    previous_rung="edge", previous_snr_db=45.0, label=7, top1_reference=7, top1_actual=7,
 )  # fmt: skip
 PROBED = ProbeResult(
     side="input", mistake="x", sample=1, status="passed", relative_error=0.25, relative_error_mistaken=2.0, detail=None,
@@ -128,9 +129,15 @@ PROBED = ProbeResult(
 COMPARISON = Comparison(
     outputs=(ANSWER, replace(ANSWER, sample=1, sample_name="b", gap=WORSE, label=None, top1_actual=1)),
     operators=(
-        OperatorComparison(operator=CONV, sample=0, status="compared", gap=GAP),
-        OperatorComparison(operator=VIEW, sample=0, status="no_handle", gap=Gap()),
-        OperatorComparison(operator=CONV, sample=1, status="exact", gap=replace(GAP, mse=0.0, snr_db=None)),
+        OperatorComparison(
+            operator=CONV, sample=0, status="masked", gap=GAP, nonfinite_actual=1, nonfinite_reference=2,
+            introduced=Gap(mse=0.125, mean_abs=0.25, max_abs=0.375, snr_db=20.0, cosine=0.5), introduced_steps=3.0,
+            effect_snr_db=35.0, verdict="introduced", masked_elements=5, masked_by=("relu",), spans=("pad",),
+        ),
+        OperatorComparison(operator=VIEW, sample=0, status="no_handle", gap=Gap(), why="no such kernel"),
+        OperatorComparison(
+            operator=CONV, sample=1, status="exact", gap=replace(GAP, mse=0.0, snr_db=None), verdict="exact"
+        ),
         OperatorComparison(operator=VIEW, sample=1, status="no_handle", gap=Gap()),
     ),
     profile=(
@@ -267,7 +274,13 @@ def test_a_cell_that_came_through(asked: Request) -> None:
             "accuracy_eager": 1.0,
             "latency_p50_ms": 4.0,
             "observer_effect_snr_db": 60.0,
+            "worst_rung": "device",
+            "operators_introduced": 1,
+            "operators_masked": 1,
             "worst_operator": "conv",
+            "worst_operator_verdict": "introduced",
+            "worst_operator_introduced_snr_db": 20.0,
+            "worst_operator_effect_snr_db": 35.0,
             **VERSIONS,
             "log": "c" * 64,
         }
@@ -301,12 +314,33 @@ def test_an_operator_has_one_row_a_sample_with_its_gap_or_a_status(asked: Reques
         "subgraph": 0,
         "reference": "edge",
         "sample": 0,
-        "status": "compared",
+        "status": "masked",
+        "nonfinite_actual": 1,
+        "nonfinite_reference": 2,
+        "masked_elements": 5,
+        "masked_by": ("relu",),
         "mse": 0.25,
         "mean_abs": 0.5,
         "max_abs": 0.75,
         "snr_db": 40.0,
         "cosine": 0.875,
+        "introduced_mse": 0.125,
+        "introduced_snr_db": 20.0,
+        "introduced_max_abs": 0.375,
+        "introduced_steps": 3.0,
+        "introduced_spans": ("pad",),
+        "effect_snr_db": 35.0,
+        "verdict": "introduced",
+        "why": None,
+    }
+    untouched = {"nonfinite_actual": 0, "nonfinite_reference": 0, "masked_elements": 0, "masked_by": ()}
+    never_replayed = untouched | {
+        "introduced_mse": None,
+        "introduced_snr_db": None,
+        "introduced_max_abs": None,
+        "introduced_steps": None,
+        "introduced_spans": (),
+        "effect_snr_db": None,
     }
     view = dict.fromkeys(conv) | {
         "operator_index": 1,
@@ -320,19 +354,25 @@ def test_an_operator_has_one_row_a_sample_with_its_gap_or_a_status(asked: Reques
         "reference": "edge",
         "sample": 0,
         "status": "no_handle",
+        "verdict": "blind",
+        "why": "no such kernel",
+        **never_replayed,
     }
-    exact = conv | {"sample": 1, "status": "exact", "mse": 0.0, "snr_db": None}
-    assert found(whole(asked), "operators") == [conv, view, exact, view | {"sample": 1}]
+    exact = conv | never_replayed | {"sample": 1, "status": "exact", "mse": 0.0, "snr_db": None, "verdict": "exact"}
+    assert found(whole(asked), "operators") == [conv, view, exact, view | {"sample": 1, "why": None}]
 
 
 @pytest.mark.parametrize("kind", [1, 2, 3], ids=["no debug program", "aborted", "device lost"])
 def test_operators_that_were_lowered_and_not_compared_are_rows_all_the_same(asked: Request, kind: int) -> None:
     cell = every_kind(asked)[kind]
-    assert [(row["operator"], row["sample"], row["status"], row["mse"]) for row in found(cell, "operators")] == [
-        ("conv", 0, "not_dumped", None),
-        ("view", 0, "not_dumped", None),
-        ("conv", 1, "not_dumped", None),
-        ("view", 1, "not_dumped", None),
+    told = [
+        (row["operator"], row["sample"], row["status"], row["verdict"], row["mse"]) for row in found(cell, "operators")
+    ]
+    assert told == [
+        ("conv", 0, "not_dumped", "blind", None),
+        ("view", 0, "not_dumped", "blind", None),
+        ("conv", 1, "not_dumped", "blind", None),
+        ("view", 1, "not_dumped", "blind", None),
     ]
     (row,) = found(cell, "cells")
     assert (row["operators_total"], row["operators_compared"]) == (4, None)
@@ -341,51 +381,25 @@ def test_operators_that_were_lowered_and_not_compared_are_rows_all_the_same(aske
 
 def test_an_output_has_one_row(asked: Request) -> None:
     assert found(whole(asked), "outputs")[0] == {
-        "rung": "device",
-        "reference": "eager",
-        "sample": 0,
-        "sample_name": "a",
-        "output_index": 0,
-        "output": "logits",
-        "shape": (1, 2),
-        "status": "compared",
-        "mse": 0.25,
-        "mean_abs": 0.5,
-        "max_abs": 0.75,
-        "snr_db": 40.0,
-        "cosine": 0.875,
-        "label": 7,
-        "top1_reference": 7,
+        "rung": "device", "reference": "eager", "sample": 0, "sample_name": "a", "output_index": 0, "output": "logits",
+        "shape": (1, 2), "status": "compared", "mse": 0.25, "mean_abs": 0.5, "max_abs": 0.75, "snr_db": 40.0,
+        "cosine": 0.875, "previous_rung": "edge", "previous_snr_db": 45.0, "label": 7, "top1_reference": 7,
         "top1_actual": 7,
-    }
+    }  # fmt: skip
     assert len(found(whole(asked), "outputs")) == 2
 
 
 def test_an_event_an_operator_type_and_a_command_have_one_row_each(asked: Request) -> None:
     assert found(whole(asked), "profile") == [
         {
-            "event": "DELEGATE_CALL #0",
-            "debug_handle": None,
-            "delegate": True,
-            "unit": "us",
-            "count": 2,
-            "p10": 1.0,
-            "p50": 2.0,
-            "p90": 3.0,
-            "mean": 2.5,
-            "minimum": 0.5,
-            "maximum": 4.0,
+            "event": "DELEGATE_CALL #0", "debug_handle": None, "delegate": True, "unit": "us", "count": 2, "p10": 1.0,
+            "p50": 2.0, "p90": 3.0, "mean": 2.5, "minimum": 0.5, "maximum": 4.0,
         }
-    ]
+    ]  # fmt: skip
     assert found(whole(asked), "delegation") == [
         {"operator": "conv", "occurrences_delegated": 5, "occurrences_not_delegated": 0, "refusals": ()},
-        {
-            "operator": "view",
-            "occurrences_delegated": 1,
-            "occurrences_not_delegated": 2,
-            "refusals": ("no such layout",),
-        },
-    ]
+        {"operator": "view", "occurrences_delegated": 1, "occurrences_not_delegated": 2, "refusals": ("no layout",)},
+    ]  # fmt: skip
     assert found(whole(asked), "probe") == [asdict(PROBED)]
     assert found(whole(asked), "commands") == [
         {"argv": ("python", "runner"), "exit_code": 0, "seconds": 4.0},

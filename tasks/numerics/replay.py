@@ -56,11 +56,11 @@ def replay(kernels: Kernels, captured: Mapping[int, Captured], doubtful: Doubtfu
         if shown is None:
             if made is not None:
                 values[index] = made
-            speaks_through_others = (
-                index in kernels.constants or index in kernels.movers or not isinstance(made, np.ndarray)
-            )
-            hidden[index] = behind if speaks_through_others else (*behind, index)
+            adds_nothing = index in kernels.constants or index in kernels.movers
+            hidden[index] = behind if adds_nothing else (*behind, index)
             continue
+        if index in kernels.picks:  # it shows the tuple that it takes from
+            behind = tuple(each for each in behind if each not in sources)
         actual = shown.real()
         values[index] = actual.astype(np.float32) if actual.dtype == np.float64 else actual
         if isinstance(made, np.ndarray) and made.shape == actual.shape:

@@ -43,7 +43,7 @@ def verdict(status: Status, total: Gap, found: Introduced | None, allowed: Opera
     if status == "exact":
         return "exact"
     if status == "nonfinite_differs" and found is not None:
-        return "introduced" if found.nonfinite else "inherited"
+        return "introduced" if introduces(found, allowed) else "inherited"
     if status not in ("compared", "masked") or found is None:
         return "blind"
     if introduces(found, allowed):

@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 
 import psutil
 
-from tasks.errors import EnvironmentUnusable, QnnsweepError, RequestError, ToolchainError
+from tasks.errors import EnvironmentUnusable, EvidenceError, QnnsweepError, RequestError, ToolchainError
 from tasks.records import Blob, Toolchain
 from tasks.storage.store import Store
 
@@ -76,8 +76,8 @@ class Children:
     def call(self, stage: str, function: Callable[..., Result], *arguments: Any) -> Finished[Result]:
         """`function(*arguments)` in a child with its own scratch folder as working directory.
 
-        Raises ToolchainError with the cause and the last log lines when it does not return, and whatever
-        QnnsweepError the function itself raises.
+        Raises ToolchainError with the cause and the last log lines when it does not return, and the function's own
+        RequestError, EnvironmentUnusable or EvidenceError.
         """
         with self._slots:
             with self._counting:
@@ -164,7 +164,7 @@ def _serve(
     native.setvbuf(ctypes.c_void_p.in_dll(native, "stdout"), None, _IOLBF, ctypes.c_size_t(0))
     try:
         answer: tuple[Any, ...] = ("returned", function(*arguments))
-    except (RequestError, EnvironmentUnusable) as error:
+    except (RequestError, EnvironmentUnusable, EvidenceError) as error:
         traceback.print_exc()
         answer = ("refused", error)
     except QnnsweepError as error:

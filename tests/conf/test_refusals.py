@@ -43,7 +43,7 @@ REFUSALS = {
     ),
     "measure.iteration=3": (
         "measure.iteration: no such key; in measure: debug_buffer_bytes, dump_operators, iterations, "
-        "operator_samples, warm_up, did you mean iterations?"
+        "operator_samples, replay, warm_up, did you mean iterations?"
     ),
     "+soc.colour=red": "soc.colour: no such key; in soc: arch, name, vtcm_mib",
     "++limits={colour: red}": "limits.colour: no such key; in limits: child_deadline_s, child_memory_gib, parallel",
@@ -52,7 +52,7 @@ REFUSALS = {
     "measure.iterations=1.5": "measure.iterations=1.5: a whole number",
     "measure.dump_operators=7.5": "measure.dump_operators=7.5: true or false",
     "measure=3": (
-        "measure=3: a mapping with warm_up, iterations, operator_samples, dump_operators, debug_buffer_bytes"
+        "measure=3: a mapping with warm_up, iterations, operator_samples, dump_operators, replay, debug_buffer_bytes"
     ),
     "artifacts=null": "artifacts=null: text",
     "scheme.precision=int8": "scheme.precision=int8: one of float16, float32, quantized",
@@ -68,6 +68,9 @@ REFUSALS = {
     "device.deadline_s=nan": "device.deadline_s=nan: a number above 0",
     "tolerance.final_snr_db={8a8w:nan}": "tolerance.final_snr_db.8a8w=nan: a number of dB",
     "tolerance.top1_agreement={8a8w:95}": "tolerance.top1_agreement.8a8w=95.0: a share from 0 to 1",
+    "tolerance.operators={8a8w:{snr_db:nan}}": "tolerance.operators.8a8w.snr_db=nan: a number of dB",
+    "tolerance.operators={8a8w:{steps:-1}}": "tolerance.operators.8a8w.steps=-1.0: a number of steps, 0 or more",
+    "tolerance.operators={8a8w:{steps:inf}}": "tolerance.operators.8a8w.steps=inf: a number of steps, 0 or more",
     "artifacts=''": "artifacts=: empty; the path of a folder",
     "+device.environment={'A=B':x}": (
         "+device.environment={'A=B':x}: not of the form key=value: no viable alternative at input '{'A=B''"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-DEADLINE_S = 300
+DEADLINE_S = 600
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,7 @@ from .conftest import Program
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "goldens" / "cli.txt"
-VERBS = ("run", "plan", "doctor", "report")
+VERBS = ("run", "plan", "doctor", "report", "recompare")
 
 
 def help_of(program: Program) -> str:

@@ -149,10 +149,15 @@ def test_a_cell_that_aborts_natively_is_one_failed_row_and_its_neighbour_passes(
     assert cells[1]["error"].startswith("the debug program ended with SIGABRT on starved\n")
     assert "failed to write tensor to debug buffer" in cells[1]["error"]
     assert (cells[0]["top1_agreement"], cells[0]["samples"]) == (1.0, 8)
-    assert (cells[0]["operators_compared"], cells[0]["operators_total"]) == (7, 17)
+    assert (cells[0]["operators_compared"], cells[0]["operators_total"]) == (7, 18)
     # What had been lowered before the abort is still told.
     operators = table(artifacts, "operators", last(ran)["run_id"])
-    assert [row["status"] for row in operators if row["device"] == "starved"] == ["not_dumped"] * 17
+    assert [row["status"] for row in operators if row["device"] == "starved"] == ["not_dumped"] * 18
+    # And of what came through, every operator that was compared is judged.
+    judged = [row["verdict"] for row in operators if row["device"] == "local" and row["snr_db"] is not None]
+    assert len(judged) == 7
+    assert set(judged) <= {"exact", "within_grid"}
+    assert (cells[0]["operators_introduced"], cells[1]["operators_introduced"]) == (0, None)
 
 
 def test_the_last_line_of_stdout_is_one_json_object(

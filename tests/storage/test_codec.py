@@ -64,6 +64,7 @@ def operator(**changes: Any) -> Operator:
         axis_order=None,
         subgraph=0,
         constant=False,
+        unused=False,
     )
     return replace(plain, **changes)
 
