@@ -23,8 +23,9 @@ from flows.files import evidence, lay_out
 from flows.sweep import new_run_id, prepare, watcher
 from tasks.compare import compare_task
 from tasks.errors import EvidenceError, RequestError
+from tasks.findings import Comparison
 from tasks.outcome import CellResult
-from tasks.records import Comparison, Measured
+from tasks.records import Measured
 from tasks.report import RunFacts
 from tasks.rows import rows
 from tasks.stage import bound

@@ -14,6 +14,7 @@ from safetensors.numpy import load
 
 from conf.schema import OperatorTolerance, ToleranceConfig
 from tasks.evidence import Evidence, Seen
+from tasks.findings import Comparison, Gap, OperatorComparison, OutputComparison
 from tasks.numerics.align import AlignedOperator
 from tasks.numerics.ladder import RUNGS
 from tasks.numerics.metrics import snr_db, top1
@@ -23,7 +24,7 @@ from tasks.numerics.readers import Kernels
 from tasks.numerics.replay import Introduced, effect_db, replay
 from tasks.numerics.timing import profile
 from tasks.numerics.verdict import introduces, limits, verdict
-from tasks.records import Blob, Capture, Comparison, Gap, LoweredProgram, OperatorComparison, OutputComparison
+from tasks.records import Blob, Capture, LoweredProgram
 from tasks.storage.store import Store
 from tasks.toolchain.etdump import LoggedTensor, read_etdump
 

@@ -8,7 +8,8 @@ from typing import Literal
 
 from conf.schema import Request
 from tasks.errors import DeviceError, EnvironmentUnusable, EvidenceError
-from tasks.records import Bundle, Capture, Comparison, ExportedModel, LoweredProgram, OutputComparison, QuantizedModel
+from tasks.findings import Comparison, OutputComparison
+from tasks.records import Bundle, Capture, ExportedModel, LoweredProgram, QuantizedModel
 
 Outcome = Literal["passed", "out_of_tolerance", "failed", "impossible", "infrastructure"]
 _NOT_THE_CELL = (DeviceError, EnvironmentUnusable, EvidenceError)

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from tasks.errors import ProgramDiffers, RunnerFailed
+from tasks.findings import Gap, OperatorComparison
 from tasks.numerics.coverage import coverage
 from tasks.numerics.ladder import steepest
 from tasks.numerics.verdict import worst_operator
 from tasks.outcome import CellResult, finals, judge
 from tasks.program_facts import ProgramCheck
-from tasks.records import Blob, Command, CompileFacts, Gap, LoweredProgram, OperatorComparison, Toolchain
+from tasks.records import Blob, Command, CompileFacts, LoweredProgram, Toolchain
 from tasks.toolchain.audit import audit
 
 Row = dict[str, Any]

@@ -20,14 +20,14 @@ import pytest
 from prefect import Task
 
 from conf import schema
-from tasks import program_facts, records
+from tasks import findings, program_facts, records
 from tasks.records import Blob
 
 ROOT = Path(__file__).parents[1]
 STAGES = ("export", "quantize", "lower", "bundle", "deploy", "execute", "collect", "measure", "compare")
 RECORDS = [
     kind
-    for module in (records, program_facts)
+    for module in (records, findings, program_facts)
     for kind in vars(module).values()
     if isinstance(kind, type) and kind.__module__ == module.__name__
 ]

@@ -17,18 +17,9 @@ from tasks.errors import (
     RunnerFailed,
     ToolchainError,
 )
+from tasks.findings import Comparison, Gap, OperatorComparison, OutputComparison, ProbeResult
 from tasks.outcome import CellResult, Finals, finals, judge
-from tasks.records import (
-    Blob,
-    Command,
-    Comparison,
-    ExportedModel,
-    Gap,
-    Operator,
-    OperatorComparison,
-    OutputComparison,
-    ProbeResult,
-)
+from tasks.records import Blob, Command, ExportedModel, Operator
 
 BLOB = Blob(sha256="0" * 64, size=1)
 EXPORTED = ExportedModel(

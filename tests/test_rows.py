@@ -12,32 +12,14 @@ import pytest
 from conf.load import load
 from conf.schema import Request
 from tasks.errors import DeviceError, RunnerFailed, ToolchainError
+from tasks.findings import Comparison, Gap, OperatorComparison, OutputComparison, ProbeResult, ProfiledEvent
 from tasks.outcome import CellResult
 from tasks.program_facts import ContextFacts, DelegateFacts, ProgramFacts
-from tasks.records import (
-    Blob,
-    Bundle,
-    Capture,
-    Command,
-    Comparison,
-    CompileFacts,
-    DelegationCount,
-    Execution,
-    ExportedModel,
-    Gap,
-    Launch,
-    LaunchResult,
-    LoweredProgram,
-    Operator,
-    OperatorComparison,
-    OutputComparison,
-    ProbeResult,
-    ProfiledEvent,
-    Quantization,
-    QuantizedModel,
-    TensorSpec,
-    Toolchain,
-)
+
+from tasks.records import (  # isort: skip
+    Blob, Bundle, Capture, Command, CompileFacts, DelegationCount, Execution, ExportedModel, Launch, LaunchResult,
+    LoweredProgram, Operator, Quantization, QuantizedModel, TensorSpec, Toolchain,
+)  # fmt: skip
 from tasks.rows import rows
 from tasks.storage import tables
 from tasks.storage.store import Store

@@ -19,10 +19,11 @@ from tasks.deploy import deploy
 from tasks.devices.farm import Device
 from tasks.errors import DeviceError, EvidenceError, RunnerFailed
 from tasks.execute import execute
+from tasks.findings import Comparison, OperatorComparison
 from tasks.measure import measure
 from tasks.numerics.coverage import COMPARED, STATUSES
 from tasks.outcome import finals
-from tasks.records import Bundle, Capture, Comparison, LoweredProgram, OperatorComparison
+from tasks.records import Bundle, Capture, LoweredProgram
 
 pytestmark = pytest.mark.toolchain
 

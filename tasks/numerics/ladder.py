@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tasks.records import OutputComparison
+from tasks.findings import OutputComparison
 
 RUNGS: dict[str, str] = {
     "exported": "The program of torch.export on the host.",

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.records import Gap
+from tasks.findings import Gap
 
 Array = NDArray[Any]
 Metric = Callable[[Array, Array], float | None]

@@ -9,8 +9,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.findings import ProbeResult
 from tasks.interface import layouts, orders
-from tasks.records import ExportedModel, ProbeResult, TensorSpec
+from tasks.records import ExportedModel, TensorSpec
 
 Array = NDArray[Any]
 Tensors = Mapping[str, Array]

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tasks.records import ProfiledEvent
+from tasks.findings import ProfiledEvent
 
 NS_PER_US = 1000.0
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from conf.schema import OperatorTolerance
+from tasks.findings import Gap, OperatorComparison
 from tasks.numerics.coverage import COMPARED, Status
 from tasks.numerics.replay import Introduced
-from tasks.records import Gap, OperatorComparison
 
 Verdict = Literal["exact", "within_grid", "introduced", "inherited", "blind"]
 

@@ -24,9 +24,11 @@ import pyarrow.parquet as pq
 from tasks.errors import EvidenceError, RequestError
 from tasks.storage.store import write_atomically
 
+_CELL = ("run_id", "model", "scheme", "soc", "device", "backend")
+
 
 def _schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
-    cell = [(name, pa.string()) for name in ("run_id", "model", "scheme", "soc", "device", "backend")]
+    cell = [(name, pa.string()) for name in _CELL]
     return pa.schema([*cell, *columns])
 
 
@@ -241,6 +243,8 @@ def _read_part(path: Path, schema: pa.Schema) -> pa.Table:
     try:
         with pq.ParquetFile(path) as file:
             part = file.read()
+            if part.column_names[: len(_CELL)] != list(_CELL):
+                raise ValueError(f"not a table of cells: {part.column_names[:8]}")
             # A run of an earlier version lacks columns that came later; they are null in it.
             for name in (each for each in schema.names if each not in part.column_names):
                 part = part.append_column(name, pa.nulls(part.num_rows, schema.field(name).type))

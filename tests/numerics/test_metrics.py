@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from tasks.findings import Gap
 from tasks.numerics.metrics import METRICS, cosine, gap, max_abs, mean_abs, mse, snr_db, top1
-from tasks.records import Gap
 
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)
 

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tasks.findings import ProbeResult
 from tasks.interface import layouts, orders
 from tasks.numerics.probe import STATUSES, judged, probe, relative_error
-from tasks.records import Blob, ExportedModel, InputMistake, ProbeResult, TensorSpec
+from tasks.records import Blob, ExportedModel, InputMistake, TensorSpec
 
 SEEDS = st.integers(0, 2**32 - 1)
 SHAPES = st.lists(st.integers(1, 4), min_size=0, max_size=5).map(tuple)
@@ -27,8 +28,8 @@ def spec(name: str, *shape: int, dtype: str = "float32") -> TensorSpec:
 def model(*outputs: TensorSpec, mistakes: tuple[InputMistake, ...] = (), samples: int = 1) -> ExportedModel:
     return ExportedModel(
         model="m", program=BLOB, inputs=(), outputs=outputs, calibration=None, calibration_samples=0, evaluation=BLOB,
-        sample_names=("s",) * samples, labels=(None,) * samples, outputs_eager=BLOB, mistakes=mistakes,
-        outputs_mistaken=BLOB, weights="random",
+        sample_names=("s",) * samples, labels=(None,) * samples, outputs_eager=BLOB, outputs_exported=BLOB,
+        mistakes=mistakes, outputs_mistaken=BLOB, weights="random",
     )  # fmt: skip
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.findings import ProfiledEvent
 from tasks.numerics.timing import profile
-from tasks.records import ProfiledEvent
 from tasks.toolchain.etdump import read_etdump
 
 DATA = Path(__file__).parents[1] / "data"

@@ -10,10 +10,11 @@ import pytest
 from conf.load import load
 from tasks.bundle import bundle
 from tasks.compare import compare
+from tasks.findings import Comparison
 from tasks.lower import lower
 from tasks.measure import measure
 from tasks.quantize import quantize
-from tasks.records import Comparison, LoweredProgram
+from tasks.records import LoweredProgram
 
 if TYPE_CHECKING:
     from flows.cells import Means

@@ -13,11 +13,12 @@ from conf.load import load
 from conf.schema import DataConfig, InputConfig, ModelConfig
 from tasks.bundle import bundle
 from tasks.export import export
+from tasks.findings import ProbeResult
 from tasks.lower import lower
 from tasks.measure import measure
 from tasks.numerics.probe import probe
 from tasks.quantize import quantize
-from tasks.records import ExportedModel, LoweredProgram, ProbeResult
+from tasks.records import ExportedModel, LoweredProgram
 
 if TYPE_CHECKING:
     from flows.cells import Means
