@@ -63,4 +63,4 @@ def _lowered(fixed: tuple[Any, ...], dump_operators: bool, store: Store, childre
     return replace(done.value, log=done.log, seconds=done.seconds)
 
 
-lower_task = stage(lower, version=3)
+lower_task = stage(lower, version=4)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import operator
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -189,17 +190,26 @@ def _note_node(node: Node, noted: Delegation) -> None:
         tensor = value[output_index] if isinstance(value, tuple | list) else value
         if node.op != "call_function" or not isinstance(tensor, torch.Tensor):
             continue
+        speaker = _speaker(node, output_index)
         noted.dumped.append(
             DumpedTensor(
                 identifier=identifier,
                 debug_handles=() if handle is None else (handle,),
                 output_index=output_index,
-                quantization=quantization_of(node),
-                axis_order=axis_order_of(node),
+                quantization=quantization_of(speaker),
+                axis_order=axis_order_of(speaker),
             )
         )
         # A quantized tensor is logged as codes, a boolean or float one as at most four bytes an element.
         noted.logged_bytes += logged_bytes(tensor, max(tensor.element_size(), 4))
+
+
+def _speaker(node: Node, output_index: int) -> Node:
+    """Who knows the grid of one output: the node, or where it gives several and has none the getitem that takes it."""
+    if "quant_attrs" in node.meta:
+        return node
+    taken = (user for user in node.users if user.target is operator.getitem and user.args[1] == output_index)
+    return next((user for user in taken if "quant_attrs" in user.meta), node)
 
 
 def _block_sizes(module: GraphModule, scheme: SchemeConfig) -> dict[str, tuple[int, ...]]:
