@@ -96,6 +96,14 @@ class Program:
     def answer(self, values: Mapping[int, Value]) -> list[Array]:
         return [np.asarray(values[index]) for index in self.leaving]
 
+    def fits(self) -> bool:
+        """Whether shapes and types of the operators go together, as they do in a program that somebody exported."""
+        try:
+            self.run()
+        except (ValueError, IndexError, TypeError):
+            return False
+        return True
+
     def run(self) -> dict[int, Value]:
         """Every operator's value in the program's own run."""
         values: dict[int, Value] = {}
@@ -166,11 +174,26 @@ def matmul(source: int, weight: Array) -> Op:
 
 
 def added(a: int, b: int) -> Op:
-    return Op(reads=(a, b), forward=lambda x, y: x + y, pullback=lambda w, x, y: [w[0], w[0]])
+    return Op(
+        reads=(a, b),
+        forward=lambda x, y: x + y,
+        pullback=lambda w, x, y: [_summed(w[0], x), _summed(w[0], y)],
+    )
 
 
 def multiplied(a: int, b: int) -> Op:
-    return Op(reads=(a, b), forward=lambda x, y: x * y, pullback=lambda w, x, y: [w[0] * y, w[0] * x])
+    return Op(
+        reads=(a, b),
+        forward=lambda x, y: x * y,
+        pullback=lambda w, x, y: [_summed(w[0] * y, x), _summed(w[0] * x, y)],
+    )
+
+
+def _summed(slope: Array, like: Array) -> Array:
+    """Over the axes along which `like` was repeated."""
+    slope = slope.sum(tuple(range(slope.ndim - like.ndim)))
+    repeated = tuple(axis for axis, size in enumerate(like.shape) if size == 1 != slope.shape[axis])
+    return slope.sum(repeated, keepdims=True)
 
 
 def relu(source: int) -> Op:

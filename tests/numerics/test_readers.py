@@ -247,13 +247,10 @@ def programs(draw: st.DrawFn) -> Program:
     return program
 
 
-@given(programs(), TWO, TWO)
-@settings(max_examples=150, deadline=None)
+@given(programs().filter(Program.fits), TWO, TWO)
+@settings(max_examples=150)
 def test_what_is_said_to_be_unread_changes_no_answer(program: Program, actual: Array, expected: Array) -> None:
-    try:
-        visible = np.array(seen(program, actual, expected)[0])
-    except (ValueError, IndexError):
-        return  # operators whose shapes do not go together
+    visible = np.array(seen(program, actual, expected)[0])
     mended = np.where(visible, actual, expected)
     answers = []
     for value in (actual, mended):
