@@ -117,7 +117,7 @@ def effect_db(kernels: Kernels, index: int, error: Array, reference: Mapping[int
                 return None
             changed[later] = made
     pairs = list(zip(kernels.answer(values), kernels.answer(reference), strict=True))
-    ratios = [snr_db(actual, expected) for actual, expected in pairs if np.isfinite(actual - expected).all()]
+    ratios = [snr_db(*pair) for pair in pairs if np.isfinite(pair).all()]
     return min((each for each in ratios if each is not None), default=None)
 
 
@@ -164,7 +164,7 @@ def _discounted(found: Introduced, difference: _Difference, visible: Array, disc
     """The same without the elements that nobody reads."""
     unread = ~visible & (difference.actual != difference.expected)
     with np.errstate(invalid="ignore"):  # infinity less infinity
-        error = np.where(visible, difference.actual - difference.expected, 0.0)
+        error = np.where(visible, difference.actual.astype(np.float64) - difference.expected, 0.0)
     if not unread.any():
         return replace(found, error=error)
     read = _introduced(difference.where(visible), found.spans)
