@@ -10,6 +10,8 @@ from conf.schema import DataConfig, InputConfig, ModelConfig, Precision, Request
 
 QUANT_DTYPES = ("16a16w", "16a2w", "16a4w", "16a4w_block", "16a8w", "8a4w", "8a8w", "fp16a8w")
 """ExecuTorch's `QuantDtype`, without `use_`."""
+PROFILE_LEVELS = (0, 2, 3)
+"""ExecuTorch's, but for its 1, which it takes for off."""
 OBSERVERS = ("HistogramObserver", "MinMaxObserver", "MovingAverageMinMaxObserver")
 """torchao's per-tensor observers: activations have one scale."""
 DTYPES = ("bool", "float16", "float32", "float64", "int16", "int32", "int64", "int8", "uint8")
@@ -123,6 +125,8 @@ def _numbers(request: Request) -> Iterator[str]:
             "limits.parallel": limits.parallel,
         },
     )
+    if measure.profile_level not in PROFILE_LEVELS:
+        yield f"measure.profile_level={measure.profile_level}: {one_of(map(str, PROFILE_LEVELS))}"
     for key, number in (
         ("device.deadline_s", device.deadline_s),
         ("limits.child_deadline_s", limits.child_deadline_s),

@@ -132,6 +132,9 @@ class MeasureConfig:
     """Build and run the debug program. Off: final outputs only."""
     debug_buffer_bytes: int | None = None
     """Size of the runner's debug buffer; null sizes it from the graph."""
+    profile_level: int = 0
+    """Look at the time inside the delegate, with a third program: 2 logs each operator's cycles, 3 keeps the compiler's
+    schematic of the optimized graph too. Off with 0: the shipping program is never slowed down by it."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -13,7 +13,7 @@ from tasks.errors import EvidenceError
 from tasks.numerics.align import AlignedOperator, Alignment, align
 from tasks.numerics.metrics import snr_db, top1
 from tasks.numerics.operators import compare_operator, compare_values
-from tasks.numerics.timing import profile
+from tasks.profiling import profiled
 from tasks.records import Blob, Capture, Comparison, Gap, LoweredProgram, OperatorComparison, OutputComparison
 from tasks.stage import stage
 from tasks.storage.store import Store
@@ -44,7 +44,7 @@ def compare(lowered: LoweredProgram, capture: Capture, classifier: bool, *, stor
             for index in range(len(exported.outputs))
         ),
         operators=() if alignment is None else tuple(_operators(lowered, capture, alignment, store)),
-        profile=profile(read_etdump(store.read(capture.etdump)).events),
+        profile=profiled(lowered, capture, store=store),
         observer_effect_snr_db=_observer_effect(capture, rungs["device"], store),
         unexpected_events=() if alignment is None else alignment.unexpected,
     )

@@ -158,6 +158,41 @@ class CompileFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Instruction:
+    """One instruction of a program, as the runtime's log numbers it: a kernel, or the call of a delegate."""
+
+    id: int
+    debug_handles: tuple[int, ...]
+    """Of a delegate's call: of all operators in its subgraph."""
+    backend: str | None
+    """The delegate's own name (`QnnBackend`); None for a kernel."""
+    subgraph: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DelegatedNode:
+    """A node of the graph that a delegate really built: its name is what the delegate logs its cycles under."""
+
+    subgraph: int | None
+    name: str
+    debug_handle: int | None
+    users: tuple[str, ...]
+    """Names of the nodes that read it; `output` for the graph's end."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProfileProgram:
+    """The shipping program compiled once more, with its delegate's log of operators switched on."""
+
+    program: Blob | None
+    unavailable: str | None
+    """Why there is none, in the toolchain's own words; None when there is one."""
+    nodes: tuple[DelegatedNode, ...]
+    schematics: tuple[Blob, ...]
+    """What level 3 makes the HTP compiler write of each subgraph, in the order compiled."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LoweredProgram:
     """One compiled cell: the program that ships, the program that explains it, and all that is known of both.
 
@@ -185,6 +220,10 @@ class LoweredProgram:
     compile_facts: tuple[CompileFacts, ...]
     debug_buffer_bytes: int
     """Bytes one execution of the debug program logs at most, from the graph's own tensor metadata."""
+    instructions: tuple[Instruction, ...] = ()
+    """The shipping program's."""
+    profile: ProfileProgram | None = None
+    """None where it was not asked for."""
     log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
     seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)
 
@@ -272,6 +311,8 @@ class Capture:
     """The shipping program's: its times are the ones that count."""
     etdump_debug: Blob | None
     debug_buffer: Blob | None
+    outputs_profile: Blob | None = None
+    etdump_profile: Blob | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -317,19 +358,32 @@ class OperatorComparison:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfiledEvent:
-    """One timed event of the device's own log. `unit` is what the numbers count: `us` or `cycles`."""
+    """One timed event of a program's own log: `raw` counts `unit`, `us`, `cycles` or what else the delegate names."""
 
+    program: str
+    """`shipping` or `profile`."""
+    same_outputs: bool
+    """That program's final outputs are the shipping program's, bit by bit."""
+    event_block: str
     name: str
-    debug_handle: int | None
-    delegate: bool
+    kind: str
+    """A key of `tasks.numerics.timing.KINDS`."""
+    node: str | None
+    """What the delegate calls the operator; `counted_in` names such."""
+    instruction: int | None
     unit: str
-    count: int
-    p10: float
-    p50: float
-    p90: float
-    mean: float
-    minimum: float
-    maximum: float
+    raw: tuple[float, ...]
+    inferences: tuple[int, ...]
+    """For each of `raw` the timed inference it was in; empty for what happens while a program is loaded."""
+    samples: tuple[int, ...]
+    """For each of `raw` the evaluation sample, which is `program.bpte`'s test case of that number; empty likewise."""
+    debug_handles: tuple[int, ...]
+    operators: tuple[Operator, ...]
+    delegate: bool
+    backend: str | None
+    subgraph: int | None
+    counted_in: tuple[str, ...]
+    """For an operator without cycles of its own: the nodes of the delegate's graph that its work is counted in."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -120,8 +120,9 @@ COMPARISON = Comparison(
     ),
     profile=(
         ProfiledEvent(
-            name="DELEGATE_CALL #0", debug_handle=None, delegate=True, unit="us", count=2, p10=1.0, p50=2.0, p90=3.0,
-            mean=2.5, minimum=0.5, maximum=4.0,
+            program="shipping", same_outputs=True, event_block="Execute", name="DELEGATE_CALL #0", kind="delegate_call",
+            node=None, instruction=0, unit="us", raw=(0.0, 10.0), inferences=(0, 1), samples=(0, 1),
+            debug_handles=(4,), operators=(CONV,), delegate=True, backend="QnnBackend", subgraph=0, counted_in=(),
         ),
     ),
     observer_effect_snr_db=60.0,
@@ -260,7 +261,7 @@ def test_a_cell_that_was_never_tried_has_nothing_but_its_reason(asked: Request) 
     assert [without_null(row) for row in found(cell, "cells")] == [
         {"outcome": "impossible", "reason": "no fp16 there", **VERSIONS}
     ]
-    assert [found(cell, table) for table in tables.TABLES if table != "cells"] == [[]] * 5
+    assert [found(cell, table) for table in tables.TABLES if table != "cells"] == [[]] * 6
 
 
 def test_an_operator_has_one_row_a_sample_with_its_gap_or_a_status(asked: Request) -> None:
@@ -343,20 +344,37 @@ def test_an_output_has_one_row(asked: Request) -> None:
 
 
 def test_an_event_an_operator_type_and_a_command_have_one_row_each(asked: Request) -> None:
+    amounts = {"count": 2, "p10": 1.0, "p50": 5.0, "p90": 9.0, "mean": 5.0, "minimum": 0.0, "maximum": 10.0}
     assert found(whole(asked), "profile") == [
-        {
+        amounts
+        | {
+            "program": "shipping",
+            "same_outputs": True,
+            "event_block": "Execute",
             "event": "DELEGATE_CALL #0",
-            "debug_handle": None,
-            "delegate": True,
+            "kind": "delegate_call",
+            "node": None,
+            "instruction": 0,
             "unit": "us",
-            "count": 2,
-            "p10": 1.0,
-            "p50": 2.0,
-            "p90": 3.0,
-            "mean": 2.5,
-            "minimum": 0.5,
-            "maximum": 4.0,
+            "raw": (0.0, 10.0),
+            "samples": (0, 1),
+            "debug_handle": 4,
+            "debug_handles": (4,),
+            "operators": ["conv"],
+            "op_types": ["aten.convolution.default"],
+            "module_paths": ["layers.0"],
+            "stack_traces": ["line 3"],
+            "delegate": True,
+            "delegate_backend": "QnnBackend",
+            "subgraph": 0,
+            "counted_in": (),
         }
+    ]
+    module = {"program": "shipping", "unit": "us", "operators": ("conv",), "share": 1.0, "counted_in": None}
+    assert found(whole(asked), "modules") == [
+        module | amounts | {"module_path": "", "depth": 0, "own_mean": 0.0},
+        module | amounts | {"module_path": "layers", "depth": 1, "own_mean": 0.0},
+        module | amounts | {"module_path": "layers.0", "depth": 2, "own_mean": 5.0},
     ]
     assert found(whole(asked), "delegation") == [
         {"operator": "conv", "occurrences_delegated": 5, "occurrences_not_delegated": 0, "refusals": ()},

@@ -31,8 +31,9 @@ def lower_model(
     soc: SocConfig | None,
     operator_samples: int,
     dump_operators: bool,
+    profile_level: int,
     store: Store,
 ) -> LoweredProgram:
     from tasks.toolchain import lowered
 
-    return lowered.lower_model(quantized, scheme, kind, soc, operator_samples, dump_operators, store)
+    return lowered.lower_model(quantized, scheme, kind, soc, operator_samples, dump_operators, profile_level, store)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -36,6 +37,7 @@ from tasks.toolchain.operators import (
     operator_table,
     subgraphs,
 )
+from tasks.toolchain.profiling import instructions, profile_program
 from tasks.toolchain.quantized import load_program
 from tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples, read_tensors
 
@@ -49,6 +51,7 @@ def lower_model(
     soc: SocConfig | None,
     operator_samples: int,
     dump_operators: bool,
+    profile_level: int,
     store: Store,
 ) -> LoweredProgram:
     """Compile for one SoC. A debug program that cannot be built is told in the record, not raised."""
@@ -64,6 +67,7 @@ def lower_model(
     answers, values = _run_reference(edge.exported_program(), samples, len(seen_samples))
 
     etrecord, edge._etrecord = edge._etrecord, None
+    profile = profile_program(backend, edge, profile_level, partial(compile_edge, debug=False), store)
     ship = compile_edge(backend, copy.deepcopy(edge) if dump_operators else edge, debug=False)
     graph = ship.edge.exported_program()
     _check_order(exported.inputs, graph)
@@ -92,6 +96,8 @@ def lower_model(
         delegated_graph=store.put_bytes(format_delegated_graph(graph.graph_module).encode()),
         compile_facts=tuple(ship.noted.compile_facts),
         debug_buffer_bytes=0 if isinstance(debug, str) else debug.logged_bytes,
+        instructions=instructions(ship.program),
+        profile=profile,
     )
 
 
