@@ -33,6 +33,7 @@ def _files(cell: CellResult) -> Iterator[tuple[str, Blob]]:
     found: dict[str, Blob | None] = {}
     if (lowered := cell.lowered) is not None:
         found |= {
+            "outputs_eager.safetensors": lowered.quantized.exported.outputs_eager,
             "program.pte": lowered.program,
             "program.bpte": lowered.bundled_program,
             "program_debug.pte": lowered.debug_program,
@@ -44,6 +45,7 @@ def _files(cell: CellResult) -> Iterator[tuple[str, Blob]]:
             found |= {f"schematic_{number}.txt": blob for number, blob in enumerate(lowered.profile.schematics)}
     if (capture := cell.capture) is not None:
         found |= {
+            "outputs.safetensors": capture.outputs,
             "etdump.etdp": capture.etdump,
             "etdump_debug.etdp": capture.etdump_debug,
             "debug_output.bin": capture.debug_buffer,

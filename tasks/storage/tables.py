@@ -9,6 +9,7 @@ Null is "not defined"; NaN is never stored; units are in the names.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -197,6 +198,18 @@ def read(root: Path, table: str, run_id: str | None = None) -> pandas.DataFrame:
     wanted = known if run_id is None else [run_id]
     parts = [_read_part(_path(root, table, run), schema) for run in wanted]
     return pa.concat_tables([schema.empty_table(), *parts]).to_pandas()
+
+
+def tsv(root: Path, table: str, run_id: str) -> str:
+    """One run's rows of a table as tab-separated text: a line of names, a line a row; lists as JSON, null empty."""
+    frame = read(root, table, run_id)
+    for field in _schema_of(table):
+        if field.type == _whole:
+            frame[field.name] = frame[field.name].astype("Int64")
+        elif pa.types.is_list(field.type):
+            # NumPy's own floats print as themselves only after `tolist`.
+            frame[field.name] = [None if row is None else json.dumps(row.tolist()) for row in frame[field.name]]
+    return frame.to_csv(sep="\t", index=False)
 
 
 def runs(root: Path) -> list[str]:
