@@ -47,7 +47,6 @@ class _Origin:
     """What an event was the time of."""
 
     debug_handles: tuple[int, ...] = ()
-    delegate: bool = False
     backend: str | None = None
     subgraph: int | None = None
     counted_in: tuple[str, ...] = ()
@@ -95,7 +94,6 @@ class _Program:
                 samples=tuple(inference // self._launch.iterations for inference in inferences),
                 operators=tuple(operators),
                 debug_handles=origin.debug_handles,
-                delegate=origin.delegate,
                 backend=origin.backend,
                 subgraph=origin.subgraph,
                 counted_in=origin.counted_in,
@@ -117,7 +115,6 @@ class _Program:
                 counted = counted_in(node.name, self._users[subgraph], counts[subgraph])
         return _Origin(
             debug_handles=handles,
-            delegate=subgraph is not None,
             backend=instruction.backend,
             subgraph=subgraph,
             counted_in=counted,

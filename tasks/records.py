@@ -162,10 +162,8 @@ class Instruction:
     """One instruction of a program, as the runtime's log numbers it: a kernel, or the call of a delegate."""
 
     id: int
-    debug_handles: tuple[int, ...]
-    """Of a delegate's call: of all operators in its subgraph."""
-    backend: str | None
-    """The delegate's own name (`QnnBackend`); None for a kernel."""
+    debug_handles: tuple[int, ...]  # of a delegate's call: of all operators in its subgraph
+    backend: str | None  # the delegate's own name (`QnnBackend`); None for a kernel
     subgraph: int | None
 
 
@@ -176,8 +174,7 @@ class DelegatedNode:
     subgraph: int | None
     name: str
     debug_handle: int | None
-    users: tuple[str, ...]
-    """Names of the nodes that read it; `output` for the graph's end."""
+    users: tuple[str, ...]  # names of the nodes that read it; `output` for the graph's end
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,11 +182,9 @@ class ProfileProgram:
     """The shipping program compiled once more, with its delegate's log of operators switched on."""
 
     program: Blob | None
-    unavailable: str | None
-    """Why there is none, in the toolchain's own words; None when there is one."""
+    unavailable: str | None  # why there is none, in the toolchain's own words
     nodes: tuple[DelegatedNode, ...]
-    schematics: tuple[Blob, ...]
-    """What level 3 makes the HTP compiler write of each subgraph, in the order compiled."""
+    schematics: tuple[Blob, ...]  # what level 3 makes the HTP compiler write of each subgraph, in the order compiled
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -220,10 +215,8 @@ class LoweredProgram:
     compile_facts: tuple[CompileFacts, ...]
     debug_buffer_bytes: int
     """Bytes one execution of the debug program logs at most, from the graph's own tensor metadata."""
-    instructions: tuple[Instruction, ...] = ()
-    """The shipping program's."""
-    profile: ProfileProgram | None = None
-    """None where it was not asked for."""
+    instructions: tuple[Instruction, ...] = ()  # the shipping program's
+    profile: ProfileProgram | None = None  # None where it was not asked for
     log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
     seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)
 
@@ -360,30 +353,37 @@ class OperatorComparison:
 class ProfiledEvent:
     """One timed event of a program's own log: `raw` counts `unit`, `us`, `cycles` or what else the delegate names."""
 
-    program: str
-    """`shipping` or `profile`."""
+    program: str  # `shipping` or `profile`
     same_outputs: bool
     """That program's final outputs are the shipping program's, bit by bit."""
     event_block: str
     name: str
-    kind: str
-    """A key of `tasks.numerics.timing.KINDS`."""
-    node: str | None
-    """What the delegate calls the operator; `counted_in` names such."""
+    kind: str  # a key of `tasks.numerics.timing.KINDS`
+    node: str | None  # what the delegate calls the operator; `counted_in` names such
     instruction: int | None
     unit: str
     raw: tuple[float, ...]
-    inferences: tuple[int, ...]
-    """For each of `raw` the timed inference it was in; empty for what happens while a program is loaded."""
-    samples: tuple[int, ...]
-    """For each of `raw` the evaluation sample, which is `program.bpte`'s test case of that number; empty likewise."""
+    inferences: tuple[int, ...]  # for each of `raw` the timed inference it was in; empty while a program is loaded
+    samples: tuple[int, ...]  # for each of `raw` the evaluation sample, the test case of `program.bpte`; empty likewise
     debug_handles: tuple[int, ...]
     operators: tuple[Operator, ...]
-    delegate: bool
     backend: str | None
     subgraph: int | None
-    counted_in: tuple[str, ...]
-    """For an operator without cycles of its own: the nodes of the delegate's graph that its work is counted in."""
+    counted_in: tuple[str, ...]  # for an operator without cycles of its own: the nodes that its work is counted in
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MetricValue:
+    """What one metric, named as it was asked for, says of one tensor; `problem` is why a user's own gave no number."""
+
+    operator: Operator | None  # None for a final output
+    output_index: int
+    sample: int
+    rung: str
+    reference: str
+    metric: str
+    value: float | None
+    problem: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -395,5 +395,6 @@ class Comparison:
     profile: tuple[ProfiledEvent, ...]
     observer_effect_snr_db: float | None
     """Shipping program against debug program on the same sample; None when bit-equal or not measured."""
+    metrics: tuple[MetricValue, ...] = ()
     unexpected_events: tuple[str, ...]
     """Events the lowering did not announce: reported, never guessed at."""

@@ -21,7 +21,8 @@ Row = dict[str, Any]
 def rows(run_id: str, cells: Sequence[CellResult], toolchain: Toolchain) -> dict[str, list[Row]]:
     """Every table of `tasks.storage.tables.TABLES`, cells in the order planned."""
     tables: dict[str, list[Row]] = {
-        name: [] for name in ("operators", "outputs", "profile", "modules", "delegation", "commands", "cells")
+        name: []
+        for name in ("operators", "outputs", "profile", "modules", "metrics", "delegation", "commands", "cells")
     }
     for cell in cells:
         request = cell.request
@@ -38,6 +39,7 @@ def rows(run_id: str, cells: Sequence[CellResult], toolchain: Toolchain) -> dict
             "outputs": _outputs(cell),
             "profile": _profile(cell),
             "modules": _modules(cell),
+            "metrics": _metrics(cell),
             "delegation": _delegation(cell),
             "commands": _commands(cell),
             "cells": iter([_cell(cell, toolchain)]),
@@ -186,7 +188,7 @@ def _profile(cell: CellResult) -> Iterator[Row]:
             "op_types": [operator.target for operator in operators],
             "module_paths": [operator.module_path for operator in operators],
             "stack_traces": [operator.stack_trace for operator in operators],
-            "delegate": event.delegate,
+            "delegate": event.subgraph is not None,
             "delegate_backend": event.backend,
             "subgraph": event.subgraph,
             "counted_in": event.counted_in,
@@ -198,6 +200,13 @@ def _modules(cell: CellResult) -> Iterator[Row]:
         values = asdict(row)
         values["spread"] = values["spread"] or dict.fromkeys(each.name for each in fields(Spread))
         yield dict(_flat(values))
+
+
+def _metrics(cell: CellResult) -> Iterator[Row]:
+    for row in cell.comparison.metrics if cell.comparison else ():
+        operator, values = row.operator, asdict(row) | {"operator": row.operator and row.operator.name}
+        of = (operator.index, operator.debug_handle) if operator else (None, None)
+        yield {"operator": values.pop("operator"), "operator_index": of[0], "debug_handle": of[1]} | values
 
 
 def _delegation(cell: CellResult) -> Iterator[Row]:

@@ -73,9 +73,7 @@ def test_an_operator_inside_the_delegate_is_joined_by_its_debug_handle(store: St
         "cycles", (46804.0, 40567.0, 42497.0, 38288.0), (0, 1, 2, 3), (0, 0, 1, 1),
     )  # fmt: skip
     assert (relu.debug_handles, relu.operators) == ((10,), OPERATORS[1:2])
-    assert (relu.instruction, relu.delegate, relu.backend, relu.subgraph, relu.counted_in) == (
-        0, True, "QnnBackend", 0, (),
-    )  # fmt: skip
+    assert (relu.instruction, relu.backend, relu.subgraph, relu.counted_in) == (0, "QnnBackend", 0, ())
 
 
 def test_an_operator_without_cycles_says_where_it_is_counted(store: Store) -> None:
@@ -90,16 +88,16 @@ def test_an_operator_without_cycles_says_where_it_is_counted(store: Store) -> No
 def test_what_belongs_to_no_operator_has_none_and_a_call_has_all_of_its_subgraph(store: Store) -> None:
     rows = {row.name: row for row in profiled(KNOWN, captured(store), store=store) if row.program == "profile"}
     assert rows["DELEGATE_CALL #0"].operators == OPERATORS
-    assert rows["DELEGATE_CALL #0"].delegate is True
+    assert rows["DELEGATE_CALL #0"].subgraph == 0
     for name in ("Input OpId_2 (cycles)", "Accelerator (execute) time (cycles) #0", "Method::execute"):
         assert (rows[name].operators, rows[name].debug_handles, rows[name].counted_in) == ((), (), ())
-    assert (rows["Method::execute"].delegate, rows["Method::execute"].backend) == (False, None)
+    assert (rows["Method::execute"].subgraph, rows["Method::execute"].backend) == (None, None)
     assert (rows["Method::init"].inferences, rows["Method::init"].samples) == ((), ())
 
 
 def test_an_instruction_that_the_lowering_did_not_announce_is_told_without_operators(store: Store) -> None:
     rows = profiled(replace(KNOWN, instructions=()), captured(store), store=store)
-    assert {(row.operators, row.debug_handles, row.backend, row.delegate) for row in rows} == {((), (), None, False)}
+    assert {(row.operators, row.debug_handles, row.backend, row.subgraph) for row in rows} == {((), (), None, None)}
     assert len(rows) == len(profiled(KNOWN, captured(store), store=store))
 
 

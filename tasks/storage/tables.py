@@ -146,6 +146,18 @@ TABLES: dict[str, pa.Schema] = {
         ("share", _real),  # of the whole model's
         ("counted_in", _text),  # the module in whose time it is, where it has none of its own
     ),
+    "metrics": _schema(
+        ("operator", _text),  # null for a final output
+        ("operator_index", _whole),
+        ("debug_handle", _whole),
+        ("output_index", _whole),
+        ("sample", _whole),
+        ("rung", _text),
+        ("reference", _text),
+        ("metric", _text),
+        ("value", _real),
+        ("problem", _text),  # why a user's own metric gave no number
+    ),
     "delegation": _schema(
         ("operator", _text),
         ("occurrences_delegated", _whole),

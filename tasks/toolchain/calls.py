@@ -5,6 +5,9 @@ Each imports its module when it runs, so that the process that asks never loads 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
 from conf.schema import BackendKind, ModelConfig, SchemeConfig, SocConfig
 from tasks.records import ExportedModel, LoweredProgram, QuantizedModel
 from tasks.storage.store import Store
@@ -22,6 +25,14 @@ def quantize_model(
     from tasks.toolchain import quantized
 
     return quantized.quantize_model(exported, scheme, kind, arch, store)
+
+
+def own_metrics(
+    names: tuple[str, ...], pairs: Path, handles: Mapping[str, tuple[int, ...]]
+) -> dict[str, list[tuple[float | None, str | None]]]:
+    from tasks.toolchain import comparators
+
+    return comparators.own_metrics(names, pairs, handles)
 
 
 def lower_model(

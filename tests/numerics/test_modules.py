@@ -21,7 +21,7 @@ def event(node: str | None, raw: tuple[float, ...], *paths: str, **changes: Any)
     counted = ProfiledEvent(
         program="profile", same_outputs=True, event_block="Execute", name=f"{node} (cycles)", kind="operator",
         node=node, instruction=0, unit="cycles", raw=raw, inferences=tuple(range(len(raw))),
-        samples=tuple(range(len(raw))), debug_handles=(), delegate=True, backend="QnnBackend", subgraph=0,
+        samples=tuple(range(len(raw))), debug_handles=(), backend="QnnBackend", subgraph=0,
         operators=tuple(operator(f"{node}_{path}", path) for path in paths), counted_in=(),
     )  # fmt: skip
     return replace(counted, **changes)

@@ -212,9 +212,7 @@ def test_a_run_id_that_is_no_file_name_is_refused(store: Store, run_id: str) -> 
 
 
 def test_an_unknown_table_is_refused_with_those_that_exist(store: Store) -> None:
-    message = (
-        "^there is no table 'cell': it is one of cells, operators, outputs, profile, modules, delegation, commands$"
-    )
+    message = f"^there is no table 'cell': it is one of {', '.join(TABLES)}$"
     with pytest.raises(ValueError, match=message):
         write(store, FIRST, "cell", [])
     with pytest.raises(ValueError, match=message):
