@@ -47,6 +47,16 @@ def test_nothing_is_relative_to_a_reference_of_zeros(metric) -> None:
     assert metric(np.ones(3), np.zeros(3)) is None
 
 
+@pytest.mark.parametrize("power", [-600, 500])
+def test_what_is_relative_does_not_change_with_the_unit(power: int) -> None:
+    far_actual, far_reference = (np.ldexp(each, power) for each in (ACTUAL, REFERENCE))
+    for metric in (nmse, relative_l1, psnr_db):
+        assert metric(far_actual, far_reference) == pytest.approx(metric(ACTUAL, REFERENCE), rel=1e-12)
+    small = REFERENCE + np.ldexp(1.0, -400) * np.array([0, 0, 1.0, 0])  # an error far below the reference
+    assert nmse(small, REFERENCE) == pytest.approx(math.ldexp(1 / 25, -800))
+    assert l1(far_actual, far_reference) == math.ldexp(3.0, power)
+
+
 def test_without_elements_nothing_is_defined() -> None:
     empty = np.zeros((0, 3), np.float32)
     assert more(sorted(MORE_METRICS), empty, empty, grid(0.5)) == dict.fromkeys(sorted(MORE_METRICS))
