@@ -12,7 +12,15 @@ import pytest
 from conf.load import load
 from conf.schema import Request
 from tasks.errors import DeviceError, RunnerFailed, ToolchainError
-from tasks.findings import Comparison, Gap, OperatorComparison, OutputComparison, ProbeResult, ProfiledEvent
+from tasks.findings import (
+    Comparison,
+    Gap,
+    MetricValue,
+    OperatorComparison,
+    OutputComparison,
+    ProbeResult,
+    ProfiledEvent,
+)
 from tasks.outcome import CellResult
 from tasks.program_facts import ContextFacts, DelegateFacts, ProgramFacts
 
@@ -124,11 +132,18 @@ COMPARISON = Comparison(
     ),
     profile=(
         ProfiledEvent(
-            name="DELEGATE_CALL #0", debug_handle=None, delegate=True, unit="us", count=2, p10=1.0, p50=2.0, p90=3.0,
-            mean=2.5, minimum=0.5, maximum=4.0,
+            program="shipping", same_outputs=True, event_block="Execute", name="DELEGATE_CALL #0", kind="delegate_call",
+            node=None, instruction=0, unit="us", raw=(0.0, 10.0), inferences=(0, 1), samples=(0, 1),
+            debug_handles=(4,), operators=(CONV,), backend="QnnBackend", subgraph=0, counted_in=(),
         ),
     ),
     observer_effect_snr_db=60.0,
+    metrics=(
+        MetricValue(
+            operator=CONV, output_index=0, sample=1, rung="device", reference="edge", metric="l1", value=1.5,
+            problem=None,
+        ),
+    ),
     unexpected_events=(),
     probe=(PROBED,),
 )  # fmt: skip
@@ -372,12 +387,24 @@ def test_an_output_has_one_row(asked: Request) -> None:
 
 
 def test_an_event_an_operator_type_and_a_command_have_one_row_each(asked: Request) -> None:
-    assert found(whole(asked), "profile") == [
-        {
-            "event": "DELEGATE_CALL #0", "debug_handle": None, "delegate": True, "unit": "us", "count": 2, "p10": 1.0,
-            "p50": 2.0, "p90": 3.0, "mean": 2.5, "minimum": 0.5, "maximum": 4.0,
-        }
-    ]  # fmt: skip
+    amounts = {"count": 2, "p10": 1.0, "p50": 5.0, "p90": 9.0, "mean": 5.0, "minimum": 0.0, "maximum": 10.0}
+    event = {
+        "program": "shipping", "same_outputs": True, "event_block": "Execute", "event": "DELEGATE_CALL #0",
+        "kind": "delegate_call", "node": None, "instruction": 0, "unit": "us", "raw": (0.0, 10.0), "samples": (0, 1),
+        "debug_handle": 4, "debug_handles": (4,), "operators": ["conv"], "op_types": ["aten.convolution.default"],
+        "module_paths": ["layers.0"], "stack_traces": ["line 3"], "delegate": True, "delegate_backend": "QnnBackend",
+        "subgraph": 0, "counted_in": (),
+    }  # fmt: skip
+    assert found(whole(asked), "profile") == [amounts | event]
+    module = {"program": "shipping", "unit": "us", "operators": ("conv",), "share": 1.0, "counted_in": None}
+    assert found(whole(asked), "modules") == [
+        module | amounts | {"module_path": "", "depth": 0, "own_mean": 0.0},
+        module | amounts | {"module_path": "layers", "depth": 1, "own_mean": 0.0},
+        module | amounts | {"module_path": "layers.0", "depth": 2, "own_mean": 5.0},
+    ]
+    of = {"operator": "conv", "operator_index": 0, "debug_handle": 4, "output_index": 0, "sample": 1, "rung": "device"}
+    said = {"reference": "edge", "metric": "l1", "value": 1.5, "problem": None}
+    assert found(whole(asked), "metrics") == [of | said]
     assert found(whole(asked), "delegation") == [
         {"operator": "conv", "occurrences_delegated": 5, "occurrences_not_delegated": 0, "refusals": ()},
         {"operator": "view", "occurrences_delegated": 1, "occurrences_not_delegated": 2, "refusals": ("no layout",)},
