@@ -146,7 +146,7 @@ class _Judge:
         visible = introduced.visible if introduced else None
         compared = compare_operator(operator, dumped.quantization, dumped.axis_order, seen.elements, reference, visible)
         if self._pairing and compared.status in COMPARED:
-            actual = in_reference_world(operator, dumped.quantization, dumped.axis_order, seen.elements)
+            actual = in_reference_world(dumped.quantization, dumped.axis_order, seen.elements, reference)
             # Metrics of a user's own may look at the shape: what nobody reads is put right, not left out.
             shown = actual if visible is None else np.where(visible, actual, reference)
             of = _told(operator, operator.output_index, sample, "edge")

@@ -12,7 +12,7 @@ from tasks.profiling import profiled
 from tasks.records import Blob, Capture, DelegatedNode, Execution, Instruction, LaunchResult, Operator, ProfileProgram
 from tasks.storage.store import Store
 
-from .test_rows import CAPTURE, LOWERED, SHIPPING
+from .handmade import CAPTURE, LOWERED, SHIPPING
 
 DATA = Path(__file__).parent / "data"
 NAMES = ("aten_convolution_default", "aten_relu_default", "aten_convolution_default_1", "aten_relu_default_1")
@@ -22,7 +22,7 @@ def operator(handle: int, name: str, module: str) -> Operator:
     return Operator(
         index=handle, name=name, target=f"aten.{handle}", debug_handle=handle, output_index=0, source_nodes=(),
         module_path=module, stack_trace=f"line {handle}", shape=(1,), dtype="float32", quantization=None,
-        axis_order=None, subgraph=0, constant=False,
+        axis_order=None, subgraph=0, constant=False, unused=False,
     )  # fmt: skip
 
 

@@ -53,7 +53,7 @@ def compare_operator(
         return Compared(status="shape_differs")
     if captured.dtype.kind in "iu" and reference.dtype.kind == "f" and dumped_quantization is None:
         return Compared(status="dtype_differs")
-    actual = in_reference_world(operator, dumped_quantization, axis_order, captured)
+    actual = in_reference_world(dumped_quantization, axis_order, captured, reference)
     if visible is None:
         return compare_values(actual, reference)
     found = compare_values(actual[visible], reference[visible])
@@ -61,14 +61,14 @@ def compare_operator(
 
 
 def in_reference_world(
-    operator: Operator,
     dumped_quantization: Quantization | None,
     axis_order: Sequence[int] | None,
     captured: NDArray[Any],
+    reference: NDArray[Any],
 ) -> NDArray[Any]:
-    """`captured` in PyTorch's layout, as reals where the operator's value is real."""
+    """`captured` in PyTorch's layout, its codes as reals where `reference` is real."""
     actual = undo_layout(captured, axis_order)
-    codes = actual.dtype.kind in "iu" and operator.dtype is not None and "float" in operator.dtype
+    codes = actual.dtype.kind in "iu" and reference.dtype.kind == "f"
     return dequantize(actual, dumped_quantization) if codes and dumped_quantization is not None else actual
 
 

@@ -15,6 +15,7 @@ def operator(name: str, module: str) -> Operator:
     return Operator(
         index=0, name=name, target="", debug_handle=None, output_index=0, source_nodes=(), module_path=module,
         stack_trace="", shape=None, dtype=None, quantization=None, axis_order=None, subgraph=0, constant=False,
+        unused=False,
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ def pair(handle: int | None = 7) -> Pair:
     operator = Operator(
         index=3, name="conv", target="", debug_handle=handle, output_index=0, source_nodes=(), module_path="",
         stack_trace="", shape=None, dtype=None, quantization=None, axis_order=None, subgraph=None, constant=False,
+        unused=False,
     )  # fmt: skip
     of = MetricValue(
         operator=operator, output_index=0, sample=1, rung="device", reference="edge", metric="", value=None,
