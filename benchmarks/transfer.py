@@ -90,7 +90,8 @@ def measured(folder: Path, size: int, rounds: int) -> dict[str, Any]:
         )
         over_adb = AdbTransport(serial=phone.serial, server=("127.0.0.1", server.port), deadline_s=DEADLINE_S)
         there, on_phone = f"{board.folder}/file", "/data/file"
-        scp = ["scp", "-q", "-B", "-P", str(board.port), "-i", board.key, "-o", f"UserKnownHostsFile={board.known_hosts}"]
+        hosts = f"UserKnownHostsFile={board.known_hosts}"
+        scp = ["scp", "-q", "-B", "-P", str(board.port), "-i", board.key, "-o", hosts]
         adb = ["adb", "-P", str(server.port), "-s", phone.serial]
         far = f"root@127.0.0.1:{there}"
         ways: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {

@@ -23,8 +23,15 @@ from conf.schema import (
 
 QUANT_DTYPES = ("16a16w", "16a2w", "16a4w", "16a4w_block", "16a8w", "8a4w", "8a8w", "fp16a8w")
 """ExecuTorch's `QuantDtype`, without `use_`."""
+PROFILE_LEVELS = (0, 2, 3)
+"""ExecuTorch's, but for its 1, which it takes for off."""
 OBSERVERS = ("HistogramObserver", "MinMaxObserver", "MovingAverageMinMaxObserver")
 """torchao's per-tensor observers: activations have one scale."""
+METRICS = (
+    *("cosine", "l1", "max_abs", "max_steps", "max_ulp", "mean_abs", "mean_steps", "mse", "nmse", "psnr_db"),
+    *("relative_l1", "snr_db", "sqnr_db"),
+)
+"""`tasks.numerics.metrics.MORE_METRICS`."""
 DTYPES = ("bool", "float16", "float32", "float64", "int16", "int32", "int64", "int8", "uint8")
 LONGEST_NAME = 200
 
@@ -199,6 +206,12 @@ def _numbers(request: Request) -> Iterator[str]:
             "limits.parallel": limits.parallel,
         },
     )
+    if measure.profile_level not in PROFILE_LEVELS:
+        yield f"measure.profile_level={measure.profile_level}: {one_of(map(str, PROFILE_LEVELS))}"
+    for name in measure.metrics:
+        if name not in METRICS and not _is_function(name):
+            guess = did_you_mean(name, METRICS)
+            yield f"measure.metrics={shown(name)}: package.module:function, or {one_of(METRICS)}{guess}"
     for key, number in (
         ("limits.child_deadline_s", limits.child_deadline_s),
         ("limits.child_memory_gib", limits.child_memory_gib),
@@ -211,6 +224,12 @@ def _numbers(request: Request) -> Iterator[str]:
     for scheme, share in request.tolerance.top1_agreement.items():
         if not 0 <= share <= 1:
             yield f"tolerance.top1_agreement.{shown(scheme)}={share}: a share from 0 to 1"
+    for of, allowed in request.tolerance.operators.items():
+        key = f"tolerance.operators.{shown(of)}"
+        if allowed.snr_db is not None and not math.isfinite(allowed.snr_db):
+            yield f"{key}.snr_db={allowed.snr_db}: a number of dB"
+        if allowed.steps is not None and not (math.isfinite(allowed.steps) and allowed.steps >= 0):
+            yield f"{key}.steps={allowed.steps}: a number of steps, 0 or more"
 
 
 def _at_least(least: int, numbers: dict[str, int | None] | dict[str, int]) -> Iterable[str]:

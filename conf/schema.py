@@ -189,6 +189,16 @@ class FarmConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class OperatorTolerance:
+    """How far an operator may be from the reference. Both must be exceeded for an error to be its own."""
+
+    snr_db: float | None = None
+    """Least SNR, in dB; null asks nothing."""
+    steps: float | None = None
+    """Largest error in steps of the device's grid, where it has one; null leaves it to `snr_db`."""
+
+
+@dataclass(kw_only=True, slots=True)
 class ToleranceConfig:
     """What a cell must reach to pass. A threshold of null asks nothing."""
 
@@ -197,6 +207,10 @@ class ToleranceConfig:
     """Scheme name to the least SNR, in dB, of any final output of any sample against eager fp32."""
     top1_agreement: dict[str, float] = field(default_factory=dict[str, float])
     """Scheme name to the least share of samples whose largest output is at the same index as eager's."""
+    operators: dict[str, OperatorTolerance] = field(default_factory=dict[str, OperatorTolerance])
+    """`<scheme>`, `<scheme>/<target>` or `*/<target>` (the most exact wins) to what an operator may introduce."""
+    introduced_operators: int | None = None
+    """At most so many operators may introduce error; null reports them and lets the cell pass."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -211,8 +225,16 @@ class MeasureConfig:
     """Evaluation samples for which every operator's tensor is captured and compared."""
     dump_operators: bool = True
     """Build and run the debug program. Off: final outputs only."""
+    replay: bool = True
+    """Run every operator again on the device's own inputs, to tell introduced from inherited error."""
     debug_buffer_bytes: int | None = None
     """Size of the runner's debug buffer; null sizes it from the graph."""
+    profile_level: int = 0
+    """Look at the time inside the delegate, with a third program: 2 logs each operator's cycles, 3 keeps the compiler's
+    schematic of the optimized graph too. Off with 0: the shipping program is never slowed down by it."""
+    metrics: list[str] = field(default_factory=list[str])
+    """More metrics for the table `metrics`: names of `tasks.numerics.metrics.MORE_METRICS`, or your own as
+    `package.module:function`, a function of (actual, reference) or an ExecuTorch NumericalComparatorBase."""
 
 
 @dataclass(kw_only=True, slots=True)

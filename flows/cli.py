@@ -122,15 +122,53 @@ def doctor(json_: Json = False, debug: Debug = False, artifacts: Artifacts = Pat
 @app.command()
 def report(
     run_id: Annotated[str | None, typer.Argument(metavar="RUN", help="A run's id; the latest if not given.")] = None,
+    tsv: Annotated[
+        Path | None,
+        typer.Option("--tsv", metavar="FOLDER", help="Write every table of the run there, for spreadsheets."),
+    ] = None,
     json_: Json = False,
     debug: Debug = False,
     artifacts: Artifacts = Path("artifacts"),
 ) -> None:
     """Show a run's summary and write its report.html anew."""
     with _told(debug):
-        from flows.results import redraw
+        from flows.results import export_tsv, redraw
 
-        _show(redraw(artifacts, run_id), as_json=json_)
+        result = redraw(artifacts, run_id)
+        if tsv is not None:
+            export_tsv(artifacts, result.run.run_id, tsv)
+        _show(result, as_json=json_)
+
+
+@app.command(epilog=_EXITS)
+def recompare(
+    overrides: Overrides = None,
+    run_: Annotated[str | None, typer.Option("--run", metavar="RUN", help="A run's id; the latest if none.")] = None,
+    json_: Json = False,
+    debug: Debug = False,
+    artifacts: Artifacts = Path("artifacts"),
+) -> None:
+    """Judge a past run again with other tolerances, from the captures it left. Needs no device and compiles nothing.
+
+    For example: tolerance=strict, or tolerance.operators.8a8w.snr_db=30.
+    """
+    with _told(debug):
+        settle_prefect()
+        from flows import progress, server
+        from flows.recompare import planned
+        from flows.recompare import recompare as flow
+        from flows.sweep import prepare, watcher
+
+        _, plan = planned(artifacts, run_, overrides or [])
+        prepare(plan)
+        screen = Console(stderr=True)
+        with _interruptible(screen), screen.status("starting Prefect …"):
+            server.ensure()
+        with _interruptible(screen), progress.shown(plan.cells, screen) as watching:
+            watcher.set(watching.tell)
+            result = flow(str(artifacts), run_, overrides or [])
+        _show(result, as_json=json_)
+        raise typer.Exit(_exit_code(result.cells["outcome"].tolist()))
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas
 
+from flows.history import with_coverage_falls
 from tasks.errors import EvidenceError, RequestError
 from tasks.records import Toolchain
 from tasks.report import RunFacts, render
@@ -32,13 +33,29 @@ def write(run: RunFacts, contents: Mapping[str, Sequence[Mapping[str, Any]]], st
     """Keep a run's rows and facts below the store's folder, and draw its report."""
     facts = json.dumps(asdict(run), indent=1).encode()
     write_atomically(_facts_path(store.root, run.run_id), facts, partial=store.partial)
-    for table in sorted(contents, key=lambda name: name == "cells"):
-        tables.write(store.root, run.run_id, table, contents[table], partial=store.partial)
+    told = {**contents, "cells": with_coverage_falls(store.root, run.run_id, contents["cells"])}
+    for table in sorted(told, key=lambda name: name == "cells"):
+        tables.write(store.root, run.run_id, table, told[table], partial=store.partial)
     return _drawn(run, store)
+
+
+def export_tsv(artifacts: Path, run_id: str, folder: Path) -> None:
+    """Every table of a run as `<folder>/<table>.tsv`. Raises RequestError where that cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for table in tables.TABLES:
+            (folder / f"{table}.tsv").write_text(tables.tsv(artifacts, table, run_id))
+    except OSError as error:
+        raise RequestError(f"--tsv={folder}: cannot be written: {error.strerror}") from error
 
 
 def redraw(artifacts: Path, run_id: str | None) -> SweepResult:
     """Draw the report of a past run anew, the latest if none is named. Raises RequestError if there is no such run."""
+    return _drawn(past(artifacts, run_id), Store.open(artifacts))
+
+
+def past(artifacts: Path, run_id: str | None) -> RunFacts:
+    """The facts of a past run, the latest if none is named. Raises RequestError if there is no such run."""
     known = tables.runs(artifacts)
     if not known or run_id not in (None, *known):
         wanted = "no run" if run_id is None else f"no run {run_id!r}"
@@ -47,10 +64,9 @@ def redraw(artifacts: Path, run_id: str | None) -> SweepResult:
     try:
         facts = json.loads(path.read_bytes())
         toolchain = Toolchain(**facts.pop("toolchain"))
-        run = RunFacts(**facts | {"command": tuple(facts["command"]), "toolchain": toolchain})
+        return RunFacts(**facts | {"command": tuple(facts["command"]), "toolchain": toolchain})
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise EvidenceError(f"{path} cannot be read: {error}") from error
-    return _drawn(run, Store.open(artifacts))
 
 
 def _drawn(run: RunFacts, store: Store) -> SweepResult:

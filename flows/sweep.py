@@ -38,6 +38,8 @@ from tasks.toolchain.sdk import find_sdk, identity
 
 MIB, GIB = 2**20, 2**30
 LEAST_FREE_BYTES = 64 * MIB
+COMPILING = ("export", "quantize", "lower")
+"""The stages whose children are toolchain calls; the others only run operators again."""
 TYPICAL_CHILD_GIB = 5.0
 """What the largest model seen needed to be lowered: ViT-B/16, 4.4 GiB."""
 
@@ -60,7 +62,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     folders = [Path(folder) for folder in config_dirs or ()]
     plan = load(overrides, config_dirs=folders)
     started, began = datetime.now(UTC), time.monotonic()
-    run_id = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    run_id = new_run_id(started)
     means = prepare(plan, exclusion=leases.exclusive)
     importable(plan)
     graph = Graph(means, watcher.get())
@@ -72,7 +74,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
         started=started.isoformat(timespec="seconds"),
         seconds=time.monotonic() - began,
         command=("qnnsweep", "run", *(f"--config-dir={folder}" for folder in folders), *overrides),
-        toolchain_calls=means.children.calls,
+        toolchain_calls=sum(count for stage, count in means.children.calls.items() if stage in COMPILING),
         reused=graph.reused,
         toolchain=means.children.identity,
         tables=str(artifacts / "tables"),
@@ -85,6 +87,11 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     )
     create_link_artifact(key="report", link=Path(run.report).absolute().as_uri(), description=run_id)
     return result
+
+
+def new_run_id(started: datetime) -> str:
+    """Run ids sort by start time."""
+    return f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
 
 
 def prepare(plan: Plan, *, exclusion: Exclusion | None = None) -> Means:

@@ -3,6 +3,7 @@
 QnnsweepError
   RequestError      the configuration asks for something impossible   edit conf/; nothing ran
   ToolchainError    export, quantize or lower failed on the host      never retried
+    ProgramDiffers  the compiled program is another than asked for    never measured
   EnvironmentUnusable  the machine lacks something qnnsweep needs     see `qnnsweep doctor`
   DeviceError       the channel to a device failed                    retried on another device
     DeadlinePassed    a command there took too long
@@ -12,6 +13,7 @@ QnnsweepError
 
 from __future__ import annotations
 
+from tasks.program_facts import ProgramCheck
 from tasks.records import Command
 
 
@@ -39,6 +41,17 @@ class ToolchainError(QnnsweepError):
         self.stage = stage
         self.cause = cause
         self.log = log
+
+
+class ProgramDiffers(ToolchainError):
+    """The compiled program is not the one that was asked for: it is not measured.
+
+    Attributes: `checks`, all that were made, those that were met too.
+    """
+
+    def __init__(self, message: str, *, checks: tuple[ProgramCheck, ...], log: str | None) -> None:
+        super().__init__(message, stage="lower", cause="audit", log=log)
+        self.checks = checks
 
 
 class DeviceError(QnnsweepError):

@@ -22,4 +22,4 @@ def export(model: ModelConfig, _code: str, *, store: Store, children: Children) 
     return replace(done.value, log=done.log, seconds=done.seconds)
 
 
-export_task = stage(export, version=1)
+export_task = stage(export, version=3)

@@ -8,7 +8,8 @@ from typing import Literal
 
 from conf.schema import Request
 from tasks.errors import DeviceError, EnvironmentUnusable, EvidenceError
-from tasks.records import Bundle, Capture, Comparison, ExportedModel, LoweredProgram, OutputComparison, QuantizedModel
+from tasks.findings import Comparison, OutputComparison
+from tasks.records import Bundle, Capture, ExportedModel, LoweredProgram, QuantizedModel
 
 Outcome = Literal["passed", "out_of_tolerance", "failed", "impossible", "infrastructure"]
 _NOT_THE_CELL = (DeviceError, EnvironmentUnusable, EvidenceError)
@@ -54,13 +55,23 @@ def judge(cell: CellResult) -> tuple[Outcome, str | None]:
     if cell.error is not None:
         return ("infrastructure" if isinstance(cell.error, _NOT_THE_CELL) else "failed"), None
     assert cell.comparison is not None, "a cell without an error came through"
+    wrong = next((result for result in cell.comparison.probe if result.status == "failed"), None)
+    if wrong is not None:
+        why = f" ({wrong.detail})" if wrong.detail else ""
+        return "failed", f"not comparable with the model: {wrong.mistake}{why}; the table `probe` has the evidence"
     shortfalls = list(_shortfalls(cell, cell.comparison))
     if shortfalls:
         return "out_of_tolerance", "; ".join(shortfalls)
+    return "passed", "; ".join(_unavailable(cell)) or None
+
+
+def _unavailable(cell: CellResult) -> Iterator[str]:
+    """What was asked for besides the shipping program and could not be had."""
     lowered = cell.lowered
     if lowered is not None and lowered.debug_unavailable and cell.request.measure.dump_operators:
-        return "passed", f"no operators: {lowered.debug_unavailable}"
-    return "passed", None
+        yield f"no operators: {lowered.debug_unavailable}"
+    if lowered is not None and lowered.profile is not None and lowered.profile.unavailable:
+        yield f"no cycles: {lowered.profile.unavailable}"
 
 
 def finals(comparison: Comparison) -> Finals:
@@ -95,6 +106,10 @@ def _shortfalls(cell: CellResult, comparison: Comparison) -> Iterator[str]:
     trained = cell.exported is not None and cell.exported.weights != "random"
     if trained and least is not None and found.top1_agreement is not None and found.top1_agreement < least:
         yield f"top-1 agreement {100 * found.top1_agreement:.1f} % is below {100 * least:g} %"
+    allowed = tolerance.introduced_operators
+    guilty = {row.operator.name: None for row in comparison.operators if row.verdict == "introduced"}
+    if allowed is not None and len(guilty) > allowed:
+        yield f"{len(guilty)} operators introduce error, at most {allowed} may: {', '.join(list(guilty)[:5])}"
 
 
 def _share(hits: Sequence[bool]) -> float | None:

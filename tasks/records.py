@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tasks.program_facts import ProgramFacts
+
 IDENTITY_NEUTRAL: dict[str, Any] = {"identity": False}
 
 
@@ -57,10 +59,21 @@ class Quantization:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class InputMistake:
+    """One way in which a program could take the model's inputs wrongly, and the sample that tells it best."""
+
+    name: str
+    sample: int
+    refused: str | None
+    """Why eager PyTorch has no answer to it; None when it has one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ExportedModel:
     """A model as torch.export sees it, with its inputs and what eager PyTorch answers to them.
 
-    `calibration`, `evaluation` and `outputs_eager` are safetensors files whose keys are `<sample>/<tensor name>`.
+    `calibration` and `evaluation` are safetensors files with keys `<sample>/<tensor name>`; `outputs_eager` and
+    `outputs_exported`, what the traced program answers on the host, have keys `<sample>/<output index>`.
     """
 
     model: str
@@ -73,6 +86,10 @@ class ExportedModel:
     sample_names: tuple[str, ...]
     labels: tuple[int | None, ...]
     outputs_eager: Blob
+    outputs_exported: Blob
+    mistakes: tuple[InputMistake, ...]
+    outputs_mistaken: Blob
+    """Eager PyTorch's answers after each of `mistakes`; safetensors, keys `<mistake index>/<output index>`."""
     weights: str
     """Where the weights come from: `pretrained`, `trained`, `random` or `unstated`."""
     log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
@@ -119,6 +136,8 @@ class Operator:
     """Which delegated subgraph the lowering put it into, counted in graph order; None stays on the CPU."""
     constant: bool
     """Computed from parameters alone: folded by the compiler, never seen at run time."""
+    unused: bool
+    """An output of a call that nothing reads."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,11 +177,42 @@ class CompileFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Instruction:
+    """One instruction of a program, as the runtime's log numbers it: a kernel, or the call of a delegate."""
+
+    id: int
+    debug_handles: tuple[int, ...]  # of a delegate's call: of all operators in its subgraph
+    backend: str | None  # the delegate's own name (`QnnBackend`); None for a kernel
+    subgraph: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DelegatedNode:
+    """A node of the graph that a delegate really built: its name is what the delegate logs its cycles under."""
+
+    subgraph: int | None
+    name: str
+    debug_handle: int | None
+    users: tuple[str, ...]  # names of the nodes that read it; `output` for the graph's end
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProfileProgram:
+    """The shipping program compiled once more, with its delegate's log of operators switched on."""
+
+    program: Blob | None
+    unavailable: str | None  # why there is none, in the toolchain's own words
+    nodes: tuple[DelegatedNode, ...]
+    schematics: tuple[Blob, ...]  # what level 3 makes the HTP compiler write of each subgraph, in the order compiled
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LoweredProgram:
     """One compiled cell: the program that ships, the program that explains it, and all that is known of both.
 
-    `reference` holds the edge graph's value of every operator for the first `operator_samples` evaluation samples
-    (safetensors, keys `<sample>/<operator index>`); `outputs_edge` its final outputs for all of them.
+    `reference_calls` and `reference_constants` are the edge graph itself: each operator's call, the tensors they share.
+    `reference` holds the edge graph's value of every operator but the constants for the first `operator_samples`
+    evaluation samples (safetensors, keys `<sample>/<operator index>`); `outputs_edge` its final outputs for them all.
     """
 
     quantized: QuantizedModel
@@ -174,9 +224,13 @@ class LoweredProgram:
     """Why there is no debug program, in the toolchain's own words; None when there is one."""
     bundled_program: Blob | None
     etrecord: Blob | None
+    input_grids: tuple[Quantization | None, ...]
+    """The grid each of the model's inputs is put on, in their order; None where it is taken as it is."""
     operators: tuple[Operator, ...]
     dumped: tuple[DumpedTensor, ...]
     operator_samples: int
+    reference_calls: Blob
+    reference_constants: Blob
     reference: Blob
     outputs_edge: Blob
     delegation: tuple[DelegationCount, ...]
@@ -185,6 +239,11 @@ class LoweredProgram:
     compile_facts: tuple[CompileFacts, ...]
     debug_buffer_bytes: int
     """Bytes one execution of the debug program logs at most, from the graph's own tensor metadata."""
+    facts: ProgramFacts
+    """What the shipping program is, read back from its bytes."""
+    debug_facts: ProgramFacts | None
+    instructions: tuple[Instruction, ...] = ()  # the shipping program's
+    profile: ProfileProgram | None = None  # None where it was not asked for
     log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
     seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)
 
@@ -276,74 +335,13 @@ class Capture:
     """The shipping program's: its times are the ones that count."""
     etdump_debug: Blob | None
     debug_buffer: Blob | None
+    outputs_profile: Blob | None = None
+    etdump_profile: Blob | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Gap:
-    """How far `actual` is from `reference`. None is "not defined" (no elements, a zero reference, one constant side).
+class Measured:
+    """All that a comparison needs of a cell, kept with the run: it can be made again without a device."""
 
-    mse, mean_abs and max_abs carry the tensor's own unit (squared for mse).
-    """
-
-    mse: float | None = None
-    mean_abs: float | None = None
-    max_abs: float | None = None
-    snr_db: float | None = None
-    cosine: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OutputComparison:
-    """One final output of one sample at one rung, against the eager fp32 module."""
-
-    rung: str
-    sample: int
-    sample_name: str
-    output_index: int
-    output: str
-    shape: tuple[int, ...]
-    status: str
-    gap: Gap
-    label: int | None
-    top1_reference: int | None
-    top1_actual: int | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OperatorComparison:
-    """One operator of the reference for one sample: its status always, its gap where it was compared."""
-
-    operator: Operator
-    sample: int
-    status: str
-    gap: Gap
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProfiledEvent:
-    """One timed event of the device's own log. `unit` is what the numbers count: `us` or `cycles`."""
-
-    name: str
-    debug_handle: int | None
-    delegate: bool
-    unit: str
-    count: int
-    p10: float
-    p50: float
-    p90: float
-    mean: float
-    minimum: float
-    maximum: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
-    """The evidence of one cell, compared."""
-
-    outputs: tuple[OutputComparison, ...]
-    operators: tuple[OperatorComparison, ...]
-    profile: tuple[ProfiledEvent, ...]
-    observer_effect_snr_db: float | None
-    """Shipping program against debug program on the same sample; None when bit-equal or not measured."""
-    unexpected_events: tuple[str, ...]
-    """Events the lowering did not announce: reported, never guessed at."""
+    lowered: LoweredProgram
+    capture: Capture

@@ -20,17 +20,20 @@ const place = [(v) => (v ? "delegate" : "CPU"), false];
 // Column heads and formats, in order. A column marked "if it varies" is left out where all rows agree.
 const VIEWS = {
   operators: [
-    ["#", "operator_index", whole], ["operator", "operator", text], ["status", "status", text],
-    ["SNR dB", "snr_db", db], ["max abs", "max_abs", real], ["mean abs", "mean_abs", real], ["cosine", "cosine", cosine],
+    ["#", "operator_index", whole], ["operator", "operator", text], ["verdict", "verdict", text],
+    ["introduced dB", "introduced_snr_db", db], ["steps", "introduced_steps", real],
+    ["alone, outputs dB", "effect_snr_db", db], ["status", "status", text], ["total dB", "snr_db", db], ["max abs", "max_abs", real], ["mean abs", "mean_abs", real], ["cosine", "cosine", cosine],
     ["mse", "mse", real], ["runs on", "delegated", place], ["target", "target", text], ["shape", "shape", text],
     ["dtype", "dtype", text], ["handle", "debug_handle", whole], ["output", "output_index", whole, "if it varies"],
     ["sample", "sample", whole, "if it varies"], ["reference", "reference", text, "if it varies"],
+    ["masked by", "masked_by", text], ["elements masked", "masked_elements", whole, "if it varies"],
+    ["introduced with", "introduced_spans", text], ["why", "why", text],
     ["module", "module_path", text], ["written at", "stack_trace", text],
   ],
   outputs: [
     ["rung", "rung", text], ["output", "output", text], ["sample", "sample_name", text], ["status", "status", text],
-    ["SNR dB", "snr_db", db], ["max abs", "max_abs", real], ["mean abs", "mean_abs", real], ["cosine", "cosine", cosine],
-    ["mse", "mse", real], ["label", "label", whole], ["top-1 eager", "top1_reference", whole],
+    ["SNR dB", "snr_db", db], ["from the rung before", "previous_snr_db", db], ["max abs", "max_abs", real],
+    ["mean abs", "mean_abs", real], ["cosine", "cosine", cosine], ["mse", "mse", real], ["label", "label", whole], ["top-1 eager", "top1_reference", whole],
     ["top-1 here", "top1_actual", whole], ["shape", "shape", text],
   ],
   profile: [
@@ -154,7 +157,7 @@ function filterTools(kind, rows, columns, changed) {
   }];
 }
 
-/** SNR of every compared operator along the graph; the others are ticks on the rail below. */
+/** Total and introduced SNR of every compared operator along the graph; the others are ticks on the rail below. */
 function drawDepth(figure) {
   const cell = figure.closest(".cell");
   const rows = rowsOf(cell, "operators");
@@ -162,8 +165,10 @@ function drawDepth(figure) {
   const [left, right, top, bottom] = [34, 8, 10, 34];
   const compared = rows.filter((row) => row.snr_db !== null);
   const ceiling = 100; // an exact operator's hundreds of dB would flatten every other
-  const low = Math.min(0, ...compared.map((row) => Math.max(-60, row.snr_db)));
-  const high = Math.min(ceiling, Math.max(20, ...compared.map((row) => row.snr_db)));
+  const introduced = rows.filter((row) => (row.introduced_snr_db ?? null) !== null);
+  const drawn = [...compared.map((row) => row.snr_db), ...introduced.map((row) => row.introduced_snr_db)];
+  const low = Math.min(0, ...drawn.map((v) => Math.max(-60, v)));
+  const high = Math.min(ceiling, Math.max(20, ...drawn));
   const last = Math.max(1, ...rows.map((row) => row.operator_index));
   const x = (row) => left + (width - left - right) * row.operator_index / last;
   const clip = (v) => Math.min(high, Math.max(low, v));
@@ -181,15 +186,22 @@ function drawDepth(figure) {
     const points = compared.filter((row) => row.sample === sample).map((row) => [x(row), y(row.snr_db)]);
     svg.append(shape("polyline", { class: "trace", points: points.join(" ") }));
   }
+  for (const row of introduced) {
+    const v = row.introduced_snr_db;
+    const kind = row.verdict === "introduced" ? "own guilty" : "own";
+    svg.append(shape("circle", { class: kind, cx: x(row), cy: y(v), r: row.verdict === "introduced" ? 3 : 1.9 }));
+  }
   for (const row of rows) {
     svg.append(row.snr_db === null
       ? shape("line", { class: "rail", x1: x(row), x2: x(row), y1: height - bottom + 7, y2: height - bottom + 12 })
       : shape("circle", { class: clip(row.snr_db) === row.snr_db ? "" : "clipped", cx: x(row), cy: y(row.snr_db), r: 2.3 }));
   }
-  const worst = compared.filter((row) => row.operator === figure.dataset.worst).sort((a, b) => a.snr_db - b.snr_db)[0];
+  const level = (row) => row.introduced_snr_db ?? row.snr_db;
+  const worst = [...introduced, ...compared].filter((row) => row.operator === figure.dataset.worst)
+    .sort((a, b) => level(a) - level(b))[0];
   if (worst) {
-    const [cx, cy] = [x(worst), y(worst.snr_db)];
-    const label = `${worst.operator} ${db[0](worst.snr_db)} dB`;
+    const [cx, cy] = [x(worst), y(level(worst))];
+    const label = `${worst.operator} ${db[0](level(worst))} dB`;
     const [side, anchor] = cx + 7 * label.length > width ? [-6, "end"] : [6, "start"]; // 7 px a character at most
     const below = cy < height - bottom - 20;
     const name = { class: "worst-name", x: cx + side, y: cy + (below ? 15 : -8), "text-anchor": anchor };
@@ -211,7 +223,8 @@ function drawDepth(figure) {
     cursor.setAttribute("x1", x(row));
     cursor.setAttribute("x2", x(row));
     cursor.setAttribute("visibility", "visible");
-    const found = row.snr_db === null ? row.status : `${db[0](row.snr_db)} dB`;
+    const own = (row.introduced_snr_db ?? null) === null ? "" : `, introduced ${db[0](row.introduced_snr_db)} dB`;
+    const found = row.snr_db === null ? row.status : `total ${db[0](row.snr_db)} dB${own}, ${row.verdict}`;
     readout.textContent = `${row.operator_index} ${row.operator}: ${found}, ${row.target ?? NULL}`;
   });
   svg.addEventListener("pointerleave", () => {
@@ -219,7 +232,8 @@ function drawDepth(figure) {
     readout.textContent = summary;
   });
   svg.addEventListener("click", (event) => showOperator(cell, nearest(event).operator_index));
-  figure.replaceChildren(element("figcaption", {}, "SNR along the graph, dB"), svg, readout);
+  figure.replaceChildren(element("figcaption", {}, "SNR along the graph, dB: ",
+    element("span", { class: "key" }, "total"), ...(introduced.length ? [" ", element("span", { class: "key own" }, "introduced")] : [])), svg, readout);
 }
 
 function showOperator(cell, index) {

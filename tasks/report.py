@@ -249,6 +249,9 @@ def _ladder(outputs: Sequence[_Row]) -> list[_Row]:
                 "statuses": ", ".join(sorted({row["status"] for row in rows})),
                 "worst": min(defined, key=lambda row: row["snr_db"]) if defined else None,
                 "median_snr_db": float(np.median(snr)) if snr else None,
+                "previous_snr_db": min(
+                    (row["previous_snr_db"] for row in rows if row["previous_snr_db"] is not None), default=None
+                ),
                 "max_abs": max((row["max_abs"] for row in rows if row["max_abs"] is not None), default=None),
                 "top1_same": sum(row["top1_reference"] == row["top1_actual"] for row in ranked) if ranked else None,
                 "top1_of": len(ranked),

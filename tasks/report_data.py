@@ -15,11 +15,24 @@ from tasks.report_display import printable
 _GAP = ("snr_db", "cosine", "max_abs", "mean_abs", "mse")
 EVIDENCE: dict[str, tuple[str, ...]] = {
     "operators": (
-        *("operator_index", "operator", "status", "delegated", *_GAP, "target", "shape", "dtype", "debug_handle"),
+        *("operator_index", "operator", "verdict", "introduced_snr_db", "introduced_steps", "effect_snr_db", "status"),
+        *("delegated", *_GAP, "masked_elements", "masked_by", "introduced_spans", "why"),
+        *("target", "shape", "dtype", "debug_handle"),
         *("output_index", "sample", "reference", "module_path", "stack_trace"),
     ),
     "outputs": (
-        *("rung", "output", "sample_name", "status", *_GAP, "shape", "label", "top1_reference", "top1_actual"),
+        *(
+            "rung",
+            "output",
+            "sample_name",
+            "status",
+            *_GAP,
+            "previous_snr_db",
+            "shape",
+            "label",
+            "top1_reference",
+            "top1_actual",
+        ),
     ),
     "profile": ("event", "unit", "p50", "p10", "p90", "mean", "minimum", "maximum", "count", "delegate"),
     "delegation": ("operator", "occurrences_delegated", "occurrences_not_delegated", "refusals"),
@@ -29,6 +42,8 @@ _AS_TEXT: dict[str, Callable[[Any], str]] = {
     "shape": lambda dims: "×".join(str(int(dim)) for dim in dims) or "scalar",
     "argv": shlex.join,
     "refusals": "\n".join,
+    "masked_by": ", ".join,
+    "introduced_spans": ", ".join,
     # The frame that wrote the operator; all frames of every operator would outweigh the rest of the page.
     "stack_trace": lambda trace: "\n".join(trace.strip().splitlines()[-2:]),
 }

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
 
-from tasks.errors import RunnerFailed
+from tasks.errors import ProgramDiffers, RunnerFailed
+from tasks.findings import Gap, OperatorComparison
 from tasks.numerics.coverage import coverage
+from tasks.numerics.ladder import steepest
+from tasks.numerics.modules import module_times
+from tasks.numerics.timing import Spread, spread
+from tasks.numerics.verdict import worst_operator
 from tasks.outcome import CellResult, finals, judge
-from tasks.records import Blob, Command, CompileFacts, Gap, LoweredProgram, OperatorComparison, Toolchain
+from tasks.program_facts import ProgramCheck
+from tasks.records import Blob, Command, CompileFacts, LoweredProgram, Toolchain
+from tasks.toolchain.audit import audit
 
 Row = dict[str, Any]
 
@@ -19,7 +26,19 @@ Row = dict[str, Any]
 def rows(run_id: str, cells: Sequence[CellResult], toolchain: Toolchain) -> dict[str, list[Row]]:
     """Every table of `tasks.storage.tables.TABLES`, cells in the order planned."""
     tables: dict[str, list[Row]] = {
-        name: [] for name in ("operators", "outputs", "profile", "delegation", "commands", "cells")
+        name: []
+        for name in (
+            "operators",
+            "outputs",
+            "profile",
+            "modules",
+            "metrics",
+            "delegation",
+            "audit",
+            "probe",
+            "commands",
+            "cells",
+        )
     }
     for cell in cells:
         request = cell.request
@@ -35,7 +54,11 @@ def rows(run_id: str, cells: Sequence[CellResult], toolchain: Toolchain) -> dict
             "operators": _operators(cell),
             "outputs": _outputs(cell),
             "profile": _profile(cell),
+            "modules": _modules(cell),
+            "metrics": _metrics(cell),
             "delegation": _delegation(cell),
+            "audit": _audit(cell, toolchain),
+            "probe": map(asdict, cell.comparison.probe if cell.comparison else ()),
             "commands": _commands(cell),
             "cells": iter([_cell(cell, toolchain)]),
         }
@@ -70,6 +93,7 @@ def _cell(cell: CellResult, toolchain: Toolchain) -> Row:
         "non_delegated_nodes": sum(row.not_delegated for row in lowered.delegation) if lowered else None,
         "delegated_subgraphs": lowered.delegated_subgraphs if lowered else None,
         **_compile_facts(lowered.compile_facts if lowered else ()),
+        **_program(lowered),
         "operators_total": total,
         "operators_compared": compared,
         "samples": len(exported.sample_names) if exported else None,
@@ -81,7 +105,8 @@ def _cell(cell: CellResult, toolchain: Toolchain) -> Row:
         "accuracy_eager": final.accuracy_eager if final else None,
         "latency_p50_ms": _latency(cell),
         "observer_effect_snr_db": comparison.observer_effect_snr_db if comparison else None,
-        "worst_operator": _worst(comparison.operators) if comparison else None,
+        "worst_rung": steepest(comparison.outputs) if comparison else None,
+        **_blamed(comparison.operators if comparison else ()),
         "python": toolchain.python,
         "torch": toolchain.torch,
         "executorch": toolchain.executorch,
@@ -89,6 +114,18 @@ def _cell(cell: CellResult, toolchain: Toolchain) -> Row:
         "qnn": toolchain.qnn,
         "log": _log(cell),
     }
+
+
+def _program(lowered: LoweredProgram | None) -> Row:
+    """What the shipping program's QNN subgraphs say of themselves; null where there are none, or they were not read."""
+    delegates = lowered.facts.delegates if lowered else ()
+    contexts = [delegate.context for delegate in delegates if delegate.context]
+    told = {
+        "program_soc": {context.soc for context in contexts},
+        "program_arch": {f"v{context.arch}" for context in contexts},
+        "program_qnn": {context.build for context in contexts},
+    }
+    return {name: ", ".join(sorted(values)) or None for name, values in told.items()}
 
 
 def _rows_without_comparison(lowered: LoweredProgram | None) -> int | None:
@@ -105,15 +142,24 @@ def _latency(cell: CellResult) -> float | None:
     """Median over the samples of the shipping program's mean inference, in ms."""
     if cell.capture is None:
         return None
-    shipping = [result for result in cell.capture.execution.results if not result.launch.debug]
+    shipping = [result for result in cell.capture.execution.results if result.launch.name == "shipping"]
     taken = [ms for result in shipping for ms in result.latencies_ms]
     return float(np.median(taken)) if taken else None
 
 
-def _worst(operators: Sequence[OperatorComparison]) -> str | None:
-    """The compared operator with the lowest SNR against the reference run from the model's input."""
-    judged = [(row.gap.snr_db, row.operator.name) for row in operators if row.gap.snr_db is not None]
-    return min(judged)[1] if judged else None
+def _blamed(operators: Sequence[OperatorComparison]) -> Row:
+    """How many operators introduce error and are masked, null without rows, and the one to look at first."""
+    worst = worst_operator(operators)
+    introduced = {row.operator.index for row in operators if row.verdict == "introduced"}
+    masked = {row.operator.index for row in operators if row.status == "masked"}
+    return {
+        "operators_introduced": len(introduced) if operators else None,
+        "operators_masked": len(masked) if operators else None,
+        "worst_operator": worst.operator.name if worst else None,
+        "worst_operator_verdict": worst.verdict if worst else None,
+        "worst_operator_introduced_snr_db": worst.introduced.snr_db if worst else None,
+        "worst_operator_effect_snr_db": worst.effect_snr_db if worst else None,
+    }
 
 
 def _log(cell: CellResult) -> str | None:
@@ -155,7 +201,19 @@ def _operator(row: OperatorComparison) -> Row:
         "reference": "edge",
         "sample": row.sample,
         "status": row.status,
+        "nonfinite_actual": row.nonfinite_actual,
+        "nonfinite_reference": row.nonfinite_reference,
+        "masked_elements": row.masked_elements,
+        "masked_by": row.masked_by,
         **asdict(row.gap),
+        "introduced_mse": row.introduced.mse,
+        "introduced_snr_db": row.introduced.snr_db,
+        "introduced_max_abs": row.introduced.max_abs,
+        "introduced_steps": row.introduced_steps,
+        "introduced_spans": row.spans,
+        "effect_snr_db": row.effect_snr_db,
+        "verdict": row.verdict,
+        "why": row.why,
     }
 
 
@@ -166,8 +224,44 @@ def _outputs(cell: CellResult) -> Iterator[Row]:
 
 def _profile(cell: CellResult) -> Iterator[Row]:
     for event in cell.comparison.profile if cell.comparison else ():
-        values = asdict(event)
-        yield {"event": values.pop("name")} | values
+        handles, operators = event.debug_handles, event.operators
+        yield {
+            "program": event.program,
+            "same_outputs": event.same_outputs,
+            "event_block": event.event_block,
+            "event": event.name,
+            "kind": event.kind,
+            "node": event.node,
+            "instruction": event.instruction,
+            "unit": event.unit,
+            **asdict(spread(event.raw)),
+            "raw": event.raw,
+            "samples": event.samples,
+            "debug_handle": handles[0] if len(handles) == 1 else None,
+            "debug_handles": handles,
+            "operators": [operator.name for operator in operators],
+            "op_types": [operator.target for operator in operators],
+            "module_paths": [operator.module_path for operator in operators],
+            "stack_traces": [operator.stack_trace for operator in operators],
+            "delegate": event.subgraph is not None,
+            "delegate_backend": event.backend,
+            "subgraph": event.subgraph,
+            "counted_in": event.counted_in,
+        }
+
+
+def _modules(cell: CellResult) -> Iterator[Row]:
+    for row in module_times(cell.comparison.profile if cell.comparison else ()):
+        values = asdict(row)
+        values["spread"] = values["spread"] or dict.fromkeys(each.name for each in fields(Spread))
+        yield dict(_flat(values))
+
+
+def _metrics(cell: CellResult) -> Iterator[Row]:
+    for row in cell.comparison.metrics if cell.comparison else ():
+        operator, values = row.operator, asdict(row) | {"operator": row.operator and row.operator.name}
+        of = (operator.index, operator.debug_handle) if operator else (None, None)
+        yield {"operator": values.pop("operator"), "operator_index": of[0], "debug_handle": of[1]} | values
 
 
 def _delegation(cell: CellResult) -> Iterator[Row]:
@@ -180,6 +274,17 @@ def _delegation(cell: CellResult) -> Iterator[Row]:
         }
 
 
+def _audit(cell: CellResult, toolchain: Toolchain) -> Iterator[Row]:
+    """What was asked of the programs and what they are, those that were refused for it too."""
+    checks: Sequence[ProgramCheck] = ()
+    if isinstance(cell.error, ProgramDiffers):
+        checks = cell.error.checks
+    elif cell.lowered is not None:
+        request = cell.request
+        checks = audit(cell.lowered, request.scheme, request.backend.kind, request.soc, toolchain.qnn)
+    yield from map(asdict, checks)
+
+
 def _commands(cell: CellResult) -> Iterator[Row]:
     """Every start of the runner on a device."""
     commands: list[Command] = [result.command for result in cell.capture.execution.results] if cell.capture else []
@@ -189,6 +294,6 @@ def _commands(cell: CellResult) -> Iterator[Row]:
 
 
 def _flat(row: Row) -> Iterator[tuple[str, Any]]:
-    """A row's fields, those of a gap in its place."""
+    """A row's fields, those of a record in its place."""
     for name, value in row.items():
         yield from value.items() if isinstance(value, dict) else [(name, value)]

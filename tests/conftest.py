@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 from conf.load import load
 from conf.schema import Request
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from flows.cells import Means
 
 settle_prefect()
+
+# What takes long on a machine that does other things too is no failure.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")

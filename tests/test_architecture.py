@@ -20,12 +20,17 @@ import pytest
 from prefect import Task
 
 from conf import schema
-from tasks import records
+from tasks import findings, program_facts, records
 from tasks.records import Blob
 
 ROOT = Path(__file__).parents[1]
 STAGES = ("export", "quantize", "lower", "bundle", "deploy", "execute", "collect", "measure", "compare")
-RECORDS = [kind for kind in vars(records).values() if isinstance(kind, type) and kind.__module__ == records.__name__]
+RECORDS = [
+    kind
+    for module in (records, findings, program_facts)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and kind.__module__ == module.__name__
+]
 LARGEST_FILE = 400
 
 

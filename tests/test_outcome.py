@@ -17,13 +17,15 @@ from tasks.errors import (
     RunnerFailed,
     ToolchainError,
 )
+from tasks.findings import Comparison, Gap, OperatorComparison, OutputComparison, ProbeResult
 from tasks.outcome import CellResult, Finals, finals, judge
-from tasks.records import Blob, Command, Comparison, ExportedModel, Gap, OutputComparison
+from tasks.records import Blob, Command, ExportedModel, Operator
 
 BLOB = Blob(sha256="0" * 64, size=1)
 EXPORTED = ExportedModel(
     model="digits_cnn", program=BLOB, inputs=(), outputs=(), calibration=None, calibration_samples=0, evaluation=BLOB,
-    sample_names=(), labels=(), outputs_eager=BLOB, weights="trained",
+    sample_names=(), labels=(), outputs_eager=BLOB, outputs_exported=BLOB, mistakes=(), outputs_mistaken=BLOB,
+    weights="trained",
 )  # fmt: skip
 EXACT = Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=1.0)
 
@@ -38,6 +40,8 @@ def output(sample: int, gap: Gap, rung: str = "device", **facts: Any) -> OutputC
         shape=(1, 10),
         status="compared",
         gap=gap,
+        previous_rung=None,
+        previous_snr_db=None,
         label=None,
         top1_reference=None,
         top1_actual=None,
@@ -63,6 +67,30 @@ def request_8a8w() -> Request:
 def cell(request: Request, *outputs: OutputComparison, **facts: Any) -> CellResult:
     known = {"exported": EXPORTED, "comparison": comparison(*outputs), "stage": "compare"}
     return CellResult(request=request, **known | facts)
+
+
+def test_a_program_with_a_mistake_at_its_inputs_or_outputs_fails_whatever_its_numbers_are(
+    request_8a8w: Request,
+) -> None:
+    passed = ProbeResult(
+        side="input",
+        mistake="x",
+        sample=0,
+        status="passed",
+        relative_error=0.0,
+        relative_error_mistaken=1.0,
+        detail=None,
+    )
+    wrong = replace(passed, status="failed", mistake="the outputs come in the order ['b', 'a']")
+    good = comparison(output(0, EXACT))
+    others = tuple(replace(passed, status=status) for status in ("blind", "unclear", "refused"))
+    assert judge(cell(request_8a8w, comparison=replace(good, probe=(passed, *others)))) == ("passed", None)
+    for detail, said in ((None, ""), ("its bytes are int32", " (its bytes are int32)")):
+        probed = replace(good, probe=(passed, replace(wrong, detail=detail)))
+        assert judge(cell(request_8a8w, comparison=probed)) == (
+            "failed",
+            f"not comparable with the model: {wrong.mistake}{said}; the table `probe` has the evidence",
+        )
 
 
 def test_finals_are_the_worst_output_of_the_worst_sample_on_the_device() -> None:
@@ -169,3 +197,39 @@ def test_the_answers_of_random_weights_are_not_held_against_a_cell(request_8a8w:
         "out_of_tolerance",
         "final SNR 19.0 dB is below 20 dB",
     )
+
+
+def operator(index: int, verdict: str, sample: int = 0) -> OperatorComparison:
+    row = Operator(
+        index=index, name=f"op_{index}", target="aten.add.Tensor", debug_handle=index, output_index=0, source_nodes=(),
+        module_path="", stack_trace="", shape=(1,), dtype="float32", quantization=None, axis_order=None, subgraph=0,
+        constant=False, unused=False,
+    )  # fmt: skip
+    return OperatorComparison(operator=row, sample=sample, status="compared", gap=Gap(), verdict=verdict)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "reason"),
+    [
+        (None, None),
+        (2, None),
+        (1, "2 operators introduce error, at most 1 may: op_0, op_2"),
+        (0, "2 operators introduce error, at most 0 may: op_0, op_2"),
+    ],
+)
+def test_an_operator_that_introduces_error_in_any_sample_counts_once(
+    request_8a8w: Request, allowed: int | None, reason: str | None
+) -> None:
+    rows = [operator(index, verdict) for index, verdict in enumerate(["introduced", "inherited", "introduced"])]
+    rows += [operator(0, "introduced", 1), operator(1, "blind", 1), operator(2, "within_grid", 1)]
+    found = replace(comparison(output(0, gap(21.0))), operators=tuple(rows))
+    asked = replace(request_8a8w, tolerance=replace(request_8a8w.tolerance, introduced_operators=allowed))
+    expected = ("passed", None) if reason is None else ("out_of_tolerance", reason)
+    assert judge(cell(asked, comparison=found)) == expected
+
+
+def test_of_many_operators_that_introduce_error_five_are_named(request_8a8w: Request) -> None:
+    found = replace(comparison(), operators=tuple(operator(index, "introduced") for index in range(7)))
+    asked = replace(request_8a8w, tolerance=replace(request_8a8w.tolerance, introduced_operators=0))
+    names = "op_0, op_1, op_2, op_3, op_4"
+    assert judge(cell(asked, comparison=found))[1] == f"7 operators introduce error, at most 0 may: {names}"

@@ -127,7 +127,8 @@ def test_what_does_not_change_a_record_does_not_change_what_is_made_of_it(kitche
     spec = TensorSpec(name="x", shape=(1,), dtype="float32")
     exported = ExportedModel(
         model="m", program=blob, inputs=(spec,), outputs=(spec,), calibration=None, calibration_samples=0,
-        evaluation=blob, sample_names=("a",), labels=(None,), outputs_eager=blob, weights="random",
+        evaluation=blob, sample_names=("a",), labels=(None,), outputs_eager=blob,
+        outputs_exported=blob, mistakes=(), outputs_mistaken=blob, weights="random",
     )  # fmt: skip
     quantized = QuantizedModel(
         exported=exported, scheme="fp16", program=blob, quantized=False, outputs_quantized=blob, seconds=1.0

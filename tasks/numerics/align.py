@@ -96,8 +96,10 @@ def align(
             reason = "ambiguous"
         elif reason is None and not matches:
             reason = "not_dumped"
-        elif reason is None and (len(matches) > 1 or len(claimants) > 1 or len(announced[claimants[0].identifier]) > 1):
+        elif reason is None and (len(claimants) > 1 or len(announced[claimants[0].identifier]) > 1):
             reason = "ambiguous"
+        elif reason is None and len(matches) > 1:
+            reason = "repeated"
         return AlignedOperator(operator=operator, run=run, matches=matches, reason=reason)
 
     return Alignment(
@@ -112,6 +114,8 @@ def _unmatchable(operator: Operator) -> Status | None:
         return "tuple"
     if operator.constant:
         return "constant"
+    if operator.unused:
+        return "unused"
     return "no_handle" if operator.debug_handle is None else None
 
 

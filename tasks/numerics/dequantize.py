@@ -30,11 +30,15 @@ def snap(real: NDArray[Any], quantization: Quantization) -> NDArray[np.float64]:
     `quantize_per_tensor`, here in float64 and by division, not by the inverse. NaN stays NaN.
     Raises EvidenceError like `dequantize`.
     """
+    return dequantize(codes_of(real, quantization), quantization)
+
+
+def codes_of(real: NDArray[Any], quantization: Quantization) -> NDArray[np.float64]:
+    """The codes that stand for `snap(real, quantization)`, whole numbers in float64. Raises like `dequantize`."""
     scale, zero_point = _grid(quantization, real.shape)
     with np.errstate(over="ignore", under="ignore"):  # beyond the grid's ends either way, or at its middle
         steps = np.rint(real.astype(np.float64) / scale)
-    codes = np.clip(steps + zero_point, quantization.quant_min, quantization.quant_max)
-    return (codes - zero_point) * scale
+    return np.clip(steps + zero_point, quantization.quant_min, quantization.quant_max)
 
 
 def undo_layout(x: NDArray[Any], axis_order: Sequence[int] | None) -> NDArray[Any]:

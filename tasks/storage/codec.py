@@ -18,7 +18,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks import records
+from tasks import findings, records
 from tasks.errors import EvidenceError
 
 _RECORD = b"qnnsweep.record"
@@ -83,8 +83,8 @@ class _Form:
 
 
 def _record_type(name: str) -> type[Any]:
-    found = getattr(records, name, None)
-    if isinstance(found, type) and is_dataclass(found) and found.__module__ == records.__name__:
+    found = getattr(records, name, None) or getattr(findings, name, None)
+    if isinstance(found, type) and is_dataclass(found):
         return found
     raise TypeError(f"{name} is not a record of {records.__name__}")
 

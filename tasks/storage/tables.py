@@ -9,6 +9,7 @@ Null is "not defined"; NaN is never stored; units are in the names.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -24,13 +25,16 @@ import pyarrow.parquet as pq
 from tasks.errors import EvidenceError, RequestError
 from tasks.storage.store import write_atomically
 
+_CELL = ("run_id", "model", "scheme", "soc", "device", "backend")
+
 
 def _schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
-    cell = [(name, pa.string()) for name in ("run_id", "model", "scheme", "soc", "device", "backend")]
+    cell = [(name, pa.string()) for name in _CELL]
     return pa.schema([*cell, *columns])
 
 
 _text, _real, _whole, _flag = pa.string(), pa.float64(), pa.int64(), pa.bool_()
+_spread = [(name, _real) for name in ("p10", "p50", "p90", "mean", "minimum", "maximum")]
 _gap = [("mse", _real), ("mean_abs", _real), ("max_abs", _real), ("snr_db", _real), ("cosine", _real)]
 
 TABLES: dict[str, pa.Schema] = {
@@ -56,6 +60,9 @@ TABLES: dict[str, pa.Schema] = {
         ("fill_bytes", _whole),
         ("write_total_bytes", _whole),
         ("read_total_bytes", _whole),
+        ("program_soc", _text),  # what the shipping program's own bytes say
+        ("program_arch", _text),
+        ("program_qnn", _text),
         ("operators_total", _whole),
         ("operators_compared", _whole),
         ("samples", _whole),
@@ -67,7 +74,13 @@ TABLES: dict[str, pa.Schema] = {
         ("accuracy_eager", _real),
         ("latency_p50_ms", _real),
         ("observer_effect_snr_db", _real),
-        ("worst_operator", _text),
+        ("worst_rung", _text),  # where the final outputs lose most
+        ("operators_introduced", _whole),
+        ("operators_masked", _whole),
+        ("worst_operator", _text),  # of those that introduce error the one that does most to the final outputs
+        ("worst_operator_verdict", _text),
+        ("worst_operator_introduced_snr_db", _real),
+        ("worst_operator_effect_snr_db", _real),
         ("python", _text),
         ("torch", _text),
         ("executorch", _text),
@@ -94,7 +107,19 @@ TABLES: dict[str, pa.Schema] = {
         ("reference", _text),
         ("sample", _whole),
         ("status", _text),
-        *_gap,
+        ("nonfinite_actual", _whole),
+        ("nonfinite_reference", _whole),
+        ("masked_elements", _whole),  # they differ and no reader reads them
+        ("masked_by", pa.list_(_text)),
+        *_gap,  # total: against the reference's own run from the model's input
+        ("introduced_mse", _real),  # against the reference operator on the device's own inputs
+        ("introduced_snr_db", _real),
+        ("introduced_max_abs", _real),
+        ("introduced_steps", _real),  # the largest, in steps of the device's grid
+        ("introduced_spans", pa.list_(_text)),  # operators before it that the device did not show
+        ("effect_snr_db", _real),  # the final outputs with the introduced error alone
+        ("verdict", _text),  # exact within_grid introduced inherited blind
+        ("why", _text),  # why the operator could not be made again on the host
     ),
     "outputs": _schema(
         ("rung", _text),
@@ -106,28 +131,84 @@ TABLES: dict[str, pa.Schema] = {
         ("shape", pa.list_(_whole)),
         ("status", _text),
         *_gap,
+        ("previous_rung", _text),
+        ("previous_snr_db", _real),  # against the rung before
         ("label", _whole),
         ("top1_reference", _whole),
         ("top1_actual", _whole),
     ),
     "profile": _schema(
+        ("program", _text),  # shipping or profile
+        ("same_outputs", _flag),  # the program's final outputs are the shipping program's, bit by bit
+        ("event_block", _text),
         ("event", _text),
-        ("debug_handle", _whole),
-        ("delegate", _flag),
+        ("kind", _text),  # tasks.numerics.timing.KINDS
+        ("node", _text),  # what the delegate calls the operator
+        ("instruction", _whole),
         ("unit", _text),
         ("count", _whole),
-        ("p10", _real),
-        ("p50", _real),
-        ("p90", _real),
-        ("mean", _real),
-        ("minimum", _real),
-        ("maximum", _real),
+        *_spread,
+        ("raw", pa.list_(_real)),
+        ("samples", pa.list_(_whole)),  # for each of raw the evaluation sample; empty while loading
+        ("debug_handle", _whole),  # where there is exactly one
+        ("debug_handles", pa.list_(_whole)),
+        ("operators", pa.list_(_text)),
+        ("op_types", pa.list_(_text)),
+        ("module_paths", pa.list_(_text)),
+        ("stack_traces", pa.list_(_text)),
+        ("delegate", _flag),
+        ("delegate_backend", _text),
+        ("subgraph", _whole),
+        ("counted_in", pa.list_(_text)),  # where the work of an operator without cycles of its own is counted
+    ),
+    "modules": _schema(
+        ("program", _text),
+        ("unit", _text),
+        ("module_path", _text),  # empty for the whole model
+        ("depth", _whole),
+        ("operators", pa.list_(_text)),
+        ("count", _whole),
+        *_spread,  # an inference: the module with all that is inside it
+        ("own_mean", _real),  # what of the mean belongs to none of the modules inside it
+        ("share", _real),  # of the whole model's
+        ("counted_in", _text),  # the module in whose time it is, where it has none of its own
+    ),
+    "metrics": _schema(
+        ("operator", _text),  # null for a final output
+        ("operator_index", _whole),
+        ("debug_handle", _whole),
+        ("output_index", _whole),
+        ("sample", _whole),
+        ("rung", _text),
+        ("reference", _text),
+        ("metric", _text),
+        ("value", _real),
+        ("problem", _text),  # why a user's own metric gave no number
     ),
     "delegation": _schema(
         ("operator", _text),
         ("occurrences_delegated", _whole),
         ("occurrences_not_delegated", _whole),
         ("refusals", pa.list_(_text)),
+    ),
+    "audit": _schema(
+        ("program", _text),  # shipping, debug
+        ("subgraph", _whole),
+        ("check", _text),
+        ("subject", _text),  # which tensor
+        ("asked", _text),
+        ("got", _text),
+        ("status", _text),  # met differs unread
+        ("reason", _text),  # why it could not be read
+    ),
+    "probe": _schema(
+        ("side", _text),  # input, output
+        ("mistake", _text),
+        ("sample", _whole),
+        ("status", _text),  # passed failed blind unclear refused
+        ("relative_error", _real),  # squared error over energy, the model as it is
+        ("relative_error_mistaken", _real),  # the same after the mistake
+        ("detail", _text),
     ),
     "commands": _schema(
         ("argv", pa.list_(_text)),
@@ -177,6 +258,18 @@ def read(root: Path, table: str, run_id: str | None = None) -> pandas.DataFrame:
     return pa.concat_tables([schema.empty_table(), *parts]).to_pandas()
 
 
+def tsv(root: Path, table: str, run_id: str) -> str:
+    """One run's rows of a table as tab-separated text: a line of names, a line a row; lists as JSON, null empty."""
+    frame = read(root, table, run_id)
+    for field in _schema_of(table):
+        if field.type == _whole:
+            frame[field.name] = frame[field.name].astype("Int64")
+        elif pa.types.is_list(field.type):
+            # NumPy's own floats print as themselves only after `tolist`.
+            frame[field.name] = [None if row is None else json.dumps(row.tolist()) for row in frame[field.name]]
+    return frame.to_csv(sep="\t", index=False)
+
+
 def runs(root: Path) -> list[str]:
     """Ids of the runs that have their `cells`, oldest first (run ids sort by start time)."""
     return _runs_with(root, "cells")
@@ -200,8 +293,14 @@ def _runs_with(root: Path, table: str) -> list[str]:
 def _read_part(path: Path, schema: pa.Schema) -> pa.Table:
     try:
         with pq.ParquetFile(path) as file:
-            # Refuses other columns or another order; all it changes is what Parquet calls a list's items.
-            return file.read().cast(schema)
+            part = file.read()
+            if part.column_names[: len(_CELL)] != list(_CELL):
+                raise ValueError(f"not a table of cells: {part.column_names[:8]}")
+            # A run of an earlier version lacks columns that came later; they are null in it.
+            for name in (each for each in schema.names if each not in part.column_names):
+                part = part.append_column(name, pa.nulls(part.num_rows, schema.field(name).type))
+            # Refuses columns that the table does not have; all else it changes is what Parquet calls a list's items.
+            return part.select([*schema.names, *(set(part.column_names) - set(schema.names))]).cast(schema)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise EvidenceError(f"{path} cannot be read, remove it to leave its run out: {error}") from error
 

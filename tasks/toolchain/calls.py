@@ -5,9 +5,20 @@ Each imports its module when it runs, so that the process that asks never loads 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
 from conf.schema import BackendKind, ModelConfig, SchemeConfig, SocConfig
-from tasks.records import ExportedModel, LoweredProgram, QuantizedModel
+from tasks.program_facts import ProgramFacts
+from tasks.records import Blob, ExportedModel, LoweredProgram, QuantizedModel
 from tasks.storage.store import Store
+
+if TYPE_CHECKING:
+    from tasks.toolchain.kernels import HostKernels
 
 
 def export_model(model: ModelConfig, store: Store) -> ExportedModel:
@@ -24,6 +35,14 @@ def quantize_model(
     return quantized.quantize_model(exported, scheme, kind, arch, store)
 
 
+def own_metrics(
+    names: tuple[str, ...], pairs: Path, handles: Mapping[str, tuple[int, ...]]
+) -> dict[str, list[tuple[float | None, str | None]]]:
+    from tasks.toolchain import comparators
+
+    return comparators.own_metrics(names, pairs, handles)
+
+
 def lower_model(
     quantized: QuantizedModel,
     scheme: SchemeConfig,
@@ -31,8 +50,23 @@ def lower_model(
     soc: SocConfig | None,
     operator_samples: int,
     dump_operators: bool,
+    profile_level: int,
     store: Store,
 ) -> LoweredProgram:
     from tasks.toolchain import lowered
 
-    return lowered.lower_model(quantized, scheme, kind, soc, operator_samples, dump_operators, store)
+    return lowered.lower_model(quantized, scheme, kind, soc, operator_samples, dump_operators, profile_level, store)
+
+
+def program_facts(program: Blob, store: Store) -> ProgramFacts:
+    from tasks.toolchain import facts
+
+    return facts.program_facts(program, store)
+
+
+def reference_kernels(lowered: LoweredProgram, store: Store) -> Callable[[Sequence[NDArray[Any]]], HostKernels]:
+    """A sample's inputs, on the device's grid, to the reference's operators on them."""
+    from tasks.toolchain.graph import read_graph
+    from tasks.toolchain.kernels import HostKernels
+
+    return partial(HostKernels, read_graph(store, lowered.reference_calls, lowered.reference_constants))

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing import forkserver
@@ -26,7 +27,7 @@ from typing import Any, Generic, TypeVar
 
 import psutil
 
-from tasks.errors import EnvironmentUnusable, QnnsweepError, RequestError, ToolchainError
+from tasks.errors import EnvironmentUnusable, EvidenceError, QnnsweepError, RequestError, ToolchainError
 from tasks.records import Blob, Toolchain
 from tasks.storage.store import Store
 
@@ -62,7 +63,8 @@ class Children:
         memory_bytes: int,
     ) -> None:
         self.identity = identity
-        self.calls = 0
+        self.calls: Counter[str] = Counter()
+        """How often each stage had a child."""
         self._environment = dict(environment)
         self._store = store
         self._slots = threading.BoundedSemaphore(parallel)
@@ -74,12 +76,12 @@ class Children:
     def call(self, stage: str, function: Callable[..., Result], *arguments: Any) -> Finished[Result]:
         """`function(*arguments)` in a child with its own scratch folder as working directory.
 
-        Raises ToolchainError with the cause and the last log lines when it does not return, and whatever
-        QnnsweepError the function itself raises.
+        Raises ToolchainError with the cause and the last log lines when it does not return, and the function's own
+        RequestError, EnvironmentUnusable or EvidenceError.
         """
         with self._slots:
             with self._counting:
-                self.calls += 1
+                self.calls[stage] += 1
                 self._start_server()
             with self._store.scratch(stage) as scratch:
                 return self._run(stage, scratch, function, arguments)
@@ -162,7 +164,7 @@ def _serve(
     native.setvbuf(ctypes.c_void_p.in_dll(native, "stdout"), None, _IOLBF, ctypes.c_size_t(0))
     try:
         answer: tuple[Any, ...] = ("returned", function(*arguments))
-    except (RequestError, EnvironmentUnusable) as error:
+    except (RequestError, EnvironmentUnusable, EvidenceError) as error:
         traceback.print_exc()
         answer = ("refused", error)
     except QnnsweepError as error:

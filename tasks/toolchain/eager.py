@@ -14,6 +14,7 @@ from conf.schema import DataConfig, ModelConfig
 from tasks.errors import QnnsweepError, RequestError
 from tasks.records import ExportedModel, TensorSpec
 from tasks.storage.store import Store
+from tasks.toolchain.mistaken import mistaken_answers
 from tasks.toolchain.tensors import flat_outputs, outputs_by_sample, put_tensors
 
 Sample = Mapping[str, Any]
@@ -29,12 +30,17 @@ def export_model(model: ModelConfig, store: Store) -> ExportedModel:
     with torch.no_grad():
         answers = [_answer(model, module, sample) for sample in evaluation]
         program = torch.export.export(module, _arguments(model, evaluation[0]), strict=True)
+        exported = program.module()
+        exported_answers = [exported(*_arguments(model, sample)) for sample in evaluation]
     torch.export.save(program, "program.pt2")
     first = flat_outputs(answers[0])
+    inputs = tuple(TensorSpec(name=i.name, shape=tuple(i.shape), dtype=i.dtype) for i in model.inputs)
+    given = [_arguments(model, sample) for sample in evaluation]
+    mistakes, mistaken = mistaken_answers(module, inputs, given, answers)
     return ExportedModel(
         model=model.name,
         program=store.put_file(Path("program.pt2")),
-        inputs=tuple(TensorSpec(name=i.name, shape=tuple(i.shape), dtype=i.dtype) for i in model.inputs),
+        inputs=inputs,
         outputs=tuple(
             TensorSpec(name=name, shape=tuple(tensor.shape), dtype=dtype_name(tensor.dtype))
             for name, tensor in first.items()
@@ -45,6 +51,9 @@ def export_model(model: ModelConfig, store: Store) -> ExportedModel:
         sample_names=tuple(str(sample.get("name") or f"sample {index}") for index, sample in enumerate(evaluation)),
         labels=tuple(_label(sample) for sample in evaluation),
         outputs_eager=put_tensors(store, outputs_by_sample(answers)),
+        outputs_exported=put_tensors(store, outputs_by_sample(exported_answers)),
+        mistakes=mistakes,
+        outputs_mistaken=put_tensors(store, mistaken),
         weights=str(getattr(module, "weights_origin", "unstated")),
     )
 

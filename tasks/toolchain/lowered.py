@@ -8,8 +8,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeGuard
 
 import torch
 from executorch.devtools import BundledProgram
@@ -20,7 +20,6 @@ from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
 from executorch.exir.backend.utils import format_delegated_graph
 from executorch.exir.program._program import _gen_edge_manager_for_partitioners, lift_constant_tensor_pass
 from torch.export import ExportedProgram
-from torch.utils._pytree import tree_leaves, tree_map
 
 from conf.schema import BackendKind, SchemeConfig, SocConfig
 from tasks.errors import ToolchainError
@@ -29,13 +28,17 @@ from tasks.storage.store import Store
 from tasks.toolchain.backend import Backend, Delegation
 from tasks.toolchain.backends import backend_of
 from tasks.toolchain.eager import settle
+from tasks.toolchain.facts import program_facts
+from tasks.toolchain.graph import ReferenceGraph, graph_of, put_graph
 from tasks.toolchain.operators import (
     announced_instructions,
     delegation_counts,
+    input_grids,
     logged_instruction_bytes,
     operator_table,
     subgraphs,
 )
+from tasks.toolchain.profiling import instructions, profile_program
 from tasks.toolchain.quantized import load_program
 from tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples, read_tensors
 
@@ -49,6 +52,7 @@ def lower_model(
     soc: SocConfig | None,
     operator_samples: int,
     dump_operators: bool,
+    profile_level: int,
     store: Store,
 ) -> LoweredProgram:
     """Compile for one SoC. A debug program that cannot be built is told in the record, not raised."""
@@ -61,9 +65,13 @@ def lower_model(
 
     edge = edge_program(backend, load_program(store, quantized.program))
     operators = operator_table(edge.exported_program())
-    answers, values = _run_reference(edge.exported_program(), samples, len(seen_samples))
+    grids = input_grids(edge.exported_program())
+    reference = graph_of(edge.exported_program())
+    answers, values = _run_reference(reference, samples, len(seen_samples))
+    calls, constants = put_graph(store, reference)
 
     etrecord, edge._etrecord = edge._etrecord, None
+    profile = profile_program(backend, edge, profile_level, partial(compile_edge, debug=False), store)
     ship = compile_edge(backend, copy.deepcopy(edge) if dump_operators else edge, debug=False)
     graph = ship.edge.exported_program()
     _check_order(exported.inputs, graph)
@@ -73,18 +81,23 @@ def lower_model(
     edge._etrecord = etrecord
     debug = _debug_program(backend, edge) if dump_operators else "measure.dump_operators is off"
     expected = read_tensors(store, exported.outputs_eager)
+    program = store.put_bytes(ship.program.buffer)
+    debug_program = None if isinstance(debug, str) else store.put_bytes(debug.program.buffer)
     return LoweredProgram(
         quantized=quantized,
         backend=kind.value,
         soc=soc.name if soc else None,
-        program=store.put_bytes(ship.program.buffer),
-        debug_program=None if isinstance(debug, str) else store.put_bytes(debug.program.buffer),
+        program=program,
+        debug_program=debug_program,
         debug_unavailable=debug if isinstance(debug, str) else None,
         bundled_program=_bundled(store, ship.program, seen_samples, expected),
         etrecord=None if isinstance(debug, str) else _etrecord(store, debug.program, samples[0]),
+        input_grids=grids,
         operators=tuple(replace(row, subgraph=taken.get(row.debug_handle or 0)) for row in operators),
         dumped=() if isinstance(debug, str) else debug.dumped,
         operator_samples=len(seen_samples),
+        reference_calls=calls,
+        reference_constants=constants,
         reference=put_tensors(store, values),
         outputs_edge=put_tensors(store, outputs_by_sample(answers)),
         delegation=delegation_counts(info, ship.noted.refusals),
@@ -92,6 +105,10 @@ def lower_model(
         delegated_graph=store.put_bytes(format_delegated_graph(graph.graph_module).encode()),
         compile_facts=tuple(ship.noted.compile_facts),
         debug_buffer_bytes=0 if isinstance(debug, str) else debug.logged_bytes,
+        facts=program_facts(program, store),
+        debug_facts=None if debug_program is None else program_facts(debug_program, store),
+        instructions=instructions(ship.program),
+        profile=profile,
     )
 
 
@@ -151,57 +168,21 @@ def _debug_program(backend: Backend, edge: EdgeProgramManager) -> Compiled | str
         return f"{type(error).__name__}: {error}"
 
 
-class _Recorder(torch.fx.Interpreter):
-    """Runs a graph and keeps the tensor each call gave."""
-
-    def __init__(self, module: torch.fx.GraphModule) -> None:
-        super().__init__(module)
-        self.values: dict[str, torch.Tensor] = {}
-
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """An operator that the host has no mixed-precision kernel for is computed in float32."""
-        try:
-            return super().call_function(target, args, kwargs)
-        except RuntimeError:
-            floats = {leaf.dtype for leaf in tree_leaves((args, kwargs)) if _is_float(leaf)}
-            if len(floats) < 2:
-                raise
-            return super().call_function(target, *tree_map(_widened, (args, kwargs)))
-
-    def run_node(self, n: torch.fx.Node) -> object:
-        value = super().run_node(n)
-        if isinstance(value, torch.Tensor) and isinstance(n.meta.get("val"), torch.Tensor):
-            value = value.to(n.meta["val"].dtype)
-        if n.op == "call_function" and isinstance(value, torch.Tensor):
-            self.values[n.name] = value
-        return value
-
-
-def _is_float(value: object) -> TypeGuard[torch.Tensor]:
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
-def _widened(value: object) -> object:
-    return value.float() if _is_float(value) else value
-
-
 def _run_reference(
-    edge: ExportedProgram, samples: Samples, recorded: int
+    graph: ReferenceGraph, samples: Samples, recorded: int
 ) -> tuple[list[object], dict[str, torch.Tensor]]:
-    """Final answers to every sample, and every operator's value for the first `recorded` ones."""
-    module = edge.module()
-    indices = {
-        node.name: index for index, node in enumerate(node for node in edge.graph.nodes if node.op == "call_function")
-    }
+    """Final answers to every sample, and each operator's value for the first `recorded` ones, but for constants."""
     answers: list[object] = []
     values: dict[str, torch.Tensor] = {}
     with torch.no_grad():
         for number, sample in enumerate(samples):
-            recorder = _Recorder(module)
-            answers.append(recorder.run(*sample))
+            answer, computed = graph.run(sample)
+            answers.append(answer)
             if number < recorded:
                 values |= {
-                    f"{number}/{indices[name]}": value for name, value in recorder.values.items() if name in indices
+                    f"{number}/{index}": value
+                    for index, value in computed.items()
+                    if isinstance(value, torch.Tensor) and index not in graph.constant_calls
                 }
     return answers, values
 

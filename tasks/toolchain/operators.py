@@ -7,6 +7,7 @@ import operator
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -22,21 +23,36 @@ from tasks.toolchain.eager import dtype_name
 
 _LOG_ALIGNMENT_BYTES = 64
 # Nodes that become no instruction of their own; a view keeps its debug handle, which is no instruction's id.
-_NO_KERNEL = (executorch_call_delegate, operator.getitem, memory.alloc, memory.view)
+NO_KERNEL = (executorch_call_delegate, operator.getitem, memory.alloc, memory.view)
 
 
 def operator_table(edge: ExportedProgram) -> list[Operator]:
-    """One row a call of the edge graph, in graph order; `subgraph` is still None everywhere."""
+    """One row a call of the edge graph, in graph order, then one for each output of a call that no other call takes.
+
+    `subgraph` is still None everywhere.
+    """
     constants = _constants(edge)
     calls = [node for node in edge.graph.nodes if node.op == "call_function"]
-    return [_operator(index, node, node in constants) for index, node in enumerate(calls)]
+    rows = [_operator(index, node, node in constants) for index, node in enumerate(calls)]
+    for row, node in zip(tuple(rows), calls, strict=True):
+        taken = {_output_index(user) for user in node.users if user.target is operator.getitem}
+        for output_index, tensor in enumerate(_tensors(node) if row.shape is None else ()):
+            if output_index not in taken:
+                rows.append(_unused(row, len(rows), output_index, tensor))
+    return rows
+
+
+def input_grids(edge: ExportedProgram) -> tuple[Quantization | None, ...]:
+    """The grid that each input of the program is put on before anything is computed; None leaves it as it is."""
+    nodes = {node.name: node for node in edge.graph.nodes if node.op == "placeholder"}
+    return tuple(quantization_of(nodes[str(name)]) for name in edge.graph_signature.user_inputs)
 
 
 def subgraphs(lowered: ExportedProgram) -> dict[int, int]:
     """Debug handle to delegated subgraph, counted in graph order, of the edge nodes that went into a delegate."""
     return {
         handle: number
-        for number, (_, module) in enumerate(_delegate_calls(lowered))
+        for number, (_, module) in enumerate(delegate_calls(lowered))
         for node in module.original_module.graph.nodes
         if node.op == "call_function" and (handle := handle_of(node)) is not None
     }
@@ -52,7 +68,7 @@ def announced_instructions(program: ExecutorchProgramManager, announced: set[int
     # The annotation of `debug_handle_map` leaves out that it is kept per method.
     handles: Mapping[int, int | list[int]] = cast(Any, program.debug_handle_map)["forward"]
     lowered = program.exported_program()
-    for node, module in _delegate_calls(lowered):
+    for node, module in delegate_calls(lowered):
         outputs = module.original_module.graph.output_node().args[0]
         for position, output in enumerate(outputs):
             handle = handle_of(output) if isinstance(output, Node) else None
@@ -60,7 +76,7 @@ def announced_instructions(program: ExecutorchProgramManager, announced: set[int
             yield _logged(node, position, known, _output_index(output))
     kernels: list[tuple[Node, tuple[int, ...]]] = []
     for node in lowered.graph.nodes:
-        if node.op != "call_function" or node.target in _NO_KERNEL:
+        if node.op != "call_function" or node.target in NO_KERNEL:
             continue
         handle = handles.get(node.meta.get("debug_handle", -1), UNSET_DEBUG_HANDLE)
         kernels.append((node, tuple(each for each in (handle if isinstance(handle, list) else [handle]) if each)))
@@ -133,6 +149,20 @@ def axis_order_of(node: Node) -> tuple[int, ...] | None:
     return None if order is None else tuple(int(axis) for axis in order)
 
 
+def _unused(call: Operator, index: int, output_index: int, tensor: torch.Tensor) -> Operator:
+    return replace(
+        call,
+        index=index,
+        name=f"{call.name}[{output_index}]",
+        output_index=output_index,
+        shape=tuple(int(size) for size in tensor.shape),
+        dtype=dtype_name(tensor.dtype),
+        quantization=None,
+        axis_order=None,
+        unused=True,
+    )
+
+
 def _operator(index: int, node: Node, constant: bool) -> Operator:
     value = node.meta.get("val")
     tensor = value if isinstance(value, torch.Tensor) else None
@@ -152,6 +182,7 @@ def _operator(index: int, node: Node, constant: bool) -> Operator:
         axis_order=axis_order_of(node),
         subgraph=None,
         constant=constant,
+        unused=False,
     )
 
 
@@ -177,7 +208,7 @@ def _roots(sources: list[Any]) -> list[str]:
     return list(names)
 
 
-def _delegate_calls(lowered: ExportedProgram) -> Iterator[tuple[Node, Any]]:
+def delegate_calls(lowered: ExportedProgram) -> Iterator[tuple[Node, Any]]:
     for node in lowered.graph.nodes:
         if node.op == "call_function" and node.target is executorch_call_delegate:
             yield node, getattr(lowered.graph_module, node.args[0].target)

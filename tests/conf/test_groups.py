@@ -14,6 +14,7 @@ from conf.check import OBSERVERS, QUANT_DTYPES
 from conf.load import load
 from conf.options import GROUPS, SHIPPED
 from conf.plan import AXES
+from conf.schema import ToleranceConfig
 
 GOLDEN = Path(__file__).parents[1] / "goldens" / "groups.json"
 
@@ -87,8 +88,9 @@ def test_a_tolerance_names_schemes_that_ship(tolerance: str) -> None:
     config = load([f"tolerance={tolerance}"]).cells[0].request.tolerance
     assert config.name == tolerance
     assert {*config.final_snr_db, *config.top1_agreement} <= {*options("scheme")}
+    assert {key.partition("/")[0] for key in config.operators} <= {*options("scheme"), "*"}
 
 
 def test_the_tolerance_that_asks_nothing_asks_nothing() -> None:
     config = load(["tolerance=none"]).cells[0].request.tolerance
-    assert (config.final_snr_db, config.top1_agreement) == ({}, {})
+    assert config == ToleranceConfig(name="none")

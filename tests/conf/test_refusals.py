@@ -42,8 +42,8 @@ REFUSALS = {
         "tolerance, did you mean model?"
     ),
     "measure.iteration=3": (
-        "measure.iteration: no such key; in measure: debug_buffer_bytes, dump_operators, iterations, "
-        "operator_samples, performance_mode, warm_up, did you mean iterations?"
+        "measure.iteration: no such key; in measure: debug_buffer_bytes, dump_operators, iterations, metrics, "
+        "operator_samples, performance_mode, profile_level, replay, warm_up, did you mean iterations?"
     ),
     "+soc.colour=red": "soc.colour: no such key; in soc: arch, name, vtcm_mib",
     "++limits={colour: red}": "limits.colour: no such key; in limits: child_deadline_s, child_memory_gib, parallel",
@@ -52,8 +52,8 @@ REFUSALS = {
     "measure.iterations=1.5": "measure.iterations=1.5: a whole number",
     "measure.dump_operators=7.5": "measure.dump_operators=7.5: true or false",
     "measure=3": (
-        "measure=3: a mapping with performance_mode, warm_up, iterations, operator_samples, dump_operators, "
-        "debug_buffer_bytes"
+        "measure=3: a mapping with performance_mode, warm_up, iterations, operator_samples, dump_operators, replay, "
+        "debug_buffer_bytes, profile_level, metrics"
     ),
     "artifacts=null": "artifacts=null: text",
     "scheme.precision=int8": "scheme.precision=int8: one of float16, float32, quantized",
@@ -61,6 +61,11 @@ REFUSALS = {
     "measure.iterations=0": "measure.iterations=0: 1 or more",
     "measure.operator_samples=-1": "measure.operator_samples=-1: 1 or more",
     "measure.warm_up=-1": "measure.warm_up=-1: 0 or more",
+    "measure.metrics=[mse,l3]": (
+        "measure.metrics=l3: package.module:function, or one of cosine, l1, max_abs, max_steps, max_ulp, mean_abs, "
+        "mean_steps, mse, nmse, psnr_db, relative_l1, snr_db, sqnr_db, did you mean l1?"
+    ),
+    "measure.profile_level=1": "measure.profile_level=1: one of 0, 2, 3",
     "measure.debug_buffer_bytes=0": "measure.debug_buffer_bytes=0: 1 or more",
     "scheme.calibration_samples=0": "scheme.calibration_samples=0: 1 or more",
     "limits.parallel=0": "limits.parallel=0: 1 or more",
@@ -73,6 +78,9 @@ REFUSALS = {
     ),
     "tolerance.final_snr_db={8a8w:nan}": "tolerance.final_snr_db.8a8w=nan: a number of dB",
     "tolerance.top1_agreement={8a8w:95}": "tolerance.top1_agreement.8a8w=95.0: a share from 0 to 1",
+    "tolerance.operators={8a8w:{snr_db:nan}}": "tolerance.operators.8a8w.snr_db=nan: a number of dB",
+    "tolerance.operators={8a8w:{steps:-1}}": "tolerance.operators.8a8w.steps=-1.0: a number of steps, 0 or more",
+    "tolerance.operators={8a8w:{steps:inf}}": "tolerance.operators.8a8w.steps=inf: a number of steps, 0 or more",
     "artifacts=''": "artifacts=: empty; the path of a folder",
     "+device.environment={'A=B':x}": (
         "+device.environment={'A=B':x}: not of the form key=value: no viable alternative at input '{'A=B''"

@@ -25,13 +25,9 @@ pytestmark = pytest.mark.toolchain
 
 DIGITS = ("model=digits_cnn", "model.evaluation.count=8", "model.calibration.count=32", "limits.parallel=2")
 TIMES = {
-    "cells": {
-        "execute_s",
-        "latency_p50_ms",
-        "log",
-        "sent_bytes",
-    },
-    "profile": {"p10", "p50", "p90", "mean", "minimum", "maximum"},
+    "cells": {"execute_s", "latency_p50_ms", "log", "sent_bytes"},  # the log of a runner that failed says when
+    "profile": {"p10", "p50", "p90", "mean", "minimum", "maximum", "raw"},
+    "modules": {"p10", "p50", "p90", "mean", "minimum", "maximum", "own_mean", "share"},
     "commands": {"seconds"},
 }
 STARVED = """\
@@ -154,10 +150,15 @@ def test_a_cell_that_aborts_natively_is_one_failed_row_and_its_neighbour_passes(
     assert cells[1]["error"].startswith("the debug program ended with SIGABRT on starved\n")
     assert "failed to write tensor to debug buffer" in cells[1]["error"]
     assert (cells[0]["top1_agreement"], cells[0]["samples"]) == (1.0, 8)
-    assert (cells[0]["operators_compared"], cells[0]["operators_total"]) == (7, 17)
+    assert (cells[0]["operators_compared"], cells[0]["operators_total"]) == (7, 18)
     # What had been lowered before the abort is still told.
     operators = table(artifacts, "operators", last(ran)["run_id"])
-    assert [row["status"] for row in operators if row["device"] == "starved"] == ["not_dumped"] * 17
+    assert [row["status"] for row in operators if row["device"] == "starved"] == ["not_dumped"] * 18
+    # And of what came through, every operator that was compared is judged.
+    judged = [row["verdict"] for row in operators if row["device"] == "local" and row["snr_db"] is not None]
+    assert len(judged) == 7
+    assert set(judged) <= {"exact", "within_grid"}
+    assert (cells[0]["operators_introduced"], cells[1]["operators_introduced"]) == (0, None)
 
 
 def test_the_last_line_of_stdout_is_one_json_object(

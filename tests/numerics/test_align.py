@@ -27,6 +27,7 @@ def operator(
     *,
     shape: tuple[int, ...] | None = (2,),
     constant: bool = False,
+    unused: bool = False,
 ) -> Operator:
     return Operator(
         index=index,
@@ -43,6 +44,7 @@ def operator(
         axis_order=None,
         subgraph=0,
         constant=constant,
+        unused=unused,
     )
 
 
@@ -90,8 +92,19 @@ def test_a_run_that_logged_nothing_can_be_asked_for() -> None:
 
 
 def test_what_cannot_be_logged_says_so() -> None:
-    operators = [operator(0, 1, shape=None), operator(1, 2, constant=True), operator(2, None), operator(3, 4)]
-    assert told(align(operators, [], [], runs=[1])) == ["tuple", "constant", "no_handle", "not_dumped"]
+    operators = [
+        operator(0, 1, shape=None),
+        operator(1, 2, constant=True),
+        operator(2, None),
+        operator(3, 4),
+        operator(4, 1, 1, unused=True),
+    ]
+    reasons = ["tuple", "constant", "no_handle", "not_dumped", "unused"]
+    assert told(align(operators, [], [], runs=[1])) == reasons
+    # And nothing that was logged changes what cannot be.
+    everything = [dumped("a@0", 1), dumped("a@1", 1, output_index=1), dumped("b@0", 2)]
+    events = [Event("a@0"), Event("a@1"), Event("b@0")]
+    assert told(align(operators, everything, events)) == reasons
 
 
 def test_a_similar_name_is_not_a_match() -> None:
@@ -125,7 +138,6 @@ def test_of_operators_that_share_a_handle_the_last_is_the_value() -> None:
     [
         ([dumped("a@0", 1), dumped("b@0", 1)], [Event("a@0"), Event("b@0")], 2),
         ([dumped("a@0", 1), dumped("b@0", 1)], [Event("b@0")], 1),
-        ([dumped("a@0", 1)], [Event("a@0"), Event("a@0")], 2),
         ([dumped("a@0", 1), dumped("a@0", 2)], [Event("a@0")], 1),
     ],
 )
@@ -134,6 +146,12 @@ def test_two_claims_to_one_operator_are_not_decided(
 ) -> None:
     (row,) = align([operator(0, 1)], announced, events).operators
     assert (row.reason, len(row.matches)) == ("ambiguous", rivals)
+
+
+def test_of_several_values_of_one_operator_in_one_inference_none_is_picked() -> None:
+    events = [Event("a@0"), Event("a@0"), Event("a@0", run=2)]
+    rows = align([operator(0, 1)], [dumped("a@0", 1)], events).operators
+    assert [(row.run, row.reason, len(row.matches)) for row in rows] == [(1, "repeated", 2), (2, None, 1)]
 
 
 def test_saying_the_same_twice_is_no_second_claim() -> None:
@@ -174,8 +192,9 @@ def test_a_kernel_nobody_announced_is_unexpected_and_a_final_output_is_not() -> 
 HANDLES = st.integers(1, 4)
 IDENTIFIERS = st.sampled_from(["a@0", "b@0", "c@1", "instruction:0:0", "instruction:0:1"])
 OPERATORS = st.lists(
-    st.tuples(st.none() | HANDLES, st.integers(0, 1), st.sampled_from([None, (2,)]), st.booleans()), max_size=6
-).map(lambda rows: [operator(i, h, o, shape=s, constant=c) for i, (h, o, s, c) in enumerate(rows)])
+    st.tuples(st.none() | HANDLES, st.integers(0, 1), st.sampled_from([None, (2,)]), st.booleans(), st.booleans()),
+    max_size=6,
+).map(lambda rows: [operator(i, h, o, shape=s, constant=c, unused=u) for i, (h, o, s, c, u) in enumerate(rows)])
 ANNOUNCED = st.lists(
     st.builds(lambda i, h, o: dumped(i, *h, output_index=o), IDENTIFIERS, st.sets(HANDLES), st.integers(0, 1)),
     max_size=5,

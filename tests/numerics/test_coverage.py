@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from tasks.numerics.coverage import STATUSES, Status, coverage
+from tasks.numerics.coverage import COMPARED, STATUSES, Status, coverage
 
 
 def test_every_status_has_one_sentence() -> None:
@@ -12,9 +12,9 @@ def test_every_status_has_one_sentence() -> None:
     assert all(sentence.endswith(".") and "\n" not in sentence for sentence in STATUSES.values())
 
 
-def test_compared_and_exact_are_covered_and_everything_counts() -> None:
-    assert coverage(["compared", "exact", "not_dumped", "constant"]) == (2, 4)
-    assert coverage(STATUSES) == (2, len(STATUSES))
+def test_what_has_a_gap_is_covered_and_everything_counts() -> None:
+    assert coverage(["compared", "exact", "masked", "not_dumped", "unused", "constant"]) == (3, 6)
+    assert coverage(STATUSES) == (len(COMPARED), len(STATUSES)) == (3, 14)
     assert coverage([]) == (0, 0)
 
 

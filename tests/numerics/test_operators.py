@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tasks.errors import EvidenceError
+from tasks.findings import Gap
 from tasks.numerics.align import align
 from tasks.numerics.dequantize import dequantize, undo_layout
 from tasks.numerics.metrics import gap
-from tasks.numerics.operators import compare_operator, compare_values
-from tasks.records import DumpedTensor, Gap, Operator, Quantization
+from tasks.numerics.operators import Compared, compare_operator, compare_values
+from tasks.records import DumpedTensor, Operator, Quantization
 from tasks.toolchain.etdump import read_etdump, tensor
 
 DATA = Path(__file__).parent.parent / "data"
@@ -39,6 +40,7 @@ def operator(shape: tuple[int, ...]) -> Operator:
         axis_order=None,
         subgraph=0,
         constant=False,
+        unused=False,
     )
 
 
@@ -47,14 +49,15 @@ def test_a_quantized_nhwc_tensor_is_compared_in_the_reference_s_world(codes: np.
     captured = np.transpose(codes, NHWC)
     real = dequantize(codes, GRID)
     status = "exact" if (real == reference).all() else "compared"
-    assert compare_operator(operator(codes.shape), GRID, NHWC, captured, reference) == (status, gap(real, reference))
+    assert compare_operator(operator(codes.shape), GRID, NHWC, captured, reference) == Compared(
+        status=status, gap=gap(real, reference)
+    )
 
 
 def test_equal_tensors_are_exact() -> None:
     reference = np.array([0.0, 0.5], np.float32)
-    assert compare_operator(operator((2,)), GRID, None, np.array([3, 5], np.uint8), reference) == (
-        "exact",
-        Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=1.0),
+    assert compare_operator(operator((2,)), GRID, None, np.array([3, 5], np.uint8), reference) == Compared(
+        status="exact", gap=Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=1.0)
     )
 
 
@@ -62,17 +65,17 @@ def test_a_per_channel_axis_is_counted_after_the_layout_is_undone() -> None:
     grid = Quantization(scale=(1.0, 10.0), zero_point=(0, 0), axis=1, quant_min=-128, quant_max=127, dtype="int8")
     captured = np.array([[[[1, 1]]]], np.int8)  # N H W C
     reference = np.array([1.0, 10.0], np.float32).reshape(1, 2, 1, 1)
-    assert compare_operator(operator((1, 2, 1, 1)), grid, NHWC, captured, reference)[0] == "exact"
+    assert compare_operator(operator((1, 2, 1, 1)), grid, NHWC, captured, reference).status == "exact"
 
 
 def test_an_integer_reference_is_compared_code_by_code() -> None:
-    assert compare_operator(operator((2,)), GRID, None, np.array([3, 5], np.int32), np.array([3, 5]))[0] == "exact"
+    codes = np.array([3, 5], np.int32)
+    assert compare_operator(operator((2,)), GRID, None, codes, np.array([3, 5])).status == "exact"
 
 
 def test_codes_without_a_grid_are_not_compared_with_reals() -> None:
-    assert compare_operator(operator((1,)), None, None, np.array([3], np.uint8), np.array([0.5])) == (
-        "dtype_differs",
-        Gap(),
+    assert compare_operator(operator((1,)), None, None, np.array([3], np.uint8), np.array([0.5])) == Compared(
+        status="dtype_differs"
     )
 
 
@@ -81,7 +84,7 @@ def test_codes_without_a_grid_are_not_compared_with_reals() -> None:
 )
 def test_nothing_is_reshaped_to_fit(captured: tuple[int, ...], axis_order: tuple[int, ...] | None) -> None:
     compared = compare_operator(operator((2, 3)), None, axis_order, np.zeros(captured), np.zeros((2, 3)))
-    assert compared == ("shape_differs", Gap())
+    assert compared == Compared(status="shape_differs")
 
 
 def test_a_reference_of_another_shape_than_the_table_says_is_no_evidence() -> None:
@@ -90,26 +93,76 @@ def test_a_reference_of_another_shape_than_the_table_says_is_no_evidence() -> No
 
 
 @pytest.mark.parametrize(
-    ("actual", "reference"),
+    ("actual", "reference", "counts"),
     [
-        ([np.nan, 1.0], [2.0, 1.0]),
-        ([2.0, 1.0], [np.inf, 1.0]),
-        ([np.inf, 1.0], [-np.inf, 1.0]),
-        ([np.nan, 1.0], [np.inf, 1.0]),
-        ([np.nan, 1.0], [1.0, np.nan]),
+        ([np.nan, 1.0], [2.0, 1.0], (1, 0)),
+        ([2.0, 1.0], [np.inf, 1.0], (0, 1)),
+        ([np.inf, 1.0], [-np.inf, 1.0], (1, 1)),
+        ([np.nan, 1.0], [np.inf, 1.0], (1, 1)),
+        ([np.nan, 1.0], [1.0, np.nan], (1, 1)),
+        ([np.nan, np.inf], [1.0, 1.0], (2, 0)),
     ],
 )
-def test_infinities_and_nans_that_disagree_are_a_status_of_their_own(actual: list, reference: list) -> None:
-    assert compare_values(np.array(actual), np.array(reference)) == ("nonfinite_differs", Gap())
+def test_infinities_and_nans_that_disagree_are_counted_under_a_status_of_their_own(
+    actual: list, reference: list, counts: tuple[int, int]
+) -> None:
+    assert compare_values(np.array(actual), np.array(reference)) == Compared(
+        status="nonfinite_differs", nonfinite_actual=counts[0], nonfinite_reference=counts[1]
+    )
 
 
 def test_infinities_and_nans_that_agree_leave_the_finite_rest_to_compare() -> None:
     rest = [1.0, 2.0, 3.0]
     actual = np.array([np.nan, np.inf, -np.inf, *rest])
     reference = np.array([np.nan, np.inf, -np.inf, 1.0, 2.0, 4.0])
-    assert compare_values(actual, reference) == ("compared", gap(np.array(rest), reference[3:]))
-    assert compare_values(actual, actual)[0] == "exact"
-    assert compare_values(actual[:3], reference[:3]) == ("exact", Gap())
+    assert compare_values(actual, reference) == Compared(
+        status="compared", gap=gap(np.array(rest), reference[3:]), nonfinite_actual=3, nonfinite_reference=3
+    )
+    assert compare_values(actual, actual).status == "exact"
+    assert compare_values(actual[:3], reference[:3]) == Compared(
+        status="exact", nonfinite_actual=3, nonfinite_reference=3
+    )
+
+
+def test_integers_are_never_infinite() -> None:
+    assert compare_values(np.ones(3), np.ones(3, np.int32)) == Compared(
+        status="exact", gap=Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=pytest.approx(1.0))
+    )
+
+
+def test_final_outputs_of_two_shapes_are_not_compared() -> None:
+    assert compare_values(np.zeros((2, 1)), np.zeros(2)) == Compared(status="shape_differs")
+
+
+def test_elements_that_nobody_reads_are_left_out_and_the_status_says_so() -> None:
+    captured, reference = np.array([[3, 255], [5, 4]], np.uint8), np.array([[0.0, 1.0], [0.5, 9.0]], np.float32)
+    read = np.array([[True, False], [True, True]])
+    found = compare_operator(operator((2, 2)), GRID, None, captured, reference, read)
+    expected = gap(np.array([0.0, 0.5, 0.25]), np.array([0.0, 0.5, 9.0]))
+    assert found == Compared(status="masked", gap=expected)
+    # Equal in what is read: that is no `exact`, for the rest differs.
+    read[1, 1] = False
+    found = compare_operator(operator((2, 2)), GRID, None, captured, reference, read)
+    assert found == Compared(status="masked", gap=Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=1.0))
+
+
+def test_the_layout_is_undone_before_what_nobody_reads_is_left_out() -> None:
+    reference = np.arange(6.0).reshape(1, 2, 1, 3)
+    read = reference != 4
+    captured = np.transpose(np.where(read, reference, 99.0), NHWC)
+    found = compare_operator(operator((1, 2, 1, 3)), None, NHWC, captured, reference, read)
+    assert found == Compared(
+        status="masked", gap=Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=pytest.approx(1.0))
+    )
+
+
+def test_an_infinity_that_somebody_reads_is_no_masked_one() -> None:
+    captured, reference = np.array([np.inf, np.nan, 1.0]), np.array([0.0, 0.0, 1.0])
+    read = np.array([True, False, True])
+    assert compare_operator(operator((3,)), None, None, captured, reference, read) == Compared(
+        status="nonfinite_differs", nonfinite_actual=1
+    )
+    assert compare_operator(operator((3,)), None, None, captured, reference, read & (reference > 0)).status == "masked"
 
 
 def test_the_simulator_s_max_pool_is_exact_on_its_own_inputs() -> None:
@@ -136,7 +189,7 @@ def test_the_simulator_s_max_pool_is_exact_on_its_own_inputs() -> None:
         relu_values, pool_codes = (tensor(row.matches[0].event, buffer) for row in (before, after))
         pool_input = dequantize(undo_layout(relu_values, NHWC), grid)
         reference = pool_input.reshape(1, 8, 4, 2, 4, 2).max(axis=(3, 5))
-        assert compare_operator(after.operator, grid, NHWC, pool_codes, reference) == (
-            "exact",
-            Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=pytest.approx(1.0)),
+        assert compare_operator(after.operator, grid, NHWC, pool_codes, reference) == Compared(
+            status="exact",
+            gap=Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=pytest.approx(1.0)),
         )

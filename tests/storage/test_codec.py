@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from tasks import records
 from tasks.errors import EvidenceError
-from tasks.records import Blob, Gap, LoweredProgram, Operator, Quantization, TensorSpec
+from tasks.findings import Gap
+from tasks.records import Blob, LoweredProgram, Operator, Quantization, TensorSpec
 from tasks.storage.codec import decode, encode
 from tasks.storage.digest import digest
 
@@ -64,6 +65,7 @@ def operator(**changes: Any) -> Operator:
         axis_order=None,
         subgraph=0,
         constant=False,
+        unused=False,
     )
     return replace(plain, **changes)
 

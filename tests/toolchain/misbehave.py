@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from tasks.errors import EnvironmentUnusable, EvidenceError, RequestError
+from tasks.errors import DeviceError, EnvironmentUnusable, EvidenceError, RequestError
 
 _libc = ctypes.CDLL(None)
 LINES_BEFORE = 40
@@ -44,7 +44,12 @@ def raise_without_a_word() -> None:
 
 
 def refuse(kind: str) -> None:
-    errors = {"request": RequestError, "environment": EnvironmentUnusable, "evidence": EvidenceError}
+    errors = {
+        "request": RequestError,
+        "environment": EnvironmentUnusable,
+        "evidence": EvidenceError,
+        "device": DeviceError,
+    }
     raise errors[kind]("not like this")
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from tasks.errors import EnvironmentUnusable, RequestError, ToolchainError
+from tasks.errors import EnvironmentUnusable, EvidenceError, RequestError, ToolchainError
 from tasks.records import Blob
 from tasks.storage.store import Store
 
@@ -140,8 +140,11 @@ def test_an_exception_without_a_message_is_named_all_the_same(children_with: Chi
         children_with().call("lower", misbehave.raise_without_a_word)
 
 
-@pytest.mark.parametrize(("kind", "error"), [("request", RequestError), ("environment", EnvironmentUnusable)])
-def test_what_the_user_must_act_on_comes_back_as_itself(
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [("request", RequestError), ("environment", EnvironmentUnusable), ("evidence", EvidenceError)],
+)
+def test_what_is_not_the_toolchains_fault_comes_back_as_itself(
     kind: str, error: type[Exception], children_with: ChildrenWith
 ) -> None:
     with pytest.raises(error, match=r"^not like this$") as raised:
@@ -150,8 +153,8 @@ def test_what_the_user_must_act_on_comes_back_as_itself(
 
 
 def test_any_other_error_of_ours_is_the_stages_failure(children_with: ChildrenWith) -> None:
-    with pytest.raises(ToolchainError, match=r"^lower failed: EvidenceError: not like this$"):
-        children_with().call("lower", misbehave.refuse, "evidence")
+    with pytest.raises(ToolchainError, match=r"^lower failed: DeviceError: not like this$"):
+        children_with().call("lower", misbehave.refuse, "device")
 
 
 def test_an_abort_is_named_with_the_last_log_lines_native_ones_included(
@@ -226,13 +229,14 @@ def test_a_process_that_an_aborted_call_leaves_running_neither_outlives_nor_dela
     assert eventually(lambda: is_gone(pid), 1)
 
 
-def test_calls_are_counted_failed_ones_too(children_with: ChildrenWith) -> None:
+def test_calls_are_counted_stage_by_stage_failed_ones_too(children_with: ChildrenWith) -> None:
     children = children_with()
-    assert children.calls == 0
+    assert children.calls == {}
     children.call("export", misbehave.give, 1)
     with pytest.raises(ToolchainError):
         children.call("export", misbehave.raise_key_error)
-    assert children.calls == 2
+    children.call("compare", misbehave.give, 1)
+    assert children.calls == {"export": 2, "compare": 1}
 
 
 def test_at_most_so_many_run_at_once_whatever_number_of_threads_asks(
@@ -242,7 +246,7 @@ def test_at_most_so_many_run_at_once_whatever_number_of_threads_asks(
     with ThreadPoolExecutor(5) as pool:
         seen = list(pool.map(lambda _: children.call("lower", misbehave.count_company, str(tmp_path)).value, range(5)))
     assert max(seen) == 2
-    assert children.calls == 5
+    assert children.calls == {"lower": 5}
 
 
 def test_a_failed_call_gives_its_place_to_the_next(children_with: ChildrenWith) -> None:

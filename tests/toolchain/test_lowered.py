@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tasks.errors import ToolchainError
-from tasks.records import Capture, CompileFacts, DumpedTensor, LoweredProgram, Quantization
+from tasks.records import Capture, CompileFacts, DumpedTensor, LoweredProgram, Operator, Quantization
 from tasks.toolchain.etdump import read_etdump
 from tasks.toolchain.tensors import read_tensors
 
@@ -41,15 +41,48 @@ def record(means: Means, lowered: LoweredProgram) -> dict[str, Any]:
     return means.children.call("lower", official.read_etrecord, lowered.etrecord, means.store).value
 
 
+@pytest.fixture(scope="module")
+def computed(lowered: LoweredProgram) -> list[Operator]:
+    """What the device has to compute."""
+    return [row for row in lowered.operators if not row.constant and not row.unused]
+
+
 def test_every_call_of_the_edge_graph_has_one_row_in_its_order(lowered: LoweredProgram, record: dict[str, Any]) -> None:
-    assert {row.name: row.shape for row in lowered.operators if row.shape is not None} == record["shapes"]
-    rows = [(row.name, row.target, row.debug_handle, row.stack_trace or None) for row in lowered.operators]
+    calls = [row for row in lowered.operators if not row.unused]
+    assert {row.name: row.shape for row in calls if row.shape is not None} == record["shapes"]
+    rows = [(row.name, row.target, row.debug_handle, row.stack_trace or None) for row in calls]
     assert rows == [(name, target, handle, trace or None) for name, target, handle, trace in record["calls"]]
-    assert [row.index for row in lowered.operators] == list(range(len(rows)))
+    assert [row.index for row in lowered.operators] == list(range(len(lowered.operators)))
 
 
-def test_an_operator_knows_where_in_the_model_it_comes_from_and_where_it_goes(lowered: LoweredProgram) -> None:
-    computed = [row for row in lowered.operators if not row.constant]
+def test_an_output_that_nothing_reads_has_a_row_after_all_calls(lowered: LoweredProgram) -> None:
+    """The largest elements' places: no getitem takes them from the pool."""
+    (pool,) = [row for row in lowered.operators if row.target == "aten.max_pool2d_with_indices.default"][:1]
+    assert [row for row in lowered.operators if row.unused] == [
+        dataclasses.replace(
+            pool,
+            index=len(lowered.operators) - 1,
+            name="aten_max_pool2d_with_indices_default[1]",
+            output_index=1,
+            shape=(1, 32, 4, 4),
+            dtype="int64",
+            quantization=None,
+            axis_order=None,
+            unused=True,
+        )
+    ]
+
+
+def test_the_program_knows_the_grid_its_input_is_put_on(lowered: LoweredProgram) -> None:
+    (grid,) = lowered.input_grids
+    assert grid is not None
+    assert grid.scale[0] * (grid.quant_max - grid.zero_point[0]) == pytest.approx(1)  # an image's pixels: 0 to 1
+    assert dataclasses.replace(grid, scale=(0.5,)) == Quantization(
+        scale=(0.5,), zero_point=(0,), axis=None, quant_min=0, quant_max=255, dtype="uint8"
+    )
+
+
+def test_an_operator_knows_where_in_the_model_it_comes_from_and_where_it_goes(computed: list[Operator]) -> None:
     assert [(row.target, row.module_path, *row.source_nodes, row.shape, row.axis_order) for row in computed] == COMPUTED
     assert {(row.subgraph, row.output_index) for row in computed} == {(0, 0)}
     assert {row.dtype for row in computed} == {"float32", None}
@@ -65,8 +98,8 @@ def test_what_follows_from_parameters_alone_is_constant(lowered: LoweredProgram)
     }
 
 
-def test_every_computed_operator_of_a_quantized_program_has_its_grid(lowered: LoweredProgram) -> None:
-    grids = [row.quantization for row in lowered.operators if not row.constant]
+def test_every_computed_operator_of_a_quantized_program_has_its_grid(computed: list[Operator]) -> None:
+    grids = [row.quantization for row in computed]
     for grid in grids:
         assert grid is not None
         assert dataclasses.replace(grid, scale=(0.5,), zero_point=(0,)) == Quantization(
@@ -74,7 +107,7 @@ def test_every_computed_operator_of_a_quantized_program_has_its_grid(lowered: Lo
         )
         (scale,), (zero_point,) = grid.scale, grid.zero_point
         assert (0 < scale < 1, 0 <= zero_point <= 255) == (True, True)
-    relus = [row.quantization for row in lowered.operators if row.target == "aten.relu.default"]
+    relus = [row.quantization for row in computed if row.target == "aten.relu.default"]
     assert [grid.zero_point for grid in relus if grid] == [(0,), (0,)]
 
 
@@ -104,7 +137,7 @@ def test_a_per_channel_grid_has_a_scale_and_a_zero_point_for_each_channel(means:
     assert means.children.call("lower", official.noted_grids, noted).value == expected
 
 
-def test_delegation_is_counted_by_type_and_sums_to_the_graph(lowered: LoweredProgram) -> None:
+def test_delegation_is_counted_by_type_and_sums_to_the_graph(lowered: LoweredProgram, record: dict[str, Any]) -> None:
     counts = {count.operator: (count.delegated, count.not_delegated) for count in lowered.delegation}
     assert counts == {
         "aten__to_copy_default": (3, 0),
@@ -117,17 +150,17 @@ def test_delegation_is_counted_by_type_and_sums_to_the_graph(lowered: LoweredPro
         "getitem": (1, 1),
         "quantized_decomposed_dequantize_per_channel_default": (6, 0),
     }
-    assert sum(delegated for delegated, _ in counts.values()) == len(lowered.operators)
+    assert sum(delegated for delegated, _ in counts.values()) == len(record["calls"])
     assert all(count.refusals == () for count in lowered.delegation)
     assert lowered.delegated_subgraphs == 1
 
 
-def test_every_computed_operator_is_announced_once_with_its_own_grid_and_layout(lowered: LoweredProgram) -> None:
+def test_every_computed_operator_is_announced_once_with_its_own_grid_and_layout(
+    lowered: LoweredProgram, computed: list[Operator]
+) -> None:
     announced = {tensor.debug_handles[0]: tensor for tensor in lowered.dumped if tensor.debug_handles}
     assert len(announced) == len([tensor for tensor in lowered.dumped if tensor.debug_handles])
-    for row in lowered.operators:
-        if row.constant or row.debug_handle is None:
-            continue
+    for row in computed:
         name = row.name if row.target != "getitem" else "aten_max_pool2d_with_indices_default"
         assert announced.pop(row.debug_handle, None) in (
             None if row.target == "getitem" else (),
@@ -167,7 +200,7 @@ def test_the_compiler_says_what_it_moves(lowered: LoweredProgram) -> None:
 def test_the_delegated_graph_can_be_read(lowered: LoweredProgram, means: Means) -> None:
     text = means.store.read(lowered.delegated_graph).decode()
     assert "backend_id: QnnBackend" in text
-    assert [row.name for row in lowered.operators if f"%{row.name} : " not in text] == []
+    assert [row.name for row in lowered.operators if not row.unused and f"%{row.name} : " not in text] == []
 
 
 def test_the_etrecord_opens_in_executorchs_own_tools(record: dict[str, Any]) -> None:

@@ -1,0 +1,151 @@
+"""Damage to one operator's captured tensor, and to all that follows as the damage would propagate on the device.
+
+What comes out is a debug buffer like the one that was collected: the comparison sees nothing but its bytes.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.evidence import Evidence
+from tasks.numerics.dequantize import codes_of, undo_layout
+from tasks.numerics.readers import Captured, Kernels, Value
+from tasks.toolchain.etdump import tensor
+
+Array = NDArray[Any]
+
+
+def scaled(real: Array, _: Captured) -> Array:
+    """A wrong scale: 5 % too large."""
+    return real * 1.05
+
+
+def channels_swapped(real: Array, _: Captured) -> Array:
+    """The first channel and the last one exchanged: axis 1 of an image, the last axis of anything else."""
+    axis = 1 if real.ndim == 4 else real.ndim - 1
+    order = np.arange(real.shape[axis])
+    order[[0, -1]] = order[[-1, 0]]
+    return np.take(real, order, axis)
+
+
+def transposed(real: Array, _: Captured) -> Array:
+    """The last two axes exchanged, where they are equally long."""
+    return np.swapaxes(real, -1, -2) if real.ndim > 1 and real.shape[-1] == real.shape[-2] else real
+
+
+def clamped(real: Array, _: Captured) -> Array:
+    """A range that is half as wide."""
+    return np.clip(real, real.min() / 2, real.max() / 2)
+
+
+def one_step_off(real: Array, captured: Captured) -> Array:
+    """A zero point that is off by one."""
+    return real if captured.grid is None else real + captured.grid.scale[0]
+
+
+def zero_point_lost(real: Array, captured: Captured) -> Array:
+    """Codes read without their zero point."""
+    return real if captured.grid is None else real + captured.grid.zero_point[0] * captured.grid.scale[0]
+
+
+KINDS: dict[str, Callable[[Array, Captured], Array]] = {
+    each.__name__: each for each in (scaled, channels_swapped, transposed, clamped, one_step_off, zero_point_lost)
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scene:
+    """One sample of one capture, undamaged."""
+
+    evidence: Evidence
+    kernels: Kernels
+    captured: Mapping[int, Captured]
+
+    @classmethod
+    def first(cls, evidence: Evidence) -> Scene:
+        return cls(evidence=evidence, kernels=next(evidence.kernels()), captured=evidence.captured(0))
+
+
+def damaged(scene: Scene, index: int, kind: str) -> dict[int, Captured]:
+    """The operators that change when `kind` is done to operator `index`: it, and those after it that feel it.
+
+    Each later operator keeps its own error of the device, in codes, and moves by as much as the reference operator
+    moves when its inputs do.
+    """
+    kernels, captured = scene.kernels, scene.captured
+    before: dict[int, Value] = {}
+    after: dict[int, Value] = {}
+    changed: dict[int, Captured] = {}
+    for each, sources in enumerate(kernels.sources):
+        moved = any(source in after for source in sources)
+        shown = captured.get(each)
+        made = kernels.call(each, before) if shown is None or moved else None
+        if shown is not None:
+            before[each] = _single(shown.real())
+        elif made is not None:
+            before[each] = made
+        if each == index:
+            assert shown is not None, "only what was captured can be damaged"
+            changed[each] = _stored(KINDS[kind](shown.real(), shown), shown)
+            after[each] = _single(changed[each].real())
+        elif moved:
+            remade = kernels.call(each, ChainMap(after, before))
+            if remade is not None and shown is not None and isinstance(made, np.ndarray):
+                assert isinstance(remade, np.ndarray), "the same call"
+                changed[each] = _moved(shown, made, remade)
+                after[each] = _single(changed[each].real())
+            elif remade is not None:
+                after[each] = remade
+    return changed
+
+
+def written(scene: Scene, changed: Mapping[int, Captured], debug_buffer: bytes) -> bytes:
+    """The debug buffer with these operators' elements in place of the collected ones."""
+    octets = np.frombuffer(debug_buffer, np.uint8).copy()
+    seen = scene.evidence.seen(0)
+    for index, each in changed.items():
+        match = seen[index].match
+        place = tensor(match.event, octets)
+        place.flags.writeable = True
+        undo_layout(place, match.dumped.axis_order)[...] = each.elements
+    return octets.tobytes()
+
+
+def error_db(shown: Captured, changed: Captured) -> float | None:
+    """What the damage does to the operator's own tensor: SNR in dB, None where it does nothing."""
+    clean = shown.real().astype(np.float64)
+    error = changed.real().astype(np.float64) - clean
+    energy, signal = float(np.square(error).sum()), float(np.square(clean).sum())
+    return 10 * float(np.log10(signal / energy)) if energy and signal else None
+
+
+def error_steps(shown: Captured, changed: Captured) -> float:
+    """The largest error in steps of the grid; in the tensor's own unit where it has none."""
+    step = shown.grid.scale[0] if shown.grid else 1.0
+    return float(np.abs(changed.real().astype(np.float64) - shown.real()).max(initial=0.0)) / step
+
+
+def _single(real: Array) -> Array:
+    return real.astype(np.float32) if real.dtype == np.float64 else real
+
+
+def _stored(real: Array, like: Captured) -> Captured:
+    elements = real if like.grid is None else codes_of(real, like.grid)
+    return replace(like, elements=elements.astype(like.elements.dtype))
+
+
+def _moved(shown: Captured, before: Array, after: Array) -> Captured:
+    if shown.grid is not None:
+        steps = codes_of(after, shown.grid) - codes_of(before, shown.grid)
+        elements = np.clip(shown.elements + steps, shown.grid.quant_min, shown.grid.quant_max)
+    elif before.dtype.kind == "f":
+        elements = shown.elements + (after - before)
+    else:
+        elements = np.where(after == before, shown.elements, after)
+    return replace(shown, elements=elements.astype(shown.elements.dtype))

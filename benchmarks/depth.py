@@ -1,0 +1,129 @@
+"""Total error grows with depth, introduced error does not: N × [convolution to 64 channels, batch norm, ReLU6], 8a8w.
+
+    python benchmarks/depth.py                         N = 1, 3, 7, 13, 23, 29 on SM8650; writes docs/depth.svg
+    python benchmarks/depth.py scheme=16a8w --plot=    another cell, no plot
+
+One sweep of one model a depth, as any user's: the factory lies in benchmarks/depth_models/, the YAML files are written
+here. A model of N blocks begins with the weights of every smaller one. docs/benchmarks.md says what came out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+from depth_plot import Series, svg
+
+HERE = Path(__file__).parent
+FACTORY = HERE / "depth_models"
+DEPTHS = (1, 3, 7, 13, 23, 29)
+CELL = {"scheme": "8a8w", "soc": "SM8650"}
+FLAT_DB = 3.0
+"""How far the introduced error of one kind of operator may move between depths."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("overrides", nargs="*", help="for the whole sweep, in the grammar of `qnnsweep run`")
+    parser.add_argument("--plot", default=str(HERE.parent / "docs" / "depth.svg"), help="where to draw; empty: nowhere")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line")
+    asked = parser.parse_args()
+    found = measured(swept(asked.overrides))
+    show(found)
+    if asked.plot:
+        Path(asked.plot).write_text(plotted(found))
+    if asked.json:
+        print(json.dumps(found))
+    return 0 if found["total_grows"] and found["introduced_is_flat"] else 1
+
+
+def swept(overrides: Sequence[str]) -> pd.DataFrame:
+    """The `operators` table of one sweep over all depths, with the column `blocks`."""
+    given = {override.partition("=")[0] for override in overrides}
+    cell = [f"{key}={value}" for key, value in CELL.items() if key not in given]
+    base = yaml.safe_load((FACTORY / "model" / "conv_blocks.yaml").read_text())
+    names = {f"conv_blocks_{blocks}": blocks for blocks in DEPTHS}
+    with tempfile.TemporaryDirectory() as folder:
+        models = Path(folder, "model")
+        models.mkdir()
+        for name, blocks in names.items():
+            written = yaml.safe_dump({**base, "name": name, "arguments": {"blocks": blocks}})
+            (models / f"{name}.yaml").write_text(written)
+        done = subprocess.run(
+            [
+                str(Path(sys.executable).with_name("qnnsweep")), "run", "--json",
+                "--config-dir", str(FACTORY), "--config-dir", folder, f"model={','.join(names)}",
+                "measure.operator_samples=3", *cell, *overrides,
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+    print(done.stdout)
+    run = json.loads(done.stdout.splitlines()[-1]) if done.returncode in (0, 1) else {"outcomes": {}}
+    # The deepest have nearly no signal left, which is the point: out of tolerance is no failure here.
+    if not run["outcomes"] or run["outcomes"].keys() - {"passed", "out_of_tolerance"}:
+        sys.exit("the sweep failed")
+    table = pd.read_parquet(Path(run["tables"], "operators", f"run={run['run_id']}"))
+    return table.assign(blocks=table["model"].map(names))
+
+
+def measured(operators: pd.DataFrame) -> dict[str, Any]:
+    """Per depth: the total error of the last operator, and what each kind of operator introduces, medians."""
+    seen = operators[operators["verdict"] != "blind"]
+    introduced = seen.pivot_table("introduced_snr_db", "blocks", "target", "median")
+    steps = seen.pivot_table("introduced_steps", "blocks", "target", "max")
+    last = seen[seen["operator_index"] == seen.groupby("model")["operator_index"].transform("max")]
+    total = last.groupby("blocks")[["snr_db", "mse"]].median()
+    verdicts = seen.groupby("blocks")["verdict"].value_counts()
+    spread = introduced.max() - introduced.min()
+    return {
+        "depths": [
+            {
+                "blocks": int(blocks),
+                "total_snr_db": float(total["snr_db"][blocks]),
+                "total_mse": float(total["mse"][blocks]),
+                "introduced_snr_db": {str(kind): float(value) for kind, value in introduced.loc[blocks].items()},
+                "introduced_steps": {str(kind): float(value) for kind, value in steps.loc[blocks].items()},
+                "verdicts": {str(kind): int(count) for kind, count in verdicts[blocks].items()},
+            }
+            for blocks in total.index
+        ],
+        "introduced_spread_db": {str(kind): float(value) for kind, value in spread.items()},
+        "total_grows": bool(total["snr_db"].is_monotonic_decreasing),
+        "introduced_is_flat": bool((spread <= FLAT_DB).all()),
+    }
+
+
+def show(found: Mapping[str, Any]) -> None:
+    kinds = list(found["introduced_spread_db"])
+    print(f"{'N':>3}{'total MSE':>12}{'total dB':>10}" + "".join(f"{'introduced by ' + kind:>42}" for kind in kinds))
+    for depth in found["depths"]:
+        own = (f"{depth['introduced_snr_db'][k]:.1f} dB, {depth['introduced_steps'][k]:g} steps" for k in kinds)
+        cells = "".join(f"{each:>42}" for each in own)
+        print(f"{depth['blocks']:>3}{depth['total_mse']:>12.2e}{depth['total_snr_db']:>10.1f}{cells}")
+    for kind, spread in found["introduced_spread_db"].items():
+        print(f"introduced by {kind}: within {spread:.1f} dB")
+    print(f"total error grows with depth: {found['total_grows']}; introduced is flat: {found['introduced_is_flat']}")
+
+
+def plotted(found: Mapping[str, Any]) -> str:
+    depths = found["depths"]
+    blocks = [depth["blocks"] for depth in depths]
+    kinds = [
+        Series(f"introduced by {kind.split('.')[1]}", blocks, [depth["introduced_snr_db"][kind] for depth in depths])
+        for kind in found["introduced_spread_db"]
+    ]
+    total = Series("total, last operator", blocks, [depth["total_snr_db"] for depth in depths])
+    return svg([*kinds, total], x="blocks of convolution, batch norm, ReLU6", y="SNR, dB")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""The same block over and over: a model whose error can only come from one kind of layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from tasks.models.photographs import photographs
+from tasks.models.reproducible import reproducible
+
+CHANNELS = 64
+_SEEN = 64
+"""Photographs from which the batch norms take their statistics."""
+
+
+def conv_blocks(blocks: int) -> nn.Module:
+    """`blocks` times [3×3 convolution to 64 channels, batch norm, ReLU6]; each depth begins with the same weights."""
+    with reproducible(seed=0):
+        layers: list[nn.Module] = []
+        for block in range(blocks):
+            convolution = nn.Conv2d(CHANNELS if block else 3, CHANNELS, 3, padding=1, bias=False)
+            nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
+            layers += [convolution, nn.BatchNorm2d(CHANNELS, momentum=None), nn.ReLU6()]
+        model: Any = nn.Sequential(*layers)
+        samples = photographs(_SEEN, split="calibration", size=16, mean=[127.0] * 3, std=[64.0] * 3)
+        with torch.no_grad():
+            model.train()(torch.cat([sample["inputs"]["x"] for sample in samples]))
+    model.weights_origin = "random"
+    return model.eval()

@@ -1,0 +1,133 @@
+"""Does the comparison name the operator that was damaged? Thirty operators, six kinds of damage, three real captures.
+
+Damages one operator's captured tensor, and all that follows as the damage would propagate, then compares the capture
+as ever. Counts how often the damaged operator is the worst one, and how often an undamaged one is blamed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from cells import cell  # beside this file
+from damage import KINDS, Scene, damaged, error_db, error_steps, written
+
+from conf.schema import ToleranceConfig
+from tasks.comparison import compare_capture
+from tasks.evidence import Evidence
+from tasks.findings import OperatorComparison
+from tasks.numerics.verdict import limits, worst_operator
+from tasks.records import Capture, LoweredProgram
+from tasks.storage.store import Store
+
+CELLS = (("efficientnet_lite0", "16a8w"), ("minilm_l6", "16a8w"), ("digits_cnn", "8a8w"))
+OPERATORS = 30
+SOC = "SM8650"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Injection:
+    """One damage and what was made of it."""
+
+    model: str
+    scheme: str
+    operator: str
+    kind: str
+    snr_db: float | None
+    steps: float
+    status: str
+    verdict: str
+    found: bool
+    blamed: tuple[str, ...]
+    """Undamaged operators that are said to introduce error, and are not without the damage."""
+
+    @property
+    def exceeds(self) -> bool:
+        """Whether any of it can be seen: what nobody reads, or the grid cannot hold, is no error."""
+        return self.verdict == "introduced" or self.status == "compared"
+
+
+def inject(
+    lowered: LoweredProgram, capture: Capture, tolerance: ToleranceConfig, operators: int, store: Store
+) -> list[Injection]:
+    """Runs in a toolchain child."""
+    scene = Scene.first(Evidence(lowered, capture, store))
+    assert capture.debug_buffer is not None
+    buffer = store.read(capture.debug_buffer)
+
+    def compared(data: bytes) -> tuple[OperatorComparison, ...]:
+        with_damage = replace(capture, debug_buffer=store.put_bytes(data))
+        return compare_capture(lowered, with_damage, False, tolerance, True, store).operators
+
+    already = {row.operator.index for row in compared(buffer) if row.verdict == "introduced"}
+    worthwhile = [
+        index
+        for index, each in scene.captured.items()
+        if index not in already
+        and each.elements.size > 1
+        and (lowered.operators[index].dtype or "").startswith("float")
+    ]
+    chosen = sorted(random.Random(0).sample(worthwhile, min(operators, len(worthwhile))))  # noqa: S311 - not a secret
+    found: list[Injection] = []
+    for index in chosen:
+        allowed = limits(tolerance.operators, lowered.quantized.scheme, lowered.operators[index].target)
+        for kind in KINDS:
+            changed = damaged(scene, index, kind)
+            snr_db = error_db(scene.captured[index], changed[index])
+            steps = error_steps(scene.captured[index], changed[index])
+            if snr_db is None or (allowed.steps is not None and steps <= allowed.steps):
+                continue  # within the grid, or no change at all
+            rows = compared(written(scene, changed, buffer))
+            worst = worst_operator([row for row in rows if row.operator.index not in already])
+            own = next(row for row in rows if row.operator.index == index)
+            others = [row for row in rows if row.operator.index not in {index, *already}]
+            found.append(
+                Injection(
+                    model=lowered.quantized.exported.model,
+                    scheme=lowered.quantized.scheme,
+                    operator=lowered.operators[index].name,
+                    kind=kind,
+                    snr_db=snr_db,
+                    steps=steps,
+                    status=own.status,
+                    verdict=own.verdict,
+                    found=worst is not None and worst.operator.index == index,
+                    blamed=tuple(row.operator.name for row in others if row.verdict == "introduced"),
+                )
+            )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--artifacts", default="artifacts", help="where the cells are kept, or made if they are not")
+    parser.add_argument("--operators", type=int, default=OPERATORS, help="how many a capture")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object")
+    given = parser.parse_args()
+    summary: dict[str, dict[str, int]] = {}
+    for model, scheme in CELLS:
+        request, means, measured = cell(given.artifacts, f"model={model}", f"scheme={scheme}", f"soc={SOC}")
+        work = (measured.lowered, measured.capture, request.tolerance, given.operators, means.store)
+        injections = means.children.call("compare", inject, *work).value
+        print(f"\n{model} {scheme} {SOC}")
+        for kind in KINDS:
+            of = [each for each in injections if each.kind == kind]
+            right = sum(each.found for each in of)
+            blamed = sum(bool(each.blamed) for each in of)
+            print(f"  {kind:18} named in {right} of {len(of)}, another one blamed in {blamed}")
+            summary[f"{model} {scheme} {kind}"] = {"injected": len(of), "named": right, "another_blamed": blamed}
+        for each in injections:
+            if not each.found or each.blamed:
+                print("   ", asdict(each))
+    if given.json:
+        print(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Where a quantized model's converted graph and its HTP program part: the rungs, and the pairs that explain the gap.
+
+    python benchmarks/ladder.py                                  EfficientNet-Lite0, 8a8w, SM8650
+    python benchmarks/ladder.py model=digits_cnn soc=SM8550      any quantized cell on QNN
+
+Compiles and executes the cell and three variants of it: about ten minutes for EfficientNet-Lite0, five more for a cell
+that no sweep has compiled yet. A variant is compiled anew each time, because torch.export.save writes other bytes.
+docs/ladder.md explains what it prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from safetensors.numpy import load as load_tensors
+
+from flows.environment import settle_prefect
+from tasks.numerics.metrics import snr_db
+
+if TYPE_CHECKING:
+    from conf.schema import Request
+    from flows.cells import Means
+    from tasks.records import Blob, Capture, LoweredProgram, QuantizedModel
+    from tasks.storage.store import Store
+
+CELL = {"model": "efficientnet_lite0", "scheme": "8a8w", "soc": "SM8650"}
+Scores = Sequence[float | None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Made:
+    """A converted graph, lowered and executed."""
+
+    quantized: QuantizedModel
+    lowered: LoweredProgram
+    capture: Capture
+
+
+class Bench:
+    """One cell's stages, cached like a sweep's, on any converted graph."""
+
+    def __init__(self, request: Request, means: Means) -> None:
+        self._request = request
+        self._means = means
+
+    def quantized(self) -> QuantizedModel:
+        from tasks.export import export_task
+        from tasks.quantize import quantize_task
+        from tasks.toolchain.source import code_digest
+
+        ask, children = self._request, self._means.children
+        exported = self._run(export_task, ask.model, code_digest(ask.model), children=children)
+        return self._run(quantize_task, exported, ask.scheme, ask.backend.kind, ask.soc.arch, children=children)
+
+    def made(self, quantized: QuantizedModel, *, dump: bool) -> Made:
+        from tasks.bundle import bundle_task
+        from tasks.lower import lower_task
+        from tasks.measure import measure_task
+
+        ask, children = self._request, self._means.children
+        matter = (quantized, ask.scheme, ask.backend.kind, ask.soc, 1, dump)
+        lowered = self._run(lower_task, *matter, children=children)
+        bundle = self._run(bundle_task, lowered, ask.measure)
+        capture = self._run(measure_task, bundle, ask.device, farm=self._means.farm, step=self._bound)
+        return Made(quantized=quantized, lowered=lowered, capture=capture)
+
+    def _run(self, task: Any, *matter: Any, **means: Any) -> Any:
+        return self._bound(task)(*matter, store=self._means.store, **means)
+
+    def _bound(self, task: Any) -> Any:
+        from tasks.stage import bound
+
+        def tell(state: str) -> None:
+            print(f"{task.name} {state}", file=sys.stderr)
+
+        return bound(task, task.name, store=self._means.store, on_change=tell)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("overrides", nargs="*", help="one quantized cell on QNN, in the grammar of `qnnsweep run`")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line")
+    asked = parser.parse_args()
+    settle_prefect()
+    from flows import server
+
+    server.ensure()
+    from prefect import flow
+
+    given = {override.partition("=")[0] for override in asked.overrides}
+    overrides = [f"{key}={value}" for key, value in CELL.items() if key not in given]
+    found = flow(measured, name="ladder", validate_parameters=False)([*overrides, *asked.overrides])
+    show(found)
+    if asked.json:
+        print(json.dumps(found))
+    return 0
+
+
+def measured(overrides: list[str]) -> dict[str, Any]:
+    """Every figure, as plain values."""
+    import pairs
+    import replay
+
+    from conf.load import load
+    from flows.sweep import prepare
+
+    plan = load(overrides)
+    (cell,) = plan.cells
+    means = prepare(plan)
+    store, children = means.store, means.children
+    bench = Bench(cell.request, means)
+    made = bench.made(bench.quantized(), dump=True)
+    ablation: pairs.Ablation = children.call("ablate", pairs.ablate, made.quantized, store).value
+    replayed = children.call("replay", replay.replay, made.lowered, made.capture, store).value
+    exported = made.quantized.exported
+    eager = load_tensors(store.read(exported.outputs_eager))
+
+    variants = {"as converted": (ablation.graphs["converted"], _scores(store, made.capture.outputs, eager))}
+    for name in pairs.VARIANTS:
+        changed = children.call("variant", pairs.variant, made.quantized, name, store).value
+        device = bench.made(changed, dump=False).capture.outputs
+        host = _scores(store, changed.outputs_quantized, eager)
+        variants[name] = (host, _scores(store, device, eager))
+
+    device = load_tensors(store.read(made.capture.outputs))
+    predicted, measured_ = _median(ablation.graphs["without fused pairs"]), _median(variants["as converted"][1])
+    return {
+        "cell": cell.names,
+        "samples": exported.sample_names,
+        "rungs": {
+            "exported": ablation.graphs["exported"],
+            "quantized": ablation.graphs["converted"],
+            "edge": _scores(store, made.lowered.outputs_edge, eager),
+            "device": variants["as converted"][1],
+        },
+        "graphs": ablation.graphs,
+        "device_against": {name: _scores(store, blob, device) for name, blob in ablation.outputs.items()},
+        "edge_against_no_pair": _scores(
+            store, made.lowered.outputs_edge, load_tensors(store.read(ablation.outputs["without any pair"]))
+        ),
+        "pairs": ablation.counts,
+        "without": ablation.without,
+        "only": ablation.only,
+        "each": [asdict(each) for each in ablation.pairs],
+        "replayed": [asdict(each) for each in replayed],
+        "variants": {name: {"host": host, "device": device} for name, (host, device) in variants.items()},
+        "predicted_snr_db": predicted,
+        "device_snr_db": measured_,
+        "converted_snr_db": _median(ablation.graphs["converted"]),
+        "ratio": predicted / measured_,
+    }
+
+
+def _scores(store: Store, blob: Blob, reference: Mapping[str, Any]) -> Scores:
+    """SNR in dB, a sample's worst output each; None where the two are equal."""
+    actual = load_tensors(store.read(blob))
+    found: dict[str, list[float]] = {}
+    for key, value in reference.items():
+        each = snr_db(actual[key], value)
+        found.setdefault(key.partition("/")[0], []).extend([] if each is None else [each])
+    return [min(found[sample], default=None) for sample in sorted(found, key=int)]
+
+
+def _median(scores: Scores) -> float:
+    return statistics.median(float("inf") if each is None else each for each in scores)
+
+
+def show(found: Mapping[str, Any]) -> None:
+    print(f"\n{' · '.join(found['cell'])}: SNR in dB of the final output, a sample a column, the median last")
+    print(f"{'':42}{''.join(f'{name[:9]:>10}' for name in found['samples'])}    median")
+    for title, lines in (
+        ("rungs, against eager fp32", found["rungs"]),
+        ("graphs on the host, against eager fp32", found["graphs"]),
+        ("the host's graphs, against the device", found["device_against"]),
+        ("edge, against the converted graph", {"without any pair": found["edge_against_no_pair"]}),
+    ):
+        print(f"\n{title}")
+        for name, scores in lines.items():
+            print(_line(name, scores))
+    print("\nwithout one kind of pair, against eager fp32")
+    for kind, count in found["pairs"].items():
+        print(_line(f"{count:3} {kind}", found["without"][kind]))
+    print("\nwith one kind of pair alone, against eager fp32")
+    for kind, count in found["pairs"].items():
+        print(_line(f"{count:3} {kind}", found["only"][kind]))
+    print("\nconverted graphs and their HTP programs, against eager fp32")
+    for name, scores in found["variants"].items():
+        print(_line(f"{name}: host", scores["host"]))
+        print(_line(f"{name}: device", scores["device"]))
+    print(f"\n{'one fused pair alone':32}    scale  levels    median dB")
+    for pair in found["each"][:5]:
+        print(f"{pair['module_path']:32} {pair['scale']:8.4f} {pair['levels']:7.1f} {_median(pair['snr_db']):12.2f}")
+    rows = found["replayed"]
+    print(f"\nfused pairs replayed on the device's own inputs: {len(rows)}, median (least to most)")
+    for key in ("codes_device", "codes_converted", "equal_fused", "equal_apart"):
+        values = [row[key] for row in rows]
+        print(f"{key:20} {statistics.median(values):8.3f}   ({min(values):.3f} to {max(values):.3f})")
+    for key in ("off_by_more_than_one", "of_lowest_bias"):
+        print(f"{key:20} {sum(row[key] for row in rows):8} elements")
+    print(
+        f"\npredicted from the graph without fused pairs: {found['predicted_snr_db']:.2f} dB, "
+        f"device: {found['device_snr_db']:.2f} dB, converted: {found['converted_snr_db']:.2f} dB"
+    )
+
+
+def _line(name: str, scores: Scores) -> str:
+    shown = "".join("     equal" if each is None else f"{each:10.2f}" for each in [*scores, _median(scores)])
+    return f"{name:42}{shown}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

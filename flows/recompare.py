@@ -1,0 +1,130 @@
+"""A past run judged again: other tolerances on the captures it left, without a device and without compiling."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from prefect import flow
+from prefect.futures import PrefectFuture
+from prefect.runtime import flow_run
+from prefect.task_runners import ThreadPoolTaskRunner
+
+from conf.load import load
+from conf.plan import Plan, PlannedCell
+from flows import results
+from flows.cells import Means, subject
+from flows.files import evidence, lay_out
+from flows.sweep import new_run_id, prepare, watcher
+from tasks.compare import compare_task
+from tasks.errors import EvidenceError, RequestError
+from tasks.findings import Comparison
+from tasks.outcome import CellResult
+from tasks.records import Measured
+from tasks.report import RunFacts
+from tasks.rows import rows
+from tasks.stage import bound
+
+_ASKABLE = ("tolerance", "measure.replay", "measure.metrics", "limits")
+"""What may differ from the run: nothing that a capture depends on."""
+
+
+@flow(
+    name="recompare",
+    flow_run_name=lambda: shlex.join(["recompare", *flow_run.parameters["overrides"]]),
+    task_runner=ThreadPoolTaskRunner(),  # type: ignore[arg-type]
+    validate_parameters=False,
+)
+def recompare(artifacts: str, run_id: str | None, overrides: list[str]) -> results.SweepResult:
+    """Compare every cell of a past run again, as a run of its own. `overrides` are of the tolerance and the replay.
+
+    Raises RequestError when there is no such run or an override is of something that was measured.
+    """
+    run, plan = planned(Path(artifacts), run_id, overrides)
+    started, began = datetime.now(UTC), time.monotonic()
+    means = prepare(plan)
+    folder = results.report_path(Path(artifacts), run.run_id).with_name("files")
+    works = [(cell, measured, _submitted(cell, measured, means)) for cell, measured in _kept(plan, folder)]
+    done = [_result(run.run_id, *work) for work in works]
+    new = new_run_id(started)
+    facts = replace(
+        run,
+        run_id=new,
+        started=started.isoformat(timespec="seconds"),
+        seconds=time.monotonic() - began,
+        command=("qnnsweep", "recompare", f"--run={run.run_id}", *overrides),
+        toolchain_calls=0,
+        reused=sum(cell.capture is not None for cell in done),
+        report=str(results.report_path(Path(artifacts), new)),
+    )
+    lay_out(done, results.report_path(Path(artifacts), new).with_name("files"), means.store)
+    return results.write(facts, rows(new, done, run.toolchain or means.children.identity), means.store)
+
+
+def planned(artifacts: Path, run_id: str | None, overrides: Sequence[str]) -> tuple[RunFacts, Plan]:
+    """The past run, and its plan with these overrides in place of its own of the same keys."""
+    for override in overrides:
+        key = _key(override)
+        if not any(key == asked or key.startswith(f"{asked}.") for asked in _ASKABLE):
+            raise RequestError(f"{override}: a past run can be compared again with other {', '.join(_ASKABLE)} alone")
+    run = results.past(artifacts, run_id)
+    if run.command[:2] != ("qnnsweep", "run"):
+        raise RequestError(f"run {run.run_id} was itself a recompare; name the run it came from: {run.command[2]}")
+    folders = [Path(each.removeprefix("--config-dir=")) for each in run.command[2:] if each.startswith("--config-dir=")]
+    changed = {_key(override) for override in overrides}
+    kept = [each for each in run.command[2:] if not each.startswith("--") and _key(each) not in changed]
+    plan = load([*kept, *overrides], config_dirs=folders)
+    return run, replace(plan, artifacts=str(artifacts))
+
+
+def _kept(plan: Plan, folder: Path) -> Iterator[tuple[PlannedCell, Measured | None]]:
+    for cell in plan.cells:
+        yield cell, evidence(folder, cell.request)
+
+
+def _submitted(cell: PlannedCell, measured: Measured | None, means: Means) -> PrefectFuture[Comparison] | None:
+    if measured is None:
+        return None
+    request = cell.request
+    whose = subject("compare", request)
+    task = bound(
+        compare_task, f"compare {whose}", store=means.store, on_change=partial(watcher.get(), "compare", whose)
+    )
+    judged = (request.model.classifier, request.tolerance, request.measure.replay, tuple(request.measure.metrics))
+    return task.submit(measured.lowered, measured.capture, *judged, store=means.store, children=means.children)
+
+
+def _result(
+    run_id: str, cell: PlannedCell, measured: Measured | None, future: PrefectFuture[Comparison] | None
+) -> CellResult:
+    if cell.impossible is not None:
+        return CellResult(request=cell.request, impossible=cell.impossible)
+    if measured is None or future is None:
+        return CellResult(
+            request=cell.request, error=EvidenceError(f"run {run_id} brought no capture of this cell: see its own row")
+        )
+    future.wait()
+    answer = future.state.result(raise_on_failure=False)
+    lowered = measured.lowered
+    found = CellResult(
+        request=cell.request,
+        exported=lowered.quantized.exported,
+        quantized=lowered.quantized,
+        lowered=lowered,
+        capture=measured.capture,
+        stage="compare",
+    )
+    if isinstance(answer, Comparison):
+        found.comparison = answer
+    else:
+        found.error = answer if isinstance(answer, BaseException) else RuntimeError(str(future.state))
+    return found
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~")

@@ -1,0 +1,89 @@
+"""What a finished program says of itself, read back from its bytes, and the checks of it against what was asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProgramTensor:
+    """An input or output of a program. `dim_order` lists the axes from the outermost in memory to the innermost."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    dim_order: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GraphTensor:
+    """An input or output of a compiled QNN graph; in a debug program every operator's value is an output.
+
+    `dtype` is QNN's, shortened: `float32`, `int32`, `ufixed8`, `sfixed16`. `scale` and `zero_point` are those of the
+    whole tensor, None where it has none or one a channel.
+    """
+
+    name: str
+    role: str
+    dtype: str
+    shape: tuple[int, ...]
+    scale: float | None
+    zero_point: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContextFacts:
+    """What a QNN context binary says of itself."""
+
+    build: str
+    soc: str
+    arch: int
+    vtcm_mib: int
+    kernel_elements: tuple[str, ...]
+    """Element types that the HTP's own kernels compute on, in QNN's words; empty where no kernel name was found."""
+    tensors: tuple[GraphTensor, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DelegateFacts:
+    """One delegated subgraph of a finished program. Fields that only a QNN delegate has are None for others."""
+
+    backend: str
+    size: int
+    calls: int
+    """How many instructions of the program call it."""
+    soc: str | None
+    arch: int | None
+    vtcm_mib: int | None
+    precision: str | None
+    """`quantized` or `float16`: the flag that the HTP is started with."""
+    dumps: bool | None
+    context: ContextFacts | None
+    unread: str | None
+    """Why what a QNN delegate should tell could not be read; None where all of it was."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProgramFacts:
+    """What a finished program is, decoded from its own bytes and nothing else."""
+
+    inputs: tuple[ProgramTensor, ...]
+    outputs: tuple[ProgramTensor, ...]
+    delegates: tuple[DelegateFacts, ...]
+    kernel_calls: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProgramCheck:
+    """One thing that was asked of a program, and what the program is. `status` is `met`, `differs` or `unread`."""
+
+    program: str
+    """`shipping` or `debug`."""
+    subgraph: int | None
+    check: str
+    subject: str | None
+    """Which tensor, where a check is made for each."""
+    asked: str
+    got: str | None
+    status: str
+    reason: str | None
+    """Why it could not be read."""

@@ -1,0 +1,71 @@
+"""The rung at which accuracy is lost."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.findings import Gap, OutputComparison
+from tasks.numerics.ladder import RUNGS, steepest
+
+EXACT, INFINITE = None, "nonfinite_differs"
+
+
+def outputs(**ratios: list[float | str | None]) -> list[OutputComparison]:
+    """Rung to the SNR in dB of each sample's output; None is exact, a word a status without a gap."""
+    return [
+        OutputComparison(
+            rung=rung, sample=sample, sample_name=str(sample), output_index=0, output="y", shape=(1,),
+            status="exact" if ratio is None else ratio if isinstance(ratio, str) else "compared",
+            gap=Gap(snr_db=ratio if isinstance(ratio, float) else None), previous_rung=None, previous_snr_db=None,
+            label=None, top1_reference=None, top1_actual=None,
+        )
+        for rung, of in ratios.items()
+        for sample, ratio in enumerate(of)
+    ]  # fmt: skip
+
+
+def test_every_rung_has_one_sentence() -> None:
+    assert list(RUNGS) == ["exported", "quantized", "edge", "device"]
+    assert all(sentence.endswith(".") and "\n" not in sentence for sentence in RUNGS.values())
+
+
+@pytest.mark.parametrize(
+    ("rows", "rung"),
+    [
+        ([], None),
+        (outputs(exported=[EXACT], quantized=[EXACT], edge=[EXACT], device=[EXACT]), None),
+        (outputs(exported=[EXACT], quantized=[30.0], edge=[30.0], device=[29.5]), "quantized"),
+        (outputs(exported=[120.0], quantized=[60.0], edge=[60.0], device=[20.0]), "device"),
+        (outputs(exported=[20.0], quantized=[19.9], edge=[19.9], device=[19.8]), "exported"),
+        # The converted graph is worse than the device: the device is where it gets better, not where it is lost.
+        (outputs(exported=[EXACT], quantized=[5.8], edge=[40.0], device=[22.6]), "quantized"),
+        # From 60 to 40 dB is less noise than from 20 to 15.
+        (outputs(quantized=[60.0], edge=[40.0]), "edge"),
+        (outputs(quantized=[20.0], edge=[15.0], device=[14.0]), "edge"),
+        # The mean over samples of the noise, not of the dB.
+        (outputs(quantized=[10.0, 90.0], edge=[9.0, 9.0]), "edge"),
+        (outputs(quantized=[10.0, EXACT], edge=[10.0, 90.0]), "quantized"),
+        # What has no ratio says nothing.
+        (outputs(quantized=[30.0], edge=[INFINITE], device=[20.0]), "device"),
+        (outputs(quantized=[INFINITE]), None),
+        (outputs(device=[30.0]), "device"),
+    ],
+)
+def test_the_steepest_rung_is_where_most_noise_comes_in(rows: list[OutputComparison], rung: str | None) -> None:
+    assert steepest(rows) == rung
+    assert steepest(reversed(rows)) == rung
+
+
+@given(st.permutations(list(RUNGS)), st.floats(0, 100), st.floats(0.1, 50))
+def test_the_one_rung_that_adds_noise_is_the_steepest(order: list[str], level: float, lost: float) -> None:
+    guilty = order[0]
+    after = list(RUNGS).index(guilty)
+    ratios = {rung: [level - lost if at >= after else level] for at, rung in enumerate(RUNGS)}
+    if after == 0:
+        ratios = {rung: [level] for rung in RUNGS}
+    assert steepest(outputs(**ratios)) in (guilty, "exported")
+    # Against a first rung that is exact there is no other.
+    clean = {rung: [level if at >= after else EXACT] for at, rung in enumerate(RUNGS)}
+    assert steepest(outputs(**clean)) == guilty

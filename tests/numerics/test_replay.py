@@ -1,0 +1,383 @@
+"""Introduced against inherited error: operators again on the device's own inputs, damage found where it was done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from tasks.findings import Gap
+from tasks.numerics.dequantize import dequantize, snap
+from tasks.numerics.metrics import gap, snr_db
+from tasks.numerics.readers import Array, Captured
+from tasks.numerics.replay import Introduced, effect_db, replay
+from tasks.records import Quantization
+
+from .arithmetic import (  # isort: skip
+    Device, Op, Program, above, added, chosen, constant, entry, gathered, getitem, grid, matmul, max_pool, mean,
+    refused, relu, relu6, scaled, sliced, softmax, split, topk, transposed, viewed,
+)  # fmt: skip
+
+NOTHING = Gap(mse=0.0, mean_abs=0.0, max_abs=0.0)
+
+
+def any_error(_: int, found: Introduced) -> bool:
+    return bool(found.gap.max_abs) or found.nonfinite > 0
+
+
+def line(*ops: Op) -> Program:
+    return Program(list(ops), [len(ops) - 1])
+
+
+def guilty(found: Mapping[int, Introduced]) -> list[int]:
+    return [index for index, each in found.items() if any_error(index, each)]
+
+
+def add_at(place: tuple[int, ...], by: float) -> Any:
+    def damage(elements: Array) -> Array:
+        damaged = elements.copy()
+        damaged[place] += by
+        return damaged
+
+    return damage
+
+
+IMAGE = np.array([[-3.0, 1.5, 2.0, 7.0], [0.5, -0.25, 4.0, 8.5]], np.float32)
+STEPS = [
+    relu, relu6, softmax, mean, transposed, viewed, lambda x: scaled(x, 0.0), lambda x: scaled(x, -1.5),
+    lambda x: sliced(x, 0, 2), lambda x: added(x, x), lambda x: added(x, 0),
+]  # fmt: skip
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> tuple[Program, Device]:
+    """Operators one after the other or side by side, on a device that rounds some, keeps floats of some, hides some."""
+    image = draw(hnp.arrays(np.float32, (4, 4), elements=st.floats(-8, 8, width=32)))
+    program = Program([entry(image), matmul(0, np.eye(4, dtype=np.float32) * 1.25)])
+    for _ in range(draw(st.integers(1, 6))):
+        source = draw(st.integers(1, len(program.ops) - 1))
+        program.add(draw(st.sampled_from(STEPS))(source))
+    used = {source for op in program.ops for source in op.reads}
+    program.leaving = [index for index in range(len(program.ops)) if index not in used]
+    grids = {
+        index: grid(draw(st.sampled_from([0.001, 0.01])), draw(st.integers(-50, 50)))
+        for index in range(1, len(program.ops))
+        if draw(st.booleans())
+    }
+    hidden = {index for index in range(2, len(program.ops)) if index not in grids and draw(st.booleans())}
+    return program, Device(grids, frozenset(hidden))
+
+
+NETWORKS = networks().filter(lambda drawn: drawn[0].fits())
+
+
+@given(NETWORKS)
+@settings(max_examples=100)
+def test_a_device_that_computes_right_introduces_nothing_anywhere(drawn: tuple[Program, Device]) -> None:
+    program, device = drawn
+    found = replay(program, device.capture(program), any_error)
+    assert guilty(found) == []
+    assert {each.steps for index, each in found.items() if index in device.grids} <= {0.0}
+    assert set(found) == {index for index in range(len(program.ops)) if index not in device.hidden}
+
+
+@given(NETWORKS, st.data())
+@settings(max_examples=150)
+def test_one_damaged_operator_introduces_the_error_and_no_other_does(
+    drawn: tuple[Program, Device], data: st.DataObject
+) -> None:
+    program, device = drawn
+    clean = device.capture(program)
+    index = data.draw(st.sampled_from(sorted(set(clean) - {0})))
+    place = tuple(data.draw(st.integers(0, size - 1)) for size in clean[index].elements.shape)
+    # Far more than what operators before it, not rounded, could explain.
+    by = data.draw(st.sampled_from([-2000, 2000])) if index in device.grids else 3.0
+    captured = device.capture(program, {index: add_at(place, by)})
+    found = replay(program, captured, any_error)
+    here = found.pop(index)
+    assert guilty(found) == []
+    if any_error(index, here):
+        assert here.masked == 0
+        change = captured[index].real() - clean[index].real()
+        assert here.gap.max_abs == pytest.approx(np.abs(change).max(), rel=1e-3)
+        assert here.steps == (abs(by) if index in device.grids else None)
+    else:  # nobody reads it
+        assert (here.masked, here.visible is not None and here.visible[place]) == (1, False)
+        assert here.masked_by
+
+
+def test_total_error_grows_with_depth_and_the_introduced_does_not() -> None:
+    """One bad operator in the middle of a chain that multiplies its error."""
+    program = line(entry(IMAGE), *(scaled(index, 1.5) for index in range(6)))
+    device = Device({index: grid() for index in range(1, 7)})
+    captured = device.capture(program, {3: lambda codes: codes + 40})
+    found = replay(program, captured, any_error)
+    total = [np.abs(captured[index].real() - program.run()[index]).max() for index in range(1, 7)]
+    assert total[2] < total[3] < total[4] < total[5]
+    assert [found[index].steps for index in range(1, 7)] == [0, 0, 40, 0, 0, 0]
+    assert found[3].gap.max_abs == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("reader", "value", "wrong", "masked"),
+    [
+        pytest.param([relu6(1)], [-3, 1, 2], [-61, 1, 2], True, id="below relu6"),
+        pytest.param([relu6(1)], [-3, 1, 2], [-3, 1.5, 2], False, id="inside relu6"),
+        pytest.param([relu6(1)], [-3, 1, 2], [1, 1, 2], False, id="from below relu6 to inside"),
+        pytest.param([relu6(1)], [-3, 1, 2], [9, 1, 2], False, id="from below relu6 to above"),
+        pytest.param([max_pool(1), getitem(2, 0)], [1, 5], [2, 5], True, id="passed over by a maximum"),
+        pytest.param([max_pool(1), getitem(2, 0)], [1, 5], [6, 5], False, id="wins a maximum"),
+        pytest.param([topk(1, 1), getitem(2, 0)], [1, 5, 3], [1, 5, 4], True, id="not among the largest"),
+        pytest.param([topk(1, 2), getitem(2, 0)], [1, 5, 3], [1, 5, 4], False, id="among the largest"),
+        pytest.param([sliced(1, 0, 2)], [1, 2, 3], [1, 2, 4], True, id="outside of a slice"),
+        pytest.param([sliced(1, 0, 2)], [1, 2, 3], [1, 3, 3], False, id="inside a slice"),
+        pytest.param([split(1), getitem(2, 0)], [1, 2], [1, 3], True, id="in a half that nobody takes"),
+        pytest.param([split(1), getitem(2, 0)], [1, 2], [2, 2], False, id="in a half that somebody takes"),
+        pytest.param([scaled(1, 0.0)], [1, 2], [1, 3], True, id="multiplied by zero"),
+        pytest.param([mean(1)], [1, 2], [1, 3], False, id="a mean"),
+        pytest.param([viewed(1), mean(2)], [[1, 2], [3, 4]], [[1, 3], [3, 4]], False, id="a mean behind a view"),
+        pytest.param([transposed(1), mean(2)], [[1, 2], [3, 4]], [[1, 3], [3, 4]], False, id="a transposition, a mean"),
+        pytest.param([viewed(1), relu(2)], [[-1, 2]], [[-3, 2]], True, id="below a relu behind a view"),
+        pytest.param([viewed(1), relu(2)], [[-1, 2]], [[-1, 3]], False, id="inside a relu behind a view"),
+    ],
+)
+def test_what_no_reader_reads_is_masked_by_that_reader_and_what_one_reads_never(
+    reader: list[Op], value: Any, wrong: Any, masked: bool
+) -> None:
+    program = line(entry(np.array(value, np.float32)), scaled(0, 1.0), *reader)
+    captured = Device({}).capture(program, {1: lambda _: np.array(wrong, np.float32)})
+    found = replay(program, captured, any_error)
+    assert guilty(found) == ([] if masked else [1])
+    assert (found[1].masked, found[1].masked_by) == ((1, (2,)) if masked else (0, ()))
+    assert (found[1].visible is None) == (not masked)
+
+
+def test_an_error_that_is_partly_read_is_measured_over_what_is_read() -> None:
+    value = np.array([-3.0, 1.0, 2.0, 9.0], np.float32)
+    program = line(entry(value), scaled(0, 1.0), relu6(1))
+    wrong = np.array([-61.0, 1.5, 2.0, 70.0], np.float32)
+    found = replay(program, Device({}).capture(program, {1: lambda _: wrong}), any_error)[1]
+    read = np.array([False, True, True, False])
+    assert found == Introduced(gap=gap(wrong[read], value[read]), steps=None, masked=2, masked_by=(2,))
+    assert found.visible is not None
+    assert found.error is not None
+    assert (found.visible.tolist(), found.error.tolist()) == (read.tolist(), [0, 0.5, 0, 0])
+
+
+def folded(scale_before: float, scale: float) -> tuple[Program, dict[int, Captured]]:
+    """A clamp that a compiler computes with the operator before it: what is logged between was never rounded."""
+    program = line(entry(IMAGE), scaled(0, 1.1), relu6(1), scaled(2, 2.0))
+    before, after = grid(scale_before), grid(scale)
+    made = program.run()
+    conv = Device({1: before}).capture(line(*program.ops[:2]))[1]
+    relu_codes = Device({2: after}).capture(line(*program.ops[:3]))[2]
+    last = scaled(2, 2.0).forward(relu_codes.real().astype(np.float32))
+    assert isinstance(made[2], np.ndarray)
+    return program, {1: conv, 2: relu_codes, 3: Captured(elements=last, grid=None)}
+
+
+def test_a_clamp_that_is_folded_into_the_operator_before_it_is_not_blamed() -> None:
+    program, captured = folded(0.25, 0.01)
+    alone = replay(program, captured, lambda *_: False)
+    assert (alone[2].steps or 0) > 5  # what the coarse grid between would have done
+    found = replay(program, captured, any_error)
+    assert guilty(found) == []
+    assert found[2] == Introduced(gap=found[2].gap, steps=0.0, spans=(1,))
+
+
+def test_a_clamp_that_is_wrong_is_blamed_folded_or_not() -> None:
+    program, captured = folded(0.25, 0.01)
+    elements = captured[2].elements.copy()
+    elements[0, 1] += 100
+    found = replay(program, captured | {2: Captured(elements=elements, grid=captured[2].grid)}, any_error)
+    assert guilty(found)[0] == 2
+    assert (found[2].steps or 0) >= 90
+
+
+def test_what_the_device_did_not_show_is_counted_with_the_next_that_it_did() -> None:
+    program = line(entry(IMAGE), scaled(0, 2.0), viewed(1), relu(2), scaled(3, 1.5), relu6(4))
+    device = Device({}, hidden=frozenset({1, 2, 3}))
+    captured = device.capture(program)
+    found = replay(program, captured, any_error)
+    # A view computes nothing; once something is shown it begins anew.
+    assert {index: each.spans for index, each in found.items()} == {0: (), 4: (1, 3), 5: ()}
+    wrong = captured[4].elements + np.float32(1)
+    shown = captured | {4: Captured(elements=wrong, grid=None), 5: Captured(elements=np.clip(wrong, 0, 6), grid=None)}
+    assert guilty(replay(program, shown, any_error)) == [4]
+
+
+def test_a_hidden_operator_of_several_outputs_is_named_and_one_whose_output_is_shown_is_not() -> None:
+    program = line(entry(IMAGE), max_pool(0), getitem(1, 0), relu(2))
+    hidden = replay(program, Device({}, hidden=frozenset({2})).capture(program), any_error)
+    assert hidden[3].spans == (1,)
+    shown = replay(program, Device({}).capture(program), any_error)
+    assert (shown[2].spans, shown[3].spans) == ((), ())
+
+
+def test_constants_are_never_missed() -> None:
+    program = line(entry(IMAGE), constant(np.float32(2)), relu(1), added(0, 2))
+    found = replay(program, Device({}, hidden=frozenset({2})).capture(program), any_error)
+    # The relu of a constant is none that is marked as one: it is named.
+    assert found[3].spans == (2,)
+    folded = Op(reads=(1,), forward=relu(1).forward, constant=True)
+    program = line(entry(IMAGE), constant(np.float32(2)), folded, added(0, 2))
+    found = replay(program, Device({}).capture(program), any_error)
+    assert (sorted(found), found[3].spans, guilty(found)) == ([0, 3], (), [])
+
+
+def test_what_cannot_be_made_again_is_left_out_and_says_why() -> None:
+    program = line(entry(IMAGE), refused(0, "no such kernel"), relu(1), scaled(2, 2.0))
+    captured = Device({}).capture(program)
+    found = replay(program, captured, any_error)
+    # What reads it goes on from the device's own value.
+    assert (sorted(found), guilty(found), program.refusals) == ([0, 2, 3], [], {1: "no such kernel"})
+    del captured[1]
+    found = replay(program, captured, any_error)
+    assert sorted(found) == [0, 3]
+    assert program.refusals == {1: "no such kernel", 2: "reads operator 1, which has no value"}
+
+
+def test_the_order_of_the_largest_is_an_integer_of_its_own() -> None:
+    program = line(entry(IMAGE), topk(0, 2), getitem(1, 0), getitem(1, 1), gathered(0, 3), added(2, 4))
+    captured = Device({}).capture(program)
+    narrow = Captured(elements=captured[3].elements.astype(np.int32), grid=None)
+    assert guilty(replay(program, captured | {3: narrow}, any_error)) == []
+    captured = Device({}).capture(program, {3: lambda places: places[:, ::-1].copy()})
+    found = replay(program, captured, any_error)
+    assert guilty(found) == [3]
+    assert (found[3].steps, found[3].masked) == (1.0, 0)
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.uint8])
+def test_booleans_differ_by_a_step(dtype: type) -> None:
+    program = line(entry(IMAGE), above(0, 1.0), scaled(0, 2.0), chosen(1, 0, 2))
+    captured = Device({}).capture(program)
+    same = Captured(elements=captured[1].elements.astype(dtype), grid=None)
+    assert guilty(replay(program, captured | {1: same}, any_error)) == []
+    other = np.logical_xor(captured[1].elements, [[True, False, False, False], [False] * 4])
+    wrong = Device({}).capture(program, {1: lambda _: other})
+    found = replay(program, wrong | {1: Captured(elements=other.astype(dtype), grid=None)}, any_error)
+    assert guilty(found) == [1]
+    assert (found[1].steps, found[1].gap.max_abs, found[1].masked) == (1.0, 1.0, 0)
+
+
+def test_a_wrong_boolean_is_followed_to_final_outputs_of_every_type() -> None:
+    program = Program([entry(IMAGE), above(0, 1.0), scaled(0, 2.0), chosen(1, 0, 2), above(3, 1.5)], [3, 4])
+    error = np.zeros_like(IMAGE)
+    error[0, 0] = 1.0  # -3 was doubled, and is not now
+    reference = program.run()
+    clean = np.where(IMAGE > 1, IMAGE, 2 * IMAGE)
+    expected = 10 * np.log10(np.sum(clean.astype(float) ** 2) / 3.0**2)
+    assert effect_db(program, 1, error, reference) == pytest.approx(expected, abs=1e-6)
+
+
+def test_each_channel_has_its_own_step() -> None:
+    fine = Quantization(
+        scale=(0.01, 1.0), zero_point=(3, -5), axis=0, quant_min=-(2**15), quant_max=2**15 - 1, dtype="int16"
+    )
+    program = line(entry(IMAGE), scaled(0, 1.0), scaled(1, 2.0))
+    device = Device({1: fine})
+    assert guilty(replay(program, device.capture(program), any_error)) == []
+    found = replay(program, device.capture(program, {1: lambda codes: codes + np.array([[7], [2]])}), any_error)
+    assert guilty(found) == [1]
+    assert (found[1].steps, found[1].gap.max_abs) == (7.0, 2.0)
+
+
+def test_a_grid_that_cannot_hold_the_value_is_no_error_of_the_operator() -> None:
+    """Saturation is the grid's: what the operator should have is what the device can hold."""
+    narrow = grid(0.01, 0, bits=8)
+    program = line(entry(IMAGE), scaled(0, 100.0), scaled(1, 1.0))
+    captured = Device({1: narrow}).capture(program)
+    assert captured[1].elements.max() == 127
+    assert replay(program, captured, any_error)[1].steps == 0
+
+
+NONFINITE = [
+    ([np.nan, 1.0], 1, NOTHING), ([np.inf, 1.0], 1, NOTHING), ([np.inf, 1.5], 1, None), ([1.0, 1.0], 0, NOTHING),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("wrong", "count", "rest"), NONFINITE)
+def test_infinities_and_nans_are_counted_first_and_the_finite_rest_is_measured(
+    wrong: list[float], count: int, rest: Gap | None
+) -> None:
+    program = line(entry(np.ones(2, np.float32)), scaled(0, 1.0))
+    captured = Device({}).capture(program, {1: lambda _: np.array(wrong, np.float32)})
+    found = replay(program, captured, lambda *_: False)[1]
+    assert found.nonfinite == count
+    if rest is None:
+        assert found.gap == gap(np.array([1.5]), np.array([1.0]))
+    else:
+        assert (found.gap.mse, found.gap.max_abs) == (rest.mse, rest.max_abs)
+
+
+@pytest.mark.parametrize(("value", "count"), [([np.nan, np.inf, -np.inf, 2.0], 0), ([np.inf, np.nan, np.inf, 2.0], 3)])
+def test_an_infinity_the_reference_has_too_is_inherited(value: list[float], count: int) -> None:
+    program = line(entry(np.array([np.nan, np.inf, -np.inf, 2.0], np.float32)), scaled(0, 1.0))
+    captured = Device({}).capture(program, {1: lambda _: np.array(value, np.float32)})
+    found = replay(program, captured, any_error)[1]
+    assert (found.nonfinite, found.gap.max_abs) == (count, 0.0)
+
+
+def test_an_infinity_where_a_clamp_takes_it_away_is_masked() -> None:
+    program = line(entry(np.array([7.0, 1.0], np.float32)), scaled(0, 1.0), relu6(1))
+    captured = Device({}).capture(program, {1: lambda _: np.array([np.inf, 1.0], np.float32)})
+    found = replay(program, captured, any_error)[1]
+    assert (found.nonfinite, found.masked, found.masked_by, found.gap.max_abs) == (0, 1, (2,), 0.0)
+
+
+def test_operators_that_are_not_doubtful_are_not_asked_who_reads_them() -> None:
+    program = line(entry(IMAGE), scaled(0, 1.0), relu6(1))
+    captured = Device({}).capture(program, {1: lambda x: np.where(x < 0, np.float32(-61), x)})
+    found = replay(program, captured, lambda *_: False)[1]
+    assert (found.masked, found.visible, found.error) == (0, None, None)
+    assert found.gap == gap(captured[1].elements, IMAGE)
+
+
+def test_a_program_without_captures_has_nothing_to_say() -> None:
+    assert replay(line(entry(IMAGE), relu(0)), {}, any_error) == {}
+
+
+def test_what_an_error_does_to_the_final_outputs_is_their_snr_with_it_alone() -> None:
+    weight = np.array([[1.0], [-2.0], [0.5], [0.25]], np.float32)
+    program = line(entry(IMAGE), scaled(0, 2.0), relu(1), matmul(2, weight), scaled(3, 3.0))
+    reference = program.run()
+    error = np.zeros_like(IMAGE)
+    error[0, 1], error[1, 0] = 0.5, -0.25
+    clean = np.maximum(IMAGE * 2, 0) @ weight * 3
+    damaged = np.maximum(IMAGE * 2 + error, 0) @ weight * 3
+    by_hand = 10 * np.log10(np.sum(clean.astype(float) ** 2) / np.sum((damaged.astype(float) - clean) ** 2))
+    assert effect_db(program, 1, error, reference) == pytest.approx(by_hand, abs=1e-6)
+
+
+def test_an_error_that_reaches_no_output_has_no_effect() -> None:
+    program = line(entry(IMAGE), scaled(0, 1.0), relu(1))
+    below = np.where(IMAGE < 0, -1, 0).astype(np.float32)
+    assert effect_db(program, 1, below, program.run()) is None
+
+
+def test_of_several_outputs_the_one_that_suffers_most_counts() -> None:
+    program = Program([entry(IMAGE), scaled(0, 1.0), added(1, 0), scaled(1, 1.0)], [0, 2, 3])
+    error = np.full_like(IMAGE, 0.5)
+    assert effect_db(program, 1, error, program.run()) == pytest.approx(snr_db(IMAGE + error, IMAGE))
+
+
+def test_an_error_whose_way_cannot_be_computed_has_no_effect_that_is_known() -> None:
+    program = line(entry(IMAGE), scaled(0, 1.0), refused(1, "no such kernel"))
+    reference = program.run() | {2: IMAGE}
+    assert effect_db(program, 1, np.ones_like(IMAGE), reference) is None
+
+
+def test_the_expected_value_is_one_the_device_can_hold() -> None:
+    coarse = grid(0.5, 3)
+    program = line(entry(IMAGE), scaled(0, 1.1))
+    captured = {0: Captured(elements=IMAGE, grid=None), 1: Captured(elements=np.full((2, 4), 3), grid=coarse)}
+    expected = snap(IMAGE * np.float32(1.1), coarse)
+    found = replay(program, captured, any_error)[1]
+    assert found.gap == gap(dequantize(captured[1].elements, coarse), expected)
+    assert found.steps == np.abs(expected / 0.5).max()

@@ -1,0 +1,28 @@
+"""What the tests ask of benchmarks/pairs.py in a child: this process never imports ExecuTorch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from tasks.records import QuantizedModel
+from tasks.storage.store import Store
+
+BENCHMARKS = str(Path(__file__).parents[2] / "benchmarks")
+if BENCHMARKS not in sys.path:
+    sys.path.append(BENCHMARKS)
+
+
+def ablate(quantized: QuantizedModel, store: Store) -> dict[str, Any]:
+    import pairs
+
+    found = pairs.ablate(quantized, store)
+    fused = {pair.module_path: pair.levels for pair in found.pairs}
+    return {"counts": found.counts, "graphs": found.graphs, "outputs": found.outputs, "fused": fused}
+
+
+def variant(quantized: QuantizedModel, name: str, store: Store) -> QuantizedModel:
+    import pairs
+
+    return pairs.variant(quantized, name, store)

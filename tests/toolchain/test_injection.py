@@ -1,0 +1,35 @@
+"""Damage to a real capture, operator by operator: the comparison names the damaged one and nobody else."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from conf.schema import Request
+from tasks.records import Capture, LoweredProgram
+from tests.test_architecture import ROOT
+
+if TYPE_CHECKING:
+    from flows.cells import Means
+
+pytestmark = pytest.mark.toolchain
+
+sys.path.append(str(ROOT / "benchmarks"))  # children inherit it
+
+import injection  # noqa: E402  # isort: skip
+
+
+def test_whatever_is_done_to_an_operator_it_is_the_one_that_is_named(
+    request_8a8w: Request, means: Means, lowered: LoweredProgram, capture: Capture
+) -> None:
+    work = (lowered, capture, request_8a8w.tolerance, 30, means.store)
+    found = means.children.call("compare", injection.inject, *work).value
+    assert {each.kind for each in found} >= {"scaled", "channels_swapped", "clamped"}
+    assert len({each.operator for each in found}) >= 5
+    assert [each for each in found if not each.found or each.blamed] == []
+    limit = request_8a8w.tolerance.operators["8a8w"].snr_db
+    assert limit is not None
+    plain = [each for each in found if each.snr_db is not None and each.snr_db < limit]
+    assert {each.verdict for each in plain} == {"introduced"}

@@ -1,0 +1,54 @@
+"""A model with topk, a split and outputs that nobody takes, from the module to every operator's verdict."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from conf.load import load
+from conf.schema import DataConfig, InputConfig, ModelConfig
+from tasks.bundle import bundle
+from tasks.compare import compare
+from tasks.export import export
+from tasks.findings import Comparison
+from tasks.lower import lower
+from tasks.measure import measure
+from tasks.quantize import quantize
+
+if TYPE_CHECKING:
+    from flows.cells import Means
+
+pytestmark = pytest.mark.toolchain
+
+
+@pytest.fixture(scope="module", params=["8a8w", "16a8w"])
+def comparison(request: pytest.FixtureRequest, means: Means) -> Comparison:
+    ask = load(["model=digits_cnn", f"scheme={request.param}", "soc=SM8650"]).cells[0].request
+    data = DataConfig(source="outputs:samples", count=8)
+    inputs = [InputConfig(name="image", shape=[1, 1, 8, 8])]
+    model = ModelConfig(name="best", factory="outputs:build", inputs=inputs, calibration=data, evaluation=data)
+    tools: Any = {"store": means.store, "children": means.children}
+    exported = export(model, "", **tools)
+    quantized = quantize(exported, ask.scheme, ask.backend.kind, ask.soc.arch, **tools)
+    lowered = lower(quantized, ask.scheme, ask.backend.kind, ask.soc, 1, True, **tools)
+    made = bundle(lowered, ask.measure, store=means.store)
+    capture = measure(made, ask.device, store=means.store, farm=means.farm, step=lambda task: task.fn)
+    return compare(lowered, capture, False, ask.tolerance, True, **tools)
+
+
+def test_every_output_of_every_operator_has_a_row(comparison: Comparison) -> None:
+    rows = {(row.operator.target, row.operator.output_index): row.status for row in comparison.operators}
+    assert rows["aten.max_pool2d_with_indices.default", 1] == "unused"
+    assert rows["aten.split_with_sizes_copy.default", 1] == "unused"
+    picked = [row for row in comparison.operators if row.operator.target == "getitem"]
+    assert {row.operator.output_index for row in picked} == {0, 1, 2}
+    assert {row.status for row in picked} <= {"compared", "exact"}
+
+
+def test_values_and_indices_of_topk_are_both_compared_and_neither_introduces_error(comparison: Comparison) -> None:
+    names = {row.operator.name: row for row in comparison.operators}
+    found = [row for row in names.values() if "topk" in row.operator.target or row.operator.dtype in ("int64", "int32")]
+    assert found
+    assert not [row.operator.name for row in comparison.operators if row.verdict == "introduced"]
+    assert {row.output for row in comparison.outputs} == {"0", "1"}
