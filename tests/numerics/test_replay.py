@@ -11,38 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from tasks.findings import Gap
 from tasks.numerics.dequantize import dequantize, snap
 from tasks.numerics.metrics import gap, snr_db
 from tasks.numerics.readers import Array, Captured
 from tasks.numerics.replay import Introduced, effect_db, replay
-from tasks.records import Gap, Quantization
+from tasks.records import Quantization
 
-from .arithmetic import (
-    Device,
-    Op,
-    Program,
-    above,
-    added,
-    chosen,
-    constant,
-    entry,
-    gathered,
-    getitem,
-    grid,
-    matmul,
-    max_pool,
-    mean,
-    refused,
-    relu,
-    relu6,
-    scaled,
-    sliced,
-    softmax,
-    split,
-    topk,
-    transposed,
-    viewed,
-)
+from .arithmetic import (  # isort: skip
+    Device, Op, Program, above, added, chosen, constant, entry, gathered, getitem, grid, matmul, max_pool, mean,
+    refused, relu, relu6, scaled, sliced, softmax, split, topk, transposed, viewed,
+)  # fmt: skip
 
 NOTHING = Gap(mse=0.0, mean_abs=0.0, max_abs=0.0)
 
