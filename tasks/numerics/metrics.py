@@ -176,7 +176,8 @@ def _sums(actual: Array, reference: Array) -> _Sums:
     a = actual.astype(np.float64, copy=False).ravel()
     r = reference.astype(np.float64, copy=False).ravel()
     with np.errstate(over="ignore"):  # two numbers near float64's own limits; `_finite` turns the infinity into None
-        error = np.abs(a - r)
+        error = a - r
+    np.abs(error, out=error)
     largest = float(error.max(initial=0.0))
     error, error_exponent = _scaled(error) if math.isfinite(largest) else (error, 0)
     a, _ = _scaled(a)
@@ -185,21 +186,26 @@ def _sums(actual: Array, reference: Array) -> _Sums:
         return _Sums(
             elements=a.size,
             error_absolute=float(error.sum()),
-            error_energy=float(np.dot(error, error)),
+            error_energy=_dot(error, error),
             error_exponent=error_exponent,
             error_largest=largest,
             reference_absolute=float(np.abs(r).sum()),
             reference_largest=float(np.abs(r).max(initial=0.0)),
-            reference_energy=float(np.dot(r, r)),
+            reference_energy=_dot(r, r),
             reference_exponent=reference_exponent,
-            actual_energy=float(np.dot(a, a)),
-            product=float(np.dot(a, r)),
+            actual_energy=_dot(a, a),
+            product=_dot(a, r),
         )
+
+
+def _dot(left: Array, right: Array) -> float:
+    """Sum of products, the same on any number of cores: `np.dot` splits it by BLAS's threads, which also spin."""
+    return float(np.einsum("i,i->", left, right))
 
 
 def _scaled(values: Array) -> tuple[Array, int]:
     """The values divided by a power of two that brings the largest near one, if it is far from it, and the exponent."""
-    largest = float(np.abs(values).max(initial=0.0))
+    largest = max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
     exponent = math.frexp(largest)[1] if largest else 0
     if abs(exponent) <= _SAFE_EXPONENT:
         return values, 0

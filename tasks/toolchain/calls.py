@@ -66,7 +66,9 @@ def program_facts(program: Blob, store: Store) -> ProgramFacts:
 
 def reference_kernels(lowered: LoweredProgram, store: Store) -> Callable[[Sequence[NDArray[Any]]], HostKernels]:
     """A sample's inputs, on the device's grid, to the reference's operators on them."""
+    from tasks.toolchain.eager import settle
     from tasks.toolchain.graph import read_graph
     from tasks.toolchain.kernels import HostKernels
 
+    settle()
     return partial(HostKernels, read_graph(store, lowered.reference_calls, lowered.reference_constants))

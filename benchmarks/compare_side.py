@@ -1,0 +1,223 @@
+"""One side of compare.py in a process of its own: how long it took, how much memory it had, what it found, as JSON.
+
+python benchmarks/compare_side.py {inspector,total,replay} FOLDER
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+if TYPE_CHECKING:
+    from conf.schema import Request
+    from tasks.records import Capture, LoweredProgram
+    from tasks.storage.store import Store
+
+MIB = 2**20
+
+Found = dict[str, dict[str, float | None]]
+"""`<debug handle>/<output index>` to MSE, L1 (a sum) and SNR in dB."""
+Prepared = tuple[Callable[[], Any], Callable[[Any], Found]]
+"""What is timed, and how to read its answer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Given:
+    """One lowering and one capture, as `compare.py` left them."""
+
+    folder: Path
+    store: Store
+    request: Request
+
+    @classmethod
+    def at(cls, folder: Path) -> Given:
+        from conf.load import load
+        from tasks.storage.store import Store
+
+        asked = json.loads((folder / "asked.json").read_text())
+        request = load(asked["overrides"]).cells[0].request
+        return cls(folder=folder, store=Store(Path(asked["store"])), request=request)
+
+    def records(self) -> tuple[LoweredProgram, Capture]:
+        from tasks.records import Capture, LoweredProgram
+        from tasks.storage.codec import decode
+
+        lowered = decode((self.folder / "lowered.parquet").read_bytes())
+        capture = decode((self.folder / "capture.parquet").read_bytes())
+        assert isinstance(lowered, LoweredProgram)
+        assert isinstance(capture, Capture)
+        return lowered, capture
+
+
+def main() -> None:
+    side, folder = sys.argv[1], Path(sys.argv[2])
+    work, read = SIDES[side](folder)
+    gc.collect()
+    start = _status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+    wall, cpu = time.perf_counter(), time.process_time()
+    answer = work()
+    seconds, cpu_seconds = time.perf_counter() - wall, time.process_time() - cpu
+    peak = _status("VmHWM")
+    figures = {"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_mib": peak, "start_mib": start}
+    print(json.dumps({**figures, "imports": asdict(_imports), "operators": read(answer)}))
+
+
+@dataclass(slots=True)
+class Imports:
+    """From the start of the process until everything is imported."""
+
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+    def done(self) -> None:
+        self.seconds = time.time() - psutil.Process().create_time()
+        self.cpu_seconds = time.process_time()
+
+
+_imports = Imports()
+
+
+def total(folder: Path) -> Prepared:
+    return _qnnsweep(folder, replayed=False)
+
+
+def replay(folder: Path) -> Prepared:
+    return _qnnsweep(folder, replayed=True)
+
+
+def _qnnsweep(folder: Path, *, replayed: bool) -> Prepared:
+    """What the stage `compare` does in its child, with reading the records; the fork server has imported `preload`."""
+    import tasks.toolchain.kernels
+    import tasks.toolchain.preload  # noqa: F401
+    from tasks.comparison import compare_capture
+
+    given = Given.at(folder)
+    _imports.done()
+    ask = given.request
+
+    def work() -> Any:
+        return compare_capture(*given.records(), ask.model.classifier, ask.tolerance, replayed, given.store)
+
+    def read(comparison: Any) -> Found:
+        return {
+            f"{row.operator.debug_handle}/{row.operator.output_index}": {
+                "mse": row.gap.mse,
+                "l1": row.gap.mean_abs * _elements(row.operator.shape),
+                "snr_db": row.gap.snr_db,
+            }
+            for row in comparison.operators
+            if row.gap.mse is not None and row.gap.mean_abs is not None
+        }
+
+    return work, read
+
+
+def inspector(folder: Path) -> Prepared:
+    """What ExecuTorch's `build_executorch_binary` and `qnn_intermediate_debugger_demo.py` do, without the drawing.
+
+    They keep the edge program in memory, because saving it loses the quantization and the layout that QNN's passes
+    noted on its nodes. Here both are noted on it again, from the operator table that was written when they were there.
+    """
+    from executorch.backends.qualcomm.debugger.qcom_numerical_comparator_base import QcomNumericalComparatorBase
+    from executorch.backends.qualcomm.debugger.qcom_numerical_comparator_sample import QcomMSEComparator
+    from executorch.backends.qualcomm.debugger.qnn_intermediate_debugger import QNNIntermediateDebugger
+    from executorch.devtools.etrecord import parse_etrecord
+    from executorch.devtools.inspector.numerical_comparator import L1Comparator, SNRComparator
+
+    class Qcom(QcomNumericalComparatorBase):
+        """The Qualcomm backend brings MSE, cosine and SQNR; L1 and SNR are ExecuTorch's own after its preprocessing."""
+
+        def __init__(self, edge_ep: Any, metric: Any) -> None:
+            super().__init__(edge_ep)
+            self.metric = metric
+
+        def metric_name(self) -> str:
+            return type(self.metric).__name__
+
+        def is_valid_score(self, score: float) -> bool:  # noqa: ARG002 - asked when drawing
+            return True
+
+        def element_compare(self, a: Any, b: Any) -> float:
+            return self.metric.element_compare(a, b)
+
+    given = Given.at(folder)
+    _imports.done()
+    lowered, capture = given.records()
+    assert lowered.etrecord is not None
+    assert capture.etdump_debug is not None
+    assert capture.debug_buffer is not None
+    paths = [str(given.store.path(blob)) for blob in (lowered.etrecord, capture.etdump_debug, capture.debug_buffer)]
+    etrecord, etdump, debug_buffer = paths
+    debugger = QNNIntermediateDebugger(sample_input=None)
+    debugger.set_edge_ep(_annotated(parse_etrecord(etrecord).graph_map[debugger.reference_graph_name], lowered))
+    debugger.set_etrecord_file_path(etrecord)
+    comparators = {
+        "mse": debugger.create_comparator(QcomMSEComparator),
+        "l1": debugger.create_comparator(Qcom, metric=L1Comparator()),
+        "snr_db": debugger.create_comparator(Qcom, metric=SNRComparator()),
+    }
+
+    def work() -> Any:
+        debugger.setup_inspector(etdump, debug_buffer)
+        reference = debugger.reference_graph_name
+        return {
+            name: debugger.inspector.calculate_numeric_gap(distance=comparator, reference_graph=reference)
+            for name, comparator in comparators.items()
+        }
+
+    def read(frames: Any) -> Found:
+        found: Found = {}
+        for name, frame in frames.items():
+            for handles, gaps in zip(frame["runtime_debug_handle"], frame["gap"], strict=True):
+                (handle,) = handles
+                for index, gap in enumerate(gaps):
+                    found.setdefault(f"{handle}/{index}", {})[name] = gap
+        return found
+
+    return work, read
+
+
+def _annotated(program: Any, lowered: LoweredProgram) -> Any:
+    """The program with what is lost when it is saved."""
+    operators = {operator.name: operator for operator in lowered.operators}
+    for node in program.graph_module.graph.nodes:
+        known = operators.get(node.name)
+        if known is None:
+            continue
+        if known.axis_order is not None:
+            node.meta["axis_order"] = known.axis_order
+        if known.quantization is not None and known.quantization.axis is None:
+            (scale,), (zero_point,) = known.quantization.scale, known.quantization.zero_point
+            node.meta["quant_attrs"] = {"scale": scale, "zero_point": zero_point}
+    return program
+
+
+def _elements(shape: tuple[int, ...] | None) -> int:
+    assert shape is not None, "a compared operator is a tensor"
+    elements = 1
+    for size in shape:
+        elements *= size
+    return elements
+
+
+def _status(name: str) -> float:
+    """A size of this process that the kernel keeps, in MiB."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError(name)
+
+
+SIDES = {"inspector": inspector, "total": total, "replay": replay}
+
+if __name__ == "__main__":
+    main()
