@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks.findings import Gap, OutputComparison
 from tasks.numerics.ladder import RUNGS, steepest
-from tasks.records import Gap, OutputComparison
 
 EXACT, INFINITE = None, "nonfinite_differs"
 

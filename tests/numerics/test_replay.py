@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from tasks.findings import Gap
 from tasks.numerics.dequantize import dequantize, snap
 from tasks.numerics.metrics import gap, snr_db
 from tasks.numerics.readers import Array, Captured
 from tasks.numerics.replay import Introduced, effect_db, replay
-from tasks.records import Gap, Quantization
+from tasks.records import Quantization
 
 from .arithmetic import (
     Device,

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from conf.load import load
 from conf.schema import OperatorTolerance
+from tasks.findings import Gap, OperatorComparison
 from tasks.numerics.coverage import COMPARED, STATUSES, Status
 from tasks.numerics.replay import Introduced
 from tasks.numerics.verdict import VERDICTS, Verdict, introduces, limits, verdict, worst_operator
-from tasks.records import Gap, Operator, OperatorComparison
+from tasks.records import Operator
 
 BOTH = OperatorTolerance(snr_db=40.0, steps=3.0)
 SNR = OperatorTolerance(snr_db=40.0)
