@@ -10,8 +10,15 @@ from conf.schema import DataConfig, InputConfig, ModelConfig, Precision, Request
 
 QUANT_DTYPES = ("16a16w", "16a2w", "16a4w", "16a4w_block", "16a8w", "8a4w", "8a8w", "fp16a8w")
 """ExecuTorch's `QuantDtype`, without `use_`."""
+PROFILE_LEVELS = (0, 2, 3)
+"""ExecuTorch's, but for its 1, which it takes for off."""
 OBSERVERS = ("HistogramObserver", "MinMaxObserver", "MovingAverageMinMaxObserver")
 """torchao's per-tensor observers: activations have one scale."""
+METRICS = (
+    *("cosine", "l1", "max_abs", "max_steps", "max_ulp", "mean_abs", "mean_steps", "mse", "nmse", "psnr_db"),
+    *("relative_l1", "snr_db", "sqnr_db"),
+)
+"""`tasks.numerics.metrics.MORE_METRICS`."""
 DTYPES = ("bool", "float16", "float32", "float64", "int16", "int32", "int64", "int8", "uint8")
 LONGEST_NAME = 200
 
@@ -123,6 +130,12 @@ def _numbers(request: Request) -> Iterator[str]:
             "limits.parallel": limits.parallel,
         },
     )
+    if measure.profile_level not in PROFILE_LEVELS:
+        yield f"measure.profile_level={measure.profile_level}: {one_of(map(str, PROFILE_LEVELS))}"
+    for name in measure.metrics:
+        if name not in METRICS and not _is_function(name):
+            guess = did_you_mean(name, METRICS)
+            yield f"measure.metrics={shown(name)}: package.module:function, or {one_of(METRICS)}{guess}"
     for key, number in (
         ("device.deadline_s", device.deadline_s),
         ("limits.child_deadline_s", limits.child_deadline_s),

@@ -148,6 +148,12 @@ class MeasureConfig:
     """Run every operator again on the device's own inputs, to tell introduced from inherited error."""
     debug_buffer_bytes: int | None = None
     """Size of the runner's debug buffer; null sizes it from the graph."""
+    profile_level: int = 0
+    """Look at the time inside the delegate, with a third program: 2 logs each operator's cycles, 3 keeps the compiler's
+    schematic of the optimized graph too. Off with 0: the shipping program is never slowed down by it."""
+    metrics: list[str] = field(default_factory=list[str])
+    """More metrics for the table `metrics`: names of `tasks.numerics.metrics.MORE_METRICS`, or your own as
+    `package.module:function`, a function of (actual, reference) or an ExecuTorch NumericalComparatorBase."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -88,8 +88,9 @@ class Graph:
         soc = request.soc if kind is BackendKind.qnn else None
         exported = self.export(request)
         quantized = self._submit(quantize_task, request, exported, scheme, kind, _arch(request), children=children)
-        samples, dump = request.measure.operator_samples, request.measure.dump_operators
-        lowered = self._submit(lower_task, request, quantized, scheme, kind, soc, samples, dump, children=children)
+        ask = request.measure
+        asked = (ask.operator_samples, ask.dump_operators, ask.profile_level)
+        lowered = self._submit(lower_task, request, quantized, scheme, kind, soc, *asked, children=children)
         bundle = self._submit(bundle_task, request, lowered, request.measure)
         capture = self._submit(
             measure_task,
@@ -99,7 +100,7 @@ class Graph:
             farm=self._means.farm,
             step=lambda task: self._bound(task, request),
         )
-        judged = (request.model.classifier, request.tolerance, request.measure.replay)
+        judged = (request.model.classifier, request.tolerance, request.measure.replay, tuple(request.measure.metrics))
         comparison = self._submit(compare_task, request, lowered, capture, *judged, children=children)
         return {
             "exported": exported,

@@ -104,15 +104,22 @@ def doctor(json_: Json = False, debug: Debug = False, artifacts: Artifacts = Pat
 @app.command()
 def report(
     run_id: Annotated[str | None, typer.Argument(metavar="RUN", help="A run's id; the latest if not given.")] = None,
+    tsv: Annotated[
+        Path | None,
+        typer.Option("--tsv", metavar="FOLDER", help="Write every table of the run there, for spreadsheets."),
+    ] = None,
     json_: Json = False,
     debug: Debug = False,
     artifacts: Artifacts = Path("artifacts"),
 ) -> None:
     """Show a run's summary and write its report.html anew."""
     with _told(debug):
-        from flows.results import redraw
+        from flows.results import export_tsv, redraw
 
-        _show(redraw(artifacts, run_id), as_json=json_)
+        result = redraw(artifacts, run_id)
+        if tsv is not None:
+            export_tsv(artifacts, result.run.run_id, tsv)
+        _show(result, as_json=json_)
 
 
 @app.command(epilog=_EXITS)

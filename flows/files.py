@@ -58,17 +58,23 @@ def _files(cell: CellResult) -> Iterator[tuple[str, Blob]]:
     found: dict[str, Blob | None] = {}
     if (lowered := cell.lowered) is not None:
         found |= {
+            "outputs_eager.safetensors": lowered.quantized.exported.outputs_eager,
             "program.pte": lowered.program,
             "program.bpte": lowered.bundled_program,
             "program_debug.pte": lowered.debug_program,
             "etrecord.bin": lowered.etrecord,
             "delegated_graph.txt": lowered.delegated_graph,
         }
+        if lowered.profile is not None:
+            found["program_profile.pte"] = lowered.profile.program
+            found |= {f"schematic_{number}.txt": blob for number, blob in enumerate(lowered.profile.schematics)}
     if (capture := cell.capture) is not None:
         found |= {
+            "outputs.safetensors": capture.outputs,
             "etdump.etdp": capture.etdump,
             "etdump_debug.etdp": capture.etdump_debug,
             "debug_output.bin": capture.debug_buffer,
+            "etdump_profile.etdp": capture.etdump_profile,
         }
     yield from ((name, blob) for name, blob in found.items() if blob is not None)
 

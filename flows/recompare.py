@@ -30,7 +30,7 @@ from tasks.report import RunFacts
 from tasks.rows import rows
 from tasks.stage import bound
 
-_ASKABLE = ("tolerance", "measure.replay", "limits")
+_ASKABLE = ("tolerance", "measure.replay", "measure.metrics", "limits")
 """What may differ from the run: nothing that a capture depends on."""
 
 
@@ -95,7 +95,7 @@ def _submitted(cell: PlannedCell, measured: Measured | None, means: Means) -> Pr
     task = bound(
         compare_task, f"compare {whose}", store=means.store, on_change=partial(watcher.get(), "compare", whose)
     )
-    judged = (request.model.classifier, request.tolerance, request.measure.replay)
+    judged = (request.model.classifier, request.tolerance, request.measure.replay, tuple(request.measure.metrics))
     return task.submit(measured.lowered, measured.capture, *judged, store=means.store, children=means.children)
 
 

@@ -39,6 +39,16 @@ def write(run: RunFacts, contents: Mapping[str, Sequence[Mapping[str, Any]]], st
     return _drawn(run, store)
 
 
+def export_tsv(artifacts: Path, run_id: str, folder: Path) -> None:
+    """Every table of a run as `<folder>/<table>.tsv`. Raises RequestError where that cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for table in tables.TABLES:
+            (folder / f"{table}.tsv").write_text(tables.tsv(artifacts, table, run_id))
+    except OSError as error:
+        raise RequestError(f"--tsv={folder}: cannot be written: {error.strerror}") from error
+
+
 def redraw(artifacts: Path, run_id: str | None) -> SweepResult:
     """Draw the report of a past run anew, the latest if none is named. Raises RequestError if there is no such run."""
     return _drawn(past(artifacts, run_id), Store.open(artifacts))

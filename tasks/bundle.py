@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from safetensors.numpy import load
@@ -24,18 +25,17 @@ def bundle(lowered: LoweredProgram, measure: MeasureConfig, *, store: Store) -> 
         [store.put_bytes(tensors[f"{sample}/{spec.name}"].tobytes()) for spec in exported.inputs]
         for sample in range(len(exported.sample_names))
     ]
-    launches = [
-        Launch(
-            name="shipping",
-            program=lowered.program,
-            input_list=_input_list(store, rows),
-            samples=len(rows),
-            debug=False,
-            debug_buffer_bytes=0,
-            iterations=measure.iterations,
-            warm_up=measure.warm_up,
-        )
-    ]
+    shipping = Launch(
+        name="shipping",
+        program=lowered.program,
+        input_list=_input_list(store, rows),
+        samples=len(rows),
+        debug=False,
+        debug_buffer_bytes=0,
+        iterations=measure.iterations,
+        warm_up=measure.warm_up,
+    )
+    launches = [shipping]
     if lowered.debug_program is not None:
         seen = rows[: lowered.operator_samples]
         fitted = lowered.debug_buffer_bytes * len(seen) + _PER_FILE_BYTES
@@ -51,6 +51,9 @@ def bundle(lowered: LoweredProgram, measure: MeasureConfig, *, store: Store) -> 
                 warm_up=0,
             )
         )
+    if lowered.profile is not None and lowered.profile.program is not None:
+        # On the same samples as often: outputs and times of the two can be compared.
+        launches.append(replace(shipping, name="profile", program=lowered.profile.program))
     program = store.put_file(Path(runner.__file__))
     blobs = [program, *(blob for row in rows for blob in row)]
     blobs += [blob for launch in launches for blob in (launch.program, launch.input_list)]

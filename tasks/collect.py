@@ -24,8 +24,8 @@ def collect(execution: Execution, *, device: Device, store: Store) -> Capture:
 
     Raises DeviceError for the channel and EvidenceError when a file is missing, damaged or of the wrong size.
     """
-    pulled = {result.launch.debug: _pull(execution, result, device, store) for result in execution.results}
-    shipping, debug = pulled[False], pulled.get(True)
+    pulled = {result.launch.name: _pull(execution, result, device, store) for result in execution.results}
+    shipping, debug, profile = pulled["shipping"], pulled.get("debug"), pulled.get("profile")
     return Capture(
         execution=execution,
         outputs=shipping[0],
@@ -33,6 +33,8 @@ def collect(execution: Execution, *, device: Device, store: Store) -> Capture:
         etdump=shipping[1],
         etdump_debug=debug[1] if debug else None,
         debug_buffer=debug[2] if debug else None,
+        outputs_profile=profile[0] if profile else None,
+        etdump_profile=profile[1] if profile else None,
     )
 
 

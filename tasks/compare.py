@@ -17,6 +17,7 @@ def compare(
     classifier: bool,
     tolerance: ToleranceConfig,
     replayed: bool,
+    metrics: tuple[str, ...] = (),
     *,
     store: Store,
     children: Children,
@@ -25,7 +26,9 @@ def compare(
 
     Raises EvidenceError when the capture does not hold what its record says, ToolchainError when the child dies.
     """
-    return children.call("compare", compare_capture, lowered, capture, classifier, tolerance, replayed, store).value
+    return children.call(
+        "compare", compare_capture, lowered, capture, classifier, tolerance, replayed, store, metrics
+    ).value
 
 
 compare_task = stage(compare, version=2, cached=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
 from typing import Any
@@ -14,19 +14,21 @@ from safetensors.numpy import load
 
 from conf.schema import OperatorTolerance, ToleranceConfig
 from tasks.evidence import Evidence, Seen
-from tasks.findings import Comparison, Gap, OperatorComparison, OutputComparison
+from tasks.findings import Comparison, Gap, MetricValue, OperatorComparison, OutputComparison
+from tasks.measuring import Pair, measured_by
 from tasks.numerics.align import AlignedOperator
+from tasks.numerics.coverage import COMPARED
 from tasks.numerics.ladder import RUNGS
 from tasks.numerics.metrics import snr_db, top1
-from tasks.numerics.operators import compare_operator, compare_values
+from tasks.numerics.operators import compare_operator, compare_values, in_reference_world
 from tasks.numerics.probe import probe
 from tasks.numerics.readers import Kernels
 from tasks.numerics.replay import Introduced, effect_db, replay
-from tasks.numerics.timing import profile
 from tasks.numerics.verdict import introduces, limits, verdict
-from tasks.records import Blob, Capture, LoweredProgram
+from tasks.profiling import profiled
+from tasks.records import Blob, Capture, LoweredProgram, Operator
 from tasks.storage.store import Store
-from tasks.toolchain.etdump import LoggedTensor, read_etdump
+from tasks.toolchain.etdump import LoggedTensor
 
 Array = NDArray[Any]
 Tensors = Mapping[str, Array]
@@ -42,11 +44,13 @@ def compare_capture(
     tolerance: ToleranceConfig,
     replayed: bool,
     store: Store,
+    metrics: Sequence[str] = (),
 ) -> Comparison:
     """Final outputs against eager PyTorch, operators against the edge graph.
 
     `classifier`: the largest element of an output is the model's answer. `replayed`: tell introduced from inherited
-    error. Raises EvidenceError when the capture does not hold what its record says.
+    error. `metrics`: what else to measure (`measure.metrics`). Raises EvidenceError when the capture does not hold what
+    its record says.
     """
     exported = lowered.quantized.exported
     rungs = {
@@ -57,11 +61,15 @@ def compare_capture(
     }
     eager = _read(store, exported.outputs_eager)
     evidence = Evidence(lowered, capture, store) if capture.etdump_debug is not None else None
+    judge = _Judge(lowered, evidence, tolerance, bool(metrics)) if evidence else None
     return Comparison(
         outputs=tuple(_outputs(lowered, rungs, eager, classifier)),
-        operators=tuple(_Judge(lowered, evidence, tolerance).rows(replayed)) if evidence else (),
+        operators=tuple(judge.rows(replayed)) if judge else (),
+        metrics=measured_by(metrics, [*_output_pairs(rungs, eager), *(judge.pairs if judge else ())])
+        if metrics
+        else (),
         probe=probe(exported, eager, _read(store, exported.outputs_mistaken), rungs["device"]),
-        profile=profile(read_etdump(store.read(capture.etdump)).events),
+        profile=profiled(lowered, capture, store=store),
         observer_effect_snr_db=_observer_effect(capture, rungs["device"], store),
         unexpected_events=evidence.unexpected if evidence else (),
     )
@@ -99,10 +107,13 @@ def _outputs(
 class _Judge:
     """Makes the rows of one capture's operators, sample by sample."""
 
-    def __init__(self, lowered: LoweredProgram, evidence: Evidence, tolerance: ToleranceConfig) -> None:
+    def __init__(self, lowered: LoweredProgram, evidence: Evidence, tolerance: ToleranceConfig, pairing: bool) -> None:
         self._lowered = lowered
         self._evidence = evidence
         self._tolerance = tolerance
+        self._pairing = pairing
+        self.pairs: list[Pair] = []
+        """What was compared, for other metrics; empty unless they were asked for."""
 
     def rows(self, replayed: bool) -> Iterator[OperatorComparison]:
         every = self._evidence.kernels() if replayed else repeat(None)
@@ -131,15 +142,15 @@ class _Judge:
         if row.reason is not None or seen is None:
             assert row.reason is not None, "an operator without a reason was seen"
             return OperatorComparison(operator=operator, sample=sample, status=row.reason, gap=Gap())
-        dumped = seen.match.dumped
-        compared = compare_operator(
-            operator,
-            dumped.quantization,
-            dumped.axis_order,
-            seen.elements,
-            self._evidence.reference(sample, operator.index),
-            introduced.visible if introduced else None,
-        )
+        dumped, reference = seen.match.dumped, self._evidence.reference(sample, operator.index)
+        visible = introduced.visible if introduced else None
+        compared = compare_operator(operator, dumped.quantization, dumped.axis_order, seen.elements, reference, visible)
+        if self._pairing and compared.status in COMPARED:
+            actual = in_reference_world(dumped.quantization, dumped.axis_order, seen.elements, reference)
+            # Metrics of a user's own may look at the shape: what nobody reads is put right, not left out.
+            shown = actual if visible is None else np.where(visible, actual, reference)
+            of = _told(operator, operator.output_index, sample, "edge")
+            self.pairs.append(Pair(of=of, actual=shown, reference=reference, grid=dumped.quantization))
         bare = OperatorComparison(
             operator=operator,
             sample=sample,
@@ -186,6 +197,27 @@ class _Judge:
 
     def _names(self, indices: tuple[int, ...]) -> tuple[str, ...]:
         return tuple(self._lowered.operators[index].name for index in indices)
+
+
+def _output_pairs(rungs: Mapping[str, Tensors], eager: Tensors) -> Iterator[Pair]:
+    for rung, answers in rungs.items():
+        for key, actual in answers.items():
+            sample, _, index = key.partition("/")
+            of = replace(_told(None, int(index), int(sample), "eager"), rung=rung)
+            yield Pair(of=of, actual=actual, reference=eager[key], grid=None)
+
+
+def _told(operator: Operator | None, output_index: int, sample: int, reference: str) -> MetricValue:
+    return MetricValue(
+        operator=operator,
+        output_index=output_index,
+        sample=sample,
+        rung="device",
+        reference=reference,
+        metric="",
+        value=None,
+        problem=None,
+    )
 
 
 def _observer_effect(capture: Capture, shipping: Tensors, store: Store) -> float | None:

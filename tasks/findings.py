@@ -72,19 +72,39 @@ class OperatorComparison:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfiledEvent:
-    """One timed event of the device's own log. `unit` is what the numbers count: `us` or `cycles`."""
+    """One timed event of a program's own log: `raw` counts `unit`, `us`, `cycles` or what else the delegate names."""
 
+    program: str  # `shipping` or `profile`
+    same_outputs: bool
+    """That program's final outputs are the shipping program's, bit by bit."""
+    event_block: str
     name: str
-    debug_handle: int | None
-    delegate: bool
+    kind: str  # a key of `tasks.numerics.timing.KINDS`
+    node: str | None  # what the delegate calls the operator; `counted_in` names such
+    instruction: int | None
     unit: str
-    count: int
-    p10: float
-    p50: float
-    p90: float
-    mean: float
-    minimum: float
-    maximum: float
+    raw: tuple[float, ...]
+    inferences: tuple[int, ...]  # for each of `raw` the timed inference it was in; empty while a program is loaded
+    samples: tuple[int, ...]  # for each of `raw` the evaluation sample, the test case of `program.bpte`; empty likewise
+    debug_handles: tuple[int, ...]
+    operators: tuple[Operator, ...]
+    backend: str | None
+    subgraph: int | None
+    counted_in: tuple[str, ...]  # for an operator without cycles of its own: the nodes that its work is counted in
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MetricValue:
+    """What one metric, named as it was asked for, says of one tensor; `problem` is why a user's own gave no number."""
+
+    operator: Operator | None  # None for a final output
+    output_index: int
+    sample: int
+    rung: str
+    reference: str
+    metric: str
+    value: float | None
+    problem: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,6 +133,7 @@ class Comparison:
     profile: tuple[ProfiledEvent, ...]
     observer_effect_snr_db: float | None
     """Shipping program against debug program on the same sample; None when bit-equal or not measured."""
+    metrics: tuple[MetricValue, ...] = ()
     unexpected_events: tuple[str, ...]
     """Events the lowering did not announce: reported, never guessed at."""
     probe: tuple[ProbeResult, ...] = ()

@@ -7,7 +7,7 @@ from typing import Any
 
 from conf.schema import BackendKind, SchemeConfig, SocConfig
 from tasks.errors import ProgramDiffers, ToolchainError
-from tasks.records import LoweredProgram, QuantizedModel, Toolchain
+from tasks.records import LoweredProgram, ProfileProgram, QuantizedModel, Toolchain
 from tasks.stage import stage
 from tasks.storage.store import Store
 from tasks.toolchain import calls
@@ -22,16 +22,17 @@ def lower(
     soc: SocConfig | None,
     operator_samples: int,
     dump_operators: bool,
+    profile_level: int = 0,
     *,
     store: Store,
     children: Children,
 ) -> LoweredProgram:
-    """Compile the shipping and the debug program, and write down what only the compiler knows.
+    """Compile the shipping, the debug and the profile program, and write down what only the compiler knows.
 
-    A native abort while the debug program is compiled costs the debug program alone: the compile is done again
-    without it. Raises ToolchainError, and ProgramDiffers when what came out is not what was asked for.
+    A native abort while all are compiled costs the debug and the profile program alone: the compile is done again
+    without them. Raises ToolchainError, and ProgramDiffers when what came out is not what was asked for.
     """
-    lowered = _lowered((quantized, scheme, kind, soc, operator_samples), dump_operators, store, children)
+    lowered = _lowered((quantized, scheme, kind, soc, operator_samples), dump_operators, profile_level, store, children)
     confirm(lowered, scheme, kind, soc, children.identity)
     return lowered
 
@@ -51,16 +52,25 @@ def confirm(
         )
 
 
-def _lowered(fixed: tuple[Any, ...], dump_operators: bool, store: Store, children: Children) -> LoweredProgram:
+def _lowered(
+    fixed: tuple[Any, ...], dump_operators: bool, profile_level: int, store: Store, children: Children
+) -> LoweredProgram:
     try:
-        done = children.call("lower", calls.lower_model, *fixed, dump_operators, store)
+        done = children.call("lower", calls.lower_model, *fixed, dump_operators, profile_level, store)
     except ToolchainError as error:
-        if not (dump_operators and error.cause.startswith("SIG")):
+        if not ((dump_operators or profile_level) and error.cause.startswith("SIG")):
             raise
-        done = children.call("lower", calls.lower_model, *fixed, False, store)
+        done = children.call("lower", calls.lower_model, *fixed, False, 0, store)
         unavailable = f"compiling it ended in {error.cause}"
-        return replace(done.value, debug_unavailable=unavailable, log=done.log, seconds=done.seconds)
+        lost = ProfileProgram(program=None, unavailable=unavailable, nodes=(), schematics=())
+        return replace(
+            done.value,
+            debug_unavailable=unavailable if dump_operators else done.value.debug_unavailable,
+            profile=lost if profile_level else None,
+            log=done.log,
+            seconds=done.seconds,
+        )
     return replace(done.value, log=done.log, seconds=done.seconds)
 
 
-lower_task = stage(lower, version=4)
+lower_task = stage(lower, version=5)

@@ -62,10 +62,16 @@ def judge(cell: CellResult) -> tuple[Outcome, str | None]:
     shortfalls = list(_shortfalls(cell, cell.comparison))
     if shortfalls:
         return "out_of_tolerance", "; ".join(shortfalls)
+    return "passed", "; ".join(_unavailable(cell)) or None
+
+
+def _unavailable(cell: CellResult) -> Iterator[str]:
+    """What was asked for besides the shipping program and could not be had."""
     lowered = cell.lowered
     if lowered is not None and lowered.debug_unavailable and cell.request.measure.dump_operators:
-        return "passed", f"no operators: {lowered.debug_unavailable}"
-    return "passed", None
+        yield f"no operators: {lowered.debug_unavailable}"
+    if lowered is not None and lowered.profile is not None and lowered.profile.unavailable:
+        yield f"no cycles: {lowered.profile.unavailable}"
 
 
 def finals(comparison: Comparison) -> Finals:

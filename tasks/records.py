@@ -177,6 +177,36 @@ class CompileFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Instruction:
+    """One instruction of a program, as the runtime's log numbers it: a kernel, or the call of a delegate."""
+
+    id: int
+    debug_handles: tuple[int, ...]  # of a delegate's call: of all operators in its subgraph
+    backend: str | None  # the delegate's own name (`QnnBackend`); None for a kernel
+    subgraph: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DelegatedNode:
+    """A node of the graph that a delegate really built: its name is what the delegate logs its cycles under."""
+
+    subgraph: int | None
+    name: str
+    debug_handle: int | None
+    users: tuple[str, ...]  # names of the nodes that read it; `output` for the graph's end
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProfileProgram:
+    """The shipping program compiled once more, with its delegate's log of operators switched on."""
+
+    program: Blob | None
+    unavailable: str | None  # why there is none, in the toolchain's own words
+    nodes: tuple[DelegatedNode, ...]
+    schematics: tuple[Blob, ...]  # what level 3 makes the HTP compiler write of each subgraph, in the order compiled
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LoweredProgram:
     """One compiled cell: the program that ships, the program that explains it, and all that is known of both.
 
@@ -212,6 +242,8 @@ class LoweredProgram:
     facts: ProgramFacts
     """What the shipping program is, read back from its bytes."""
     debug_facts: ProgramFacts | None
+    instructions: tuple[Instruction, ...] = ()  # the shipping program's
+    profile: ProfileProgram | None = None  # None where it was not asked for
     log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
     seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)
 
@@ -299,6 +331,8 @@ class Capture:
     """The shipping program's: its times are the ones that count."""
     etdump_debug: Blob | None
     debug_buffer: Blob | None
+    outputs_profile: Blob | None = None
+    etdump_profile: Blob | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

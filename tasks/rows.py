@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ from tasks.errors import ProgramDiffers, RunnerFailed
 from tasks.findings import Gap, OperatorComparison
 from tasks.numerics.coverage import coverage
 from tasks.numerics.ladder import steepest
+from tasks.numerics.modules import module_times
+from tasks.numerics.timing import Spread, spread
 from tasks.numerics.verdict import worst_operator
 from tasks.outcome import CellResult, finals, judge
 from tasks.program_facts import ProgramCheck
@@ -24,7 +26,19 @@ Row = dict[str, Any]
 def rows(run_id: str, cells: Sequence[CellResult], toolchain: Toolchain) -> dict[str, list[Row]]:
     """Every table of `tasks.storage.tables.TABLES`, cells in the order planned."""
     tables: dict[str, list[Row]] = {
-        name: [] for name in ("operators", "outputs", "profile", "delegation", "audit", "probe", "commands", "cells")
+        name: []
+        for name in (
+            "operators",
+            "outputs",
+            "profile",
+            "modules",
+            "metrics",
+            "delegation",
+            "audit",
+            "probe",
+            "commands",
+            "cells",
+        )
     }
     for cell in cells:
         request = cell.request
@@ -40,6 +54,8 @@ def rows(run_id: str, cells: Sequence[CellResult], toolchain: Toolchain) -> dict
             "operators": _operators(cell),
             "outputs": _outputs(cell),
             "profile": _profile(cell),
+            "modules": _modules(cell),
+            "metrics": _metrics(cell),
             "delegation": _delegation(cell),
             "audit": _audit(cell, toolchain),
             "probe": map(asdict, cell.comparison.probe if cell.comparison else ()),
@@ -124,7 +140,7 @@ def _latency(cell: CellResult) -> float | None:
     """Median over the samples of the shipping program's mean inference, in ms."""
     if cell.capture is None:
         return None
-    shipping = [result for result in cell.capture.execution.results if not result.launch.debug]
+    shipping = [result for result in cell.capture.execution.results if result.launch.name == "shipping"]
     taken = [ms for result in shipping for ms in result.latencies_ms]
     return float(np.median(taken)) if taken else None
 
@@ -206,8 +222,44 @@ def _outputs(cell: CellResult) -> Iterator[Row]:
 
 def _profile(cell: CellResult) -> Iterator[Row]:
     for event in cell.comparison.profile if cell.comparison else ():
-        values = asdict(event)
-        yield {"event": values.pop("name")} | values
+        handles, operators = event.debug_handles, event.operators
+        yield {
+            "program": event.program,
+            "same_outputs": event.same_outputs,
+            "event_block": event.event_block,
+            "event": event.name,
+            "kind": event.kind,
+            "node": event.node,
+            "instruction": event.instruction,
+            "unit": event.unit,
+            **asdict(spread(event.raw)),
+            "raw": event.raw,
+            "samples": event.samples,
+            "debug_handle": handles[0] if len(handles) == 1 else None,
+            "debug_handles": handles,
+            "operators": [operator.name for operator in operators],
+            "op_types": [operator.target for operator in operators],
+            "module_paths": [operator.module_path for operator in operators],
+            "stack_traces": [operator.stack_trace for operator in operators],
+            "delegate": event.subgraph is not None,
+            "delegate_backend": event.backend,
+            "subgraph": event.subgraph,
+            "counted_in": event.counted_in,
+        }
+
+
+def _modules(cell: CellResult) -> Iterator[Row]:
+    for row in module_times(cell.comparison.profile if cell.comparison else ()):
+        values = asdict(row)
+        values["spread"] = values["spread"] or dict.fromkeys(each.name for each in fields(Spread))
+        yield dict(_flat(values))
+
+
+def _metrics(cell: CellResult) -> Iterator[Row]:
+    for row in cell.comparison.metrics if cell.comparison else ():
+        operator, values = row.operator, asdict(row) | {"operator": row.operator and row.operator.name}
+        of = (operator.index, operator.debug_handle) if operator else (None, None)
+        yield {"operator": values.pop("operator"), "operator_index": of[0], "debug_handle": of[1]} | values
 
 
 def _delegation(cell: CellResult) -> Iterator[Row]:
@@ -240,6 +292,6 @@ def _commands(cell: CellResult) -> Iterator[Row]:
 
 
 def _flat(row: Row) -> Iterator[tuple[str, Any]]:
-    """A row's fields, those of a gap in its place."""
+    """A row's fields, those of a record in its place."""
     for name, value in row.items():
         yield from value.items() if isinstance(value, dict) else [(name, value)]

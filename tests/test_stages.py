@@ -283,7 +283,7 @@ def test_without_a_debug_program_final_outputs_are_compared_all_the_same(
     assert (found.operators, found.observer_effect_snr_db) == ((), None)
     assert len(found.outputs) == 8 * 4
     (execution,) = (event for event in found.profile if event.name == "Method::execute")
-    assert execution.count == 8 * (1 + 2)
+    assert len(execution.raw) == 8 * 2  # warm-ups are not measurements
 
 
 def test_a_lost_capture_says_what_to_do(

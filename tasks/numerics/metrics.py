@@ -8,7 +8,7 @@ names. An infinity is never returned: a value that float64 cannot hold is None t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.findings import Gap
+from tasks.records import Quantization
 
 Array = NDArray[Any]
 Metric = Callable[[Array, Array], float | None]
@@ -33,6 +34,8 @@ class _Sums:
     error_energy: float
     error_exponent: int
     error_largest: float
+    reference_absolute: float
+    reference_largest: float
     reference_energy: float
     reference_exponent: int
     actual_energy: float
@@ -71,6 +74,57 @@ def cosine(actual: Array, reference: Array) -> float | None:
     return _cosine(_sums(actual, reference))
 
 
+def l1(actual: Array, reference: Array) -> float | None:
+    """Sum of absolute differences, in the tensors' unit: the L1 of ExecuTorch's Inspector. It grows with the tensor."""
+    return _l1(_sums(actual, reference))
+
+
+def nmse(actual: Array, reference: Array) -> float | None:
+    """Mean squared error over the reference's mean square. None for a reference of zeros."""
+    return _nmse(_sums(actual, reference))
+
+
+def relative_l1(actual: Array, reference: Array) -> float | None:
+    """Mean absolute error over the reference's mean absolute value. None for a reference of zeros."""
+    return _relative_l1(_sums(actual, reference))
+
+
+def psnr_db(actual: Array, reference: Array) -> float | None:
+    """Peak signal-to-noise ratio in dB: 20 log10(largest absolute value of the reference / root mean squared error).
+
+    None for a reference of zeros, and for an error of zero.
+    """
+    return _psnr_db(_sums(actual, reference))
+
+
+def max_ulp(actual: Array, reference: Array) -> float | None:
+    """Largest difference in units in the last place: the distance to the next number of the reference's own dtype.
+
+    None for a reference that is not floating point.
+    """
+    if reference.dtype.kind != "f" or not reference.size:
+        return None
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        place = np.spacing(np.abs(reference)).astype(np.float64)
+        error = np.abs(actual.astype(np.float64) - reference.astype(np.float64))
+        return _finite(float((error / place).max()), 0)
+
+
+def steps(actual: Array, reference: Array, grid: Quantization | None) -> tuple[float | None, float | None]:
+    """Mean and largest difference in quantization steps of the grid, per channel where the grid is.
+
+    Both None without a grid or elements.
+    """
+    if grid is None or not reference.size:
+        return None, None
+    scale = np.asarray(grid.scale, np.float64)
+    if grid.axis is not None:
+        scale = scale.reshape([-1 if axis == grid.axis % reference.ndim else 1 for axis in range(reference.ndim)])
+    with np.errstate(over="ignore"):
+        error = np.abs(actual.astype(np.float64) - reference.astype(np.float64)) / scale
+        return _finite(float(error.mean()), 0), _finite(float(error.max()), 0)
+
+
 METRICS: dict[str, Metric] = {
     "mse": mse,
     "mean_abs": mean_abs,
@@ -91,6 +145,19 @@ def gap(actual: Array, reference: Array) -> Gap:
         snr_db=_snr_db(sums),
         cosine=_cosine(sums),
     )
+
+
+def more(
+    names: Iterable[str], actual: Array, reference: Array, grid: Quantization | None = None
+) -> dict[str, float | None]:
+    """Those of `MORE_METRICS` that are named, all but ulps and steps from one visit. Raises KeyError for others."""
+    sums = _sums(actual, reference)
+    of_their_own: dict[str, Callable[[], float | None]] = {
+        "max_ulp": lambda: max_ulp(actual, reference),
+        "mean_steps": lambda: steps(actual, reference, grid)[0],
+        "max_steps": lambda: steps(actual, reference, grid)[1],
+    }
+    return {name: of_their_own[name]() if name in of_their_own else _OF_SUMS[name](sums) for name in names}
 
 
 def top1(values: Array) -> int | None:
@@ -121,6 +188,8 @@ def _sums(actual: Array, reference: Array) -> _Sums:
             error_energy=float(np.dot(error, error)),
             error_exponent=error_exponent,
             error_largest=largest,
+            reference_absolute=float(np.abs(r).sum()),
+            reference_largest=float(np.abs(r).max(initial=0.0)),
             reference_energy=float(np.dot(r, r)),
             reference_exponent=reference_exponent,
             actual_energy=float(np.dot(a, a)),
@@ -164,6 +233,30 @@ def _cosine(sums: _Sums) -> float | None:
     return min(1.0, max(-1.0, similarity))  # rounding may step over the bounds
 
 
+def _l1(sums: _Sums) -> float | None:
+    return _finite(sums.error_absolute, sums.error_exponent) if sums.elements else None
+
+
+def _nmse(sums: _Sums) -> float | None:
+    if not sums.reference_energy:
+        return None
+    return _finite(sums.error_energy / sums.reference_energy, 2 * (sums.error_exponent - sums.reference_exponent))
+
+
+def _relative_l1(sums: _Sums) -> float | None:
+    if not sums.reference_absolute:
+        return None
+    return _finite(sums.error_absolute / sums.reference_absolute, sums.error_exponent - sums.reference_exponent)
+
+
+def _psnr_db(sums: _Sums) -> float | None:
+    if not sums.reference_largest or not sums.error_energy or not math.isfinite(sums.error_energy):
+        return None
+    doublings = 2 * (sums.reference_exponent - sums.error_exponent)
+    peak, noise = math.log10(sums.reference_largest), math.log10(sums.error_energy) - math.log10(sums.elements)
+    return 10 * (2 * peak - noise + doublings * math.log10(2))
+
+
 def _finite(value: float, exponent: int) -> float | None:
     """value * 2**exponent, or None if that is beyond float64."""
     try:
@@ -171,3 +264,19 @@ def _finite(value: float, exponent: int) -> float | None:
     except OverflowError:
         return None
     return scaled if math.isfinite(scaled) else None
+
+
+_OF_SUMS: dict[str, Callable[[_Sums], float | None]] = {
+    "mse": _mse,
+    "mean_abs": _mean_abs,
+    "max_abs": _max_abs,
+    "snr_db": _snr_db,
+    "cosine": _cosine,
+    "l1": _l1,
+    "nmse": _nmse,
+    "relative_l1": _relative_l1,
+    "psnr_db": _psnr_db,
+    "sqnr_db": _snr_db,  # torchao's `compute_error` under its own name
+}
+MORE_METRICS = frozenset({*_OF_SUMS, "max_ulp", "mean_steps", "max_steps"})
+"""What `measure.metrics` can name."""

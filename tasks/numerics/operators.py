@@ -49,17 +49,27 @@ def compare_operator(
         )
     if axis_order is not None and len(axis_order) != captured.ndim:
         return Compared(status="shape_differs")
-    actual = undo_layout(captured, axis_order)
-    if actual.shape != reference.shape:
+    if undo_layout(captured, axis_order).shape != reference.shape:
         return Compared(status="shape_differs")
-    if actual.dtype.kind in "iu" and reference.dtype.kind == "f":
-        if dumped_quantization is None:
-            return Compared(status="dtype_differs")
-        actual = dequantize(actual, dumped_quantization)
+    if captured.dtype.kind in "iu" and reference.dtype.kind == "f" and dumped_quantization is None:
+        return Compared(status="dtype_differs")
+    actual = in_reference_world(dumped_quantization, axis_order, captured, reference)
     if visible is None:
         return compare_values(actual, reference)
     found = compare_values(actual[visible], reference[visible])
     return replace(found, status="masked") if found.status in COMPARED else found
+
+
+def in_reference_world(
+    dumped_quantization: Quantization | None,
+    axis_order: Sequence[int] | None,
+    captured: NDArray[Any],
+    reference: NDArray[Any],
+) -> NDArray[Any]:
+    """`captured` in PyTorch's layout, its codes as reals where `reference` is real."""
+    actual = undo_layout(captured, axis_order)
+    codes = actual.dtype.kind in "iu" and reference.dtype.kind == "f"
+    return dequantize(actual, dumped_quantization) if codes and dumped_quantization is not None else actual
 
 
 def compare_values(actual: NDArray[Any], reference: NDArray[Any]) -> Compared:

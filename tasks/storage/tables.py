@@ -9,6 +9,7 @@ Null is "not defined"; NaN is never stored; units are in the names.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,7 @@ def _schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
 
 
 _text, _real, _whole, _flag = pa.string(), pa.float64(), pa.int64(), pa.bool_()
+_spread = [(name, _real) for name in ("p10", "p50", "p90", "mean", "minimum", "maximum")]
 _gap = [("mse", _real), ("mean_abs", _real), ("max_abs", _real), ("snr_db", _real), ("cosine", _real)]
 
 TABLES: dict[str, pa.Schema] = {
@@ -134,17 +136,52 @@ TABLES: dict[str, pa.Schema] = {
         ("top1_actual", _whole),
     ),
     "profile": _schema(
+        ("program", _text),  # shipping or profile
+        ("same_outputs", _flag),  # the program's final outputs are the shipping program's, bit by bit
+        ("event_block", _text),
         ("event", _text),
-        ("debug_handle", _whole),
-        ("delegate", _flag),
+        ("kind", _text),  # tasks.numerics.timing.KINDS
+        ("node", _text),  # what the delegate calls the operator
+        ("instruction", _whole),
         ("unit", _text),
         ("count", _whole),
-        ("p10", _real),
-        ("p50", _real),
-        ("p90", _real),
-        ("mean", _real),
-        ("minimum", _real),
-        ("maximum", _real),
+        *_spread,
+        ("raw", pa.list_(_real)),
+        ("samples", pa.list_(_whole)),  # for each of raw the evaluation sample; empty while loading
+        ("debug_handle", _whole),  # where there is exactly one
+        ("debug_handles", pa.list_(_whole)),
+        ("operators", pa.list_(_text)),
+        ("op_types", pa.list_(_text)),
+        ("module_paths", pa.list_(_text)),
+        ("stack_traces", pa.list_(_text)),
+        ("delegate", _flag),
+        ("delegate_backend", _text),
+        ("subgraph", _whole),
+        ("counted_in", pa.list_(_text)),  # where the work of an operator without cycles of its own is counted
+    ),
+    "modules": _schema(
+        ("program", _text),
+        ("unit", _text),
+        ("module_path", _text),  # empty for the whole model
+        ("depth", _whole),
+        ("operators", pa.list_(_text)),
+        ("count", _whole),
+        *_spread,  # an inference: the module with all that is inside it
+        ("own_mean", _real),  # what of the mean belongs to none of the modules inside it
+        ("share", _real),  # of the whole model's
+        ("counted_in", _text),  # the module in whose time it is, where it has none of its own
+    ),
+    "metrics": _schema(
+        ("operator", _text),  # null for a final output
+        ("operator_index", _whole),
+        ("debug_handle", _whole),
+        ("output_index", _whole),
+        ("sample", _whole),
+        ("rung", _text),
+        ("reference", _text),
+        ("metric", _text),
+        ("value", _real),
+        ("problem", _text),  # why a user's own metric gave no number
     ),
     "delegation": _schema(
         ("operator", _text),
@@ -217,6 +254,18 @@ def read(root: Path, table: str, run_id: str | None = None) -> pandas.DataFrame:
     wanted = known if run_id is None else [run_id]
     parts = [_read_part(_path(root, table, run), schema) for run in wanted]
     return pa.concat_tables([schema.empty_table(), *parts]).to_pandas()
+
+
+def tsv(root: Path, table: str, run_id: str) -> str:
+    """One run's rows of a table as tab-separated text: a line of names, a line a row; lists as JSON, null empty."""
+    frame = read(root, table, run_id)
+    for field in _schema_of(table):
+        if field.type == _whole:
+            frame[field.name] = frame[field.name].astype("Int64")
+        elif pa.types.is_list(field.type):
+            # NumPy's own floats print as themselves only after `tolist`.
+            frame[field.name] = [None if row is None else json.dumps(row.tolist()) for row in frame[field.name]]
+    return frame.to_csv(sep="\t", index=False)
 
 
 def runs(root: Path) -> list[str]:

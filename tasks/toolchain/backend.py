@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 from torchao.quantization.pt2e.quantizer import Quantizer
 
 from conf.schema import SchemeConfig
-from tasks.records import CompileFacts, DumpedTensor
+from tasks.records import CompileFacts, DelegatedNode, DumpedTensor
 
 
 @dataclass(slots=True)
@@ -27,6 +27,9 @@ class Delegation:
     logged_bytes: int = 0
     """Bytes those tensors take in the debug buffer at most."""
     compile_facts: list[CompileFacts] = field(default_factory=list)
+    built: list[list[DelegatedNode]] = field(default_factory=list)
+    """The nodes of each graph that the delegate built, in the order compiled; their subgraph is not known here."""
+    schematics: list[bytes] = field(default_factory=list)
 
 
 class Backend(Protocol):
@@ -42,6 +45,10 @@ class Backend(Protocol):
     def compile_config(self) -> EdgeCompileConfig: ...
 
     def partitioners(self, *, debug: bool, noted: Delegation) -> list[Any]: ...
+
+    def profiling(self, level: int) -> Backend | None:
+        """The same backend, whose programs log the time inside the delegate; None if it has no such log."""
+        ...
 
     def session(self, *, debug: bool, noted: Delegation) -> contextlib.AbstractContextManager[None]:
         """Holds the backend's compiler open while a graph is partitioned and compiled."""

@@ -5,8 +5,9 @@ Each imports its module when it runs, so that the process that asks never loads 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -34,6 +35,14 @@ def quantize_model(
     return quantized.quantize_model(exported, scheme, kind, arch, store)
 
 
+def own_metrics(
+    names: tuple[str, ...], pairs: Path, handles: Mapping[str, tuple[int, ...]]
+) -> dict[str, list[tuple[float | None, str | None]]]:
+    from tasks.toolchain import comparators
+
+    return comparators.own_metrics(names, pairs, handles)
+
+
 def lower_model(
     quantized: QuantizedModel,
     scheme: SchemeConfig,
@@ -41,11 +50,12 @@ def lower_model(
     soc: SocConfig | None,
     operator_samples: int,
     dump_operators: bool,
+    profile_level: int,
     store: Store,
 ) -> LoweredProgram:
     from tasks.toolchain import lowered
 
-    return lowered.lower_model(quantized, scheme, kind, soc, operator_samples, dump_operators, store)
+    return lowered.lower_model(quantized, scheme, kind, soc, operator_samples, dump_operators, profile_level, store)
 
 
 def program_facts(program: Blob, store: Store) -> ProgramFacts:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -37,6 +38,7 @@ from tasks.toolchain.operators import (
     operator_table,
     subgraphs,
 )
+from tasks.toolchain.profiling import instructions, profile_program
 from tasks.toolchain.quantized import load_program
 from tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples, read_tensors
 
@@ -50,6 +52,7 @@ def lower_model(
     soc: SocConfig | None,
     operator_samples: int,
     dump_operators: bool,
+    profile_level: int,
     store: Store,
 ) -> LoweredProgram:
     """Compile for one SoC. A debug program that cannot be built is told in the record, not raised."""
@@ -68,6 +71,7 @@ def lower_model(
     calls, constants = put_graph(store, reference)
 
     etrecord, edge._etrecord = edge._etrecord, None
+    profile = profile_program(backend, edge, profile_level, partial(compile_edge, debug=False), store)
     ship = compile_edge(backend, copy.deepcopy(edge) if dump_operators else edge, debug=False)
     graph = ship.edge.exported_program()
     _check_order(exported.inputs, graph)
@@ -103,6 +107,8 @@ def lower_model(
         debug_buffer_bytes=0 if isinstance(debug, str) else debug.logged_bytes,
         facts=program_facts(program, store),
         debug_facts=None if debug_program is None else program_facts(debug_program, store),
+        instructions=instructions(ship.program),
+        profile=profile,
     )
 
 

@@ -23,7 +23,7 @@ from tasks.toolchain.eager import dtype_name
 
 _LOG_ALIGNMENT_BYTES = 64
 # Nodes that become no instruction of their own; a view keeps its debug handle, which is no instruction's id.
-_NO_KERNEL = (executorch_call_delegate, operator.getitem, memory.alloc, memory.view)
+NO_KERNEL = (executorch_call_delegate, operator.getitem, memory.alloc, memory.view)
 
 
 def operator_table(edge: ExportedProgram) -> list[Operator]:
@@ -52,7 +52,7 @@ def subgraphs(lowered: ExportedProgram) -> dict[int, int]:
     """Debug handle to delegated subgraph, counted in graph order, of the edge nodes that went into a delegate."""
     return {
         handle: number
-        for number, (_, module) in enumerate(_delegate_calls(lowered))
+        for number, (_, module) in enumerate(delegate_calls(lowered))
         for node in module.original_module.graph.nodes
         if node.op == "call_function" and (handle := handle_of(node)) is not None
     }
@@ -68,7 +68,7 @@ def announced_instructions(program: ExecutorchProgramManager, announced: set[int
     # The annotation of `debug_handle_map` leaves out that it is kept per method.
     handles: Mapping[int, int | list[int]] = cast(Any, program.debug_handle_map)["forward"]
     lowered = program.exported_program()
-    for node, module in _delegate_calls(lowered):
+    for node, module in delegate_calls(lowered):
         outputs = module.original_module.graph.output_node().args[0]
         for position, output in enumerate(outputs):
             handle = handle_of(output) if isinstance(output, Node) else None
@@ -76,7 +76,7 @@ def announced_instructions(program: ExecutorchProgramManager, announced: set[int
             yield _logged(node, position, known, _output_index(output))
     kernels: list[tuple[Node, tuple[int, ...]]] = []
     for node in lowered.graph.nodes:
-        if node.op != "call_function" or node.target in _NO_KERNEL:
+        if node.op != "call_function" or node.target in NO_KERNEL:
             continue
         handle = handles.get(node.meta.get("debug_handle", -1), UNSET_DEBUG_HANDLE)
         kernels.append((node, tuple(each for each in (handle if isinstance(handle, list) else [handle]) if each)))
@@ -208,7 +208,7 @@ def _roots(sources: list[Any]) -> list[str]:
     return list(names)
 
 
-def _delegate_calls(lowered: ExportedProgram) -> Iterator[tuple[Node, Any]]:
+def delegate_calls(lowered: ExportedProgram) -> Iterator[tuple[Node, Any]]:
     for node in lowered.graph.nodes:
         if node.op == "call_function" and node.target is executorch_call_delegate:
             yield node, getattr(lowered.graph_module, node.args[0].target)

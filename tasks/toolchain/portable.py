@@ -31,5 +31,8 @@ class Portable:
     def partitioners(self, *, debug: bool, noted: Delegation) -> list[Any]:  # noqa: ARG002
         return []
 
+    def profiling(self, level: int) -> None:
+        """None: there is no delegate to look into."""
+
     def session(self, *, debug: bool, noted: Delegation) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002
         return contextlib.nullcontext()

@@ -46,7 +46,7 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 
 from conf.schema import Precision, SchemeConfig, SocConfig
 from tasks.errors import RequestError
-from tasks.records import DumpedTensor
+from tasks.records import DelegatedNode, DumpedTensor
 from tasks.toolchain.backend import Delegation
 from tasks.toolchain.child import flush_native_output
 from tasks.toolchain.compiler_log import compile_facts, errors
@@ -58,8 +58,10 @@ _LAST_WORDS = 5
 class Qnn:
     has_debug_program = True
 
-    def __init__(self, scheme: SchemeConfig, soc: SocConfig) -> None:
+    def __init__(self, scheme: SchemeConfig, soc: SocConfig, profile_level: int = 0) -> None:
         self._scheme = scheme
+        self._soc = soc
+        self._profile_level = profile_level
         self._chipset = QcomChipset[soc.name]
         self._passes = get_qnn_pass_manager_cls(QnnExecuTorchBackendType.kHtpBackend)
 
@@ -95,6 +97,9 @@ class Qnn:
     def partitioners(self, *, debug: bool, noted: Delegation) -> list[Any]:
         return [_NotingPartitioner(self._specs(debug=debug), noted)]
 
+    def profiling(self, level: int) -> Qnn:
+        return Qnn(self._scheme, self._soc, level)
+
     @contextlib.contextmanager
     def session(self, *, debug: bool, noted: Delegation) -> Iterator[None]:
         before = _log_length()
@@ -112,6 +117,7 @@ class Qnn:
             soc_model=self._chipset,
             backend_options=generate_htp_compiler_spec(use_fp16=float_activations),
             dump_intermediate_outputs=debug,
+            profile_level=self._profile_level,
         )
 
 
@@ -171,16 +177,37 @@ def _noting_tensors(noted: Delegation) -> Iterator[None]:
     official = QnnBackend._build_op_wrappers
 
     def build_and_note(edge_program: ExportedProgram, *arguments: Any) -> Any:
+        _take_schematic(noted)  # of the subgraph before: the next one would overwrite it
         wrappers = official(edge_program, *arguments)
-        for node in edge_program.graph_module.graph.nodes:
+        nodes = edge_program.graph_module.graph.nodes
+        for node in nodes:
             _note_node(node, noted)
+        noted.built.append([_built(node) for node in nodes if node.op == "call_function"])
         return wrappers
 
     QnnBackend._build_op_wrappers = staticmethod(build_and_note)  # type: ignore[assignment]
     try:
         yield
+        _take_schematic(noted)
     finally:
         QnnBackend._build_op_wrappers = official
+
+
+def _take_schematic(noted: Delegation) -> None:
+    """Keep what profile level 3 makes the compiler leave in the working folder."""
+    left = Path("forward_schematic.bin")
+    if left.exists():
+        noted.schematics.append(left.read_bytes())
+        left.unlink()
+
+
+def _built(node: Node) -> DelegatedNode:
+    return DelegatedNode(
+        subgraph=None,
+        name=node.name,
+        debug_handle=handle_of(node),
+        users=tuple(user.name for user in node.users),
+    )
 
 
 def _note_node(node: Node, noted: Delegation) -> None:

@@ -37,5 +37,8 @@ class Xnnpack:
     def partitioners(self, *, debug: bool, noted: Delegation) -> list[Any]:  # noqa: ARG002
         return [XnnpackPartitioner()]
 
+    def profiling(self, level: int) -> None:
+        """None: its delegate logs its operators in every program."""
+
     def session(self, *, debug: bool, noted: Delegation) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002
         return contextlib.nullcontext()

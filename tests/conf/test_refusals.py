@@ -42,8 +42,8 @@ REFUSALS = {
         "did you mean model?"
     ),
     "measure.iteration=3": (
-        "measure.iteration: no such key; in measure: debug_buffer_bytes, dump_operators, iterations, "
-        "operator_samples, replay, warm_up, did you mean iterations?"
+        "measure.iteration: no such key; in measure: debug_buffer_bytes, dump_operators, iterations, metrics, "
+        "operator_samples, profile_level, replay, warm_up, did you mean iterations?"
     ),
     "+soc.colour=red": "soc.colour: no such key; in soc: arch, name, vtcm_mib",
     "++limits={colour: red}": "limits.colour: no such key; in limits: child_deadline_s, child_memory_gib, parallel",
@@ -52,7 +52,8 @@ REFUSALS = {
     "measure.iterations=1.5": "measure.iterations=1.5: a whole number",
     "measure.dump_operators=7.5": "measure.dump_operators=7.5: true or false",
     "measure=3": (
-        "measure=3: a mapping with warm_up, iterations, operator_samples, dump_operators, replay, debug_buffer_bytes"
+        "measure=3: a mapping with warm_up, iterations, operator_samples, dump_operators, replay, debug_buffer_bytes, "
+        "profile_level, metrics"
     ),
     "artifacts=null": "artifacts=null: text",
     "scheme.precision=int8": "scheme.precision=int8: one of float16, float32, quantized",
@@ -60,6 +61,11 @@ REFUSALS = {
     "measure.iterations=0": "measure.iterations=0: 1 or more",
     "measure.operator_samples=-1": "measure.operator_samples=-1: 1 or more",
     "measure.warm_up=-1": "measure.warm_up=-1: 0 or more",
+    "measure.metrics=[mse,l3]": (
+        "measure.metrics=l3: package.module:function, or one of cosine, l1, max_abs, max_steps, max_ulp, mean_abs, "
+        "mean_steps, mse, nmse, psnr_db, relative_l1, snr_db, sqnr_db, did you mean l1?"
+    ),
+    "measure.profile_level=1": "measure.profile_level=1: one of 0, 2, 3",
     "measure.debug_buffer_bytes=0": "measure.debug_buffer_bytes=0: 1 or more",
     "scheme.calibration_samples=0": "scheme.calibration_samples=0: 1 or more",
     "limits.parallel=0": "limits.parallel=0: 1 or more",

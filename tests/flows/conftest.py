@@ -34,8 +34,20 @@ class Program:
         )
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return self._done(self._argv(arguments), **environment)
+
+    def python(self, lines: str) -> subprocess.CompletedProcess[str]:
+        """Lines of Python in the same folder and environment."""
+        return self._done([sys.executable, "-c", lines])
+
+    def shell(self, line: str) -> subprocess.CompletedProcess[str]:
+        """A line of a shell whose `python` is this one."""
+        path = f"{Path(sys.executable).parent}{os.pathsep}{self.environment['PATH']}"
+        return self._done(["sh", "-c", line], PATH=path)
+
+    def _done(self, argv: Sequence[str], **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self._argv(arguments),
+            argv,
             cwd=self.folder,
             env=self.environment | environment,
             capture_output=True,

@@ -26,7 +26,8 @@ pytestmark = pytest.mark.toolchain
 DIGITS = ("model=digits_cnn", "model.evaluation.count=8", "model.calibration.count=32", "limits.parallel=2")
 TIMES = {
     "cells": {"execute_s", "latency_p50_ms", "log"},  # the log of a runner that failed says when
-    "profile": {"p10", "p50", "p90", "mean", "minimum", "maximum"},
+    "profile": {"p10", "p50", "p90", "mean", "minimum", "maximum", "raw"},
+    "modules": {"p10", "p50", "p90", "mean", "minimum", "maximum", "own_mean", "share"},
     "commands": {"seconds"},
 }
 STARVED = """\

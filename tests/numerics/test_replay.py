@@ -18,32 +18,10 @@ from tasks.numerics.readers import Array, Captured
 from tasks.numerics.replay import Introduced, effect_db, replay
 from tasks.records import Quantization
 
-from .arithmetic import (
-    Device,
-    Op,
-    Program,
-    above,
-    added,
-    chosen,
-    constant,
-    entry,
-    gathered,
-    getitem,
-    grid,
-    matmul,
-    max_pool,
-    mean,
-    refused,
-    relu,
-    relu6,
-    scaled,
-    sliced,
-    softmax,
-    split,
-    topk,
-    transposed,
-    viewed,
-)
+from .arithmetic import (  # isort: skip
+    Device, Op, Program, above, added, chosen, constant, entry, gathered, getitem, grid, matmul, max_pool, mean,
+    refused, relu, relu6, scaled, sliced, softmax, split, topk, transposed, viewed,
+)  # fmt: skip
 
 NOTHING = Gap(mse=0.0, mean_abs=0.0, max_abs=0.0)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 from pathlib import Path
@@ -210,8 +212,7 @@ def test_a_run_id_that_is_no_file_name_is_refused(store: Store, run_id: str) -> 
 
 
 def test_an_unknown_table_is_refused_with_those_that_exist(store: Store) -> None:
-    known = "cells, operators, outputs, profile, delegation, audit, probe, commands"
-    message = f"^there is no table 'cell': it is one of {known}$"
+    message = f"^there is no table 'cell': it is one of {', '.join(TABLES)}$"
     with pytest.raises(ValueError, match=message):
         write(store, FIRST, "cell", [])
     with pytest.raises(ValueError, match=message):
@@ -232,3 +233,16 @@ def test_a_folder_that_cannot_be_written_is_reported_as_such(store: Store) -> No
     (store.root / "tables").touch()
     with pytest.raises(EnvironmentUnusable, match=r"^artifacts: cannot use .*; a file is in the way"):
         write(store, FIRST, "cells", [])
+
+
+def test_a_table_as_tab_separated_text_keeps_whole_numbers_whole_lists_readable_and_null_empty(store: Store) -> None:
+    found = row(
+        "profile", FIRST, event="a\tb", count=3, p50=2.5, mean=2.0, raw=[1.0, 0.1], operators=["x"], delegate=True
+    )
+    write(store, FIRST, "profile", [found, row("profile", FIRST)])
+    lines = list(csv.DictReader(io.StringIO(tables.tsv(store.root, "profile", FIRST)), delimiter="\t"))
+    assert [{name: value for name, value in line.items() if value} for line in lines] == [
+        {"run_id": FIRST, "event": "a\tb", "count": "3", "p50": "2.5", "mean": "2.0", "raw": "[1.0, 0.1]"}
+        | {"operators": '["x"]', "delegate": "True"},
+        {"run_id": FIRST},
+    ]

@@ -1,0 +1,111 @@
+"""Time and cycles of each module of the model's hierarchy, from the events of its operators."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tasks.findings import ProfiledEvent
+from tasks.numerics.timing import Spread, spread
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModuleTime:
+    """What a module and all that is inside it took, an inference. The root of the hierarchy is the empty path."""
+
+    program: str
+    unit: str
+    module_path: str
+    depth: int
+    operators: tuple[str, ...]
+    """Those in it that have an event, in the order of the log."""
+    spread: Spread | None
+    """None for a module none of whose operators has a time of its own: they were measured with others."""
+    own_mean: float | None
+    """What of the mean belongs to none of the modules inside it."""
+    share: float | None
+    """The mean over the root's; None where nothing took any time."""
+    counted_in: str | None
+    """For a module without a time of its own, the innermost one around it that has one."""
+
+
+def module_times(events: Iterable[ProfiledEvent]) -> tuple[ModuleTime, ...]:
+    """Of each program and unit every module, the root first: operators' cycles, and µs of kernels and delegate calls.
+
+    What several operators took together, in one call of a delegate or fused by its compiler, belongs to the innermost
+    module that all of them are in.
+    """
+    grouped: dict[tuple[str, str], list[ProfiledEvent]] = defaultdict(list)
+    for event in events:
+        timed = event.kind in ("kernel", "delegate_call") if event.unit == "us" else event.kind == "operator"
+        if timed and event.inferences:
+            grouped[event.program, event.unit].append(event)
+    return tuple(row for (program, unit), own in grouped.items() for row in _modules(program, unit, own))
+
+
+def _modules(program: str, unit: str, events: Sequence[ProfiledEvent]) -> list[ModuleTime]:
+    inferences = sorted({inference for event in events for inference in event.inferences})
+    totals: dict[Path, dict[int, float]] = defaultdict(lambda: dict.fromkeys(inferences, 0.0))
+    own: dict[Path, float] = defaultdict(float)
+    operators: dict[Path, dict[str, None]] = defaultdict(dict)
+    fused = _fused(events)
+    for event in events:
+        for operator in event.operators:
+            for outer in _outwards(_path(operator.module_path)):
+                operators[outer][operator.name] = None
+        if len(event.counted_in) == 1:
+            continue
+        path = _innermost([*_modules_of(event), *fused.get((event.subgraph, event.node), ())])
+        own[path] += sum(event.raw)
+        for outer in _outwards(path):
+            for inference, amount in zip(event.inferences, event.raw, strict=True):
+                totals[outer][inference] += amount
+    whole = sum(totals[()].values())
+
+    def row(path: Path) -> ModuleTime:
+        taken = totals.get(path)
+        around = next(outer for outer in _outwards(path) if outer in totals)
+        return ModuleTime(
+            program=program,
+            unit=unit,
+            module_path=".".join(path),
+            depth=len(path),
+            operators=tuple(operators[path]),
+            spread=None if taken is None else spread(list(taken.values())),
+            own_mean=None if taken is None else own[path] / len(inferences),
+            share=sum(taken.values()) / whole if taken is not None and whole else None,
+            counted_in=".".join(around) if taken is None else None,
+        )
+
+    return [row(path) for path in sorted({*totals, *operators})]
+
+
+def _fused(events: Sequence[ProfiledEvent]) -> dict[tuple[int | None, str | None], list[str]]:
+    """The modules of the operators whose work is counted in another one, by that one."""
+    found: dict[tuple[int | None, str | None], list[str]] = defaultdict(list)
+    for event in events:
+        if len(event.counted_in) == 1:
+            found[event.subgraph, event.counted_in[0]] += _modules_of(event)
+    return found
+
+
+def _modules_of(event: ProfiledEvent) -> list[str]:
+    return [operator.module_path for operator in event.operators]
+
+
+def _path(module: str) -> Path:
+    return tuple(module.split(".")) if module else ()
+
+
+def _outwards(path: Path) -> list[Path]:
+    """The module and those around it, the innermost first."""
+    return [path[:depth] for depth in range(len(path), -1, -1)]
+
+
+def _innermost(modules: Sequence[str]) -> Path:
+    """The innermost module that all of them lie in."""
+    paths = [_path(module) for module in modules] or [()]
+    return next(outer for outer in _outwards(paths[0]) if all(path[: len(outer)] == outer for path in paths))

@@ -1,0 +1,61 @@
+"""ExecuTorch's own verification of a bundled program: `python -m tasks.toolchain.verify program.bpte --case 0`.
+
+What its `example_runner --output_verification` does, with its tolerances as defaults. The expected outputs are eager
+PyTorch's, so a quantized program needs wider ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tasks.errors import EnvironmentUnusable
+from tasks.toolchain.sdk import find_sdk
+
+VERIFIED, NOT_VERIFIED, UNUSABLE = 0, 1, 3
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tasks.toolchain.verify", description=__doc__, allow_abbrev=False)
+    parser.add_argument("program", type=Path, help="a run's files/…/program.bpte")
+    parser.add_argument("--case", type=int, default=0, help="test case: the evaluation sample's number")
+    parser.add_argument("--rtol", type=float, default=1e-3)
+    parser.add_argument("--atol", type=float, default=1e-5)
+    parser.add_argument("--here", action="store_true", help="this process can load QNN's libraries already")
+    asked = parser.parse_args(argv)
+    if not asked.program.is_file():
+        parser.error(f"no program at {asked.program}")
+    if asked.here:
+        return verify(asked.program.read_bytes(), asked.case, asked.rtol, asked.atol)
+    with tempfile.TemporaryDirectory() as links:
+        try:
+            environment = find_sdk(os.environ, Path(links)).environment(os.environ)
+        except EnvironmentUnusable as error:
+            print(f"verify: {error}", file=sys.stderr)
+            return UNUSABLE
+        again = [sys.executable, "-m", "tasks.toolchain.verify", *argv, "--here"]
+        return subprocess.run(again, env=os.environ | environment, check=False).returncode
+
+
+def verify(bundled: bytes, case: int, rtol: float, atol: float) -> int:
+    """Run one test case; each element of its outputs must have |actual - expected| <= atol + rtol |expected|."""
+    import executorch.kernels.quantized  # noqa: F401 - registers the quantize and dequantize kernels
+    import torch  # noqa: F401 - its libraries must be loaded before the runtime's
+    from executorch.extension.pybindings import _C
+
+    module = _C._load_bundled_program_from_buffer(bundled)
+    try:
+        module.verify_result_with_bundled_expected_output("forward", case, rtol=rtol, atol=atol)
+    except RuntimeError as error:
+        print(f"test case {case} is not verified: {error}")
+        return NOT_VERIFIED
+    print(f"test case {case} verified: rtol {rtol:g}, atol {atol:g}")
+    return VERIFIED
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

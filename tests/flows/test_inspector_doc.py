@@ -1,0 +1,149 @@
+"""docs/inspector.md, run as it stands there: every command in the user's folder, then every line of Python."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from .conftest import Program
+
+pytestmark = pytest.mark.toolchain
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "inspector.md"
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", DOCUMENT.read_text(), flags=re.DOTALL | re.MULTILINE)
+SMALL = ("model.evaluation.count=8", "model.calibration.count=32", "limits.parallel=2")
+
+# What the lines found, for the tests below: a child has no other way to tell.
+TOLD = """
+import json
+print(json.dumps({
+    "summary": summary.values.tolist(),
+    "refused": taken[taken["occurrences_not_delegated"] > 0]["operator"].tolist(),
+    "graph": graph,
+    "rungs": sorted(map(list, final.index)),
+    "worst": final["snr_db"].to_dict().get(("qnn", "device")),
+    "top_five": top_five["mse"].tolist(),
+    "above": [above["mse"].tolist(), (gaps["mse"] > 1e-4).sum().item()],
+    "unseen": {backend: unseen[backend].to_dict() for backend in ("qnn", "xnnpack")},
+    "in_ms": [in_ms["qnn", "shipping", "Method::execute"], in_ms["xnnpack", "shipping", "DELEGATE_CALL #0"]],
+    "cycles": cycles[["node", "p50"]].values.tolist(),
+    "fused": {row.node: list(row.counted_in) for row in cycles.itertuples() if len(row.counted_in)},
+    "accelerator": accelerator["unit"].to_dict(),
+    "inside": [list(inside["unit"].unique()), list(inside["delegate_backend"].unique()), list(inside["event"])],
+    "both": sorted(both["operator"].unique()),
+    "by_type": sorted(by_type.index),
+    "in_module": [in_module["mean"].tolist(), list(in_module["operators"].iloc[0])],
+    "traces": sorted(set(traces.index[traces != ""])),
+    "of_sample": of_sample.index.to_frame()["samples"].groupby(level="backend").nunique().to_dict(),
+    "final": [sorted(run_outputs), sorted(reference_outputs)],
+    "logged": {name: list(value.shape) for name, value in logged.items()},
+    "edge": [node.name for node in edge.graph.nodes if node.op == "call_function"],
+    "blocks": [block.name for block in inspector.event_blocks],
+}, default=str))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(program: Program) -> Path:
+    """Where the page's commands ran: those in front of the lines of Python first, as a reader would."""
+    for kind, text in BLOCKS:
+        for line in text.splitlines() if not kind else ():
+            if line.startswith("qnnsweep"):
+                words = line.split()[1:]
+                ran = program.run(*words, *(SMALL if words[0] == "run" else ()))
+            else:
+                ran = program.shell(line)
+            assert ran.returncode == 0, f"{line}\n{ran.stdout}{ran.stderr}"
+    return program.folder
+
+
+@pytest.fixture(scope="module")
+def told(program: Program, folder: Path) -> dict:
+    """What the page's Python found, after every line of it ran."""
+    lines = "".join(text for kind, text in BLOCKS if kind == "python")
+    ran = program.python(lines + TOLD)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+def test_the_page_has_commands_and_lines_and_nothing_else() -> None:
+    assert {kind for kind, _ in BLOCKS} == {"", "python"}
+    assert all(
+        line.startswith(("qnnsweep ", "python -m ")) for kind, text in BLOCKS if not kind for line in text.splitlines()
+    )
+
+
+def test_what_the_delegate_took(told: dict) -> None:
+    assert told["summary"] == [["qnn", 1, 17, 1], ["xnnpack", 1, 11, 1]]
+    assert "aten_relu_default" in told["graph"]
+
+
+def test_final_outputs_come_first(told: dict) -> None:
+    assert told["rungs"] == [
+        [backend, rung] for backend in ("qnn", "xnnpack") for rung in ("device", "edge", "quantized")
+    ]
+    assert told["worst"] > 25
+
+
+def test_the_five_largest_gaps_and_those_above_a_threshold(told: dict) -> None:
+    assert len(told["top_five"]) == 5
+    assert told["top_five"] == sorted(told["top_five"], reverse=True)
+    found, expected = told["above"]
+    assert len(found) == expected > 0
+    assert min(found) > 1e-4
+    assert told["unseen"]["qnn"]["compared"] + told["unseen"]["qnn"].get("exact", 0) == 7
+    assert told["unseen"]["xnnpack"]["not_dumped"] == 8
+
+
+def test_times_and_cycles(told: dict) -> None:
+    assert all(0 < ms < 10_000 for ms in told["in_ms"])
+    counted = dict(told["cycles"])
+    assert counted["aten_linear_default"] > 0
+    assert told["fused"]["aten_convolution_default"] == ["aten_relu_default"]
+    assert counted["aten_convolution_default"] == 0
+    assert {"us", "cycles", "count"} == set(told["accelerator"].values())
+    assert told["inside"][:2] == [["us"], ["XnnpackBackend"]]
+    assert "Fully Connected (NC, F32) GEMM #1" in told["inside"][2]
+    assert "aten_linear_default" in told["both"]
+    assert {"aten.convolution.default", "aten.linear.default", "aten.relu.default"} <= set(told["by_type"])
+    (mean,), names = told["in_module"]
+    assert mean > 0
+    assert {"aten_convolution_default", "aten_relu_default_1"} <= set(names)
+    assert "aten_linear_default" in told["traces"]
+    assert told["of_sample"] == {"qnn": 8, "xnnpack": 8}
+
+
+def test_tensors_and_programs(told: dict) -> None:
+    assert told["final"] == [[f"{sample}/0" for sample in range(8)]] * 2
+    assert told["logged"]["aten_convolution_default@0"] == [1, 8, 8, 16]
+    assert "aten_linear_default" in told["edge"]
+    assert set(told["blocks"]) == {"Default", "Execute"}
+
+
+def test_the_spreadsheets_hold_the_latest_run_s_rows(folder: Path) -> None:
+    from tasks.storage.tables import TABLES
+
+    sheets = {path.stem: path.read_text().splitlines() for path in (folder / "spreadsheets").iterdir()}
+    assert {name: lines[0].split("\t") for name, lines in sheets.items()} == {
+        name: schema.names for name, schema in TABLES.items()
+    }
+    (cell,) = sheets["cells"][1:]
+    assert cell.split("\t")[1:6] == ["digits_cnn", "fp32", "SM8650", "local", "xnnpack"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--rtol", "0", "--atol", "0"), 1, "test case 0 is not verified: "),
+        (("--case", "99"), 1, "test case 99 is not verified: "),
+    ],
+)
+def test_a_bundled_program_that_does_not_match_is_told_with_an_exit_code(
+    program: Program, folder: Path, words: tuple[str, ...], code: int, said: str
+) -> None:
+    (bundled,) = folder.glob("artifacts/runs/*/files/digits_cnn/fp32/SM8650/xnnpack/local/program.bpte")
+    ran = program.shell(" ".join(["python -m tasks.toolchain.verify", str(bundled), *words]))
+    assert (ran.returncode, ran.stdout.splitlines()[-1][: len(said)]) == (code, said)

@@ -1,0 +1,176 @@
+"""Records made by hand: one cell of every kind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from conf.schema import Request
+from tasks.errors import DeviceError, RunnerFailed, ToolchainError
+from tasks.findings import (
+    Comparison,
+    Gap,
+    MetricValue,
+    OperatorComparison,
+    OutputComparison,
+    ProbeResult,
+    ProfiledEvent,
+)
+from tasks.outcome import CellResult
+from tasks.program_facts import ContextFacts, DelegateFacts, ProgramFacts
+
+from tasks.records import (  # isort: skip
+    Blob, Bundle, Capture, Command, CompileFacts, DelegationCount, Execution, ExportedModel, Launch, LaunchResult,
+    LoweredProgram, Operator, Quantization, QuantizedModel, TensorSpec,
+)  # fmt: skip
+
+GRID = Quantization(scale=(0.5,), zero_point=(3,), axis=None, quant_min=0, quant_max=255, dtype="uint8")
+
+
+def blob(letter: str, size: int = 1) -> Blob:
+    return Blob(sha256=letter * 64, size=size)
+
+
+EXPORTED = ExportedModel(
+    model="digits_cnn", program=blob("1"), inputs=(TensorSpec(name="image", shape=(1, 1, 8, 8), dtype="float32"),),
+    outputs=(TensorSpec(name="logits", shape=(1, 2), dtype="float32"),), calibration=None, calibration_samples=0,
+    evaluation=blob("2"), sample_names=("a", "b"), labels=(7, None), outputs_eager=blob("3"),
+    outputs_exported=blob("c"), mistakes=(), outputs_mistaken=blob("3"), weights="trained",
+    log=blob("a"), seconds=1.5,
+)  # fmt: skip
+QUANTIZED = QuantizedModel(
+    exported=EXPORTED, scheme="8a8w", program=blob("4"), quantized=True, outputs_quantized=blob("5"), log=blob("b"),
+    seconds=2.5,
+)  # fmt: skip
+CONV = Operator(
+    index=0, name="conv", target="aten.convolution.default", debug_handle=4, output_index=0, source_nodes=("conv2d",),
+    module_path="layers.0", stack_trace="line 3", shape=(1, 2, 8, 8), dtype="float32", quantization=GRID,
+    axis_order=(0, 2, 3, 1), subgraph=0, constant=False, unused=False,
+)  # fmt: skip
+VIEW = Operator(
+    index=1, name="view", target="aten.view_copy.default", debug_handle=None, output_index=0, source_nodes=(),
+    module_path="", stack_trace="", shape=None, dtype=None, quantization=None, axis_order=None, subgraph=None,
+    constant=False, unused=False,
+)  # fmt: skip
+CONTEXT = ContextFacts(build="v2", soc="SM8650", arch=75, vtcm_mib=8, kernel_elements=("ufixed8",), tensors=())
+DELEGATE = DelegateFacts(
+    backend="QnnBackend", size=500, calls=1, soc="SM8650", arch=75, vtcm_mib=8, precision="quantized", dumps=False,
+    context=CONTEXT, unread=None,
+)  # fmt: skip
+FACTS = ProgramFacts(
+    inputs=(), outputs=(), kernel_calls=3,
+    delegates=(DELEGATE, replace(DELEGATE, context=None, unread="not a readable QNN context binary")),
+)  # fmt: skip
+LOWERED = LoweredProgram(
+    quantized=QUANTIZED, backend="qnn", soc="SM8650", program=blob("6", 1000), debug_program=blob("7", 2000),
+    debug_unavailable=None, bundled_program=None, etrecord=None, input_grids=(GRID,), operators=(CONV, VIEW), dumped=(),
+    operator_samples=2, reference_calls=blob("e"), reference_constants=blob("f"), reference=blob("8"),
+    outputs_edge=blob("9"),
+    delegation=(
+        DelegationCount(operator="conv", delegated=5, not_delegated=0, refusals=()),
+        DelegationCount(operator="view", delegated=1, not_delegated=2, refusals=("no layout",)),
+    ),
+    delegated_subgraphs=2, delegated_graph=blob("0"),
+    compile_facts=(
+        CompileFacts(subgraph=0, spill_bytes=1, fill_bytes=2, write_total_bytes=3, read_total_bytes=4),
+        CompileFacts(subgraph=1, spill_bytes=10, fill_bytes=20, write_total_bytes=30, read_total_bytes=40),
+    ),
+    debug_buffer_bytes=64, facts=FACTS, debug_facts=None, log=blob("c"), seconds=3.5,
+)  # fmt: skip
+LAUNCH = Launch(
+    name="shipping", program=LOWERED.program, input_list=blob("d"), samples=2, debug=False, debug_buffer_bytes=0,
+    iterations=1, warm_up=0,
+)  # fmt: skip
+SHIPPING = LaunchResult(
+    launch=LAUNCH, folder="/device", command=Command(argv=("python", "runner"), exit_code=0, seconds=4.0),
+    latencies_ms=(2.0, 6.0), log=blob("e"),
+)  # fmt: skip
+DEBUG = replace(
+    SHIPPING, launch=replace(LAUNCH, name="debug", debug=True), latencies_ms=(500.0,), log=blob("f"),
+    command=Command(argv=("python", "runner", "--dump"), exit_code=0, seconds=8.0),
+)  # fmt: skip
+CAPTURE = Capture(
+    execution=Execution(device="local", results=(SHIPPING, DEBUG), outputs=EXPORTED.outputs), outputs=blob("1"),
+    outputs_debug=blob("2"), etdump=blob("3"), etdump_debug=blob("4"), debug_buffer=blob("5"),
+)  # fmt: skip
+GAP = Gap(mse=0.25, mean_abs=0.5, max_abs=0.75, snr_db=40.0, cosine=0.875)
+WORSE = Gap(mse=0.5, mean_abs=0.625, max_abs=1.5, snr_db=30.0, cosine=0.75)
+ANSWER = OutputComparison(
+    rung="device", sample=0, sample_name="a", output_index=0, output="logits", shape=(1, 2), status="compared", gap=GAP,
+    previous_rung="edge", previous_snr_db=45.0, label=7, top1_reference=7, top1_actual=7,
+)  # fmt: skip
+PROBED = ProbeResult(
+    side="input", mistake="x", sample=1, status="passed", relative_error=0.25, relative_error_mistaken=2.0, detail=None,
+)  # fmt: skip
+COMPARISON = Comparison(
+    outputs=(ANSWER, replace(ANSWER, sample=1, sample_name="b", gap=WORSE, label=None, top1_actual=1)),
+    operators=(
+        OperatorComparison(
+            operator=CONV, sample=0, status="masked", gap=GAP, nonfinite_actual=1, nonfinite_reference=2,
+            introduced=Gap(mse=0.125, mean_abs=0.25, max_abs=0.375, snr_db=20.0, cosine=0.5), introduced_steps=3.0,
+            effect_snr_db=35.0, verdict="introduced", masked_elements=5, masked_by=("relu",), spans=("pad",),
+        ),
+        OperatorComparison(operator=VIEW, sample=0, status="no_handle", gap=Gap(), why="no such kernel"),
+        OperatorComparison(
+            operator=CONV, sample=1, status="exact", gap=replace(GAP, mse=0.0, snr_db=None), verdict="exact"
+        ),
+        OperatorComparison(operator=VIEW, sample=1, status="no_handle", gap=Gap()),
+    ),
+    profile=(
+        ProfiledEvent(
+            program="shipping", same_outputs=True, event_block="Execute", name="DELEGATE_CALL #0", kind="delegate_call",
+            node=None, instruction=0, unit="us", raw=(0.0, 10.0), inferences=(0, 1), samples=(0, 1),
+            debug_handles=(4,), operators=(CONV,), backend="QnnBackend", subgraph=0, counted_in=(),
+        ),
+    ),
+    observer_effect_snr_db=60.0,
+    metrics=(
+        MetricValue(
+            operator=CONV, output_index=0, sample=1, rung="device", reference="edge", metric="l1", value=1.5,
+            problem=None,
+        ),
+    ),
+    unexpected_events=(),
+    probe=(PROBED,),
+)  # fmt: skip
+
+
+def whole(request: Request, **changes: Any) -> CellResult:
+    cell = CellResult(
+        request=request, exported=EXPORTED, quantized=QUANTIZED, lowered=LOWERED,
+        bundle=Bundle(runner=blob("1"), blobs=(), launches=(LAUNCH,), outputs=EXPORTED.outputs), capture=CAPTURE,
+        comparison=COMPARISON, stage="compare",
+    )  # fmt: skip
+    return replace(cell, **changes)
+
+
+def up_to_lower(request: Request, stage: str, error: BaseException | None) -> CellResult:
+    return whole(request, stage=stage, error=error, capture=None, comparison=None)
+
+
+def without_debug_program(request: Request) -> CellResult:
+    lowered = replace(LOWERED, debug_program=None, debug_unavailable="already inserted", compile_facts=())
+    execution = replace(CAPTURE.execution, results=(SHIPPING,))
+    capture = replace(CAPTURE, execution=execution, outputs_debug=None, etdump_debug=None, debug_buffer=None)
+    comparison = replace(COMPARISON, operators=(), observer_effect_snr_db=None)
+    return whole(request, lowered=lowered, capture=capture, comparison=comparison)
+
+
+ABORT = RunnerFailed(
+    "the debug program ended with SIGABRT",
+    command=Command(argv=("python", "r"), exit_code=-6, seconds=0.5),
+    log="9" * 64,
+)
+FAILED = ToolchainError("export failed: Unsupported", stage="export", cause="Unsupported", log="8" * 64)
+
+
+def every_kind(request: Request) -> list[CellResult]:
+    return [
+        whole(request),
+        without_debug_program(request),
+        up_to_lower(request, "execute", ABORT),
+        up_to_lower(request, "deploy", DeviceError("unplugged")),
+        CellResult(request=request, stage="export", error=FAILED),
+        CellResult(request=request, impossible="no fp16 there"),
+        CellResult(request=request, stage="export", error=RuntimeError()),
+    ]

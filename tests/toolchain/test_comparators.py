@@ -1,0 +1,102 @@
+"""A user's own metrics and ExecuTorch's comparators, in a child of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tasks.errors import RequestError, ToolchainError
+from tasks.findings import MetricValue
+from tasks.measuring import Pair, measured_by
+from tasks.records import Operator, Quantization
+
+if TYPE_CHECKING:
+    from flows.cells import Means
+
+pytestmark = pytest.mark.toolchain
+
+CHANCE = np.random.default_rng(5)
+REFERENCE = CHANCE.normal(size=(3, 4)).astype(np.float32)
+ACTUAL = REFERENCE + CHANCE.normal(scale=0.1, size=(3, 4)).astype(np.float32)
+GRID = Quantization(scale=(0.125,), zero_point=(0,), axis=None, quant_min=-128, quant_max=127, dtype="int8")
+
+
+def pair(handle: int | None = 7) -> Pair:
+    operator = Operator(
+        index=3, name="conv", target="", debug_handle=handle, output_index=0, source_nodes=(), module_path="",
+        stack_trace="", shape=None, dtype=None, quantization=None, axis_order=None, subgraph=None, constant=False,
+        unused=False,
+    )  # fmt: skip
+    of = MetricValue(
+        operator=operator, output_index=0, sample=1, rung="device", reference="edge", metric="", value=None,
+        problem=None,
+    )  # fmt: skip
+    return Pair(of=of, actual=ACTUAL, reference=REFERENCE, grid=GRID)
+
+
+def in_a_child(means: Means, names: Sequence[str], pairs: Sequence[Pair]) -> tuple[MetricValue, ...]:
+    return means.children.call("compare", measured_by, names, pairs).value
+
+
+def answers(means: Means, *names: str, pairs: int = 1) -> dict[str, tuple[float | None, str | None]]:
+    found = in_a_child(means, names, [pair()] * pairs)
+    assert [(each.operator and each.operator.name, each.sample, each.metric) for each in found] == [
+        ("conv", 1, name) for name in names
+    ] * pairs
+    return {each.metric: (each.value, each.problem) for each in found}
+
+
+def test_ours_are_what_executorch_s_comparators_say(means: Means) -> None:
+    theirs = ("own_metrics:MSEComparator", "own_metrics:L1Comparator", "own_metrics:SNRComparator")
+    found = answers(means, "mse", "l1", "snr_db", *theirs, "own_metrics:QcomMSEComparator", pairs=2)
+    for ours, name in zip(("mse", "l1", "snr_db"), theirs, strict=True):
+        assert found[ours] == (pytest.approx(found[name][0], rel=1e-12), None)
+    assert found["own_metrics:QcomMSEComparator"] == (pytest.approx(found["mse"][0], rel=1e-5), None)
+
+
+def test_a_function_of_one_s_own_gets_the_tensors_and_may_have_no_answer(means: Means) -> None:
+    found = answers(means, "own_metrics:largest", "max_abs", "max_steps", "own_metrics:undefined")
+    assert found["own_metrics:largest"] == (pytest.approx(found["max_abs"][0], rel=1e-6), None)
+    assert found["max_steps"] == (pytest.approx(found["max_abs"][0] / 0.125, rel=1e-12), None)  # type: ignore[operator]
+    assert found["own_metrics:undefined"] == (None, None)
+
+
+def test_a_metric_that_fails_is_told_and_the_others_answer(means: Means) -> None:
+    assert answers(means, "own_metrics:broken", "own_metrics:endless", "own_metrics:largest")[
+        "own_metrics:largest"
+    ] == (pytest.approx(float(np.abs(ACTUAL - REFERENCE).max())), None)
+    assert answers(means, "own_metrics:broken") == {"own_metrics:broken": (None, "ValueError: no such thing")}
+    assert answers(means, "own_metrics:endless") == {"own_metrics:endless": (None, "it gave inf")}
+
+
+def test_a_comparator_s_preprocessing_sees_the_debug_handles_and_may_leave_a_pair_out(means: Means) -> None:
+    found = in_a_child(means, ["own_metrics:Halved"], [pair(7), pair(8), pair(None)])
+    assert [(each.value, each.problem) for each in found] == [
+        (pytest.approx(float(REFERENCE.sum()) / 2, rel=1e-5), None), (None, None), (None, None),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("own_metrics:missing", "module 'own_metrics' has no attribute 'missing'"),
+        ("no_such_module:metric", "No module named 'no_such_module'"),
+        ("own_metrics:constant", "neither a function nor a NumericalComparatorBase"),
+        ("own_metrics:Demanding", "cannot be made without arguments"),
+    ],
+)
+def test_what_is_no_metric_is_the_request_s_fault(means: Means, name: str, line: str) -> None:
+    with pytest.raises(RequestError, match=rf"^measure\.metrics={name}: {line}"):
+        answers(means, name)
+
+
+def test_a_metric_that_kills_its_process_is_a_failed_child(means: Means) -> None:
+    with pytest.raises(ToolchainError, match=r"^compare failed: SIGABRT"):
+        answers(means, "own_metrics:fatal")
+
+
+def test_with_nothing_to_compare_nothing_of_one_s_own_is_loaded() -> None:
+    assert measured_by(["own_metrics:missing"], []) == ()

@@ -1,0 +1,137 @@
+"""The profile program: the shipping program's own machine code, with the delegate's log of operators switched on."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from conf.load import load
+from conf.schema import MeasureConfig, Request
+from tasks.bundle import bundle
+from tasks.findings import ProfiledEvent
+from tasks.lower import lower
+from tasks.measure import measure
+from tasks.numerics.modules import module_times
+from tasks.profiling import profiled
+from tasks.quantize import quantize
+from tasks.records import LoweredProgram
+from tasks.toolchain.etdump import read_etdump
+
+if TYPE_CHECKING:
+    from flows.cells import Means
+
+pytestmark = pytest.mark.toolchain
+
+
+@pytest.fixture(scope="module")
+def profiling(request_8a8w: Request, means: Means, lowered: LoweredProgram) -> LoweredProgram:
+    """The model of `lowered`, compiled with a profile program of level 3 in place of the debug program."""
+    ask = request_8a8w
+    tools = {"store": means.store, "children": means.children}
+    return lower(lowered.quantized, ask.scheme, ask.backend.kind, ask.soc, 2, False, 3, **tools)
+
+
+@pytest.fixture(scope="module")
+def events(request_8a8w: Request, means: Means, profiling: LoweredProgram) -> tuple[ProfiledEvent, ...]:
+    """What its shipping and its profile program logged."""
+    made = bundle(profiling, MeasureConfig(iterations=2, warm_up=1, profile_level=3), store=means.store)
+    assert [launch.name for launch in made.launches] == ["shipping", "profile"]
+    capture = measure(made, request_8a8w.device, store=means.store, farm=means.farm, step=lambda task: task.fn)
+    return profiled(profiling, capture, store=means.store)
+
+
+def test_the_profile_program_is_the_shipping_program_but_for_a_switch(means: Means, profiling: LoweredProgram) -> None:
+    assert profiling.profile is not None
+    assert profiling.profile.program is not None
+    shipping, logging = means.store.read(profiling.program), means.store.read(profiling.profile.program)
+    assert len(shipping) == len(logging)
+    # Its options, and a stamp that two compilations of one program differ in as well.
+    assert 0 < sum(one != other for one, other in zip(shipping, logging, strict=True)) < len(shipping) / 100
+
+
+def test_every_operator_that_the_delegate_logs_is_a_node_that_the_lowering_announced(
+    profiling: LoweredProgram, events: tuple[ProfiledEvent, ...]
+) -> None:
+    assert profiling.profile is not None
+    known = {node.name for node in profiling.profile.nodes if node.subgraph == 0}
+    logged = [event for event in events if event.kind == "operator"]
+    assert {event.node for event in logged} - known == {"Input", "Output"}
+    named = {operator.name: operator.subgraph for event in logged for operator in event.operators}
+    assert set(named.values()) == {0}
+    assert {"aten_convolution_default", "aten_relu_default_1", "aten_linear_default"} <= set(named)
+    assert {(event.program, event.backend, event.same_outputs, len(event.raw)) for event in logged} == {
+        ("profile", "QnnBackend", True, 16)
+    }
+
+
+def test_the_operators_cycles_are_all_of_the_accelerator_s(events: tuple[ProfiledEvent, ...]) -> None:
+    (total,) = (each.raw for each in events if each.name.startswith("Accelerator (execute) time (cycles)"))
+    operators = [each.raw for each in events if each.kind == "operator"]
+    assert tuple(map(sum, zip(*operators, strict=True))) == total
+    (root, *_) = (row for row in module_times(events) if row.unit == "cycles")
+    assert root.spread is not None
+    assert root.spread.mean == pytest.approx(sum(total) / len(total))
+
+
+def test_an_operator_without_cycles_has_nothing_left_in_the_compiler_s_schematic(
+    means: Means, profiling: LoweredProgram, events: tuple[ProfiledEvent, ...]
+) -> None:
+    assert profiling.profile is not None
+    (schematic,) = (means.store.read(blob).decode() for blob in profiling.profile.schematics)
+    optimized = schematic.partition(":::BEGIN:graph_after_optimization:::")[2].partition(":::END:")[0]
+    # The lower half of an operation's id is the id that its cycles are booked on.
+    operations = re.findall(r"0x[0-9a-f]{8}([0-9a-f]{8}): \{\s*'operation':'q::", optimized)
+    booked = {int(number, 16) for number in operations}
+    logged = {int(event.name.partition("OpId_")[2].split()[0]): event for event in events if event.kind == "operator"}
+    assert {number for number, event in logged.items() if any(event.raw)} <= booked
+    fused = {number: event for number, event in logged.items() if not any(event.raw)}
+    assert fused
+    assert set(fused).isdisjoint(booked)
+    assert {event.node: event.counted_in for event in fused.values()} == {
+        "aten_convolution_default": ("aten_relu_default",),
+        "aten_convolution_default_1": ("aten_relu_default_1",),
+        "quantized_decomposed_dequantize_per_tensor_default": ("output",),
+    }
+
+
+def test_nothing_is_left_where_the_user_stands(profiling: LoweredProgram) -> None:
+    assert profiling.profile is not None
+    assert not list(Path.cwd().glob("*_schematic.bin"))
+
+
+def test_the_shipping_program_logs_nothing_from_inside_its_delegate(
+    request_8a8w: Request, means: Means, profiling: LoweredProgram
+) -> None:
+    made = bundle(profiling, MeasureConfig(), store=means.store)
+    capture = measure(made, request_8a8w.device, store=means.store, farm=means.farm, step=lambda task: task.fn)
+    assert {event.delegate_identifier for event in read_etdump(means.store.read(capture.etdump)).events} == {None}
+    assert capture.etdump_profile is not None
+    assert capture.outputs_profile == capture.outputs
+
+
+@pytest.mark.parametrize("backend", ["xnnpack", "portable"])
+def test_a_backend_without_such_a_log_says_so_and_still_gives_the_runtime_s(
+    backend: str, means: Means, lowered: LoweredProgram
+) -> None:
+    ask = load(["model=digits_cnn", "scheme=fp32", f"backend={backend}"]).cells[0].request
+    tools = {"store": means.store, "children": means.children}
+    quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, None, **tools)
+    program = lower(quantized, ask.scheme, ask.backend.kind, None, 1, False, 2, **tools)
+    assert program.profile is not None
+    assert program.profile.unavailable == "this backend has no log of its own to switch on"
+    capture = measure(
+        bundle(program, MeasureConfig(), store=means.store), ask.device, store=means.store, farm=means.farm,
+        step=lambda task: task.fn,
+    )  # fmt: skip
+    found = profiled(program, capture, store=means.store)
+    assert {event.program for event in found} == {"shipping"}
+    timed = [event for event in found if event.kind in ("kernel", "delegate_call")]
+    assert {event.unit for event in timed} == {"us"}
+    # Every operator of the graph that is not folded or a tuple's element was in some instruction.
+    named = {operator.name for event in timed for operator in event.operators}
+    assert {operator.name for operator in program.operators if not operator.constant} - named <= {
+        "aten_view_copy_default"
+    }
