@@ -1,0 +1,274 @@
+"""What the tests ask of the reference graph in a child: this process never imports ExecuTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.records import Blob, LoweredProgram
+from tasks.storage.store import Store
+
+Array = NDArray[Any]
+
+KEEPS_ONE_DEAD = "aten_split_with_sizes_copy_default"
+
+
+def _model() -> Any:
+    """Three inputs, of which the third is asked for first; floats, integers and booleans; tuples; several outputs."""
+    import torch
+
+    class Mixed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(8, 8)
+            self.register_buffer("bias", torch.arange(8.0))
+
+        def forward(self, x: Any, places: Any, mask: Any) -> Any:
+            kept = torch.where(mask, x, torch.zeros_like(x) - float("inf"))
+            best, order = torch.topk(kept, 3, dim=-1)
+            first, _, last = torch.split(torch.relu(self.linear(x)) + self.bias, [2, 4, 2], dim=-1)
+            taken = torch.gather(x, 1, places)
+            wide = places.to(torch.float32) * 0.5
+            return {"order": order, "sum": first * last + taken, "best": best, "mask": mask & (x > 0), "wide": wide}
+
+    torch.manual_seed(0)
+    return Mixed().eval()
+
+
+def _inputs() -> tuple[Any, ...]:
+    import torch
+
+    torch.manual_seed(1)
+    mask = torch.tensor([[True, False, True, True, False, True, True, True]] * 2)
+    return torch.randn(2, 8), torch.tensor([[0, 5], [7, 7]]), mask
+
+
+def _edge() -> Any:
+    import torch
+    from executorch.exir import to_edge
+
+    return to_edge(torch.export.export(_model(), _inputs(), strict=True)).exported_program()
+
+
+def _same(ours: Sequence[Any], theirs: Sequence[Any]) -> list[str]:
+    import torch
+
+    found = []
+    for one, other in zip(ours, theirs, strict=True):
+        equal = one.dtype == other.dtype and torch.equal(one, other)
+        found.append(f"{str(one.dtype).removeprefix('torch.')}{list(one.shape)} {'same' if equal else 'differs'}")
+    return found
+
+
+def run_mixed(store: Store) -> dict[str, Any]:
+    """The graph of the model above, there and back again, against the edge program's own run of it."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    from tasks.toolchain.graph import graph_of, put_graph, read_graph
+    from tasks.toolchain.operators import operator_table
+
+    edge, inputs = _edge(), _inputs()
+    own = graph_of(edge)
+    with torch.no_grad():
+        theirs = tree_leaves(edge.module()(*inputs))
+        ours, values = own.run(inputs)
+        blobs = put_graph(store, own)
+        back = read_graph(store, *blobs)
+        again, _ = back.run(inputs)
+    table = operator_table(edge)
+    return {
+        "outputs": _same(ours, theirs),
+        "again": _same(again, theirs),
+        "round trip": (back.calls == own.calls, back.outputs == own.outputs, put_graph(store, back) == blobs),
+        "structure": (back.sources, back.output_calls, back.constant_calls)
+        == (own.sources, own.output_calls, own.constant_calls),
+        "blobs": blobs,
+        "targets": [call.target for call in own.calls],
+        "names": [row.name for row in table if not row.unused],
+        "table": [(row.shape, row.dtype) for row in table if not row.unused],
+        "values": [
+            (tuple(value.shape), str(value.dtype).removeprefix("torch.")) if isinstance(value, torch.Tensor) else None
+            for value in (values[index] for index in range(len(own.calls)))
+        ],
+        "constant": [table[index].name for index in own.constant_calls],
+        "sources": {row.name: [table[each].name for each in own.sources[row.index]] for row in table if not row.unused},
+        "leaving": [table[index].name for index in sorted(own.output_calls)],
+        "unused": [row.name for row in table if row.unused],
+    }
+
+
+def run_lowered(lowered: LoweredProgram, sample: int, store: Store) -> dict[str, Any]:
+    """The lowered program's stored graph on one evaluation sample, against what the lowering kept of its own run."""
+    import torch
+
+    from tasks.toolchain.graph import read_graph
+    from tasks.toolchain.tensors import read_samples, read_tensors
+
+    exported = lowered.quantized.exported
+    names = [spec.name for spec in exported.inputs]
+    inputs = read_samples(store, exported.evaluation, names, sample + 1)[sample]
+    graph = read_graph(store, lowered.reference_calls, lowered.reference_constants)
+    with torch.no_grad():
+        answer, values = graph.run(inputs)
+    kept = read_tensors(store, lowered.reference)
+    numbers = [int(key.partition("/")[2]) for key in kept if key.startswith(f"{sample}/")]
+    return {
+        "operators": sorted(numbers),
+        "differing": [number for number in numbers if not torch.equal(values[number], kept[f"{sample}/{number}"])],
+        "outputs": _same(answer, [read_tensors(store, lowered.outputs_edge)[f"{sample}/0"]]),
+        "constants": graph.constant_calls,
+        "leaving": sorted(graph.output_calls),
+    }
+
+
+def run_edge_program(lowered: LoweredProgram, store: Store) -> list[str]:
+    """The stored graph against the edge program itself, built anew from the quantized one, on every sample."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    from conf.load import load
+    from tasks.toolchain.backends import backend_of
+    from tasks.toolchain.eager import settle
+    from tasks.toolchain.graph import read_graph
+    from tasks.toolchain.lowered import edge_program
+    from tasks.toolchain.quantized import load_program
+    from tasks.toolchain.tensors import read_samples
+
+    settle()
+    ask = load(["scheme=8a8w", "soc=SM8650"]).cells[0].request
+    backend = backend_of(ask.backend.kind, ask.scheme, ask.soc)
+    module = edge_program(backend, load_program(store, lowered.quantized.program)).exported_program().module()
+    graph = read_graph(store, lowered.reference_calls, lowered.reference_constants)
+    exported = lowered.quantized.exported
+    samples = read_samples(store, exported.evaluation, [spec.name for spec in exported.inputs], 8)
+    with torch.no_grad():
+        return [told for each in samples for told in _same(graph.run(each)[0], tree_leaves(module(*each)))]
+
+
+def call(target: str, arguments: Sequence[Any], inputs: Sequence[Array], dtype: str | None = None) -> Any:
+    """What one call of a graph gives on these inputs, as NumPy; the word of `NoKernel` where it gives none."""
+    import torch
+
+    from tasks.toolchain.graph import Call, NoKernel, ReferenceGraph
+
+    graph = ReferenceGraph([Call(target=target, arguments=tuple(arguments), keywords={}, dtype=dtype)], [], {})
+    try:
+        made = graph.call(0, {}, [torch.from_numpy(each) for each in inputs])
+    except NoKernel as error:
+        return str(error)
+    return made.numpy()
+
+
+def read(calls: Blob, constants: Blob, store: Store) -> None:
+    from tasks.toolchain.graph import read_graph
+
+    read_graph(store, calls, constants)
+
+
+def kernels_of(name: str, inputs: Sequence[Array]) -> Any:
+    """HostKernels over a small exported module."""
+    import torch
+    from executorch.exir import to_edge
+
+    from tasks.toolchain.graph import graph_of
+    from tasks.toolchain.kernels import HostKernels
+
+    torch.manual_seed(0)
+    tensors = tuple(torch.from_numpy(np.array(each)) for each in inputs)
+    program = torch.export.export(_MODULES[name](), tensors, strict=True)
+    return HostKernels(graph_of(to_edge(program).exported_program()), inputs)
+
+
+class _Modules(dict[str, Any]):
+    """Made when asked for: this file is imported where torch is not."""
+
+    def __missing__(self, name: str) -> Any:
+        import torch
+
+        class Of(torch.nn.Module):
+            def __init__(self, forward: Any) -> None:
+                super().__init__()
+                self.weight = torch.nn.Parameter(torch.tensor([1.0, -2.0, 0.5, 0.0]))
+                self._forward = forward
+
+            def forward(self, *inputs: Any) -> Any:
+                return self._forward(self.weight, *inputs)
+
+        forwards = {
+            "relu6": lambda weight, x: torch.nn.functional.relu6(x * weight) + 1,
+            "pool": lambda weight, x: torch.nn.functional.max_pool2d(x, 2) * 2,
+            "topk": lambda weight, x: torch.topk(x, 2)[1],
+            "mixed": lambda weight, x, places: torch.gather(torch.sigmoid(x), 0, places) + weight.exp()[0],
+            "heads": lambda weight, x: (x.view(2, 2).permute(1, 0) + 1, x > 0, x.to(torch.int64)),
+            "split": lambda weight, x: torch.split(x * 2, 2)[1] * 3,
+        }
+        return lambda: Of(forwards[name]).eval()
+
+
+_MODULES = _Modules()
+
+
+def facts(name: str, inputs: Sequence[Array]) -> dict[str, Any]:
+    kernels = kernels_of(name, inputs)
+    targets = [call.target.split(".")[1] if "." in call.target else call.target for call in kernels._graph.calls]
+
+    def told(indices: Any) -> list[str]:
+        return [targets[index] for index in sorted(indices)]
+
+    return {
+        "targets": targets,
+        "sources": [tuple(each) for each in kernels.sources],
+        "outputs": told(kernels.outputs),
+        "constants": told(kernels.constants),
+        "movers": told(kernels.movers),
+        "picks": {targets[index]: position for index, position in kernels.picks.items()},
+    }
+
+
+def run(name: str, inputs: Sequence[Array]) -> tuple[list[Any], list[Array], Mapping[int, str]]:
+    """Every call's value one after the other, the answers, and what was refused."""
+    kernels = kernels_of(name, inputs)
+    values: dict[int, Any] = {}
+    for index in range(len(kernels.sources)):
+        values[index] = kernels.call(index, values)
+    return [values[index] for index in sorted(values)], kernels.answer(values), kernels.refusals
+
+
+def gradient(
+    name: str, inputs: Sequence[Array], index: int, source: int, value: Array, weights: Sequence[Array | None]
+) -> Array | None:
+    """By the elements of `source` of the weighted outputs of `index`, where `source` is `value`."""
+    kernels = kernels_of(name, inputs)
+    values: dict[int, Any] = {}
+    for each in range(index):
+        values[each] = value if each == source else kernels.call(each, values)
+    return kernels.gradient(index, source, values, weights)
+
+
+def call_without_sources(name: str, inputs: Sequence[Array], index: int) -> tuple[Any, Mapping[int, str]]:
+    kernels = kernels_of(name, inputs)
+    return kernels.call(index, {}), kernels.refusals
+
+
+def bfloat16(inputs: Sequence[Array]) -> Any:
+    """A graph that computes in bfloat16, which NumPy has no type for."""
+    import torch
+    from executorch.exir import to_edge
+
+    from tasks.toolchain.graph import graph_of
+    from tasks.toolchain.kernels import HostKernels
+
+    class Half(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return (x.to(torch.bfloat16) * 2).to(torch.float32)
+
+    program = torch.export.export(Half(), tuple(torch.from_numpy(each) for each in inputs), strict=True)
+    kernels = HostKernels(graph_of(to_edge(program).exported_program()), inputs)
+    values: dict[int, Any] = {}
+    for index in range(len(kernels.sources)):
+        values[index] = kernels.call(index, values)
+    return [value.dtype.name for value in values.values()]
