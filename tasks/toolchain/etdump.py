@@ -111,6 +111,10 @@ class LoggedTensor:
     list_index: int | None
     """Its place in a list of tensors that was logged as one entry; None if it was logged alone."""
 
+    @property
+    def said_to_be(self) -> str:
+        return f"logged tensor {self.delegate_identifier or f'of instruction {self.instruction_id}'} of run {self.run}"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggedValue:
@@ -198,7 +202,7 @@ def tensor(logged: LoggedTensor, buffer: memoryview | np.ndarray) -> np.ndarray:
         halves = _view(logged, octets, np.dtype("<u2"))
         return (halves.astype(np.uint32) << 16).view(np.float32)
     if logged.scalar_type not in _NUMPY:
-        raise EvidenceError(f"a tensor of {logged.scalar_type} was logged; numpy has no such type")
+        raise EvidenceError(f"{logged.said_to_be} is of {logged.scalar_type}; numpy has no such type")
     return _view(logged, octets, _NUMPY[logged.scalar_type])
 
 
@@ -213,8 +217,8 @@ def _view(logged: LoggedTensor, octets: np.ndarray, dtype: np.dtype[Any]) -> np.
     # The second condition refuses elements that share memory: a few bytes would stand for a tensor of any size.
     if end > octets.size or logged.offset + elements * dtype.itemsize > octets.size:
         raise EvidenceError(
-            f"a logged {logged.scalar_type} tensor of shape {list(logged.shape)} and strides {list(logged.strides)} "
-            f"at byte {logged.offset} reaches outside the debug buffer of {octets.size} bytes"
+            f"{logged.said_to_be}, {logged.scalar_type} of shape {list(logged.shape)} and strides "
+            f"{list(logged.strides)} at byte {logged.offset}, reaches outside the debug buffer of {octets.size} bytes"
         )
     view = np.ndarray(logged.shape, dtype, octets, logged.offset, [step * dtype.itemsize for step in steps])
     view.flags.writeable = False
