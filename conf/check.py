@@ -32,6 +32,8 @@ METRICS = (
     *("relative_l1", "snr_db", "sqnr_db"),
 )
 """`tasks.numerics.metrics.MORE_METRICS`."""
+REFERENCES = ("edge", "exported", "quantized")
+"""The ladder's graphs that have operators: `measure.references`."""
 DTYPES = ("bool", "float16", "float32", "float64", "int16", "int32", "int64", "int8", "uint8")
 LONGEST_NAME = 200
 
@@ -208,6 +210,10 @@ def _numbers(request: Request) -> Iterator[str]:
     )
     if measure.profile_level not in PROFILE_LEVELS:
         yield f"measure.profile_level={measure.profile_level}: {one_of(map(str, PROFILE_LEVELS))}"
+    for name in measure.references:
+        if name not in REFERENCES:
+            guess = did_you_mean(name, REFERENCES)
+            yield f"measure.references={shown(name)}: no such reference; {one_of(REFERENCES)}{guess}"
     for name in measure.metrics:
         if name not in METRICS and not _is_function(name):
             guess = did_you_mean(name, METRICS)

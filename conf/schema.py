@@ -227,6 +227,9 @@ class MeasureConfig:
     """Build and run the debug program. Off: final outputs only."""
     replay: bool = True
     """Run every operator again on the device's own inputs, to tell introduced from inherited error."""
+    references: list[str] = field(default_factory=lambda: ["edge"])
+    """The graphs that operators are compared with: `edge`, which is one in any case and alone tells introduced error;
+    `exported`, the float program of torch.export; `quantized`, what pt2e converted."""
     debug_buffer_bytes: int | None = None
     """Size of the runner's debug buffer; null sizes it from the graph."""
     profile_level: int = 0

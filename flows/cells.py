@@ -9,9 +9,10 @@ from typing import Any
 from prefect import Task
 from prefect.futures import PrefectFuture
 
+from conf.check import REFERENCES
 from conf.impossible import suits
 from conf.plan import PlannedCell
-from conf.schema import BackendKind, Precision, Request
+from conf.schema import BackendKind, MeasureConfig, Precision, Request
 from tasks.bundle import bundle_task
 from tasks.compare import compare_task
 from tasks.devices.farm import Farm
@@ -90,7 +91,7 @@ class Graph:
         exported = self.export(request)
         quantized = self._submit(quantize_task, request, exported, scheme, kind, _arch(request), children=children)
         ask = request.measure
-        asked = (ask.operator_samples, ask.dump_operators, ask.profile_level)
+        asked = (ask.operator_samples, ask.dump_operators, ask.profile_level, other_references(ask))
         lowered = self._submit(lower_task, request, quantized, scheme, kind, soc, *asked, children=children)
         bundle = self._submit(bundle_task, request, lowered, request.measure)
         capture = self._submit(
@@ -102,7 +103,7 @@ class Graph:
             farm=self._means.farm,
             step=lambda task: self._bound(task, request),
         )
-        judged = (request.model.classifier, request.tolerance, request.measure.replay, tuple(request.measure.metrics))
+        judged = (request.model.classifier, request.tolerance, ask.replay, tuple(ask.metrics), other_references(ask))
         comparison = self._submit(compare_task, request, lowered, capture, *judged, children=children)
         return {
             "exported": exported,
@@ -149,6 +150,11 @@ class Graph:
             self._watch(task.name, whose, state)
 
         return bound(task, f"{task.name} {whose}", store=self._means.store, on_change=on_change)
+
+
+def other_references(measure: MeasureConfig) -> tuple[str, ...]:
+    """Those besides the edge graph, in an order that does not depend on how they were asked for."""
+    return tuple(each for each in REFERENCES if each in measure.references and each != "edge")
 
 
 def _arch(request: Request) -> int | None:

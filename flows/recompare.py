@@ -18,7 +18,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from conf.load import load
 from conf.plan import Plan, PlannedCell
 from flows import results
-from flows.cells import Means, subject
+from flows.cells import Means, other_references, subject
 from flows.files import evidence, lay_out
 from flows.sweep import new_run_id, prepare, watcher
 from tasks.compare import compare_task
@@ -30,7 +30,7 @@ from tasks.report import RunFacts
 from tasks.rows import rows
 from tasks.stage import bound
 
-_ASKABLE = ("tolerance", "measure.replay", "measure.metrics", "limits")
+_ASKABLE = ("tolerance", "measure.replay", "measure.metrics", "measure.references", "limits")
 """What may differ from the run: nothing that a capture depends on."""
 
 
@@ -49,7 +49,10 @@ def recompare(artifacts: str, run_id: str | None, overrides: list[str]) -> resul
     started, began = datetime.now(UTC), time.monotonic()
     means = prepare(plan)
     folder = results.report_path(Path(artifacts), run.run_id).with_name("files")
-    works = [(cell, measured, _submitted(cell, measured, means)) for cell, measured in _kept(plan, folder)]
+    kept = [*_kept(plan, folder)]
+    for cell, measured in kept:
+        _check_stored(run.run_id, cell, measured)
+    works = [(cell, measured, _submitted(cell, measured, means)) for cell, measured in kept]
     done = [_result(run.run_id, *work) for work in works]
     new = new_run_id(started)
     facts = replace(
@@ -87,6 +90,17 @@ def _kept(plan: Plan, folder: Path) -> Iterator[tuple[PlannedCell, Measured | No
         yield cell, evidence(folder, cell.request)
 
 
+def _check_stored(run_id: str, cell: PlannedCell, measured: Measured | None) -> None:
+    """Refuse a reference whose values the lowering did not keep."""
+    stored = {each.name for each in measured.lowered.references} if measured else set[str]()
+    for name in other_references(cell.request.measure) if measured else ():
+        if name not in stored:
+            raise RequestError(
+                f"measure.references={name}: run {run_id} did not keep that graph's values; "
+                f"qnnsweep run with measure.references=[{name}] does"
+            )
+
+
 def _submitted(cell: PlannedCell, measured: Measured | None, means: Means) -> PrefectFuture[Comparison] | None:
     if measured is None:
         return None
@@ -95,7 +109,8 @@ def _submitted(cell: PlannedCell, measured: Measured | None, means: Means) -> Pr
     task = bound(
         compare_task, f"compare {whose}", store=means.store, on_change=partial(watcher.get(), "compare", whose)
     )
-    judged = (request.model.classifier, request.tolerance, request.measure.replay, tuple(request.measure.metrics))
+    ask = request.measure
+    judged = (request.model.classifier, request.tolerance, ask.replay, tuple(ask.metrics), other_references(ask))
     return task.submit(measured.lowered, measured.capture, *judged, store=means.store, children=means.children)
 
 

@@ -18,6 +18,7 @@ def compare(
     tolerance: ToleranceConfig,
     replayed: bool,
     metrics: tuple[str, ...] = (),
+    references: tuple[str, ...] = (),
     *,
     store: Store,
     children: Children,
@@ -26,9 +27,8 @@ def compare(
 
     Raises EvidenceError when the capture does not hold what its record says, ToolchainError when the child dies.
     """
-    return children.call(
-        "compare", compare_capture, lowered, capture, classifier, tolerance, replayed, store, metrics
-    ).value
+    judged = (classifier, tolerance, replayed, store, metrics, references)
+    return children.call("compare", compare_capture, lowered, capture, *judged).value
 
 
-compare_task = stage(compare, version=2, cached=False)
+compare_task = stage(compare, version=3, cached=False)

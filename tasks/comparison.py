@@ -20,13 +20,13 @@ from tasks.numerics.align import AlignedOperator
 from tasks.numerics.coverage import COMPARED
 from tasks.numerics.ladder import RUNGS
 from tasks.numerics.metrics import snr_db, top1
-from tasks.numerics.operators import compare_operator, compare_values, in_reference_world
+from tasks.numerics.operators import Compared, compare_operator, compare_values, in_reference_world
 from tasks.numerics.probe import probe
 from tasks.numerics.readers import Kernels
 from tasks.numerics.replay import Introduced, effect_db, replay
 from tasks.numerics.verdict import introduces, limits, verdict
 from tasks.profiling import profiled
-from tasks.records import Blob, Capture, LoweredProgram, Operator
+from tasks.records import Blob, Capture, LoweredProgram, Operator, OtherReference
 from tasks.storage.store import Store
 from tasks.toolchain.etdump import LoggedTensor
 
@@ -45,8 +45,9 @@ def compare_capture(
     replayed: bool,
     store: Store,
     metrics: Sequence[str] = (),
+    references: Sequence[str] = (),
 ) -> Comparison:
-    """Final outputs against eager PyTorch, operators against the edge graph.
+    """Final outputs against eager PyTorch, operators against the edge graph, and against `references`.
 
     `classifier`: the largest element of an output is the model's answer. `replayed`: tell introduced from inherited
     error. `metrics`: what else to measure (`measure.metrics`). Raises EvidenceError when the capture does not hold what
@@ -61,7 +62,7 @@ def compare_capture(
     }
     eager = _read(store, exported.outputs_eager)
     evidence = Evidence(lowered, capture, store) if capture.etdump_debug is not None else None
-    judge = _Judge(lowered, evidence, tolerance, bool(metrics)) if evidence else None
+    judge = _Judge(lowered, evidence, tolerance, bool(metrics), references) if evidence else None
     return Comparison(
         outputs=tuple(_outputs(lowered, rungs, eager, classifier)),
         operators=tuple(judge.rows(replayed)) if judge else (),
@@ -72,6 +73,7 @@ def compare_capture(
         profile=profiled(lowered, capture, store=store),
         observer_effect_snr_db=_observer_effect(capture, rungs["device"], store),
         unexpected_events=evidence.unexpected if evidence else (),
+        against_others=tuple(judge.against_others) if judge else (),
     )
 
 
@@ -107,13 +109,23 @@ def _outputs(
 class _Judge:
     """Makes the rows of one capture's operators, sample by sample."""
 
-    def __init__(self, lowered: LoweredProgram, evidence: Evidence, tolerance: ToleranceConfig, pairing: bool) -> None:
+    def __init__(
+        self,
+        lowered: LoweredProgram,
+        evidence: Evidence,
+        tolerance: ToleranceConfig,
+        pairing: bool,
+        references: Sequence[str],
+    ) -> None:
         self._lowered = lowered
         self._evidence = evidence
         self._tolerance = tolerance
         self._pairing = pairing
         self.pairs: list[Pair] = []
         """What was compared, for other metrics; empty unless they were asked for."""
+        self._others = list(evidence.others(references))
+        self.against_others: list[OperatorComparison] = []
+        """The rows of other references; those of a sample come with its rows."""
 
     def rows(self, replayed: bool) -> Iterator[OperatorComparison]:
         every = self._evidence.kernels() if replayed else repeat(None)
@@ -128,6 +140,8 @@ class _Judge:
             self._row(sample, row, seen.get(row.operator.index), found.get(row.operator.index), kernels)
             for row in self._evidence.aligned(sample)
         ]
+        for other, values in self._others:
+            self.against_others += self._against(other, values, sample, seen, found)
         yield from self._followed(sample, rows, found, kernels) if kernels else rows
 
     def _row(
@@ -171,6 +185,48 @@ class _Judge:
             masked_by=self._names(introduced.masked_by),
             spans=self._names(introduced.spans),
         )
+
+    def _against(
+        self,
+        other: OtherReference,
+        values: Tensors,
+        sample: int,
+        seen: Mapping[int, Seen],
+        found: Mapping[int, Introduced],
+    ) -> Iterator[OperatorComparison]:
+        """A row for every operator and for every node of the other graph that no operator stands for."""
+        for row, counterpart in zip(self._evidence.aligned(sample), other.counterparts, strict=True):
+            operator, status = row.operator, row.reason or counterpart.status
+            compared = Compared(status=status or "compared")
+            if status is None:
+                match, introduced = seen[operator.index].match, found.get(operator.index)
+                compared = compare_operator(
+                    operator,
+                    match.dumped.quantization,
+                    match.dumped.axis_order,
+                    seen[operator.index].elements,
+                    values[f"{sample}/{operator.index}"],
+                    introduced.visible if introduced else None,
+                )
+            yield OperatorComparison(
+                operator=operator,
+                sample=sample,
+                status=compared.status,
+                gap=compared.gap,
+                reference=other.name,
+                nodes=counterpart.nodes,
+                nonfinite_actual=compared.nonfinite_actual,
+                nonfinite_reference=compared.nonfinite_reference,
+            )
+        for node in other.unclaimed:
+            yield OperatorComparison(
+                operator=node,
+                sample=sample,
+                status="no_operator",
+                gap=Gap(),
+                reference=other.name,
+                nodes=(node.name,),
+            )
 
     def _followed(
         self, sample: int, rows: list[OperatorComparison], found: Mapping[int, Introduced], kernels: Kernels

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from tasks.errors import EvidenceError
 from tasks.numerics.align import AlignedOperator, Match, align
 from tasks.numerics.dequantize import snap, undo_layout
 from tasks.numerics.readers import Captured, Kernels, Value
-from tasks.records import Capture, LoweredProgram
+from tasks.records import Capture, LoweredProgram, OtherReference
 from tasks.storage.store import Store
 from tasks.toolchain.calls import reference_kernels
 from tasks.toolchain.etdump import ETDump, LoggedTensor, read_etdump, tensor
@@ -87,6 +87,12 @@ class Evidence:
     def reference(self, sample: int, index: int) -> Array:
         """The operator's value in the reference's own run from the model's input."""
         return self._reference.get_tensor(f"{sample}/{index}")
+
+    def others(self, names: Sequence[str]) -> Iterator[tuple[OtherReference, Mapping[str, Array]]]:
+        """The other references of these names, with their values."""
+        for each in self._lowered.references:
+            if each.name in names:
+                yield each, load(self._store.read(each.values))
 
     def references(self, sample: int, kernels: Kernels) -> dict[int, Value]:
         """All of them; constants and tuples, which are not kept, are made again."""

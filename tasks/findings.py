@@ -53,6 +53,9 @@ class OperatorComparison:
     sample: int
     status: str
     gap: Gap
+    reference: str = "edge"
+    nodes: tuple[str, ...] | None = None
+    """What it stands for in a reference that is not `edge`: that graph's nodes, the last of which has its value."""
     nonfinite_actual: int = 0
     nonfinite_reference: int = 0
     introduced: Gap = Gap()
@@ -130,6 +133,7 @@ class Comparison:
 
     outputs: tuple[OutputComparison, ...]
     operators: tuple[OperatorComparison, ...]
+    """Against the edge graph."""
     profile: tuple[ProfiledEvent, ...]
     observer_effect_snr_db: float | None
     """Shipping program against debug program on the same sample; None when bit-equal or not measured."""
@@ -137,3 +141,6 @@ class Comparison:
     unexpected_events: tuple[str, ...]
     """Events the lowering did not announce: reported, never guessed at."""
     probe: tuple[ProbeResult, ...] = ()
+    against_others: tuple[OperatorComparison, ...] = ()
+    """The operators against the other references that were asked for, total alone, then those graphs' own nodes that
+    no operator stands for."""

@@ -23,16 +23,20 @@ def lower(
     operator_samples: int,
     dump_operators: bool,
     profile_level: int = 0,
+    references: tuple[str, ...] = (),
     *,
     store: Store,
     children: Children,
 ) -> LoweredProgram:
     """Compile the shipping, the debug and the profile program, and write down what only the compiler knows.
 
+    `references`: what operators are to be compared with besides the edge graph, `exported` and `quantized`.
+
     A native abort while all are compiled costs the debug and the profile program alone: the compile is done again
     without them. Raises ToolchainError, and ProgramDiffers when what came out is not what was asked for.
     """
-    lowered = _lowered((quantized, scheme, kind, soc, operator_samples), dump_operators, profile_level, store, children)
+    fixed = (quantized, scheme, kind, soc, operator_samples)
+    lowered = _lowered(fixed, dump_operators, profile_level, references, store, children)
     confirm(lowered, scheme, kind, soc, children.identity)
     return lowered
 
@@ -53,14 +57,19 @@ def confirm(
 
 
 def _lowered(
-    fixed: tuple[Any, ...], dump_operators: bool, profile_level: int, store: Store, children: Children
+    fixed: tuple[Any, ...],
+    dump_operators: bool,
+    profile_level: int,
+    references: tuple[str, ...],
+    store: Store,
+    children: Children,
 ) -> LoweredProgram:
     try:
-        done = children.call("lower", calls.lower_model, *fixed, dump_operators, profile_level, store)
+        done = children.call("lower", calls.lower_model, *fixed, dump_operators, profile_level, references, store)
     except ToolchainError as error:
         if not ((dump_operators or profile_level) and error.cause.startswith("SIG")):
             raise
-        done = children.call("lower", calls.lower_model, *fixed, False, 0, store)
+        done = children.call("lower", calls.lower_model, *fixed, False, 0, references, store)
         unavailable = f"compiling it ended in {error.cause}"
         lost = ProfileProgram(program=None, unavailable=unavailable, nodes=(), schematics=())
         return replace(
@@ -73,4 +82,4 @@ def _lowered(
     return replace(done.value, log=done.log, seconds=done.seconds)
 
 
-lower_task = stage(lower, version=5)
+lower_task = stage(lower, version=6)

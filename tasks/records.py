@@ -207,6 +207,27 @@ class ProfileProgram:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Counterpart:
+    """What an operator stands for in another graph: its nodes in their order, of which the last has its value."""
+
+    nodes: tuple[str, ...]
+    status: str | None  # why there is no value to compare with; None where there is one
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OtherReference:
+    """A graph besides the edge graph that operators are compared with: `exported` or `quantized`.
+
+    `values`: safetensors, keys `<sample>/<operator index>`, of the operators whose counterpart has no status.
+    """
+
+    name: str
+    values: Blob
+    counterparts: tuple[Counterpart, ...]  # one an operator, in their order
+    unclaimed: tuple[Operator, ...]  # its nodes that no operator stands for, numbered behind the operators
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LoweredProgram:
     """One compiled cell: the program that ships, the program that explains it, and all that is known of both.
 
@@ -244,6 +265,7 @@ class LoweredProgram:
     debug_facts: ProgramFacts | None
     instructions: tuple[Instruction, ...] = ()  # the shipping program's
     profile: ProfileProgram | None = None  # None where it was not asked for
+    references: tuple[OtherReference, ...] = ()  # those that were asked for
     log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
     seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
@@ -171,26 +171,32 @@ def _log(cell: CellResult) -> str | None:
 
 
 def _operators(cell: CellResult) -> Iterator[Row]:
-    """A row for every operator of the reference and every captured sample, compared or not."""
+    """A row for every operator, captured sample and reference, compared or not."""
     if cell.comparison is not None and cell.comparison.operators:
-        yield from map(_operator, cell.comparison.operators)
+        yield from map(_operator, (*cell.comparison.operators, *cell.comparison.against_others))
     elif cell.lowered is not None:
+        asked = cell.request.measure.references
+        others = [each for each in cell.lowered.references if each.name in asked]
         for sample in range(cell.lowered.operator_samples):
             for operator in cell.lowered.operators:
-                yield _operator(OperatorComparison(operator=operator, sample=sample, status="not_dumped", gap=Gap()))
+                row = OperatorComparison(operator=operator, sample=sample, status="not_dumped", gap=Gap())
+                yield _operator(row)
+                for each in others:
+                    nodes = each.counterparts[operator.index].nodes
+                    yield _operator(replace(row, reference=each.name, nodes=nodes))
 
 
 def _operator(row: OperatorComparison) -> Row:
     operator, grid = row.operator, row.operator.quantization
     return {
-        "operator_index": operator.index,
+        "operator_index": None if row.status == "no_operator" else operator.index,
         "operator": operator.name,
         "target": operator.target,
         "debug_handle": operator.debug_handle,
         "output_index": operator.output_index,
         "module_path": operator.module_path,
         "stack_trace": operator.stack_trace,
-        "source_nodes": operator.source_nodes,
+        "source_nodes": operator.source_nodes if row.nodes is None else row.nodes,
         "shape": operator.shape,
         "dtype": operator.dtype,
         "scale": grid.scale if grid else None,
@@ -198,7 +204,7 @@ def _operator(row: OperatorComparison) -> Row:
         "axis_order": operator.axis_order,
         "delegated": operator.subgraph is not None,
         "subgraph": operator.subgraph,
-        "reference": "edge",
+        "reference": row.reference,
         "sample": row.sample,
         "status": row.status,
         "nonfinite_actual": row.nonfinite_actual,

@@ -20,6 +20,9 @@ Status = Literal[
     "unused",
     "constant",
     "no_handle",
+    "no_node",
+    "no_value",
+    "no_operator",
 ]
 
 STATUSES: dict[Status, str] = {
@@ -29,14 +32,18 @@ STATUSES: dict[Status, str] = {
     "shape_differs": "The device's tensor, back in PyTorch's layout, has another shape than the reference's.",
     "dtype_differs": "The device logged integer codes for a real value; the lowering noted no grid to read them by.",
     "nonfinite_differs": "Infinities or NaNs of the two sides differ in place or in kind.",
-    "ambiguous": "Several tensors claim to be this operator's value, or cannot be told apart; none was picked.",
+    "ambiguous": "Several tensors or nodes may be this operator's value and cannot be told apart; none was picked.",
     "repeated": "The operator was executed several times in one inference; none of its values was picked.",
     "not_dumped": "The device logged nothing under this operator's debug handle and output index.",
-    "superseded": "A later operator is the value of the same handle, or of the set of handles that was logged as one.",
+    "superseded": "A later operator is the value of the same handle, of the set of handles that was logged as one, "
+    "or of the same node of that reference.",
     "tuple": "The value is a tuple; the getitem rows that follow speak for its elements.",
     "unused": "An output of an operator that nothing reads: the compiler need not compute it.",
     "constant": "Computed from parameters alone and folded by the compiler; it does not exist at run time.",
     "no_handle": "The lowering left this operator without a debug handle, so nothing logged can be matched with it.",
+    "no_node": "By its ancestry the operator stands for no node of that reference.",
+    "no_value": "The host cannot compute the node of that reference that the operator stands for.",
+    "no_operator": "A node of that reference that no operator stands for: gone, or inside one that does not tell.",
 }
 """Every status an operator's row can have, and what it means."""
 

@@ -89,14 +89,14 @@ TABLES: dict[str, pa.Schema] = {
         ("log", _text),  # sha256 of the log of what failed, else of the toolchain's last call
     ),
     "operators": _schema(
-        ("operator_index", _whole),
+        ("operator_index", _whole),  # null for another reference's node that no operator stands for
         ("operator", _text),
         ("target", _text),
         ("debug_handle", _whole),
         ("output_index", _whole),
         ("module_path", _text),
         ("stack_trace", _text),
-        ("source_nodes", pa.list_(_text)),
+        ("source_nodes", pa.list_(_text)),  # what it stands for in that row's reference; of `edge`, what torch traced
         ("shape", pa.list_(_whole)),
         ("dtype", _text),
         ("scale", pa.list_(_real)),
@@ -104,7 +104,7 @@ TABLES: dict[str, pa.Schema] = {
         ("axis_order", pa.list_(_whole)),
         ("delegated", _flag),
         ("subgraph", _whole),
-        ("reference", _text),
+        ("reference", _text),  # edge exported quantized
         ("sample", _whole),
         ("status", _text),
         ("nonfinite_actual", _whole),

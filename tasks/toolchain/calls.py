@@ -51,11 +51,13 @@ def lower_model(
     operator_samples: int,
     dump_operators: bool,
     profile_level: int,
+    references: tuple[str, ...],
     store: Store,
 ) -> LoweredProgram:
     from tasks.toolchain import lowered
 
-    return lowered.lower_model(quantized, scheme, kind, soc, operator_samples, dump_operators, profile_level, store)
+    work = (quantized, scheme, kind, soc, operator_samples, dump_operators, profile_level, references, store)
+    return lowered.lower_model(*work)
 
 
 def program_facts(program: Blob, store: Store) -> ProgramFacts:

@@ -145,7 +145,7 @@ def graph_of(edge: ExportedProgram) -> ReferenceGraph:
 
     calls = [
         Call(
-            target=_target_name(node.target),
+            target=target_name(node.target),
             arguments=tuple(encoded(each) for each in node.args),
             keywords={key: encoded(each) for key, each in node.kwargs.items()},
             dtype=dtype_name(node.meta["val"].dtype) if isinstance(node.meta.get("val"), torch.Tensor) else None,
@@ -181,7 +181,7 @@ def read_graph(store: Store, calls: Blob, constants: Blob) -> ReferenceGraph:
     return ReferenceGraph(known, outputs, read_tensors(store, constants))
 
 
-def _target_name(target: Any) -> str:
+def target_name(target: Any) -> str:
     if target is operator.getitem:
         return GETITEM
     return str(target._op if isinstance(target, EdgeOpOverload) else target)

@@ -40,6 +40,7 @@ from tasks.toolchain.operators import (
 )
 from tasks.toolchain.profiling import instructions, profile_program
 from tasks.toolchain.quantized import load_program
+from tasks.toolchain.references import other_reference
 from tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples, read_tensors
 
 Samples = Sequence[tuple[torch.Tensor, ...]]
@@ -53,6 +54,7 @@ def lower_model(
     operator_samples: int,
     dump_operators: bool,
     profile_level: int,
+    references: Sequence[str],
     store: Store,
 ) -> LoweredProgram:
     """Compile for one SoC. A debug program that cannot be built is told in the record, not raised."""
@@ -65,6 +67,13 @@ def lower_model(
 
     edge = edge_program(backend, load_program(store, quantized.program))
     operators = operator_table(edge.exported_program())
+    programs = {"exported": exported.program, "quantized": quantized.program}
+    others = tuple(
+        other_reference(
+            each, load_program(store, programs[each]), edge.exported_program(), operators, seen_samples, store
+        )
+        for each in references
+    )
     grids = input_grids(edge.exported_program())
     reference = graph_of(edge.exported_program())
     answers, values = _run_reference(reference, samples, len(seen_samples))
@@ -109,6 +118,7 @@ def lower_model(
         debug_facts=None if debug_program is None else program_facts(debug_program, store),
         instructions=instructions(ship.program),
         profile=profile,
+        references=others,
     )
 
 

@@ -33,13 +33,37 @@ def operator_table(edge: ExportedProgram) -> list[Operator]:
     """
     constants = _constants(edge)
     calls = [node for node in edge.graph.nodes if node.op == "call_function"]
-    rows = [_operator(index, node, node in constants) for index, node in enumerate(calls)]
+    rows = [operator_of(index, node, constant=node in constants) for index, node in enumerate(calls)]
     for row, node in zip(tuple(rows), calls, strict=True):
         taken = {_output_index(user) for user in node.users if user.target is operator.getitem}
         for output_index, tensor in enumerate(_tensors(node) if row.shape is None else ()):
             if output_index not in taken:
                 rows.append(_unused(row, len(rows), output_index, tensor))
     return rows
+
+
+def operator_of(index: int, node: Node, *, constant: bool = False) -> Operator:
+    """A call of a graph, as far as the call itself knows."""
+    value = node.meta.get("val")
+    tensor = value if isinstance(value, torch.Tensor) else None
+    modules = list(node.meta.get("nn_module_stack", {}).values())
+    return Operator(
+        index=index,
+        name=node.name,
+        target=getattr(node.target, "__name__", str(node.target)),
+        debug_handle=handle_of(node),
+        output_index=_output_index(node),
+        source_nodes=tuple(_roots(node.meta.get("from_node", []))),
+        module_path=str(modules[-1][0]) if modules else "",
+        stack_trace=node.meta.get("stack_trace") or "",
+        shape=None if tensor is None else tuple(int(size) for size in tensor.shape),
+        dtype=None if tensor is None else dtype_name(tensor.dtype),
+        quantization=quantization_of(node),
+        axis_order=axis_order_of(node),
+        subgraph=None,
+        constant=constant,
+        unused=False,
+    )
 
 
 def input_grids(edge: ExportedProgram) -> tuple[Quantization | None, ...]:
@@ -160,29 +184,6 @@ def _unused(call: Operator, index: int, output_index: int, tensor: torch.Tensor)
         quantization=None,
         axis_order=None,
         unused=True,
-    )
-
-
-def _operator(index: int, node: Node, constant: bool) -> Operator:
-    value = node.meta.get("val")
-    tensor = value if isinstance(value, torch.Tensor) else None
-    modules = list(node.meta.get("nn_module_stack", {}).values())
-    return Operator(
-        index=index,
-        name=node.name,
-        target=getattr(node.target, "__name__", str(node.target)),
-        debug_handle=handle_of(node),
-        output_index=_output_index(node),
-        source_nodes=tuple(_roots(node.meta.get("from_node", []))),
-        module_path=str(modules[-1][0]) if modules else "",
-        stack_trace=node.meta.get("stack_trace") or "",
-        shape=None if tensor is None else tuple(int(size) for size in tensor.shape),
-        dtype=None if tensor is None else dtype_name(tensor.dtype),
-        quantization=quantization_of(node),
-        axis_order=axis_order_of(node),
-        subgraph=None,
-        constant=constant,
-        unused=False,
     )
 
 
