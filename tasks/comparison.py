@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import repeat
 from typing import Any
 
@@ -20,7 +20,7 @@ from tasks.numerics.align import AlignedOperator
 from tasks.numerics.coverage import COMPARED
 from tasks.numerics.ladder import RUNGS
 from tasks.numerics.metrics import snr_db, top1
-from tasks.numerics.operators import Compared, compare_operator, compare_values, in_reference_world
+from tasks.numerics.operators import compare_operator, compare_values, in_reference_world
 from tasks.numerics.probe import probe
 from tasks.numerics.readers import Kernels
 from tasks.numerics.replay import Introduced, effect_db, replay
@@ -197,7 +197,14 @@ class _Judge:
         """A row for every operator and for every node of the other graph that no operator stands for."""
         for row, counterpart in zip(self._evidence.aligned(sample), other.counterparts, strict=True):
             operator, status = row.operator, row.reason or counterpart.status
-            compared = Compared(status=status or "compared")
+            told = OperatorComparison(
+                operator=operator,
+                sample=sample,
+                status=status or "compared",
+                gap=Gap(),
+                reference=other.name,
+                nodes=counterpart.nodes,
+            )
             if status is None:
                 match, introduced = seen[operator.index].match, found.get(operator.index)
                 compared = compare_operator(
@@ -208,16 +215,8 @@ class _Judge:
                     values[f"{sample}/{operator.index}"],
                     introduced.visible if introduced else None,
                 )
-            yield OperatorComparison(
-                operator=operator,
-                sample=sample,
-                status=compared.status,
-                gap=compared.gap,
-                reference=other.name,
-                nodes=counterpart.nodes,
-                nonfinite_actual=compared.nonfinite_actual,
-                nonfinite_reference=compared.nonfinite_reference,
-            )
+                told = replace(told, **{each.name: getattr(compared, each.name) for each in fields(compared)})
+            yield told
         for node in other.unclaimed:
             yield OperatorComparison(
                 operator=node,

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
+from torch.utils._pytree import tree_map
 
 from tasks.numerics.coverage import Status
 from tasks.records import Counterpart, Operator, OtherReference
@@ -27,10 +28,15 @@ _QUANTIZER = "replace_observer_with_quantize_dequantize_node"
 _ROUNDS = "quantized_decomposed."
 # They give on what they get, but for its rounding: a lowering may drop them, and no operator has to take their place.
 _GIVES_ON = (
-    *("aten._assert", "aten.alias", "aten.clone", "aten.contiguous", "aten.detach", "aten.dropout", "aten.to."),
+    *("aten._assert", "aten.alias", "aten.clone", "aten.contiguous", "aten.detach", "aten.dropout", "aten.expand"),
+    "aten.to.",
     _ROUNDS,
 )
 _BATCH_NORM = "aten.batch_norm.default"
+_VIEW = "aten.view_copy.default"
+
+
+Told = tuple[str, int, tuple[Any, ...]]
 
 
 def other_reference(
@@ -75,10 +81,16 @@ class _Links:
 
     def __init__(self, nodes: Sequence[Node], calls: Sequence[Node], operators: Sequence[Operator]) -> None:
         self._nodes, self._calls, self._operators = nodes, calls, operators
+        self._numbers = {call: number for number, call in enumerate(calls)}
         self._sets, self._unsure = _ancestors(nodes, calls)
         claimed = {position for each in (*self._sets.values(), *self._unsure.values()) for position in each}
         self._add_batch_norms(claimed)
-        self.unclaimed = [position for position in range(len(nodes)) if position not in claimed]
+        taken = {nodes[position] for position in claimed}
+        self.unclaimed = [
+            position
+            for position, node in enumerate(nodes)
+            if position not in claimed and not (node.target is operator.getitem and node.args[0] in taken)
+        ]
         """Nodes that no operator stands for."""
         self.homes = {index: max(positions) for index, positions in self._sets.items()}
         """For each call the last node of its set, whose value it may have."""
@@ -112,21 +124,36 @@ class _Links:
         if isinstance(self._nodes[home].meta.get("val"), tuple | list):
             return self._taken_apart(group)
         leaving = [index for index in group if any(user not in inside for user in self._calls[index].users)]
-        sure = len(leaving) == 1 and self._ends(leaving[0], inside) and not self._swallowed(self._nodes[home])
         found: dict[int, Status | None] = dict.fromkeys(group, "superseded")
-        return found | dict.fromkeys(leaving, None if sure else "ambiguous")
+        sure = len(leaving) == 1 and self._ends(leaving[0], inside) and not self._swallowed(self._nodes[home])
+        for index in leaving:
+            found[index] = None if sure else "ambiguous"
+            if sure:
+                found[self._unviewed(index, self._nodes[home], inside)] = None
+        return found
 
     def _taken_apart(self, group: Sequence[int]) -> Mapping[int, Status | None]:
         """A node whose value is a tuple: its elements are those of the one call that it became."""
         parts = [index for index in group if self._calls[index].target is operator.getitem]
         sure = len(group) == len(parts) + 1
-        return dict.fromkeys(group, "superseded") | dict.fromkeys(parts, None if sure else "ambiguous")
+        found: dict[int, Status | None] = dict.fromkeys(group, "superseded")
+        for index in parts:
+            found[index] = None if sure else "ambiguous"
+        return found
 
     def _ends(self, index: int, inside: set[Node]) -> bool:
         """Whether all that reads the call has a place of its own: what has none might be a part of the same node."""
-        numbers = {call: number for number, call in enumerate(self._calls)}
-        outside = [numbers[user] for user in self._calls[index].users if user in numbers and user not in inside]
-        return all(user in self.homes or target_name(self._calls[user].target).startswith(_ROUNDS) for user in outside)
+        outside = [user for user in self._calls[index].users if user in self._numbers and user not in inside]
+        return all(
+            self._numbers[user] in self.homes or target_name(user.target).startswith(_ROUNDS) for user in outside
+        )
+
+    def _unviewed(self, index: int, node: Node, inside: set[Node]) -> int:
+        """The call, or the one in the node's own shape that it is a view of: a backend may want another shape."""
+        call = self._calls[index]
+        while _shape(call) != _shape(node) and target_name(call.target) == _VIEW and call.args[0] in inside:
+            call = call.all_input_nodes[0]
+        return self._numbers[call] if _shape(call) == _shape(node) else index
 
     def _swallowed(self, node: Node) -> bool:
         """Whether a reader of the node is gone, perhaps into the very operator."""
@@ -141,25 +168,34 @@ class _Links:
         return False
 
 
+def _shape(node: Node) -> tuple[int, ...] | None:
+    value = node.meta.get("val")
+    return tuple(int(size) for size in value.shape) if isinstance(value, torch.Tensor) else None
+
+
 def _ancestors(nodes: Sequence[Node], calls: Sequence[Node]) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
     """For each call the nodes it descends from; and for one that names none of them, those it may descend from.
 
-    A pass that makes a node of another one and copies what it knows leaves out the other's name: such a call shares
-    its parents with one node, and then stands for it, or with several.
+    A pass that makes a node of another one and copies what that knew leaves out its name: such a call shares its
+    parents with one node, and then stands for it, or with several.
     """
-    exact = {(node.name, _sources(node)): position for position, node in enumerate(nodes) if node.meta.get("from_node")}
-    children: dict[Any, set[int]] = defaultdict(set)
+    named: dict[tuple[str, tuple[Any, ...]], int] = {}
+    children: dict[Told, set[int]] = defaultdict(set)
     for position, node in enumerate(nodes):
-        for source in _walk(node.meta.get("from_node", [])):
+        sources = node.meta.get("from_node", [])
+        if sources:
+            named[node.name, _all_told(sources)] = position
+        for source in _walk(sources):
             children[_told(source)].add(position)
     sure: dict[int, set[int]] = {}
     unsure: dict[int, set[int]] = {}
     for index, call in enumerate(calls):
         line = list(_walk(call.meta.get("from_node", [])))
-        named = {exact[key] for source in line if (key := _told(source)[::2]) in exact}
-        related = {position for source in line for position in children[_told(source)]}
-        if named or len(related) == 1:
-            sure[index] = named or related
+        keys = [(source.name, _all_told(source.from_node)) for source in line]
+        exact = {named[key] for key in keys if key in named}
+        related = {position for source in line for position in children.get(_told(source), ())}
+        if exact or len(related) == 1:
+            sure[index] = exact or related
         elif related:
             unsure[index] = related
     return sure, unsure
@@ -172,13 +208,13 @@ def _walk(sources: Sequence[Any]) -> Iterator[Any]:
             yield from _walk(source.from_node)
 
 
-def _sources(node: Node) -> tuple[Any, ...]:
-    return tuple(_told(source) for source in node.meta["from_node"])
+def _told(source: Any) -> Told:
+    """A source by name, graph and ancestry. A graph's number is that of the process that made it, and no other's."""
+    return source.name, source.graph_id, _all_told(source.from_node)
 
 
-def _told(source: Any) -> tuple[str, int, tuple[Any, ...]]:
-    """A source by name, graph and ancestry. Graphs are numbered by the process that made them: see `_ancestors`."""
-    return source.name, source.graph_id, tuple(_told(each) for each in source.from_node)
+def _all_told(sources: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(_told(source) for source in sources)
 
 
 def _calls(program: ExportedProgram) -> list[Node]:
@@ -199,5 +235,5 @@ def _run(graph: ReferenceGraph, inputs: Sequence[torch.Tensor]) -> dict[int, Val
                 value = values[index] = graph.call(index, values, given)
             except NoKernel:
                 continue
-            kept[index] = value.clone() if isinstance(value, torch.Tensor) else value
+            kept[index] = tree_map(torch.clone, value)
     return kept
