@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
@@ -175,15 +175,22 @@ def _operators(cell: CellResult) -> Iterator[Row]:
     if cell.comparison is not None and cell.comparison.operators:
         yield from map(_operator, (*cell.comparison.operators, *cell.comparison.against_others))
     elif cell.lowered is not None:
-        asked = cell.request.measure.references
-        others = [each for each in cell.lowered.references if each.name in asked]
         for sample in range(cell.lowered.operator_samples):
-            for operator in cell.lowered.operators:
-                row = OperatorComparison(operator=operator, sample=sample, status="not_dumped", gap=Gap())
-                yield _operator(row)
-                for each in others:
-                    nodes = each.counterparts[operator.index].nodes
-                    yield _operator(replace(row, reference=each.name, nodes=nodes))
+            yield from map(_operator, _not_dumped(cell.lowered, cell.request.measure.references, sample))
+
+
+def _not_dumped(lowered: LoweredProgram, references: Sequence[str], sample: int) -> Iterator[OperatorComparison]:
+    for operator in lowered.operators:
+        yield OperatorComparison(operator=operator, sample=sample, status="not_dumped", gap=Gap())
+    for other in (each for each in lowered.references if each.name in references):
+        rows = [
+            (row, each.nodes, "not_dumped") for row, each in zip(lowered.operators, other.counterparts, strict=True)
+        ]
+        rows += [(node, (node.name,), "no_operator") for node in other.unclaimed]
+        for row, nodes, status in rows:
+            yield OperatorComparison(
+                operator=row, sample=sample, status=status, gap=Gap(), reference=other.name, nodes=nodes
+            )
 
 
 def _operator(row: OperatorComparison) -> Row:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,16 @@ import pytest
 
 from conf.load import load
 from conf.schema import Request
+from tasks.findings import Gap, OperatorComparison
 from tasks.outcome import CellResult
-from tasks.records import Toolchain
+from tasks.records import Counterpart, OtherReference, Toolchain
 from tasks.rows import rows
 from tasks.storage import tables
 from tasks.storage.store import Store
 
-from .handmade import ABORT, PROBED, every_kind, up_to_lower, whole
+from .handmade import (  # isort: skip
+    ABORT, COMPARISON, CONV, LOWERED, PROBED, VIEW, WORSE, blob, every_kind, up_to_lower, whole,
+)  # fmt: skip
 
 RUN = "20261121T094931Z-5fcc"
 TOOLCHAIN = Toolchain(python="3.11.7", torch="2.13.0", executorch="1.5.1", torchao="0.18.0", qnn="v2.49.40.260701")
@@ -129,6 +132,59 @@ def test_a_cell_that_was_never_tried_has_nothing_but_its_reason(asked: Request) 
         {"outcome": "impossible", "reason": "no fp16 there", **VERSIONS}
     ]
     assert {table for table in tables.TABLES if found(cell, table)} == {"cells"}
+
+
+OTHER = OtherReference(
+    name="exported",
+    values=blob("b"),
+    counterparts=(
+        Counterpart(nodes=("conv2d", "batch_norm"), status=None),
+        Counterpart(nodes=(), status="no_node"),
+    ),
+    unclaimed=(replace(VIEW, index=2, name="dropout", target="dropout.default"),),
+)
+
+
+def test_another_reference_has_rows_of_its_own_that_no_count_of_the_cell_knows(asked: Request) -> None:
+    against = (
+        OperatorComparison(
+            operator=CONV, sample=0, status="compared", gap=WORSE, reference="exported", nodes=("a", "b"),
+        ),
+        OperatorComparison(operator=VIEW, sample=0, status="no_node", gap=Gap(), reference="exported", nodes=()),
+        OperatorComparison(
+            operator=OTHER.unclaimed[0], sample=0, status="no_operator", gap=Gap(), reference="exported",
+            nodes=("dropout",),
+        ),
+    )  # fmt: skip
+    cell = whole(asked, comparison=replace(COMPARISON, against_others=against))
+    assert found(cell, "cells") == found(whole(asked), "cells")
+    edge, others = found(cell, "operators")[:4], found(cell, "operators")[4:]
+    assert edge == found(whole(asked), "operators")
+    assert [
+        (row["reference"], row["operator_index"], row["operator"], row["source_nodes"], row["status"], row["snr_db"])
+        for row in others
+    ] == [
+        ("exported", 0, "conv", ("a", "b"), "compared", 30.0),
+        ("exported", 1, "view", (), "no_node", None),
+        ("exported", None, "dropout", ("dropout",), "no_operator", None),
+    ]
+    assert {(row["verdict"], row["introduced_snr_db"], row["introduced_steps"]) for row in others} == {
+        ("blind", None, None)
+    }
+
+
+@pytest.mark.parametrize(("references", "rows_a_sample"), [(["edge"], 2), (["exported"], 5)])
+def test_what_was_never_compared_has_a_row_in_each_reference_that_was_asked_for(
+    references: list[str], rows_a_sample: int, asked: Request
+) -> None:
+    request = replace(asked, measure=replace(asked.measure, references=references))
+    cell = replace(up_to_lower(request, "execute", ABORT), lowered=replace(LOWERED, references=(OTHER,)))
+    made = [(row["reference"], row["operator"], row["status"]) for row in found(cell, "operators")]
+    one = [
+        ("edge", "conv", "not_dumped"), ("edge", "view", "not_dumped"), ("exported", "conv", "not_dumped"),
+        ("exported", "view", "not_dumped"), ("exported", "dropout", "no_operator"),
+    ]  # fmt: skip
+    assert made == one[:rows_a_sample] * 2
 
 
 def test_an_operator_has_one_row_a_sample_with_its_gap_or_a_status(asked: Request) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import operator
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map_only
 
-from tasks.numerics.coverage import Status
 from tasks.records import Counterpart, Operator, OtherReference
 from tasks.storage.store import Store
 from tasks.toolchain.graph import NoKernel, ReferenceGraph, Value, graph_of, target_name
@@ -36,9 +36,6 @@ _BATCH_NORM = "aten.batch_norm.default"
 _VIEW = "aten.view_copy.default"
 
 
-Told = tuple[str, int, tuple[Any, ...]]
-
-
 def other_reference(
     name: str,
     program: ExportedProgram,
@@ -48,12 +45,12 @@ def other_reference(
     store: Store,
 ) -> OtherReference:
     """What each of `operators`, the table of `edge`, stands for in `program`, and that node's value for each sample."""
-    nodes = _calls(program)
+    nodes, graph = _calls(program), graph_of(program)
     links = _Links(nodes, _calls(edge), operators)
     statuses = {row.index: links.statuses.get(row.index, "no_node") for row in operators}
     values: dict[str, torch.Tensor] = {}
     for sample, inputs in enumerate(samples):
-        computed = _run(graph_of(program), inputs)
+        computed = _run(graph, inputs)
         for row in operators:
             if statuses[row.index] is not None:
                 continue
@@ -71,7 +68,8 @@ def other_reference(
         values=put_tensors(store, values),
         counterparts=tuple(Counterpart(nodes=links.names(row.index), status=statuses[row.index]) for row in operators),
         unclaimed=tuple(
-            operator_of(len(operators) + number, nodes[position]) for number, position in enumerate(links.unclaimed)
+            replace(operator_of(len(operators) + number, nodes[at]), target=target_name(nodes[at].target))
+            for number, at in enumerate(links.unclaimed)
         ),
     )
 
@@ -94,7 +92,7 @@ class _Links:
         """Nodes that no operator stands for."""
         self.homes = {index: max(positions) for index, positions in self._sets.items()}
         """For each call the last node of its set, whose value it may have."""
-        self.statuses: dict[int, Status | None] = dict.fromkeys(self._unsure, "ambiguous")
+        self.statuses: dict[int, str | None] = dict.fromkeys(self._unsure, "ambiguous")
         """None for the one call that has its node's value."""
         became: dict[int, list[int]] = defaultdict(list)
         for index, home in self.homes.items():
@@ -118,13 +116,13 @@ class _Links:
                 each.add(positions[readers[0]])
         claimed |= {position for each in self._sets.values() for position in each}
 
-    def _settled(self, home: int, group: Sequence[int]) -> Mapping[int, Status | None]:
+    def _settled(self, home: int, group: Sequence[int]) -> Mapping[int, str | None]:
         """Of the calls that one node became, that one has its value which alone is read from outside."""
         inside = {self._calls[index] for index in group}
         if isinstance(self._nodes[home].meta.get("val"), tuple | list):
             return self._taken_apart(group)
         leaving = [index for index in group if any(user not in inside for user in self._calls[index].users)]
-        found: dict[int, Status | None] = dict.fromkeys(group, "superseded")
+        found: dict[int, str | None] = dict.fromkeys(group, "superseded")
         sure = len(leaving) == 1 and self._ends(leaving[0], inside) and not self._swallowed(self._nodes[home])
         for index in leaving:
             found[index] = None if sure else "ambiguous"
@@ -132,11 +130,11 @@ class _Links:
                 found[self._unviewed(index, self._nodes[home], inside)] = None
         return found
 
-    def _taken_apart(self, group: Sequence[int]) -> Mapping[int, Status | None]:
+    def _taken_apart(self, group: Sequence[int]) -> Mapping[int, str | None]:
         """A node whose value is a tuple: its elements are those of the one call that it became."""
         parts = [index for index in group if self._calls[index].target is operator.getitem]
         sure = len(group) == len(parts) + 1
-        found: dict[int, Status | None] = dict.fromkeys(group, "superseded")
+        found: dict[int, str | None] = dict.fromkeys(group, "superseded")
         for index in parts:
             found[index] = None if sure else "ambiguous"
         return found
@@ -179,21 +177,22 @@ def _ancestors(nodes: Sequence[Node], calls: Sequence[Node]) -> tuple[dict[int, 
     A pass that makes a node of another one and copies what that knew leaves out its name: such a call shares its
     parents with one node, and then stands for it, or with several.
     """
-    named: dict[tuple[str, tuple[Any, ...]], int] = {}
-    children: dict[Told, set[int]] = defaultdict(set)
+    lines = _Lines()
+    named: dict[tuple[str, tuple[int, ...]], int] = {}
+    children: dict[int, set[int]] = defaultdict(set)
     for position, node in enumerate(nodes):
         sources = node.meta.get("from_node", [])
         if sources:
-            named[node.name, _all_told(sources)] = position
+            named[node.name, lines.numbers(sources)] = position
         for source in _walk(sources):
-            children[_told(source)].add(position)
+            children[lines.number(source)].add(position)
     sure: dict[int, set[int]] = {}
     unsure: dict[int, set[int]] = {}
     for index, call in enumerate(calls):
         line = list(_walk(call.meta.get("from_node", [])))
-        keys = [(source.name, _all_told(source.from_node)) for source in line]
+        keys = [(source.name, lines.numbers(source.from_node)) for source in line]
         exact = {named[key] for key in keys if key in named}
-        related = {position for source in line for position in children.get(_told(source), ())}
+        related = {position for source in line for position in children.get(lines.number(source), ())}
         if exact or len(related) == 1:
             sure[index] = exact or related
         elif related:
@@ -201,20 +200,31 @@ def _ancestors(nodes: Sequence[Node], calls: Sequence[Node]) -> tuple[dict[int, 
     return sure, unsure
 
 
+class _Lines:
+    """A number for every source: the same for those of one name, graph and ancestry.
+
+    A graph is known by its address in the process that made it; the ancestry tells apart what had the same one.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[str, int, tuple[int, ...]], int] = {}
+        self._known: dict[int, int] = {}
+
+    def number(self, source: Any) -> int:
+        if id(source) not in self._known:  # the nodes hold on to their sources
+            told = (source.name, source.graph_id, self.numbers(source.from_node))
+            self._known[id(source)] = self._numbers.setdefault(told, len(self._numbers))
+        return self._known[id(source)]
+
+    def numbers(self, sources: Sequence[Any]) -> tuple[int, ...]:
+        return tuple(self.number(source) for source in sources)
+
+
 def _walk(sources: Sequence[Any]) -> Iterator[Any]:
     for source in sources:
         yield source
         if source.pass_name != _QUANTIZER:
             yield from _walk(source.from_node)
-
-
-def _told(source: Any) -> Told:
-    """A source by name, graph and ancestry. A graph's number is that of the process that made it, and no other's."""
-    return source.name, source.graph_id, _all_told(source.from_node)
-
-
-def _all_told(sources: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(_told(source) for source in sources)
 
 
 def _calls(program: ExportedProgram) -> list[Node]:
@@ -235,5 +245,5 @@ def _run(graph: ReferenceGraph, inputs: Sequence[torch.Tensor]) -> dict[int, Val
                 value = values[index] = graph.call(index, values, given)
             except NoKernel:
                 continue
-            kept[index] = tree_map(torch.clone, value)
+            kept[index] = tree_map_only(torch.Tensor, torch.clone, value)
     return kept

@@ -43,7 +43,7 @@ REFUSALS = {
     ),
     "measure.iteration=3": (
         "measure.iteration: no such key; in measure: debug_buffer_bytes, dump_operators, iterations, metrics, "
-        "operator_samples, performance_mode, profile_level, replay, warm_up, did you mean iterations?"
+        "operator_samples, performance_mode, profile_level, references, replay, warm_up, did you mean iterations?"
     ),
     "+soc.colour=red": "soc.colour: no such key; in soc: arch, name, vtcm_mib",
     "++limits={colour: red}": "limits.colour: no such key; in limits: child_deadline_s, child_memory_gib, parallel",
@@ -53,7 +53,7 @@ REFUSALS = {
     "measure.dump_operators=7.5": "measure.dump_operators=7.5: true or false",
     "measure=3": (
         "measure=3: a mapping with performance_mode, warm_up, iterations, operator_samples, dump_operators, replay, "
-        "debug_buffer_bytes, profile_level, metrics"
+        "references, debug_buffer_bytes, profile_level, metrics"
     ),
     "artifacts=null": "artifacts=null: text",
     "scheme.precision=int8": "scheme.precision=int8: one of float16, float32, quantized",
@@ -65,6 +65,10 @@ REFUSALS = {
         "measure.metrics=l3: package.module:function, or one of cosine, l1, max_abs, max_steps, max_ulp, mean_abs, "
         "mean_steps, mse, nmse, psnr_db, relative_l1, snr_db, sqnr_db, did you mean l1?"
     ),
+    "measure.references=[edge,quantised]": (
+        "measure.references=quantised: no such reference; one of edge, exported, quantized, did you mean quantized?"
+    ),
+    "measure.references=exported": "measure.references=exported: a list, each item text",
     "measure.profile_level=1": "measure.profile_level=1: one of 0, 2, 3",
     "measure.debug_buffer_bytes=0": "measure.debug_buffer_bytes=0: 1 or more",
     "scheme.calibration_samples=0": "scheme.calibration_samples=0: 1 or more",

@@ -1,0 +1,62 @@
+"""What the tests ask of the links between graphs in a child: this process never imports ExecuTorch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from conf.schema import BackendKind, SchemeConfig, SocConfig
+from tasks.numerics.metrics import snr_db
+from tasks.records import QuantizedModel
+from tasks.storage.store import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linked:
+    """What an operator stands for, and how far its own value on the host is from that, in dB; inf where it is equal."""
+
+    nodes: tuple[str, ...]
+    status: str | None
+    snr_db: float | None
+
+
+def linked(
+    quantized: QuantizedModel, scheme: SchemeConfig, kind: BackendKind, soc: SocConfig | None, store: Store
+) -> dict[str, tuple[dict[str, Linked], list[str]]]:
+    """By reference the operators that are no constants, and the nodes that no operator stands for."""
+    import torch
+
+    from tasks.toolchain.backends import backend_of
+    from tasks.toolchain.eager import settle
+    from tasks.toolchain.graph import graph_of
+    from tasks.toolchain.lowered import edge_program
+    from tasks.toolchain.operators import operator_table
+    from tasks.toolchain.quantized import load_program
+    from tasks.toolchain.references import other_reference
+    from tasks.toolchain.tensors import read_samples, read_tensors
+
+    settle()
+    exported = quantized.exported
+    (sample,) = read_samples(store, exported.evaluation, ["x"], 1)
+    edge = edge_program(backend_of(kind, scheme, soc), load_program(store, quantized.program)).exported_program()
+    operators = operator_table(edge)
+    with torch.no_grad():
+        _, own = graph_of(edge).run(sample)
+    found = {}
+    for name, program in (("exported", exported.program), ("quantized", quantized.program)):
+        other = other_reference(name, load_program(store, program), edge, operators, [sample], store)
+        values = read_tensors(store, other.values)
+        rows = {}
+        for row, each in zip(operators, other.counterparts, strict=True):
+            if row.constant or row.unused:
+                continue
+            far = _snr_db(own[row.index], values[f"0/{row.index}"]) if each.status is None else None
+            rows[row.name] = Linked(nodes=each.nodes, status=each.status, snr_db=far)
+        found[name] = (rows, [node.name for node in other.unclaimed])
+    return found
+
+
+def _snr_db(actual: Any, reference: Any) -> float:
+    ratio = snr_db(actual.numpy(), reference.numpy())
+    return math.inf if ratio is None else ratio
