@@ -43,16 +43,13 @@ _ASKABLE = ("tolerance", "measure.replay", "measure.metrics", "measure.reference
 def recompare(artifacts: str, run_id: str | None, overrides: list[str]) -> results.SweepResult:
     """Compare every cell of a past run again, as a run of its own. `overrides` are of the tolerance and the replay.
 
-    Raises RequestError when there is no such run or an override is of something that was measured.
+    Raises RequestError when there is no such run or an override is of something that was measured or not kept.
     """
     run, plan = planned(Path(artifacts), run_id, overrides)
     started, began = datetime.now(UTC), time.monotonic()
     means = prepare(plan)
     folder = results.report_path(Path(artifacts), run.run_id).with_name("files")
-    kept = [*_kept(plan, folder)]
-    for cell, measured in kept:
-        _check_stored(run.run_id, cell, measured)
-    works = [(cell, measured, _submitted(cell, measured, means)) for cell, measured in kept]
+    works = [(cell, measured, _submitted(cell, measured, means)) for cell, measured in _kept(plan, folder)]
     done = [_result(run.run_id, *work) for work in works]
     new = new_run_id(started)
     facts = replace(
@@ -82,6 +79,7 @@ def planned(artifacts: Path, run_id: str | None, overrides: Sequence[str]) -> tu
     changed = {_key(override) for override in overrides}
     kept = [each for each in run.command[2:] if not each.startswith("--") and _key(each) not in changed]
     plan = load([*kept, *overrides], config_dirs=folders)
+    _check_references(run.run_id, plan, results.report_path(artifacts, run.run_id).with_name("files"))
     return run, replace(plan, artifacts=str(artifacts))
 
 
@@ -90,11 +88,12 @@ def _kept(plan: Plan, folder: Path) -> Iterator[tuple[PlannedCell, Measured | No
         yield cell, evidence(folder, cell.request)
 
 
-def _check_stored(run_id: str, cell: PlannedCell, measured: Measured | None) -> None:
-    """Refuse a reference whose values the lowering did not keep."""
-    stored = {each.name for each in measured.lowered.references} if measured else set[str]()
-    for name in other_references(cell.request.measure) if measured else ():
-        if name not in stored:
+def _check_references(run_id: str, plan: Plan, folder: Path) -> None:
+    """Refuse a reference whose values a lowering of the run did not keep."""
+    asked = {name for cell in plan.cells for name in other_references(cell.request.measure)}
+    for _, measured in _kept(plan, folder) if asked else ():
+        stored = {each.name for each in measured.lowered.references} if measured else asked
+        for name in sorted(asked - stored):
             raise RequestError(
                 f"measure.references={name}: run {run_id} did not keep that graph's values; "
                 f"qnnsweep run with measure.references=[{name}] does"

@@ -46,7 +46,7 @@ def other_reference(
 ) -> OtherReference:
     """What each of `operators`, the table of `edge`, stands for in `program`, and that node's value for each sample."""
     nodes, graph = _calls(program), graph_of(program)
-    links = _Links(nodes, _calls(edge), operators)
+    links = _Links(nodes, _calls(edge))
     statuses = {row.index: links.statuses.get(row.index, "no_node") for row in operators}
     values: dict[str, torch.Tensor] = {}
     for sample, inputs in enumerate(samples):
@@ -57,7 +57,7 @@ def other_reference(
             value = computed.get(links.homes[row.index])
             if isinstance(value, list | tuple):
                 value = value[row.output_index]
-            if value is None:
+            if not isinstance(value, torch.Tensor):
                 statuses[row.index] = "no_value"
             elif tuple(value.shape) != row.shape:
                 statuses[row.index] = "shape_differs"
@@ -77,8 +77,8 @@ def other_reference(
 class _Links:
     """Positions in `nodes` that each call of the edge graph stands for, and which call has a node's value."""
 
-    def __init__(self, nodes: Sequence[Node], calls: Sequence[Node], operators: Sequence[Operator]) -> None:
-        self._nodes, self._calls, self._operators = nodes, calls, operators
+    def __init__(self, nodes: Sequence[Node], calls: Sequence[Node]) -> None:
+        self._nodes, self._calls = nodes, calls
         self._numbers = {call: number for number, call in enumerate(calls)}
         self._sets, self._unsure = _ancestors(nodes, calls)
         claimed = {position for each in (*self._sets.values(), *self._unsure.values()) for position in each}
@@ -120,7 +120,7 @@ class _Links:
         """Of the calls that one node became, that one has its value which alone is read from outside."""
         inside = {self._calls[index] for index in group}
         if isinstance(self._nodes[home].meta.get("val"), tuple | list):
-            return self._taken_apart(group)
+            return self._taken_apart(self._nodes[home], group)
         leaving = [index for index in group if any(user not in inside for user in self._calls[index].users)]
         found: dict[int, str | None] = dict.fromkeys(group, "superseded")
         sure = len(leaving) == 1 and self._ends(leaving[0], inside) and not self._swallowed(self._nodes[home])
@@ -130,14 +130,13 @@ class _Links:
                 found[self._unviewed(index, self._nodes[home], inside)] = None
         return found
 
-    def _taken_apart(self, group: Sequence[int]) -> Mapping[int, str | None]:
-        """A node whose value is a tuple: its elements are those of the one call that it became."""
+    def _taken_apart(self, node: Node, group: Sequence[int]) -> Mapping[int, str | None]:
+        """A node whose value is a tuple: its elements are those of the one call that it became, if it became one."""
         parts = [index for index in group if self._calls[index].target is operator.getitem]
-        sure = len(group) == len(parts) + 1
-        found: dict[int, str | None] = dict.fromkeys(group, "superseded")
-        for index in parts:
-            found[index] = None if sure else "ambiguous"
-        return found
+        whole = [self._calls[index].meta.get("val") for index in group if index not in parts]
+        if len(whole) != 1 or not isinstance(whole[0], tuple | list) or len(whole[0]) != len(node.meta["val"]):
+            return dict.fromkeys(group, "ambiguous")
+        return {index: None if index in parts else "superseded" for index in group}
 
     def _ends(self, index: int, inside: set[Node]) -> bool:
         """Whether all that reads the call has a place of its own: what has none might be a part of the same node."""

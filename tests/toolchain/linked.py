@@ -38,7 +38,7 @@ def linked(
 
     settle()
     exported = quantized.exported
-    (sample,) = read_samples(store, exported.evaluation, ["x"], 1)
+    (sample,) = read_samples(store, exported.evaluation, [spec.name for spec in exported.inputs], 1)
     edge = edge_program(backend_of(kind, scheme, soc), load_program(store, quantized.program)).exported_program()
     operators = operator_table(edge)
     with torch.no_grad():
