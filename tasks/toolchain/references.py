@@ -117,17 +117,18 @@ class _Links:
         claimed |= {position for each in self._sets.values() for position in each}
 
     def _settled(self, home: int, group: Sequence[int]) -> Mapping[int, str | None]:
-        """Of the calls that one node became, that one has its value which alone is read from outside."""
+        """Of the calls that one node became, that one has its value which alone is read from outside, by itself or by
+        what is a mere view of it: a backend may want another shape."""
         inside = {self._calls[index] for index in group}
         if isinstance(self._nodes[home].meta.get("val"), tuple | list):
             return self._taken_apart(self._nodes[home], group)
         leaving = [index for index in group if any(user not in inside for user in self._calls[index].users)]
         found: dict[int, str | None] = dict.fromkeys(group, "superseded")
-        sure = len(leaving) == 1 and self._ends(leaving[0], inside) and not self._swallowed(self._nodes[home])
-        for index in leaving:
+        viewed = {self._unviewed(index, self._nodes[home], inside) for index in leaving}
+        ends = all(self._ends(index, inside) for index in leaving)
+        sure = len(viewed) == 1 and ends and not self._swallowed(self._nodes[home])
+        for index in (*leaving, *viewed):
             found[index] = None if sure else "ambiguous"
-            if sure:
-                found[self._unviewed(index, self._nodes[home], inside)] = None
         return found
 
     def _taken_apart(self, node: Node, group: Sequence[int]) -> Mapping[int, str | None]:
@@ -146,7 +147,7 @@ class _Links:
         )
 
     def _unviewed(self, index: int, node: Node, inside: set[Node]) -> int:
-        """The call, or the one in the node's own shape that it is a view of: a backend may want another shape."""
+        """The call, or the one in the node's own shape that it is a view of."""
         call = self._calls[index]
         while _shape(call) != _shape(node) and target_name(call.target) == _VIEW and call.args[0] in inside:
             call = call.all_input_nodes[0]

@@ -21,11 +21,11 @@ class Attention(nn.Module):
         self.out = nn.Linear(16, 16)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        query, key, value = (
-            each.view(1, 6, 2, 8).transpose(1, 2) for each in self.into(self.norm(x)).split(16, dim=-1)
-        )
+        normed = self.norm(x)
+        heads = (each.view(1, 6, 2, 8).transpose(1, 2) for each in self.into(normed).split(16, dim=-1))
+        query, key, value = heads
         mixed = functional.scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(1, 6, 16)
-        return x + functional.softmax(functional.gelu(self.out(mixed)), dim=-1)
+        return normed + functional.softmax(functional.gelu(self.out(mixed)), dim=-1)
 
 
 class Folded(nn.Module):
