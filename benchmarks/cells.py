@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from conf.load import load
 from conf.schema import Request
 from flows.files import evidence
 from flows.sweep import Means, prepare
+from tasks.errors import EvidenceError
 from tasks.records import Measured
 
 
@@ -29,5 +31,6 @@ def cell(artifacts: str, *overrides: str) -> tuple[Request, Means, Measured]:
 
 def _kept(artifacts: Path, request: Request) -> Iterator[Measured]:
     for files in sorted(artifacts.glob("runs/*/files"), reverse=True):
-        if (found := evidence(files, request)) is not None:
-            yield found
+        with contextlib.suppress(EvidenceError):  # of an earlier version
+            if (found := evidence(files, request)) is not None:
+                yield found

@@ -45,7 +45,7 @@ def evidence(folder: Path, request: Request) -> Measured | None:
 
 
 def _place(folder: Path, request: Request) -> Path:
-    names = [request.model.name, request.scheme.name, request.soc.name, request.backend.name, request.device.name]
+    names = [request.model.name, request.scheme.name, request.soc.name, request.backend.name, request.where]
     return folder.joinpath(*map(_component, names))
 
 

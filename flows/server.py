@@ -52,13 +52,25 @@ class Server(SubprocessASGIServer):
 
 def _end_with_parent() -> None:
     """Nothing is ever written to stdin: it ends when the process that holds the other side does."""
-    sys.stdin.buffer.read()
+    while os.read(sys.stdin.fileno(), 1):
+        pass
     os._exit(0)
+
+
+def _end_leases_of_the_dead() -> None:
+    """A temporary server leaves that to others, and here there are none: see `flows.leases`."""
+    from prefect.server.services.perpetual_services import get_perpetual_services
+    from prefect.server.services.repossessor import monitor_expired_leases
+
+    for service in get_perpetual_services():
+        if service.function is monitor_expired_leases:
+            service.run_in_ephemeral = True
 
 
 def main() -> None:
     import uvicorn
 
+    _end_leases_of_the_dead()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     uvicorn.run(
         "prefect.server.api.server:create_app",

@@ -23,11 +23,13 @@ Metric = Callable[[Array, Array], float | None]
 
 # Squares of numbers within 2**±256 and sums of them are far from float64's limits; others are scaled first.
 _SAFE_EXPONENT = 256
+_SAFE_ENERGY = 2.0**512
+_BLOCK = 2**16
 
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """All that the metrics need, from one visit. Sums are of elements scaled by 2**-exponent of their own side."""
+    """All that the metrics need. Sums are of elements scaled by 2**-exponent of their own side, the largest is not."""
 
     elements: int
     error_absolute: float
@@ -173,29 +175,49 @@ def top1(values: Array) -> int | None:
 def _sums(actual: Array, reference: Array) -> _Sums:
     if actual.shape != reference.shape:
         raise ValueError(f"tensors of shapes {actual.shape} and {reference.shape} have no gap")
-    a = actual.astype(np.float64, copy=False).ravel()
-    r = reference.astype(np.float64, copy=False).ravel()
-    with np.errstate(over="ignore"):  # two numbers near float64's own limits; `_finite` turns the infinity into None
-        error = a - r
-    np.abs(error, out=error)
-    largest = float(error.max(initial=0.0))
-    error, error_exponent = _scaled(error) if math.isfinite(largest) else (error, 0)
-    a, _ = _scaled(a)
-    r, reference_exponent = _scaled(r)
-    with np.errstate(over="ignore", under="ignore"):
-        return _Sums(
-            elements=a.size,
-            error_absolute=float(error.sum()),
-            error_energy=_dot(error, error),
-            error_exponent=error_exponent,
-            error_largest=largest,
-            reference_absolute=float(np.abs(r).sum()),
-            reference_largest=float(np.abs(r).max(initial=0.0)),
-            reference_energy=_dot(r, r),
-            reference_exponent=reference_exponent,
-            actual_energy=_dot(a, a),
-            product=_dot(a, r),
-        )
+    a, r = actual.reshape(-1), reference.reshape(-1)
+    sums = _visited(a, r, 0, 0, 0)
+    if all(
+        1 / _SAFE_ENERGY < each < _SAFE_ENERGY
+        for each in (sums.error_energy, sums.reference_energy, sums.actual_energy)
+    ):
+        return sums
+    largest = float(np.abs(a.astype(np.float64)).max(initial=0.0))
+    exponents = _exponent(largest), _exponent(sums.reference_largest), _exponent(sums.error_largest)
+    return _visited(a, r, *exponents) if any(exponents) else sums
+
+
+def _visited(
+    actual: Array, reference: Array, actual_exponent: int, reference_exponent: int, error_exponent: int
+) -> _Sums:
+    """The sums of two flat tensors, block by block: what is computed on the way stays in the processor's cache."""
+    absolute, energies, largest = np.zeros(2), np.zeros(4), np.zeros(2)
+    # Two numbers near float64's own limits; `_finite` turns the infinity into None.
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        for start in range(0, actual.size, _BLOCK):
+            a = actual[start : start + _BLOCK].astype(np.float64, copy=False)
+            r = reference[start : start + _BLOCK].astype(np.float64, copy=False)
+            error = np.subtract(a, r)
+            np.abs(error, out=error)
+            np.maximum(largest, (error.max(), max(r.max(), -r.min())), out=largest)
+            if actual_exponent or reference_exponent or error_exponent:
+                a, r = np.ldexp(a, -actual_exponent), np.ldexp(r, -reference_exponent)
+                error = np.ldexp(error, -error_exponent)
+            energies += (_dot(error, error), _dot(r, r), _dot(a, a), _dot(a, r))
+            absolute += (error.sum(), np.abs(r).sum())
+    return _Sums(
+        elements=actual.size,
+        error_absolute=float(absolute[0]),
+        error_energy=float(energies[0]),
+        error_exponent=error_exponent,
+        error_largest=float(largest[0]),
+        reference_absolute=float(absolute[1]),
+        reference_largest=float(largest[1]),
+        reference_energy=float(energies[1]),
+        reference_exponent=reference_exponent,
+        actual_energy=float(energies[2]),
+        product=float(energies[3]),
+    )
 
 
 def _dot(left: Array, right: Array) -> float:
@@ -203,14 +225,10 @@ def _dot(left: Array, right: Array) -> float:
     return float(np.einsum("i,i->", left, right))
 
 
-def _scaled(values: Array) -> tuple[Array, int]:
-    """The values divided by a power of two that brings the largest near one, if it is far from it, and the exponent."""
-    largest = max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
-    exponent = math.frexp(largest)[1] if largest else 0
-    if abs(exponent) <= _SAFE_EXPONENT:
-        return values, 0
-    with np.errstate(under="ignore"):
-        return np.ldexp(values, -exponent), exponent
+def _exponent(largest: float) -> int:
+    """Of the power of two that brings the largest near one, if it is far from it."""
+    exponent = math.frexp(largest)[1] if largest and math.isfinite(largest) else 0
+    return exponent if abs(exponent) > _SAFE_EXPONENT else 0
 
 
 def _mse(sums: _Sums) -> float | None:
@@ -258,9 +276,8 @@ def _relative_l1(sums: _Sums) -> float | None:
 def _psnr_db(sums: _Sums) -> float | None:
     if not sums.reference_largest or not sums.error_energy or not math.isfinite(sums.error_energy):
         return None
-    doublings = 2 * (sums.reference_exponent - sums.error_exponent)
     peak, noise = math.log10(sums.reference_largest), math.log10(sums.error_energy) - math.log10(sums.elements)
-    return 10 * (2 * peak - noise + doublings * math.log10(2))
+    return 10 * (2 * peak - noise - 2 * sums.error_exponent * math.log10(2))
 
 
 def _finite(value: float, exponent: int) -> float | None:

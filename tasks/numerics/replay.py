@@ -37,7 +37,7 @@ class Introduced:
     visible: Array | None = field(default=None, compare=False, repr=False)
     """Which elements are read; None for all of them."""
     error: Array | None = field(default=None, compare=False, repr=False)
-    """actual - expected where it is read, 0 elsewhere; kept for a doubtful operator alone."""
+    """actual - expected where it is read, 0 elsewhere, in float32; kept for a doubtful operator alone."""
 
 
 Doubtful = Callable[[int, Introduced], bool]
@@ -164,7 +164,7 @@ def _discounted(found: Introduced, difference: _Difference, visible: Array, disc
     """The same without the elements that nobody reads."""
     unread = ~visible & (difference.actual != difference.expected)
     with np.errstate(invalid="ignore"):  # infinity less infinity
-        error = np.where(visible, difference.actual.astype(np.float64) - difference.expected, 0.0)
+        error = np.where(visible, difference.actual.astype(np.float64) - difference.expected, 0.0).astype(np.float32)
     if not unread.any():
         return replace(found, error=error)
     read = _introduced(difference.where(visible), found.spans)

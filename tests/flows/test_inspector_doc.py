@@ -83,7 +83,7 @@ def test_what_the_delegate_took(told: dict) -> None:
 
 def test_final_outputs_come_first(told: dict) -> None:
     assert told["rungs"] == [
-        [backend, rung] for backend in ("qnn", "xnnpack") for rung in ("device", "edge", "quantized")
+        [backend, rung] for backend in ("qnn", "xnnpack") for rung in ("device", "edge", "exported", "quantized")
     ]
     assert told["worst"] > 25
 

@@ -28,9 +28,9 @@ for line in sys.stdin:
     except Busy:
         print("busy", flush=True)
         continue
-    print("held", flush=True)
     if verb == "try":
         held.__exit__(None, None, None)
+    print("held", flush=True)
 print("ended", flush=True)
 """
 
@@ -40,8 +40,7 @@ class Holder:
         self._process = subprocess.Popen(
             [sys.executable, "-c", HOLD],
             cwd=program.folder,
-            # Two servers start at once here: it takes a small machine minutes.
-            env=program.environment | {"PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "400"},
+            env=program.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

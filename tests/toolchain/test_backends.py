@@ -31,7 +31,7 @@ def measured(backend: str, scheme: str, means: Means, lowered: LoweredProgram) -
     quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, None, **tools)
     program = lower(quantized, ask.scheme, ask.backend.kind, None, 2, dump_operators=True, **tools)
     made = bundle(program, ask.measure, store=means.store)
-    capture = measure(made, ask.device, store=means.store, farm=means.farm, step=lambda task: task.fn)
+    capture = measure(made, (ask.device,), None, store=means.store, farm=means.farm, step=lambda task: task.fn)
     return program, compare(program, capture, True, ask.tolerance, True, **tools)
 
 

@@ -70,7 +70,7 @@ def probed(means: Means) -> Probed:
 
     def run(lowered: LoweredProgram, program: LoweredProgram) -> tuple[ProbeResult, ...]:
         made = bundle(replace(lowered, program=program.program), ask.measure, store=means.store)
-        capture = measure(made, ask.device, store=means.store, farm=means.farm, step=lambda task: task.fn)
+        capture = measure(made, (ask.device,), None, store=means.store, farm=means.farm, step=lambda task: task.fn)
         model = lowered.quantized.exported
         eager, mistaken, device = (
             tensors(means.store.read(blob)) for blob in (model.outputs_eager, model.outputs_mistaken, capture.outputs)

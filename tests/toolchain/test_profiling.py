@@ -39,7 +39,7 @@ def events(request_8a8w: Request, means: Means, profiling: LoweredProgram) -> tu
     """What its shipping and its profile program logged."""
     made = bundle(profiling, MeasureConfig(iterations=2, warm_up=1, profile_level=3), store=means.store)
     assert [launch.name for launch in made.launches] == ["shipping", "profile"]
-    capture = measure(made, request_8a8w.device, store=means.store, farm=means.farm, step=lambda task: task.fn)
+    capture = measure(made, (request_8a8w.device,), None, store=means.store, farm=means.farm, step=lambda task: task.fn)
     return profiled(profiling, capture, store=means.store)
 
 
@@ -106,7 +106,7 @@ def test_the_shipping_program_logs_nothing_from_inside_its_delegate(
     request_8a8w: Request, means: Means, profiling: LoweredProgram
 ) -> None:
     made = bundle(profiling, MeasureConfig(), store=means.store)
-    capture = measure(made, request_8a8w.device, store=means.store, farm=means.farm, step=lambda task: task.fn)
+    capture = measure(made, (request_8a8w.device,), None, store=means.store, farm=means.farm, step=lambda task: task.fn)
     assert {event.delegate_identifier for event in read_etdump(means.store.read(capture.etdump)).events} == {None}
     assert capture.etdump_profile is not None
     assert capture.outputs_profile == capture.outputs
@@ -123,8 +123,8 @@ def test_a_backend_without_such_a_log_says_so_and_still_gives_the_runtime_s(
     assert program.profile is not None
     assert program.profile.unavailable == "this backend has no log of its own to switch on"
     capture = measure(
-        bundle(program, MeasureConfig(), store=means.store), ask.device, store=means.store, farm=means.farm,
-        step=lambda task: task.fn,
+        bundle(program, MeasureConfig(), store=means.store), (ask.device,), None, store=means.store,
+        farm=means.farm, step=lambda task: task.fn,
     )  # fmt: skip
     found = profiled(program, capture, store=means.store)
     assert {event.program for event in found} == {"shipping"}

@@ -33,7 +33,7 @@ def comparison(request: pytest.FixtureRequest, means: Means) -> Comparison:
     quantized = quantize(exported, ask.scheme, ask.backend.kind, ask.soc.arch, **tools)
     lowered = lower(quantized, ask.scheme, ask.backend.kind, ask.soc, 1, True, **tools)
     made = bundle(lowered, ask.measure, store=means.store)
-    capture = measure(made, ask.device, store=means.store, farm=means.farm, step=lambda task: task.fn)
+    capture = measure(made, (ask.device,), None, store=means.store, farm=means.farm, step=lambda task: task.fn)
     return compare(lowered, capture, False, ask.tolerance, True, **tools)
 
 
