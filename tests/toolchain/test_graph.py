@@ -76,9 +76,8 @@ def test_a_part_that_nobody_takes_has_a_row_of_its_own(mixed: dict[str, Any]) ->
 def test_numbers_without_a_json_form_come_back_exactly(mixed: dict[str, Any], means: Means) -> None:
     calls, _ = mixed["blobs"]
     text = means.store.read(calls).decode()
-    assert '{"float": "-inf"}' in text or '{"float": "inf"}' in text
+    assert '{"float": "-inf"}' in text
     assert "Infinity" not in text
-    assert '{"float": "0.5"}' in text
     assert '{"dtype": "float32"}' in text
     json.loads(text, parse_constant=pytest.fail)
 

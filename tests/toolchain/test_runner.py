@@ -100,11 +100,13 @@ def test_booleans_are_given_as_gflags_has_them(word: list[str], meant: bool) -> 
 
 def test_it_understands_what_the_execute_stage_says() -> None:
     flags = runner_arguments(
-        program="p.pte", input_list="list.txt", iterations=3, warm_up=2, dump=True, debug_buffer_bytes=4096
-    )
+        program="p.pte", input_list="list.txt", iterations=3, warm_up=2, dump=True, debug_buffer_bytes=4096,
+        performance_mode=2,
+    )  # fmt: skip
     parsed = runner.parse(flags)
     assert (parsed.model_path, parsed.input_list_path, parsed.output_folder_path) == ("p.pte", "list.txt", "outputs")
     assert (parsed.iteration, parsed.warm_up, parsed.debug_buffer_size) == (3, 2, 4096)
+    assert parsed.htp_performance_mode == 2
     assert (parsed.dump_intermediate_outputs, parsed.debug_output_path) == (True, "debug_output.bin")
     assert parsed.etdump_path == "etdump.etdp"
 
