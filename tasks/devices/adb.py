@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import shutil
 import subprocess
 import tempfile
@@ -65,17 +66,14 @@ class AdbTransport:
             feeder = threading.Thread(target=_feed, args=(process, command.script), daemon=True)
             feeder.start()
             try:
-                process.wait(timeout=deadline_s)
-            except subprocess.TimeoutExpired:
-                _end(process, feeder)
-                out.seek(0)
-                err.seek(0)
-                raise past_deadline(argv[0], deadline_s, out.read() + err.read()) from None
+                in_time = _ends_within(deadline_s, process)
             finally:
                 _end(process, feeder)
             out.seek(0)
             err.seek(0)
             stdout, stderr = out.read(), err.read()
+        if not in_time:
+            raise past_deadline(argv[0], deadline_s, stdout + stderr)
         result = command.result(stdout, stderr, time.monotonic() - started)
         if result is None:
             said = command.said_before(stderr) or "it went away without a word"
@@ -108,11 +106,11 @@ class AdbTransport:
         with tempfile.TemporaryFile() as said:
             process = self._start(*arguments, out=said, err=said, to_device=False)
             try:
-                process.wait(timeout=min(self.deadline_s, _HOUSEKEEPING_S))
-            except subprocess.TimeoutExpired:
-                raise DeviceError(f"adb does not answer about the device {self.serial}: it hangs") from None
+                in_time = _ends_within(min(self.deadline_s, _HOUSEKEEPING_S), process)
             finally:
                 _end(process)
+            if not in_time:
+                raise DeviceError(f"adb does not answer about the device {self.serial}: it hangs")
             said.seek(0)
             text = said.read().decode(errors="replace")
         lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("* daemon")]
@@ -123,11 +121,11 @@ class AdbTransport:
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             process = self._start(verb, source, target, out=out, err=err)
             try:
-                process.wait(timeout=self.deadline_s)
-            except subprocess.TimeoutExpired:
-                raise past_deadline(f"adb {verb}", self.deadline_s) from None
+                in_time = _ends_within(self.deadline_s, process)
             finally:
                 _end(process)
+            if not in_time:
+                raise past_deadline(f"adb {verb}", self.deadline_s)
             out.seek(0)
             err.seek(0)
             said = _PROGRESS.sub("", (err.read() + out.read()).decode(errors="replace")).strip()
@@ -158,6 +156,17 @@ def _feed(process: subprocess.Popen[bytes], script: bytes) -> None:
     with contextlib.suppress(OSError):  # adb has ended: whoever waits for it finds out
         process.stdin.write(script)
         process.stdin.flush()
+
+
+def _ends_within(deadline_s: float, process: subprocess.Popen[bytes]) -> bool:
+    """Wait for its end. `Popen.wait` with a timeout looks every 50 ms: longer than many a command takes."""
+    ended = os.pidfd_open(process.pid)
+    try:
+        waiting = select.poll()
+        waiting.register(ended, select.POLLIN)
+        return bool(waiting.poll(deadline_s * 1000))
+    finally:
+        os.close(ended)
 
 
 def _end(process: subprocess.Popen[bytes], feeder: threading.Thread | None = None) -> None:
