@@ -28,7 +28,7 @@ def lowered_fp16(means: Means, lowered: LoweredProgram) -> tuple[Request, Lowere
     ask = load(["model=digits_cnn", "scheme=fp16", "soc=SM8650"]).cells[0].request
     model = lowered.quantized.exported
     passed = quantize(model, ask.scheme, ask.backend.kind, None, store=means.store, children=means.children)
-    asked = (passed, ask.scheme, ask.backend.kind, ask.soc, 0, False, 0, means.store)
+    asked = (passed, ask.scheme, ask.backend.kind, ask.soc, 0, False, 0, (), means.store)
     return ask, means.children.call("lower", calls.lower_model, *asked).value
 
 
