@@ -90,7 +90,7 @@ def _assignments(overrides: Iterable[Override], options: Options) -> dict[str, t
         found[key] = _choices(override, options) if key in GROUPS else _values(override)
         if not found[key] and key != "experiment":
             raise RequestError(f"{line}: no value in it")
-        if len(found[key]) > 1 and key.partition(".")[0] in ("artifacts", "limits", "experiment"):
+        if len(found[key]) > 1 and key.partition(".")[0] in ("artifacts", "limits", "schedule", "experiment"):
             raise RequestError(f"{line}: one sweep has one {shown(key)}")
     return found
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from conf.check import problems
 from conf.describe import shown
 from conf.impossible import reason
-from conf.schema import LimitsConfig, Request
+from conf.schema import LimitsConfig, Request, ScheduleConfig
 from tasks.errors import RequestError
 
 AXES = ("model", "scheme", "soc", "backend", "device")
@@ -31,11 +31,12 @@ class PlannedCell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """At least one cell. `artifacts` and `limits` are the whole sweep's, the same in every request."""
+    """At least one cell. `artifacts`, `limits` and `schedule` are the whole sweep's, the same in every request."""
 
     cells: tuple[PlannedCell, ...]
     artifacts: str
     limits: LimitsConfig
+    schedule: ScheduleConfig
     folders: tuple[Path, ...] = ()
     """Where the user's own configuration lies: modules beside it can be imported."""
 
@@ -44,7 +45,7 @@ def plan(requests: Iterable[Request], *, swept: Sequence[str] = (), folders: Seq
     """Check the requests and make the plan of them; equal ones become one cell.
 
     `swept` are the keys that differ between requests, for the message. Raises RequestError for a request with a
-    problem, for two different requests with the same names, and for two that differ in `artifacts` or `limits`.
+    problem, for two different requests with the same names, and for two that differ in what is the whole sweep's.
     """
     named: dict[tuple[str, ...], Request] = {}
     for request in requests:
@@ -57,9 +58,16 @@ def plan(requests: Iterable[Request], *, swept: Sequence[str] = (), folders: Seq
         raise RequestError("the sweep is empty: no cell to run")
     first = cells[0].request
     for request in named.values():
-        if (request.artifacts, request.limits) != (first.artifacts, first.limits):
-            raise RequestError("artifacts, limits: they differ between cells; one sweep has one of each")
-    return Plan(cells=cells, artifacts=first.artifacts, limits=first.limits, folders=tuple(folders))
+        for key in ("artifacts", "limits", "schedule"):
+            if getattr(request, key) != getattr(first, key):
+                raise RequestError(f"{key}: it differs between cells; one sweep has one")
+    return Plan(
+        cells=cells,
+        artifacts=first.artifacts,
+        limits=first.limits,
+        schedule=first.schedule,
+        folders=tuple(folders),
+    )
 
 
 def _names(request: Request) -> tuple[str, ...]:

@@ -250,6 +250,16 @@ class LimitsConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class ScheduleConfig:
+    """When `qnnsweep serve` has the sweep run by itself."""
+
+    cron: str | None = None
+    """Five fields: minute, hour, day of the month, month, day of the week; null runs it only when somebody asks."""
+    timezone: str = "UTC"
+    """Of the cron line, a name of the tz database: Europe/Berlin."""
+
+
+@dataclass(kw_only=True, slots=True)
 class Request:
     """One cell's whole configuration."""
 
@@ -265,6 +275,7 @@ class Request:
     """The farm's devices: made from their names when the request is, and not to be asked for."""
     measure: MeasureConfig = field(default_factory=MeasureConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     artifacts: str = "artifacts"
     """Folder of the store, the tables and the reports. One for the whole sweep."""
 

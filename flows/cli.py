@@ -141,6 +141,31 @@ def report(
 
 
 @app.command(epilog=_EXITS)
+def serve(
+    overrides: Overrides = None,
+    config_dir: ConfigDirs = None,
+    name: Annotated[str, typer.Option("--name", help="What Prefect calls it: sweep/NAME.")] = "nightly",
+    debug: Debug = False,
+) -> None:
+    """Run the sweep whenever its schedule says (schedule.cron=…) and whenever somebody asks in Prefect's UI.
+
+    Needs a Prefect server; runs until it is stopped, one sweep at a time. For example: experiment=nightly.
+    """
+    folders = config_dir or []
+    with _told(debug):
+        plan = _plan(overrides, folders)
+        settle_prefect()
+        from flows import serving
+        from flows.sweep import prepare
+
+        prepare(plan)
+        made = serving.deployment(plan, name, overrides or [], folders)
+        serving.ensure_server()
+        print(serving.promise(plan, name), file=sys.stderr, flush=True)
+        serving.serve_until_stopped(made)
+
+
+@app.command(epilog=_EXITS)
 def recompare(
     overrides: Overrides = None,
     run_: Annotated[str | None, typer.Option("--run", metavar="RUN", help="A run's id; the latest if none.")] = None,

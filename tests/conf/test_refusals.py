@@ -38,8 +38,8 @@ REFUSALS = {
     "scheme@device=8a8w": "scheme@device=8a8w: write scheme=name",
     "device=no/such/file.yaml": "device=no/such/file.yaml: no such file",
     "modle=x": (
-        "modle: no such key; there are: artifacts, backend, device, farm, limits, measure, model, scheme, soc, "
-        "tolerance, did you mean model?"
+        "modle: no such key; there are: artifacts, backend, device, farm, limits, measure, model, schedule, "
+        "scheme, soc, tolerance, did you mean model?"
     ),
     "measure.iteration=3": (
         "measure.iteration: no such key; in measure: debug_buffer_bytes, dump_operators, iterations, metrics, "
@@ -78,7 +78,8 @@ REFUSALS = {
     "device.deadline_s=nan": "device.deadline_s=nan: a number above 0 (device local)",
     "farm=nowhere": "farm=nowhere: no such farm; one of local",
     "pool=[]": (
-        "pool: no such key; there are: artifacts, backend, device, farm, limits, measure, model, scheme, soc, tolerance"
+        "pool: no such key; there are: artifacts, backend, device, farm, limits, measure, model, schedule, scheme, "
+        "soc, tolerance"
     ),
     "tolerance.final_snr_db={8a8w:nan}": "tolerance.final_snr_db.8a8w=nan: a number of dB",
     "tolerance.top1_agreement={8a8w:95}": "tolerance.top1_agreement.8a8w=95.0: a share from 0 to 1",
@@ -163,7 +164,7 @@ def test_a_wrong_override_is_refused_in_one_line(mine: Path, override: str, line
 
 def test_one_sweep_has_one_folder_of_artifacts_even_through_an_interpolation(mine: Path) -> None:
     assert refused(["artifacts=${soc.name}", "soc=SM8550,SM8650"], mine) == (
-        "artifacts, limits: they differ between cells; one sweep has one of each"
+        "artifacts: it differs between cells; one sweep has one"
     )
 
 

@@ -1,0 +1,122 @@
+"""Nights that run themselves: a real Prefect server, `qnnsweep serve`, and somebody who asks for a run in between."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tasks.storage import tables
+
+from .conftest import Program
+
+SMALL = ("model=digits_cnn", "model.evaluation.count=4", "scheme=fp32", "backend=portable", "soc=SM8650")
+STARTUP_S, RUN_S = 180, 600
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, program: Program) -> Iterator[tuple[Program, httpx.Client]]:
+    """The program with a Prefect server of its own, and a way to ask that server."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}/api"
+    home = {"PREFECT_HOME": str(tmp_path_factory.mktemp("server")), "PREFECT_API_URL": url}
+    own = replace(program, environment=program.environment | home | {"PREFECT_SERVER_ANALYTICS_ENABLED": "false"})
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, env=own.environment, **quiet) as server, httpx.Client(base_url=url) as client:
+        try:
+            wait(lambda: answers(client), STARTUP_S)
+            yield own, client
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.wait(timeout=60)
+
+
+def answers(client: httpx.Client) -> bool:
+    try:
+        return client.get("/health").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def wait(done: Any, within_s: float) -> Any:
+    latest = time.monotonic() + within_s
+    while not (found := done()):
+        assert time.monotonic() < latest
+        time.sleep(0.5)
+    return found
+
+
+def ended(client: httpx.Client, run: str) -> dict[str, Any] | None:
+    state = client.get(f"/flow_runs/{run}").raise_for_status().json()["state"]
+    return state if state["type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED") else None
+
+
+@pytest.mark.toolchain
+def test_a_night_is_scheduled_and_a_sweep_of_one_s_own_runs_when_somebody_asks(
+    served: tuple[Program, httpx.Client], tmp_path: Path
+) -> None:
+    program, client = served
+    nightly = ["experiment=nightly", f"artifacts={tmp_path}", "schedule.timezone=Europe/Berlin"]
+    with program.start("serve", *nightly) as serving:
+        try:
+            assert serving.stderr is not None
+            told = [serving.stderr.readline().rstrip() for _ in range(3)]
+            assert told[0] == "sweep/nightly: 36 cells, 0 22 * * * Europe/Berlin"
+            assert told[2] == "Ctrl-C ends it and pauses the schedule"
+            deployment = wait(lambda: found(client), 60)
+            (schedule,) = deployment["schedules"]
+            assert (schedule["active"], schedule["schedule"]["cron"], schedule["schedule"]["timezone"]) == (
+                True, "0 22 * * *", "Europe/Berlin",
+            )  # fmt: skip
+            assert deployment["parameters"] == {"overrides": nightly, "config_dirs": []}
+            asked = {"parameters": {"overrides": [*SMALL, f"artifacts={tmp_path}"]}, "state": {"type": "SCHEDULED"}}
+            run = client.post(f"/deployments/{deployment['id']}/create_flow_run", json=asked).raise_for_status().json()
+            state = wait(lambda: ended(client, run["id"]), RUN_S)
+            assert state["type"] == "COMPLETED", state
+            (run_id,) = tables.runs(tmp_path)
+            assert tables.read(tmp_path, "cells", run_id)["outcome"].tolist() == ["passed"]
+            of_run = {"flow_runs": {"id": {"any_": [run["id"]]}}}
+            kept = client.post("/artifacts/filter", json=of_run).raise_for_status().json()
+            assert {each["key"] for each in kept} == {"sweep", "report"}
+        finally:
+            serving.send_signal(signal.SIGINT)
+            serving.wait(timeout=60)
+    assert found(client)["paused"]
+
+
+def found(client: httpx.Client) -> dict[str, Any]:
+    answer = client.get("/deployments/name/sweep/nightly")
+    return answer.json() if answer.status_code == 200 else {}
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("schedule.cron=nightly", "schedule.cron=nightly: five fields: 0 22 * * * is every night at ten"),
+        ("schedule.timezone=Nowhere", "schedule.timezone=Nowhere: a name of the tz database"),
+    ],
+)
+def test_a_schedule_that_is_none_is_refused_now_and_not_at_night(program: Program, override: str, line: str) -> None:
+    ran = program.run("serve", "experiment=nightly", override)
+    assert (ran.returncode, ran.stderr) == (2, f"qnnsweep: {line}\n")
+
+
+def test_without_a_server_of_one_s_own_there_are_no_nights(program: Program) -> None:
+    ran = program.run("serve", "experiment=nightly")
+    assert ran.returncode == 3
+    assert ran.stderr == (
+        "qnnsweep: no Prefect server is configured: start one with `prefect server start`, then set "
+        "PREFECT_API_URL=http://127.0.0.1:4200/api\n"
+    )
