@@ -58,8 +58,16 @@ def wait(done: Any, within_s: float) -> Any:
     return found
 
 
+def asked(client: httpx.Client, method: str, path: str, **json: Any) -> Any:
+    """The server's answer. 503 is its word for "later": its database is one file, and busy."""
+    answer = wait(
+        lambda: [each for each in [client.request(method, path, json=json or None)] if each.status_code != 503], 120
+    )
+    return answer[0].raise_for_status().json()
+
+
 def ended(client: httpx.Client, run: str) -> dict[str, Any] | None:
-    state = client.get(f"/flow_runs/{run}").raise_for_status().json()["state"]
+    state = asked(client, "GET", f"/flow_runs/{run}")["state"]
     return state if state["type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED") else None
 
 
@@ -81,19 +89,20 @@ def test_a_night_is_scheduled_and_a_sweep_of_one_s_own_runs_when_somebody_asks(
                 True, "0 22 * * *", "Europe/Berlin",
             )  # fmt: skip
             assert deployment["parameters"] == {"overrides": nightly, "config_dirs": []}
-            asked = {"parameters": {"overrides": [*SMALL, f"artifacts={tmp_path}"]}, "state": {"type": "SCHEDULED"}}
-            run = client.post(f"/deployments/{deployment['id']}/create_flow_run", json=asked).raise_for_status().json()
+            run = asked(
+                client, "POST", f"/deployments/{deployment['id']}/create_flow_run",
+                parameters={"overrides": [*SMALL, f"artifacts={tmp_path}"]}, state={"type": "SCHEDULED"},
+            )  # fmt: skip
             state = wait(lambda: ended(client, run["id"]), RUN_S)
             assert state["type"] == "COMPLETED", state
             (run_id,) = tables.runs(tmp_path)
             assert tables.read(tmp_path, "cells", run_id)["outcome"].tolist() == ["passed"]
-            of_run = {"flow_runs": {"id": {"any_": [run["id"]]}}}
-            kept = client.post("/artifacts/filter", json=of_run).raise_for_status().json()
+            kept = asked(client, "POST", "/artifacts/filter", flow_runs={"id": {"any_": [run["id"]]}})
             assert {each["key"] for each in kept} == {"sweep", "report"}
         finally:
             serving.send_signal(signal.SIGINT)
             serving.wait(timeout=60)
-    assert found(client)["paused"]
+    assert wait(lambda: found(client), 60)["paused"]
 
 
 def found(client: httpx.Client) -> dict[str, Any]:
