@@ -12,7 +12,7 @@ from prefect.futures import PrefectFuture
 from conf.check import REFERENCES
 from conf.impossible import suits
 from conf.plan import PlannedCell
-from conf.schema import BackendKind, MeasureConfig, Precision, Request
+from conf.schema import BackendKind, MeasureConfig, Precision, Request, ToleranceConfig
 from tasks.bundle import bundle_task
 from tasks.compare import compare_task
 from tasks.devices.farm import Farm
@@ -103,8 +103,7 @@ class Graph:
             farm=self._means.farm,
             step=lambda task: self._bound(task, request),
         )
-        judged = (request.model.classifier, request.tolerance, ask.replay, tuple(ask.metrics), other_references(ask))
-        comparison = self._submit(compare_task, request, lowered, capture, *judged, children=children)
+        comparison = self._submit(compare_task, request, lowered, capture, *judged_by(request), children=children)
         return {
             "exported": exported,
             "quantized": quantized,
@@ -118,11 +117,8 @@ class Graph:
         """Wait for a cell's work and say what became of it: the records of all stages up to the first that failed."""
         cell = CellResult(request=planned.request, impossible=planned.impossible)
         for record, work in works.items():
-            work.future.wait()
-            state = work.future.state
-            answer = state.result(raise_on_failure=False)
-            if not state.is_completed():
-                cell.error = answer if isinstance(answer, BaseException) else RuntimeError(str(state))
+            answer, cell.error = settled(work.future)
+            if cell.error is not None:
                 break
             setattr(cell, record, answer)
         begun = [stage for stage in STAGES if (stage, subject(stage, planned.request)) in self._begun]
@@ -150,6 +146,21 @@ class Graph:
             self._watch(task.name, whose, state)
 
         return bound(task, f"{task.name} {whose}", store=self._means.store, on_change=on_change)
+
+
+def judged_by(request: Request) -> tuple[bool, ToleranceConfig, bool, tuple[str, ...], tuple[str, ...]]:
+    """What `compare` is told besides the lowering and the capture."""
+    ask = request.measure
+    return request.model.classifier, request.tolerance, ask.replay, tuple(ask.metrics), other_references(ask)
+
+
+def settled(future: PrefectFuture[Any]) -> tuple[Any, BaseException | None]:
+    """Wait for the work: its answer, or why it has none."""
+    future.wait()
+    answer = future.state.result(raise_on_failure=False)
+    if future.state.is_completed():
+        return answer, None
+    return None, answer if isinstance(answer, BaseException) else RuntimeError(str(future.state))
 
 
 def other_references(measure: MeasureConfig) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from conf.load import load
 from conf.plan import Plan, PlannedCell
 from flows import results
-from flows.cells import Means, other_references, subject
+from flows.cells import Means, judged_by, other_references, settled, subject
 from flows.files import evidence, lay_out
 from flows.sweep import new_run_id, prepare, watcher
 from tasks.compare import compare_task
@@ -108,8 +108,7 @@ def _submitted(cell: PlannedCell, measured: Measured | None, means: Means) -> Pr
     task = bound(
         compare_task, f"compare {whose}", store=means.store, on_change=partial(watcher.get(), "compare", whose)
     )
-    ask = request.measure
-    judged = (request.model.classifier, request.tolerance, ask.replay, tuple(ask.metrics), other_references(ask))
+    judged = judged_by(request)
     return task.submit(measured.lowered, measured.capture, *judged, store=means.store, children=means.children)
 
 
@@ -122,22 +121,18 @@ def _result(
         return CellResult(
             request=cell.request, error=EvidenceError(f"run {run_id} brought no capture of this cell: see its own row")
         )
-    future.wait()
-    answer = future.state.result(raise_on_failure=False)
+    comparison, error = settled(future)
     lowered = measured.lowered
-    found = CellResult(
+    return CellResult(
         request=cell.request,
         exported=lowered.quantized.exported,
         quantized=lowered.quantized,
         lowered=lowered,
         capture=measured.capture,
         stage="compare",
+        comparison=comparison,
+        error=error,
     )
-    if isinstance(answer, Comparison):
-        found.comparison = answer
-    else:
-        found.error = answer if isinstance(answer, BaseException) else RuntimeError(str(future.state))
-    return found
 
 
 def _key(override: str) -> str:

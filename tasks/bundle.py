@@ -41,7 +41,8 @@ def bundle(lowered: LoweredProgram, measure: MeasureConfig, *, store: Store) -> 
         seen = rows[: lowered.operator_samples]
         fitted = lowered.debug_buffer_bytes * len(seen) + _PER_FILE_BYTES
         launches.append(
-            Launch(
+            replace(
+                shipping,
                 name="debug",
                 program=lowered.debug_program,
                 input_list=_input_list(store, seen),
@@ -50,7 +51,6 @@ def bundle(lowered: LoweredProgram, measure: MeasureConfig, *, store: Store) -> 
                 debug_buffer_bytes=fitted if measure.debug_buffer_bytes is None else measure.debug_buffer_bytes,
                 iterations=1,
                 warm_up=0,
-                performance_mode=measure.performance_mode.value,
             )
         )
     if lowered.profile is not None and lowered.profile.program is not None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from safetensors.numpy import save
 
-from tasks.devices.device import Device
+from tasks.devices.device import Device, batches
 from tasks.devices.runner import DEBUG_OUTPUT, ETDUMP, output_file
 from tasks.errors import DeviceError, EvidenceError
 from tasks.records import Blob, Capture, Execution, LaunchResult
@@ -71,8 +71,7 @@ def _confirm(name: str, found: str, digests: Mapping[str, str], device: Device) 
 
 def _digests(result: LaunchResult, names: list[str], device: Device) -> dict[str, str]:
     found: dict[str, str] = {}
-    for start in range(0, len(names), 500):  # an Android shell takes command lines of 128 KiB
-        batch = names[start : start + 500]
+    for batch in batches(names):
         asked = device.run(["sha256sum", *batch], folder=result.folder)
         if asked.exit_code != 0:
             said = asked.stderr.decode(errors="replace").strip()

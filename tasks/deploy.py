@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from tasks.devices.device import BLOBS, Device
+from tasks.devices.device import BLOBS, Device, batches
 from tasks.devices.native import RUNNER
 from tasks.devices.prune import make_room
 from tasks.devices.runner import native_folder
@@ -21,7 +21,7 @@ def deploy(bundle: Bundle, *, device: Device, store: Store) -> Deployment:
     carried = {name: store.put_file(path) for name, path in device.native.items()}
     wanted = tuple(dict.fromkeys([*bundle.blobs, *carried.values()]))
     whole = _whole(device, folder, wanted)
-    for names in _batches([blob.sha256 for blob in whole]):
+    for names in batches([blob.sha256 for blob in whole]):
         _must(device, ["touch", "-c", *names], folder=folder)  # it was of use today
     missing = [blob for blob in wanted if blob not in whole]
     if missing:
@@ -48,7 +48,7 @@ def _send(missing: Sequence[Blob], device: Device, store: Store, *, keep: Sequen
     damaged = set(missing) - _whole(device, arrivals, missing)
     if damaged:
         raise DeviceError(f"{device.name}: {len(damaged)} of {len(missing)} files arrived damaged; none was put to use")
-    for names in _batches([blob.sha256 for blob in missing]):
+    for names in batches([blob.sha256 for blob in missing]):
         _must(device, ["mv", "-f", *(f"{arrivals}/{name}" for name in names), f"{device.work_folder}/{BLOBS}"])
     _must(device, ["rmdir", "--", arrivals])
 
@@ -56,7 +56,7 @@ def _send(missing: Sequence[Blob], device: Device, store: Store, *, keep: Sequen
 def _whole(device: Device, folder: str, blobs: Sequence[Blob]) -> set[Blob]:
     """Those of `blobs` that lie in `folder` on the device with the content that their names promise."""
     right: set[str] = set()
-    for names in _batches([blob.sha256 for blob in blobs]):
+    for names in batches([blob.sha256 for blob in blobs]):
         # Its exit code says no more than that some are not there.
         said = device.run(["sha256sum", *names], folder=folder).stdout.decode(errors="replace")
         right |= {line.split()[0] for line in said.splitlines() if len(set(line.split())) == 1}
@@ -70,12 +70,6 @@ def _lay_out(carried: Mapping[str, Blob], device: Device) -> None:
     for name, blob in carried.items():
         _must(device, ["ln", "-sf", f"../../{BLOBS}/{blob.sha256}", f"{folder}/{name}"])
     _must(device, ["chmod", "755", f"{folder}/{RUNNER}"])
-
-
-def _batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
-    """An Android shell takes command lines of 128 KiB."""
-    for start in range(0, len(names), 500):
-        yield names[start : start + 500]
 
 
 def _must(device: Device, argv: list[str], *, folder: str | None = None) -> None:

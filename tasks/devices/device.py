@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,6 +41,12 @@ class Device:
     def run(self, argv: Sequence[str], *, folder: str | None = None) -> CommandResult:
         """Run a program with the device's environment, under its deadline. Raises DeviceError."""
         return self.transport.run(argv, deadline_s=self.deadline_s, folder=folder, environment=self.environment)
+
+
+def batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    """An Android shell takes command lines of 128 KiB."""
+    for start in range(0, len(names), 500):
+        yield names[start : start + 500]
 
 
 def leased(

@@ -107,17 +107,6 @@ def read_program(data: bytes) -> Program:
         raise root.refuse("execution_plan", f"has {len(plans)} methods named {_METHOD}")
     (plan,) = plans
     values = list(plan.tables("values", "EValue"))
-    instructions = [
-        instruction
-        for chain in plan.tables("chains", "Chain")
-        for instruction in chain.tables("instructions", "Instruction")
-    ]
-    called = [
-        call.integer("delegate_index", flags.Int32Flags)
-        for instruction in instructions
-        if instruction.integer("instr_args_type", flags.Uint8Flags) == _DELEGATE_CALL
-        and (call := instruction.table("instr_args", "DelegateCall")) is not None
-    ]
     kernel_calls, called = _calls(plan)
     processed = _Processed(root, data, segments_at)
     return Program(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,21 @@ from pathlib import Path
 Path("outputs/output_0_0.raw").write_bytes(bytes(8))
 Path("etdump.etdp").write_bytes(b"etdump")
 """
+
+
+def when(happened: Callable[[], bool], then: Callable[[], object]) -> threading.Thread:
+    """Do `then` as soon as that happened."""
+
+    def watch() -> None:
+        for _ in range(12_000):
+            if happened():
+                then()
+                return
+            time.sleep(0.005)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

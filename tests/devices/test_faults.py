@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +17,7 @@ from conf.schema import DeviceConfig, SocConfig
 from tasks.devices import triage
 from tasks.errors import DeviceError, RunnerFailed
 
-from .bench import WRITES, Bench
+from .bench import WRITES, Bench, when
 from .refusing import Refusing
 
 SM8650 = SocConfig(name="SM8650", arch=75, vtcm_mib=8)
@@ -26,19 +25,9 @@ SLEEPS = "import time; open('started', 'w').close(); time.sleep(600)"
 SAYS = "import sys; print({text!r}); sys.exit(1)"
 
 
-def when(path: Path, then: Callable[[], object]) -> threading.Thread:
-    """Do `then` as soon as something of that pattern is there."""
-
-    def watch() -> None:
-        for _ in range(12_000):
-            if list(path.parents[3].glob(str(path.relative_to(path.parents[3])))):
-                then()
-                return
-            time.sleep(0.005)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    return thread
+def there(path: Path) -> Callable[[], bool]:
+    """Whether something of that pattern is there."""
+    return lambda: any(path.parents[3].glob(str(path.relative_to(path.parents[3]))))
 
 
 def blobs(folder: Path) -> list[Path]:
@@ -85,7 +74,7 @@ def test_a_cell_is_finished_by_a_sibling_when_the_phone_breaks(bench: Bench, fau
         # Hangs where it finds itself in the phone's /data, and writes outputs anywhere else.
         bundle = bench.bundle(f"import os\nif os.getcwd().startswith('/data/'):\n    {SLEEPS}\n{WRITES}")
         started = bench.phone.data / "local" / "qnnsweep" / "leases" / "*" / "shipping" / "started"
-        breaking = when(started, lambda: BREAKS[fault](bench))
+        breaking = when(there(started), lambda: BREAKS[fault](bench))
     began = time.monotonic()
     capture = bench.measure(bundle, phone, bench.over_ssh)
     assert capture.execution.device == "board"
@@ -103,7 +92,7 @@ def test_a_cell_is_finished_by_a_sibling_when_the_phone_breaks(bench: Bench, fau
 
 def test_a_cell_is_finished_by_a_sibling_when_the_phone_goes_away_during_deploy(bench: Bench) -> None:
     arriving = bench.phone.data / "local" / "qnnsweep" / "leases" / "*" / ".incoming-*" / "*"
-    breaking = when(arriving, bench.phone.kill)
+    breaking = when(there(arriving), bench.phone.kill)
     capture = bench.measure(bench.bundle(WRITES, ballast=200_000_000), bench.over_adb, bench.here)
     breaking.join()
     assert capture.execution.device == "here"

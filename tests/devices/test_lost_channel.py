@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import pytest
 from tasks.devices.transport import Transport
 from tasks.errors import DeviceError
 
+from .bench import when
 from .conftest import over_adb, over_ssh
 from .loopback import Adbd, AdbServer, Sshd, running
 
@@ -77,21 +77,6 @@ def fragile(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fragile]
     device, seen = phone(folder, request.getfixturevalue("adb_server")) if request.param == "adb" else board(folder)
     with running(device):
         yield seen
-
-
-def when(happened: Callable[[], bool], then: Callable[[], None]) -> threading.Thread:
-    """Do `then` as soon as that happened."""
-
-    def watch() -> None:
-        for _ in range(6000):
-            if happened():
-                then()
-                return
-            time.sleep(0.005)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    return thread
 
 
 def arriving(folder: Path) -> Callable[[], bool]:

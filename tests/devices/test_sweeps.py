@@ -17,7 +17,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from tests.flows.conftest import Program
+from tests.flows.conftest import Program, with_a_home_of_its_own
 
 from .loopback import Adbd, AdbServer, Sshd, running, write_farm
 
@@ -39,10 +39,7 @@ SLOW = TIMED.replace("{python}", "sleep 600; {python}")
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    home = tmp_path_factory.mktemp("home")
-    kept = {name: os.environ[name] for name in ("HOME", "LANG", "PATH", "QNN_SDK_ROOT") if name in os.environ}
-    own = {"PREFECT_HOME": str(home / "prefect"), "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
-    return Program(folder=tmp_path_factory.mktemp("working"), environment=kept | own)
+    return with_a_home_of_its_own(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

@@ -60,9 +60,13 @@ class Program:
         return [sys.executable, "-c", "from flows.cli import main; main()", *arguments]
 
 
-@pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
+def with_a_home_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Program:
     home = tmp_path_factory.mktemp("home")
     kept = {name: os.environ[name] for name in ("HOME", "LANG", "PATH", "QNN_SDK_ROOT") if name in os.environ}
     own = {"PREFECT_HOME": str(home / "prefect"), "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
     return Program(folder=tmp_path_factory.mktemp("working"), environment=kept | own)
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    return with_a_home_of_its_own(tmp_path_factory)
