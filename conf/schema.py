@@ -63,6 +63,15 @@ class HostKeys(Enum):
     accept_new = "accept_new"
 
 
+class Reuse(Enum):
+    """Which results of earlier runs are taken instead of making them again."""
+
+    programs = "programs"
+    """What no device had a part in."""
+    capture = "capture"
+    """A device's answers too, where the same device was given the same: its times are of that day."""
+
+
 @dataclass(kw_only=True, slots=True)
 class InputConfig:
     name: str
@@ -208,7 +217,7 @@ class ToleranceConfig:
     top1_agreement: dict[str, float] = field(default_factory=dict[str, float])
     """Scheme name to the least share of samples whose largest output is at the same index as eager's."""
     operators: dict[str, OperatorTolerance] = field(default_factory=dict[str, OperatorTolerance])
-    """`<scheme>`, `<scheme>/<target>` or `*/<target>` (the most exact wins) to what an operator may introduce."""
+    """`<scheme>/<target>`, `*/<target>`, `<scheme>` or `*` (the first of these wins) to what an operator may introduce."""
     introduced_operators: int | None = None
     """At most so many operators may introduce error; null reports them and lets the cell pass."""
 
@@ -274,6 +283,8 @@ class Request:
     pool: list[DeviceConfig] = field(default_factory=list[DeviceConfig], metadata={"asked": False})
     """The farm's devices: made from their names when the request is, and not to be asked for."""
     measure: MeasureConfig = field(default_factory=MeasureConfig)
+    reuse: Reuse = Reuse.programs
+    """`capture` measures nothing that an earlier run measured on the same device; the rows name that run."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     artifacts: str = "artifacts"

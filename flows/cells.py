@@ -12,22 +12,25 @@ from prefect.futures import PrefectFuture
 from conf.check import REFERENCES
 from conf.impossible import suits
 from conf.plan import PlannedCell
-from conf.schema import BackendKind, MeasureConfig, Precision, Request, ToleranceConfig
+from conf.schema import BackendKind, MeasureConfig, Precision, Request, Reuse, ToleranceConfig
 from tasks.bundle import bundle_task
 from tasks.compare import compare_task
 from tasks.devices.farm import Farm
 from tasks.export import export_task
 from tasks.lower import lower_task
 from tasks.measure import measure_task
+from tasks.numerics.metrics import MORE_METRICS
+from tasks.numerics.verdict import of_scheme
 from tasks.outcome import CellResult
 from tasks.quantize import quantize_task
 from tasks.stage import bound, is_reused
 from tasks.storage.digest import digest
 from tasks.storage.store import Store
 from tasks.toolchain.child import Children
-from tasks.toolchain.source import code_digest
+from tasks.toolchain.source import code_digest, functions_digest
 
 STAGES = ("export", "quantize", "lower", "bundle", "deploy", "execute", "collect", "compare")
+_MEASURING = ("deploy", "execute", "collect")
 
 Watch = Callable[[str, str, str], None]
 """Told a stage, its subject (see `subject`) and how it goes (see `tasks.stage.OnChange`)."""
@@ -71,8 +74,9 @@ class Work:
 class Graph:
     """Submits each piece of work once, whichever cell asks for it first."""
 
-    def __init__(self, means: Means, watch: Watch) -> None:
+    def __init__(self, means: Means, watch: Watch, run_id: str) -> None:
         self._means = means
+        self._run_id = run_id
         self._watch = watch
         self._works: dict[str, Work] = {}
         self._begun: set[tuple[str, str]] = set()
@@ -100,8 +104,10 @@ class Graph:
             bundle,
             tuple(each for each in request.devices if suits(each, request)),
             soc,
+            children.identity,
             farm=self._means.farm,
             step=lambda task: self._bound(task, request),
+            run_id=self._run_id,
         )
         comparison = self._submit(compare_task, request, lowered, capture, *judged_by(request), children=children)
         return {
@@ -142,16 +148,22 @@ class Graph:
         whose = subject(task.name, request)
 
         def on_change(state: str) -> None:
-            self._begun.add((task.name, whose))
-            self._watch(task.name, whose, state)
+            # A capture that is reused is its three steps.
+            for name in _MEASURING if (task.name, state) == ("measure", "reused") else (task.name,):
+                self._begun.add((name, whose))
+                self._watch(name, whose, state)
 
-        return bound(task, f"{task.name} {whose}", store=self._means.store, on_change=on_change)
+        anew = task.name == "measure" and request.reuse is not Reuse.capture
+        return bound(task, f"{task.name} {whose}", store=self._means.store, on_change=on_change, anew=anew)
 
 
-def judged_by(request: Request) -> tuple[bool, ToleranceConfig, bool, tuple[str, ...], tuple[str, ...]]:
-    """What `compare` is told besides the lowering and the capture."""
-    ask = request.measure
-    return request.model.classifier, request.tolerance, ask.replay, tuple(ask.metrics), other_references(ask)
+def judged_by(request: Request) -> tuple[bool, ToleranceConfig, bool, tuple[str, ...], tuple[str, ...], str]:
+    """What `compare` is told besides the lowering and the capture: of the tolerance what is about its operators."""
+    ask, metrics = request.measure, tuple(dict.fromkeys(request.measure.metrics))
+    own = [name for name in metrics if name not in MORE_METRICS]
+    tolerance = ToleranceConfig(name="", operators=of_scheme(request.tolerance.operators, request.scheme.name))
+    code = functions_digest(own) if own else ""
+    return request.model.classifier, tolerance, ask.replay, metrics, other_references(ask), code
 
 
 def settled(future: PrefectFuture[Any]) -> tuple[Any, BaseException | None]:

@@ -45,7 +45,7 @@ class Progress:
         for request in self._cells:
             keys = [(stage, subject(stage, request)) for stage in STAGES]
             marks = [states.get(key) for key in keys]
-            ended = "failed" in marks or marks[-1] == "done"
+            ended = "failed" in marks or marks[-1] in ("done", "reused")
             lines.append((ended, subject("compare", request), [_mark(states, since, key) for key in keys]))
         shown = max(3, (options.height or console.height) - _LINES_AROUND)
         # What still runs is worth the room; ended cells go first when it is short.

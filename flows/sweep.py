@@ -65,7 +65,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     run_id = new_run_id(started)
     means = prepare(plan, exclusion=leases.exclusive)
     importable(plan)
-    graph = Graph(means, watcher.get())
+    graph = Graph(means, watcher.get(), run_id)
     cells = _run(plan, graph)
     contents = rows(run_id, cells, means.children.identity)
     artifacts = Path(plan.artifacts)

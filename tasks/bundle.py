@@ -68,4 +68,16 @@ def _input_list(store: Store, rows: list[list[Blob]]) -> Blob:
     return store.put_bytes("".join(f"{line}\n" for line in lines).encode())
 
 
-bundle_task = stage(bundle, version=1, cached=False)
+def _matter(lowered: LoweredProgram, measure: MeasureConfig) -> object:
+    """What it reads of the two, and the runner's own source."""
+    exported, profile = lowered.quantized.exported, lowered.profile
+    return (
+        (lowered.program, lowered.debug_program, profile and profile.program),
+        (lowered.operator_samples, lowered.debug_buffer_bytes),
+        (exported.inputs, exported.outputs, exported.evaluation, len(exported.sample_names)),
+        (measure.iterations, measure.warm_up, measure.performance_mode, measure.debug_buffer_bytes),
+        Path(runner.__file__).read_text(encoding="utf-8"),
+    )
+
+
+bundle_task = stage(bundle, version=1, matter=_matter)

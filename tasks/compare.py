@@ -19,16 +19,18 @@ def compare(
     replayed: bool,
     metrics: tuple[str, ...] = (),
     references: tuple[str, ...] = (),
+    _code: str = "",
     *,
     store: Store,
     children: Children,
 ) -> Comparison:
     """Final outputs rung by rung, every operator total and introduced, in a child: operators run again on the host.
 
+    `_code`, for the cache key alone: digest of what stands behind metrics of the user's own.
     Raises EvidenceError when the capture does not hold what its record says, ToolchainError when the child dies.
     """
     judged = (classifier, tolerance, replayed, store, metrics, references)
     return children.call("compare", compare_capture, lowered, capture, *judged).value
 
 
-compare_task = stage(compare, version=3, cached=False)
+compare_task = stage(compare, version=4)

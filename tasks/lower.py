@@ -82,4 +82,9 @@ def _lowered(
     return replace(done.value, log=done.log, seconds=done.seconds)
 
 
-lower_task = stage(lower, version=6)
+def _matter(quantized: QuantizedModel, scheme: SchemeConfig, *asked: object) -> object:
+    """How it was quantized is in the quantized program; its name is a label."""
+    return quantized, scheme.precision, scheme.quant_dtype, *asked
+
+
+lower_task = stage(lower, version=6, matter=_matter)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from conf.schema import BackendKind, SchemeConfig
+from conf.schema import BackendKind, Precision, SchemeConfig
 from tasks.records import ExportedModel, QuantizedModel
 from tasks.stage import stage
 from tasks.storage.store import Store
@@ -27,7 +27,22 @@ def quantize(
     Raises ToolchainError.
     """
     done = children.call("quantize", calls.quantize_model, exported, scheme, kind, arch, store)
-    return replace(done.value, log=done.log, seconds=done.seconds)
+    quantized = replace(done.value, log=done.log, seconds=done.seconds)
+    if scheme.precision is Precision.quantized:
+        return quantized
+    return replace(quantized, exported=_uncalibrated(exported))
 
 
-quantize_task = stage(quantize, version=1)
+def _matter(exported: ExportedModel, scheme: SchemeConfig, kind: BackendKind, arch: int | None) -> object:
+    """Its name is a label. A float scheme asks for nothing else: the exported program passes through."""
+    if scheme.precision is Precision.quantized:
+        return exported, replace(scheme, name=""), kind, arch
+    return _uncalibrated(exported)
+
+
+def _uncalibrated(exported: ExportedModel) -> ExportedModel:
+    """Without the samples that no float program depends on."""
+    return replace(exported, calibration=None, calibration_samples=0)
+
+
+quantize_task = stage(quantize, version=2, matter=_matter)

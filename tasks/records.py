@@ -1,6 +1,6 @@
 """What crosses a stage border: frozen records of values and blobs.
 
-A record is the whole truth a later stage may know. A field with `IDENTITY_NEUTRAL` metadata (logs, seconds) is
+A record is the whole truth a later stage may know. A field with `IDENTITY_NEUTRAL` metadata (logs, seconds, names) is
 kept in the record but left out of its digest: it does not change what the record *is*.
 """
 
@@ -76,7 +76,8 @@ class ExportedModel:
     `outputs_exported`, what the traced program answers on the host, have keys `<sample>/<output index>`.
     """
 
-    model: str
+    model: str = field(metadata=IDENTITY_NEUTRAL)
+    """What it was called when it was exported."""
     program: Blob
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -104,7 +105,8 @@ class QuantizedModel:
     """
 
     exported: ExportedModel
-    scheme: str
+    scheme: str = field(metadata=IDENTITY_NEUTRAL)
+    """What it was called when it was quantized."""
     program: Blob
     quantized: bool
     outputs_quantized: Blob
@@ -359,6 +361,8 @@ class Capture:
     debug_buffer: Blob | None
     outputs_profile: Blob | None = None
     etdump_profile: Blob | None = None
+    measured_run: str | None = field(default=None, metadata=IDENTITY_NEUTRAL)
+    """The run that measured it; another may have reused it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

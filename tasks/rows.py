@@ -85,6 +85,7 @@ def _cell(cell: CellResult, toolchain: Toolchain) -> Row:
         "quantize_s": quantized.seconds if quantized else None,
         "lower_s": lowered.seconds if lowered else None,
         "execute_s": sum(result.command.seconds for result in capture.execution.results) if capture else None,
+        "measured_run": capture.measured_run if capture else None,
         "sent_bytes": capture.execution.bytes_sent if capture else None,
         "outputs_sha256": capture.outputs.sha256 if capture else None,
         "pte_bytes": lowered.program.size if lowered else None,

@@ -1,7 +1,8 @@
 """How a stage becomes a Prefect task whose cached results are Parquet files; the only Prefect in tasks/.
 
 A result is found again by the digest of what made it: the stage and its version, the toolchain where one is used, and
-every positional argument. Keyword-only arguments are means, not matter, and count for nothing.
+every positional argument, or what of them the stage says it reads. Keyword-only arguments are means and count for
+nothing.
 """
 
 from __future__ import annotations
@@ -32,20 +33,28 @@ OnChange = Callable[[str], None]
 """Told `running`, `done`, `reused` or `failed` as a task run gets there."""
 
 
-def stage(function: Callable[P, R], *, version: int, cached: bool = True) -> Task[P, R]:
-    """The Prefect task of a stage. Raise `version` when the function, or what it calls, computes something else."""
+def stage(
+    function: Callable[P, R], *, version: int, cached: bool = True, matter: Callable[..., object] | None = None
+) -> Task[P, R]:
+    """The Prefect task of a stage. Raise `version` when the function, or what it calls, computes something else.
+
+    `matter`: of the positional arguments what the stage's result depends on; without it, all of them.
+    """
     return Task(
         fn=function,
         name=function.__name__,
         version=str(version),
         persist_result=cached,
-        cache_policy=_RecordKey(stage=function.__name__, version=version) if cached else NO_CACHE,
+        cache_policy=_RecordKey(stage=function.__name__, version=version, matter=matter) if cached else NO_CACHE,
         result_serializer=_RecordSerializer() if cached else None,
     )
 
 
-def bound(task: Task[P, R], name: str, *, store: Store, on_change: OnChange) -> Task[P, R]:
-    """The task for one sweep: its run's name, where its results are kept, and who is told how it goes."""
+def bound(task: Task[P, R], name: str, *, store: Store, on_change: OnChange, anew: bool = False) -> Task[P, R]:
+    """The task for one sweep: its run's name, where its results are kept, and who is told how it goes.
+
+    `anew`: look for no earlier result, and keep this one for who asks later.
+    """
 
     def started(_task: object, _run: TaskRun, _state: State) -> None:
         on_change("running")
@@ -59,7 +68,11 @@ def bound(task: Task[P, R], name: str, *, store: Store, on_change: OnChange) -> 
     # Prefect formats the name with the arguments.
     run_name = name.replace("{", "{{").replace("}", "}}")
     named = task.with_options(
-        task_run_name=run_name, on_running=[started], on_completion=[completed], on_failure=[failed]
+        task_run_name=run_name,
+        on_running=[started],
+        on_completion=[completed],
+        on_failure=[failed],
+        refresh_cache=anew or None,
     )
     if isinstance(task.cache_policy, _RecordKey):
         results = _WholeFiles(basepath=str(store.root / "results" / "records"), partial=str(store.partial))
@@ -98,6 +111,7 @@ class _RecordKey(CachePolicy):
 
     stage: str = ""
     version: int = 0
+    matter: Callable[..., object] | None = None
 
     def compute_key(
         self,
@@ -107,7 +121,8 @@ class _RecordKey(CachePolicy):
         **kwargs: Any,  # noqa: ARG002
     ) -> str:
         parameters = inspect.signature(task_ctx.task.fn).parameters.values()
-        matter = [inputs[each.name] for each in parameters if each.kind is not each.KEYWORD_ONLY]
+        given = [inputs[each.name] for each in parameters if each.kind is not each.KEYWORD_ONLY]
+        matter = given if self.matter is None else self.matter(*given)
         toolchain = getattr(inputs.get("children"), "identity", None)
         return f"{self.stage}-{digest([self.stage, self.version, toolchain, matter])}.parquet"
 

@@ -24,11 +24,20 @@ VERDICTS: dict[Verdict, str] = {
 
 
 def limits(operators: Mapping[str, OperatorTolerance], scheme: str, target: str) -> OperatorTolerance:
-    """The tolerance of one operator: that of `<scheme>/<target>`, else `*/<target>`, else `<scheme>`, else none."""
-    for key in (f"{scheme}/{target}", f"*/{target}", scheme):
+    """The tolerance of one operator: `<scheme>/<target>`, else `*/<target>`, else `<scheme>`, else `*`, else none."""
+    for key in (f"{scheme}/{target}", f"*/{target}", scheme, "*"):
         if key in operators:
             return operators[key]
     return OperatorTolerance()
+
+
+def of_scheme(operators: Mapping[str, OperatorTolerance], scheme: str) -> dict[str, OperatorTolerance]:
+    """The same tolerances for one scheme, whatever it is called: `*/<target>` and `*` alone."""
+    found = {key: allowed for key, allowed in operators.items() if key.startswith("*")}
+    for key, allowed in operators.items():
+        if key == scheme or key.startswith(f"{scheme}/"):
+            found[f"*{key.removeprefix(scheme)}"] = allowed
+    return found
 
 
 def introduces(found: Introduced, allowed: OperatorTolerance) -> bool:

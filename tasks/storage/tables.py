@@ -49,6 +49,7 @@ TABLES: dict[str, pa.Schema] = {
         ("quantize_s", _real),
         ("lower_s", _real),
         ("execute_s", _real),
+        ("measured_run", _text),  # the run that measured it: an earlier one where its capture was reused
         ("sent_bytes", _whole),  # to the device, for this cell
         ("outputs_sha256", _text),  # of the final outputs: equal for cells whose outputs are bit-equal
         ("pte_bytes", _whole),

@@ -17,15 +17,22 @@ from tasks.storage.digest import digest
 
 
 def code_digest(model: ModelConfig) -> str:
-    """Digest of the model's factory and data sources: of every source file they can import, of the versions of the
-    installed distributions these need, of the content of files that their arguments name, and of the names and sizes of
-    the files in folders that they name.
-
-    Import statements are followed, run-time imports are not. A module that cannot be found counts as absent: the
-    export itself will say so.
+    """Digest of the model's factory and data sources: of what `functions_digest` says, of the content of files that
+    their arguments name, and of the names and sizes of the files in folders that they name.
     """
     splits = [split for split in (model.calibration, model.evaluation) if split is not None]
-    functions = [model.factory, *(split.source for split in splits)]
+    named = [model.arguments, *(split.arguments for split in splits)]
+    contents = [_content(path) for value in named for path in _paths(value)]
+    return digest([functions_digest([model.factory, *(split.source for split in splits)]), contents])
+
+
+def functions_digest(functions: Sequence[str]) -> str:
+    """Digest of every source file that `package.module:function`s can import, and of the versions of the installed
+    distributions that these need.
+
+    Import statements are followed, run-time imports are not. A module that cannot be found counts as absent: whoever
+    calls the function will say so.
+    """
     files: dict[str, str] = {}
     distributions: dict[str, str] = {}
     waiting = [name.partition(":")[0] for name in functions]
@@ -41,9 +48,7 @@ def code_digest(model: ModelConfig) -> str:
             text = source.read_bytes()
             files[module] = hashlib.sha256(text).hexdigest()
             waiting += _imported(module, text, is_package=source.name == "__init__.py")
-    named = [model.arguments, *(split.arguments for split in splits)]
-    contents = [_content(path) for value in named for path in _paths(value)]
-    return digest([files, distributions, contents])
+    return digest([files, distributions])
 
 
 @cache
