@@ -217,7 +217,7 @@ class ToleranceConfig:
     top1_agreement: dict[str, float] = field(default_factory=dict[str, float])
     """Scheme name to the least share of samples whose largest output is at the same index as eager's."""
     operators: dict[str, OperatorTolerance] = field(default_factory=dict[str, OperatorTolerance])
-    """`<scheme>/<target>`, `*/<target>`, `<scheme>` or `*` (the first of these wins) to what an operator may introduce."""
+    """`<scheme>/<target>`, `*/<target>`, `<scheme>` or `*` (the first found wins) to what an operator may introduce."""
     introduced_operators: int | None = None
     """At most so many operators may introduce error; null reports them and lets the cell pass."""
 

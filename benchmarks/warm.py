@@ -1,0 +1,99 @@
+"""A sweep that finds everything, against an empty Prefect flow with as many task runs, in turn in one process.
+
+The first sweep makes whatever `--artifacts` does not have yet, and is not counted. The empty flow's tasks do nothing,
+on the same task runner and the same server, each with as many parameters as the stage that it stands for, and with the
+same ones of them still to come from other tasks. What a sweep does before and after its tasks counts: reading the
+configuration, writing tables and report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from conf.load import load
+from conf.plan import Plan
+from flows.environment import settle_prefect
+
+SCHEMES = "8a8w,16a8w,8a4w,16a4w,16a16w"
+SOCS = (
+    "SM8450,SM8475,SM8550,SM8650,SM8750,SM8845,SM8850,QCS9100,SA8255,SA8797,SC8380XP,SSG2115P,SSG2125P,SW6100,"
+    "SXR1230P,SXR2230P,SXR2330P,QCM6490,SA8295,SAR2230P"
+)
+
+
+def counted(plan: Plan) -> dict[str, int]:
+    """Runs of each stage in a sweep of this plan, where no two SoCs and no two schemes give the same."""
+    cells = [cell.request for cell in plan.cells if cell.impossible is None]
+    quantized = {(each.scheme.name, each.soc.arch) for each in cells if each.scheme.quant_dtype}
+    floats = {each.scheme.name for each in cells if not each.scheme.quant_dtype}
+    each = len(cells)
+    return {
+        "export": 1, "quantize": len(quantized) + len(floats), "lower": each, "bundle": each, "measure": each,
+        "compare": each,
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--artifacts", type=Path, default=Path("artifacts"))
+    parser.add_argument("--schemes", default=SCHEMES)
+    parser.add_argument("--socs", default=SOCS)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_true", dest="as_json")
+    asked = parser.parse_args()
+    overrides = [
+        "model=digits_cnn", "model.evaluation.count=8", f"scheme={asked.schemes}", f"soc={asked.socs}",
+        "reuse=capture", "tolerance=none", f"artifacts={asked.artifacts.absolute()}",
+    ]  # fmt: skip
+    plan = load(overrides)
+    count = counted(plan)
+    # Prefect's own database grows with every run: neither side begins with somebody's years in it.
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["PREFECT_HOME"] = home
+        settle_prefect()
+        from empty_flow import empty
+
+        from flows import server
+        from flows.sweep import sweep
+
+        server.ensure()
+        first = sweep(overrides)
+        ours: list[float] = []
+        theirs: list[float] = []
+        for number in range(asked.rounds):
+            for side in ("ours", "theirs") if number % 2 else ("theirs", "ours"):
+                began = time.perf_counter()
+                if side == "ours":
+                    again = sweep(overrides)
+                    ours.append(time.perf_counter() - began)
+                    calls, reused = again.run.toolchain_calls, again.run.reused
+                    assert (calls, reused) == (0, sum(count.values())), f"{calls} calls, {reused} reused of {count}"
+                else:
+                    assert empty(count) == sum(count.values())
+                    theirs.append(time.perf_counter() - began)
+    ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
+    told = {
+        "cells": len(first.cells),
+        "task_runs": sum(count.values()),
+        "sweep_s": statistics.median(ours),
+        "empty_flow_s": statistics.median(theirs),
+        "ratio": statistics.median(ratios),
+        "ratios": ratios,
+    }
+    for name, value in told.items():
+        print(f"{name:<14} {value}")
+    if asked.as_json:
+        print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()
