@@ -53,7 +53,7 @@ def _matter(
     bundle: Bundle, devices: tuple[DeviceConfig, ...], soc: SocConfig | None, toolchain: Toolchain | None
 ) -> object:
     """A device is its name, the way there, and what runs the program on it; how long to wait for it is not."""
-    return bundle, [_device(each, soc) for each in devices], soc, toolchain
+    return bundle, [_device(each, soc) for each in sorted(devices, key=lambda each: each.name)], soc, toolchain
 
 
 def _device(device: DeviceConfig, soc: SocConfig | None) -> object:

@@ -1,0 +1,283 @@
+"""Changing one thing recomputes exactly what depends on it: every input of every stage, by the keys that decide it.
+
+The graph, the stages' keys and the digest of code are the real ones. What a stage would compute is imagined: a record
+whose blobs are named after all that such a result is made of. So a key that forgets something finds an old record where
+a new one belongs, and one that remembers too much computes again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+from conf.schema import (
+    BackendConfig,
+    BackendKind,
+    DataConfig,
+    DeviceConfig,
+    InputConfig,
+    MeasureConfig,
+    ModelConfig,
+    OperatorTolerance,
+    Precision,
+    Request,
+    Reuse,
+    RunnerKind,
+    SchemeConfig,
+    SocConfig,
+    ToleranceConfig,
+)
+from flows import cells
+from flows.cells import Graph, Means, Work
+from tasks.bundle import bundle_task
+from tasks.compare import compare_task
+from tasks.devices import native
+from tasks.export import export_task
+from tasks.lower import lower_task
+from tasks.measure import measure_task
+from tasks.quantize import quantize_task
+from tasks.records import Blob, Bundle, Capture, ExportedModel, LoweredProgram, QuantizedModel, Toolchain
+from tasks.storage.digest import digest
+from tasks.toolchain import runner
+from tests.handmade import CAPTURE, COMPARISON, EXPORTED, LAUNCH, LOWERED, QUANTIZED
+
+from .cache_table import BESIDES, REQUEST, STAGES, Change, with_field
+
+TASKS = (export_task, quantize_task, lower_task, bundle_task, measure_task, compare_task)
+TOOLCHAIN = Toolchain(python="3.11.7", torch="2.13.0", executorch="1.5.1", torchao="0.18.0", qnn="v2.49.40.260701")
+FILES = {
+    "own_net.py": "WIDTH = 3\n",
+    "own_data.py": "SEED = 3\n",
+    "own_samples.py": "SEED = 3\n",
+    "own_metric.py": "BASE = 3\n",
+    "weights.bin": "0",
+    "runner.py": "# a runner\n",
+}
+SCHEMES = {
+    "quantized": SchemeConfig(name="8a8w", quant_dtype="8a8w"),
+    "floats": SchemeConfig(name="fp16", precision=Precision.float16),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """All that a cell's results can depend on."""
+
+    request: Request
+    folder: Path
+    toolchain: Toolchain = TOOLCHAIN
+    raised: str | None = None
+    """The stage whose version was raised."""
+
+    def file(self, name: str) -> str:
+        return (self.folder / name).read_text()
+
+
+def request(folder: Path, scheme: SchemeConfig) -> Request:
+    return Request(
+        model=ModelConfig(
+            name="mine",
+            factory="own_net:net",
+            arguments={"width": 3, "weights": str(folder / "weights.bin")},
+            inputs=[InputConfig(name="image", shape=[1, 1, 8, 8])],
+            calibration=DataConfig(source="own_data:samples"),
+            evaluation=DataConfig(source="own_samples:samples"),
+        ),
+        scheme=scheme,
+        soc=SocConfig(name="SM8650", arch=75, vtcm_mib=8),
+        backend=BackendConfig(name="qnn", kind=BackendKind.qnn),
+        device=DeviceConfig(name="local", native_folder=str(folder)),
+        tolerance=ToleranceConfig(name="t", operators={scheme.name: OperatorTolerance(snr_db=30.0, steps=3.0)}),
+        measure=MeasureConfig(metrics=["own_metric:far"]),
+        reuse=Reuse.capture,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's own model, its data, his metric; a native runner with all its libraries, and a copy of ours."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    libraries = tmp_path / "sdk" / "lib"
+    names = ["aarch64-android/libQnnHtp.so", "aarch64-android/libQnnSystem.so"]
+    for arch in (73, 75):
+        names += [
+            f"aarch64-android/libQnnHtpV{arch}Stub.so", f"hexagon-v{arch}/unsigned/libQnnHtpV{arch}Skel.so",
+        ]  # fmt: skip
+    for path in [*(libraries / name for name in names), tmp_path / native.RUNNER, tmp_path / native.BACKEND]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("of a device")
+    monkeypatch.setenv("QNN_SDK_ROOT", str(tmp_path / "sdk"))
+    monkeypatch.setattr(runner, "__file__", str(tmp_path / "runner.py"))
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+class Imagined(Graph):
+    """The graph, whose work is looked up by its key and otherwise imagined on the spot."""
+
+    def __init__(self, world: World, kept: dict[str, Any]) -> None:
+        means: Any = SimpleNamespace(store=None, farm=None, children=SimpleNamespace(identity=world.toolchain))
+        super().__init__(Means(store=means.store, children=means.children, farm=means.farm), lambda *_: None, "a run")
+        self._world = world
+        self._kept = kept
+        self.computed: list[str] = []
+
+    def _submit(self, task: Any, request: Request, *matter: Any, **means: Any) -> Work:
+        values = [each.future if isinstance(each, Work) else each for each in matter]
+        given = inspect.signature(task.fn).bind(*values, store=None, **means)
+        given.apply_defaults()
+        version = task.cache_policy.version + (task.name == self._world.raised)
+        policy = replace(task.cache_policy, version=version)
+        key = policy.compute_key(SimpleNamespace(task=task), given.arguments, {})
+        if key not in self._kept:
+            self.computed.append(task.name)
+            made_of = (version, self._world.toolchain)
+            self._kept[key] = getattr(self, f"_{task.name}")(made_of, *values)
+        future: Any = self._kept[key]
+        return Work(key=key, future=future)
+
+    def _export(self, made_of: Any, model: ModelConfig, _code: str) -> ExportedModel:
+        assert model.calibration is not None
+        assert model.evaluation is not None
+        module = blob(made_of, model.factory, model.arguments, self._world.file("own_net.py"), self._weights())
+        program = blob(module, model.inputs)
+        evaluation = blob(made_of, model.evaluation, self._world.file("own_samples.py"))
+        return replace(
+            EXPORTED,
+            model=model.name,
+            program=program,
+            calibration=blob(made_of, model.calibration, self._world.file("own_data.py")),
+            calibration_samples=model.calibration.count,
+            evaluation=evaluation,
+            outputs_eager=blob(program, evaluation),
+        )
+
+    def _quantize(self, made_of: Any, exported: ExportedModel, scheme: SchemeConfig, *where: Any) -> QuantizedModel:
+        if scheme.precision is not Precision.quantized:
+            exported = replace(exported, calibration=None, calibration_samples=0)
+            program = exported.program
+        else:
+            program = blob(made_of, exported.program, exported.calibration, replace(scheme, name=""), where)
+        return replace(
+            QUANTIZED,
+            exported=exported,
+            scheme=scheme.name,
+            program=program,
+            outputs_quantized=blob(made_of, program, exported.evaluation),
+        )
+
+    def _lower(self, made_of: Any, quantized: QuantizedModel, scheme: SchemeConfig, *asked: Any) -> LoweredProgram:
+        # No two compilations give the same bytes: the compiler leaves a stamp.
+        program = blob(made_of, len(self._kept))
+        return replace(LOWERED, quantized=quantized, program=program, reference=blob(program, quantized))
+
+    def _bundle(self, made_of: Any, lowered: LoweredProgram, measure: MeasureConfig) -> Bundle:
+        ours = (measure.iterations, measure.warm_up, measure.performance_mode, measure.debug_buffer_bytes)
+        files = (blob(self._world.file("runner.py")), blob(lowered.program, lowered.quantized.exported.evaluation))
+        return Bundle(runner=files[0], blobs=(*files, blob(made_of[0], ours)), launches=(LAUNCH,), outputs=())
+
+    def _measure(self, made_of: Any, bundle: Bundle, devices: tuple[DeviceConfig, ...], *where: Any) -> Capture:
+        names = [each.name for each in devices]
+        return replace(
+            CAPTURE, outputs=blob(bundle, names), etdump=blob(made_of, len(self._kept))
+        )  # it has times in it
+
+    def _compare(self, *_: Any) -> Any:
+        return COMPARISON
+
+    def _weights(self) -> str:
+        return self._world.file("weights.bin")
+
+
+def blob(*made_of: Any) -> Blob:
+    return Blob(sha256=digest(made_of), size=1)
+
+
+def computed(world: World, kept: dict[str, Any]) -> set[str]:
+    graph = Imagined(world, kept)
+    graph.cell(world.request)
+    return set(graph.computed)
+
+
+def changed(world: World, change: Change) -> World:
+    what, _, name = change.what.partition(" ")
+    if what == "file":
+        (world.folder / name).write_text(change.to)
+        return world
+    if what == "toolchain":
+        return replace(world, toolchain=replace(world.toolchain, **{name: change.to}))
+    if what == "version":
+        return replace(world, raised=name)
+    if what == "operators":
+        tolerance = world.request.tolerance
+        operators = tolerance.operators | {"another": change.to, "another/aten.add": change.to}
+        return replace(world, request=replace(world.request, tolerance=replace(tolerance, operators=operators)))
+    return replace(world, request=with_field(world.request, change.what, change.to))
+
+
+def asked_of(kind: type[Any], at: str = "") -> Iterator[str]:
+    """Every leaf of a configuration class, through its lists and mappings."""
+    for name, hint in get_type_hints(kind).items():
+        classes = [each for each in (hint, *get_args(hint)) if is_dataclass(each)]
+        if classes and name != "pool":  # the devices that the farm's names stand for
+            yield from asked_of(classes[0], f"{at}{name}.")
+        else:
+            yield f"{at}{name}"
+
+
+def test_every_field_that_can_be_asked_for_has_its_line_in_the_table() -> None:
+    assert sorted(change.what for change in REQUEST) == sorted(asked_of(Request))
+
+
+def test_every_stage_whose_results_are_kept_is_in_the_table() -> None:
+    kept = [task.name for task in vars(cells).values() if isinstance(task, type(export_task)) and task.persist_result]
+    assert sorted(kept) == sorted(task.name for task in TASKS) == sorted(STAGES)
+
+
+@pytest.mark.parametrize("kind", SCHEMES)
+@pytest.mark.parametrize("change", [*REQUEST, *BESIDES], ids=lambda change: change.what)
+def test_a_change_computes_again_what_depends_on_it_and_nothing_else(folder: Path, change: Change, kind: str) -> None:
+    expected = getattr(change, kind)
+    world = World(request=request(folder, SCHEMES[kind]), folder=folder)
+    kept: dict[str, Any] = {}
+    assert computed(world, kept) == set(STAGES)
+    assert computed(world, kept) == set()
+    if expected is not None:
+        assert computed(changed(world, change), kept) == expected, change.why
+
+
+@pytest.mark.parametrize("name", [native.RUNNER, native.BACKEND, "sdk/lib/aarch64-android/libQnnHtp.so"])
+def test_another_native_runner_is_measured_again(folder: Path, name: str) -> None:
+    ask = request(folder, SCHEMES["quantized"])
+    ask = replace(ask, device=replace(ask.device, runner=RunnerKind.native, soc="SM8650"))
+    world = World(request=ask, folder=folder)
+    kept: dict[str, Any] = {}
+    computed(world, kept)
+    (folder / name).write_text("built anew")
+    assert computed(world, kept) == {"measure", "compare"}
+
+
+def test_the_order_of_a_farms_devices_and_of_references_means_nothing(folder: Path) -> None:
+    pool = [DeviceConfig(name="a"), DeviceConfig(name="b")]
+    ask = replace(request(folder, SCHEMES["quantized"]), pool=pool)
+    ask = replace(ask, measure=replace(ask.measure, references=["quantized", "exported"]))
+    kept: dict[str, Any] = {}
+    computed(World(request=ask, folder=folder), kept)
+    measure = replace(ask.measure, references=["exported", "edge", "quantized"])
+    assert computed(World(request=replace(ask, pool=pool[::-1], measure=measure), folder=folder), kept) == set()
+
+
+def test_no_record_is_imagined_with_a_name_that_counts() -> None:
+    """What the table calls a label is none in any record that goes on to the next stage."""
+    for record, name in ((EXPORTED, "model"), (QUANTIZED, "scheme")):
+        assert digest(replace(record, **{name: "another"})) == digest(record)
+    assert {each.name for each in fields(Capture) if not each.metadata.get("identity", True)} == {"measured_run"}
+    assert dataclasses.replace(CAPTURE, measured_run="x") != CAPTURE
