@@ -206,6 +206,7 @@ def _numbers(request: Request) -> Iterator[str]:
             "soc.arch": request.soc.arch,
             "soc.vtcm_mib": request.soc.vtcm_mib,
             "limits.parallel": limits.parallel,
+            "retention.keep_runs": request.retention.keep_runs,
         },
     )
     if measure.profile_level not in PROFILE_LEVELS:
@@ -221,8 +222,10 @@ def _numbers(request: Request) -> Iterator[str]:
     for key, number in (
         ("limits.child_deadline_s", limits.child_deadline_s),
         ("limits.child_memory_gib", limits.child_memory_gib),
+        ("retention.keep_days", request.retention.keep_days),
+        ("retention.max_gib", request.retention.max_gib),
     ):
-        if not (math.isfinite(number) and number > 0):
+        if number is not None and not (math.isfinite(number) and number > 0):
             yield f"{key}={number}: a number above 0"
     for scheme, floor in request.tolerance.final_snr_db.items():
         if not math.isfinite(floor):

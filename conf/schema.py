@@ -269,6 +269,18 @@ class ScheduleConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class RetentionConfig:
+    """Which runs go after one has ended: each that any of the three says. Null keeps all. The newest always stays."""
+
+    keep_runs: int | None = None
+    """At most so many runs."""
+    keep_days: float | None = None
+    """None that ended longer ago."""
+    max_gib: float | None = None
+    """The oldest, until runs, results and blobs have no more than this together."""
+
+
+@dataclass(kw_only=True, slots=True)
 class Request:
     """One cell's whole configuration."""
 
@@ -287,6 +299,7 @@ class Request:
     """`capture` measures nothing that an earlier run measured on the same device; the rows name that run."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    retention: RetentionConfig = field(default_factory=RetentionConfig)
     artifacts: str = "artifacts"
     """Folder of the store, the tables and the reports. One for the whole sweep."""
 

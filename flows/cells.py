@@ -23,7 +23,7 @@ from tasks.numerics.metrics import MORE_METRICS
 from tasks.numerics.verdict import of_scheme
 from tasks.outcome import CellResult
 from tasks.quantize import quantize_task
-from tasks.stage import bound, is_reused
+from tasks.stage import bound, is_reused, kept_as
 from tasks.storage.digest import digest
 from tasks.storage.store import Store
 from tasks.toolchain.child import Children
@@ -135,6 +135,12 @@ class Graph:
     def reused(self) -> int:
         """How many results came from the cache."""
         return sum(is_reused(work.future.state) for work in self._works.values())
+
+    @property
+    def kept(self) -> dict[str, bool]:
+        """The names of the results that it found or made, and whether they were found."""
+        states = [work.future.state for work in self._works.values()]
+        return {name: is_reused(state) for state in states if (name := kept_as(state)) is not None}
 
     def _submit(self, task: Task[..., Any], request: Request, *matter: Any, **means: Any) -> Work:
         key = digest([task.name, *(each.key if isinstance(each, Work) else each for each in matter)])

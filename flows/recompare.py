@@ -20,6 +20,7 @@ from conf.plan import Plan, PlannedCell
 from flows import results
 from flows.cells import Means, judged_by, other_references, settled, subject
 from flows.files import evidence, lay_out
+from flows.retention import holdings
 from flows.sweep import new_run_id, prepare, watcher
 from tasks.compare import compare_task
 from tasks.errors import EvidenceError, RequestError
@@ -28,7 +29,10 @@ from tasks.outcome import CellResult
 from tasks.records import Measured
 from tasks.report import RunFacts
 from tasks.rows import rows
-from tasks.stage import bound
+from tasks.stage import bound, is_reused, kept_as
+from tasks.storage.holdings import write_holdings
+from tasks.storage.occupancy import in_use
+from tasks.storage.store import Store
 
 _ASKABLE = ("tolerance", "measure.replay", "measure.metrics", "measure.references", "limits")
 """What may differ from the run: nothing that a capture depends on."""
@@ -45,6 +49,12 @@ def recompare(artifacts: str, run_id: str | None, overrides: list[str]) -> resul
 
     Raises RequestError when there is no such run or an override is of something that was measured or not kept.
     """
+    store = Store.open(Path(artifacts))
+    with in_use(store):
+        return _recompared(artifacts, run_id, overrides)
+
+
+def _recompared(artifacts: str, run_id: str | None, overrides: list[str]) -> results.SweepResult:
     run, plan = planned(Path(artifacts), run_id, overrides)
     started, began = datetime.now(UTC), time.monotonic()
     means = prepare(plan)
@@ -62,6 +72,8 @@ def recompare(artifacts: str, run_id: str | None, overrides: list[str]) -> resul
         reused=sum(cell.capture is not None for cell in done),
         report=str(results.report_path(Path(artifacts), new)),
     )
+    kept = {name: is_reused(future.state) for *_, future in works if future and (name := kept_as(future.state))}
+    write_holdings(means.store, new, holdings(done, kept, means.store))
     lay_out(done, results.report_path(Path(artifacts), new).with_name("files"), means.store)
     return results.write(facts, rows(new, done, run.toolchain or means.children.identity), means.store)
 

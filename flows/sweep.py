@@ -26,12 +26,15 @@ from conf.schema import DeviceConfig, LimitsConfig, RunnerKind, SocConfig
 from flows import leases, results
 from flows.cells import Graph, Means, Watch
 from flows.files import lay_out
+from flows.retention import holdings, retained
 from tasks.devices.farm import Exclusion, Farm
 from tasks.devices.native import native_files
 from tasks.errors import EnvironmentUnusable, RequestError
 from tasks.outcome import CellResult
 from tasks.report import RunFacts, summary_markdown
 from tasks.rows import rows
+from tasks.storage.holdings import write_holdings
+from tasks.storage.occupancy import in_use
 from tasks.storage.store import Store
 from tasks.toolchain.child import Children
 from tasks.toolchain.sdk import find_sdk, identity
@@ -61,6 +64,14 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     """
     folders = [Path(folder) for folder in config_dirs or ()]
     plan = load(overrides, config_dirs=folders)
+    store = Store.open(Path(plan.artifacts))
+    with in_use(store):
+        result = _swept(plan, overrides, folders)
+    retained(plan.retention, store)
+    return result
+
+
+def _swept(plan: Plan, overrides: list[str], folders: list[Path]) -> results.SweepResult:
     started, began = datetime.now(UTC), time.monotonic()
     run_id = new_run_id(started)
     means = prepare(plan, exclusion=leases.exclusive)
@@ -80,6 +91,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
         tables=str(artifacts / "tables"),
         report=str(results.report_path(artifacts, run_id)),
     )
+    write_holdings(means.store, run_id, holdings(cells, graph.kept, means.store))
     lay_out(cells, results.report_path(artifacts, run_id).with_name("files"), means.store)
     result = results.write(run, contents, means.store)
     create_markdown_artifact(

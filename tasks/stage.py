@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -19,11 +19,12 @@ from prefect.cache_policies import NO_CACHE, CachePolicy
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext
 from prefect.filesystems import LocalFileSystem
+from prefect.results import ResultRecord
 from prefect.serializers import Serializer
 
-from tasks.records import Blob
 from tasks.storage.codec import decode, encode
 from tasks.storage.digest import digest
+from tasks.storage.holdings import named_blobs
 from tasks.storage.store import Store, write_atomically
 
 P = ParamSpec("P")
@@ -90,6 +91,11 @@ def bound(task: Task[P, R], name: str, *, store: Store, on_change: OnChange, ane
 
 def is_reused(state: State) -> bool:
     return state.name == "Cached"
+
+
+def kept_as(state: State) -> str | None:
+    """The name of the result below `results/records` that a task run found or made; None where it keeps none."""
+    return state.data.metadata.storage_key if isinstance(state.data, ResultRecord) else None
 
 
 class _HooksAside(logging.Filter):
@@ -164,21 +170,9 @@ class _KeptKeys(_WholeFiles):
     def read_path(self, path: str, **_: Any) -> bytes:  # type: ignore[override]
         key = self._resolve_path(path).read_bytes()
         store = Store(Path(self.root))
-        for blob in _blobs(decode(Path(self.records, path).read_bytes())):
+        for blob in named_blobs(decode(Path(self.records, path).read_bytes())):
             store.path(blob)
         return key
 
     async def aread_path(self, path: str) -> bytes:
         return self.read_path(path)
-
-
-def _blobs(value: object) -> Iterator[Blob]:
-    """Every blob a record names, at any depth."""
-    if isinstance(value, Blob):
-        yield value
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _blobs(item)
-    elif dataclasses.is_dataclass(value):
-        for each in dataclasses.fields(value):
-            yield from _blobs(getattr(value, each.name))

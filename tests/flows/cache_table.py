@@ -128,6 +128,9 @@ REQUEST = (
     same("limits.child_memory_gib", 1.0, NONE, _SWEEP),
     same("schedule.cron", "0 0 * * *", NONE, _SWEEP),
     same("schedule.timezone", "Europe/Berlin", NONE, _SWEEP),
+    same("retention.keep_runs", 1, NONE, _SWEEP),
+    same("retention.keep_days", 1.0, NONE, _SWEEP),
+    same("retention.max_gib", 1.0, NONE, _SWEEP),
     same("artifacts", "elsewhere", NONE, "what is kept lies there; its keys are the same everywhere"),
 )
 

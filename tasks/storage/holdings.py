@@ -1,0 +1,89 @@
+"""What a run needs of the store: written down when it ends, in `runs/<run>/holds.json`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
+
+from tasks.errors import EvidenceError
+from tasks.records import Blob
+from tasks.storage import tables
+from tasks.storage.codec import decode
+from tasks.storage.store import Store, write_atomically
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Holdings:
+    """`results`: names of kept results (`<stage>-<key>.parquet`) to whether the run found them made; `blobs`: sha256 to
+    bytes, of all that its records and its rows name."""
+
+    results: dict[str, bool]
+    blobs: dict[str, int]
+
+
+def write_holdings(store: Store, run_id: str, holdings: Holdings) -> None:
+    data = json.dumps(dataclasses.asdict(holdings), sort_keys=True).encode()
+    write_atomically(_path(store.root, run_id), data, partial=store.partial)
+
+
+def holdings_of(store: Store, run_id: str) -> Holdings:
+    """What the run wrote down; of one that wrote nothing, what its evidence and its rows name.
+
+    Raises EvidenceError where neither can be read: nobody knows what may be removed then.
+    """
+    path = _path(store.root, run_id)
+    try:
+        read = json.loads(path.read_bytes())
+        return Holdings(results=dict(read["results"]), blobs=dict(read["blobs"]))
+    except FileNotFoundError:
+        return _from_evidence(store, run_id)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EvidenceError(f"{path} cannot be read: {error}; prune that run too, with --run {run_id}") from error
+
+
+def named_blobs(value: Any) -> Iterator[Blob]:
+    """Every blob a record names, at any depth."""
+    if isinstance(value, Blob):
+        yield value
+    elif isinstance(value, tuple):
+        for item in cast("tuple[Any, ...]", value):
+            yield from named_blobs(item)
+    elif dataclasses.is_dataclass(value):
+        for name in _leading(type(value)):
+            yield from named_blobs(getattr(value, name))
+
+
+@cache
+def _leading(kind: type[Any]) -> tuple[str, ...]:
+    """The fields of a record's class through which a blob can be reached: most have thousands of values and none."""
+    return tuple(name for name, hint in get_type_hints(kind).items() if _leads(hint))
+
+
+def _leads(hint: Any) -> bool:
+    if hint is Blob:
+        return True
+    if get_origin(hint) in (tuple, Union, types.UnionType):
+        return any(_leads(each) for each in get_args(hint))
+    return isinstance(hint, type) and dataclasses.is_dataclass(hint) and bool(_leading(hint))
+
+
+def _from_evidence(store: Store, run_id: str) -> Holdings:
+    found: dict[str, int] = {}
+    for file in (store.root / "runs" / run_id).glob("files/**/*.parquet"):
+        try:
+            found |= {blob.sha256: blob.size for blob in named_blobs(decode(file.read_bytes()))}
+        except EvidenceError as error:
+            raise EvidenceError(f"{file}: {error}; or prune that run too, with --run {run_id}") from error
+    logs: list[str] = tables.read(store.root, "cells", run_id)["log"].dropna().tolist()
+    found |= {blob.sha256: blob.size for blob in map(store.find, logs) if blob is not None}
+    return Holdings(results={}, blobs=found)
+
+
+def _path(root: Path, run_id: str) -> Path:
+    return root / "runs" / run_id / "holds.json"
