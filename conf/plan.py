@@ -31,7 +31,7 @@ class PlannedCell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """At least one cell. `artifacts`, `limits`, `schedule` and `retention` are the whole sweep's, the same in every request."""
+    """At least one cell. `artifacts` and what follows are the whole sweep's, the same in every request."""
 
     cells: tuple[PlannedCell, ...]
     artifacts: str

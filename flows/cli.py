@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,16 +14,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from flows.cache import app as cache
 from flows.environment import settle_prefect
-from tasks.errors import DeviceError, EnvironmentUnusable, QnnsweepError, RequestError
+from flows.terminal import (
+    DEVICES_UNUSABLE,
+    ENVIRONMENT_UNUSABLE,
+    INTERRUPTED,
+    NOT_ALL_PASSED,
+    PASSED,
+    Artifacts,
+    Debug,
+    Json,
+)
+from flows.terminal import console as _console
+from flows.terminal import told as _told
 
 if TYPE_CHECKING:
     from conf.plan import Plan
     from flows.results import SweepResult
 
-PASSED, NOT_ALL_PASSED, REQUEST_WRONG, ENVIRONMENT_UNUSABLE, DEVICES_UNUSABLE = range(5)
-INTERRUPTED = 130
-_WIDTH_OF_A_FILE = 160
 _EXITS = """
 Exit codes: 0 all cells passed · 1 some cell failed or is out of tolerance · 2 the request is wrong, nothing ran ·
 3 this machine lacks something · 4 devices unusable.
@@ -51,9 +59,6 @@ ConfigDirs = Annotated[
     list[Path] | None,
     typer.Option("--config-dir", help="Folder of your own with model/, scheme/ …; modules in it can be imported."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="End with one JSON object on the last line of stdout.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-Artifacts = Annotated[Path, typer.Option("--artifacts", help="Folder of the store, the tables and the reports.")]
 
 
 @app.command(epilog=_EXITS)
@@ -196,6 +201,9 @@ def recompare(
         raise typer.Exit(_exit_code(result.cells["outcome"].tolist()))
 
 
+app.add_typer(cache, name="cache")
+
+
 def main() -> None:
     app(prog_name="qnnsweep")
 
@@ -252,11 +260,6 @@ def _exit_code(outcomes: Sequence[str]) -> int:
     return DEVICES_UNUSABLE if "infrastructure" in outcomes else PASSED
 
 
-def _console() -> Console:
-    """Standard output; a file gets lines as wide as a table wants them."""
-    return Console() if sys.stdout.isatty() else Console(width=_WIDTH_OF_A_FILE)
-
-
 @contextmanager
 def _interruptible(screen: Console) -> Iterator[None]:
     """Ctrl-C ends this process and its children at once: every file is whole at any moment, nothing need be awaited."""
@@ -277,16 +280,3 @@ def _interruptible(screen: Console) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def _told(debug: bool) -> Iterator[None]:
-    """Our own errors become one line and an exit code; with --debug the traceback too."""
-    try:
-        yield
-    except QnnsweepError as error:
-        if debug:
-            traceback.print_exc()
-        print(f"qnnsweep: {error}", file=sys.stderr)
-        codes = {RequestError: REQUEST_WRONG, EnvironmentUnusable: ENVIRONMENT_UNUSABLE, DeviceError: DEVICES_UNUSABLE}
-        raise typer.Exit(codes.get(type(error), NOT_ALL_PASSED)) from None

@@ -30,7 +30,7 @@ def holdings(cells: Iterable[CellResult], results: Mapping[str, bool], store: St
 
 
 def retained(asked: RetentionConfig, store: Store) -> None:
-    """Remove the runs that the configuration keeps no longer. While another sweep is going on it is left to that one."""
+    """Remove the runs that are kept no longer. While another sweep is going on it is left to that one."""
     if (asked.keep_runs, asked.keep_days, asked.max_gib) == (None, None, None):
         return
     selection = Selection(

@@ -179,13 +179,13 @@ def _sizes(store: Store, runs: Iterable[str]) -> _Sizes:
     records = {path.name: path.stat() for path in (root / "results" / "records").glob("*")}
     blobs = {path.name: path.stat() for path in store.blobs.glob("*/*")}
     return _Sizes(
-        runs={run: _own_bytes(root, run) for run in sorted({*runs, *begun})},
+        runs={run: own_bytes(root, run) for run in sorted({*runs, *begun})},
         results={name: (each.st_size, each.st_mtime) for name, each in records.items()},
         blobs={name: (each.st_size, each.st_mtime) for name, each in blobs.items()},
     )
 
 
-def _own_bytes(root: Path, run: str) -> int:
+def own_bytes(root: Path, run: str) -> int:
     """Of the run's tables and files, but for those that are links into the store."""
     files = [*(root / "tables").glob(f"*/run={run}/*"), *(root / "runs" / run).rglob("*")]
     stats = [path.stat() for path in files if path.is_file()]

@@ -1,0 +1,202 @@
+"""Results found again and removed, by the real program: what decides, what pruning spares, two sweeps in one folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.storage import tables
+from tasks.storage.occupancy import alone, in_use
+from tasks.storage.store import Store
+
+from .conftest import Program
+
+pytestmark = pytest.mark.toolchain
+
+SMALL = ("model=digits_cnn", "model.evaluation.count=4", "scheme=fp32", "backend=portable", "soc=SM8650")
+STAGES = ("bundle", "collect", "compare", "deploy", "execute", "export", "lower", "quantize")
+
+
+def last(ran: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+def states(ran: subprocess.CompletedProcess[str]) -> dict[str, str]:
+    """Stage to `done` or `reused`."""
+    words = [line.split("  ") for line in ran.stderr.splitlines()]
+    return {line[0].split()[0]: "reused" if line[-1] == "reused" else "done" for line in words}
+
+
+def cell(artifacts: Path, run_id: str) -> dict[str, Any]:
+    (row,) = pq.read_table(artifacts / "tables" / "cells" / f"run={run_id}" / "part.parquet").to_pylist()
+    return row
+
+
+def contents(artifacts: Path) -> set[Path]:
+    return {path for path in artifacts.rglob("*") if path.is_file() and "devices" not in path.parts}
+
+
+def assert_whole(artifacts: Path) -> None:
+    blobs = [path for path in (artifacts / "blobs").rglob("*") if path.is_file()]
+    assert [path for path in blobs if hashlib.sha256(path.read_bytes()).hexdigest() != path.name] == []
+    for path in [*artifacts.glob("tables/**/*.parquet"), *artifacts.glob("results/records/*")]:
+        pq.read_table(path)
+    assert list((artifacts / "partial").iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("artifacts")
+
+
+@pytest.fixture(scope="module")
+def first(program: Program, artifacts: Path) -> str:
+    return last(program.run("run", "--json", *SMALL, f"artifacts={artifacts}"))["run_id"]
+
+
+CHANGES = [
+    (("tolerance.final_snr_db={fp32:50}", "model.name=renamed", "limits.parallel=1"), set()),
+    (("tolerance.operators.fp32.snr_db=70",), {"compare"}),
+    (("measure.iterations=2",), {"bundle", "deploy", "execute", "collect", "compare"}),
+]
+
+
+@pytest.mark.parametrize(("overrides", "computed"), CHANGES, ids=lambda each: str(each)[:30])
+def test_the_keys_decide_what_a_sweep_computes_again(
+    program: Program, artifacts: Path, first: str, overrides: tuple[str, ...], computed: set[str]
+) -> None:
+    ran = program.run("run", "--json", *SMALL, "reuse=capture", *overrides, f"artifacts={artifacts}")
+    assert states(ran) == {stage: "done" if stage in computed else "reused" for stage in STAGES}
+    told = last(ran)
+    row, before = cell(artifacts, told["run_id"]), cell(artifacts, first)
+    assert row["measured_run"] == (told["run_id"] if "execute" in computed else first)
+    assert (row["latency_p50_ms"] == before["latency_p50_ms"]) is ("execute" not in computed)
+    assert row["outputs_sha256"] == before["outputs_sha256"]
+
+
+def test_a_device_is_asked_again_unless_a_capture_may_be_reused(program: Program, artifacts: Path, first: str) -> None:
+    ran = program.run("run", "--json", *SMALL, f"artifacts={artifacts}")
+    measured = {"deploy", "execute", "collect", "compare"}
+    assert states(ran) == {stage: "done" if stage in measured else "reused" for stage in STAGES}
+    run_id = last(ran)["run_id"]
+    assert (cell(artifacts, first)["measured_run"], cell(artifacts, run_id)["measured_run"]) == (first, run_id)
+
+
+def test_another_word_for_reuse_is_refused(program: Program, tmp_path: Path) -> None:
+    ran = program.run("plan", "reuse=everything", f"artifacts={tmp_path}")
+    assert (ran.returncode, ran.stderr) == (2, "qnnsweep: reuse=everything: one of programs, capture\n")
+    ran = program.run("plan", "retention.keep_runs=0", f"artifacts={tmp_path}")
+    assert (ran.returncode, ran.stderr) == (2, "qnnsweep: retention.keep_runs=0: 1 or more\n")
+
+
+def test_the_cache_says_what_it_holds_by_stage_and_by_run(program: Program, artifacts: Path, first: str) -> None:
+    found = json.loads(program.run("cache", "--json", f"--artifacts={artifacts}").stdout)
+    stages = {each["stage"]: each for each in found["stages"]}
+    assert [*stages] == ["export", "quantize", "lower", "bundle", "measure", "compare", "others"]
+    records = [path.name.partition("-")[0] for path in (artifacts / "results" / "records").iterdir()]
+    assert {name: each["results"] for name, each in stages.items()} == {
+        name: records.count(name) for name in stages
+    }  # fmt: skip
+    sizes = {path.name: path.stat().st_size for path in (artifacts / "blobs").glob("*/*")}
+    assert sum(each["blobs"] for each in found["stages"]) == len(sizes)
+    assert sum(each["blob_bytes"] for each in found["stages"]) == sum(sizes.values())
+    assert [run["run_id"] for run in found["runs"]] == tables.runs(artifacts)
+    assert (found["runs"][0]["run_id"], found["runs"][0]["made"], found["runs"][0]["reused"]) == (first, 6, 0)
+    shown = program.run("cache", "--runs=1", f"--artifacts={artifacts}")
+    assert shown.returncode == 0
+    assert tables.runs(artifacts)[-1] in shown.stdout
+    assert first not in shown.stdout
+
+
+def test_a_dry_run_removes_nothing_and_a_wrong_wish_is_one_line(program: Program, artifacts: Path, first: str) -> None:
+    before = contents(artifacts)
+    ran = program.run("cache", "prune", f"--run={first}", "--dry-run", f"--artifacts={artifacts}")
+    assert ran.stdout.startswith(f"would go: {first}; ")
+    assert contents(artifacts) == before
+    for options, line in (
+        (["--older-than=soon"], "--older-than=soon: a number and one of h, d, w"),
+        (["--larger-than=3 GB"], "--larger-than=3 GB: a number and one of KiB, MiB, GiB, TiB"),
+        (["--run=none"], f"--run none: no such run in {artifacts}; there are: {', '.join(tables.runs(artifacts))}"),
+    ):
+        ran = program.run("cache", "prune", *options, f"--artifacts={artifacts}")
+        assert (ran.returncode, ran.stderr) == (2, f"qnnsweep: {line}\n")
+
+
+def test_a_sweep_that_is_going_on_keeps_all_that_there_is(program: Program, artifacts: Path, first: str) -> None:
+    command = ["run", "--json", *SMALL, "measure.warm_up=1", f"artifacts={artifacts}"]
+    with program.start(*command) as sweep:
+        assert sweep.stderr is not None
+        assert sweep.stderr.readline().startswith(("export", "quantize"))
+        ran = program.run("cache", "prune", "--keep=0", f"--artifacts={artifacts}")
+        assert sweep.poll() is None, "the sweep was over too soon to tell anything"
+        line = f"artifacts={artifacts}: a sweep is going on there, so nothing was removed; prune when it has ended"
+        assert (ran.returncode, ran.stderr) == (3, f"qnnsweep: {line}\n")
+        out, said = sweep.communicate(timeout=300)
+    assert sweep.returncode == 0, said
+    assert json.loads(out.splitlines()[-1])["outcomes"] == {"passed": 1}
+    assert first in tables.runs(artifacts)
+    assert_whole(artifacts)
+
+
+def test_pruning_breaks_no_run_that_stays(program: Program, artifacts: Path, first: str) -> None:
+    """The last test of this folder: of all runs one stays, and whatever was made for the others alone goes."""
+    kept = tables.runs(artifacts)[1]  # it reused what the first had made
+    others = [f"--run={run}" for run in tables.runs(artifacts) if run != kept]
+    ran = program.run("cache", "prune", "--json", *others, f"--artifacts={artifacts}")
+    told = last(ran)
+    assert tables.runs(artifacts) == [kept]
+    assert [path.name for path in (artifacts / "runs").iterdir()] == [kept]
+    assert told["results"]
+    assert told["blobs"]
+    assert told["left"] == json.loads(program.run("cache", "--json", f"--artifacts={artifacts}").stdout)["bytes"]
+    assert_whole(artifacts)
+    assert program.run("report", kept, f"--artifacts={artifacts}").returncode == 0
+    again = program.run("recompare", f"--run={kept}", "measure.replay=false", f"--artifacts={artifacts}")
+    assert again.returncode == 0, again.stderr
+    ran = program.run("run", "--json", *SMALL, "reuse=capture", f"artifacts={artifacts}")
+    assert states(ran) == dict.fromkeys(STAGES, "reused")
+
+
+def test_two_sweeps_at_once_in_one_folder_both_end_whole(program: Program, tmp_path: Path) -> None:
+    commands = [
+        ["run", "--json", *SMALL, f"artifacts={tmp_path}"],
+        ["run", "--json", *SMALL, "backend=xnnpack", f"artifacts={tmp_path}"],
+    ]
+    both = [program.start(*command) for command in commands]
+    told = [sweep.communicate(timeout=600) for sweep in both]
+    assert [sweep.returncode for sweep in both] == [0, 0], told
+    runs = [json.loads(out.splitlines()[-1])["run_id"] for out, _ in told]
+    assert sorted(runs) == tables.runs(tmp_path)
+    assert [cell(tmp_path, run)["backend"] for run in runs] == ["portable", "xnnpack"]
+    assert_whole(tmp_path)
+
+
+def test_old_runs_go_when_one_has_ended(program: Program, tmp_path: Path) -> None:
+    command = ["run", "--json", *SMALL, "retention.keep_runs=1", f"artifacts={tmp_path}"]
+    runs = [last(program.run(*command))["run_id"] for _ in range(2)]
+    assert tables.runs(tmp_path) == runs[1:]
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == runs[1:]
+
+
+def test_whoever_removes_is_alone_and_whoever_works_is_not_waited_for(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    code = (
+        "import sys; from pathlib import Path; from tasks.storage.store import Store\n"
+        "from tasks.storage.occupancy import alone\n"
+        "with alone(Store(Path(sys.argv[1]))): print('alone')"
+    )
+    argv = [sys.executable, "-c", code, str(tmp_path)]
+    with in_use(store), in_use(store):
+        ran = subprocess.run(argv, capture_output=True, text=True, check=False)
+        assert "EnvironmentUnusable" in ran.stderr
+    with alone(store):
+        assert subprocess.run(argv, capture_output=True, text=True, check=False).stdout == ""
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "alone\n"
