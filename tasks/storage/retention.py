@@ -83,7 +83,7 @@ def planned(store: Store, selection: Selection) -> Removal:
         # One that is named may be damaged: what it alone held goes when it has lain about for a day.
         with suppress(*([EvidenceError] if run in selection.runs else [])):
             held[run] = holdings_of(store, run)
-    free = [run for run in runs[: len(runs) - selection.protected] if run not in gone]
+    free = [run for run in runs[: max(0, len(runs) - selection.protected)] if run not in gone]
 
     def without(oldest: int) -> Removal:
         return _removal(sizes, runs, held, gone | set(free[:oldest]), store, now)
@@ -113,7 +113,7 @@ def remove(store: Store, removal: Removal) -> None:
 
 
 def _gone(store: Store, runs: Sequence[str], selection: Selection, now: float) -> set[str]:
-    free = runs[: len(runs) - selection.protected]
+    free = runs[: max(0, len(runs) - selection.protected)]
     gone = set(selection.runs)
     if selection.at_most is not None:
         gone |= set(free[: max(0, len(runs) - selection.at_most)])

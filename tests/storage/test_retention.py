@@ -1,0 +1,161 @@
+"""What may go and what must stay, whatever runs share with each other."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.errors import EvidenceError, RequestError
+from tasks.records import Launch
+from tasks.storage import tables
+from tasks.storage.codec import encode
+from tasks.storage.holdings import Holdings, holdings_of, named_blobs, write_holdings
+from tasks.storage.inventory import inventory
+from tasks.storage.retention import UNHELD_S, Selection, planned, remove
+from tasks.storage.store import Store
+from tests.handmade import CAPTURE, LOWERED
+
+DAY_S = 86_400
+RUNS = [f"2026010{day}T220000Z-0000" for day in range(1, 5)]
+
+
+def add_run(store: Store, run_id: str, matter: set[int], *, days_ago: float = 0.0) -> None:
+    """A run that made or reused a result, and holds a blob, of each number."""
+    results: dict[str, bool] = {}
+    blobs: dict[str, int] = {}
+    for number in matter:
+        results[add_result(store, number)] = False
+        blob = store.put_bytes(bytes(100 + number))
+        blobs[blob.sha256] = blob.size
+    write_holdings(store, run_id, Holdings(results=results, blobs=blobs))
+    path = tables.write(store.root, run_id, "cells", [], partial=store.partial)
+    written = time.time() - days_ago * DAY_S
+    os.utime(path.parent, (written, written))
+
+
+def add_result(store: Store, number: int) -> str:
+    """A kept result whose record names the blob of that number."""
+    blob = store.put_bytes(bytes(100 + number))
+    record = Launch(
+        name="x", program=blob, input_list=blob, samples=1, debug=False, debug_buffer_bytes=0, iterations=1, warm_up=0
+    )
+    name = f"lower-{number:064}.parquet"
+    for folder in ("records", "keys"):
+        path = store.root / "results" / folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode(record))
+    return name
+
+
+def everything(store: Store) -> int:
+    """Bytes of runs, results and blobs, as the disk has them."""
+    files = [*store.root.glob("runs/*/*"), *store.root.glob("tables/*/*/*"), *store.root.glob("results/records/*")]
+    return sum(path.stat().st_size for path in [*files, *store.blobs.glob("*/*")])
+
+
+def results(store: Store) -> set[str]:
+    kept = {path.name for path in (store.root / "results" / "records").glob("*")}
+    assert {path.name for path in (store.root / "results" / "keys").glob("*")} == kept
+    return kept
+
+
+@settings(max_examples=40)
+@given(
+    matters=st.lists(st.sets(st.integers(0, 9)), min_size=1, max_size=4),
+    named=st.sets(st.integers(0, 3)),
+    limit=st.one_of(st.none(), st.integers(0, 30_000)),
+    protected=st.integers(0, 3),
+)
+def test_a_run_that_stays_has_all_it_holds_and_nothing_else_is_left(
+    tmp_path_factory: pytest.TempPathFactory,
+    matters: list[set[int]],
+    named: set[int],
+    limit: int | None,
+    protected: int,
+) -> None:
+    store = Store.open(tmp_path_factory.mktemp("store"))
+    for run_id, matter in zip(RUNS, matters, strict=False):
+        add_run(store, run_id, matter)
+    wanted = tuple(RUNS[number] for number in sorted(named) if number < len(matters))
+    removal = planned(store, Selection(runs=wanted, larger_than=limit, protected=protected))
+    before = everything(store)
+    remove(store, removal)
+    assert (removal.freed, removal.left) == (before - everything(store), everything(store))
+    stay = tables.runs(store.root)
+    assert stay == [run for run in RUNS[: len(matters)] if run not in removal.runs]
+    assert set(wanted) <= set(removal.runs)
+    held = [holdings_of(store, run) for run in stay]
+    assert results(store) == {name for each in held for name in each.results}
+    assert {path.name for path in store.blobs.glob("*/*")} == {name for each in held for name in each.blobs}
+    newest = set(RUNS[: len(matters)][len(matters) - protected :] if protected < len(matters) else RUNS)
+    assert set(removal.runs) & newest <= set(wanted)
+    if limit is not None:
+        assert removal.left <= limit or set(stay) <= newest
+
+
+def test_old_runs_go_and_those_beyond_a_number(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    for run_id, days in zip(RUNS, (40, 31, 29, 0), strict=True):
+        add_run(store, run_id, {1}, days_ago=days)
+    assert planned(store, Selection(older_than_s=30 * DAY_S)).runs == tuple(RUNS[:2])
+    assert planned(store, Selection(older_than_s=0, protected=3)).runs == tuple(RUNS[:1])
+    assert planned(store, Selection(at_most=1)).runs == tuple(RUNS[:3])
+    assert planned(store, Selection(at_most=9)).runs == ()
+    assert planned(store, Selection()).runs == ()
+
+
+def test_what_no_run_holds_waits_a_day_for_somebody_to_continue(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    add_run(store, RUNS[0], {1})
+    young, old = add_result(store, 2), add_result(store, 3)
+    stray = store.put_bytes(b"a log")
+    for path in (tmp_path / "results" / "records" / old, *store.blobs.glob("*/*")):
+        before = time.time() - UNHELD_S - 60
+        os.utime(path, (before, before))
+    (tmp_path / "runs" / "killed").mkdir()
+    (tmp_path / "runs" / "killed" / "evidence").write_text("half a run")
+    removal = planned(store, Selection())
+    gone = store.put_bytes(bytes(103))
+    assert (removal.runs, removal.remains, removal.results) == ((), ("killed",), (old,))
+    assert sorted(removal.blobs) == sorted([stray.sha256, gone.sha256])
+    remove(store, removal)
+    assert not (tmp_path / "runs" / "killed").exists()
+    assert young in results(store)
+    store.read(store.put_bytes(bytes(102)))
+
+
+def test_a_run_that_does_not_say_what_it_needs_stops_a_prune_unless_it_is_to_go(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    add_run(store, RUNS[0], {1})
+    add_run(store, RUNS[1], {2})
+    (tmp_path / "runs" / RUNS[0] / "holds.json").write_text("{")
+    with pytest.raises(EvidenceError, match=f"prune that run too, with --run {RUNS[0]}"):
+        planned(store, Selection(runs=(RUNS[1],)))
+    assert planned(store, Selection(runs=(RUNS[0],))).runs == (RUNS[0],)
+    with pytest.raises(RequestError, match="no such run"):
+        planned(store, Selection(runs=("another",)))
+
+
+def test_every_blob_of_a_record_is_found_at_any_depth() -> None:
+    found = {blob.sha256[0] for blob in named_blobs(LOWERED)}
+    assert found == set("0123456789abcef")
+    assert {blob.sha256[0] for blob in named_blobs(CAPTURE)} == set("123456def")
+
+
+def test_the_inventory_counts_a_blob_once(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    add_run(store, RUNS[0], {1, 2})
+    add_run(store, RUNS[1], {2})
+    store.put_bytes(b"a log")
+    found = inventory(store, 1)
+    stages = {each.stage: (each.results, each.blobs, each.blob_bytes, each.shared_bytes) for each in found.stages}
+    assert stages["lower"] == (2, 2, 203, 0)
+    assert stages["others"] == (0, 1, 5, 0)
+    assert found.bytes == everything(store)
+    (run,) = found.runs
+    assert (run.run_id, run.made, run.reused, run.blobs, run.held_bytes, run.alone_bytes) == (RUNS[1], 1, 0, 1, 102, 0)
