@@ -174,3 +174,20 @@ def _changed(name: str, to: Any, old: Any) -> Any:
     if to is None:  # another member of the enum
         return next(each for each in type(old) if each is not old)
     return to(old) if isinstance(to, Callable) else to
+
+
+def as_markdown() -> str:
+    """The table as docs/cache.md has it."""
+    lines = ["| change | quantized | float | because |", "| --- | --- | --- | --- |"]
+    for each in (*REQUEST, *BESIDES):
+        floats = "–" if each.floats is None else _stages(each.floats)
+        lines.append(f"| `{each.what}` | {_stages(each.quantized)} | {floats} | {each.why} |")
+    return "\n".join(lines) + "\n"
+
+
+def _stages(named: frozenset[str]) -> str:
+    """`lower …` is lower and all after it."""
+    first = next((number for number, stage in enumerate(STAGES) if stage in named), None)
+    if first is None:
+        return "nothing"
+    return f"{STAGES[first]} …" if named == set(STAGES[first:]) and len(named) > 1 else ", ".join(sorted(named))

@@ -48,7 +48,7 @@ from tasks.storage.digest import digest
 from tasks.toolchain import runner
 from tests.handmade import CAPTURE, COMPARISON, EXPORTED, LAUNCH, LOWERED, QUANTIZED
 
-from .cache_table import BESIDES, REQUEST, STAGES, Change, with_field
+from .cache_table import BESIDES, REQUEST, STAGES, Change, as_markdown, with_field
 
 TASKS = (export_task, quantize_task, lower_task, bundle_task, measure_task, compare_task)
 TOOLCHAIN = Toolchain(python="3.11.7", torch="2.13.0", executorch="1.5.1", torchao="0.18.0", qnn="v2.49.40.260701")
@@ -281,3 +281,8 @@ def test_no_record_is_imagined_with_a_name_that_counts() -> None:
         assert digest(replace(record, **{name: "another"})) == digest(record)
     assert {each.name for each in fields(Capture) if not each.metadata.get("identity", True)} == {"measured_run"}
     assert dataclasses.replace(CAPTURE, measured_run="x") != CAPTURE
+
+
+def test_the_documentation_has_the_table_word_for_word() -> None:
+    document = Path(__file__).parents[2] / "docs" / "cache.md"
+    assert as_markdown() in document.read_text()
