@@ -38,9 +38,12 @@ def symbol(outcome: str) -> str:
 
 
 def note(cell: Mapping[str, Any]) -> str:
-    """The first line of why a cell is as it is; empty when there is nothing to say."""
+    """The first line of why a cell is as it is, and whether its times are an earlier run's; empty without either."""
     text = cell["reason"] or (cell["error"] and ": ".join(filter(None, (cell["error_type"], cell["error"])))) or ""
-    return next(iter(printable(text).strip().splitlines()), "")
+    why = next(iter(printable(text).strip().splitlines()), "")
+    measured = cell.get("measured_run")
+    earlier = f"measured in {measured}" if measured not in (None, cell.get("run_id")) else ""
+    return "; ".join(filter(None, (why, earlier)))
 
 
 def plural(count: int, noun: str) -> str:

@@ -17,7 +17,7 @@ from prefect.testing.utilities import prefect_test_harness
 from conf.schema import MeasureConfig
 from tasks.errors import ToolchainError
 from tasks.records import Blob, Command, ExportedModel, Launch, QuantizedModel, TensorSpec, Toolchain
-from tasks.stage import bound, is_reused, stage
+from tasks.stage import bound, is_reused, kept_as, stage
 from tasks.storage.codec import decode, encode
 from tasks.storage.store import Store
 
@@ -60,6 +60,8 @@ class Kitchen:
         toolchain: Toolchain = TOOLCHAIN,
         means: str = "",
         make: Callable[[Store], Any] = lambda _: Command(argv=("a",), exit_code=0, seconds=0.5),
+        matter: Callable[..., object] | None = None,
+        anew: bool = False,
     ) -> Any:
         """Run the stage in a flow of its own, as another sweep would."""
 
@@ -67,7 +69,8 @@ class Kitchen:
             self.ran.append(str(task_run.name))
             return make(store)
 
-        task = bound(stage(cook, version=version, cached=cached), name, store=self.store, on_change=self.states.append)
+        made = stage(cook, version=version, cached=cached, matter=matter)
+        task = bound(made, name, store=self.store, on_change=self.states.append, anew=anew)
 
         @flow
         def sweep() -> Any:
@@ -115,6 +118,23 @@ def test_another_toolchain_is_computed_anew(kitchen: Kitchen) -> None:
     assert kitchen.states == MADE * 6
 
 
+def test_what_a_stage_does_not_read_is_no_matter(kitchen: Kitchen) -> None:
+    def read(what: str, measure: MeasureConfig) -> object:
+        return what, measure.iterations
+
+    kitchen.cook("soup", MeasureConfig(iterations=3), matter=read)
+    kitchen.cook("soup", MeasureConfig(iterations=3, warm_up=1), matter=read)
+    kitchen.cook("soup", MeasureConfig(iterations=4), matter=read)
+    assert kitchen.states == MADE + REUSED + MADE
+
+
+def test_what_is_made_anew_is_found_by_who_asks_later(kitchen: Kitchen) -> None:
+    kitchen.cook("soup")
+    later = kitchen.cook("soup", anew=True, make=lambda _: Command(argv=("b",), exit_code=0, seconds=0.5))
+    assert kitchen.cook("soup") == later
+    assert kitchen.states == MADE + MADE + REUSED
+
+
 def test_means_count_for_nothing(kitchen: Kitchen) -> None:
     kitchen.cook("soup", means="a small pot")
     kitchen.cook("soup", means="a big pot")
@@ -136,8 +156,10 @@ def test_what_does_not_change_a_record_does_not_change_what_is_made_of_it(kitche
     kitchen.cook(quantized)
     kitchen.cook(replace(quantized, seconds=2.0, log=blob, exported=replace(exported, seconds=9.0, log=blob)))
     assert kitchen.states == MADE + REUSED
-    kitchen.cook(replace(quantized, scheme="8a8w"))
-    assert kitchen.states == MADE + REUSED + MADE
+    kitchen.cook(replace(quantized, scheme="another name"))
+    assert kitchen.states == MADE + REUSED * 2
+    kitchen.cook(replace(quantized, quantized=True))
+    assert kitchen.states == MADE + REUSED * 2 + MADE
 
 
 def test_a_result_is_a_parquet_file_of_the_record_named_after_stage_and_key(kitchen: Kitchen, store: Store) -> None:
@@ -250,6 +272,7 @@ def test_only_a_reused_result_counts_as_reused(store: Store) -> None:
         ]
         for future in futures:
             future.wait()
+        assert {kept_as(future.state) for future in futures} == {path.name for path in records(store)}
         return [is_reused(future.state) for future in futures]
 
     assert sweep() == [False, False]

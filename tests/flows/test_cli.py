@@ -13,13 +13,13 @@ from .conftest import Program
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "goldens" / "cli.txt"
-VERBS = ("run", "plan", "devices", "doctor", "report", "serve", "recompare")
+VERBS = ("run", "plan", "devices", "doctor", "report", "serve", "recompare", "cache", "cache prune")
 
 
 def help_of(program: Program) -> str:
     """The help of every verb, one after the other. Written into GOLDEN when the command line changes on purpose."""
     pages = []
-    for verb in ((), *((each,) for each in VERBS)):
+    for verb in ((), *(tuple(each.split()) for each in VERBS)):
         ran = program.run(*verb, "--help")
         assert (ran.returncode, ran.stderr) == (0, "")
         pages.append(f"$ qnnsweep {' '.join([*verb, '--help'])}\n{ran.stdout}")
