@@ -92,6 +92,7 @@ DEBUG = replace(
 CAPTURE = Capture(
     execution=Execution(device="local", results=(SHIPPING, DEBUG), outputs=EXPORTED.outputs), outputs=blob("1"),
     outputs_debug=blob("2"), etdump=blob("3"), etdump_debug=blob("4"), debug_buffer=blob("5"),
+    measured_run="20261120T220000Z-0000",
 )  # fmt: skip
 GAP = Gap(mse=0.25, mean_abs=0.5, max_abs=0.75, snr_db=40.0, cosine=0.875)
 WORSE = Gap(mse=0.5, mean_abs=0.625, max_abs=1.5, snr_db=30.0, cosine=0.75)

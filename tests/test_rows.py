@@ -88,7 +88,7 @@ def test_a_cell_that_came_through(asked: Request) -> None:
             "quantize_s": 2.5,
             "lower_s": 3.5,
             "execute_s": 12.0,
-            "measured_run": None,
+            "measured_run": "20261120T220000Z-0000",
             "sent_bytes": 0,
             "outputs_sha256": "1" * 64,
             "pte_bytes": 1000,

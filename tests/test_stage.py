@@ -60,7 +60,7 @@ class Kitchen:
         toolchain: Toolchain = TOOLCHAIN,
         means: str = "",
         make: Callable[[Store], Any] = lambda _: Command(argv=("a",), exit_code=0, seconds=0.5),
-        matter: Callable[..., object] | None = None,
+        reads: Callable[..., object] | None = None,
         anew: bool = False,
     ) -> Any:
         """Run the stage in a flow of its own, as another sweep would."""
@@ -69,7 +69,7 @@ class Kitchen:
             self.ran.append(str(task_run.name))
             return make(store)
 
-        made = stage(cook, version=version, cached=cached, matter=matter)
+        made = stage(cook, version=version, cached=cached, matter=reads)
         task = bound(made, name, store=self.store, on_change=self.states.append, anew=anew)
 
         @flow
@@ -122,9 +122,9 @@ def test_what_a_stage_does_not_read_is_no_matter(kitchen: Kitchen) -> None:
     def read(what: str, measure: MeasureConfig) -> object:
         return what, measure.iterations
 
-    kitchen.cook("soup", MeasureConfig(iterations=3), matter=read)
-    kitchen.cook("soup", MeasureConfig(iterations=3, warm_up=1), matter=read)
-    kitchen.cook("soup", MeasureConfig(iterations=4), matter=read)
+    kitchen.cook("soup", MeasureConfig(iterations=3), reads=read)
+    kitchen.cook("soup", MeasureConfig(iterations=3, warm_up=1), reads=read)
+    kitchen.cook("soup", MeasureConfig(iterations=4), reads=read)
     assert kitchen.states == MADE + REUSED + MADE
 
 
