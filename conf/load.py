@@ -10,8 +10,9 @@ import itertools
 import math
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
@@ -31,6 +32,7 @@ from tasks.errors import RequestError
 
 MOST_CELLS = 10_000
 SEARCH_PATH = "hydra.searchpath"
+WHOLE_SWEEP = ("artifacts", "limits", "schedule", "retention", "experiment")
 
 ConfigStore.instance().store(name="request", node=Request)
 
@@ -90,7 +92,7 @@ def _assignments(overrides: Iterable[Override], options: Options) -> dict[str, t
         found[key] = _choices(override, options) if key in GROUPS else _values(override)
         if not found[key] and key != "experiment":
             raise RequestError(f"{line}: no value in it")
-        if len(found[key]) > 1 and key.partition(".")[0] in ("artifacts", "limits", "schedule", "experiment"):
+        if len(found[key]) > 1 and key.partition(".")[0] in WHOLE_SWEEP:
             raise RequestError(f"{line}: one sweep has one {shown(key)}")
     return found
 
@@ -144,13 +146,42 @@ def _requests(values: dict[str, tuple[str, ...]], options: Options) -> Iterator[
         raise RequestError(f"{count} cells: a sweep has at most {MOST_CELLS}")
     keys = [*(axis for axis in AXES if axis in values), *(key for key in values if key not in AXES)]
     pools: dict[tuple[str, ...], DeviceConfig] = {}
+    first = _standing_alone(values, options)
+    known: dict[tuple[str, ...], Request] = {}
     for lines in itertools.product(*(values[key] for key in keys if values[key])):
-        composed = _compose(lines, options)
-        request = _request(composed, lines)
+        request = _assembled(lines, first, known, options)
         if request.pool:
             raise RequestError(no_such_key("pool"))
         request.pool = [_device(name, lines, request, options, pools) for name in request.farm.devices]
         yield request
+
+
+def _standing_alone(values: dict[str, tuple[str, ...]], options: Options) -> dict[str, str]:
+    """The lines of swept groups whose options speak of their own group alone, each to the first line of its group."""
+    asked = [(key, line) for key, lines in values.items() for line in lines]
+    if any("${" in line or (key in GROUPS and not options.is_plain(line)) for key, line in asked):
+        return {}
+    swept = (values[axis] for axis in AXES if len(values.get(axis, ())) > 1)
+    return {line: lines[0] for lines in swept if all(map(options.stands_alone, lines)) for line in lines}
+
+
+def _assembled(
+    lines: tuple[str, ...], first: dict[str, str], known: dict[tuple[str, ...], Request], options: Options
+) -> Request:
+    """The request of these lines. Of groups that stand alone each option is composed once, not once a cell."""
+
+    def composed(asked: tuple[str, ...]) -> Request:
+        if asked not in known:
+            known[asked] = _request(_compose(asked, options), asked)
+        return known[asked]
+
+    base = tuple(first.get(line, line) for line in lines)
+    groups: dict[str, Any] = {}
+    for line in lines:
+        if line != first.get(line, line):
+            axis = line.partition("=")[0]
+            groups[axis] = getattr(composed(tuple(line if each == first[line] else each for each in base)), axis)
+    return replace(composed(base), **groups)
 
 
 def _request(composed: DictConfig, lines: Sequence[str]) -> Request:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,17 @@ class Options:
             guess = did_you_mean(value, options)
             raise RequestError(f"{group}={shown(value)}: no such {group}; {one_of(options)}{guess}")
         return value
+
+    def stands_alone(self, line: str) -> bool:
+        """Whether the option that `group='name'` chooses says nothing of other groups, and takes nothing from them."""
+        group, _, name = line.partition("=")
+        text = self.files[group][name.strip("'")].read_text() if name.strip("'") in self.files[group] else "@package"
+        return not re.search(r"@package|\$\{|^defaults:", text, flags=re.MULTILINE)
+
+    def is_plain(self, line: str) -> bool:
+        """Whether the option takes nothing from elsewhere."""
+        group, _, name = line.partition("=")
+        return name.strip("'") in self.files[group] and "${" not in self.files[group][name.strip("'")].read_text()
 
     def _link(self, group: str, file: Path) -> str:
         if not file.is_file():

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from conf.load import load
-from conf.plan import Plan
+from conf.plan import AXES, Plan
 from conf.schema import BackendKind, LimitsConfig, MeasureConfig, Precision, ScheduleConfig, TransportKind
 from tasks.errors import RequestError
 
@@ -155,3 +156,26 @@ def test_a_refused_request_does_not_spoil_the_next(mine: Path) -> None:
 def test_nothing_but_the_loader_imports_hydra() -> None:
     code = "import sys, conf.plan, conf.options, conf.refusal; sys.exit('hydra' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(__file__).parents[2]).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["scheme=8a8w,fp16", "soc=SM8550,SM8650,SM8750", "scheme.calibration_samples=4", "soc.vtcm_mib=2"],
+        ["model=digits_cnn,minilm_l6", "backend=qnn,xnnpack", "measure.iterations=2", "model.evaluation.count=2"],
+        ["experiment=nightly", "tolerance=none"],
+        ["model=my_net,digits_cnn", "soc=SM8550,SM8650", "device=local,own"],
+    ],
+    ids=str,
+)
+def test_a_cell_of_a_sweep_is_what_it_is_alone(mine: Path, overrides: list[str]) -> None:
+    (mine / "device").mkdir(exist_ok=True)
+    # It speaks of another group than its own: what it says goes for its cells alone.
+    own = "# @package _global_\ndevice: {name: own}\nsoc: {vtcm_mib: 1}\n"
+    (mine / "device" / "own.yaml").write_text(own)
+    plan = load(overrides, config_dirs=[mine])
+    rest = [each for each in overrides if each.partition("=")[0] not in (*AXES, "experiment")]
+    for cell in plan.cells[::5]:
+        names = [f"{axis}={name}" for axis, name in zip(AXES, cell.names, strict=True)]
+        (alone,) = load([*names, *rest], config_dirs=[mine]).cells
+        assert replace(alone.request, schedule=cell.request.schedule) == cell.request
