@@ -52,7 +52,8 @@ def decode(data: bytes) -> object:
     Raises EvidenceError for bytes that are damaged, of another kind, or of another version of the record.
     """
     try:
-        table = pq.read_table(pa.BufferReader(data), use_threads=False)
+        # Not `read_table`: what it does for folders of files is half of the time.
+        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
         table.validate(full=True)
         rows = table.to_pylist()
     except (pa.ArrowException, OSError, ValueError) as error:
