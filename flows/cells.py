@@ -105,9 +105,9 @@ class Graph:
             tuple(each for each in request.devices if suits(each, request)),
             soc,
             children.identity,
+            self._run_id,
             farm=self._means.farm,
             step=lambda task: self._bound(task, request),
-            run_id=self._run_id,
         )
         comparison = self._submit(compare_task, request, lowered, capture, *judged_by(request), children=children)
         return {

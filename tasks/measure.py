@@ -26,11 +26,11 @@ def measure(
     devices: tuple[DeviceConfig, ...],
     soc: SocConfig | None,
     _toolchain: Toolchain | None = None,
+    run_id: str | None = None,
     *,
     store: Store,
     farm: Farm,
     step: Step,
-    run_id: str | None = None,
 ) -> Capture:
     """Deploy, execute, collect, on a free device of the SoC; on another one when a device lets the program down.
 
@@ -50,7 +50,7 @@ def measure(
 
 
 def _matter(
-    bundle: Bundle, devices: tuple[DeviceConfig, ...], soc: SocConfig | None, toolchain: Toolchain | None
+    bundle: Bundle, devices: tuple[DeviceConfig, ...], soc: SocConfig | None, toolchain: Toolchain | None, _: str | None
 ) -> object:
     """A device is its name, the way there, and what runs the program on it; how long to wait for it is not."""
     return bundle, [_device(each, soc) for each in sorted(devices, key=lambda each: each.name)], soc, toolchain

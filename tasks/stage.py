@@ -19,7 +19,6 @@ from prefect.cache_policies import NO_CACHE, CachePolicy
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext
 from prefect.filesystems import LocalFileSystem
-from prefect.results import ResultRecord
 from prefect.serializers import Serializer
 
 from tasks.storage.codec import decode, encode
@@ -73,8 +72,9 @@ def bound(task: Task[P, R], name: str, *, store: Store, on_change: OnChange, ane
         on_running=[started],
         on_completion=[completed],
         on_failure=[failed],
-        refresh_cache=anew or None,
     )
+    if anew:
+        named.refresh_cache = True
     if isinstance(task.cache_policy, _RecordKey):
         results = _WholeFiles(basepath=str(store.root / "results" / "records"), partial=str(store.partial))
         keys = _KeptKeys(
@@ -95,7 +95,7 @@ def is_reused(state: State) -> bool:
 
 def kept_as(state: State) -> str | None:
     """The name of the result below `results/records` that a task run found or made; None where it keeps none."""
-    return state.data.metadata.storage_key if isinstance(state.data, ResultRecord) else None
+    return getattr(getattr(state.data, "metadata", None), "storage_key", None)
 
 
 class _HooksAside(logging.Filter):

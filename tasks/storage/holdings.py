@@ -80,7 +80,8 @@ def _from_evidence(store: Store, run_id: str) -> Holdings:
             found |= {blob.sha256: blob.size for blob in named_blobs(decode(file.read_bytes()))}
         except EvidenceError as error:
             raise EvidenceError(f"{file}: {error}; or prune that run too, with --run {run_id}") from error
-    logs: list[str] = tables.read(store.root, "cells", run_id)["log"].dropna().tolist()
+    cells: Any = tables.read(store.root, "cells", run_id)  # pandas knows no types of columns
+    logs: list[str] = cells["log"].dropna().tolist()
     found |= {blob.sha256: blob.size for blob in map(store.find, logs) if blob is not None}
     return Holdings(results={}, blobs=found)
 
