@@ -92,7 +92,7 @@ def test_a_device_is_asked_again_unless_a_capture_may_be_reused(program: Program
 
 def test_another_word_for_reuse_is_refused(program: Program, tmp_path: Path) -> None:
     ran = program.run("plan", "reuse=everything", f"artifacts={tmp_path}")
-    assert (ran.returncode, ran.stderr) == (2, "qnnsweep: reuse=everything: one of programs, capture\n")
+    assert (ran.returncode, ran.stderr) == (2, "qnnsweep: reuse=everything: one of capture, programs\n")
     ran = program.run("plan", "retention.keep_runs=0", f"artifacts={tmp_path}")
     assert (ran.returncode, ran.stderr) == (2, "qnnsweep: retention.keep_runs=0: 1 or more\n")
 
