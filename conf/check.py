@@ -221,8 +221,9 @@ def _numbers(request: Request) -> Iterator[str]:
     for key, number in (
         ("limits.child_deadline_s", limits.child_deadline_s),
         ("limits.child_memory_gib", limits.child_memory_gib),
+        ("limits.memory_gib", limits.memory_gib),
     ):
-        if not (math.isfinite(number) and number > 0):
+        if number is not None and not (math.isfinite(number) and number > 0):
             yield f"{key}={number}: a number above 0"
     for scheme, floor in request.tolerance.final_snr_db.items():
         if not math.isfinite(floor):

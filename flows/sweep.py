@@ -34,14 +34,15 @@ from tasks.report import RunFacts, summary_markdown
 from tasks.rows import rows
 from tasks.storage.store import Store
 from tasks.toolchain.child import Children
+from tasks.toolchain.places import Places
 from tasks.toolchain.sdk import find_sdk, identity
 
 MIB, GIB = 2**20, 2**30
 LEAST_FREE_BYTES = 64 * MIB
 COMPILING = ("export", "quantize", "lower")
 """The stages whose children are toolchain calls; the others only run operators again."""
-TYPICAL_CHILD_GIB = 5.0
-"""What the largest model seen needed to be lowered: ViT-B/16, 4.4 GiB."""
+MOST_MEMORY = 0.8
+"""Of the machine's, for toolchain children; the rest is for devices' simulators, Prefect and us."""
 
 watcher: ContextVar[Watch] = ContextVar("watcher", default=lambda _stage, _subject, _state: None)
 """Who hears of a sweep's progress besides Prefect."""
@@ -114,7 +115,7 @@ def prepare(plan: Plan, *, exclusion: Exclusion | None = None) -> Means:
         identity=identity(sdk),
         environment=environment,
         store=store,
-        parallel=plan.limits.parallel or fitting(plan.limits),
+        places=places(plan.limits),
         deadline_s=plan.limits.child_deadline_s,
         memory_bytes=int(plan.limits.child_memory_gib * GIB),
     )
@@ -132,10 +133,10 @@ def _native(plan: Plan) -> Iterator[tuple[DeviceConfig, SocConfig]]:
                 yield device, cell.request.soc
 
 
-def fitting(limits: LimitsConfig) -> int:
-    """How many toolchain children this machine's cores and memory take at once."""
-    each = min(TYPICAL_CHILD_GIB, limits.child_memory_gib)
-    return max(1, min(os.cpu_count() or 1, int(psutil.virtual_memory().total / GIB / each)))
+def places(limits: LimitsConfig) -> Places:
+    """This machine's cores, and the memory that toolchain children may have together."""
+    memory = psutil.virtual_memory().total * MOST_MEMORY if limits.memory_gib is None else limits.memory_gib * GIB
+    return Places(parallel=limits.parallel or os.cpu_count() or 1, memory_bytes=int(memory))
 
 
 def importable(plan: Plan) -> None:

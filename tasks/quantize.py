@@ -16,18 +16,17 @@ def quantize(
     exported: ExportedModel,
     scheme: SchemeConfig,
     kind: BackendKind,
-    arch: int | None,
     *,
     store: Store,
     children: Children,
 ) -> QuantizedModel:
     """Prepare, calibrate and convert with the backend's quantizer; fp16 and fp32 pass through.
 
-    `arch`: the Hexagon architecture to quantize for, where the backend's quantizer asks; None where it does not.
-    Raises ToolchainError.
+    For every SoC at once: which of them can compute it is for `lower` to find. Raises ToolchainError.
     """
-    done = children.call("quantize", calls.quantize_model, exported, scheme, kind, arch, store)
+    whose = f"{exported.model} · {scheme.name} · {kind.name}"
+    done = children.call("quantize", calls.quantize_model, exported, scheme, kind, store, subject=whose)
     return replace(done.value, log=done.log, seconds=done.seconds)
 
 
-quantize_task = stage(quantize, version=1)
+quantize_task = stage(quantize, version=2)

@@ -16,6 +16,7 @@ from safetensors.numpy import load
 from tasks.records import LoweredProgram
 from tasks.toolchain import runner
 from tasks.toolchain.child import Children
+from tasks.toolchain.places import Places
 from tasks.toolchain.sdk import find_sdk, identity
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def children_with(means: Means) -> ChildrenWith:
             identity=identity(sdk),
             environment=sdk.environment(os.environ),
             store=means.store,
-            parallel=parallel,
+            places=Places(parallel=parallel, memory_bytes=2**36),
             deadline_s=deadline_s,
             memory_bytes=memory_bytes,
         )

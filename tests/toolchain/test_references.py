@@ -152,8 +152,8 @@ def links(means: Means, name: str, scheme: str, backend: str) -> Links:
     inputs = [InputConfig(name="x", shape=SHAPES[name])]
     model = ModelConfig(name=name, factory=f"taken_apart:{name}", inputs=inputs, calibration=data, evaluation=data)
     exported = export(model, "", **tools)
-    quantized = quantize(exported, ask.scheme, ask.backend.kind, ask.soc.arch if qnn else None, **tools)
-    work = (quantized, ask.scheme, ask.backend.kind, ask.soc if qnn else None, means.store)
+    quantized = quantize(exported, ask.scheme, ask.backend.kind, **tools)
+    work = (quantized, ask.scheme, ask.backend.kind, means.store)
     return means.children.call("lower", linked.linked, *work).value
 
 
