@@ -245,7 +245,7 @@ class LimitsConfig:
     parallel: int | None = None
     """Toolchain children at once; null is one a core."""
     memory_gib: float | None = None
-    """They wait for each other to stay within this together, by what earlier runs needed; null is 80 % of the machine's."""
+    """What they may have together, by what earlier runs needed: the others wait. Null is 80 % of the machine's."""
     child_deadline_s: float = 3600.0
     child_memory_gib: float = 16.0
     """A toolchain child above this resident size is stopped and its cell fails."""

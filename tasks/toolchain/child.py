@@ -212,9 +212,7 @@ class Ground:
             try:
                 fork = made.fork(children._context, Call(scratch=scratch, function=function, arguments=arguments))
             except (OSError, EOFError) as error:
-                why = (
-                    f"{stage} failed: the process that {self._stage} was made in is gone; somebody killed it, run again"
-                )
+                why = f"{stage} failed: somebody killed the process that it was to be forked from; run again"
                 raise ToolchainError(why, stage=stage, cause="killed", log=None) from error
             return children._follow(fork, stage, subject, scratch, began)
 

@@ -146,7 +146,7 @@ SHAPES = {"attention": [1, 6, 16], "folded": [1, 2, 6, 6]}
 def links(means: Means, name: str, scheme: str, backend: str) -> Links:
     """What the operators of a model of taken_apart.py stand for."""
     (cell,) = load(["model=digits_cnn", f"scheme={scheme}", f"backend={backend}", "soc=SM8650"]).cells
-    ask, qnn = cell.request, backend == "qnn"
+    ask = cell.request
     tools: Any = {"store": means.store, "children": means.children}
     data = DataConfig(source="taken_apart:samples", count=8, arguments={"name": name})
     inputs = [InputConfig(name="x", shape=SHAPES[name])]
