@@ -1,4 +1,5 @@
-"""What runs in children must be importable there: they inherit this process's `sys.path`, and this folder is on it."""
+"""What runs in children must be importable there: they inherit this process's `sys.path`, with this folder on it and
+that of the benchmarks, whose own work is tested here."""
 
 from __future__ import annotations
 
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
 # Where it is set C's stdout has no buffer to lose, in no process: the children must not depend on it.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
-HERE = str(Path(__file__).parent)
-if HERE not in sys.path:
-    sys.path.append(HERE)
+HERE = Path(__file__).parent
+sys.path += [folder for folder in (str(HERE), str(HERE.parents[1] / "benchmarks")) if folder not in sys.path]
 
 
 class ChildrenWith(Protocol):

@@ -16,7 +16,7 @@ from tasks.quantize import quantize
 from tasks.records import LoweredProgram
 from tasks.toolchain.child import Took
 
-import official  # isort: skip
+import official_path  # isort: skip
 
 if TYPE_CHECKING:
     from flows.cells import Means
@@ -68,7 +68,7 @@ def test_every_soc_gets_what_the_official_path_gives_it_alone(
 ) -> None:
     for ask, ours in zip(together.requests, together.programs, strict=True):
         asked = ours.quantized.exported, ask.scheme, ask.soc, means.store
-        theirs = means.children.call("lower", official.build_officially, *asked).value
+        theirs = means.children.call("lower", official_path.build, *asked).value
         assert tuple(replace(row, subgraph=None) for row in ours.operators) == theirs.operators
         assert tuple(replace(row, refusals=()) for row in ours.delegation) == theirs.delegation
         assert ours.delegated_subgraphs == theirs.delegated_subgraphs
