@@ -1,4 +1,4 @@
-"""ExecuTorch's official path to one SoC's program, as its documentation has it. The toolchain is imported when asked."""
+"""ExecuTorch's official path to one SoC's program, as its documentation has it. Imports the toolchain when called."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from conf.impossible import suits
 from conf.load import load
 from conf.plan import Plan
 from conf.schema import DeviceConfig, LimitsConfig, RunnerKind, SocConfig
-from flows import leases, results
+from flows import costs, leases, results
 from flows.cells import Graph, Means, Watch
 from flows.files import lay_out
 from tasks.devices.farm import Exclusion, Farm
@@ -68,7 +68,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     importable(plan)
     graph = Graph(means, watcher.get())
     cells = _run(plan, graph)
-    contents = rows(run_id, cells, means.children.identity)
+    contents = rows(run_id, cells, means.children.identity, means.children.took)
     artifacts = Path(plan.artifacts)
     run = RunFacts(
         run_id=run_id,
@@ -118,6 +118,7 @@ def prepare(plan: Plan, *, exclusion: Exclusion | None = None) -> Means:
         places=places(plan.limits),
         deadline_s=plan.limits.child_deadline_s,
         memory_bytes=int(plan.limits.child_memory_gib * GIB),
+        expected=costs.expected(artifacts),
     )
     for device, soc in _native(plan):
         native_files(device, soc.arch, os.environ)

@@ -37,7 +37,7 @@ def lower(
     Raises ToolchainError, and ProgramDiffers when what came out is not what was asked for.
     """
     shared = (quantized, scheme, kind, operator_samples, references)
-    names = f"{quantized.exported.model} · {scheme.name} · {kind.name}"
+    names = quantized.exported.model, scheme.name, kind.name
     with children.ground(digest(shared), "edge", calls.edge_model, *shared, store, subject=names) as edge:
         lowered = _lowered(edge, soc, dump_operators, profile_level, store)
         lowered = replace(lowered, edge_seconds=edge.seconds)
@@ -63,7 +63,7 @@ def confirm(
 def _lowered(
     edge: Ground, soc: SocConfig | None, dump_operators: bool, profile_level: int, store: Store
 ) -> LoweredProgram:
-    subject = f"{edge.subject} · {soc.name}" if soc else edge.subject
+    subject = (*edge.subject, soc.name) if soc else edge.subject
     asked = "lower", calls.lower_model, soc
     try:
         done = edge.call(*asked, dump_operators, profile_level, store, subject=subject)

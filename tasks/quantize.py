@@ -24,7 +24,7 @@ def quantize(
 
     For every SoC at once: which of them can compute it is for `lower` to find. Raises ToolchainError.
     """
-    whose = f"{exported.model} · {scheme.name} · {kind.name}"
+    whose = exported.model, scheme.name, kind.name
     done = children.call("quantize", calls.quantize_model, exported, scheme, kind, store, subject=whose)
     return replace(done.value, log=done.log, seconds=done.seconds)
 

@@ -47,6 +47,7 @@ TABLES: dict[str, pa.Schema] = {
         ("weights", _text),
         ("export_s", _real),
         ("quantize_s", _real),
+        ("edge_s", _real),  # once for all SoCs that were lowered together
         ("lower_s", _real),
         ("execute_s", _real),
         ("sent_bytes", _whole),  # to the device, for this cell
@@ -210,6 +211,11 @@ TABLES: dict[str, pa.Schema] = {
         ("relative_error_mistaken", _real),  # the same after the mistake
         ("detail", _text),
     ),
+    "work": _schema(  # toolchain calls, shared by the cells whose names they have
+        ("stage", _text),  # export quantize edge lower compare
+        ("seconds", _real),
+        ("peak_bytes", _whole),  # resident; of lower beyond the edge program that it was forked from
+    ),
     "commands": _schema(
         ("argv", pa.list_(_text)),
         ("exit_code", _whole),
@@ -273,6 +279,11 @@ def tsv(root: Path, table: str, run_id: str) -> str:
 def runs(root: Path) -> list[str]:
     """Ids of the runs that have their `cells`, oldest first (run ids sort by start time)."""
     return _runs_with(root, "cells")
+
+
+def has(root: Path, table: str, run_id: str) -> bool:
+    """Whether the run has the table: one of an earlier version may not."""
+    return _path(root, table, run_id).is_file()
 
 
 def _schema_of(table: str) -> pa.Schema:

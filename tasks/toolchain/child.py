@@ -42,12 +42,16 @@ class Finished(Generic[Result]):
     seconds: float
 
 
+Subject = tuple[str, ...]
+"""Whose work a call is: names of a model, a scheme, a backend and an SoC, as far as it depends on them."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Took:
     """What a call, failed or not, cost: for the next sweep to plan with."""
 
     stage: str
-    subject: str
+    subject: Subject
     seconds: float
     peak_bytes: int
     """Resident; of a call on a ground what it had for itself alone."""
@@ -65,7 +69,7 @@ class Children:
         places: Places,
         deadline_s: float,
         memory_bytes: int,
-        expected: Mapping[tuple[str, str], Expected] | None = None,
+        expected: Mapping[tuple[str, Subject], Expected] | None = None,
     ) -> None:
         """A child above `memory_bytes` resident is stopped. `expected`: what calls take, by stage and subject."""
         self.identity = identity
@@ -83,11 +87,11 @@ class Children:
         self._context = multiprocessing.get_context("forkserver")
 
     def call(
-        self, stage: str, function: Callable[..., Result], *arguments: Any, subject: str = "", urgent: bool = False
+        self, stage: str, function: Callable[..., Result], *arguments: Any, subject: Subject = (), urgent: bool = False
     ) -> Finished[Result]:
         """`function(*arguments)` in a child with its own scratch folder as working directory.
 
-        `subject`: whose work it is, as `expected` has it; `urgent`: before all that is not.
+        `urgent`: before all that is not.
         Raises ToolchainError with the cause and the last log lines when it does not return, and the function's own
         RequestError, EnvironmentUnusable or EvidenceError.
         """
@@ -99,7 +103,7 @@ class Children:
 
     @contextlib.contextmanager
     def ground(
-        self, key: str, stage: str, function: Callable[..., Any], *arguments: Any, subject: str = ""
+        self, key: str, stage: str, function: Callable[..., Any], *arguments: Any, subject: Subject = ()
     ) -> Generator[Ground]:
         """What calls stand on: `function(*arguments)`, in a child that is there until the last holder of `key` leaves.
 
@@ -119,7 +123,7 @@ class Children:
             if last:
                 ground.end.close()
 
-    def _place(self, stage: str, subject: str, *, urgent: bool) -> contextlib.AbstractContextManager[None]:
+    def _place(self, stage: str, subject: Subject, *, urgent: bool) -> contextlib.AbstractContextManager[None]:
         known = self._expected.get((stage, subject), Expected())
         expected = Expected(seconds=known.seconds, peak_bytes=min(known.peak_bytes, self._memory_bytes))
         return self._places.place(expected, urgent=urgent)
@@ -142,7 +146,7 @@ class Children:
             forkserver.ensure_running()
 
     def _follow(
-        self, process: Process, stage: str, subject: str, scratch: Path, began: float, *, stays: bool = False
+        self, process: Process, stage: str, subject: Subject, scratch: Path, began: float, *, stays: bool = False
     ) -> Finished[Any]:
         """Listen to the process until it has answered, has ended, or is beyond its limits; end it unless it `stays`."""
         peak = 0
@@ -181,7 +185,7 @@ class Children:
 class Ground:
     """A child that has made something and stays, for calls that are forks of it."""
 
-    def __init__(self, children: Children, stage: str, subject: str, asked: Call) -> None:
+    def __init__(self, children: Children, stage: str, subject: Subject, asked: Call) -> None:
         self.subject = subject
         self.holders = 0
         self.end = contextlib.ExitStack()
@@ -193,7 +197,9 @@ class Ground:
         self._making = threading.Lock()
         self._made: GroundChild | Exception | None = None
 
-    def call(self, stage: str, function: Callable[..., Result], *arguments: Any, subject: str = "") -> Finished[Result]:
+    def call(
+        self, stage: str, function: Callable[..., Result], *arguments: Any, subject: Subject = ()
+    ) -> Finished[Result]:
         """`function(what was made, *arguments)`, else as Children.call; the log begins with the ground's own."""
         with self._making:  # whoever comes first makes it, the others wait
             if self._made is None:
