@@ -186,7 +186,7 @@ def test_the_same_command_again_does_no_toolchain_work_and_gives_equal_tables(
 ) -> None:
     assert [ran.returncode for ran in two_runs] == [1, 1]
     first, second = (last(ran)["run_id"] for ran in two_runs)
-    for name in tables.TABLES:
+    for name in set(tables.TABLES) - {"work"}:  # which says what was not done again
         neutral = {"run_id"} | TIMES.get(name, set())
         before, after = (
             [{key: value for key, value in row.items() if key not in neutral} for row in table(artifacts, name, run)]
