@@ -13,8 +13,8 @@ import pytest
 
 from tasks.storage import tables
 from tasks.storage.store import Store
+from tests.object_store import KEY_ID, SECRET, ObjectStore, serving
 
-from ..object_store import KEY_ID, SECRET, ObjectStore, serving
 from .conftest import Program, with_a_home_of_its_own
 from .test_sweep import DIGITS, TIMES, last
 

@@ -7,8 +7,7 @@ from uuid import uuid4
 import pytest
 
 from tasks.storage.store import Store
-
-from ..object_store import ObjectStore, serving
+from tests.object_store import ObjectStore, serving
 
 Machine = Callable[[str], Store]
 """The same place as a machine of that name sees it: each has a folder of its own for it."""

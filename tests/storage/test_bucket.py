@@ -16,8 +16,8 @@ import pytest
 from tasks.errors import EnvironmentUnusable, EvidenceError
 from tasks.records import Blob
 from tasks.storage.store import Store
+from tests.object_store import KEY_ID, SECRET, ObjectStore, between, reaching, serving
 
-from ..object_store import KEY_ID, SECRET, ObjectStore, between, reaching, serving
 from .conftest import Machine
 
 REPOSITORY = Path(__file__).parents[2]
