@@ -119,7 +119,8 @@ def test_a_store_is_a_plain_value_that_other_processes_take(place: Machine) -> N
 
 def test_two_processes_that_write_the_same_at_once_both_succeed(place: Machine) -> None:
     program = (
-        "import sys; from pathlib import Path; from tasks.storage.store import Store; from tasks.storage import tables\n"
+        "import sys; from pathlib import Path; from tasks.storage.store import Store\n"
+        "from tasks.storage import tables\n"
         "root, url, run = sys.argv[1:]\n"
         "store = Store.open(Path(root), url or None)\n"
         "for i in range(20):\n"
