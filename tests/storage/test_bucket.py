@@ -144,15 +144,13 @@ def test_a_part_that_is_refused_leaves_nothing_under_the_name(
     object_store: ObjectStore, bucket: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = bucket("one")
-    data = os.urandom(LARGE)
-    for part in (1, 2, 5):
-        with between(object_store, lambda _, path, part=part: 403 if f"partNumber={part}&" in path else None) as way:
-            monkeypatch.setenv("AWS_ENDPOINT_URL", way)
-            with pytest.raises(EnvironmentUnusable, match=r"ACCESS_DENIED during UploadPart .*; see that AWS_PROFILE"):
-                store.put_bytes(data)
-        monkeypatch.setenv("AWS_ENDPOINT_URL", object_store.endpoint)
-        assert bucket("other").files.names("blobs") == []
-        assert files(store.root) == []
+    with between(object_store, lambda _, path: 403 if "partNumber=2&" in path else None) as way:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", way)
+        with pytest.raises(EnvironmentUnusable, match=r"ACCESS_DENIED during UploadPart .*; see that AWS_PROFILE"):
+            store.put_bytes(os.urandom(LARGE))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", object_store.endpoint)
+    assert bucket("other").files.names("blobs") == []
+    assert files(store.root) == []
 
 
 def test_an_upload_that_is_killed_leaves_nothing_under_the_name(
@@ -164,7 +162,7 @@ def test_an_upload_that_is_killed_leaves_nothing_under_the_name(
     def stuck(_: str, path: str) -> int | None:
         if "partNumber=3&" in path:
             reached.set()
-            ended.wait(60)
+            ended.wait(180)
             return 403
         return None
 
@@ -175,7 +173,7 @@ def test_an_upload_that_is_killed_leaves_nothing_under_the_name(
     with between(object_store, stuck) as way:
         argv = [sys.executable, "-c", program, str(store.root), str(store.url), str(LARGE)]
         writer = subprocess.Popen(argv, cwd=REPOSITORY, env=os.environ | {"AWS_ENDPOINT_URL": way})
-        assert reached.wait(60)
+        assert reached.wait(180)
         writer.kill()
         writer.wait()
         ended.set()
