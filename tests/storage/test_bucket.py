@@ -11,10 +11,12 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas
 import pytest
 
 from tasks.errors import EnvironmentUnusable, EvidenceError
 from tasks.records import Blob
+from tasks.storage import tables
 from tasks.storage.store import Store
 from tests.object_store import KEY_ID, SECRET, ObjectStore, between, reaching, serving
 
@@ -251,6 +253,14 @@ def test_names_of_blobs_are_laid_out_as_a_list(bucket: Machine) -> None:
     assert bucket("other").files.read("runs/1/files.json").decode() == (
         f'{{\n "toy/8a8w/program.pte": "{name_of(blob)}"\n}}'
     )
+
+
+def test_pandas_reads_all_runs_of_a_table_in_one_line(bucket: Machine) -> None:
+    store = bucket("one")
+    for run in ("20261120T020000Z-a1b2", "20261121T020000Z-c3d4"):
+        tables.write(store, run, "cells", [{**dict.fromkeys(tables.TABLES["cells"].names), "run_id": run}])
+    frame = pandas.read_parquet(f"{store.url}/tables/cells")
+    assert frame["run_id"].tolist() == ["20261120T020000Z-a1b2", "20261121T020000Z-c3d4"]
 
 
 def test_nothing_of_arrow_is_needed_for_a_folder(tmp_path: Path) -> None:
