@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 from statistics import median
 
 from tasks.rows import SUBJECT
 from tasks.storage import tables
+from tasks.storage.store import Store
 from tasks.toolchain.child import Subject
 from tasks.toolchain.places import Expected
 
@@ -16,11 +16,11 @@ _LOOKED_BACK = 10
 """How many runs are asked."""
 
 
-def expected(root: Path) -> dict[tuple[str, Subject], Expected]:
+def expected(store: Store) -> dict[tuple[str, Subject], Expected]:
     """By stage and subject the median seconds and the most memory of the last runs that did such work."""
     seen: dict[tuple[str, Subject], list[tuple[float, int]]] = defaultdict(list)
-    for run in tables.runs(root)[-_LOOKED_BACK:]:
-        for stage, subject, seconds, peak_bytes in _kept(root, run):
+    for run in tables.runs(store)[-_LOOKED_BACK:]:
+        for stage, subject, seconds, peak_bytes in _kept(store, run):
             seen[stage, subject].append((seconds, peak_bytes))
     return {
         call: Expected(
@@ -30,10 +30,10 @@ def expected(root: Path) -> dict[tuple[str, Subject], Expected]:
     }
 
 
-def _kept(root: Path, run_id: str) -> Iterator[tuple[str, Subject, float, int]]:
-    if not tables.has(root, "work", run_id):  # of an earlier version
+def _kept(store: Store, run_id: str) -> Iterator[tuple[str, Subject, float, int]]:
+    if not tables.has(store, "work", run_id):  # of an earlier version
         return
-    for row in tables.read(root, "work", run_id).to_dict(orient="records"):
+    for row in tables.read(store, "work", run_id).to_dict(orient="records"):
         subject = tuple(row[name] for name in SUBJECT if row[name] is not None)
         if subject:  # a comparison has none: it depends on what the device gave back
             yield row["stage"], subject, row["seconds"], row["peak_bytes"]

@@ -69,7 +69,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     graph = Graph(means, watcher.get())
     cells = _run(plan, graph)
     contents = rows(run_id, cells, means.children.identity, means.children.took)
-    artifacts = Path(plan.artifacts)
+    store = means.store
     run = RunFacts(
         run_id=run_id,
         started=started.isoformat(timespec="seconds"),
@@ -78,15 +78,15 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
         toolchain_calls=sum(count for stage, count in means.children.calls.items() if stage in COMPILING),
         reused=graph.reused,
         toolchain=means.children.identity,
-        tables=str(artifacts / "tables"),
-        report=str(results.report_path(artifacts, run_id)),
+        tables=store.shown("tables"),
+        report=store.shown(results.report_name(run_id)),
     )
-    lay_out(cells, results.report_path(artifacts, run_id).with_name("files"), means.store)
-    result = results.write(run, contents, means.store)
+    lay_out(cells, run_id, store)
+    result = results.write(run, contents, store)
     create_markdown_artifact(
         key="sweep", markdown=summary_markdown(run, result.cells), description=shlex.join(run.command)
     )
-    create_link_artifact(key="report", link=Path(run.report).absolute().as_uri(), description=run_id)
+    create_link_artifact(key="report", link=store.link(results.report_name(run_id)), description=run_id)
     return result
 
 
@@ -100,13 +100,14 @@ def prepare(plan: Plan, *, exclusion: Exclusion | None = None) -> Means:
 
     Without an `exclusion` this process alone is kept from using a device twice at a time.
     """
-    artifacts = Path(plan.artifacts)
-    store = Store.open(artifacts)
+    store = Store.at(plan.artifacts, plan.cache_folder)
+    store.try_out()
     store.sweep_partial()
-    if (free := shutil.disk_usage(artifacts).free) < LEAST_FREE_BYTES:
+    if (free := shutil.disk_usage(store.root).free) < LEAST_FREE_BYTES:
+        key = "cache_folder" if store.url else "artifacts"
         raise EnvironmentUnusable(
-            f"artifacts={artifacts}: {free / MIB:.0f} MiB free on its disk, a sweep wants at least "
-            f"{LEAST_FREE_BYTES / MIB:.0f}; free some, or set artifacts=FOLDER to a folder on another disk"
+            f"{key}={store.root}: {free / MIB:.0f} MiB free on its disk, a sweep wants at least "
+            f"{LEAST_FREE_BYTES / MIB:.0f}; free some, or set {key}=FOLDER to a folder on another disk"
         )
     links = store.root / "toolchain"
     sdk = find_sdk(os.environ, links)
@@ -118,11 +119,11 @@ def prepare(plan: Plan, *, exclusion: Exclusion | None = None) -> Means:
         places=places(plan.limits),
         deadline_s=plan.limits.child_deadline_s,
         memory_bytes=int(plan.limits.child_memory_gib * GIB),
-        expected=costs.expected(artifacts),
+        expected=costs.expected(store),
     )
     for device, soc in _native(plan):
         native_files(device, soc.arch, os.environ)
-    farm = Farm(host_environment=environment, folder=artifacts / "devices", exclusion=exclusion)
+    farm = Farm(host_environment=environment, folder=store.root / "devices", exclusion=exclusion)
     return Means(store=store, children=children, farm=farm)
 
 
