@@ -50,7 +50,9 @@ REFUSALS = {
         "operator_samples, performance_mode, profile_level, references, replay, warm_up, did you mean iterations?"
     ),
     "+soc.colour=red": "soc.colour: no such key; in soc: arch, name, vtcm_mib",
-    "++limits={colour: red}": "limits.colour: no such key; in limits: child_deadline_s, child_memory_gib, parallel",
+    "++limits={colour: red}": (
+        "limits.colour: no such key; in limits: child_deadline_s, child_memory_gib, memory_gib, parallel"
+    ),
     "model.arguments.height=3": "model.arguments.height: no such key; write +model.arguments.height=… to add it",
     "measure.iterations=many": "measure.iterations=many: a whole number",
     "measure.iterations=1.5": "measure.iterations=1.5: a whole number",
