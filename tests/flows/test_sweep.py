@@ -215,8 +215,12 @@ def test_progress_is_one_line_an_event_and_nothing_else_is_said(
     two_runs: list[subprocess.CompletedProcess[str]],
 ) -> None:
     for ran in two_runs:
-        form = re.compile(r"(\w+) +digits_cnn[\w ·]*  (done|reused|failed)(  \d+\.\d s)?")
+        form = re.compile(
+            r"(\w+) +digits_cnn[\w ·]*  (done|reused|failed)(  \d+\.\d s)?(  \(\d of 2 cells(, about \d+ s left)?\))?"
+        )
         assert [line for line in ran.stderr.splitlines() if not form.fullmatch(line)] == []
+        ended = [line.rpartition("(")[2] for line in ran.stderr.splitlines() if line.endswith(")")]
+        assert [each[0] for each in ended] == ["1", "2"]
     stages = [line.split()[0] for line in two_runs[0].stderr.splitlines()]
     shared, own = ["export", "lower", "quantize"], ["bundle", "deploy", "execute"]
     assert sorted(stages) == sorted([*shared, *own, *own, "collect", "compare"])
