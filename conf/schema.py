@@ -252,7 +252,9 @@ class MeasureConfig:
 @dataclass(kw_only=True, slots=True)
 class LimitsConfig:
     parallel: int | None = None
-    """Toolchain children at once; null fits cores and memory."""
+    """Toolchain children at once; null is one a core."""
+    memory_gib: float | None = None
+    """What they may have together, by what earlier runs needed: the others wait. Null is 80 % of the machine's."""
     child_deadline_s: float = 3600.0
     child_memory_gib: float = 16.0
     """A toolchain child above this resident size is stopped and its cell fails."""
@@ -301,7 +303,10 @@ class Request:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     artifacts: str = "artifacts"
-    """Folder of the store, the tables and the reports. One for the whole sweep."""
+    """Place of the store, the tables and the reports: a folder, or `s3://bucket/prefix`. One for the whole sweep."""
+    cache_folder: str | None = None
+    """With artifacts=s3://…: this machine's folder for what is used of it, which can be removed at any time when no
+    sweep runs. null is one below ~/.cache/qnnsweep, or $XDG_CACHE_HOME/qnnsweep."""
 
     @property
     def devices(self) -> tuple[DeviceConfig, ...]:

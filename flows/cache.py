@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -34,7 +33,7 @@ def show(
     runs: Runs = 10,
     json_: Json = False,
     debug: Debug = False,
-    artifacts: Artifacts = Path("artifacts"),
+    artifacts: Artifacts = "artifacts",
 ) -> None:
     """Show what the store holds, by stage and by run; remove what is no longer wanted."""
     if context.invoked_subcommand is not None:
@@ -66,7 +65,7 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and remove nothing.")] = False,
     json_: Json = False,
     debug: Debug = False,
-    artifacts: Artifacts = Path("artifacts"),
+    artifacts: Artifacts = "artifacts",
 ) -> None:
     """Remove runs, and the results and blobs that no run which stays needs. Refused while a sweep is going on.
 
@@ -98,12 +97,18 @@ def prune(
             console().print(_removal_table(removal, dry_run=dry_run))
 
 
-def _store(artifacts: Path) -> Store:
+def _store(artifacts: str) -> Store:
     from tasks.storage.store import Store
 
-    if not (artifacts / "blobs").is_dir():
+    store = Store.at(artifacts)
+    if store.url:
+        raise RequestError(
+            "--artifacts: of a folder only; an object store has its own tools for sizes, and lifecycle rules that remove"
+        )
+    if not store.blobs.is_dir():
         raise RequestError(f"--artifacts={artifacts}: nothing is stored there")
-    return Store.open(artifacts)
+    store.try_out()
+    return store
 
 
 def _measured(option: str, text: str, units: dict[str, int]) -> float:

@@ -12,7 +12,7 @@ from prefect.futures import PrefectFuture
 from conf.check import REFERENCES
 from conf.impossible import suits
 from conf.plan import PlannedCell
-from conf.schema import BackendKind, MeasureConfig, Precision, Request, Reuse, ToleranceConfig
+from conf.schema import BackendKind, MeasureConfig, Request, Reuse, ToleranceConfig
 from tasks.bundle import bundle_task
 from tasks.compare import compare_task
 from tasks.devices.farm import Farm
@@ -43,9 +43,7 @@ def subject(stage: str, request: Request) -> str:
     if stage == "export":
         names = [request.model.name]
     elif stage == "quantize":
-        arch = _arch(request)
-        names = [request.model.name, request.scheme.name]
-        names += [f"v{arch}"] if arch else [] if qnn else [request.backend.name]
+        names = [request.model.name, request.scheme.name, *([] if qnn else [request.backend.name])]
     elif stage == "lower":
         names = [request.model.name, request.scheme.name, target]
     else:
@@ -93,7 +91,7 @@ class Graph:
         kind, scheme, children = request.backend.kind, request.scheme, self._means.children
         soc = request.soc if kind is BackendKind.qnn else None
         exported = self.export(request)
-        quantized = self._submit(quantize_task, request, exported, scheme, kind, _arch(request), children=children)
+        quantized = self._submit(quantize_task, request, exported, scheme, kind, children=children)
         ask = request.measure
         asked = (ask.operator_samples, ask.dump_operators, ask.profile_level, other_references(ask))
         lowered = self._submit(lower_task, request, quantized, scheme, kind, soc, *asked, children=children)
@@ -184,10 +182,3 @@ def settled(future: PrefectFuture[Any]) -> tuple[Any, BaseException | None]:
 def other_references(measure: MeasureConfig) -> tuple[str, ...]:
     """Those besides the edge graph, in an order that does not depend on how they were asked for."""
     return tuple(each for each in REFERENCES if each in measure.references and each != "edge")
-
-
-def _arch(request: Request) -> int | None:
-    """The architecture that a quantizer must know; None where nothing is quantized for one."""
-    if request.backend.kind is BackendKind.qnn and request.scheme.precision is Precision.quantized:
-        return request.soc.arch
-    return None

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from conf.plan import PlannedCell
 from flows.cells import STAGES, subject
+from flows.pace import Pace
 
 _MARKS = {"done": ("✓", "green"), "reused": ("↺", "blue"), "failed": ("✗", "bold red")}
 _WAITING = ("·", "dim")
@@ -29,18 +30,20 @@ class Progress:
         self._cells = [cell.request for cell in cells if cell.impossible is None]
         self._impossible = len(cells) - len(self._cells)
         self._guard = threading.Lock()
+        self._pace = Pace(cells)
         self._states: dict[tuple[str, str], str] = {}
         self._since: dict[tuple[str, str], float] = {}
 
     def tell(self, stage: str, whose: str, state: str) -> None:
         """A stage of a subject is now `running`, `done`, `reused` or `failed`."""
         with self._guard:
+            self._pace.tell(stage, whose, state)
             self._states[stage, whose] = state
             self._since[stage, whose] = time.monotonic()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         with self._guard:
-            states, since = dict(self._states), dict(self._since)
+            states, since, so_far = dict(self._states), dict(self._since), self._pace.words()
         lines = []
         for request in self._cells:
             keys = [(stage, subject(stage, request)) for stage in STAGES]
@@ -58,7 +61,7 @@ class Progress:
         for _, name, cells in visible:
             table.add_row(Text(name), *cells)
         yield table
-        counts = [f"{sum(line[0] for line in lines)} of {len(lines)} cells ended"]
+        counts = [so_far]
         counts += [f"{self._impossible} impossible"] if self._impossible else []
         counts += [f"{len(lines) - len(visible)} not shown"] if len(visible) < len(lines) else []
         yield Text(", ".join(counts), "dim")
@@ -74,8 +77,9 @@ def _mark(states: dict[tuple[str, str], str], since: dict[tuple[str, str], float
 class Lines:
     """The same for a log file: what ended, and how long it took."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, cells: Sequence[PlannedCell], console: Console) -> None:
         self._console = console
+        self._pace = Pace(cells)
         self._guard = threading.Lock()
         self._since: dict[tuple[str, str], float] = {}
 
@@ -83,19 +87,23 @@ class Lines:
         if stage not in STAGES:  # `measure` is its three steps
             return
         with self._guard:
+            ended = self._pace.ended
+            self._pace.tell(stage, whose, state)
             if state == "running":
                 self._since[stage, whose] = time.monotonic()
                 return
             began = self._since.get((stage, whose))
             took = f"  {time.monotonic() - began:.1f} s" if began is not None and state != "reused" else ""
-            self._console.print(f"{stage:<8} {whose}  {state}{took}", markup=False, highlight=False, soft_wrap=True)
+            so_far = f"  ({self._pace.words()})" if self._pace.ended > ended else ""
+            line = f"{stage:<8} {whose}  {state}{took}{so_far}"
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
 def shown(cells: Sequence[PlannedCell], console: Console) -> Iterator[Progress | Lines]:
     """Something to tell a sweep's progress to, on `console`."""
     if not console.is_terminal:
-        yield Lines(console)
+        yield Lines(cells, console)
         return
     progress = Progress(cells)
     with Live(progress, console=console, refresh_per_second=_REFRESHES_PER_SECOND, transient=True):

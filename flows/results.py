@@ -15,7 +15,7 @@ from tasks.errors import EvidenceError, RequestError
 from tasks.records import Toolchain
 from tasks.report import RunFacts, render
 from tasks.storage import tables
-from tasks.storage.store import Store, write_atomically
+from tasks.storage.store import Store
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,57 +23,66 @@ class SweepResult:
     run: RunFacts
     cells: pandas.DataFrame
     """The run's rows of the table `cells`, in the order planned."""
+    page: Path
+    """The report as a file of this machine."""
 
 
-def report_path(artifacts: Path, run_id: str) -> Path:
-    return artifacts / "runs" / run_id / "report.html"
+def run_folder(run_id: str) -> str:
+    """Below the store's place: what a run left besides its tables."""
+    return f"runs/{run_id}"
+
+
+def report_name(run_id: str) -> str:
+    return f"{run_folder(run_id)}/report.html"
 
 
 def write(run: RunFacts, contents: Mapping[str, Sequence[Mapping[str, Any]]], store: Store) -> SweepResult:
-    """Keep a run's rows and facts below the store's folder, and draw its report."""
+    """Keep a run's rows and facts in the store's place, and draw its report."""
     facts = json.dumps(asdict(run), indent=1).encode()
-    write_atomically(_facts_path(store.root, run.run_id), facts, partial=store.partial)
-    told = {**contents, "cells": with_coverage_falls(store.root, run.run_id, contents["cells"])}
+    store.files.write(_facts_name(run.run_id), facts)
+    told = {**contents, "cells": with_coverage_falls(store, run.run_id, contents["cells"])}
     for table in sorted(told, key=lambda name: name == "cells"):
-        tables.write(store.root, run.run_id, table, told[table], partial=store.partial)
+        tables.write(store, run.run_id, table, told[table])
     return _drawn(run, store)
 
 
-def export_tsv(artifacts: Path, run_id: str, folder: Path) -> None:
+def export_tsv(store: Store, run_id: str, folder: Path) -> None:
     """Every table of a run as `<folder>/<table>.tsv`. Raises RequestError where that cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for table in tables.TABLES:
-            (folder / f"{table}.tsv").write_text(tables.tsv(artifacts, table, run_id))
+            (folder / f"{table}.tsv").write_text(tables.tsv(store, table, run_id))
     except OSError as error:
         raise RequestError(f"--tsv={folder}: cannot be written: {error.strerror}") from error
 
 
-def redraw(artifacts: Path, run_id: str | None) -> SweepResult:
+def redraw(store: Store, run_id: str | None) -> SweepResult:
     """Draw the report of a past run anew, the latest if none is named. Raises RequestError if there is no such run."""
-    return _drawn(past(artifacts, run_id), Store.open(artifacts))
+    store.try_out()
+    run = past(store, run_id)
+    return _drawn(run, store)
 
 
-def past(artifacts: Path, run_id: str | None) -> RunFacts:
+def past(store: Store, run_id: str | None) -> RunFacts:
     """The facts of a past run, the latest if none is named. Raises RequestError if there is no such run."""
-    known = tables.runs(artifacts)
+    known = tables.runs(store)
     if not known or run_id not in (None, *known):
         wanted = "no run" if run_id is None else f"no run {run_id!r}"
-        raise RequestError(f"{wanted} in {artifacts}; there are: {', '.join(known) or 'none'}")
-    path = _facts_path(artifacts, run_id or known[-1])
+        raise RequestError(f"{wanted} in {store.place}; there are: {', '.join(known) or 'none'}")
+    name = _facts_name(run_id or known[-1])
     try:
-        facts = json.loads(path.read_bytes())
+        facts = json.loads(store.files.read(name))
         toolchain = Toolchain(**facts.pop("toolchain"))
         return RunFacts(**facts | {"command": tuple(facts["command"]), "toolchain": toolchain})
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise EvidenceError(f"{path} cannot be read: {error}") from error
+        raise EvidenceError(f"{store.shown(name)} cannot be read: {error}") from error
 
 
 def _drawn(run: RunFacts, store: Store) -> SweepResult:
-    read = {table: tables.read(store.root, table, run.run_id) for table in tables.TABLES}
+    read = {table: tables.read(store, table, run.run_id) for table in tables.TABLES}
     page = render(run, read, _logs(store, read["cells"]))
-    write_atomically(report_path(store.root, run.run_id), page.encode(), partial=store.partial)
-    return SweepResult(run=run, cells=read["cells"])
+    store.files.write(report_name(run.run_id), page.encode())
+    return SweepResult(run=run, cells=read["cells"], page=store.files.local(report_name(run.run_id)))
 
 
 def _logs(store: Store, cells: pandas.DataFrame) -> dict[str, str]:
@@ -82,5 +91,5 @@ def _logs(store: Store, cells: pandas.DataFrame) -> dict[str, str]:
     return {sha256: store.read(blob).decode(errors="replace") for sha256, blob in found.items() if blob}
 
 
-def _facts_path(artifacts: Path, run_id: str) -> Path:
-    return artifacts / "runs" / run_id / "run.json"
+def _facts_name(run_id: str) -> str:
+    return f"{run_folder(run_id)}/run.json"

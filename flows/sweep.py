@@ -23,7 +23,7 @@ from conf.impossible import suits
 from conf.load import load
 from conf.plan import Plan
 from conf.schema import DeviceConfig, LimitsConfig, RunnerKind, SocConfig
-from flows import leases, results
+from flows import costs, leases, results
 from flows.cells import Graph, Means, Watch
 from flows.files import lay_out
 from flows.retention import holdings, retained
@@ -37,14 +37,15 @@ from tasks.storage.holdings import write_holdings
 from tasks.storage.occupancy import in_use
 from tasks.storage.store import Store
 from tasks.toolchain.child import Children
+from tasks.toolchain.places import Places
 from tasks.toolchain.sdk import find_sdk, identity
 
 MIB, GIB = 2**20, 2**30
 LEAST_FREE_BYTES = 64 * MIB
 COMPILING = ("export", "quantize", "lower")
 """The stages whose children are toolchain calls; the others only run operators again."""
-TYPICAL_CHILD_GIB = 5.0
-"""What the largest model seen needed to be lowered: ViT-B/16, 4.4 GiB."""
+MOST_MEMORY = 0.8
+"""Of the machine's, for toolchain children; the rest is for devices' simulators, Prefect and us."""
 
 watcher: ContextVar[Watch] = ContextVar("watcher", default=lambda _stage, _subject, _state: None)
 """Who hears of a sweep's progress besides Prefect."""
@@ -64,7 +65,8 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     """
     folders = [Path(folder) for folder in config_dirs or ()]
     plan = load(overrides, config_dirs=folders)
-    store = Store.open(Path(plan.artifacts))
+    store = Store.at(plan.artifacts, plan.cache_folder)
+    store.try_out()
     with in_use(store):
         result = _swept(plan, overrides, folders)
     retained(plan.retention, store)
@@ -78,8 +80,8 @@ def _swept(plan: Plan, overrides: list[str], folders: list[Path]) -> results.Swe
     importable(plan)
     graph = Graph(means, watcher.get(), run_id)
     cells = _run(plan, graph)
-    contents = rows(run_id, cells, means.children.identity)
-    artifacts = Path(plan.artifacts)
+    contents = rows(run_id, cells, means.children.identity, means.children.took)
+    store = means.store
     run = RunFacts(
         run_id=run_id,
         started=started.isoformat(timespec="seconds"),
@@ -88,16 +90,16 @@ def _swept(plan: Plan, overrides: list[str], folders: list[Path]) -> results.Swe
         toolchain_calls=sum(count for stage, count in means.children.calls.items() if stage in COMPILING),
         reused=graph.reused,
         toolchain=means.children.identity,
-        tables=str(artifacts / "tables"),
-        report=str(results.report_path(artifacts, run_id)),
+        tables=store.shown("tables"),
+        report=store.shown(results.report_name(run_id)),
     )
-    write_holdings(means.store, run_id, holdings(cells, graph.kept, means.store))
-    lay_out(cells, results.report_path(artifacts, run_id).with_name("files"), means.store)
-    result = results.write(run, contents, means.store)
+    write_holdings(store, run_id, holdings(cells, graph.kept, store))
+    lay_out(cells, run_id, store)
+    result = results.write(run, contents, store)
     create_markdown_artifact(
         key="sweep", markdown=summary_markdown(run, result.cells), description=shlex.join(run.command)
     )
-    create_link_artifact(key="report", link=Path(run.report).absolute().as_uri(), description=run_id)
+    create_link_artifact(key="report", link=store.link(results.report_name(run_id)), description=run_id)
     return result
 
 
@@ -111,13 +113,14 @@ def prepare(plan: Plan, *, exclusion: Exclusion | None = None) -> Means:
 
     Without an `exclusion` this process alone is kept from using a device twice at a time.
     """
-    artifacts = Path(plan.artifacts)
-    store = Store.open(artifacts)
+    store = Store.at(plan.artifacts, plan.cache_folder)
+    store.try_out()
     store.sweep_partial()
-    if (free := shutil.disk_usage(artifacts).free) < LEAST_FREE_BYTES:
+    if (free := shutil.disk_usage(store.root).free) < LEAST_FREE_BYTES:
+        key = "cache_folder" if store.url else "artifacts"
         raise EnvironmentUnusable(
-            f"artifacts={artifacts}: {free / MIB:.0f} MiB free on its disk, a sweep wants at least "
-            f"{LEAST_FREE_BYTES / MIB:.0f}; free some, or set artifacts=FOLDER to a folder on another disk"
+            f"{key}={store.root}: {free / MIB:.0f} MiB free on its disk, a sweep wants at least "
+            f"{LEAST_FREE_BYTES / MIB:.0f}; free some, or set {key}=FOLDER to a folder on another disk"
         )
     links = store.root / "toolchain"
     sdk = find_sdk(os.environ, links)
@@ -126,13 +129,14 @@ def prepare(plan: Plan, *, exclusion: Exclusion | None = None) -> Means:
         identity=identity(sdk),
         environment=environment,
         store=store,
-        parallel=plan.limits.parallel or fitting(plan.limits),
+        places=places(plan.limits),
         deadline_s=plan.limits.child_deadline_s,
         memory_bytes=int(plan.limits.child_memory_gib * GIB),
+        expected=costs.expected(store),
     )
     for device, soc in _native(plan):
         native_files(device, soc.arch, os.environ)
-    farm = Farm(host_environment=environment, folder=artifacts / "devices", exclusion=exclusion)
+    farm = Farm(host_environment=environment, folder=store.root / "devices", exclusion=exclusion)
     return Means(store=store, children=children, farm=farm)
 
 
@@ -144,10 +148,10 @@ def _native(plan: Plan) -> Iterator[tuple[DeviceConfig, SocConfig]]:
                 yield device, cell.request.soc
 
 
-def fitting(limits: LimitsConfig) -> int:
-    """How many toolchain children this machine's cores and memory take at once."""
-    each = min(TYPICAL_CHILD_GIB, limits.child_memory_gib)
-    return max(1, min(os.cpu_count() or 1, int(psutil.virtual_memory().total / GIB / each)))
+def places(limits: LimitsConfig) -> Places:
+    """This machine's cores, and the memory that toolchain children may have together."""
+    memory = psutil.virtual_memory().total * MOST_MEMORY if limits.memory_gib is None else limits.memory_gib * GIB
+    return Places(parallel=limits.parallel or os.cpu_count() or 1, memory_bytes=int(memory))
 
 
 def importable(plan: Plan) -> None:

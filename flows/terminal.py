@@ -6,7 +6,6 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,7 +19,12 @@ _WIDTH_OF_A_FILE = 160
 
 Json = Annotated[bool, typer.Option("--json", help="End with one JSON object on the last line of stdout.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-Artifacts = Annotated[Path, typer.Option("--artifacts", help="Folder of the store, the tables and the reports.")]
+Artifacts = Annotated[
+    str,
+    typer.Option(
+        "--artifacts", metavar="PLACE", help="Of the store, the tables and the reports: a folder or s3://bucket/prefix."
+    ),
+]
 
 
 def console() -> Console:

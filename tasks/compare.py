@@ -30,7 +30,7 @@ def compare(
     Raises EvidenceError when the capture does not hold what its record says, ToolchainError when the child dies.
     """
     judged = (classifier, tolerance, replayed, store, metrics, references)
-    return children.call("compare", compare_capture, lowered, capture, *judged).value
+    return children.call("compare", compare_capture, lowered, capture, *judged, urgent=True).value
 
 
 compare_task = stage(compare, version=4)

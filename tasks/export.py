@@ -18,7 +18,7 @@ def export(model: ModelConfig, _code: str, *, store: Store, children: Children) 
     `_code`, for the cache key alone: digest of what stands behind the model's functions (`tasks.toolchain.source`).
     Raises RequestError when the model's own configuration does not fit, ToolchainError when torch.export fails.
     """
-    done = children.call("export", calls.export_model, model, store)
+    done = children.call("export", calls.export_model, model, store, subject=(model.name,))
     return replace(done.value, log=done.log, seconds=done.seconds)
 
 

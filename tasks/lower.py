@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from conf.schema import BackendKind, SchemeConfig, SocConfig
 from tasks.errors import ProgramDiffers, ToolchainError
 from tasks.records import LoweredProgram, ProfileProgram, QuantizedModel, Toolchain
 from tasks.stage import stage
+from tasks.storage.digest import digest
 from tasks.storage.store import Store
 from tasks.toolchain import calls
 from tasks.toolchain.audit import audit, differences
-from tasks.toolchain.child import Children
+from tasks.toolchain.child import Children, Ground
 
 
 def lower(
@@ -32,11 +32,15 @@ def lower(
 
     `references`: what operators are to be compared with besides the edge graph, `exported` and `quantized`.
 
-    A native abort while all are compiled costs the debug and the profile program alone: the compile is done again
-    without them. Raises ToolchainError, and ProgramDiffers when what came out is not what was asked for.
+    All that does not depend on the SoC is done once for those that are lowered at the same time. A native abort while
+    all three are compiled costs the debug and the profile program alone: the compile is done again without them.
+    Raises ToolchainError, and ProgramDiffers when what came out is not what was asked for.
     """
-    fixed = (quantized, scheme, kind, soc, operator_samples)
-    lowered = _lowered(fixed, dump_operators, profile_level, references, store, children)
+    shared = (quantized, scheme, kind, operator_samples, references)
+    names = quantized.exported.model, scheme.name, kind.name
+    with children.ground(digest(shared), "edge", calls.edge_model, *shared, store, subject=names) as edge:
+        lowered = _lowered(edge, soc, dump_operators, profile_level, store)
+        lowered = replace(lowered, edge_seconds=edge.seconds)
     confirm(lowered, scheme, kind, soc, children.identity)
     return lowered
 
@@ -57,19 +61,16 @@ def confirm(
 
 
 def _lowered(
-    fixed: tuple[Any, ...],
-    dump_operators: bool,
-    profile_level: int,
-    references: tuple[str, ...],
-    store: Store,
-    children: Children,
+    edge: Ground, soc: SocConfig | None, dump_operators: bool, profile_level: int, store: Store
 ) -> LoweredProgram:
+    subject = (*edge.subject, soc.name) if soc else edge.subject
+    asked = "lower", calls.lower_model, soc
     try:
-        done = children.call("lower", calls.lower_model, *fixed, dump_operators, profile_level, references, store)
+        done = edge.call(*asked, dump_operators, profile_level, store, subject=subject)
     except ToolchainError as error:
         if not ((dump_operators or profile_level) and error.cause.startswith("SIG")):
             raise
-        done = children.call("lower", calls.lower_model, *fixed, False, 0, references, store)
+        done = edge.call(*asked, False, 0, store, subject=subject)
         unavailable = f"compiling it ended in {error.cause}"
         lost = ProfileProgram(program=None, unavailable=unavailable, nodes=(), schematics=())
         return replace(
@@ -87,4 +88,4 @@ def _matter(quantized: QuantizedModel, scheme: SchemeConfig, *asked: object) -> 
     return quantized, scheme.precision, scheme.quant_dtype, *asked
 
 
-lower_task = stage(lower, version=6, matter=_matter)
+lower_task = stage(lower, version=7, matter=_matter)

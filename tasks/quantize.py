@@ -16,27 +16,26 @@ def quantize(
     exported: ExportedModel,
     scheme: SchemeConfig,
     kind: BackendKind,
-    arch: int | None,
     *,
     store: Store,
     children: Children,
 ) -> QuantizedModel:
     """Prepare, calibrate and convert with the backend's quantizer; fp16 and fp32 pass through.
 
-    `arch`: the Hexagon architecture to quantize for, where the backend's quantizer asks; None where it does not.
-    Raises ToolchainError.
+    For every SoC at once: which of them can compute it is for `lower` to find. Raises ToolchainError.
     """
-    done = children.call("quantize", calls.quantize_model, exported, scheme, kind, arch, store)
+    whose = exported.model, scheme.name, kind.name
+    done = children.call("quantize", calls.quantize_model, exported, scheme, kind, store, subject=whose)
     quantized = replace(done.value, log=done.log, seconds=done.seconds)
     if scheme.precision is Precision.quantized:
         return quantized
     return replace(quantized, exported=_uncalibrated(exported))
 
 
-def _matter(exported: ExportedModel, scheme: SchemeConfig, kind: BackendKind, arch: int | None) -> object:
+def _matter(exported: ExportedModel, scheme: SchemeConfig, kind: BackendKind) -> object:
     """Its name is a label. A float scheme asks for nothing else: the exported program passes through."""
     if scheme.precision is Precision.quantized:
-        return exported, replace(scheme, name=""), kind, arch
+        return exported, replace(scheme, name=""), kind
     return _uncalibrated(exported)
 
 
@@ -45,4 +44,4 @@ def _uncalibrated(exported: ExportedModel) -> ExportedModel:
     return replace(exported, calibration=None, calibration_samples=0)
 
 
-quantize_task = stage(quantize, version=2, matter=_matter)
+quantize_task = stage(quantize, version=3, matter=_matter)

@@ -270,6 +270,7 @@ class LoweredProgram:
     references: tuple[OtherReference, ...] = ()  # those that were asked for
     log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
     seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)
+    edge_seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)  # once for all SoCs that shared it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

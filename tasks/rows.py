@@ -19,11 +19,16 @@ from tasks.outcome import CellResult, finals, judge
 from tasks.program_facts import ProgramCheck
 from tasks.records import Blob, Command, CompileFacts, LoweredProgram, Toolchain
 from tasks.toolchain.audit import audit
+from tasks.toolchain.child import Took
 
 Row = dict[str, Any]
+SUBJECT = ("model", "scheme", "backend", "soc")
+"""Whose work a toolchain call is: the columns of its `Subject`."""
 
 
-def rows(run_id: str, cells: Sequence[CellResult], toolchain: Toolchain) -> dict[str, list[Row]]:
+def rows(
+    run_id: str, cells: Sequence[CellResult], toolchain: Toolchain, took: Sequence[Took] = ()
+) -> dict[str, list[Row]]:
     """Every table of `tasks.storage.tables.TABLES`, cells in the order planned."""
     tables: dict[str, list[Row]] = {
         name: []
@@ -40,6 +45,7 @@ def rows(run_id: str, cells: Sequence[CellResult], toolchain: Toolchain) -> dict
             "cells",
         )
     }
+    tables["work"] = [_work(run_id, each) for each in took]
     for cell in cells:
         request = cell.request
         names: Row = {
@@ -83,6 +89,7 @@ def _cell(cell: CellResult, toolchain: Toolchain) -> Row:
         "weights": exported.weights if exported else None,
         "export_s": exported.seconds if exported else None,
         "quantize_s": quantized.seconds if quantized else None,
+        "edge_s": lowered.edge_seconds if lowered else None,
         "lower_s": lowered.seconds if lowered else None,
         "execute_s": sum(result.command.seconds for result in capture.execution.results) if capture else None,
         "measured_run": capture.measured_run if capture else None,
@@ -169,6 +176,19 @@ def _log(cell: CellResult) -> str | None:
         return own
     logs: list[Blob | None] = [record.log for record in (cell.lowered, cell.quantized, cell.exported) if record]
     return next((log.sha256 for log in logs if log), None)
+
+
+def _work(run_id: str, took: Took) -> Row:
+    """One toolchain call. A name is null where the call does not depend on it."""
+    whose = dict(zip(SUBJECT, took.subject, strict=False))
+    return {
+        "run_id": run_id,
+        "device": None,
+        **{name: whose.get(name) for name in SUBJECT},
+        "stage": took.stage,
+        "seconds": took.seconds,
+        "peak_bytes": took.peak_bytes,
+    }
 
 
 def _operators(cell: CellResult) -> Iterator[Row]:

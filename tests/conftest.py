@@ -47,7 +47,7 @@ def lowered(request_8a8w: Request, means: Means) -> LoweredProgram:
     ask = request_8a8w
     tools: Any = {"store": means.store, "children": means.children}
     exported = export(ask.model, "", **tools)
-    quantized = quantize(exported, ask.scheme, ask.backend.kind, ask.soc.arch, **tools)
+    quantized = quantize(exported, ask.scheme, ask.backend.kind, **tools)
     return lower(
         quantized, ask.scheme, ask.backend.kind, ask.soc, ask.measure.operator_samples, dump_operators=True, **tools
     )

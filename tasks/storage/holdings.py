@@ -8,14 +8,13 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from tasks.errors import EvidenceError
 from tasks.records import Blob
 from tasks.storage import tables
 from tasks.storage.codec import decode
-from tasks.storage.store import Store, write_atomically
+from tasks.storage.store import Store
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +28,7 @@ class Holdings:
 
 def write_holdings(store: Store, run_id: str, holdings: Holdings) -> None:
     data = json.dumps(dataclasses.asdict(holdings), sort_keys=True).encode()
-    write_atomically(_path(store.root, run_id), data, partial=store.partial)
+    store.files.write(_name(run_id), data)
 
 
 def holdings_of(store: Store, run_id: str) -> Holdings:
@@ -37,14 +36,16 @@ def holdings_of(store: Store, run_id: str) -> Holdings:
 
     Raises EvidenceError where neither can be read: nobody knows what may be removed then.
     """
-    path = _path(store.root, run_id)
+    name = _name(run_id)
     try:
-        read = json.loads(path.read_bytes())
+        read = json.loads(store.files.read(name))
         return Holdings(results=dict(read["results"]), blobs=dict(read["blobs"]))
     except FileNotFoundError:
         return _from_evidence(store, run_id)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise EvidenceError(f"{path} cannot be read: {error}; prune that run too, with --run {run_id}") from error
+        raise EvidenceError(
+            f"{store.shown(name)} cannot be read: {error}; prune that run too, with --run {run_id}"
+        ) from error
 
 
 def named_blobs(value: Any) -> Iterator[Blob]:
@@ -75,16 +76,18 @@ def _leads(hint: Any) -> bool:
 
 def _from_evidence(store: Store, run_id: str) -> Holdings:
     found: dict[str, int] = {}
-    for file in (store.root / "runs" / run_id).glob("files/**/*.parquet"):
+    for name in store.files.names(f"runs/{run_id}/files"):
+        if not name.endswith(".parquet"):
+            continue
         try:
-            found |= {blob.sha256: blob.size for blob in named_blobs(decode(file.read_bytes()))}
+            found |= {blob.sha256: blob.size for blob in named_blobs(decode(store.files.read(name)))}
         except EvidenceError as error:
-            raise EvidenceError(f"{file}: {error}; or prune that run too, with --run {run_id}") from error
-    cells: Any = tables.read(store.root, "cells", run_id)  # pandas knows no types of columns
+            raise EvidenceError(f"{store.shown(name)}: {error}; or prune that run too, with --run {run_id}") from error
+    cells: Any = tables.read(store, "cells", run_id)  # pandas knows no types of columns
     logs: list[str] = cells["log"].dropna().tolist()
     found |= {blob.sha256: blob.size for blob in map(store.find, logs) if blob is not None}
     return Holdings(results={}, blobs=found)
 
 
-def _path(root: Path, run_id: str) -> Path:
-    return root / "runs" / run_id / "holds.json"
+def _name(run_id: str) -> str:
+    return f"runs/{run_id}/holds.json"

@@ -63,7 +63,7 @@ class Inventory:
 def inventory(store: Store, newest: int) -> Inventory:
     """Read every result. Raises EvidenceError for a run that does not say what it holds."""
     stages = _stages(store)
-    runs = tables.runs(store.root)
+    runs = tables.runs(store)
     held = {run: holdings_of(store, run) for run in runs}
     holders = Counter(sha256 for each in held.values() for sha256 in each.blobs)
     own = {run: own_bytes(store.root, run) for run in runs}

@@ -72,7 +72,7 @@ def planned(store: Store, selection: Selection) -> Removal:
     """What would go now. Raises RequestError for a run that there is not, and EvidenceError where one that stays does
     not say what it needs."""
     now = time.time()
-    runs = tables.runs(store.root)
+    runs = tables.runs(store)
     for run in selection.runs:
         if run not in runs:
             raise RequestError(f"--run {run}: no such run in {store.root}; there are: {', '.join(runs) or 'none'}")

@@ -18,6 +18,7 @@ from tasks.records import Blob, ExportedModel, LoweredProgram, QuantizedModel
 from tasks.storage.store import Store
 
 if TYPE_CHECKING:
+    from tasks.toolchain.edge import EdgeModel
     from tasks.toolchain.kernels import HostKernels
 
 
@@ -27,12 +28,10 @@ def export_model(model: ModelConfig, store: Store) -> ExportedModel:
     return eager.export_model(model, store)
 
 
-def quantize_model(
-    exported: ExportedModel, scheme: SchemeConfig, kind: BackendKind, arch: int | None, store: Store
-) -> QuantizedModel:
+def quantize_model(exported: ExportedModel, scheme: SchemeConfig, kind: BackendKind, store: Store) -> QuantizedModel:
     from tasks.toolchain import quantized
 
-    return quantized.quantize_model(exported, scheme, kind, arch, store)
+    return quantized.quantize_model(exported, scheme, kind, store)
 
 
 def own_metrics(
@@ -43,21 +42,25 @@ def own_metrics(
     return comparators.own_metrics(names, pairs, handles)
 
 
-def lower_model(
+def edge_model(
     quantized: QuantizedModel,
     scheme: SchemeConfig,
     kind: BackendKind,
-    soc: SocConfig | None,
     operator_samples: int,
-    dump_operators: bool,
-    profile_level: int,
     references: tuple[str, ...],
     store: Store,
+) -> EdgeModel:
+    from tasks.toolchain import edge
+
+    return edge.edge_model(quantized, scheme, kind, operator_samples, references, store)
+
+
+def lower_model(
+    model: EdgeModel, soc: SocConfig | None, dump_operators: bool, profile_level: int, store: Store
 ) -> LoweredProgram:
     from tasks.toolchain import lowered
 
-    work = (quantized, scheme, kind, soc, operator_samples, dump_operators, profile_level, references, store)
-    return lowered.lower_model(*work)
+    return lowered.lower_model(model, soc, dump_operators, profile_level, store)
 
 
 def program_facts(program: Blob, store: Store) -> ProgramFacts:

@@ -7,37 +7,30 @@ environment was right before it started, which the dynamic linker demands.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import fcntl
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
-import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing import forkserver
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import psutil
-
-from tasks.errors import EnvironmentUnusable, EvidenceError, QnnsweepError, RequestError, ToolchainError
+from tasks.errors import ToolchainError
 from tasks.records import Blob, Toolchain
 from tasks.storage.store import Store
+from tasks.toolchain.forked import Child, GroundChild, Process
+from tasks.toolchain.places import GIB, Expected, Places
+from tasks.toolchain.process import LOG, Call
 
 Result = TypeVar("Result")
 
 _PRELOAD = "tasks.toolchain.preload"
 _POLL_S = 0.1
-_DYING_S = 5.0
 _TAIL_LINES = 12
-_IOLBF = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,8 +42,23 @@ class Finished(Generic[Result]):
     seconds: float
 
 
+Subject = tuple[str, ...]
+"""Whose work a call is: names of a model, a scheme, a backend and an SoC, as far as it depends on them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Took:
+    """What a call, failed or not, cost: for the next sweep to plan with."""
+
+    stage: str
+    subject: Subject
+    seconds: float
+    peak_bytes: int
+    """Resident; of a call on a ground what it had for itself alone."""
+
+
 class Children:
-    """Runs module-level functions in children, at most `parallel` at a time. Safe to share between threads."""
+    """Runs module-level functions in children, as many at a time as `places` allows. Safe to share between threads."""
 
     def __init__(
         self,
@@ -58,33 +66,78 @@ class Children:
         identity: Toolchain,
         environment: Mapping[str, str],
         store: Store,
-        parallel: int,
+        places: Places,
         deadline_s: float,
         memory_bytes: int,
+        expected: Mapping[tuple[str, Subject], Expected] | None = None,
     ) -> None:
+        """A child above `memory_bytes` resident is stopped. `expected`: what calls take, by stage and subject."""
         self.identity = identity
         self.calls: Counter[str] = Counter()
-        """How often each stage had a child."""
+        """How often each stage had a child; what calls stand on is not counted."""
+        self.took: list[Took] = []
         self._environment = dict(environment)
         self._store = store
-        self._slots = threading.BoundedSemaphore(parallel)
-        self._counting = threading.Lock()
+        self._places = places
         self._deadline_s = deadline_s
         self._memory_bytes = memory_bytes
+        self._expected = dict(expected or {})
+        self._guard = threading.Lock()
+        self._grounds: dict[str, Ground] = {}
         self._context = multiprocessing.get_context("forkserver")
 
-    def call(self, stage: str, function: Callable[..., Result], *arguments: Any) -> Finished[Result]:
+    def call(
+        self, stage: str, function: Callable[..., Result], *arguments: Any, subject: Subject = (), urgent: bool = False
+    ) -> Finished[Result]:
         """`function(*arguments)` in a child with its own scratch folder as working directory.
 
+        `urgent`: before all that is not.
         Raises ToolchainError with the cause and the last log lines when it does not return, and the function's own
         RequestError, EnvironmentUnusable or EvidenceError.
         """
-        with self._slots:
-            with self._counting:
-                self.calls[stage] += 1
-                self._start_server()
-            with self._store.scratch(stage) as scratch:
-                return self._run(stage, scratch, function, arguments)
+        with self._place(stage, subject, urgent=urgent), self._scratch(stage) as scratch:
+            self._count(stage)
+            began = time.monotonic()
+            child = Child(self._context, Call(scratch=scratch, function=function, arguments=arguments))
+            return self._follow(child, stage, subject, scratch, began)
+
+    @contextlib.contextmanager
+    def ground(
+        self, key: str, stage: str, function: Callable[..., Any], *arguments: Any, subject: Subject = ()
+    ) -> Generator[Ground]:
+        """What calls stand on: `function(*arguments)`, in a child that is there until the last holder of `key` leaves.
+
+        It is made when the first call on it comes.
+        """
+        with self._guard:
+            made = Ground(self, stage, subject, Call(scratch=Path(), function=function, arguments=arguments))
+            ground = self._grounds.setdefault(key, made)
+            ground.holders += 1
+        try:
+            yield ground
+        finally:
+            with self._guard:
+                ground.holders -= 1
+                if last := ground.holders == 0:
+                    del self._grounds[key]
+            if last:
+                ground.end.close()
+
+    def _place(self, stage: str, subject: Subject, *, urgent: bool) -> contextlib.AbstractContextManager[None]:
+        known = self._expected.get((stage, subject), Expected())
+        expected = Expected(seconds=known.seconds, peak_bytes=min(known.peak_bytes, self._memory_bytes))
+        return self._places.place(expected, urgent=urgent)
+
+    @contextlib.contextmanager
+    def _scratch(self, stage: str) -> Iterator[Path]:
+        with self._store.scratch(stage) as scratch:
+            (scratch / LOG).touch()
+            yield scratch
+
+    def _count(self, stage: str) -> None:
+        with self._guard:
+            self.calls[stage] += 1
+            self._start_server()
 
     def _start_server(self) -> None:
         self._context.set_forkserver_preload([_PRELOAD])
@@ -92,125 +145,98 @@ class Children:
         with _environ(self._environment | {"PYTHONSAFEPATH": "1"}):
             forkserver.ensure_running()
 
-    def _run(
-        self, stage: str, scratch: Path, function: Callable[..., Result], arguments: tuple[Any, ...]
-    ) -> Finished[Result]:
-        log = scratch / "child.log"
-        log.touch()
-        receiving, sending = self._context.Pipe(duplex=False)
-        watching, living = self._context.Pipe(duplex=False)
-        started = time.monotonic()
-        work = (sending, watching, log, scratch, function, arguments)
-        child = self._context.Process(target=_serve, args=work, daemon=False)
-        child.start()
-        sending.close()
-        watching.close()
+    def _follow(
+        self, process: Process, stage: str, subject: Subject, scratch: Path, began: float, *, stays: bool = False
+    ) -> Finished[Any]:
+        """Listen to the process until it has answered, has ended, or is beyond its limits; end it unless it `stays`."""
+        peak = 0
+        said = None
         try:
-            answer, cause, why = self._wait(child, receiving, started)
+            while said is None:
+                said = process.next(_POLL_S)
+                weight = process.weigh()
+                peak = max(peak, weight.own_bytes)
+                if said is None and time.monotonic() - began > self._deadline_s:
+                    said = "silenced", "deadline", f"deadline of {self._deadline_s:g} s"
+                elif said is None and weight.resident_bytes > self._memory_bytes:
+                    said = "silenced", "memory limit", f"memory limit of {self._memory_bytes / GIB:g} GiB"
         finally:
-            _end(child)
-            receiving.close()
-            living.close()
-        seconds = time.monotonic() - started
-        blob = self._store.put_file(log)
-        if answer is not None and answer[0] == "returned":
-            return Finished(value=answer[1], log=blob, seconds=seconds)
-        if answer is not None and answer[0] == "refused":
-            raise answer[1]
-        if answer is not None:
-            cause, why = answer[1], f"{answer[1]}: {answer[2]}"
-        else:
-            why = f"{why}\n{_tail(log)}"
-        raise ToolchainError(f"{stage} failed: {why}".rstrip(), stage=stage, cause=cause, log=blob.sha256)
-
-    def _wait(
-        self, child: ForkServerProcess, receiving: Connection, started: float
-    ) -> tuple[tuple[Any, ...] | None, str, str]:
-        """What the child answered, or None, the cause of its silence and that cause in words."""
-        while True:
-            # The process is watched too: a child of its own may hold the pipe open after its death.
-            ready = wait([receiving, child.sentinel], timeout=_POLL_S)
-            if receiving in ready:
-                # OSError: it died in the middle of its answer.
-                with contextlib.suppress(EOFError, OSError):
-                    return receiving.recv(), "", ""
-            if ready:
-                child.join(timeout=_DYING_S)
-                return None, *_death(child.exitcode)
-            if time.monotonic() - started > self._deadline_s:
-                return None, "deadline", f"deadline of {self._deadline_s:g} s"
-            if _resident_bytes(child.pid) > self._memory_bytes:
-                return None, "memory limit", f"memory limit of {self._memory_bytes / 2**30:g} GiB"
+            if not stays:
+                process.close()
+        seconds = time.monotonic() - began
+        log = self._store.put_file(scratch / LOG)
+        self.took.append(Took(stage=stage, subject=subject, seconds=seconds, peak_bytes=peak))
+        match said:
+            case ("returned", value):
+                return Finished(value=value, log=log, seconds=seconds)
+            case ("refused", error):
+                raise error
+            case ("raised", cause, text):
+                why = f"{cause}: {text}"
+            case ("ended", code):
+                cause, why = _death(code)
+                why = f"{why}\n{_tail(scratch / LOG)}"
+            case _:
+                _, cause, text = said
+                why = f"{text}\n{_tail(scratch / LOG)}"
+        raise ToolchainError(f"{stage} failed: {why}".rstrip(), stage=stage, cause=cause, log=log.sha256)
 
 
-def _serve(
-    sending: Connection,
-    watching: Connection,
-    log: Path,
-    scratch: Path,
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
-) -> None:
-    """The child: a session of its own (so that its children die with it), its log a file, its answer one message."""
-    os.setsid()
-    _die_with(watching)
-    os.chdir(scratch)
-    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    # C's stdout by lines as well: an abort does not flush, and its last words are the ones that count.
-    native = ctypes.CDLL(None)
-    native.setvbuf(ctypes.c_void_p.in_dll(native, "stdout"), None, _IOLBF, ctypes.c_size_t(0))
-    try:
-        answer: tuple[Any, ...] = ("returned", function(*arguments))
-    except (RequestError, EnvironmentUnusable, EvidenceError) as error:
-        traceback.print_exc()
-        answer = ("refused", error)
-    except QnnsweepError as error:
-        traceback.print_exc()
-        answer = ("raised", type(error).__name__, str(error))
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the border where foreign errors become ours
-        traceback.print_exc()
-        answer = ("raised", type(error).__name__, str(error).strip() or repr(error))
-    flush_native_output()
-    sending.send(answer)
+class Ground:
+    """A child that has made something and stays, for calls that are forks of it."""
 
+    def __init__(self, children: Children, stage: str, subject: Subject, asked: Call) -> None:
+        self.subject = subject
+        self.holders = 0
+        self.end = contextlib.ExitStack()
+        self.seconds = 0.0
+        """What making it took."""
+        self._children = children
+        self._stage = stage
+        self._asked = asked
+        self._making = threading.Lock()
+        self._made: GroundChild | Exception | None = None
 
-def _die_with(watching: Connection) -> None:
-    """Have the kernel kill this process group when the caller, who alone holds the other end of the pipe, is gone.
+    def call(
+        self, stage: str, function: Callable[..., Result], *arguments: Any, subject: Subject = ()
+    ) -> Finished[Result]:
+        """`function(what was made, *arguments)`, else as Children.call; the log begins with the ground's own."""
+        with self._making:  # whoever comes first makes it, the others wait
+            if self._made is None:
+                try:
+                    self._made = self._make()
+                except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer to each of them
+                    self._made = error
+            made = self._made
+        if isinstance(made, Exception):
+            raise made
+        children = self._children
+        # Urgent: memory is held for it.
+        with children._place(stage, subject, urgent=True), children._scratch(stage) as scratch:
+            children._count(stage)
+            began = time.monotonic()
+            try:
+                fork = made.fork(children._context, Call(scratch=scratch, function=function, arguments=arguments))
+            except (OSError, EOFError) as error:
+                why = f"{stage} failed: somebody killed the process that it was to be forked from; run again"
+                raise ToolchainError(why, stage=stage, cause="killed", log=None) from error
+            return children._follow(fork, stage, subject, scratch, began)
 
-    A thread of ours could not do it while native code holds the interpreter; the death of the fork server is no sign
-    of it, because every child keeps that one alive.
-    """
-    fcntl.fcntl(watching, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(watching, fcntl.F_SETOWN, -os.getpgrp())
-    fcntl.fcntl(watching, fcntl.F_SETFL, os.O_ASYNC)
-    if watching.poll():  # it was gone before the kernel knew what to do
-        os.killpg(0, signal.SIGKILL)
-
-
-def flush_native_output() -> None:
-    """What native code wrote to C's stdout is buffered there; a forked child leaves without flushing it."""
-    sys.stdout.flush()
-    ctypes.CDLL(None).fflush(None)
-
-
-def _end(child: ForkServerProcess) -> None:
-    """Kill the child and what it started. One that has answered has nothing left to do, and its log is written."""
-    assert child.pid is not None, "started"
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.kill()  # it may not have come to lead its own group yet
-    child.join()
-
-
-def _resident_bytes(pid: int | None) -> int:
-    try:
-        parent = psutil.Process(pid)
-        return sum(process.memory_info().rss for process in (parent, *parent.children(recursive=True)))
-    except psutil.NoSuchProcess:
-        return 0
+    def _make(self) -> GroundChild:
+        children = self._children
+        with contextlib.ExitStack() as end:
+            with children._place(self._stage, self.subject, urgent=False):
+                with children._guard:
+                    children._start_server()
+                scratch = end.enter_context(children._scratch(self._stage))
+                began = time.monotonic()
+                asked = Call(scratch=scratch, function=self._asked.function, arguments=self._asked.arguments)
+                child = end.enter_context(contextlib.closing(GroundChild(children._context, asked)))
+                children._follow(child, self._stage, self.subject, scratch, began, stays=True)
+                self.seconds = time.monotonic() - began
+                end.enter_context(children._places.kept(child.weigh().own_bytes))
+            self.end = end.pop_all()
+        return child
 
 
 def _death(exit_code: int | None) -> tuple[str, str]:

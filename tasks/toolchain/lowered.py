@@ -1,4 +1,4 @@
-"""From the quantized graph to compiled programs and everything known about them. Runs in a child.
+"""From the edge program to one SoC's compiled programs and everything known about them. Runs in a fork of a child.
 
 One edge program gives the reference, the shipping program and the debug program.
 """
@@ -18,67 +18,33 @@ from executorch.devtools.bundled_program.config import MethodTestCase, MethodTes
 from executorch.devtools.bundled_program.serialize import serialize_from_bundled_program_to_flatbuffer
 from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
 from executorch.exir.backend.utils import format_delegated_graph
-from executorch.exir.program._program import _gen_edge_manager_for_partitioners, lift_constant_tensor_pass
 from torch.export import ExportedProgram
 
-from conf.schema import BackendKind, SchemeConfig, SocConfig
+from conf.schema import SocConfig
 from tasks.errors import ToolchainError
-from tasks.records import Blob, DumpedTensor, LoweredProgram, QuantizedModel, TensorSpec
+from tasks.records import Blob, DumpedTensor, LoweredProgram, TensorSpec
 from tasks.storage.store import Store
 from tasks.toolchain.backend import Backend, Delegation
 from tasks.toolchain.backends import backend_of
-from tasks.toolchain.eager import settle
+from tasks.toolchain.edge import EdgeModel, Samples
 from tasks.toolchain.facts import program_facts
-from tasks.toolchain.graph import ReferenceGraph, graph_of, put_graph
 from tasks.toolchain.operators import (
     announced_instructions,
     delegation_counts,
-    input_grids,
     logged_instruction_bytes,
-    operator_table,
     subgraphs,
 )
 from tasks.toolchain.profiling import instructions, profile_program
-from tasks.toolchain.quantized import load_program
-from tasks.toolchain.references import other_reference
-from tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples, read_tensors
-
-Samples = Sequence[tuple[torch.Tensor, ...]]
+from tasks.toolchain.tensors import read_tensors
 
 
 def lower_model(
-    quantized: QuantizedModel,
-    scheme: SchemeConfig,
-    kind: BackendKind,
-    soc: SocConfig | None,
-    operator_samples: int,
-    dump_operators: bool,
-    profile_level: int,
-    references: Sequence[str],
-    store: Store,
+    model: EdgeModel, soc: SocConfig | None, dump_operators: bool, profile_level: int, store: Store
 ) -> LoweredProgram:
     """Compile for one SoC. A debug program that cannot be built is told in the record, not raised."""
-    settle()
-    backend = backend_of(kind, scheme, soc)
-    exported = quantized.exported
-    inputs = [spec.name for spec in exported.inputs]
-    samples = read_samples(store, exported.evaluation, inputs, len(exported.sample_names))
-    seen_samples = samples[:operator_samples]
-
-    edge = edge_program(backend, load_program(store, quantized.program))
-    operators = operator_table(edge.exported_program())
-    programs = {"exported": exported.program, "quantized": quantized.program}
-    others = tuple(
-        other_reference(
-            each, load_program(store, programs[each]), edge.exported_program(), operators, seen_samples, store
-        )
-        for each in references
-    )
-    grids = input_grids(edge.exported_program())
-    reference = graph_of(edge.exported_program())
-    answers, values = _run_reference(reference, samples, len(seen_samples))
-    calls, constants = put_graph(store, reference)
-
+    backend = backend_of(model.kind, model.scheme, soc)
+    exported = model.quantized.exported
+    edge = model.program
     etrecord, edge._etrecord = edge._etrecord, None
     profile = profile_program(backend, edge, profile_level, partial(compile_edge, debug=False), store)
     ship = compile_edge(backend, copy.deepcopy(edge) if dump_operators else edge, debug=False)
@@ -93,22 +59,22 @@ def lower_model(
     program = store.put_bytes(ship.program.buffer)
     debug_program = None if isinstance(debug, str) else store.put_bytes(debug.program.buffer)
     return LoweredProgram(
-        quantized=quantized,
-        backend=kind.value,
+        quantized=model.quantized,
+        backend=model.kind.value,
         soc=soc.name if soc else None,
         program=program,
         debug_program=debug_program,
         debug_unavailable=debug if isinstance(debug, str) else None,
-        bundled_program=_bundled(store, ship.program, seen_samples, expected),
-        etrecord=None if isinstance(debug, str) else _etrecord(store, debug.program, samples[0]),
-        input_grids=grids,
-        operators=tuple(replace(row, subgraph=taken.get(row.debug_handle or 0)) for row in operators),
+        bundled_program=_bundled(store, ship.program, model.samples[: model.operator_samples], expected),
+        etrecord=None if isinstance(debug, str) else _etrecord(store, debug.program, model.samples[0]),
+        input_grids=model.input_grids,
+        operators=tuple(replace(row, subgraph=taken.get(row.debug_handle or 0)) for row in model.operators),
         dumped=() if isinstance(debug, str) else debug.dumped,
-        operator_samples=len(seen_samples),
-        reference_calls=calls,
-        reference_constants=constants,
-        reference=put_tensors(store, values),
-        outputs_edge=put_tensors(store, outputs_by_sample(answers)),
+        operator_samples=model.operator_samples,
+        reference_calls=model.reference_calls,
+        reference_constants=model.reference_constants,
+        reference=model.reference,
+        outputs_edge=model.outputs_edge,
         delegation=delegation_counts(info, ship.noted.refusals),
         delegated_subgraphs=info.num_delegated_subgraphs,
         delegated_graph=store.put_bytes(format_delegated_graph(graph.graph_module).encode()),
@@ -118,27 +84,8 @@ def lower_model(
         debug_facts=None if debug_program is None else program_facts(debug_program, store),
         instructions=instructions(ship.program),
         profile=profile,
-        references=others,
+        references=model.references,
     )
-
-
-def edge_program(backend: Backend, program: ExportedProgram) -> EdgeProgramManager:
-    """The reference graph: edge dialect, after the backend's transforms, before any delegation."""
-    program, passes = backend.before_edge(program)
-    with backend.session(debug=False, noted=Delegation()):
-        edge = _gen_edge_manager_for_partitioners(
-            {"forward": backend.partitioners(debug=False, noted=Delegation())},
-            {"forward": program},
-            backend.compile_config(),
-            None,
-            True,
-        )
-        if passes is not None:
-            edge = edge.transform({"forward": passes})
-            lift_constant_tensor_pass(edge.exported_program())
-    assert edge._etrecord is not None
-    edge._etrecord.add_extra_export_modules({"edge_after_transform": copy.deepcopy(edge)})
-    return edge
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,25 +123,6 @@ def _debug_program(backend: Backend, edge: EdgeProgramManager) -> Compiled | str
     except (AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         # ExecuTorch cannot dump every program it can compile; the shipping program is measured all the same.
         return f"{type(error).__name__}: {error}"
-
-
-def _run_reference(
-    graph: ReferenceGraph, samples: Samples, recorded: int
-) -> tuple[list[object], dict[str, torch.Tensor]]:
-    """Final answers to every sample, and each operator's value for the first `recorded` ones, but for constants."""
-    answers: list[object] = []
-    values: dict[str, torch.Tensor] = {}
-    with torch.no_grad():
-        for number, sample in enumerate(samples):
-            answer, computed = graph.run(sample)
-            answers.append(answer)
-            if number < recorded:
-                values |= {
-                    f"{number}/{index}": value
-                    for index, value in computed.items()
-                    if isinstance(value, torch.Tensor) and index not in graph.constant_calls
-                }
-    return answers, values
 
 
 def _check_order(inputs: Sequence[TensorSpec], lowered: ExportedProgram) -> None:

@@ -22,10 +22,8 @@ from executorch.backends.qualcomm.partition.qnn_partitioner import QnnOperatorSu
 from executorch.backends.qualcomm.qnn_preprocess import QnnBackend
 from executorch.backends.qualcomm.quantizer.quantizer import QuantDtype
 from executorch.backends.qualcomm.serialization.qc_schema import (
-    HtpArch,
     QcomChipset,
     QnnExecuTorchBackendType,
-    _soc_info_table,
 )
 from executorch.backends.qualcomm.utils.constants import QCOM_TENSOR_NAME
 from executorch.backends.qualcomm.utils.qnn_manager_lifecycle import QnnManagerContext
@@ -48,21 +46,24 @@ from conf.schema import Precision, SchemeConfig, SocConfig
 from tasks.errors import RequestError
 from tasks.records import DelegatedNode, DumpedTensor
 from tasks.toolchain.backend import Delegation
-from tasks.toolchain.child import flush_native_output
 from tasks.toolchain.compiler_log import compile_facts, errors
 from tasks.toolchain.operators import axis_order_of, handle_of, logged_bytes, quantization_of
+from tasks.toolchain.process import flush_native_output
 
 _LAST_WORDS = 5
+_ANY = QcomChipset.SM8750
+"""ExecuTorch wants one named even where it makes no difference."""
 
 
 class Qnn:
     has_debug_program = True
 
-    def __init__(self, scheme: SchemeConfig, soc: SocConfig, profile_level: int = 0) -> None:
+    def __init__(self, scheme: SchemeConfig, soc: SocConfig | None, profile_level: int = 0) -> None:
+        """Without a `soc` it quantizes and transforms, which is the same for all of them, and compiles nothing."""
         self._scheme = scheme
         self._soc = soc
         self._profile_level = profile_level
-        self._chipset = QcomChipset[soc.name]
+        self._chipset = _ANY if soc is None else QcomChipset[soc.name]
         self._passes = get_qnn_pass_manager_cls(QnnExecuTorchBackendType.kHtpBackend)
 
     def quantizer(self, scheme: SchemeConfig, module: GraphModule) -> Quantizer:
@@ -77,8 +78,9 @@ class Qnn:
             per_channel_embedding=scheme.per_channel_embedding,
             act_observer=observer,
             act_symmetric=scheme.activation_symmetric,
-            soc_model=self._chipset.name,
         )
+        # It asks for an SoC only to refuse what that one cannot compute; the compiler does so too, SoC by SoC.
+        quantizer.strict = False
         if scheme.block_size:
             quantizer.set_block_size_map(_block_sizes(module, scheme))
             # A configuration holds one block size: operator types that share one would all get the last.
@@ -88,8 +90,7 @@ class Qnn:
 
     def before_edge(self, program: ExportedProgram) -> tuple[ExportedProgram, Sequence[Any] | None]:
         program = self._passes().transform_for_export_pipeline(program)
-        passes = self._passes().get_to_edge_transform_passes(program, compiler_specs=self._specs(debug=False))
-        return program, passes
+        return program, self._passes().get_to_edge_transform_passes(program)
 
     def compile_config(self) -> EdgeCompileConfig:
         return qnn_edge_config()
@@ -102,6 +103,7 @@ class Qnn:
 
     @contextlib.contextmanager
     def session(self, *, debug: bool, noted: Delegation) -> Iterator[None]:
+        assert self._soc is not None, "a QNN program is compiled for one SoC"
         before = _log_length()
         try:
             with QnnManagerContext({"forward": self._specs(debug=debug)}), _noting_tensors(noted):
@@ -119,15 +121,6 @@ class Qnn:
             dump_intermediate_outputs=debug,
             profile_level=self._profile_level,
         )
-
-
-def soc_of_arch(arch: int) -> SocConfig:
-    """The SoC that stands for all of its Hexagon architecture where only that counts: ExecuTorch's first."""
-    return next(
-        SocConfig(name=chipset.name, arch=arch, vtcm_mib=info.htp_info.vtcm_size_in_mb)
-        for chipset, info in _soc_info_table.items()
-        if info.htp_info.htp_arch is HtpArch[f"V{arch}"]
-    )
 
 
 class _NotingPartitioner(QnnPartitioner):

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from torch.fx import GraphModule
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
-from torchao.quantization.pt2e.quantizer import Quantizer
 
 from conf.schema import BackendKind, Precision, SchemeConfig
 from tasks.records import Blob, ExportedModel, QuantizedModel
@@ -17,9 +15,7 @@ from tasks.toolchain.eager import settle
 from tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples
 
 
-def quantize_model(
-    exported: ExportedModel, scheme: SchemeConfig, kind: BackendKind, arch: int | None, store: Store
-) -> QuantizedModel:
+def quantize_model(exported: ExportedModel, scheme: SchemeConfig, kind: BackendKind, store: Store) -> QuantizedModel:
     """Prepare, calibrate, convert; a float scheme passes the exported program through unchanged."""
     settle()
     names = [spec.name for spec in exported.inputs]
@@ -30,8 +26,7 @@ def quantize_model(
         if scheme.precision is Precision.quantized:
             assert exported.calibration is not None, "checked by conf.load"
             count = min(scheme.calibration_samples, exported.calibration_samples)
-            quantizer = _quantizer(kind, scheme, arch, module)
-            prepared = prepare_pt2e(module, quantizer)
+            prepared = prepare_pt2e(module, backend_of(kind, scheme, None).quantizer(scheme, module))
             for sample in read_samples(store, exported.calibration, names, count):
                 prepared(*sample)
             module = convert_pt2e(prepared)
@@ -45,15 +40,6 @@ def quantize_model(
         quantized=scheme.precision is Precision.quantized,
         outputs_quantized=put_tensors(store, outputs_by_sample(answers)),
     )
-
-
-def _quantizer(kind: BackendKind, scheme: SchemeConfig, arch: int | None, module: GraphModule) -> Quantizer:
-    soc = None
-    if arch is not None:
-        from tasks.toolchain.qnn import soc_of_arch
-
-        soc = soc_of_arch(arch)
-    return backend_of(kind, scheme, soc).quantizer(scheme, module)
 
 
 def load_program(store: Store, blob: Blob) -> torch.export.ExportedProgram:

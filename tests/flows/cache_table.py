@@ -75,8 +75,8 @@ REQUEST = (
     own("scheme.activation_symmetric", True, QUANTIZE_ON, NONE, f"the quantizer's; {_PASSED}"),
     own("scheme.calibration_samples", 4, QUANTIZE_ON, NONE, f"the quantizer's; {_PASSED}"),
     own("scheme.block_size", {"conv2d": [1, 8, 1, 1]}, QUANTIZE_ON, NONE, f"the quantizer's; {_PASSED}"),
-    same("soc.name", "SM8550", LOWER_ON, "what is compiled for; a quantizer asks for the architecture alone"),
-    own("soc.arch", 73, QUANTIZE_ON, LOWER_ON, "what is quantized for; a program is read back and held against it"),
+    same("soc.name", "SM8550", LOWER_ON, "what is compiled for; a quantizer asks for none"),
+    same("soc.arch", 73, LOWER_ON, "a program is read back and held against it"),
     same("soc.vtcm_mib", 4, LOWER_ON, "a program is read back and held against it"),
     same("backend.name", "another", NONE, _LABEL),
     own("backend.kind", BackendKind.xnnpack, QUANTIZE_ON, LOWER_ON, "whose quantizer, and whose compiler"),
@@ -124,6 +124,7 @@ REQUEST = (
     same("measure.metrics", ["l1"], COMPARE, "what is counted"),
     same("reuse", Reuse.programs, NONE, "what is looked for, not what is kept"),
     same("limits.parallel", 1, NONE, _SWEEP),
+    same("limits.memory_gib", 1.0, NONE, _SWEEP),
     same("limits.child_deadline_s", 1.0, NONE, _SWEEP),
     same("limits.child_memory_gib", 1.0, NONE, _SWEEP),
     same("schedule.cron", "0 0 * * *", NONE, _SWEEP),
@@ -131,6 +132,7 @@ REQUEST = (
     same("retention.keep_runs", 1, NONE, _SWEEP),
     same("retention.keep_days", 1.0, NONE, _SWEEP),
     same("retention.max_gib", 1.0, NONE, _SWEEP),
+    same("cache_folder", "elsewhere", NONE, "copies of what is kept"),
     same("artifacts", "elsewhere", NONE, "what is kept lies there; its keys are the same everywhere"),
 )
 

@@ -1,4 +1,5 @@
-"""What runs in children must be importable there: they inherit this process's `sys.path`, and this folder is on it."""
+"""What runs in children must be importable there: they inherit this process's `sys.path`, with this folder on it and
+that of the benchmarks, whose own work is tested here."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from safetensors.numpy import load
 from tasks.records import LoweredProgram
 from tasks.toolchain import runner
 from tasks.toolchain.child import Children
+from tasks.toolchain.places import Places
 from tasks.toolchain.sdk import find_sdk, identity
 
 if TYPE_CHECKING:
@@ -24,9 +26,8 @@ if TYPE_CHECKING:
 # Where it is set C's stdout has no buffer to lose, in no process: the children must not depend on it.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
-HERE = str(Path(__file__).parent)
-if HERE not in sys.path:
-    sys.path.append(HERE)
+HERE = Path(__file__).parent
+sys.path += [folder for folder in (str(HERE), str(HERE.parents[1] / "benchmarks")) if folder not in sys.path]
 
 
 class ChildrenWith(Protocol):
@@ -43,7 +44,7 @@ def children_with(means: Means) -> ChildrenWith:
             identity=identity(sdk),
             environment=sdk.environment(os.environ),
             store=means.store,
-            parallel=parallel,
+            places=Places(parallel=parallel, memory_bytes=2**36),
             deadline_s=deadline_s,
             memory_bytes=memory_bytes,
         )

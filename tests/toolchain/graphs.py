@@ -133,14 +133,14 @@ def run_edge_program(lowered: LoweredProgram, store: Store) -> list[str]:
     from conf.load import load
     from tasks.toolchain.backends import backend_of
     from tasks.toolchain.eager import settle
+    from tasks.toolchain.edge import edge_program
     from tasks.toolchain.graph import read_graph
-    from tasks.toolchain.lowered import edge_program
     from tasks.toolchain.quantized import load_program
     from tasks.toolchain.tensors import read_samples
 
     settle()
     ask = load(["scheme=8a8w", "soc=SM8650"]).cells[0].request
-    backend = backend_of(ask.backend.kind, ask.scheme, ask.soc)
+    backend = backend_of(ask.backend.kind, ask.scheme, None)
     module = edge_program(backend, load_program(store, lowered.quantized.program)).exported_program().module()
     graph = read_graph(store, lowered.reference_calls, lowered.reference_constants)
     exported = lowered.quantized.exported

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from conf.schema import BackendKind, SchemeConfig, SocConfig
+from conf.schema import BackendKind, SchemeConfig
 from tasks.numerics.metrics import snr_db
 from tasks.records import QuantizedModel
 from tasks.storage.store import Store
@@ -22,15 +22,15 @@ class Linked:
 
 
 def linked(
-    quantized: QuantizedModel, scheme: SchemeConfig, kind: BackendKind, soc: SocConfig | None, store: Store
+    quantized: QuantizedModel, scheme: SchemeConfig, kind: BackendKind, store: Store
 ) -> dict[str, tuple[dict[str, Linked], list[str]]]:
     """By reference the operators that are no constants, and the nodes that no operator stands for."""
     import torch
 
     from tasks.toolchain.backends import backend_of
     from tasks.toolchain.eager import settle
+    from tasks.toolchain.edge import edge_program
     from tasks.toolchain.graph import graph_of
-    from tasks.toolchain.lowered import edge_program
     from tasks.toolchain.operators import operator_table
     from tasks.toolchain.quantized import load_program
     from tasks.toolchain.references import other_reference
@@ -39,7 +39,7 @@ def linked(
     settle()
     exported = quantized.exported
     (sample,) = read_samples(store, exported.evaluation, [spec.name for spec in exported.inputs], 1)
-    edge = edge_program(backend_of(kind, scheme, soc), load_program(store, quantized.program)).exported_program()
+    edge = edge_program(backend_of(kind, scheme, None), load_program(store, quantized.program)).exported_program()
     operators = operator_table(edge)
     with torch.no_grad():
         _, own = graph_of(edge).run(sample)

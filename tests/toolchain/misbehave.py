@@ -140,3 +140,26 @@ def count_company(folder: str) -> int:
         time.sleep(0.05)
     mine.unlink()
     return most
+
+
+def make_ground(folder: str) -> list[str]:
+    """Leave a note of one's process in `folder`, and give what calls can stand on."""
+    print("the ground is made")
+    Path(folder, f"ground-{os.getpid()}").touch()
+    return ["made once"]
+
+
+def add_to(ground: list[str], word: str) -> tuple[list[str], int, int, str]:
+    """Change what one stands on; give it, one's process and session ids and working folder."""
+    print(f"adding {word}")
+    ground.append(word)
+    return ground, os.getpid(), os.getsid(0), str(Path.cwd())
+
+
+def on_ground(_ground: object, name: str, *arguments: object) -> object:
+    """Another function of this module, called where there is a ground."""
+    return globals()[name](*arguments)
+
+
+def kill_the_ground(_ground: object) -> None:
+    os.kill(os.getppid(), signal.SIGKILL)

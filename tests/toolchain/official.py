@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from conf.schema import Precision, SchemeConfig, SocConfig
+from conf.schema import SchemeConfig, SocConfig
 from tasks.records import Blob, Quantization, QuantizedModel
 from tasks.storage.store import Store
 from tasks.toolchain.qnn_options import PRECISIONS, QnnOptions
@@ -15,20 +15,12 @@ from tasks.toolchain.qnn_options import PRECISIONS, QnnOptions
 
 def lower_officially(quantized: QuantizedModel, scheme: SchemeConfig, soc: SocConfig, store: Store) -> Blob:
     """The `.pte` that `to_edge_transform_and_lower_to_qnn` gives for the same graph."""
-    from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
-    from executorch.backends.qualcomm.utils import utils
+    import official_path
 
     from tasks.toolchain.quantized import load_program
-    from tasks.toolchain.tensors import read_samples
 
-    names = [spec.name for spec in quantized.exported.inputs]
-    (sample,) = read_samples(store, quantized.exported.evaluation, names, 1)
-    specs = utils.generate_qnn_executorch_compiler_spec(
-        soc_model=QcomChipset[soc.name],
-        backend_options=utils.generate_htp_compiler_spec(use_fp16=scheme.precision is Precision.float16),
-    )
     module = load_program(store, quantized.program).module()
-    return store.put_bytes(utils.to_edge_transform_and_lower_to_qnn(module, sample, specs).to_executorch().buffer)
+    return official_path.lower(quantized.exported, module, scheme, soc, store).program
 
 
 def read_etrecord(blob: Blob, store: Store) -> dict[str, Any]:

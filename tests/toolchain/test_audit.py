@@ -36,7 +36,7 @@ def compiled(lowered: LoweredProgram, means: Means) -> Compile:
     def compile_for(*words: str) -> LoweredProgram:
         (cell,) = load(["model=digits_cnn", *words]).cells
         ask, tools = cell.request, {"store": means.store, "children": means.children}
-        quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, ask.soc.arch, **tools)
+        quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, **tools)
         return lower(quantized, ask.scheme, ask.backend.kind, ask.soc, 1, dump_operators=True, **tools)
 
     return compile_for

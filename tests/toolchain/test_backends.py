@@ -28,7 +28,7 @@ def measured(backend: str, scheme: str, means: Means, lowered: LoweredProgram) -
     (cell,) = load(words).cells
     assert cell.impossible is None
     ask, tools = cell.request, {"store": means.store, "children": means.children}
-    quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, None, **tools)
+    quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, **tools)
     program = lower(quantized, ask.scheme, ask.backend.kind, None, 2, dump_operators=True, **tools)
     made = bundle(program, ask.measure, store=means.store)
     capture = measure(made, (ask.device,), None, store=means.store, farm=means.farm, step=lambda task: task.fn)

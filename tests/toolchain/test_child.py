@@ -34,13 +34,14 @@ from pathlib import Path
 import misbehave
 from tasks.storage.store import Store
 from tasks.toolchain.child import Children
+from tasks.toolchain.places import Places
 from tasks.toolchain.sdk import find_sdk, identity
 
 if __name__ == "__main__":
     root, name, argument = sys.argv[1:]
     store = Store.open(Path(root))
     sdk = find_sdk({}, store.root / "toolchain")
-    limits = {"parallel": 1, "deadline_s": 600, "memory_bytes": 2**33}
+    limits = {"places": Places(parallel=1, memory_bytes=2**36), "deadline_s": 600, "memory_bytes": 2**33}
     children = Children(identity=identity(sdk), environment=sdk.environment({}), store=store, **limits)
     children.call("lower", getattr(misbehave, name), argument)
 """

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from conf.schema import Request
 from tasks.records import Capture, LoweredProgram
-from tests.test_architecture import ROOT
 
 if TYPE_CHECKING:
     from flows.cells import Means
 
+import injection  # isort: skip
+
 pytestmark = pytest.mark.toolchain
-
-sys.path.append(str(ROOT / "benchmarks"))  # children inherit it
-
-import injection  # noqa: E402  # isort: skip
 
 
 def test_whatever_is_done_to_an_operator_it_is_the_one_that_is_named(

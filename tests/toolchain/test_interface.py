@@ -57,7 +57,7 @@ def compiled(means: Means, exported: Callable[..., ExportedModel]) -> Lowered:
         ask = load(list(words) or ["scheme=fp32", "backend=portable"]).cells[0].request
         tools: Any = {"store": means.store, "children": means.children}
         soc = ask.soc if words else None
-        quantized = quantize(exported(kind, order), ask.scheme, ask.backend.kind, soc.arch if soc else None, **tools)
+        quantized = quantize(exported(kind, order), ask.scheme, ask.backend.kind, **tools)
         return lower(quantized, ask.scheme, ask.backend.kind, soc, 1, dump_operators=False, **tools)
 
     return compile_one

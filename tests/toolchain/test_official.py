@@ -9,9 +9,9 @@ import pytest
 
 from conf.load import load
 from conf.schema import Request
+from tasks.lower import lower
 from tasks.quantize import quantize
 from tasks.records import LoweredProgram
-from tasks.toolchain import calls
 
 import official  # isort: skip
 
@@ -27,9 +27,9 @@ def lowered_fp16(means: Means, lowered: LoweredProgram) -> tuple[Request, Lowere
     """The float sister of `lowered`: the same exported model in fp16."""
     ask = load(["model=digits_cnn", "scheme=fp16", "soc=SM8650"]).cells[0].request
     model = lowered.quantized.exported
-    passed = quantize(model, ask.scheme, ask.backend.kind, None, store=means.store, children=means.children)
-    asked = (passed, ask.scheme, ask.backend.kind, ask.soc, 0, False, 0, (), means.store)
-    return ask, means.children.call("lower", calls.lower_model, *asked).value
+    passed = quantize(model, ask.scheme, ask.backend.kind, store=means.store, children=means.children)
+    asked = (passed, ask.scheme, ask.backend.kind, ask.soc, 0)
+    return ask, lower(*asked, dump_operators=False, store=means.store, children=means.children)
 
 
 def compare_with_official(

@@ -118,7 +118,7 @@ def test_a_backend_without_such_a_log_says_so_and_still_gives_the_runtime_s(
 ) -> None:
     ask = load(["model=digits_cnn", "scheme=fp32", f"backend={backend}"]).cells[0].request
     tools = {"store": means.store, "children": means.children}
-    quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, None, **tools)
+    quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, **tools)
     program = lower(quantized, ask.scheme, ask.backend.kind, None, 1, False, 2, **tools)
     assert program.profile is not None
     assert program.profile.unavailable == "this backend has no log of its own to switch on"

@@ -76,7 +76,7 @@ def xnnpack(lowered: LoweredProgram, means: Means) -> bytes:
     """A program of XNNPACK."""
     (cell,) = load(["model=digits_cnn", "scheme=fp32", "backend=xnnpack"]).cells
     ask, tools = cell.request, {"store": means.store, "children": means.children}
-    quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, None, **tools)
+    quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, **tools)
     made = lower(quantized, ask.scheme, ask.backend.kind, None, 1, dump_operators=False, **tools)
     return means.store.read(made.program)
 

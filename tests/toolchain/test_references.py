@@ -57,7 +57,7 @@ def test_without_being_asked_a_lowering_keeps_no_other_reference(
     assert [each.name for each in asked.references] == ["exported", "quantized"]
     # No two compilations are equal to the bit: the programs have stamps in them.
     stamped = dict.fromkeys(("program", "debug_program", "bundled_program", "etrecord", "log"))
-    changes: dict[str, Any] = {"references": (), "seconds": 0.0, **stamped}
+    changes: dict[str, Any] = {"references": (), "seconds": 0.0, "edge_seconds": 0.0, **stamped}
     assert replace(asked, **changes) == replace(lowered, **changes)
 
 
@@ -146,14 +146,14 @@ SHAPES = {"attention": [1, 6, 16], "folded": [1, 2, 6, 6]}
 def links(means: Means, name: str, scheme: str, backend: str) -> Links:
     """What the operators of a model of taken_apart.py stand for."""
     (cell,) = load(["model=digits_cnn", f"scheme={scheme}", f"backend={backend}", "soc=SM8650"]).cells
-    ask, qnn = cell.request, backend == "qnn"
+    ask = cell.request
     tools: Any = {"store": means.store, "children": means.children}
     data = DataConfig(source="taken_apart:samples", count=8, arguments={"name": name})
     inputs = [InputConfig(name="x", shape=SHAPES[name])]
     model = ModelConfig(name=name, factory=f"taken_apart:{name}", inputs=inputs, calibration=data, evaluation=data)
     exported = export(model, "", **tools)
-    quantized = quantize(exported, ask.scheme, ask.backend.kind, ask.soc.arch if qnn else None, **tools)
-    work = (quantized, ask.scheme, ask.backend.kind, ask.soc if qnn else None, means.store)
+    quantized = quantize(exported, ask.scheme, ask.backend.kind, **tools)
+    work = (quantized, ask.scheme, ask.backend.kind, means.store)
     return means.children.call("lower", linked.linked, *work).value
 
 

@@ -30,7 +30,7 @@ def comparison(request: pytest.FixtureRequest, means: Means) -> Comparison:
     model = ModelConfig(name="best", factory="outputs:build", inputs=inputs, calibration=data, evaluation=data)
     tools: Any = {"store": means.store, "children": means.children}
     exported = export(model, "", **tools)
-    quantized = quantize(exported, ask.scheme, ask.backend.kind, ask.soc.arch, **tools)
+    quantized = quantize(exported, ask.scheme, ask.backend.kind, **tools)
     lowered = lower(quantized, ask.scheme, ask.backend.kind, ask.soc, 1, True, **tools)
     made = bundle(lowered, ask.measure, store=means.store)
     capture = measure(made, (ask.device,), None, store=means.store, farm=means.farm, step=lambda task: task.fn)

@@ -1,0 +1,79 @@
+"""ExecuTorch's official path to one SoC's program, as its documentation has it. Imports the toolchain when called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from conf.schema import Precision, SchemeConfig, SocConfig
+from tasks.records import Blob, DelegationCount, ExportedModel, Operator
+from tasks.storage.store import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Official:
+    """What one SoC's own official path gives, from torch.export's program on."""
+
+    program: Blob
+    operators: tuple[Operator, ...]
+    delegation: tuple[DelegationCount, ...]
+    delegated_subgraphs: int
+
+
+def build(exported: ExportedModel, scheme: SchemeConfig, soc: SocConfig, store: Store) -> Official:
+    """The model quantized for this SoC by ExecuTorch's quantizer, which refuses what the SoC cannot do, and lowered."""
+    import torch
+    from executorch.backends.qualcomm.export_utils import make_quantizer
+    from executorch.backends.qualcomm.quantizer.quantizer import QuantDtype
+    from torchao.quantization.pt2e import observer
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    from tasks.toolchain.eager import settle
+    from tasks.toolchain.quantized import load_program
+    from tasks.toolchain.tensors import read_samples
+
+    settle()
+    module = load_program(store, exported.program).module()
+    if scheme.precision is Precision.quantized:
+        assert exported.calibration is not None
+        quantizer = make_quantizer(
+            quant_dtype=QuantDtype[f"use_{scheme.quant_dtype}"],
+            per_channel_conv=scheme.per_channel_conv,
+            per_channel_linear=scheme.per_channel_linear,
+            act_observer=getattr(observer, scheme.observer),
+            soc_model=soc.name,
+        )
+        prepared = prepare_pt2e(module, quantizer)
+        count = min(scheme.calibration_samples, exported.calibration_samples)
+        with torch.no_grad():
+            for sample in read_samples(store, exported.calibration, [each.name for each in exported.inputs], count):
+                prepared(*sample)
+        module = convert_pt2e(prepared)
+    return lower(exported, module, scheme, soc, store)
+
+
+def lower(exported: ExportedModel, module: Any, scheme: SchemeConfig, soc: SocConfig, store: Store) -> Official:
+    """`to_edge_transform_and_lower_to_qnn` and `to_executorch` of a graph that is quantized or need not be."""
+    from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
+    from executorch.backends.qualcomm.utils import utils
+    from executorch.devtools.backend_debug import get_delegation_info
+
+    from tasks.toolchain.operators import delegation_counts, operator_table
+    from tasks.toolchain.tensors import read_samples
+
+    (sample,) = read_samples(store, exported.evaluation, [spec.name for spec in exported.inputs], 1)
+    specs = utils.generate_qnn_executorch_compiler_spec(
+        soc_model=QcomChipset[soc.name],
+        backend_options=utils.generate_htp_compiler_spec(use_fp16=scheme.precision is Precision.float16),
+    )
+    edge = utils.to_edge_transform_and_lower_to_qnn(module, sample, specs, generate_etrecord=True)
+    assert edge._etrecord is not None
+    assert edge._etrecord.graph_map is not None
+    before: Any = edge._etrecord.graph_map["edge_after_transform/forward"]
+    info = get_delegation_info(edge.exported_program().graph_module)
+    return Official(
+        operators=tuple(operator_table(before)),
+        delegation=delegation_counts(info, {}),
+        delegated_subgraphs=info.num_delegated_subgraphs,
+        program=store.put_bytes(edge.to_executorch().buffer),
+    )

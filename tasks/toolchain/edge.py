@@ -1,0 +1,126 @@
+"""The edge program of a quantized graph, and all that is known before any SoC is. Runs in a child that stays.
+
+Every SoC's programs are compiled in a fork of it: an edge program cannot be saved without losing its attributes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from executorch.exir import EdgeProgramManager
+from executorch.exir.program._program import _gen_edge_manager_for_partitioners, lift_constant_tensor_pass
+from torch.export import ExportedProgram
+
+from conf.schema import BackendKind, SchemeConfig
+from tasks.records import Blob, Operator, OtherReference, Quantization, QuantizedModel
+from tasks.storage.store import Store
+from tasks.toolchain.backend import Backend, Delegation
+from tasks.toolchain.backends import backend_of
+from tasks.toolchain.eager import settle
+from tasks.toolchain.graph import ReferenceGraph, graph_of, put_graph
+from tasks.toolchain.operators import input_grids, operator_table
+from tasks.toolchain.quantized import load_program
+from tasks.toolchain.references import other_reference
+from tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples
+
+Samples = Sequence[tuple[torch.Tensor, ...]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EdgeModel:
+    """An edge program in memory, what its own operators computed, and what they are known by."""
+
+    quantized: QuantizedModel
+    scheme: SchemeConfig
+    kind: BackendKind
+    program: EdgeProgramManager
+    samples: Samples
+    operator_samples: int
+    operators: tuple[Operator, ...]
+    input_grids: tuple[Quantization | None, ...]
+    reference_calls: Blob
+    reference_constants: Blob
+    reference: Blob
+    outputs_edge: Blob
+    references: tuple[OtherReference, ...]
+
+
+def edge_model(
+    quantized: QuantizedModel,
+    scheme: SchemeConfig,
+    kind: BackendKind,
+    operator_samples: int,
+    references: Sequence[str],
+    store: Store,
+) -> EdgeModel:
+    """Transform the quantized graph as the backend wants it, and run it on the host operator by operator."""
+    settle()
+    exported = quantized.exported
+    inputs = [spec.name for spec in exported.inputs]
+    samples = read_samples(store, exported.evaluation, inputs, len(exported.sample_names))
+    seen = samples[:operator_samples]
+    edge = edge_program(backend_of(kind, scheme, None), load_program(store, quantized.program))
+    graph = edge.exported_program()
+    operators = operator_table(graph)
+    programs = {"exported": exported.program, "quantized": quantized.program}
+    reference = graph_of(graph)
+    answers, values = _run_reference(reference, samples, len(seen))
+    calls, constants = put_graph(store, reference)
+    return EdgeModel(
+        quantized=quantized,
+        scheme=scheme,
+        kind=kind,
+        program=edge,
+        samples=samples,
+        operator_samples=len(seen),
+        operators=tuple(operators),
+        input_grids=input_grids(graph),
+        reference_calls=calls,
+        reference_constants=constants,
+        reference=put_tensors(store, values),
+        outputs_edge=put_tensors(store, outputs_by_sample(answers)),
+        references=tuple(
+            other_reference(each, load_program(store, programs[each]), graph, operators, seen, store)
+            for each in references
+        ),
+    )
+
+
+def edge_program(backend: Backend, program: ExportedProgram) -> EdgeProgramManager:
+    """The reference graph: edge dialect, after the backend's transforms, before any delegation."""
+    program, passes = backend.before_edge(program)
+    edge = _gen_edge_manager_for_partitioners(
+        {"forward": backend.partitioners(debug=False, noted=Delegation())},
+        {"forward": program},
+        backend.compile_config(),
+        None,
+        True,
+    )
+    if passes is not None:
+        edge = edge.transform({"forward": passes})
+        lift_constant_tensor_pass(edge.exported_program())
+    assert edge._etrecord is not None
+    edge._etrecord.add_extra_export_modules({"edge_after_transform": copy.deepcopy(edge)})
+    return edge
+
+
+def _run_reference(
+    graph: ReferenceGraph, samples: Samples, recorded: int
+) -> tuple[list[object], dict[str, torch.Tensor]]:
+    """Final answers to every sample, and each operator's value for the first `recorded` ones, but for constants."""
+    answers: list[object] = []
+    values: dict[str, torch.Tensor] = {}
+    with torch.no_grad():
+        for number, sample in enumerate(samples):
+            answer, computed = graph.run(sample)
+            answers.append(answer)
+            if number < recorded:
+                values |= {
+                    f"{number}/{index}": value
+                    for index, value in computed.items()
+                    if isinstance(value, torch.Tensor) and index not in graph.constant_calls
+                }
+    return answers, values

@@ -1,0 +1,82 @@
+"""SoCs that are lowered together share all that does not depend on them, and each gets what it would get alone."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from conf.load import load
+from conf.schema import Request
+from tasks.lower import lower
+from tasks.quantize import quantize
+from tasks.records import LoweredProgram
+from tasks.toolchain.child import Took
+
+import official_path  # isort: skip
+
+if TYPE_CHECKING:
+    from flows.cells import Means
+    from tests.toolchain.conftest import ChildrenWith, StartRunner
+
+pytestmark = pytest.mark.toolchain
+
+SOCS = ("SM8350", "SM8450", "SM8850")
+"""Three Hexagon architectures: v68, v69 and v81. The simulator does not compute the same bits for all of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Together:
+    requests: list[Request]
+    programs: list[LoweredProgram]
+    took: list[Took]
+
+
+@pytest.fixture(scope="module", params=["8a8w", "fp16"])
+def together(
+    request: pytest.FixtureRequest, means: Means, lowered: LoweredProgram, children_with: ChildrenWith
+) -> Together:
+    """The same quantized model lowered for three SoCs at the same time, the debug programs too."""
+    cells = load(["model=digits_cnn", f"scheme={request.param}", f"soc={','.join(SOCS)}"]).cells
+    asks = [cell.request for cell in cells if cell.impossible is None]
+    children = children_with()
+    tools: Any = {"store": means.store, "children": children}
+    quantized = quantize(lowered.quantized.exported, asks[0].scheme, asks[0].backend.kind, **tools)
+
+    def one(ask: Request) -> LoweredProgram:
+        return lower(quantized, ask.scheme, ask.backend.kind, ask.soc, 1, dump_operators=True, **tools)
+
+    with ThreadPoolExecutor(3) as pool:
+        programs = list(pool.map(one, asks))
+    return Together(requests=asks, programs=programs, took=children.took)
+
+
+def test_the_edge_program_is_made_once_for_all_socs(together: Together) -> None:
+    stages = [took.stage for took in together.took]
+    assert stages == ["quantize", "edge", *["lower"] * len(together.programs)]
+    (seconds,) = {program.edge_seconds for program in together.programs}
+    assert seconds > 0
+    assert len({program.reference for program in together.programs}) == 1
+    assert len({program.program for program in together.programs}) == len(together.programs)
+
+
+def test_every_soc_gets_what_the_official_path_gives_it_alone(
+    together: Together, means: Means, start_runner: StartRunner, images: list[tuple[bytes]], tmp_path: Path
+) -> None:
+    for ask, ours in zip(together.requests, together.programs, strict=True):
+        asked = ours.quantized.exported, ask.scheme, ask.soc, means.store
+        theirs = means.children.call("lower", official_path.build, *asked).value
+        assert tuple(replace(row, subgraph=None) for row in ours.operators) == theirs.operators
+        assert tuple(replace(row, refusals=()) for row in ours.delegation) == theirs.delegation
+        assert ours.delegated_subgraphs == theirs.delegated_subgraphs
+        assert ours.program.size == theirs.program.size
+        outputs = []
+        for name, program in (("ours", ours.program), ("theirs", theirs.program)):
+            done = start_runner(tmp_path / ask.soc.name / name, means.store.read(program), images)
+            assert done.exit_code == 0, done.stderr
+            outputs.append(done.outputs)
+        assert len(set(outputs[0].values())) == len(images)
+        assert outputs[0] == outputs[1]
