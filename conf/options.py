@@ -67,14 +67,19 @@ class Options:
 
     def stands_alone(self, line: str) -> bool:
         """Whether the option that `group='name'` chooses says nothing of other groups, and takes nothing from them."""
-        group, _, name = line.partition("=")
-        text = self.files[group][name.strip("'")].read_text() if name.strip("'") in self.files[group] else "@package"
-        return not re.search(r"@package|\$\{|^defaults:", text, flags=re.MULTILINE)
+        text = self._bytes(line)
+        return text is not None and not re.search(rb"@package|\$\{|^defaults:", text, flags=re.MULTILINE)
 
     def is_plain(self, line: str) -> bool:
         """Whether the option takes nothing from elsewhere."""
+        text = self._bytes(line)
+        return text is not None and b"${" not in text
+
+    def _bytes(self, line: str) -> bytes | None:
+        """What is in the option's file, readable or not; None where `group='name'` chooses none."""
         group, _, name = line.partition("=")
-        return name.strip("'") in self.files[group] and "${" not in self.files[group][name.strip("'")].read_text()
+        file = self.files[group].get(name.strip("'"))
+        return None if file is None else file.read_bytes()
 
     def _link(self, group: str, file: Path) -> str:
         if not file.is_file():

@@ -103,7 +103,7 @@ def _store(artifacts: str) -> Store:
     store = Store.at(artifacts)
     if store.url:
         raise RequestError(
-            "--artifacts: of a folder only; an object store has its own tools for sizes, and lifecycle rules that remove"
+            "--artifacts: of a folder only; an object store has its own tools for sizes and lifecycle rules"
         )
     if not store.blobs.is_dir():
         raise RequestError(f"--artifacts={artifacts}: nothing is stored there")

@@ -28,6 +28,7 @@ from flows.terminal import (
 )
 from flows.terminal import console as _console
 from flows.terminal import told as _told
+from tasks.errors import RequestError
 
 if TYPE_CHECKING:
     from conf.plan import Plan

@@ -95,7 +95,8 @@ def is_reused(state: State) -> bool:
 
 def kept_as(state: State) -> str | None:
     """The name of the result below `results/records` that a task run found or made; None where it keeps none."""
-    return getattr(getattr(state.data, "metadata", None), "storage_key", None)
+    key = getattr(getattr(state.data, "metadata", None), "storage_key", None)
+    return None if key is None else Path(key).name  # of a folder it is a whole path
 
 
 class _HooksAside(logging.Filter):

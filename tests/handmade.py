@@ -75,7 +75,7 @@ LOWERED = LoweredProgram(
         CompileFacts(subgraph=0, spill_bytes=1, fill_bytes=2, write_total_bytes=3, read_total_bytes=4),
         CompileFacts(subgraph=1, spill_bytes=10, fill_bytes=20, write_total_bytes=30, read_total_bytes=40),
     ),
-    debug_buffer_bytes=64, facts=FACTS, debug_facts=None, log=blob("c"), seconds=3.5,
+    debug_buffer_bytes=64, facts=FACTS, debug_facts=None, log=blob("c"), seconds=3.5, edge_seconds=5.5,
 )  # fmt: skip
 LAUNCH = Launch(
     name="shipping", program=LOWERED.program, input_list=blob("d"), samples=2, debug=False, debug_buffer_bytes=0,

@@ -17,6 +17,7 @@ from tasks.records import Counterpart, OtherReference, Toolchain
 from tasks.rows import rows
 from tasks.storage import tables
 from tasks.storage.store import Store
+from tasks.toolchain.child import Took
 
 from .handmade import (  # isort: skip
     ABORT, COMPARISON, CONV, LOWERED, PROBED, VIEW, WORSE, blob, every_kind, up_to_lower, whole,
@@ -52,12 +53,13 @@ def columns(cells: Iterable[CellResult], table: str) -> set[tuple[str, ...]]:
 
 def test_every_row_of_every_kind_of_cell_is_stored_and_read_back(asked: Request, tmp_path: Path) -> None:
     store = Store.open(tmp_path)
-    made = rows(RUN, every_kind(asked), TOOLCHAIN)
+    took = Took(stage="lower", subject=("digits_cnn", "8a8w", "qnn", "SM8650"), seconds=3.5, peak_bytes=4096)
+    made = rows(RUN, every_kind(asked), TOOLCHAIN, [took])
     assert set(made) == set(tables.TABLES)
     for table, contents in made.items():
         tables.write(store, RUN, table, contents)
         assert len(tables.read(store, table, RUN)) == len(contents)
-        assert columns(every_kind(asked), table) == {tuple(tables.TABLES[table].names)}
+        assert {tuple(row) for row in contents} == {tuple(tables.TABLES[table].names)}
 
 
 def test_every_planned_cell_has_one_row_in_the_order_planned(asked: Request) -> None:
@@ -86,6 +88,7 @@ def test_a_cell_that_came_through(asked: Request) -> None:
             "weights": "trained",
             "export_s": 1.5,
             "quantize_s": 2.5,
+            "edge_s": 5.5,
             "lower_s": 3.5,
             "execute_s": 12.0,
             "measured_run": "20261120T220000Z-0000",

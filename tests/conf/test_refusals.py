@@ -43,7 +43,7 @@ REFUSALS = {
     "device=no/such/file.yaml": "device=no/such/file.yaml: no such file",
     "modle=x": (
         "modle: no such key; there are: artifacts, backend, cache_folder, device, farm, limits, measure, model, "
-        "schedule, scheme, soc, tolerance, did you mean model?"
+        "retention, reuse, schedule, scheme, soc, tolerance, did you mean model?"
     ),
     "measure.iteration=3": (
         "measure.iteration: no such key; in measure: debug_buffer_bytes, dump_operators, iterations, metrics, "
@@ -85,7 +85,7 @@ REFUSALS = {
     "farm=nowhere": "farm=nowhere: no such farm; one of local",
     "pool=[]": (
         "pool: no such key; there are: artifacts, backend, cache_folder, device, farm, limits, measure, model, "
-        "schedule, scheme, soc, tolerance"
+        "retention, reuse, schedule, scheme, soc, tolerance"
     ),
     "tolerance.final_snr_db={8a8w:nan}": "tolerance.final_snr_db.8a8w=nan: a number of dB",
     "tolerance.top1_agreement={8a8w:95}": "tolerance.top1_agreement.8a8w=95.0: a share from 0 to 1",
