@@ -9,11 +9,13 @@ from pathlib import Path
 from conf.check import problems
 from conf.describe import shown
 from conf.impossible import reason
-from conf.schema import LimitsConfig, Request, ScheduleConfig
+from conf.schema import LimitsConfig, Request, ScheduleConfig, TrendConfig
 from tasks.errors import RequestError
 
 AXES = ("model", "scheme", "soc", "backend", "device")
 """What a cell is called by, outermost first."""
+WHOLE_SWEEPS = ("artifacts", "limits", "schedule", "trend")
+"""The keys that have one value in all cells of a sweep."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,12 +33,13 @@ class PlannedCell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """At least one cell. `artifacts`, `limits` and `schedule` are the whole sweep's, the same in every request."""
+    """At least one cell. What `WHOLE_SWEEPS` names is the same in every request."""
 
     cells: tuple[PlannedCell, ...]
     artifacts: str
     limits: LimitsConfig
     schedule: ScheduleConfig
+    trend: TrendConfig
     folders: tuple[Path, ...] = ()
     """Where the user's own configuration lies: modules beside it can be imported."""
 
@@ -58,7 +61,7 @@ def plan(requests: Iterable[Request], *, swept: Sequence[str] = (), folders: Seq
         raise RequestError("the sweep is empty: no cell to run")
     first = cells[0].request
     for request in named.values():
-        for key in ("artifacts", "limits", "schedule"):
+        for key in WHOLE_SWEEPS:
             if getattr(request, key) != getattr(first, key):
                 raise RequestError(f"{key}: it differs between cells; one sweep has one")
     return Plan(
@@ -66,6 +69,7 @@ def plan(requests: Iterable[Request], *, swept: Sequence[str] = (), folders: Seq
         artifacts=first.artifacts,
         limits=first.limits,
         schedule=first.schedule,
+        trend=first.trend,
         folders=tuple(folders),
     )
 

@@ -63,7 +63,8 @@ def recompare(artifacts: str, run_id: str | None, overrides: list[str]) -> resul
         report=str(results.report_path(Path(artifacts), new)),
     )
     lay_out(done, results.report_path(Path(artifacts), new).with_name("files"), means.store)
-    return results.write(facts, rows(new, done, run.toolchain or means.children.identity), means.store)
+    contents = rows(new, done, run.toolchain or means.children.identity, verb="recompare")
+    return results.write(facts, contents, means.store, trend=None)
 
 
 def planned(artifacts: Path, run_id: str | None, overrides: Sequence[str]) -> tuple[RunFacts, Plan]:

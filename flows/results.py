@@ -10,7 +10,8 @@ from typing import Any
 
 import pandas
 
-from flows.history import with_coverage_falls
+from conf.schema import TrendConfig
+from flows.history import trends
 from tasks.errors import EvidenceError, RequestError
 from tasks.records import Toolchain
 from tasks.report import RunFacts, render
@@ -23,19 +24,30 @@ class SweepResult:
     run: RunFacts
     cells: pandas.DataFrame
     """The run's rows of the table `cells`, in the order planned."""
+    trends: pandas.DataFrame
+    """Its rows of the table `trends`."""
 
 
 def report_path(artifacts: Path, run_id: str) -> Path:
     return artifacts / "runs" / run_id / "report.html"
 
 
-def write(run: RunFacts, contents: Mapping[str, Sequence[Mapping[str, Any]]], store: Store) -> SweepResult:
-    """Keep a run's rows and facts below the store's folder, and draw its report."""
+def write(
+    run: RunFacts,
+    contents: Mapping[str, Sequence[Mapping[str, Any]]],
+    store: Store,
+    trend: TrendConfig | None,
+) -> SweepResult:
+    """Keep a run's rows and facts below the store's folder, and draw its report.
+
+    By `trend` it is held against the nights before; with None it is no night.
+    """
     facts = json.dumps(asdict(run), indent=1).encode()
     write_atomically(_facts_path(store.root, run.run_id), facts, partial=store.partial)
-    told = {**contents, "cells": with_coverage_falls(store.root, run.run_id, contents["cells"])}
-    for table in sorted(told, key=lambda name: name == "cells"):
-        tables.write(store.root, run.run_id, table, told[table], partial=store.partial)
+    cells, operators = contents["cells"], contents["operators"]
+    judged = trends(store.root, run.run_id, cells, operators, trend) if trend else []
+    for table, rows in sorted({**contents, "trends": judged}.items(), key=lambda item: item[0] == "cells"):
+        tables.write(store.root, run.run_id, table, rows, partial=store.partial)
     return _drawn(run, store)
 
 
@@ -73,7 +85,7 @@ def _drawn(run: RunFacts, store: Store) -> SweepResult:
     read = {table: tables.read(store.root, table, run.run_id) for table in tables.TABLES}
     page = render(run, read, _logs(store, read["cells"]))
     write_atomically(report_path(store.root, run.run_id), page.encode(), partial=store.partial)
-    return SweepResult(run=run, cells=read["cells"])
+    return SweepResult(run=run, cells=read["cells"], trends=read["trends"])
 
 
 def _logs(store: Store, cells: pandas.DataFrame) -> dict[str, str]:

@@ -81,7 +81,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
         report=str(results.report_path(artifacts, run_id)),
     )
     lay_out(cells, results.report_path(artifacts, run_id).with_name("files"), means.store)
-    result = results.write(run, contents, means.store)
+    result = results.write(run, contents, means.store, plan.trend)
     create_markdown_artifact(
         key="sweep", markdown=summary_markdown(run, result.cells), description=shlex.join(run.command)
     )

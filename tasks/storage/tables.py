@@ -25,6 +25,8 @@ import pyarrow.parquet as pq
 from tasks.errors import EvidenceError, RequestError
 from tasks.storage.store import write_atomically
 
+_ROW_GROUP = 8192
+"""Rows that are read or skipped together: a run's cells lie in their order, so one cell is in one group or two."""
 _CELL = ("run_id", "model", "scheme", "soc", "device", "backend")
 
 
@@ -87,6 +89,12 @@ TABLES: dict[str, pa.Schema] = {
         ("torchao", _text),
         ("qnn", _text),
         ("log", _text),  # sha256 of the log of what failed, else of the toolchain's last call
+        ("verb", _text),  # what made the run: run, recompare
+        ("farm", _text),  # null without one
+        ("model_digest", _text),  # of its configuration and of the code and files behind it
+        ("scheme_digest", _text),
+        ("soc_digest", _text),
+        ("request_digest", _text),  # of what was measured and tolerated, and of the backend
     ),
     "operators": _schema(
         ("operator_index", _whole),  # null for another reference's node that no operator stands for
@@ -215,6 +223,22 @@ TABLES: dict[str, pa.Schema] = {
         ("exit_code", _whole),
         ("seconds", _real),
     ),
+    "trends": _schema(
+        ("farm", _text),
+        ("series", _text),
+        ("operator", _text),  # null for a series of the cell
+        ("unit", _text),
+        ("value", _real),
+        ("nights", _whole),  # in the baseline
+        ("median", _real),
+        ("mad", _real),
+        ("floor", _real),  # in the series' unit
+        ("verdict", _text),  # steady regressed still_bad improved new no_baseline undefined
+        ("first_bad_run", _text),
+        ("changed", pa.list_(_text)),  # what differs between the last good and the first bad night
+        ("runs", pa.list_(_text)),  # the nights up to this one, and
+        ("values", pa.list_(_real)),  # the series' value in each
+    ),
 }
 
 
@@ -229,7 +253,7 @@ def write(root: Path, run_id: str, table: str, rows: Sequence[Mapping[str, Any]]
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run_id):
         raise ValueError(f"a run id is letters, digits, '.', '_' and '-', not {run_id!r}")
-    schema = _schema_of(table)
+    schema = schema_of(table)
     for index, row in enumerate(rows):
         _check_row(row, schema, run_id, f"{table} row {index}")
     columns = [
@@ -237,7 +261,7 @@ def write(root: Path, run_id: str, table: str, rows: Sequence[Mapping[str, Any]]
         for field in schema
     ]
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_arrays(columns, schema=schema), sink, compression="zstd")
+    pq.write_table(pa.Table.from_arrays(columns, schema=schema), sink, compression="zstd", row_group_size=_ROW_GROUP)
     path = _path(root, table, run_id)
     write_atomically(path, sink.getvalue().to_pybytes(), partial=partial)
     return path
@@ -246,11 +270,13 @@ def write(root: Path, run_id: str, table: str, rows: Sequence[Mapping[str, Any]]
 def read(root: Path, table: str, run_id: str | None = None) -> pandas.DataFrame:
     """One run's rows of a table, or all runs' in the order of their ids: exactly the table's columns.
 
-    pandas has it that whole numbers with a null among them come as floats. Raises RequestError for a run that does
-    not have the table, and EvidenceError for a file that cannot be read.
+    pandas has it that whole numbers with a null among them come as floats. A run of an earlier version has no rows of
+    a table that came later. Raises RequestError for an unknown run, and EvidenceError for a file that cannot be read.
     """
-    schema = _schema_of(table)
+    schema = schema_of(table)
     known = _runs_with(root, table)
+    if run_id is not None and run_id not in known and run_id in runs(root):
+        return schema.empty_table().to_pandas()
     if run_id is not None and run_id not in known:
         raise RequestError(f"no run {run_id!r} in {root / 'tables' / table}, there are: {', '.join(known) or 'none'}")
     wanted = known if run_id is None else [run_id]
@@ -261,7 +287,7 @@ def read(root: Path, table: str, run_id: str | None = None) -> pandas.DataFrame:
 def tsv(root: Path, table: str, run_id: str) -> str:
     """One run's rows of a table as tab-separated text: a line of names, a line a row; lists as JSON, null empty."""
     frame = read(root, table, run_id)
-    for field in _schema_of(table):
+    for field in schema_of(table):
         if field.type == _whole:
             frame[field.name] = frame[field.name].astype("Int64")
         elif pa.types.is_list(field.type):
@@ -275,7 +301,12 @@ def runs(root: Path) -> list[str]:
     return _runs_with(root, "cells")
 
 
-def _schema_of(table: str) -> pa.Schema:
+def parts(root: Path, table: str) -> dict[str, Path]:
+    """The file of each run that has the table, by the run's id, oldest first."""
+    return {run: _path(root, table, run) for run in _runs_with(root, table)}
+
+
+def schema_of(table: str) -> pa.Schema:
     if table not in TABLES:
         raise ValueError(f"there is no table {table!r}: it is one of {', '.join(TABLES)}")
     return TABLES[table]
