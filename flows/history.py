@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -107,7 +108,12 @@ def changes(before: Row, after: Row) -> list[str]:
 
 def plain(frame: pandas.DataFrame) -> list[dict[str, Any]]:
     """A table's rows with None for all of pandas' nulls."""
-    return frame.astype(object).where(frame.notna(), None).to_dict(orient="records")  # type: ignore[return-value]
+    columns = {str(name): [None if _is_null(each) else each for each in frame[name].tolist()] for name in frame}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _is_null(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def worst_gaps(operators: Iterable[Row], keys: Mapping[Key, Key]) -> Gaps:

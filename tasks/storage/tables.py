@@ -260,11 +260,16 @@ def write(root: Path, run_id: str, table: str, rows: Sequence[Mapping[str, Any]]
         pa.array([_cell(row[field.name], field.type, f"{table}.{field.name}") for row in rows], field.type)
         for field in schema
     ]
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_arrays(columns, schema=schema), sink, compression="zstd", row_group_size=_ROW_GROUP)
     path = _path(root, table, run_id)
-    write_atomically(path, sink.getvalue().to_pybytes(), partial=partial)
+    write_atomically(path, encoded(pa.Table.from_arrays(columns, schema=schema)), partial=partial)
     return path
+
+
+def encoded(rows: pa.Table) -> bytes:
+    """One run's rows of a table as the bytes of its file."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, compression="zstd", row_group_size=_ROW_GROUP)
+    return sink.getvalue().to_pybytes()
 
 
 def read(root: Path, table: str, run_id: str | None = None) -> pandas.DataFrame:
@@ -337,9 +342,10 @@ def _read_part(path: Path, schema: pa.Schema) -> pa.Table:
 
 
 def _check_row(row: Mapping[str, Any], schema: pa.Schema, run_id: str, where: str) -> None:
-    missing = [name for name in schema.names if name not in row]
-    unknown = [name for name in row if name not in schema.names]
-    if missing or unknown:
+    names = schema.names
+    if row.keys() != set(names):
+        missing = [name for name in names if name not in row]
+        unknown = [name for name in row if name not in names]
         raise ValueError(f"{where} must have exactly the table's columns: missing {missing}, unknown {unknown}")
     if row["run_id"] != run_id:
         raise ValueError(f"{where} is of run {row['run_id']!r} and not of {run_id!r}")
