@@ -26,6 +26,7 @@ from conf.schema import DeviceConfig, LimitsConfig, RunnerKind, SocConfig
 from flows import leases, results
 from flows.cells import Graph, Means, Watch
 from flows.files import lay_out
+from flows.regressions import regressions_markdown
 from tasks.devices.farm import Exclusion, Farm
 from tasks.devices.native import native_files
 from tasks.errors import EnvironmentUnusable, RequestError
@@ -82,8 +83,9 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     )
     lay_out(cells, results.report_path(artifacts, run_id).with_name("files"), means.store)
     result = results.write(run, contents, means.store, plan.trend)
+    worse = regressions_markdown(result.trends)
     create_markdown_artifact(
-        key="sweep", markdown=summary_markdown(run, result.cells), description=shlex.join(run.command)
+        key="sweep", markdown=summary_markdown(run, result.cells) + worse, description=shlex.join(run.command)
     )
     create_link_artifact(key="report", link=Path(run.report).absolute().as_uri(), description=run_id)
     return result

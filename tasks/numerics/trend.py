@@ -171,8 +171,13 @@ def baseline(levels: Sequence[Sequence[float]], series: Series, floor: float, co
     counted = deviations[-config.nights :]
     mad = median(counted)
     least = floor * abs(middle) if series.relative else floor
-    noise = _NORMAL * mad * len(counted) / (len(counted) - 0.8)
-    return Baseline(nights=len(values), median=middle, mad=mad, floor=least, limit=max(least, config.sigmas * noise))
+    limit = beyond(least, mad, len(counted), config)
+    return Baseline(nights=len(values), median=middle, mad=mad, floor=least, limit=limit)
+
+
+def beyond(floor: float, mad: float, nights: int, config: TrendConfig) -> float:
+    """What a change must exceed: the floor, in the series' unit, and the noise that the MAD of so many nights tells."""
+    return max(floor, config.sigmas * _NORMAL * mad * nights / (nights - 0.8))
 
 
 def _levels(nights: Sequence[Night], accepted_after: int) -> list[list[Night]]:
