@@ -88,7 +88,7 @@ def diff(root: Path, run_a: str, run_b: str) -> Difference:
             changed=changes(a, b),
             changes=[
                 *_series(a, b, judged, config),
-                *_operators(key(b), *sides, config),
+                *(_operators(key(b), *sides, config) if a["operators_compared"] and b["operators_compared"] else ()),
             ],
         )
         for a, b in pairs
