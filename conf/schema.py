@@ -291,7 +291,7 @@ class TrendConfig:
 
     nights: int = 30
     """At most so many nights are the baseline; a level that is kept as long becomes it. Twice as many are read."""
-    least_nights: int = 7
+    least_nights: int = 10
     """Latency, which has noise of its own, is judged from so many nights on; the other series from the second on."""
     sigmas: float = 4.0
     """A change is beyond the noise when it is more than so many of its standard deviations."""

@@ -3,10 +3,11 @@
 The baseline is the last nights that passed their own gate and were not told to be worse. With its median m, its median
 absolute deviation MAD over n nights and k = `sigmas`, a value regressed when it is worse than m by more than
 
-    max(floor, k * s),    s = 1.4826 * n / (n - 0.8) * MAD
+    max(floor, k * s * sqrt(1 + pi / 2n)),    s = 1.4826 * n / (n - 0.8) * MAD
 
 1.4826 makes the MAD a standard deviation where noise is normal (Hampel, JASA 69, 1974), n / (n - 0.8) takes the bias of
-few nights from it (Croux and Rousseeuw, COMPSTAT 1992). Both withstand up to half of the nights being outliers.
+few nights from it (Croux and Rousseeuw, COMPSTAT 1992). The root is for m's own error: a median of n normal values has
+the variance pi / 2n of theirs. Median and MAD withstand up to half of the nights being outliers.
 
 A drift moves that baseline along with it. So the median of the last three nights is held, by the same formula, against
 the oldest half of a baseline that there is.
@@ -18,6 +19,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from math import pi, sqrt
 from statistics import median
 from typing import Literal
 
@@ -177,7 +179,8 @@ def baseline(levels: Sequence[Sequence[float]], series: Series, floor: float, co
 
 def beyond(floor: float, mad: float, nights: int, config: TrendConfig) -> float:
     """What a change must exceed: the floor, in the series' unit, and the noise that the MAD of so many nights tells."""
-    return max(floor, config.sigmas * _NORMAL * mad * nights / (nights - 0.8))
+    deviation = _NORMAL * mad * nights / (nights - 0.8)
+    return max(floor, config.sigmas * deviation * sqrt(1 + pi / 2 / nights))
 
 
 def _levels(nights: Sequence[Night], accepted_after: int) -> list[list[Night]]:

@@ -162,7 +162,7 @@ def test_a_spike_is_told_once_and_moves_no_baseline(told: list[list[Row]]) -> No
 
 def test_the_first_night_is_new_and_a_lost_one_is_undefined(told: list[list[Row]]) -> None:
     assert verdicts(told, "step", "final_snr_db")[:2] == ["new", "steady"]
-    assert verdicts(told, "step", "latency_p50_ms")[:8] == ["new", *["no_baseline"] * 6, "steady"]
+    assert verdicts(told, "step", "latency_p50_ms")[:11] == ["new", *["no_baseline"] * 9, "steady"]
     assert verdicts(told, "step", "final_snr_db")[12:14] == ["undefined", "steady"]
     assert verdicts(told, "step", "passed")[12] == "undefined"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -173,9 +174,9 @@ def test_a_night_that_failed_its_own_gate_is_no_baseline() -> None:
 
 def test_a_noisy_series_waits_for_a_baseline_and_must_be_beyond_its_noise_and_the_floor() -> None:
     values = [10.0 + value - 30.0 for value in NOISY]
-    assert verdicts([*values[:7], 10.0], series=LATENCY, floor=0.05)[:8] == ["new", *["no_baseline"] * 6, "steady"]
+    assert verdicts([*values, 10.0], series=LATENCY, floor=0.05) == ["new", *["no_baseline"] * 9, "steady"]
     mad = statistics.median(abs(value - statistics.median(values)) for value in values)
-    noise = 4 * 1.4826 * mad * 10 / 9.2
+    noise = 4 * 1.4826 * mad * 10 / 9.2 * math.sqrt(1 + math.pi / 20)
     assert beyond(0.5, mad, 10, CONFIG) == pytest.approx(noise)
     for more, floor, expected in (
         (noise + 0.01, 0.05, "regressed"),
@@ -196,4 +197,4 @@ def test_what_is_told_says_what_it_was_held_against() -> None:
         mad=pytest.approx(0.1),
         floor=1.0,
     )
-    assert followed([100.0] * 8 + [100.0], series=LATENCY, floor=0.05)[-1].floor == 5.0
+    assert followed([100.0] * 11, series=LATENCY, floor=0.05)[-1].floor == 5.0
