@@ -64,7 +64,7 @@ def run(overrides: Overrides = None, config_dir: ConfigDirs = None, json_: Json 
         plan = _plan(overrides, folders)
         result = _sweep(plan, overrides or [], folders)
         _show(result, as_json=json_)
-        worse = plan.trend.fail and (result.trends["verdict"] == "regressed").any()
+        worse = plan.trend.fail and "regressed" in result.trends["verdict"].tolist()
         raise typer.Exit(NOT_ALL_PASSED if worse else _exit_code(result.cells["outcome"].tolist()))
 
 

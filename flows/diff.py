@@ -70,13 +70,13 @@ def diff(root: Path, run_a: str, run_b: str) -> Difference:
     run_a, run_b = resolve(root, run_a), resolve(root, run_b)
     before, after = (plain(tables.read(root, "cells", run)) for run in (run_a, run_b))
     pairs = _pairs(before, after)
-    sides = [
+    side_a, side_b = (
         _Operators.of(plain(tables.read(root, "operators", run)), keys)
         for run, keys in (
             (run_a, {names(a): key(b) for a, b in pairs}),
             (run_b, {names(b): key(b) for _, b in pairs}),
         )
-    ]
+    )
     judged = {
         (key(row), row["series"]): row
         for row in plain(tables.read(root, "trends", run_b))
@@ -88,7 +88,11 @@ def diff(root: Path, run_a: str, run_b: str) -> Difference:
             changed=changes(a, b),
             changes=[
                 *_series(a, b, judged, config),
-                *(_operators(key(b), *sides, config) if a["operators_compared"] and b["operators_compared"] else ()),
+                *(
+                    _operators(key(b), side_a, side_b, config)
+                    if a["operators_compared"] and b["operators_compared"]
+                    else ()
+                ),
             ],
         )
         for a, b in pairs
@@ -197,15 +201,15 @@ def _operators(cell: Key, before: _Operators, after: _Operators, config: TrendCo
         was, is_ = _status(then), _status(now)
         if was != is_:
             lost = was <= _SEEN and not is_ <= _SEEN
-            words = (", ".join(sorted(each)) for each in (was, is_))
-            yield _change("status", *words, "regressed" if lost else "changed", operator=operator)
+            words = [", ".join(sorted(each)) for each in (was, is_)]
+            yield _change("status", words[0], words[1], "regressed" if lost else "changed", operator=operator)
         verdicts = _verdict(then), _verdict(now)
         if verdicts[0] != verdicts[1]:
             guilty = "regressed" if verdicts[1] == "introduced" else "changed"
             yield _change("verdict", *verdicts, guilty, operator=operator)
         for name, series in OPERATOR_SERIES.items():
-            gaps = (side.gaps[cell, operator][name] for side in (before, after))
-            yield from _judged(name, operator, series, *gaps, config)
+            gaps = [side.gaps[cell, operator][name] for side in (before, after)]
+            yield from _judged(name, operator, series, gaps[0], gaps[1], config)
 
 
 def _status(rows: Sequence[Row]) -> set[str]:

@@ -9,6 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from flows.history import plain
 from tasks.numerics.trend import BAD
 from tasks.report_display import markdown, plural, printable
 
@@ -17,7 +18,7 @@ _COLUMNS = ("cell", "worse", "is", "was", "since", "changed then")
 
 def count(trends: pandas.DataFrame) -> int:
     """How many series regressed in this very run."""
-    return int((trends["verdict"] == "regressed").sum())
+    return trends["verdict"].tolist().count("regressed")
 
 
 def regressions_table(trends: pandas.DataFrame) -> Table | None:
@@ -44,18 +45,18 @@ def regressions_markdown(trends: pandas.DataFrame) -> str:
 
 
 def _title(trends: pandas.DataFrame) -> str:
-    old = int((trends["verdict"] == "still_bad").sum())
+    old = trends["verdict"].tolist().count("still_bad")
     return f"{plural(count(trends), 'regression')}" + (f", {old} from before" if old else "")
 
 
 def _lines(trends: pandas.DataFrame) -> list[tuple[bool, list[str]]]:
     """Whether it is of this run, and its columns."""
-    bad = trends[trends["verdict"].isin(BAD)].to_dict(orient="records")
+    bad = [row for row in plain(trends) if row["verdict"] in BAD]
     ordered = sorted(bad, key=lambda row: row["verdict"] != "regressed")
     return [(row["verdict"] == "regressed", _line(row)) for row in ordered]
 
 
-def _line(row: dict[Any, Any]) -> list[str]:
+def _line(row: dict[str, Any]) -> list[str]:
     cell = " · ".join(filter(None, (row["model"], row["scheme"], row["soc"], row["farm"] or row["device"])))
     worse = f"{row['operator']} {row['series']}" if row["operator"] else row["series"]
     changed = ", ".join(row["changed"]) or "nothing that is known"

@@ -343,7 +343,7 @@ def _read_part(path: Path, schema: pa.Schema) -> pa.Table:
 
 def _check_row(row: Mapping[str, Any], schema: pa.Schema, run_id: str, where: str) -> None:
     names = schema.names
-    if row.keys() != set(names):
+    if set(row) != set(names):
         missing = [name for name in names if name not in row]
         unknown = [name for name in row if name not in names]
         raise ValueError(f"{where} must have exactly the table's columns: missing {missing}, unknown {unknown}")
