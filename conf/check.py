@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import PurePosixPath
 
 from conf.describe import did_you_mean, one_of, shown
@@ -231,6 +232,8 @@ def _numbers(request: Request) -> Iterator[str]:
             "soc.vtcm_mib": request.soc.vtcm_mib,
             "limits.parallel": limits.parallel,
             "retention.keep_runs": request.retention.keep_runs,
+            "trend.nights": request.trend.nights,
+            "trend.least_nights": request.trend.least_nights,
         },
     )
     if measure.profile_level not in PROFILE_LEVELS:
@@ -252,6 +255,10 @@ def _numbers(request: Request) -> Iterator[str]:
     ):
         if number is not None and not (math.isfinite(number) and number > 0):
             yield f"{key}={number}: a number above 0"
+    floors = {f"floors.{series}": floor for series, floor in asdict(request.trend.floors).items()}
+    for key, number in ({"sigmas": request.trend.sigmas} | floors).items():
+        if not (math.isfinite(number) and number >= 0):
+            yield f"trend.{key}={number}: a number, 0 or more"
     for scheme, floor in request.tolerance.final_snr_db.items():
         if not math.isfinite(floor):
             yield f"tolerance.final_snr_db.{shown(scheme)}={floor}: a number of dB"

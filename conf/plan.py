@@ -9,12 +9,12 @@ from pathlib import Path
 from conf.check import problems
 from conf.describe import shown
 from conf.impossible import reason
-from conf.schema import LimitsConfig, Request, RetentionConfig, ScheduleConfig
+from conf.schema import LimitsConfig, Request, RetentionConfig, ScheduleConfig, TrendConfig
 from tasks.errors import RequestError
 
 AXES = ("model", "scheme", "soc", "backend", "device")
 """What a cell is called by, outermost first."""
-WHOLE_SWEEPS = ("artifacts", "cache_folder", "limits", "schedule", "retention")
+WHOLE_SWEEPS = ("artifacts", "cache_folder", "limits", "schedule", "retention", "trend")
 """Keys that have one value in a sweep."""
 
 
@@ -33,7 +33,7 @@ class PlannedCell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """At least one cell. All but the cells is the whole sweep's, the same in every request."""
+    """At least one cell. What `WHOLE_SWEEPS` names is the same in every request."""
 
     cells: tuple[PlannedCell, ...]
     artifacts: str
@@ -41,6 +41,7 @@ class Plan:
     limits: LimitsConfig
     schedule: ScheduleConfig
     retention: RetentionConfig
+    trend: TrendConfig
     folders: tuple[Path, ...] = ()
     """Where the user's own configuration lies: modules beside it can be imported."""
 
@@ -72,6 +73,7 @@ def plan(requests: Iterable[Request], *, swept: Sequence[str] = (), folders: Seq
         limits=first.limits,
         schedule=first.schedule,
         retention=first.retention,
+        trend=first.trend,
         folders=tuple(folders),
     )
 

@@ -283,6 +283,47 @@ class RetentionConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class FloorConfig:
+    """The least change of each series of a cell that can be a regression, however little it varies.
+
+    Those in bytes and ms are shares of the baseline: 0.05 is 5 %. With 0 every change for the worse is one.
+    """
+
+    passed: float = 0.0
+    final_snr_db: float = 1.0
+    final_cosine: float = 0.002
+    top1_agreement: float = 0.01
+    accuracy: float = 0.01
+    observer_effect_snr_db: float = 3.0
+    coverage: float = 0.0
+    operators_introduced: float = 0.0
+    delegated_nodes: float = 0.0
+    non_delegated_nodes: float = 0.0
+    pte_bytes: float = 0.01
+    spill_bytes: float = 0.05
+    latency_p50_ms: float = 0.05
+    snr_db: float = 3.0
+    """Of an operator: the total gap."""
+    introduced_snr_db: float = 3.0
+    """Of an operator."""
+
+
+@dataclass(kw_only=True, slots=True)
+class TrendConfig:
+    """When a night is worse than those before it: docs/history.md has the formula."""
+
+    nights: int = 30
+    """At most so many nights are the baseline; a level that is kept as long becomes it. Twice as many are read."""
+    least_nights: int = 10
+    """Latency, which has noise of its own, is judged from so many nights on; the other series from the second on."""
+    sigmas: float = 4.0
+    """A change is beyond the noise when it is more than so many of its standard deviations."""
+    floors: FloorConfig = field(default_factory=FloorConfig)
+    fail: bool = False
+    """A regression makes the exit code 1, even if every cell passed."""
+
+
+@dataclass(kw_only=True, slots=True)
 class Request:
     """One cell's whole configuration."""
 
@@ -302,6 +343,7 @@ class Request:
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     retention: RetentionConfig = field(default_factory=RetentionConfig)
+    trend: TrendConfig = field(default_factory=TrendConfig)
     artifacts: str = "artifacts"
     """Place of the store, the tables and the reports: a folder, or `s3://bucket/prefix`. One for the whole sweep."""
     cache_folder: str | None = None

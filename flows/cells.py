@@ -119,7 +119,8 @@ class Graph:
 
     def result(self, planned: PlannedCell, works: dict[str, Work]) -> CellResult:
         """Wait for a cell's work and say what became of it: the records of all stages up to the first that failed."""
-        cell = CellResult(request=planned.request, impossible=planned.impossible)
+        code = self._codes.get(digest(planned.request.model))
+        cell = CellResult(request=planned.request, impossible=planned.impossible, code=code)
         for record, work in works.items():
             answer, cell.error = settled(work.future)
             if cell.error is not None:

@@ -71,7 +71,8 @@ def run(overrides: Overrides = None, config_dir: ConfigDirs = None, json_: Json 
         plan = _plan(overrides, folders)
         result = _sweep(plan, overrides or [], folders)
         _show(result, as_json=json_)
-        raise typer.Exit(_exit_code(result.cells["outcome"].tolist()))
+        worse = plan.trend.fail and "regressed" in result.trends["verdict"].tolist()
+        raise typer.Exit(NOT_ALL_PASSED if worse else _exit_code(result.cells["outcome"].tolist()))
 
 
 @app.command(epilog=_EXITS)
@@ -146,6 +147,28 @@ def report(
         if tsv is not None:
             export_tsv(store, result.run.run_id, tsv)
         _show(result, as_json=json_)
+
+
+@app.command(epilog="Exit codes: 0 no regression · 1 a regression · 2 there is no such run.")
+def diff(
+    run_a: Annotated[str, typer.Argument(metavar="RUN_A", help="A run's id, its beginning, `latest` or `previous`.")],
+    run_b: Annotated[str, typer.Argument(metavar="RUN_B", help="The run that is held against it.")],
+    json_: Json = False,
+    debug: Debug = False,
+    artifacts: Artifacts = "artifacts",
+) -> None:
+    """Compare two runs, cell by cell and operator by operator, and say what changed between them."""
+    with _told(debug):
+        from flows.diff import diff as difference
+
+        found = difference(_store(artifacts), run_a, run_b)
+        if json_:
+            print(json.dumps(found.as_dict()))
+        else:
+            from flows.overview import diff_table
+
+            _console().print(diff_table(found))
+        raise typer.Exit(NOT_ALL_PASSED if found.regressions else PASSED)
 
 
 @app.command(epilog=_EXITS)
@@ -242,12 +265,15 @@ def _sweep(plan: Plan, overrides: list[str], folders: list[Path]) -> SweepResult
 
 
 def _show(result: SweepResult, *, as_json: bool) -> None:
+    from flows.regressions import count, regressions_table
     from tasks.report import summary_table
 
     facts, outcomes = result.run, result.cells["outcome"].value_counts()
     console = _console()
     copy = f"\n  here {result.page}" if "://" in facts.report else ""
     console.print(summary_table(facts, result.cells))
+    if (worse := regressions_table(result.trends)) is not None:
+        console.print(worse)
     console.print(
         f"{facts.seconds:.0f} s, {facts.toolchain_calls} toolchain calls, {facts.reused} results reused\n"
         f"tables {facts.tables}\nreport {facts.report}{copy}",
@@ -259,6 +285,7 @@ def _show(result: SweepResult, *, as_json: bool) -> None:
             "run_id": facts.run_id,
             "cells": len(result.cells),
             "outcomes": {str(outcome): int(count) for outcome, count in sorted(outcomes.items())},
+            "regressions": count(result.trends),
             "toolchain_calls": facts.toolchain_calls,
             "reused": facts.reused,
             "tables": facts.tables,

@@ -31,8 +31,6 @@ def expected(store: Store) -> dict[tuple[str, Subject], Expected]:
 
 
 def _kept(store: Store, run_id: str) -> Iterator[tuple[str, Subject, float, int]]:
-    if not tables.has(store, "work", run_id):  # of an earlier version
-        return
     for row in tables.read(store, "work", run_id).to_dict(orient="records"):
         subject = tuple(row[name] for name in SUBJECT if row[name] is not None)
         if subject:  # a comparison has none: it depends on what the device gave back

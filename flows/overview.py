@@ -11,7 +11,10 @@ from rich.text import Text
 from conf.describe import shown
 from conf.plan import AXES
 from flows.devices import Sighting
+from flows.diff import Difference
 from flows.doctor import Check
+from flows.regressions import with_unit
+from tasks.report_display import plural
 
 
 def plan_table(cells: Sequence[Mapping[str, str | None]]) -> Table:
@@ -61,6 +64,35 @@ def devices_table(sightings: Sequence[Sighting]) -> Table:
         mark = Text("✓", "green") if usable else Text("✗", "bold red")
         table.add_row(mark, *(Text("–" if cell is None else shown(cell)) for cell in cells))
     return table
+
+
+def diff_table(found: Difference) -> Table:
+    """One line a difference that counts, a cell's worst first, below a line that says what changed around it."""
+    counted = plural(found.regressions, "regression")
+    table = _table(
+        "cell", "what", "before", "after", "limit", "verdict", caption=f"{counted}, {found.run_a} -> {found.run_b}"
+    )
+    styles = {"regressed": "bold red", "improved": "green"}
+    for each in found.cells:
+        told = [change for change in each.changes if change.verdict not in ("steady", "undefined")]
+        cell = _cell_name(each.cell)
+        if each.changed:
+            table.add_row(Text(cell), Text(f"changed: {', '.join(each.changed)}"))
+        for change in sorted(told, key=lambda change: (*styles, "changed").index(change.verdict)):
+            what = f"{change.operator} {change.what}" if change.operator else change.what
+            numbers = (with_unit(each, change.unit) for each in (change.before, change.after, change.limit))
+            table.add_row(
+                Text(cell), Text(what), *map(Text, numbers), Text(change.verdict, styles.get(change.verdict, ""))
+            )
+    for run, cells in ((found.run_a, found.only_in_a), (found.run_b, found.only_in_b)):
+        for cell in cells:
+            table.add_row(Text(_cell_name(cell)), Text(f"only in {run}"))
+    return table
+
+
+def _cell_name(cell: Mapping[str, str | None]) -> str:
+    where = cell["farm"] or cell["device"]
+    return shown(" · ".join(filter(None, (cell["model"], cell["scheme"], cell["soc"], cell["backend"], where))))
 
 
 def _table(*columns: str, caption: str | None = None) -> Table:

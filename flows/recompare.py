@@ -76,7 +76,8 @@ def _recompared(store: Store, run_id: str | None, overrides: list[str]) -> resul
     kept = {name: is_reused(future.state) for *_, future in works if future and (name := kept_as(future.state))}
     write_holdings(store, new, holdings(done, kept, store))
     lay_out(done, new, store)
-    return results.write(facts, rows(new, done, run.toolchain or means.children.identity), store)
+    contents = rows(new, done, run.toolchain or means.children.identity, verb="recompare")
+    return results.write(facts, contents, store, trend=None)
 
 
 def planned(store: Store, run_id: str | None, overrides: Sequence[str]) -> tuple[RunFacts, Plan]:

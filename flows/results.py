@@ -10,7 +10,8 @@ from typing import Any
 
 import pandas
 
-from flows.history import with_coverage_falls
+from conf.schema import TrendConfig
+from flows.history import trends
 from tasks.errors import EvidenceError, RequestError
 from tasks.records import Toolchain
 from tasks.report import RunFacts, render
@@ -25,6 +26,8 @@ class SweepResult:
     """The run's rows of the table `cells`, in the order planned."""
     page: Path
     """The report as a file of this machine."""
+    trends: pandas.DataFrame
+    """Its rows of the table `trends`."""
 
 
 def run_folder(run_id: str) -> str:
@@ -36,13 +39,22 @@ def report_name(run_id: str) -> str:
     return f"{run_folder(run_id)}/report.html"
 
 
-def write(run: RunFacts, contents: Mapping[str, Sequence[Mapping[str, Any]]], store: Store) -> SweepResult:
-    """Keep a run's rows and facts in the store's place, and draw its report."""
+def write(
+    run: RunFacts,
+    contents: Mapping[str, Sequence[Mapping[str, Any]]],
+    store: Store,
+    trend: TrendConfig | None,
+) -> SweepResult:
+    """Keep a run's rows and facts in the store's place, and draw its report.
+
+    By `trend` it is held against the nights before; with None it is no night.
+    """
     facts = json.dumps(asdict(run), indent=1).encode()
     store.files.write(_facts_name(run.run_id), facts)
-    told = {**contents, "cells": with_coverage_falls(store, run.run_id, contents["cells"])}
-    for table in sorted(told, key=lambda name: name == "cells"):
-        tables.write(store, run.run_id, table, told[table])
+    cells, operators = contents["cells"], contents["operators"]
+    judged = trends(store, run.run_id, cells, operators, trend) if trend else []
+    for table, rows in sorted({**contents, "trends": judged}.items(), key=lambda item: item[0] == "cells"):
+        tables.write(store, run.run_id, table, rows)
     return _drawn(run, store)
 
 
@@ -82,7 +94,8 @@ def _drawn(run: RunFacts, store: Store) -> SweepResult:
     read = {table: tables.read(store, table, run.run_id) for table in tables.TABLES}
     page = render(run, read, _logs(store, read["cells"]))
     store.files.write(report_name(run.run_id), page.encode())
-    return SweepResult(run=run, cells=read["cells"], page=store.files.local(report_name(run.run_id)))
+    page_file = store.files.local(report_name(run.run_id))
+    return SweepResult(run=run, cells=read["cells"], trends=read["trends"], page=page_file)
 
 
 def _logs(store: Store, cells: pandas.DataFrame) -> dict[str, str]:

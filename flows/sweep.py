@@ -26,6 +26,7 @@ from conf.schema import DeviceConfig, LimitsConfig, RunnerKind, SocConfig
 from flows import costs, leases, results
 from flows.cells import Graph, Means, Watch
 from flows.files import lay_out
+from flows.regressions import regressions_markdown
 from flows.retention import holdings, retained
 from tasks.devices.farm import Exclusion, Farm
 from tasks.devices.native import native_files
@@ -95,9 +96,10 @@ def _swept(plan: Plan, overrides: list[str], folders: list[Path]) -> results.Swe
     )
     write_holdings(store, run_id, holdings(cells, graph.kept, store))
     lay_out(cells, run_id, store)
-    result = results.write(run, contents, store)
+    result = results.write(run, contents, store, plan.trend)
+    worse = regressions_markdown(result.trends)
     create_markdown_artifact(
-        key="sweep", markdown=summary_markdown(run, result.cells), description=shlex.join(run.command)
+        key="sweep", markdown=summary_markdown(run, result.cells) + worse, description=shlex.join(run.command)
     )
     create_link_artifact(key="report", link=store.link(results.report_name(run_id)), description=run_id)
     return result

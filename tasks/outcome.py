@@ -21,6 +21,8 @@ class CellResult:
 
     request: Request
     impossible: str | None = None
+    code: str | None = None
+    """Digest of the code and files behind the model; None when nobody asked."""
     exported: ExportedModel | None = None
     quantized: QuantizedModel | None = None
     lowered: LoweredProgram | None = None

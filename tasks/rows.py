@@ -18,6 +18,7 @@ from tasks.numerics.verdict import worst_operator
 from tasks.outcome import CellResult, finals, judge
 from tasks.program_facts import ProgramCheck
 from tasks.records import Blob, Command, CompileFacts, LoweredProgram, Toolchain
+from tasks.storage.digest import digest
 from tasks.toolchain.audit import audit
 from tasks.toolchain.child import Took
 
@@ -27,9 +28,9 @@ SUBJECT = ("model", "scheme", "backend", "soc")
 
 
 def rows(
-    run_id: str, cells: Sequence[CellResult], toolchain: Toolchain, took: Sequence[Took] = ()
+    run_id: str, cells: Sequence[CellResult], toolchain: Toolchain, took: Sequence[Took] = (), *, verb: str = "run"
 ) -> dict[str, list[Row]]:
-    """Every table of `tasks.storage.tables.TABLES`, cells in the order planned."""
+    """Every table of `tasks.storage.tables.TABLES` but `trends`, cells in the order planned."""
     tables: dict[str, list[Row]] = {
         name: []
         for name in (
@@ -66,14 +67,14 @@ def rows(
             "audit": _audit(cell, toolchain),
             "probe": map(asdict, cell.comparison.probe if cell.comparison else ()),
             "commands": _commands(cell),
-            "cells": iter([_cell(cell, toolchain)]),
+            "cells": iter([_cell(cell, toolchain, verb)]),
         }
         for table, contents in found.items():
             tables[table] += [names | row for row in contents]
     return tables
 
 
-def _cell(cell: CellResult, toolchain: Toolchain) -> Row:
+def _cell(cell: CellResult, toolchain: Toolchain, verb: str) -> Row:
     outcome, reason = judge(cell)
     exported, quantized, lowered, capture = cell.exported, cell.quantized, cell.lowered, cell.capture
     comparison = cell.comparison
@@ -121,6 +122,20 @@ def _cell(cell: CellResult, toolchain: Toolchain) -> Row:
         "torchao": toolchain.torchao,
         "qnn": toolchain.qnn,
         "log": _log(cell),
+        "verb": verb,
+        "farm": cell.request.farm.name if cell.request.pool else None,
+        **_asked(cell),
+    }
+
+
+def _asked(cell: CellResult) -> Row:
+    """Digests of what the cell was asked to be: what changed between two nights is told by them."""
+    request = cell.request
+    return {
+        "model_digest": digest([request.model, cell.code]) if cell.code else None,
+        "scheme_digest": digest(request.scheme),
+        "soc_digest": digest(request.soc),
+        "request_digest": digest([request.measure, request.tolerance, request.backend]),
     }
 
 
@@ -180,11 +195,10 @@ def _log(cell: CellResult) -> str | None:
 
 def _work(run_id: str, took: Took) -> Row:
     """One toolchain call. A name is null where the call does not depend on it."""
-    whose = dict(zip(SUBJECT, took.subject, strict=False))
+    whose: dict[str, str] = dict(zip(SUBJECT, took.subject, strict=False))
     return {
         "run_id": run_id,
-        "device": None,
-        **{name: whose.get(name) for name in SUBJECT},
+        **{name: whose.get(name) for name in ("model", "scheme", "soc", "device", "backend")},
         "stage": took.stage,
         "seconds": took.seconds,
         "peak_bytes": took.peak_bytes,

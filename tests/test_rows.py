@@ -16,6 +16,7 @@ from tasks.outcome import CellResult
 from tasks.records import Counterpart, OtherReference, Toolchain
 from tasks.rows import rows
 from tasks.storage import tables
+from tasks.storage.digest import digest
 from tasks.storage.store import Store
 from tasks.toolchain.child import Took
 
@@ -47,6 +48,14 @@ def without_null(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if value is not None}
 
 
+def digests(request: Request) -> dict[str, str]:
+    return {
+        "scheme_digest": digest(request.scheme),
+        "soc_digest": digest(request.soc),
+        "request_digest": digest([request.measure, request.tolerance, request.backend]),
+    }
+
+
 def columns(cells: Iterable[CellResult], table: str) -> set[tuple[str, ...]]:
     return {tuple(row) for row in rows(RUN, list(cells), TOOLCHAIN)[table]}
 
@@ -55,7 +64,7 @@ def test_every_row_of_every_kind_of_cell_is_stored_and_read_back(asked: Request,
     store = Store.open(tmp_path)
     took = Took(stage="lower", subject=("digits_cnn", "8a8w", "qnn", "SM8650"), seconds=3.5, peak_bytes=4096)
     made = rows(RUN, every_kind(asked), TOOLCHAIN, [took])
-    assert set(made) == set(tables.TABLES)
+    assert set(made) == set(tables.TABLES) - {"trends"}  # made of many runs' rows
     for table, contents in made.items():
         tables.write(store, RUN, table, contents)
         assert len(tables.read(store, table, RUN)) == len(contents)
@@ -126,16 +135,49 @@ def test_a_cell_that_came_through(asked: Request) -> None:
             "worst_operator_effect_snr_db": 35.0,
             **VERSIONS,
             "log": "c" * 64,
+            "verb": "run",
+            **digests(asked),
         }
     ]
+
+
+def test_a_cell_says_what_it_was_asked_to_be_by_digests_of_which_a_change_moves_its_own_alone(asked: Request) -> None:
+    def told(request: Request, code: str = "1") -> dict[str, Any]:
+        (row,) = found(whole(request, code=code), "cells")
+        return {name: row[name] for name in ("model_digest", *digests(request))}
+
+    changed: dict[str, dict[str, Any]] = {
+        "code": told(asked, "2"),
+        "model": told(replace(asked, model=replace(asked.model, arguments={"width": 3}))),
+        "scheme": told(replace(asked, scheme=replace(asked.scheme, calibration_samples=3))),
+        "soc": told(replace(asked, soc=replace(asked.soc, vtcm_mib=3))),
+        "measure": told(replace(asked, measure=replace(asked.measure, iterations=3))),
+        "tolerance": told(replace(asked, tolerance=replace(asked.tolerance, introduced_operators=0))),
+        "device": told(replace(asked, device=replace(asked.device, deadline_s=3.0))),
+    }
+    moved = {name: [key for key in row if row[key] != told(asked)[key]] for name, row in changed.items()}
+    assert moved == {
+        "code": ["model_digest"],
+        "model": ["model_digest"],
+        "scheme": ["scheme_digest"],
+        "soc": ["soc_digest"],
+        "measure": ["request_digest"],
+        "tolerance": ["request_digest"],
+        "device": [],
+    }
+
+
+def test_a_cell_of_a_farm_names_it_whichever_device_ran_it(asked: Request) -> None:
+    farmed = replace(asked, farm=replace(asked.farm, name="shelf"), pool=[asked.device])
+    assert [(row["farm"]) for row in found(whole(farmed), "cells")] == ["shelf"]
 
 
 def test_a_cell_that_was_never_tried_has_nothing_but_its_reason(asked: Request) -> None:
     cell = CellResult(request=asked, impossible="no fp16 there")
     assert [without_null(row) for row in found(cell, "cells")] == [
-        {"outcome": "impossible", "reason": "no fp16 there", **VERSIONS}
+        {"outcome": "impossible", "reason": "no fp16 there", "verb": "run", **VERSIONS, **digests(asked)}
     ]
-    assert {table for table in tables.TABLES if found(cell, table)} == {"cells"}
+    assert {table for table, made in rows(RUN, [cell], TOOLCHAIN).items() if made} == {"cells"}
 
 
 OTHER = OtherReference(

@@ -12,8 +12,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ import pyarrow.parquet as pq
 from tasks.errors import EvidenceError, RequestError
 from tasks.storage.store import Store
 
+_ROW_GROUP = 8192
+"""Rows that are read or skipped together: a run's cells lie in their order, so one cell is in one group or two."""
 _CELL = ("run_id", "model", "scheme", "soc", "device", "backend")
 
 
@@ -88,6 +91,12 @@ TABLES: dict[str, pa.Schema] = {
         ("torchao", _text),
         ("qnn", _text),
         ("log", _text),  # sha256 of the log of what failed, else of the toolchain's last call
+        ("verb", _text),  # what made the run: run, recompare
+        ("farm", _text),  # null without one
+        ("model_digest", _text),  # of its configuration and of the code and files behind it
+        ("scheme_digest", _text),
+        ("soc_digest", _text),
+        ("request_digest", _text),  # of what was measured and tolerated, and of the backend
     ),
     "operators": _schema(
         ("operator_index", _whole),  # null for another reference's node that no operator stands for
@@ -221,6 +230,22 @@ TABLES: dict[str, pa.Schema] = {
         ("exit_code", _whole),
         ("seconds", _real),
     ),
+    "trends": _schema(
+        ("farm", _text),
+        ("series", _text),
+        ("operator", _text),  # null for a series of the cell
+        ("unit", _text),
+        ("value", _real),
+        ("nights", _whole),  # in the baseline
+        ("median", _real),
+        ("mad", _real),
+        ("floor", _real),  # in the series' unit
+        ("verdict", _text),  # steady regressed still_bad improved new no_baseline undefined
+        ("first_bad_run", _text),
+        ("changed", pa.list_(_text)),  # what differs between the last good and the first bad night
+        ("runs", pa.list_(_text)),  # the nights up to this one, and
+        ("values", pa.list_(_real)),  # the series' value in each
+    ),
 }
 
 
@@ -235,26 +260,33 @@ def write(store: Store, run_id: str, table: str, rows: Sequence[Mapping[str, Any
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run_id):
         raise ValueError(f"a run id is letters, digits, '.', '_' and '-', not {run_id!r}")
-    schema = _schema_of(table)
+    schema = schema_of(table)
     for index, row in enumerate(rows):
         _check_row(row, schema, run_id, f"{table} row {index}")
     columns = [
         pa.array([_cell(row[field.name], field.type, f"{table}.{field.name}") for row in rows], field.type)
         for field in schema
     ]
+    store.files.write(_name(table, run_id), encoded(pa.Table.from_arrays(columns, schema=schema)))
+
+
+def encoded(rows: pa.Table) -> bytes:
+    """One run's rows of a table as the bytes of its file."""
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_arrays(columns, schema=schema), sink, compression="zstd")
-    store.files.write(_name(table, run_id), sink.getvalue().to_pybytes())
+    pq.write_table(rows, sink, compression="zstd", row_group_size=_ROW_GROUP)
+    return sink.getvalue().to_pybytes()
 
 
 def read(store: Store, table: str, run_id: str | None = None) -> pandas.DataFrame:
     """One run's rows of a table, or all runs' in the order of their ids: exactly the table's columns.
 
-    pandas has it that whole numbers with a null among them come as floats. Raises RequestError for a run that does
-    not have the table, and EvidenceError for a file that cannot be read.
+    pandas has it that whole numbers with a null among them come as floats. A run of an earlier version has no rows of
+    a table that came later. Raises RequestError for an unknown run, and EvidenceError for a file that cannot be read.
     """
-    schema = _schema_of(table)
+    schema = schema_of(table)
     known = _runs_with(store, table)
+    if run_id is not None and run_id not in known and run_id in runs(store):
+        return schema.empty_table().to_pandas()
     if run_id is not None and run_id not in known:
         place = store.shown(f"tables/{table}")
         raise RequestError(f"no run {run_id!r} in {place}, there are: {', '.join(known) or 'none'}")
@@ -266,7 +298,7 @@ def read(store: Store, table: str, run_id: str | None = None) -> pandas.DataFram
 def tsv(store: Store, table: str, run_id: str) -> str:
     """One run's rows of a table as tab-separated text: a line of names, a line a row; lists as JSON, null empty."""
     frame = read(store, table, run_id)
-    for field in _schema_of(table):
+    for field in schema_of(table):
         if field.type == _whole:
             frame[field.name] = frame[field.name].astype("Int64")
         elif pa.types.is_list(field.type):
@@ -280,12 +312,13 @@ def runs(store: Store) -> list[str]:
     return _runs_with(store, "cells")
 
 
-def has(store: Store, table: str, run_id: str) -> bool:
-    """Whether the run has the table: one of an earlier version may not."""
-    return store.files.size(_name(table, run_id)) is not None
+def parts(store: Store, table: str, runs: Collection[str] | None = None) -> dict[str, Path]:
+    """A file of this machine for each run, of `runs` or of all, that has the table; oldest first."""
+    known = (run for run in _runs_with(store, table) if runs is None or run in runs)
+    return {run: store.files.local(_name(table, run)) for run in known}
 
 
-def _schema_of(table: str) -> pa.Schema:
+def schema_of(table: str) -> pa.Schema:
     if table not in TABLES:
         raise ValueError(f"there is no table {table!r}: it is one of {', '.join(TABLES)}")
     return TABLES[table]
@@ -316,9 +349,10 @@ def _read_part(store: Store, name: str, schema: pa.Schema) -> pa.Table:
 
 
 def _check_row(row: Mapping[str, Any], schema: pa.Schema, run_id: str, where: str) -> None:
-    missing = [name for name in schema.names if name not in row]
-    unknown = [name for name in row if name not in schema.names]
-    if missing or unknown:
+    names = schema.names
+    if set(row) != set(names):
+        missing = [name for name in names if name not in row]
+        unknown = [name for name in row if name not in names]
         raise ValueError(f"{where} must have exactly the table's columns: missing {missing}, unknown {unknown}")
     if row["run_id"] != run_id:
         raise ValueError(f"{where} is of run {row['run_id']!r} and not of {run_id!r}")

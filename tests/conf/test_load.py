@@ -12,7 +12,7 @@ import pytest
 
 from conf.load import load
 from conf.plan import AXES, Plan
-from conf.schema import BackendKind, LimitsConfig, MeasureConfig, Precision, ScheduleConfig, TransportKind
+from conf.schema import BackendKind, LimitsConfig, MeasureConfig, Precision, ScheduleConfig, TransportKind, TrendConfig
 from tasks.errors import RequestError
 
 
@@ -23,7 +23,9 @@ def names(plan: Plan) -> list[str]:
 def test_asking_for_nothing_is_one_cell_of_the_smallest_model_on_this_machine() -> None:
     plan = load([])
     assert names(plan) == ["digits_cnn 8a8w SM8650 qnn local"]
-    assert (plan.artifacts, plan.limits, plan.schedule) == ("artifacts", LimitsConfig(), ScheduleConfig())
+    assert (plan.artifacts, plan.limits, plan.schedule, plan.trend) == (
+        "artifacts", LimitsConfig(), ScheduleConfig(), TrendConfig(),
+    )  # fmt: skip
     assert plan.cells[0].impossible is None
     request = plan.cells[0].request
     assert request.tolerance.name == "default"

@@ -43,7 +43,7 @@ REFUSALS = {
     "device=no/such/file.yaml": "device=no/such/file.yaml: no such file",
     "modle=x": (
         "modle: no such key; there are: artifacts, backend, cache_folder, device, farm, limits, measure, model, "
-        "retention, reuse, schedule, scheme, soc, tolerance, did you mean model?"
+        "retention, reuse, schedule, scheme, soc, tolerance, trend, did you mean model?"
     ),
     "measure.iteration=3": (
         "measure.iteration: no such key; in measure: debug_buffer_bytes, dump_operators, iterations, metrics, "
@@ -81,11 +81,15 @@ REFUSALS = {
     "limits.parallel=0": "limits.parallel=0: 1 or more",
     "limits.child_deadline_s=0": "limits.child_deadline_s=0.0: a number above 0",
     "limits.child_memory_gib=inf": "limits.child_memory_gib=inf: a number above 0",
+    "trend.nights=0": "trend.nights=0: 1 or more",
+    "trend.sigmas=-1": "trend.sigmas=-1.0: a number, 0 or more",
+    "trend.floors.pte_bytes=nan": "trend.floors.pte_bytes=nan: a number, 0 or more",
+    "trend.nights=10,20": "trend.nights=10,20: one sweep has one trend.nights",
     "device.deadline_s=nan": "device.deadline_s=nan: a number above 0 (device local)",
     "farm=nowhere": "farm=nowhere: no such farm; one of local",
     "pool=[]": (
         "pool: no such key; there are: artifacts, backend, cache_folder, device, farm, limits, measure, model, "
-        "retention, reuse, schedule, scheme, soc, tolerance"
+        "retention, reuse, schedule, scheme, soc, tolerance, trend"
     ),
     "tolerance.final_snr_db={8a8w:nan}": "tolerance.final_snr_db.8a8w=nan: a number of dB",
     "tolerance.top1_agreement={8a8w:95}": "tolerance.top1_agreement.8a8w=95.0: a share from 0 to 1",

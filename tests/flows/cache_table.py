@@ -9,7 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from conf.schema import BackendKind, DeviceConfig, OperatorTolerance, PerformanceMode, Precision, Reuse, RunnerKind
+from conf.schema import (
+    BackendKind,
+    DeviceConfig,
+    FloorConfig,
+    OperatorTolerance,
+    PerformanceMode,
+    Precision,
+    Reuse,
+    RunnerKind,
+)
 from tasks.records import Toolchain
 
 STAGES = ("export", "quantize", "lower", "bundle", "measure", "compare")
@@ -50,6 +59,7 @@ _LABEL = "a label: no byte of a result depends on it"
 _WAIT = "how long to wait for a device, or how to get in, not what it answers"
 _PASSED = "a float program has nothing of it"
 _SWEEP = "how a sweep goes, not what it finds"
+_NIGHTS = "held against earlier nights when the rows are there"
 
 REQUEST = (
     same("model.name", "another", NONE, _LABEL),
@@ -133,6 +143,11 @@ REQUEST = (
     same("retention.keep_days", 1.0, NONE, _SWEEP),
     same("retention.max_gib", 1.0, NONE, _SWEEP),
     same("cache_folder", "elsewhere", NONE, "copies of what is kept"),
+    same("trend.nights", 10, NONE, _NIGHTS),
+    same("trend.least_nights", 5, NONE, _NIGHTS),
+    same("trend.sigmas", 3.0, NONE, _NIGHTS),
+    *(same(f"trend.floors.{each.name}", 0.5, NONE, _NIGHTS) for each in fields(FloorConfig)),
+    same("trend.fail", True, NONE, _NIGHTS),
     same("artifacts", "elsewhere", NONE, "what is kept lies there; its keys are the same everywhere"),
 )
 

@@ -13,7 +13,7 @@ from .conftest import Program
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "goldens" / "cli.txt"
-VERBS = ("run", "plan", "devices", "doctor", "report", "serve", "recompare", "cache", "cache prune")
+VERBS = ("run", "plan", "devices", "doctor", "report", "diff", "serve", "recompare", "cache", "cache prune")
 
 
 def help_of(program: Program) -> str:

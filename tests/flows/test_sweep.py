@@ -35,6 +35,7 @@ TIMES = {
     "profile": {"p10", "p50", "p90", "mean", "minimum", "maximum", "raw"},
     "modules": {"p10", "p50", "p90", "mean", "minimum", "maximum", "own_mean", "share"},
     "commands": {"seconds"},
+    "trends": {"value", "nights", "median", "mad", "floor", "verdict", "runs", "values"},
 }
 STARVED = """\
 # @package _global_
@@ -178,6 +179,7 @@ def test_the_last_line_of_stdout_is_one_json_object(
             "run_id": run_id,
             "cells": 4,
             "outcomes": {"failed": 1, "impossible": 2, "passed": 1},
+            "regressions": 0,
             "toolchain_calls": calls,
             "reused": reused,
             "tables": str(artifacts / "tables"),

@@ -1,0 +1,217 @@
+"""How long questions over all nights take, next to plain pandas.read_parquet over the same files.
+
+Writes a synthetic history into a temporary folder, and removes it. Both sides answer over the newest --plain-nights in
+turn, because plain pandas cannot hold the operators of 1,000 nights; qnnsweep answers over all nights besides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from conf.schema import TrendConfig
+from flows.history import trends
+from tasks.numerics.trend import SERIES
+from tasks.storage import tables
+from tasks.storage.series import select
+from tasks.storage.store import Store
+from tests.flows.nights import HEALTHY, run_of
+
+SCHEMES, SOCS = ("8a8w", "16a8w", "fp16", "16a4w", "8a4w"), ("SM8350", "SM8450", "SM8550", "SM8650", "SM8750")
+KEY = ["model", "scheme", "soc", "backend", "device"]
+NOISE = {"final_snr_db": 0.05, "latency_p50_ms": 0.03, "snr_db": 0.3, "introduced_snr_db": 0.3, "effect_snr_db": 0.3}
+JUDGED = 2 * TrendConfig().nights
+
+Row = dict[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nights", type=int, default=1000)
+    parser.add_argument("--cells", type=int, default=500)
+    parser.add_argument("--operators", type=int, default=100, help="of each cell")
+    parser.add_argument("--plain-nights", type=int, default=100, help="over how many the two sides are compared")
+    parser.add_argument("--rounds", type=int, default=3, help="each side and question, taking turns")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line of stdout")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="qnnsweep-history-") as folder:
+        told = measured(Path(folder), arguments)
+    for key, value in told.items():
+        print(f"{key:34} {value:,.3f}" if isinstance(value, float) else f"{key:34} {value:,}")
+    if arguments.json:
+        print(json.dumps(told))
+
+
+def measured(root: Path, asked: argparse.Namespace) -> dict[str, Any]:
+    began = time.perf_counter()
+    cells, operators = write_history(root, asked.nights, asked.cells, asked.operators)
+    told: dict[str, Any] = {
+        "nights": asked.nights,
+        "cells": asked.cells,
+        "operators": asked.operators,
+        "history_bytes": sum(file.stat().st_size for file in root.rglob("*.parquet")),
+        "writing_s": time.perf_counter() - began,
+    }
+    store = Store.open(root)
+    runs = [run_of(night) for night in range(asked.nights)]
+    newest = runs[-asked.plain_nights :]
+    tonight, cell, operator = run_of(asked.nights), cells[len(cells) // 2], operators[asked.operators // 2]["operator"]
+    one = {name: {cell[name]} for name in ("model", "scheme", "soc")}
+
+    def ours_cell(of: list[str]) -> int:
+        return len(select(store, "cells", ["run_id", "final_snr_db"], where=one, runs=set(of)))
+
+    def ours_operator(of: list[str]) -> int:
+        where = one | {"operator": {operator}}
+        return len(select(store, "operators", ["run_id", "snr_db", "introduced_snr_db"], where=where, runs=set(of)))
+
+    def ours_verdicts(_: list[str]) -> int:
+        return len(trends(store, tonight, cells, operators, TrendConfig()))
+
+    def plain_cell(of: list[str]) -> int:
+        frame = pd.read_parquet([tables.parts(store, "cells")[run] for run in of])
+        return int(is_cell(frame, cell).sum())
+
+    def plain_operator(of: list[str]) -> int:
+        columns = ["run_id", "model", "scheme", "soc", "operator", "snr_db", "introduced_snr_db"]
+        frame = pd.read_parquet([tables.parts(store, "operators")[run] for run in of], columns=columns)
+        return int((is_cell(frame, cell) & (frame["operator"] == operator)).sum())
+
+    def plain_verdicts(of: list[str]) -> int:
+        """The baselines alone: median and MAD of every series of every cell."""
+        frame = pd.read_parquet([tables.parts(store, "cells")[run] for run in of[-JUDGED:]])
+        series = [name for name in SERIES if name in frame]
+        groups = frame.groupby(KEY, observed=True)[series]
+        mad = (frame[series] - groups.transform("median")).abs().groupby([frame[name] for name in KEY]).median()
+        return int(mad.size)
+
+    questions: dict[str, tuple[Callable[[list[str]], int], Callable[[list[str]], int]]] = {
+        "cell": (ours_cell, plain_cell),
+        "operator": (ours_operator, plain_operator),
+        "verdicts": (ours_verdicts, plain_verdicts),
+    }
+    for name, (ours, plain) in questions.items():
+        pairs = [(timed(ours, newest), timed(plain, newest)) for _ in range(asked.rounds)]
+        own, other = (statistics.median(side) for side in zip(*pairs, strict=True))
+        told |= {f"{name}_s": own, f"{name}_plain_s": other, f"{name}_ratio": own / other}
+        told[f"{name}_all_nights_s"] = statistics.median(timed(ours, runs) for _ in range(asked.rounds))
+        told[f"{name}_rows"] = ours(runs)
+    told["slowest_s"] = max(told[f"{name}_all_nights_s"] for name in questions)
+    told["ratio"] = max(told[f"{name}_ratio"] for name in ("cell", "operator"))
+    return told
+
+
+def timed(question: Callable[[list[str]], int], runs: list[str]) -> float:
+    began = time.perf_counter()
+    if question(runs) == 0:
+        raise SystemExit("a question was answered with nothing")
+    return time.perf_counter() - began
+
+
+def is_cell(frame: pd.DataFrame, cell: Row) -> pd.Series:
+    return (frame["model"] == cell["model"]) & (frame["scheme"] == cell["scheme"]) & (frame["soc"] == cell["soc"])
+
+
+def write_history(root: Path, nights: int, cells: int, operators: int) -> tuple[list[Row], list[Row]]:
+    """Every night's tables; the rows of the night after them, which is not written."""
+    store, noise = Store.open(root), np.random.default_rng(0)
+    made = {"cells": cell_rows(cells), "operators": operator_rows(cell_rows(cells), operators)}
+    first: dict[str, pa.Table] = {}
+    for table, rows in made.items():  # the first night as a sweep writes it, the others like it
+        tables.write(store, run_of(0), table, rows)
+        first[table] = pq.ParquetFile(tables.parts(store, table)[run_of(0)]).read()
+    for night in range(1, nights):
+        for table, rows in first.items():
+            publish(root, run_of(night), table, changed(rows, run_of(night), noise))
+    tonight = run_of(nights)
+    for rows in made.values():
+        rows[:] = [row | {"run_id": tonight} for row in rows]
+    judged = trends(store, tonight, made["cells"], made["operators"], TrendConfig())
+    tables.write(store, tonight, "trends", judged)
+    # What was told of the nights that a judgement looks back on.
+    past = pq.ParquetFile(tables.parts(store, "trends")[tonight]).read()
+    for night in range(max(0, nights - JUDGED), nights):
+        publish(root, run_of(night), "trends", changed(past, run_of(night), noise))
+    return made["cells"], made["operators"]
+
+
+def changed(rows: pa.Table, run_id: str, noise: np.random.Generator) -> pa.Table:
+    """The rows of another night."""
+    names = pa.array([run_id] * rows.num_rows, pa.string())
+    rows = rows.set_column(rows.schema.get_field_index("run_id"), "run_id", names)
+    for column, sigma in NOISE.items():
+        if column in rows.column_names:
+            values = rows[column].to_numpy() + noise.normal(0, sigma, rows.num_rows)
+            rows = rows.set_column(rows.schema.get_field_index(column), column, pa.array(values, pa.float64()))
+    return rows
+
+
+def publish(root: Path, run_id: str, table: str, rows: pa.Table) -> None:
+    path = root / "tables" / table / f"run={run_id}" / "part.parquet"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(tables.encoded(rows))
+
+
+def cell_rows(count: int) -> list[Row]:
+    empty = dict.fromkeys(tables.TABLES["cells"].names) | HEALTHY | {"run_id": run_of(0)}
+    cells = [
+        {"model": f"model_{number // (len(SCHEMES) * len(SOCS)):03}", "scheme": scheme, "soc": soc}
+        for number in range(0, count, len(SCHEMES) * len(SOCS))
+        for scheme in SCHEMES
+        for soc in SOCS
+    ]
+    return [empty | cell for cell in cells[:count]]
+
+
+def operator_rows(cells: list[Row], count: int) -> list[Row]:
+    empty = dict.fromkeys(tables.TABLES["operators"].names)
+    rows: list[Row] = []
+    for cell in cells:
+        names = {name: cell[name] for name in ("run_id", "model", "scheme", "soc", "device", "backend")}
+        for index in range(count):
+            row = {
+                "operator_index": index,
+                "operator": f"aten_convolution_default_{index}",
+                "target": "aten.convolution.default",
+                "debug_handle": index + 1,
+                "output_index": 0,
+                "module_path": f"blocks.{index // 4}.conv",
+                "stack_trace": f"model.py, line {100 + index}, in forward",
+                "source_nodes": [f"conv2d_{index}"],
+                "shape": [1, 32, 56, 56],
+                "dtype": "float32",
+                "scale": [0.01 * (index + 1)],
+                "zero_point": [index],
+                "delegated": True,
+                "subgraph": 0,
+                "reference": "edge",
+                "sample": 0,
+                "status": "compared",
+                "mse": 1e-6 * (index + 1),
+                "max_abs": 1e-3 * (index + 1),
+                "cosine": 0.999,
+                "snr_db": 60.0 - 0.3 * index,
+                "introduced_snr_db": 80.0,
+                "effect_snr_db": 70.0,
+                "verdict": "within_grid",
+            }
+            rows.append(empty | names | row)
+    return rows
+
+
+if __name__ == "__main__":
+    main()

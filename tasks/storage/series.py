@@ -1,0 +1,44 @@
+"""Questions over all nights: some columns of some cells, out of many runs' files of one table."""
+# pyarrow ships no types:
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
+from operator import and_
+
+import pandas
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from tasks.errors import EvidenceError
+from tasks.storage import tables
+from tasks.storage.store import Store
+
+
+def select(
+    store: Store,
+    table: str,
+    columns: Sequence[str],
+    *,
+    where: Mapping[str, Collection[str]] | None = None,
+    runs: Collection[str] | None = None,
+) -> pandas.DataFrame:
+    """These columns of the table, in the order of the runs' ids, of the rows that have one of the values in each of
+    the columns of `where`. Of all runs, or of those of `runs` that have the table.
+
+    Reads only these columns, and of each file only the row groups whose statistics allow a row that is wanted. Raises
+    EvidenceError for a file that cannot be read.
+    """
+    schema = pa.schema([tables.schema_of(table).field(name) for name in dict.fromkeys([*columns, *(where or ())])])
+    paths = [str(path) for path in tables.parts(store, table, runs).values()]
+    wanted = [ds.field(name).isin(pa.array(sorted(values), pa.string())) for name, values in (where or {}).items()]
+    try:
+        found = ds.dataset(paths, schema=schema, format="parquet").to_table(
+            columns=list(columns), filter=reduce(and_, wanted) if wanted else None
+        )
+    except (pa.ArrowException, OSError) as error:
+        raise EvidenceError(f"a file cannot be read, remove it to leave its run out: {error}") from error
+    return found.to_pandas()
