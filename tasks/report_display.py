@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from markupsafe import Markup, escape
+
 # Worst first: name in the tables -> (words, symbol, terminal style).
 OUTCOMES = {
     "failed": ("failed", "✗", "bold red"),
@@ -41,6 +43,15 @@ def note(cell: Mapping[str, Any]) -> str:
     """The first line of why a cell is as it is; empty when there is nothing to say."""
     text = cell["reason"] or (cell["error"] and ": ".join(filter(None, (cell["error_type"], cell["error"])))) or ""
     return next(iter(printable(text).strip().splitlines()), "")
+
+
+def breakable(name: str | None) -> Markup:
+    """A long name that may be broken behind its underscores and dots."""
+    return Markup(re.sub(r"([_.])", r"\1<wbr>", str(escape(name or NULL))))  # noqa: S704 - escaped
+
+
+def verdict(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def plural(count: int, noun: str) -> str:
