@@ -55,7 +55,7 @@ _AS_TEXT: dict[str, Callable[[Any], str]] = {
     "runs": " ".join,
     "values": lambda numbers: " ".join("-" if undefined(each) else f"{each:.7g}" for each in numbers),
     # The frame that wrote the operator; all frames of every operator would outweigh the rest of the page.
-    "stack_trace": lambda trace: "\n".join(trace.strip().splitlines()[-2:]),
+    "stack_trace": lambda trace: "\n".join([each for each in trace.strip().splitlines() if each.strip(" ^~")][-2:]),
 }
 
 

@@ -174,7 +174,7 @@ function showOperator(cell, index) {
   const facts = element("dl");
   const add = (name, value, ...parts) => {
     if (value === null || value === undefined || value === "") return;
-    facts.append(element("div", {}, element("dt", {}, name), element("dd", {}, ...(parts.length ? parts : [String(value)]))));
+    facts.append(element("div", { class: name === "written at" ? "wide" : "" }, element("dt", {}, name), element("dd", {}, ...(parts.length ? parts : [String(value)]))));
   };
   add("target", row.target);
   add("module", row.module_path);

@@ -11,7 +11,7 @@ function latencyOf(cell) {
 /** The inferences of the shipping program by the runtime's own clock, with the percentiles marked. */
 function drawLatency(figure) {
   const told = latencyOf(figure.closest(".cell"));
-  const width = Math.max(260, figure.clientWidth), height = 96, base = 62;
+  const width = Math.max(260, figure.clientWidth), height = 84, base = 62;
   const high = Math.max(...told.bins);
   const span = told.high - told.low || 1;
   const x = (v) => 6 + (width - 12) * (v - told.low) / span;
