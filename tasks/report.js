@@ -3,7 +3,7 @@
 
 const NULL = "–";
 const SVG = document.querySelector("svg").namespaceURI;
-const strings = JSON.parse(document.getElementById("strings").textContent);
+const pool = JSON.parse(document.getElementById("pool").textContent);
 
 // How a column is written: [format, aligned right]. All formats take a defined value.
 const whole = [(v) => v.toLocaleString("en"), true];
@@ -31,16 +31,18 @@ function shape(name, attributes, content = "") {
   return made;
 }
 
-/** Rows as objects: `$name` are indices into the page's strings, a bare value stands for a column of it. */
+/** Rows as objects: `$name` are indices into the pool's texts, `@` a column of the pool, a bare value one for all rows. */
 function unpack(table) {
   const rows = Array.from({ length: table.rows }, () => ({}));
-  for (const [key, column] of Object.entries(table)) {
+  for (const [key, told] of Object.entries(table)) {
     if (key === "rows") continue;
-    const isText = key.startsWith("$");
-    const name = isText ? key.slice(1) : key;
+    const shared = key.startsWith("@");
+    const column = shared ? pool.columns[told] : told;
+    const isText = key.startsWith("$", shared ? 1 : 0);
+    const name = key.replace(/^@?\$?/, "");
     rows.forEach((row, i) => {
-      const value = Array.isArray(column) ? column[i] : column;
-      row[name] = value === null ? null : isText ? strings[value] : Number(value);
+      const value = shared ? column[i] : column;
+      row[name] = value === null ? null : isText ? pool.strings[value] : Number(value);
     });
   }
   return rows;

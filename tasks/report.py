@@ -34,6 +34,11 @@ _Key = tuple[str | None, ...]
 
 _CELL = ("model", "scheme", "soc", "device", "backend")
 _NUMBERS = ("SNR dB", "top-1 %", "pte KiB", "operators", "delegated / CPU", "lower s")
+_SUMMARY_COLUMNS = (
+    *("model", "scheme", "soc", "device", "backend", "outcome", "stage", "error_type"),
+    *("final_snr_db", "final_cosine", "top1_agreement", "latency_p50_ms", "pte_bytes"),
+    *("operators_compared", "operators_total", "delegated_nodes", "non_delegated_nodes", "worst_operator"),
+)
 _NOTE_CHARACTERS = 72  # in the terminal; the page has all of it
 _TOP_EVENTS = 24  # per unit and cell: cycles and µs have no common order
 _ERROR_CHARACTERS = 4_000
@@ -74,7 +79,7 @@ def render(run: RunFacts, tables: Mapping[str, pd.DataFrame], logs: Mapping[str,
         name: _by_cell(tables.get(name), (*columns, *data.READ_TOO.get(name, ())))
         for name, columns in data.EVIDENCE.items()
     }
-    strings: dict[str, int] = {}
+    pool = data.Pool()
     share = min(_LOG_CHARACTERS, _ALL_LOGS_CHARACTERS // max(1, sum(cell["log"] in logs for cell in cells)))
     regressed: list[tuple[_Row, list[figures.Row]]] = []
     for number, cell in enumerate(cells):
@@ -88,7 +93,7 @@ def render(run: RunFacts, tables: Mapping[str, pd.DataFrame], logs: Mapping[str,
         cell["counts"] = {name: len(rows) for name, rows in found.items()}
         found["profile"] = _top_events(found["profile"])
         cell["profile_shown"] = len(found["profile"])
-        cell["data"] = data.embedded_json(_embedded(found, cell["latency"], strings))
+        cell["data"] = data.embedded_json(_embedded(found, cell["latency"], pool))
         cell["log_text"] = _tail(display.printable(logs[cell["log"]]), share) if cell["log"] in logs else None
         cell["error"] = _head(display.printable(cell["error"] or ""))
     script = "\n".join(map(_beside, _SCRIPTS))
@@ -105,18 +110,16 @@ def render(run: RunFacts, tables: Mapping[str, pd.DataFrame], logs: Mapping[str,
         causes=figures.causes(regressed),
         regressed=len(regressed),
         measures=data.embedded_json(_measures(cells)),
-        strings=data.embedded_json(list(strings)),
+        pool=data.embedded_json(pool.contents()),
         style=Markup(_beside("report.css")),  # noqa: S704 - our own file
         script=Markup(script),  # noqa: S704 - our own file
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 
-def _embedded(
-    found: Mapping[str, Sequence[figures.Row]], latency: _Row | None, strings: dict[str, int]
-) -> dict[str, Any]:
+def _embedded(found: Mapping[str, Sequence[figures.Row]], latency: _Row | None, pool: data.Pool) -> dict[str, Any]:
     """What the script reads of one cell."""
-    embedded = {name: data.compact(rows, data.EVIDENCE[name], strings) for name, rows in found.items() if rows}
+    embedded = {name: data.compact(rows, data.EVIDENCE[name], pool) for name, rows in found.items() if rows}
     if latency:
         numbers = {name: data.six(value) for name, value in latency.items() if name not in ("unit", "bins")}
         embedded["latency"] = {"unit": latency["unit"], "bins": latency["bins"]} | numbers
@@ -148,6 +151,11 @@ def summary_markdown(run: RunFacts, cells: pd.DataFrame) -> str:
         markdown = ["| " + " | ".join(map(display.markdown, row)) + " |" for row in body]
         lines.append("\n".join(["| " + " | ".join(head) + " |", "|" + " --- |" * len(head), *markdown]))
     return "\n\n".join(lines) + "\n"
+
+
+def summary_rows(cells: pd.DataFrame) -> list[dict[str, Any]]:
+    """The run for Prefect's table artifact: a row a cell in the order planned, its numbers as they were measured."""
+    return _rows(cells, _SUMMARY_COLUMNS)
 
 
 def summary_table(run: RunFacts, cells: pd.DataFrame) -> Table:

@@ -53,30 +53,53 @@ _AS_TEXT: dict[str, Callable[[Any], str]] = {
     "counted_in": ", ".join,
     "changed": "\n".join,
     "runs": " ".join,
-    "values": lambda numbers: " ".join("-" if undefined(each) else f"{each:.7g}" for each in numbers),
+    "values": lambda numbers: " ".join("-" if undefined(each) else _short(each) for each in numbers),
     # The frame that wrote the operator; all frames of every operator would outweigh the rest of the page.
     "stack_trace": lambda trace: "\n".join([each for each in trace.strip().splitlines() if each.strip(" ^~")][-2:]),
 }
 
 
-def compact(rows: Sequence[Mapping[str, Any]], names: Sequence[str], strings: dict[str, int]) -> dict[str, Any]:
-    """Column arrays: `$name` holds indices into `strings`; a column of one value is that value alone."""
+class Pool:
+    """What many cells have in common, kept once: texts, and whole columns of a model's operators."""
+
+    def __init__(self) -> None:
+        self._strings: dict[str, int] = {}
+        self._columns: dict[tuple[Any, ...], int] = {}
+
+    def text(self, value: str) -> int:
+        return self._strings.setdefault(printable(value), len(self._strings))
+
+    def column(self, values: tuple[Any, ...]) -> int:
+        return self._columns.setdefault(values, len(self._columns))
+
+    def contents(self) -> dict[str, Any]:
+        return {"strings": list(self._strings), "columns": list(self._columns)}
+
+
+def compact(rows: Sequence[Mapping[str, Any]], names: Sequence[str], pool: Pool) -> dict[str, Any]:
+    """Column arrays: `$name` holds texts of the pool, `@name` is a column of it, a column of one value that value."""
     columns: dict[str, Any] = {"rows": len(rows)}
     for name in (name for name in names if name in rows[0]):
         values = [
             None if row[name] is None else _AS_TEXT[name](row[name]) if name in _AS_TEXT else row[name] for row in rows
         ]
         text = any(isinstance(value, str) for value in values)
-        short = [
-            value if value is None else strings.setdefault(printable(value), len(strings)) if text else six(value)
-            for value in values
-        ]
-        columns[f"${name}" if text else name] = short[0] if len(set(short)) == 1 else short
+        short = tuple(value if value is None else pool.text(value) if text else six(value) for value in values)
+        key = f"${name}" if text else name
+        if len(set(short)) == 1:
+            columns[key] = short[0]
+        else:
+            columns[f"@{key}"] = pool.column(short)
     return columns
 
 
 def undefined(value: float | None) -> bool:
     return value is None or math.isnan(value)
+
+
+def _short(value: float) -> str:
+    """Enough for a line of some pixels: whole numbers whole, others with four significant digits."""
+    return f"{value:.0f}" if value == int(value) else f"{value:.4g}"
 
 
 def six(value: Any) -> int | float | str:

@@ -128,7 +128,7 @@ def test_a_hostile_name_appears_only_escaped(name: str) -> None:
     html = render(run, tables, {LOG: name})
     assert "<script>alert" not in html
     assert [tag for tag, _ in Page(html).tags].count("script") == 4
-    assert name in Page(html).data[-1]
+    assert name in Page(html).data[-1]["strings"]
 
     markdown = summary_markdown(run, tables["cells"])
     assert "<script>" not in markdown.replace("\\<", "")
