@@ -114,5 +114,6 @@ if (form) {
   document.addEventListener("keydown", up);
   window.addEventListener("hashchange", arrive);
   ask(route().filter ?? new URLSearchParams());
-  if (location.hash) arrive();
+  // The browser goes to the fragment itself once the page is there, and takes the focus away again.
+  if (location.hash) window.addEventListener("load", () => setTimeout(arrive));
 }
