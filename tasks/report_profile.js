@@ -63,10 +63,9 @@ function worstLabel(figure, rows, at, width, height) {
   const [x, y] = [at.x(worst), at.y(levelOf(worst))];
   const label = `${worst.operator} ${db[0](levelOf(worst))} dB`;
   const length = 7 * label.length; // 7 px a character at most
-  const [side, anchor] = x + length > width ? [-7, "end"] : [7, "start"];
-  const fits = length < width - MARGIN.left;
   const below = y < height - MARGIN.bottom - 22;
-  const place = fits ? { x: x + side, "text-anchor": anchor } : { x: width - MARGIN.right, "text-anchor": "end" };
+  const place = x + 7 + length <= width ? { x: x + 7 }
+    : x - 7 - length >= 0 ? { x: x - 7, "text-anchor": "end" } : { x: width, "text-anchor": "end" };
   return [
     shape("circle", { class: "worst", cx: x, cy: y, r: 6 }),
     shape("text", { class: "worst-name", y: y + (below ? 18 : -11), ...place }, label),

@@ -84,14 +84,15 @@ function drawTrends(panel) {
   if (host.dataset.drawn) return;
   host.dataset.drawn = "yes";
   const cell = panel.closest(".cell");
+  const brief = (v) => (v === null ? NULL : String(Number(v.toPrecision(3))));
   const noted = (v, unit) => (v === null ? NULL : `${real[0](v)}${unit ? ` ${unit}` : ""}`);
   const heads = ["series", "nights", "this night", "median ± MAD", "floor", "verdict", "first bad night", "changed in it"];
   const lines = rowsOf(cell, "trends").map((row) => element("tr", { "data-verdict": row.verdict },
     element("td", {}, row.series, ...(row.operator ? [" of ", ...operatorLinks(cell, row.operator)] : [])),
     element("td", {}, sparkline(row), element("small", {}, `${row.nights ?? 0} nights`)),
     element("td", { class: "n" }, noted(row.value, row.unit)),
-    element("td", { class: "n" }, row.median === null ? NULL : `${real[0](row.median)} ± ${noted(row.mad, "")}`),
-    element("td", { class: "n" }, noted(row.floor, "")),
+    element("td", { class: "n" }, row.median === null ? NULL : `${real[0](row.median)} ± ${brief(row.mad)}`),
+    element("td", { class: "n" }, brief(row.floor)),
     element("td", { class: "verdict" }, (row.verdict ?? NULL).replaceAll("_", " ")),
     element("td", {}, row.first_bad_run ?? NULL),
     element("td", { class: "lines" }, row.changed || NULL)));
