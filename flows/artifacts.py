@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 from uuid import UUID
@@ -27,21 +27,24 @@ UPDATE_EVERY_S = 1.0
 
 
 class CellsDone:
-    """A run's progress: how many of its cells have ended. Told from any thread, shown by the flow's own."""
+    """How many of a run's cells have ended: told from any thread, passed on by the flow's own once a second."""
 
-    def __init__(self, cells: Sequence[PlannedCell], run_id: str) -> None:
+    def __init__(
+        self,
+        cells: Sequence[PlannedCell],
+        pass_on: Callable[[float], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._cells = [
             [(stage, subject(stage, cell.request)) for stage in STAGES] for cell in cells if cell.impossible is None
         ]
         self._all = len(cells)
+        self._pass_on = pass_on
+        self._clock = clock
         self._states: dict[tuple[str, str], str] = {}
         self._guard = threading.Lock()
-        self._shown = self._percent()
-        self._shown_at = time.monotonic()
-        made = create_progress_artifact(
-            key="cells-done", progress=self._shown, description=f"{run_id}: cells that have ended, of {self._all}"
-        )
-        self._artifact = cast(UUID, made)  # a coroutine only where a loop runs, and a flow's thread has none
+        self._passed = 0.0
+        self._passed_at = clock()
 
     def tell(self, stage: str, whose: str, state: str) -> None:
         """A stage of a subject is now `running`, `done`, `reused` or `failed`."""
@@ -49,24 +52,36 @@ class CellsDone:
             self._states[stage, whose] = state
 
     def show(self) -> None:
-        """Tell Prefect, if there is something new and the last time was a second ago."""
-        if time.monotonic() - self._shown_at >= UPDATE_EVERY_S:
+        """Pass the percentage on if it is another one, unless something was a second ago."""
+        if self._clock() - self._passed_at >= UPDATE_EVERY_S:
             self._update(self._percent())
 
     def end(self) -> None:
         self._update(100.0)
 
     def _update(self, percent: float) -> None:
-        self._shown_at = time.monotonic()
-        if percent != self._shown:
-            update_progress_artifact(artifact_id=self._artifact, progress=percent)
-            self._shown = percent
+        if percent != self._passed:
+            self._pass_on(percent)
+            self._passed, self._passed_at = percent, self._clock()
 
     def _percent(self) -> float:
         with self._guard:
             ends = [[self._states.get(key) for key in cell] for cell in self._cells]
         ended = sum("failed" in states or states[-1] == "done" for states in ends) + self._all - len(self._cells)
-        return 100.0 * ended / self._all if self._all else 100.0
+        return 100.0 * ended / self._all
+
+
+def create_progress(run_id: str, cells: int) -> Callable[[float], None]:
+    """Prefect's progress artifact of a run; what is given takes a percentage."""
+    made = create_progress_artifact(
+        key="cells-done", progress=0.0, description=f"{run_id}: cells that have ended, of {cells}"
+    )
+    artifact = cast(UUID, made)  # a coroutine only where a loop runs, and a flow's thread has none
+
+    def update(percent: float) -> None:
+        update_progress_artifact(artifact_id=artifact, progress=percent)
+
+    return update
 
 
 def create_artifacts(run: RunFacts, cells: pandas.DataFrame) -> None:

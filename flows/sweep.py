@@ -23,7 +23,7 @@ from conf.load import load
 from conf.plan import Plan
 from conf.schema import DeviceConfig, LimitsConfig, RunnerKind, SocConfig
 from flows import leases, results
-from flows.artifacts import UPDATE_EVERY_S, CellsDone, create_artifacts
+from flows.artifacts import UPDATE_EVERY_S, CellsDone, create_artifacts, create_progress
 from flows.cells import Graph, Means, Watch
 from flows.files import lay_out
 from tasks.devices.farm import Exclusion, Farm
@@ -65,7 +65,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     run_id = new_run_id(started)
     means = prepare(plan, exclusion=leases.exclusive)
     importable(plan)
-    done, heard = CellsDone(plan.cells, run_id), watcher.get()
+    done, heard = CellsDone(plan.cells, create_progress(run_id, len(plan.cells))), watcher.get()
 
     def watch(stage: str, whose: str, state: str) -> None:
         done.tell(stage, whose, state)

@@ -48,7 +48,7 @@ def edge_graph(operators: Sequence[Operator], inputs: Sequence[TensorSpec], call
 def node_data(rows: Iterable[OperatorComparison]) -> dict[str, dict[str, Any]]:
     """By name of the number, what Model Explorer lays over the edge graph: of each operator its worst sample."""
     total, introduced, verdicts = {}, {}, {}
-    for row in rows:
+    for row in (row for row in rows if not row.operator.unused):  # what nobody reads has no node
         name = row.operator.name
         _keep_worst(total, name, row.gap.snr_db)
         _keep_worst(introduced, name, row.introduced.snr_db)

@@ -73,6 +73,7 @@ def test_the_edge_graph_has_a_node_for_every_call_under_its_operators_name() -> 
 
 def test_a_node_has_its_operators_worst_sample_and_its_worst_verdict() -> None:
     rows = [*COMPARISON.operators, OperatorComparison(operator=CONV, sample=2, status="compared", gap=WORSE)]
+    rows += [OperatorComparison(operator=UNUSED, sample=0, status="unused", gap=Gap())]
     introduced = {"name": "introduced SNR, dB", "results": {"conv": {"value": 20.0}}, "thresholds": THRESHOLDS}
     verdicts = {"conv": {"value": "introduced", "bgColor": "#e8813a"}, "view": {"value": "blind", "bgColor": "#dddddd"}}
     assert node_data(rows) == {
