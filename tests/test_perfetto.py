@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from tasks.findings import ProfiledEvent
 from tasks.perfetto import INFERENCES, trace
 
@@ -103,3 +106,22 @@ def test_a_long_profile_is_shown_by_its_first_inferences_and_says_so() -> None:
 
 def test_nothing_was_profiled_is_an_empty_trace() -> None:
     assert trace("a cell", ()) == {"traceEvents": [], "displayTimeUnit": "ms", "otherData": {"cell": "a cell"}}
+
+
+@given(st.lists(st.floats(min_value=0.001, max_value=9e6), min_size=1, max_size=6), st.floats(1.0, 9e6))
+def test_slices_of_a_thread_lie_beside_or_within_each_other(cycles: list[float], took: float) -> None:
+    operators = [replace(CYCLES, node=f"n{number}", raw=(each, each)) for number, each in enumerate(cycles)]
+    call = replace(CALL, raw=(took, took / 3))
+    told = [each for each in events((replace(EXECUTED, raw=(took, took / 3)), call, *operators)) if each["ph"] == "X"]
+    for thread in (2, 3):
+        spans = [
+            (round(1000 * each["ts"]), round(1000 * (each["ts"] + each["dur"])))
+            for each in told
+            if each["tid"] == thread
+        ]
+        ends: list[int] = []
+        for start, end in spans:
+            while ends and ends[-1] <= start:
+                ends.pop()
+            assert not ends or end <= ends[-1]
+            ends.append(end)
