@@ -13,7 +13,7 @@ from typing import Any
 from tasks.findings import ProfiledEvent
 from tasks.numerics.timing import EXECUTION
 
-INFERENCES = 20
+INFERENCES = 10
 """How many of a program's timed inferences are in the trace: more would be megabytes and tell no more."""
 _LOADING, _RUNTIME, _INSIDE = 1, 2, 3
 _THREADS = {
