@@ -46,7 +46,7 @@ function worstOf(rows) {
 }
 
 /** A mark for each row: what introduces error is a diamond, so that no colour is needed to see it. */
-function markOf(row, at, width) {
+function markOf(row, at) {
   const introduced = introducedOf(row);
   if (introduced === null) return [];
   const [x, y] = [at.x(row), at.y(introduced)];
