@@ -113,6 +113,16 @@ def test_numbers_for_the_script_keep_six_digits_and_infinity(page: Page) -> None
     assert (data["snr_db"], data["mse"], data["max_abs"]) == ("Infinity", 1.23457e-09, None)
 
 
+def test_columns_that_cells_share_are_in_the_page_once(page: Page) -> None:
+    pool = page.data[-1]
+    shared = {data["operators"]["@$operator"] for data in page.data if "operators" in data}
+    assert len(shared) == 1
+    names = [pool["strings"][text] for text in pool["columns"][shared.pop()]]
+    assert (names[:2], names[21], len(names)) == (
+        ["aten_convolution_default_0", "aten_hardtanh_default_1"], "aten_convolution_default_21", 80,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_name_appears_only_escaped(name: str) -> None:
     hostile = cell(name, name, name, **measured(random.Random(1), 30.0))
