@@ -216,7 +216,7 @@ def test_five_hundred_cells_stay_below_ten_megabytes_and_seconds() -> None:
         for number in range(500)
     ]
     tables, logs = sweep(cells, count=100) | {"trends": trends(cells)}, {LOG: "<warning> & so on\n" * 20_000}
-    started = time.perf_counter()
+    started = time.process_time()  # other processes take what they take
     html = render(RUN, tables, logs)
     assert len(html.encode()) < 10_000_000
-    assert time.perf_counter() - started < 30
+    assert time.process_time() - started < 30
