@@ -1,33 +1,42 @@
 """What a run made, under names a person would look for.
 
-Among them `evidence.parquet`, from which a cell is compared again without a device.
+Among them `evidence.parquet`, from which a cell is compared again without a device. What is drawn from them for other
+tools lies beside: a trace for Perfetto, the graph and the numbers on its nodes for Model Explorer.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from typing import Any
 from urllib.parse import quote
 
 from conf.schema import Request
 from flows.results import run_folder
 from tasks.errors import EvidenceError
+from tasks.model_explorer import edge_graph, exported_node_data, node_data
 from tasks.outcome import CellResult
+from tasks.perfetto import trace
 from tasks.records import Blob, Measured
 from tasks.storage.codec import decode, encode
 from tasks.storage.store import Store
 
 EVIDENCE = "evidence.parquet"
+TRACE = "perfetto_trace.json"
+EXPLORED = "model_explorer"
 
 
 def lay_out(cells: Sequence[CellResult], run_id: str, store: Store) -> None:
     """`files/<model>/<scheme>/<soc>/<backend>/<device>/program.pte` and its companions, for every lowered cell."""
-    folder = _folder(run_id)
-    blobs = {f"{_place(cell.request)}/{name}": blob for cell in cells for name, blob in _files(cell)}
-    store.lay_out(folder, blobs)
     for cell in cells:
+        folder = f"{_folder(run_id)}/{_place(cell.request)}"
+        if blobs := dict(_files(cell)) | dict(_drawn(cell, store)):
+            store.lay_out(folder, blobs)
         if cell.lowered is not None and cell.capture is not None:
-            kept = encode(Measured(lowered=cell.lowered, capture=cell.capture))
-            store.files.write(f"{folder}/{_place(cell.request)}/{EVIDENCE}", kept)
+            store.files.write(f"{folder}/{EVIDENCE}", encode(Measured(lowered=cell.lowered, capture=cell.capture)))
+        if cell.comparison is not None and cell.comparison.profile:
+            traced = trace(_place(cell.request), cell.comparison.profile)
+            store.files.write(f"{folder}/{TRACE}", _json(traced))
 
 
 def evidence(run_id: str, request: Request, store: Store) -> Measured | None:
@@ -66,6 +75,7 @@ def _files(cell: CellResult) -> Iterator[tuple[str, Blob]]:
             "program_debug.pte": lowered.debug_program,
             "etrecord.bin": lowered.etrecord,
             "delegated_graph.txt": lowered.delegated_graph,
+            f"{EXPLORED}/exported.pt2": lowered.quantized.exported.program,
         }
         if lowered.profile is not None:
             found["program_profile.pte"] = lowered.profile.program
@@ -79,3 +89,23 @@ def _files(cell: CellResult) -> Iterator[tuple[str, Blob]]:
             "etdump_profile.etdp": capture.etdump_profile,
         }
     yield from ((name, blob) for name, blob in found.items() if blob is not None)
+
+
+def _drawn(cell: CellResult, store: Store) -> Iterator[tuple[str, Blob]]:
+    """What Model Explorer opens beside the exported program itself.
+
+    In the store: what a cell's graph and its gaps are is the same most nights.
+    """
+    lowered, comparison = cell.lowered, cell.comparison
+    if lowered is None or comparison is None:
+        return
+    inputs = lowered.quantized.exported.inputs
+    found = {"edge": edge_graph(lowered.operators, inputs, store.read(lowered.reference_calls))}
+    found |= {f"edge_{name}": contents for name, contents in node_data(comparison.operators).items()}
+    found |= {f"exported_{name}": contents for name, contents in exported_node_data(comparison.against_others).items()}
+    for name, contents in found.items():
+        yield f"{EXPLORED}/{name}.json", store.put_bytes(_json(contents))
+
+
+def _json(contents: dict[str, Any]) -> bytes:
+    return json.dumps(contents, allow_nan=False).encode()

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import psutil
 from prefect import flow
-from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.runtime import flow_run
 from prefect.task_runners import ThreadPoolTaskRunner
 
@@ -24,15 +23,15 @@ from conf.load import load
 from conf.plan import Plan
 from conf.schema import DeviceConfig, LimitsConfig, RunnerKind, SocConfig
 from flows import costs, leases, results
+from flows.artifacts import UPDATE_EVERY_S, CellsDone, create_artifacts, create_progress
 from flows.cells import Graph, Means, Watch
 from flows.files import lay_out
-from flows.regressions import regressions_markdown
 from flows.retention import holdings, retained
 from tasks.devices.farm import Exclusion, Farm
 from tasks.devices.native import native_files
 from tasks.errors import EnvironmentUnusable, RequestError
 from tasks.outcome import CellResult
-from tasks.report import RunFacts, summary_markdown
+from tasks.report import RunFacts
 from tasks.rows import rows
 from tasks.storage.holdings import write_holdings
 from tasks.storage.occupancy import in_use
@@ -79,8 +78,14 @@ def _swept(plan: Plan, overrides: list[str], folders: list[Path]) -> results.Swe
     run_id = new_run_id(started)
     means = prepare(plan, exclusion=leases.exclusive)
     importable(plan)
-    graph = Graph(means, watcher.get(), run_id)
-    cells = _run(plan, graph)
+    done, heard = CellsDone(plan.cells, create_progress(run_id, len(plan.cells))), watcher.get()
+
+    def watch(stage: str, whose: str, state: str) -> None:
+        done.tell(stage, whose, state)
+        heard(stage, whose, state)
+
+    graph = Graph(means, watch, run_id)
+    cells = _run(plan, graph, done)
     contents = rows(run_id, cells, means.children.identity, means.children.took)
     store = means.store
     run = RunFacts(
@@ -97,11 +102,7 @@ def _swept(plan: Plan, overrides: list[str], folders: list[Path]) -> results.Swe
     write_holdings(store, run_id, holdings(cells, graph.kept, store))
     lay_out(cells, run_id, store)
     result = results.write(run, contents, store, plan.trend)
-    worse = regressions_markdown(result.trends)
-    create_markdown_artifact(
-        key="sweep", markdown=summary_markdown(run, result.cells) + worse, description=shlex.join(run.command)
-    )
-    create_link_artifact(key="report", link=store.link(results.report_name(run_id)), description=run_id)
+    create_artifacts(result, store)
     return result
 
 
@@ -161,7 +162,7 @@ def importable(plan: Plan) -> None:
     sys.path += [folder for folder in map(str, plan.folders) if folder not in sys.path]
 
 
-def _run(plan: Plan, graph: Graph) -> list[CellResult]:
+def _run(plan: Plan, graph: Graph, done: CellsDone) -> list[CellResult]:
     possible = [cell for cell in plan.cells if cell.impossible is None]
     # Every export ends before anything is compiled: what is wrong with a model's configuration shows there.
     exports = [graph.export(cell.request) for cell in possible]
@@ -171,4 +172,12 @@ def _run(plan: Plan, graph: Graph) -> list[CellResult]:
         if isinstance(error, RequestError | EnvironmentUnusable):
             raise error
     works = [graph.cell(cell.request) if cell.impossible is None else {} for cell in plan.cells]
+    for work in (work for each in works for work in each.values()):
+        work.future.wait(timeout=UPDATE_EVERY_S)
+        # Only the state of what has not ended is asked of the server.
+        while not work.future.state.is_final():
+            done.show()
+            work.future.wait(timeout=UPDATE_EVERY_S)
+        done.show()
+    done.end()
     return [graph.result(cell, work) for cell, work in zip(plan.cells, works, strict=True)]

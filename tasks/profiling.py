@@ -8,12 +8,10 @@ from dataclasses import dataclass
 
 from tasks.errors import EvidenceError
 from tasks.findings import ProfiledEvent
-from tasks.numerics.timing import Measured, counted_in, measured, warm_up_runs
+from tasks.numerics.timing import EXECUTION, Measured, counted_in, measured, warm_up_runs
 from tasks.records import Blob, Capture, DelegatedNode, Instruction, Launch, LoweredProgram, Operator
 from tasks.storage.store import Store
 from tasks.toolchain.etdump import ETDump, read_etdump
-
-EXECUTION = "Method::execute"
 
 
 def profiled(lowered: LoweredProgram, capture: Capture, *, store: Store) -> tuple[ProfiledEvent, ...]:

@@ -12,7 +12,7 @@ import math
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from rich.text import Text
 
 from tasks import report_data as data
 from tasks import report_display as display
+from tasks import report_figures as figures
 from tasks.records import Toolchain
 
 _Row = dict[str, Any]
@@ -33,9 +34,15 @@ _Key = tuple[str | None, ...]
 
 _CELL = ("model", "scheme", "soc", "device", "backend")
 _NUMBERS = ("SNR dB", "top-1 %", "pte KiB", "operators", "delegated / CPU", "lower s")
+_SUMMARY_COLUMNS = (
+    *("model", "scheme", "soc", "device", "backend", "outcome", "stage", "error_type"),
+    *("final_snr_db", "final_cosine", "top1_agreement", "latency_p50_ms", "pte_bytes"),
+    *("operators_compared", "operators_total", "delegated_nodes", "non_delegated_nodes", "worst_operator"),
+)
 _NOTE_CHARACTERS = 72  # in the terminal; the page has all of it
 _TOP_EVENTS = 24  # per unit and cell: cycles and µs have no common order
 _ERROR_CHARACTERS = 4_000
+_SCRIPTS = tuple(f"report{room}.js" for room in ("", "_tables", "_profile", "_trends", "_matrix", "_routes"))
 _LOG_CHARACTERS, _ALL_LOGS_CHARACTERS = 64_000, 1_000_000
 
 
@@ -68,20 +75,28 @@ def render(run: RunFacts, tables: Mapping[str, pd.DataFrame], logs: Mapping[str,
     `logs` are texts by sha256; a log that is missing is named, a long one is shown by its end.
     """
     cells = _rows(tables["cells"])
-    evidence = {name: _by_cell(tables.get(name), columns) for name, columns in data.EVIDENCE.items()}
-    strings: dict[str, int] = {}
+    evidence = {
+        name: _by_cell(tables.get(name), (*columns, *data.READ_TOO.get(name, ())))
+        for name, columns in data.EVIDENCE.items()
+    }
+    pool = data.Pool()
     share = min(_LOG_CHARACTERS, _ALL_LOGS_CHARACTERS // max(1, sum(cell["log"] in logs for cell in cells)))
+    regressed: list[tuple[_Row, list[figures.Row]]] = []
     for number, cell in enumerate(cells):
-        found = {name: rows.get(_key(cell), []) for name, rows in evidence.items()}
+        found: dict[str, Sequence[figures.Row]] = {name: rows.get(_key(cell), []) for name, rows in evidence.items()}
         cell["number"] = number
         cell["ladder"] = _ladder(found["outputs"])
+        cell["latency"] = figures.latency(found["profile"])
+        regressed += [(cell, rows)] if (rows := figures.regressions(found["trends"])) else []
+        found["operators"] = figures.with_times(found["operators"], found["profile"])
+        found["trends"] = figures.shown_trends(found["trends"])
         cell["counts"] = {name: len(rows) for name, rows in found.items()}
         found["profile"] = _top_events(found["profile"])
         cell["profile_shown"] = len(found["profile"])
-        cell["data"] = data.embedded_json({name: data.compact(rows, strings) for name, rows in found.items() if rows})
+        cell["data"] = data.embedded_json(_embedded(found, cell["latency"], pool))
         cell["log_text"] = _tail(display.printable(logs[cell["log"]]), share) if cell["log"] in logs else None
         cell["error"] = _head(display.printable(cell["error"] or ""))
-    script = _beside("report.js")
+    script = "\n".join(map(_beside, _SCRIPTS))
     template = _environment().get_template("report.html.j2")
     return template.render(
         run=run,
@@ -91,11 +106,33 @@ def render(run: RunFacts, tables: Mapping[str, pd.DataFrame], logs: Mapping[str,
         matrix=_matrix(cells),
         socs=_columns(cells),
         troubles=_troubles(cells),
-        strings=data.embedded_json(list(strings)),
+        has_trends=tables.get("trends") is not None,
+        causes=figures.causes(regressed),
+        regressed=len(regressed),
+        measures=data.embedded_json(_measures(cells)),
+        pool=data.embedded_json(pool.contents()),
         style=Markup(_beside("report.css")),  # noqa: S704 - our own file
         script=Markup(script),  # noqa: S704 - our own file
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
+
+
+def _embedded(found: Mapping[str, Sequence[figures.Row]], latency: _Row | None, pool: data.Pool) -> dict[str, Any]:
+    """What the script reads of one cell."""
+    embedded = {name: data.compact(rows, data.EVIDENCE[name], pool) for name, rows in found.items() if rows}
+    if latency:
+        numbers = {name: data.six(value) for name, value in latency.items() if name not in ("unit", "bins")}
+        embedded["latency"] = {"unit": latency["unit"], "bins": latency["bins"]} | numbers
+    return embedded
+
+
+def _measures(cells: Sequence[_Row]) -> _Row:
+    """What the matrix can be coloured by, and every cell's numbers in that order."""
+    values = [figures.measured(cell) for cell in cells]
+    return {
+        "measures": [asdict(measure) for measure in figures.MEASURES],
+        "cells": [[None if value is None else data.six(value) for value in each.values()] for each in values],
+    }
 
 
 def summary_markdown(run: RunFacts, cells: pd.DataFrame) -> str:
@@ -114,6 +151,11 @@ def summary_markdown(run: RunFacts, cells: pd.DataFrame) -> str:
         markdown = ["| " + " | ".join(map(display.markdown, row)) + " |" for row in body]
         lines.append("\n".join(["| " + " | ".join(head) + " |", "|" + " --- |" * len(head), *markdown]))
     return "\n\n".join(lines) + "\n"
+
+
+def summary_rows(cells: pd.DataFrame) -> list[dict[str, Any]]:
+    """The run for Prefect's table artifact: a row a cell in the order planned, its numbers as they were measured."""
+    return _rows(cells, _SUMMARY_COLUMNS)
 
 
 def summary_table(run: RunFacts, cells: pd.DataFrame) -> Table:
@@ -232,9 +274,9 @@ def _troubles(cells: Sequence[_Row]) -> list[tuple[str, str, list[_Row]]]:
     return [(outcome, note, sorted(found, key=_badness)) for (outcome, note), found in ordered]
 
 
-def _ladder(outputs: Sequence[_Row]) -> list[_Row]:
+def _ladder(outputs: Sequence[figures.Row]) -> list[_Row]:
     """One row a rung and output over all samples: the worst and the median, and how often the top-1 agrees."""
-    steps: dict[tuple[str, str], list[_Row]] = defaultdict(list)
+    steps: dict[tuple[str, str], list[figures.Row]] = defaultdict(list)
     for row in outputs:
         steps[row["rung"], row["output"]].append(row)
     ladder: list[_Row] = []
@@ -260,8 +302,8 @@ def _ladder(outputs: Sequence[_Row]) -> list[_Row]:
     return ladder
 
 
-def _top_events(rows: Sequence[_Row]) -> list[_Row]:
-    by_unit: dict[str, list[_Row]] = defaultdict(list)
+def _top_events(rows: Sequence[figures.Row]) -> list[figures.Row]:
+    by_unit: dict[str, list[figures.Row]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row["p50"] or 0.0, reverse=True):
         by_unit[row["unit"]].append(row)
     return [row for events in by_unit.values() for row in events[:_TOP_EVENTS]]
@@ -295,6 +337,7 @@ def _environment() -> jinja2.Environment:
     environment.filters |= {
         "cosine": lambda value: display.decimal(value, 5),
         "db": display.decimal,
+        "breakable": display.breakable,
         "duration": display.duration,
         "icon": lambda outcome: outcome if outcome in display.OUTCOMES else "unknown",
         "kib": display.kib,
@@ -303,6 +346,7 @@ def _environment() -> jinja2.Environment:
         "plural": display.plural,
         "real": display.real,
         "whole": display.whole,
+        "verdict": display.verdict,
         "words": display.words,
     }
     return environment

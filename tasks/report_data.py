@@ -11,6 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from tasks.report_display import printable
+from tasks.report_figures import TREND_COLUMNS
 
 _GAP = ("snr_db", "cosine", "max_abs", "mean_abs", "mse")
 EVIDENCE: dict[str, tuple[str, ...]] = {
@@ -19,6 +20,7 @@ EVIDENCE: dict[str, tuple[str, ...]] = {
         *("delegated", *_GAP, "masked_elements", "masked_by", "introduced_spans", "why"),
         *("target", "shape", "dtype", "debug_handle"),
         *("output_index", "sample", "reference", "module_path", "stack_trace"),
+        *("took_p50", "took_unit", "took_with", "counted_in"),
     ),
     "outputs": (
         *(
@@ -37,35 +39,70 @@ EVIDENCE: dict[str, tuple[str, ...]] = {
     "profile": ("event", "unit", "p50", "p10", "p90", "mean", "minimum", "maximum", "count", "delegate"),
     "delegation": ("operator", "occurrences_delegated", "occurrences_not_delegated", "refusals"),
     "commands": ("argv", "exit_code", "seconds"),
+    "trends": TREND_COLUMNS,
 }
+READ_TOO: dict[str, tuple[str, ...]] = {"profile": ("program", "kind", "raw", "operators", "counted_in")}
+"""Columns that the figures are computed from and that the page itself does not hold."""
 _AS_TEXT: dict[str, Callable[[Any], str]] = {
     "shape": lambda dims: "×".join(str(int(dim)) for dim in dims) or "scalar",
     "argv": shlex.join,
     "refusals": "\n".join,
     "masked_by": ", ".join,
     "introduced_spans": ", ".join,
+    "took_with": ", ".join,
+    "counted_in": ", ".join,
+    "changed": "\n".join,
+    "runs": " ".join,
+    "values": lambda numbers: " ".join("-" if undefined(each) else _short(each) for each in numbers),
     # The frame that wrote the operator; all frames of every operator would outweigh the rest of the page.
-    "stack_trace": lambda trace: "\n".join(trace.strip().splitlines()[-2:]),
+    "stack_trace": lambda trace: "\n".join([each for each in trace.strip().splitlines() if each.strip(" ^~")][-2:]),
 }
 
 
-def compact(rows: Sequence[Mapping[str, Any]], strings: dict[str, int]) -> dict[str, Any]:
-    """Column arrays: `$name` holds indices into `strings`; a column of one value is that value alone."""
+class Pool:
+    """What many cells have in common, kept once: texts, and whole columns of a model's operators."""
+
+    def __init__(self) -> None:
+        self._strings: dict[str, int] = {}
+        self._columns: dict[tuple[Any, ...], int] = {}
+
+    def text(self, value: str) -> int:
+        return self._strings.setdefault(printable(value), len(self._strings))
+
+    def column(self, values: tuple[Any, ...]) -> int:
+        return self._columns.setdefault(values, len(self._columns))
+
+    def contents(self) -> dict[str, Any]:
+        return {"strings": list(self._strings), "columns": list(self._columns)}
+
+
+def compact(rows: Sequence[Mapping[str, Any]], names: Sequence[str], pool: Pool) -> dict[str, Any]:
+    """Column arrays: `$name` holds texts of the pool, `@name` is a column of it, a column of one value that value."""
     columns: dict[str, Any] = {"rows": len(rows)}
-    for name in rows[0]:
+    for name in (name for name in names if name in rows[0]):
         values = [
             None if row[name] is None else _AS_TEXT[name](row[name]) if name in _AS_TEXT else row[name] for row in rows
         ]
         text = any(isinstance(value, str) for value in values)
-        short = [
-            value if value is None else strings.setdefault(printable(value), len(strings)) if text else _six(value)
-            for value in values
-        ]
-        columns[f"${name}" if text else name] = short[0] if len(set(short)) == 1 else short
+        short = tuple(value if value is None else pool.text(value) if text else six(value) for value in values)
+        key = f"${name}" if text else name
+        if len(set(short)) == 1:
+            columns[key] = short[0]
+        else:
+            columns[f"@{key}"] = pool.column(short)
     return columns
 
 
-def _six(value: Any) -> int | float | str:
+def undefined(value: float | None) -> bool:
+    return value is None or math.isnan(value)
+
+
+def _short(value: float) -> str:
+    """Enough for a line of some pixels: whole numbers whole, others with four significant digits."""
+    return f"{value:.0f}" if value == int(value) else f"{value:.4g}"
+
+
+def six(value: Any) -> int | float | str:
     """Six significant digits; infinities as the text that JavaScript's Number() reads."""
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"

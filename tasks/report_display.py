@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from markupsafe import Markup, escape
+
 # Worst first: name in the tables -> (words, symbol, terminal style).
 OUTCOMES = {
     "failed": ("failed", "✗", "bold red"),
@@ -44,6 +46,15 @@ def note(cell: Mapping[str, Any]) -> str:
     measured = cell.get("measured_run")
     earlier = f"measured in {measured}" if measured not in (None, cell.get("run_id")) else ""
     return "; ".join(filter(None, (why, earlier)))
+
+
+def breakable(name: str | None) -> Markup:
+    """A long name that may be broken behind its underscores and dots."""
+    return Markup(re.sub(r"([_.])", r"\1<wbr>", str(escape(name or NULL))))  # noqa: S704 - escaped
+
+
+def verdict(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def plural(count: int, noun: str) -> str:

@@ -14,6 +14,8 @@ from typing import Literal, Protocol
 import numpy as np
 
 NS_PER_US = 1000.0
+EXECUTION = "Method::execute"
+"""What the runtime's log calls one inference."""
 
 Kind = Literal["program", "kernel", "operator_call", "delegate_call", "operator", "accelerator"]
 KINDS: dict[Kind, str] = {

@@ -99,7 +99,7 @@ def test_a_night_is_scheduled_and_a_sweep_of_one_s_own_runs_when_somebody_asks(
             (run_id,) = tables.runs(Store(tmp_path))
             assert tables.read(Store(tmp_path), "cells", run_id)["outcome"].tolist() == ["passed"]
             kept = asked(client, "POST", "/artifacts/filter", flow_runs={"id": {"any_": [run["id"]]}})
-            assert {each["key"] for each in kept} == {"sweep", "report"}
+            assert {each["key"] for each in kept} == {"cells-done", "cells", "sweep", "report", "files"}
         finally:
             serving.send_signal(signal.SIGINT)
             serving.wait(timeout=60)

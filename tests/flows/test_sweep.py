@@ -56,6 +56,16 @@ class Branching(nn.Module):
 def branching():
     return Branching()
 """
+NODE_DATA = ("total_snr_db", "introduced_snr_db", "verdict")
+ARTIFACTS = """\
+import json
+from flows.environment import settle_prefect
+settle_prefect()
+from prefect.client.orchestration import get_client
+with get_client(sync_client=True) as client:
+    found = client.read_artifacts(limit=200)
+print(json.dumps([{"key": each.key, "data": each.data, "description": each.description or ""} for each in found]))
+"""
 DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
 
 
@@ -217,6 +227,46 @@ def test_the_report_names_every_cell_and_the_whole_command(
     page = Path(last(two_runs[0])["report"]).read_text()
     for words in ("digits_cnn", "8a8w", "fp16", "SM8350", "local", "starved", "SIGABRT", IMPOSSIBLE, "qnnsweep run"):
         assert words in page
+
+
+def test_prefect_shows_how_far_a_run_was_its_cells_and_where_its_files_are(
+    two_runs: list[subprocess.CompletedProcess[str]], artifacts: Path, program: Program
+) -> None:
+    run_id = last(two_runs[0])["run_id"]
+    ran = program.python(ARTIFACTS)
+    assert ran.stderr == ""
+    found = [each for each in json.loads(ran.stdout) if each["description"].startswith((run_id, "qnnsweep run"))]
+    told = {each["key"]: each["data"] for each in found}
+    assert set(told) == {"cells-done", "sweep", "cells", "report", "files"}
+    assert told["cells-done"] == 100.0
+    assert told["report"].endswith(f"({(artifacts / 'runs' / run_id / 'report.html').as_uri()})")
+    assert told["files"].endswith(f"({(artifacts / 'runs' / run_id / 'files').as_uri()})")
+    rows = json.loads(told["cells"])
+    assert [(row["scheme"], row["device"], row["outcome"]) for row in rows] == [
+        ("8a8w", "local", "passed"), ("8a8w", "starved", "failed"),
+        ("fp16", "local", "impossible"), ("fp16", "starved", "impossible"),
+    ]  # fmt: skip
+    assert [type(row["final_snr_db"]) for row in rows] == [float, *[type(None)] * 3]
+
+
+def test_files_for_perfetto_and_model_explorer_lie_beside_the_programs(
+    two_runs: list[subprocess.CompletedProcess[str]], artifacts: Path
+) -> None:
+    cell = (
+        artifacts / "runs" / last(two_runs[0])["run_id"] / "files" / "digits_cnn" / "8a8w" / "SM8350" / "qnn" / "local"
+    )
+    traced = json.loads((cell / "perfetto_trace.json").read_text())
+    assert traced["otherData"]["cell"] == "digits_cnn/8a8w/SM8350/qnn/local"
+    assert {each["name"] for each in traced["traceEvents"]} >= {"Method::execute", "DELEGATE_CALL #0"}
+    names = {path.name for path in (cell / "model_explorer").iterdir()}
+    assert names == {"edge.json", "exported.pt2", *(f"edge_{each}.json" for each in NODE_DATA)}
+    nodes = {
+        node["id"] for node in json.loads((cell / "model_explorer" / "edge.json").read_text())["graphs"][0]["nodes"]
+    }
+    for each in NODE_DATA:
+        results = json.loads((cell / "model_explorer" / f"edge_{each}.json").read_text())["edge"]["results"]
+        assert results
+        assert set(results) <= nodes
 
 
 def test_progress_is_one_line_an_event_and_nothing_else_is_said(

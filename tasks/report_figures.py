@@ -1,0 +1,118 @@
+"""What the report's figures are drawn from: a cell's measures, its latencies, its operators' times, its trends."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tasks.numerics.timing import EXECUTION
+
+Row = Mapping[str, Any]
+
+LATENCY_BINS = 24
+REGRESSED = ("regressed", "still_bad")
+_TREND_VERDICTS = (*REGRESSED, "improved", "new", "undefined", "no_baseline", "steady")
+TREND_COLUMNS = (
+    *("series", "operator", "unit", "value", "nights", "median", "mad", "floor", "verdict"),
+    *("first_bad_run", "changed", "runs", "values"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measure:
+    """A number that the matrix can be coloured by, on a scale from `low` to `high`: None is its own extremes."""
+
+    name: str
+    title: str
+    unit: str
+    digits: int
+    less_is_better: bool = False
+    low: float | None = None
+    high: float | None = None
+
+
+MEASURES = (
+    Measure(name="snr", title="final SNR", unit="dB", digits=1, low=0.0, high=60.0),
+    Measure(name="cosine", title="final cosine", unit="", digits=5, low=0.9, high=1.0),
+    Measure(name="top1", title="top-1 agreement", unit="%", digits=1, low=50.0, high=100.0),
+    Measure(name="latency", title="latency p50", unit="ms", digits=2, less_is_better=True),
+    Measure(name="size", title="program size", unit="KiB", digits=0, less_is_better=True),
+    Measure(name="coverage", title="operators compared", unit="%", digits=1, low=0.0, high=100.0),
+)
+
+
+def measured(cell: Row) -> dict[str, float | None]:
+    """A cell's number for each of `MEASURES`; None where it is not defined."""
+    top1, size, total = cell["top1_agreement"], cell["pte_bytes"], cell["operators_total"]
+    return {
+        "snr": cell["final_snr_db"],
+        "cosine": cell["final_cosine"],
+        "top1": None if top1 is None else 100 * top1,
+        "latency": cell["latency_p50_ms"],
+        "size": None if size is None else size / 1024,
+        "coverage": 100 * (cell["operators_compared"] or 0) / total if total else None,
+    }
+
+
+def latency(profile: Iterable[Row]) -> dict[str, Any] | None:
+    """The shipping program's inferences by its own log, counted in bins of equal width; None where it has none."""
+    row = next((row for row in profile if (row["program"], row["event"]) == ("shipping", EXECUTION)), None)
+    if row is None or not row["raw"]:
+        return None
+    counts, edges = np.histogram(row["raw"], bins=min(LATENCY_BINS, len(row["raw"])))
+    spread = {name: row[name] for name in ("unit", "count", "p10", "p50", "p90", "mean")}
+    return spread | {"low": float(edges[0]), "high": float(edges[-1]), "bins": counts.tolist()}
+
+
+def with_times(operators: Sequence[Row], profile: Iterable[Row]) -> list[dict[str, Any]]:
+    """The operators' rows with what each took by the log that tells operators apart, and where it is counted if not."""
+    told: dict[str, Row] = {}
+    for row in profile:
+        inside = row["kind"] == "operator" and row["program"] == "profile"
+        if inside or (row["kind"] == "kernel" and row["program"] == "shipping"):
+            told |= dict.fromkeys(row["operators"] or (), row)
+    if not told:
+        return [dict(row) for row in operators]
+    nothing = {"p50": None, "unit": None, "counted_in": None, "operators": ()}
+    return [dict(row) | _took(told.get(row["operator"], nothing), row["operator"]) for row in operators]
+
+
+def _took(event: Row, operator: str) -> dict[str, Any]:
+    return {
+        "took_p50": event["p50"],
+        "took_unit": event["unit"],
+        "took_with": [each for each in event["operators"] if each != operator],
+        "counted_in": event["counted_in"],
+    }
+
+
+def shown_trends(rows: Iterable[Row]) -> list[Row]:
+    """A cell's own series, and those of its operators that changed, the worst first: all of them would be too many."""
+    shown = [row for row in rows if row["operator"] is None or row["verdict"] in (*REGRESSED, "improved")]
+    return sorted(shown, key=lambda row: (_rank(row["verdict"]), row["operator"] is not None))
+
+
+def regressions(trends: Iterable[Row]) -> list[Row]:
+    """What regressed in a cell, its own series before its operators'."""
+    return [row for row in shown_trends(trends) if row["verdict"] in REGRESSED]
+
+
+def causes(cells: Iterable[tuple[Row, Sequence[Row]]]) -> list[dict[str, Any]]:
+    """What regressed in which cells, by the first bad night and what changed in it, the latest night first."""
+    groups: dict[tuple[str | None, tuple[str, ...]], list[tuple[Row, list[Row]]]] = defaultdict(list)
+    for cell, rows in cells:
+        found: dict[tuple[str | None, tuple[str, ...]], list[Row]] = defaultdict(list)
+        for row in rows:
+            found[row["first_bad_run"], tuple(row["changed"] or ())].append(row)
+        for cause, series in found.items():
+            groups[cause].append((cell, series))
+    ordered = sorted(groups.items(), key=lambda group: group[0][0] or "", reverse=True)
+    return [{"first_bad_run": run, "changed": changed, "cells": found} for (run, changed), found in ordered]
+
+
+def _rank(verdict: str) -> int:
+    return _TREND_VERDICTS.index(verdict) if verdict in _TREND_VERDICTS else 0

@@ -1,0 +1,119 @@
+// Where the page is: `#<place>?<filter>`. A place is the matrix, a cell, one of its panels, or one of its operators.
+
+/** The place and the filter that the address names. */
+function route() {
+  const [place, , filter] = location.hash.slice(1).split(/(\?)(.*)/s);
+  return { place: decodeURIComponent(place), filter: filter === undefined ? null : new URLSearchParams(filter) };
+}
+
+function address(place) {
+  const wanted = asked().toString();
+  return `#${place}${wanted ? `?${wanted}` : ""}`;
+}
+
+function visit(place) {
+  if (location.hash === address(place)) arrive();
+  else location.hash = address(place);
+}
+
+/** Go where the address says, open what is there and put the focus on it. */
+function arrive() {
+  const { place, filter } = route();
+  if (filter) ask(filter);
+  const [anchor, operator] = place.split("/operator-");
+  const target = document.getElementById(anchor);
+  const cell = target?.closest(".cell");
+  // A place that the filter hides would lead nowhere.
+  if (cell?.hidden) ask(new URLSearchParams());
+  if (place) history.replaceState(null, "", address(place));
+  for (const other of cells) other.classList.toggle("here", other === cell);
+  if (!target) return;
+  if (!cell) return settle(target, anchor === "matrix" ? links.find((link) => link.tabIndex === 0) : null);
+  rove(links.find((link) => `cell-${link.dataset.cell}` === cell.id));
+  if (operator !== undefined) {
+    const index = Number(operator);
+    const shown = anchor === cell.id ? showOperator(cell, index) : showInTable(cell, index);
+    if (shown) return settle(shown, shown, anchor === cell.id ? "nearest" : "center");
+  }
+  const card = cell.querySelector(".operator");
+  if (card && target === cell) card.hidden = true;
+  if (target.matches("details")) {
+    target.open = true;
+    draw(target);
+    return settle(target, target.querySelector("summary"));
+  }
+  settle(target, target);
+}
+
+function settle(target, focused, block = "start") {
+  focused?.focus({ preventScroll: true });
+  target.scrollIntoView({ block });
+}
+
+/** Up one level: from an operator or a panel to its cell, from a cell to its place in the matrix. */
+function up(event) {
+  if (event.key !== "Escape" || event.target.matches("input, select")) return;
+  const inside = event.target.closest?.(".cell") ?? document.querySelector(".cell.here");
+  if (!inside) return;
+  const { place } = route();
+  rove(links.find((link) => `cell-${link.dataset.cell}` === inside.id));
+  const below = place.startsWith(`${inside.id}/`) || place.startsWith(`${inside.id}-`);
+  visit(below ? inside.id : "matrix");
+}
+
+function draw(panel) {
+  if (panel.dataset.table === "trends") drawTrends(panel);
+  else if (panel.dataset.table) drawTable(panel);
+}
+
+document.addEventListener("toggle", (event) => event.target.open && draw(event.target), true);
+document.querySelectorAll(".panel[data-table][open]").forEach(draw); // a restored page opens them by itself
+
+const FIGURES = { depth: drawDepth, latency: drawLatency };
+const figures = [...document.querySelectorAll("figure")];
+const drawFigure = (figure) => FIGURES[figure.className](figure);
+const seen = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) {
+    if (!isIntersecting) continue;
+    seen.unobserve(target);
+    if (!target.firstChild) drawFigure(target);
+  }
+}, { rootMargin: "600px" });
+figures.forEach((figure) => seen.observe(figure));
+window.addEventListener("resize", () => figures.forEach((figure) => figure.firstChild && drawFigure(figure)));
+window.addEventListener("beforeprint", () => figures.forEach(drawFigure));
+
+if (form) {
+  form.elements.measure.append(...HEAT.measures.map((measure) => element("option", { value: measure.name }, measure.title)));
+  form.hidden = false;
+  for (const name of document.querySelectorAll(".worst-operator")) {
+    const cell = name.closest(".cell");
+    if (name.textContent !== NULL && cell.querySelector(".depth")) {
+      const link = element("a", { href: `#${cell.id}` }, ...name.childNodes);
+      // Which operator it is takes the cell's data, which is read when it is asked for.
+      link.addEventListener("click", (event) => {
+        const row = rowsOf(cell, "operators").find((each) => each.operator === link.textContent);
+        if (!row) return;
+        event.preventDefault();
+        visit(`${cell.id}/operator-${row.operator_index}`);
+      });
+      name.append(link);
+    }
+  }
+  const filtered = () => {
+    filterCells();
+    history.replaceState(null, "", address(route().place || "matrix"));
+  };
+  form.addEventListener("input", filtered);
+  form.querySelector(".clear").addEventListener("click", () => {
+    ask(new URLSearchParams());
+    filtered();
+  });
+  form.addEventListener("submit", (event) => event.preventDefault());
+  matrix.addEventListener("keydown", walk);
+  document.addEventListener("keydown", up);
+  window.addEventListener("hashchange", arrive);
+  ask(route().filter ?? new URLSearchParams());
+  // The browser goes to the fragment itself once the page is there, and takes the focus away again.
+  if (location.hash) window.addEventListener("load", () => setTimeout(arrive));
+}

@@ -1,0 +1,106 @@
+// The long tables, drawn when they are opened: sorted by a click on a head, narrowed by text and status.
+
+// Column heads and formats, in order. A column marked "if it varies" is left out where all rows agree.
+const VIEWS = {
+  operators: [
+    ["#", "operator_index", whole], ["operator", "operator", text], ["verdict", "verdict", text],
+    ["introduced dB", "introduced_snr_db", db], ["steps", "introduced_steps", real],
+    ["alone, outputs dB", "effect_snr_db", db], ["status", "status", text], ["total dB", "snr_db", db], ["max abs", "max_abs", real], ["mean abs", "mean_abs", real], ["cosine", "cosine", cosine],
+    ["mse", "mse", real], ["runs on", "delegated", place], ["target", "target", text], ["shape", "shape", text],
+    ["dtype", "dtype", text], ["handle", "debug_handle", whole], ["output", "output_index", whole, "if it varies"],
+    ["sample", "sample", whole, "if it varies"], ["reference", "reference", text, "if it varies"],
+    ["masked by", "masked_by", text], ["elements masked", "masked_elements", whole, "if it varies"],
+    ["introduced with", "introduced_spans", text], ["why", "why", text],
+    ["took p50", "took_p50", real], ["in", "took_unit", text], ["counted in", "counted_in", text],
+    ["module", "module_path", text], ["written at", "stack_trace", text],
+  ],
+  outputs: [
+    ["rung", "rung", text], ["output", "output", text], ["sample", "sample_name", text], ["status", "status", text],
+    ["SNR dB", "snr_db", db], ["from the rung before", "previous_snr_db", db], ["max abs", "max_abs", real],
+    ["mean abs", "mean_abs", real], ["cosine", "cosine", cosine], ["mse", "mse", real], ["label", "label", whole], ["top-1 eager", "top1_reference", whole],
+    ["top-1 here", "top1_actual", whole], ["shape", "shape", text],
+  ],
+  profile: [
+    ["event", "event", text], ["p50", "p50", real], ["unit", "unit", text], ["p10", "p10", real], ["p90", "p90", real],
+    ["mean", "mean", real], ["min", "minimum", real], ["max", "maximum", real], ["count", "count", whole],
+    ["runs on", "delegate", place],
+  ],
+  delegation: [
+    ["operator", "operator", text], ["delegated", "occurrences_delegated", whole],
+    ["on CPU", "occurrences_not_delegated", whole], ["what the compiler said", "refusals", lines],
+  ],
+  commands: [["exit", "exit_code", whole], ["seconds", "seconds", db], ["command", "argv", lines]],
+};
+
+/** Undefined values go last in either direction. */
+function compare(a, b, direction) {
+  if (a === null || b === null) return (a === null) - (b === null);
+  return direction * (typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b);
+}
+
+function drawTable(panel) {
+  const host = panel.querySelector(".table-host");
+  if (host.dataset.drawn) return;
+  host.dataset.drawn = "yes";
+  const kind = panel.dataset.table;
+  const rows = rowsOf(panel.closest(".cell"), kind);
+  const varies = (name) => new Set(rows.map((row) => row[name])).size > 1;
+  const columns = VIEWS[kind].filter(([, name, , only]) => name in rows[0] && (!only || varies(name)));
+  const sort = { name: null, direction: 1 };
+
+  const body = element("tbody");
+  const heads = columns.map(([title, name, [, right]]) => {
+    const button = element("button", { type: "button" }, title);
+    const head = element("th", { scope: "col", class: right ? "n" : "" }, button);
+    button.addEventListener("click", () => {
+      sort.direction = sort.name === name ? -sort.direction : 1;
+      sort.name = name;
+      for (const other of heads) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", sort.direction > 0 ? "ascending" : "descending");
+      fill();
+    });
+    return head;
+  });
+  const cells = new Map(rows.map((row) => [row, element("tr", {}, ...columns.map(([, name, [format, right, style]]) => {
+    const value = row[name];
+    const card = name === "operator" && (row.operator_index ?? null) !== null;
+    const said = value === null ? NULL : format(value);
+    const made = element("td", { class: right ? "n" : style || "" },
+      card ? element("a", { href: `#${panel.closest(".cell").id}/operator-${row.operator_index}` }, said) : said);
+    if (right && value !== null) made.title = String(value);
+    return made;
+  }))]));
+  for (const [row, line] of cells) if ("operator_index" in row) line.dataset.operator = row.operator_index;
+
+  const [tools, admits] = filterTools(kind, rows, columns, () => fill());
+  function fill() {
+    const shown = rows.filter(admits);
+    if (sort.name) shown.sort((a, b) => compare(a[sort.name], b[sort.name], sort.direction));
+    body.replaceChildren(...shown.map((row) => cells.get(row)));
+    tools.querySelector("output").textContent = `${shown.length} of ${rows.length}`;
+  }
+  const title = panel.querySelector("summary").textContent.trim();
+  const scroll = element("div", { class: "scroll long", tabindex: "0", role: "region", "aria-label": title },
+    element("table", {}, element("thead", {}, element("tr", {}, ...heads)), body));
+  host.replaceChildren(...(rows.length > 8 ? [tools] : []), scroll);
+  fill();
+}
+
+/** Inputs that narrow a table, and the predicate they stand for. */
+function filterTools(kind, rows, columns, changed) {
+  const search = element("input", { type: "search", placeholder: "any text in a row", autocomplete: "off" });
+  const status = element("select", {}, element("option", { value: "" }, "all"));
+  const counts = new Map();
+  for (const row of rows) if ("status" in row) counts.set(row.status, (counts.get(row.status) || 0) + 1);
+  for (const [name, count] of counts) status.append(element("option", { value: name }, `${name} (${count})`));
+  const tools = element("div", { class: "tools" }, element("label", {}, "Find", search));
+  if (counts.size) tools.append(element("label", {}, "Status", status));
+  tools.append(element("output"));
+  tools.addEventListener("input", changed);
+  const words = columns.map(([, name]) => name);
+  return [tools, (row) => {
+    if (status.value && row.status !== status.value) return false;
+    const wanted = search.value.trim().toLowerCase();
+    return !wanted || words.some((name) => String(row[name] ?? "").toLowerCase().includes(wanted));
+  }];
+}
