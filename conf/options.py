@@ -64,6 +64,11 @@ class Options:
             raise RequestError(f"{group}={shown(value)}: no such {group}; {one_of(options)}{guess}")
         return value
 
+    def anywhere(self, group: str, name: str) -> str:
+        """What an option is asked for by from any folder and process: its name, or the path of a single file."""
+        file = self.files[group][name]
+        return str(file.resolve()) if self.links in file.parents else name
+
     def _link(self, group: str, file: Path) -> str:
         if not file.is_file():
             raise RequestError(f"{group}={shown(file)}: no such file")

@@ -31,11 +31,32 @@ def report_path(artifacts: Path, run_id: str) -> Path:
 
 def write(run: RunFacts, contents: Mapping[str, Sequence[Mapping[str, Any]]], store: Store) -> SweepResult:
     """Keep a run's rows and facts below the store's folder, and draw its report."""
-    facts = json.dumps(asdict(run), indent=1).encode()
-    write_atomically(_facts_path(store.root, run.run_id), facts, partial=store.partial)
     told = {**contents, "cells": with_coverage_falls(store.root, run.run_id, contents["cells"])}
-    for table in sorted(told, key=lambda name: name == "cells"):
-        tables.write(store.root, run.run_id, table, told[table], partial=store.partial)
+    keep(run, told, store.root, partial=store.partial)
+    return _drawn(run, store)
+
+
+def keep(run: RunFacts, contents: Mapping[str, Sequence[Mapping[str, Any]]], root: Path, *, partial: Path) -> None:
+    """A run's rows and facts below `root`."""
+    _keep_facts(run, root, partial)
+    for table in sorted(contents, key=lambda name: name == "cells"):
+        tables.write(root, run.run_id, table, contents[table], partial=partial)
+
+
+def is_kept(run_id: str, root: Path) -> bool:
+    """Whether `keep` came to its end there."""
+    return run_id in tables.runs(root)
+
+
+def join(run: RunFacts, parts: Sequence[Path], store: Store) -> SweepResult:
+    """One run out of its parts, each kept below a folder of its own, and its report."""
+    _keep_facts(run, store.root, store.partial)
+    for table in tables.TABLES:
+        if table != "cells":
+            tables.join(store.root, run.run_id, table, parts, partial=store.partial)
+    cells = [row for part in parts for row in tables.rows(part, "cells", run.run_id)]
+    told = with_coverage_falls(store.root, run.run_id, cells)
+    tables.write(store.root, run.run_id, "cells", told, partial=store.partial)
     return _drawn(run, store)
 
 
@@ -60,13 +81,22 @@ def past(artifacts: Path, run_id: str | None) -> RunFacts:
     if not known or run_id not in (None, *known):
         wanted = "no run" if run_id is None else f"no run {run_id!r}"
         raise RequestError(f"{wanted} in {artifacts}; there are: {', '.join(known) or 'none'}")
-    path = _facts_path(artifacts, run_id or known[-1])
+    return kept_facts(run_id or known[-1], artifacts)
+
+
+def kept_facts(run_id: str, root: Path) -> RunFacts:
+    """What `keep` wrote of a run. Raises EvidenceError."""
+    path = _facts_path(root, run_id)
     try:
         facts = json.loads(path.read_bytes())
         toolchain = Toolchain(**facts.pop("toolchain"))
         return RunFacts(**facts | {"command": tuple(facts["command"]), "toolchain": toolchain})
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise EvidenceError(f"{path} cannot be read: {error}") from error
+
+
+def _keep_facts(run: RunFacts, root: Path, partial: Path) -> None:
+    write_atomically(_facts_path(root, run.run_id), json.dumps(asdict(run), indent=1).encode(), partial=partial)
 
 
 def _drawn(run: RunFacts, store: Store) -> SweepResult:

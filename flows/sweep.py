@@ -8,8 +8,9 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from tasks.devices.farm import Exclusion, Farm
 from tasks.devices.native import native_files
 from tasks.errors import EnvironmentUnusable, RequestError
 from tasks.outcome import CellResult
+from tasks.records import Toolchain
 from tasks.report import RunFacts, summary_markdown
 from tasks.rows import rows
 from tasks.storage.store import Store
@@ -61,31 +63,61 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     """
     folders = [Path(folder) for folder in config_dirs or ()]
     plan = load(overrides, config_dirs=folders)
-    started, began = datetime.now(UTC), time.monotonic()
-    run_id = new_run_id(started)
+    began = Begun.now()
     means = prepare(plan, exclusion=leases.exclusive)
-    importable(plan)
-    graph = Graph(means, watcher.get())
-    cells = _run(plan, graph)
-    contents = rows(run_id, cells, means.children.identity)
-    artifacts = Path(plan.artifacts)
-    run = RunFacts(
-        run_id=run_id,
-        started=started.isoformat(timespec="seconds"),
-        seconds=time.monotonic() - began,
-        command=("qnnsweep", "run", *(f"--config-dir={folder}" for folder in folders), *overrides),
-        toolchain_calls=sum(count for stage, count in means.children.calls.items() if stage in COMPILING),
-        reused=graph.reused,
-        toolchain=means.children.identity,
-        tables=str(artifacts / "tables"),
-        report=str(results.report_path(artifacts, run_id)),
-    )
-    lay_out(cells, results.report_path(artifacts, run_id).with_name("files"), means.store)
-    result = results.write(run, contents, means.store)
+    cells, reused = computed(plan, means)
+    run = began.ended(plan, means, reused, command(overrides, folders))
+    lay_out(cells, results.report_path(means.store.root, run.run_id).with_name("files"), means.store)
+    return published(results.write(run, rows(run.run_id, cells, run.toolchain), means.store))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Begun:
+    """A run that has begun."""
+
+    run_id: str
+    started: datetime
+    clock_s: float
+
+    @classmethod
+    def now(cls, run_id: str | None = None) -> Begun:
+        started = datetime.now(UTC)
+        return cls(run_id=run_id or new_run_id(started), started=started, clock_s=time.monotonic())
+
+    def ended(self, plan: Plan, means: Means, reused: int, command: tuple[str, ...]) -> RunFacts:
+        """The facts of a run whose cells were all computed with these means."""
+        calls = sum(count for stage, count in means.children.calls.items() if stage in COMPILING)
+        return self.facts(plan, command, toolchain_calls=calls, reused=reused, toolchain=means.children.identity)
+
+    def facts(
+        self, plan: Plan, command: tuple[str, ...], *, toolchain_calls: int, reused: int, toolchain: Toolchain | None
+    ) -> RunFacts:
+        artifacts = Path(plan.artifacts)
+        return RunFacts(
+            run_id=self.run_id,
+            started=self.started.isoformat(timespec="seconds"),
+            seconds=time.monotonic() - self.clock_s,
+            command=command,
+            toolchain_calls=toolchain_calls,
+            reused=reused,
+            toolchain=toolchain,
+            tables=str(artifacts / "tables"),
+            report=str(results.report_path(artifacts, self.run_id)),
+        )
+
+
+def command(overrides: Sequence[str], folders: Sequence[Path], *options: str) -> tuple[str, ...]:
+    """What a person would type to have the same run."""
+    return ("qnnsweep", "run", *options, *(f"--config-dir={folder}" for folder in folders), *overrides)
+
+
+def published(result: results.SweepResult) -> results.SweepResult:
+    """A run that is kept, now in Prefect's UI too."""
+    run = result.run
     create_markdown_artifact(
         key="sweep", markdown=summary_markdown(run, result.cells), description=shlex.join(run.command)
     )
-    create_link_artifact(key="report", link=Path(run.report).absolute().as_uri(), description=run_id)
+    create_link_artifact(key="report", link=Path(run.report).absolute().as_uri(), description=run.run_id)
     return result
 
 
@@ -141,6 +173,17 @@ def fitting(limits: LimitsConfig) -> int:
 def importable(plan: Plan) -> None:
     """Let Python find modules that lie beside the user's own configuration."""
     sys.path += [folder for folder in map(str, plan.folders) if folder not in sys.path]
+
+
+def computed(plan: Plan, means: Means) -> tuple[list[CellResult], int]:
+    """What became of every cell of the plan, and how many results were there already.
+
+    Raises the RequestError or EnvironmentUnusable that a model's export meets.
+    """
+    importable(plan)
+    graph = Graph(means, watcher.get())
+    cells = _run(plan, graph)
+    return cells, graph.reused
 
 
 def _run(plan: Plan, graph: Graph) -> list[CellResult]:

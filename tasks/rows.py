@@ -23,8 +23,8 @@ from tasks.toolchain.audit import audit
 Row = dict[str, Any]
 
 
-def rows(run_id: str, cells: Sequence[CellResult], toolchain: Toolchain) -> dict[str, list[Row]]:
-    """Every table of `tasks.storage.tables.TABLES`, cells in the order planned."""
+def rows(run_id: str, cells: Sequence[CellResult], toolchain: Toolchain | None) -> dict[str, list[Row]]:
+    """Every table of `tasks.storage.tables.TABLES`, cells in the order planned. No toolchain: none was come to."""
     tables: dict[str, list[Row]] = {
         name: []
         for name in (
@@ -67,7 +67,7 @@ def rows(run_id: str, cells: Sequence[CellResult], toolchain: Toolchain) -> dict
     return tables
 
 
-def _cell(cell: CellResult, toolchain: Toolchain) -> Row:
+def _cell(cell: CellResult, toolchain: Toolchain | None) -> Row:
     outcome, reason = judge(cell)
     exported, quantized, lowered, capture = cell.exported, cell.quantized, cell.lowered, cell.capture
     comparison = cell.comparison
@@ -107,11 +107,7 @@ def _cell(cell: CellResult, toolchain: Toolchain) -> Row:
         "observer_effect_snr_db": comparison.observer_effect_snr_db if comparison else None,
         "worst_rung": steepest(comparison.outputs) if comparison else None,
         **_blamed(comparison.operators if comparison else ()),
-        "python": toolchain.python,
-        "torch": toolchain.torch,
-        "executorch": toolchain.executorch,
-        "torchao": toolchain.torchao,
-        "qnn": toolchain.qnn,
+        **{each.name: getattr(toolchain, each.name, None) for each in fields(Toolchain)},
         "log": _log(cell),
     }
 
@@ -287,12 +283,13 @@ def _delegation(cell: CellResult) -> Iterator[Row]:
         }
 
 
-def _audit(cell: CellResult, toolchain: Toolchain) -> Iterator[Row]:
+def _audit(cell: CellResult, toolchain: Toolchain | None) -> Iterator[Row]:
     """What was asked of the programs and what they are, those that were refused for it too."""
     checks: Sequence[ProgramCheck] = ()
     if isinstance(cell.error, ProgramDiffers):
         checks = cell.error.checks
     elif cell.lowered is not None:
+        assert toolchain is not None, "something lowered it"
         request = cell.request
         checks = audit(cell.lowered, request.scheme, request.backend.kind, request.soc, toolchain.qnn)
     yield from map(asdict, checks)

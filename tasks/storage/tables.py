@@ -243,6 +243,26 @@ def write(root: Path, run_id: str, table: str, rows: Sequence[Mapping[str, Any]]
     return path
 
 
+def join(root: Path, run_id: str, table: str, parts: Sequence[Path], *, partial: Path) -> Path:
+    """Write one run's rows of one table from those that `parts`, artifacts folders too, have of it, in their order.
+
+    One part at a time is in memory. Raises EvidenceError for a part that cannot be read.
+    """
+    schema = _schema_of(table)
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+        for part in parts:
+            writer.write_table(_read_part(_path(part, table, run_id), schema))
+    path = _path(root, table, run_id)
+    write_atomically(path, sink.getvalue().to_pybytes(), partial=partial)
+    return path
+
+
+def rows(root: Path, table: str, run_id: str) -> list[dict[str, Any]]:
+    """One run's rows of a table as they were given to `write`. Raises EvidenceError if they cannot be read."""
+    return _read_part(_path(root, table, run_id), _schema_of(table)).to_pylist()
+
+
 def read(root: Path, table: str, run_id: str | None = None) -> pandas.DataFrame:
     """One run's rows of a table, or all runs' in the order of their ids: exactly the table's columns.
 

@@ -1,0 +1,62 @@
+"""A part of a sweep, on one worker of a work pool: what shares nothing with the other parts but the store."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any, cast
+
+from prefect import Flow, flow
+from prefect.runtime import flow_run
+from prefect.task_runners import ThreadPoolTaskRunner
+
+from conf.load import load
+from conf.plan import Plan
+from flows import leases, results
+from flows.files import lay_out
+from flows.sweep import Begun, command, computed, prepare
+from tasks.errors import RequestError
+from tasks.outcome import CellResult
+from tasks.rows import rows
+
+
+@flow(
+    name="shard",
+    flow_run_name=lambda: shlex.join(["shard", *flow_run.parameters["overrides"]]),
+    task_runner=ThreadPoolTaskRunner(),  # type: ignore[arg-type]
+    validate_parameters=False,
+)
+def shard(overrides: list[str], config_dirs: list[str], run_id: str, number: int) -> None:
+    """Run the cells of the overrides, and keep their rows where `flows.spread` gathers those of the whole run.
+
+    A request that turns out to be wrong is its cells' failure: the other parts go on. Raises EnvironmentUnusable for
+    a worker that lacks something; another one may have it.
+    """
+    folders = [Path(folder) for folder in config_dirs]
+    plan = load(overrides, config_dirs=folders)
+    began = Begun.now(run_id)
+    means = prepare(plan, exclusion=leases.exclusive)
+    try:
+        cells, reused = computed(plan, means)
+    except RequestError as error:
+        cells, reused = stopped(plan, error), 0
+    run = began.ended(plan, means, reused, command(overrides, folders))
+    lay_out(cells, results.report_path(means.store.root, run_id).with_name("files"), means.store)
+    here = place(means.store.root, run_id, number)
+    results.keep(run, rows(run_id, cells, run.toolchain), here, partial=means.store.partial)
+
+
+SHARD = cast("Flow[..., Any]", shard)
+
+
+def place(artifacts: Path, run_id: str, number: int) -> Path:
+    """Where a part of a run keeps its rows until they are gathered: an artifacts folder of its own."""
+    return artifacts / "runs" / run_id / "shards" / f"{number:04}"
+
+
+def stopped(plan: Plan, error: BaseException) -> list[CellResult]:
+    """Every cell of the plan, none of which was come to."""
+    return [
+        CellResult(request=cell.request, impossible=cell.impossible, error=None if cell.impossible else error)
+        for cell in plan.cells
+    ]
