@@ -45,8 +45,7 @@ def problems(request: Request) -> Iterator[str]:
     yield from _scheme(request.scheme)
     yield from _calibration(request.model, request.scheme)
     yield from _numbers(request)
-    if not request.artifacts.strip():
-        yield "artifacts=: empty; the path of a folder"
+    yield from place_problems(request.artifacts, request.cache_folder)
     for device in request.devices:
         yield from _device(device)
     names = [device.name for device in request.devices]
@@ -57,6 +56,28 @@ def problems(request: Request) -> Iterator[str]:
         yield f"farm.devices=[]: farm {shown(request.farm.name)} has no devices"
     if request.pool and not request.farm.name.strip():
         yield f"farm.name=: empty; any text of 1 to {LONGEST_NAME} characters"
+
+
+def place_problems(artifacts: str, cache_folder: str | None = None) -> Iterator[str]:
+    """Why this cannot be the place of artifacts, if it cannot."""
+    if not artifacts.strip():
+        yield "artifacts=: empty; the path of a folder, or s3://bucket/prefix"
+    remote = "://" in artifacts
+    if remote and not _is_bucket(artifacts):
+        # Not shown: people put secrets into URLs.
+        yield (
+            "artifacts: not of the form s3://bucket/prefix, of letters, digits and . _ = + -; where the store is and "
+            "who may use it say the environment's AWS_ENDPOINT_URL and AWS_PROFILE or AWS_ACCESS_KEY_ID"
+        )
+    if cache_folder is not None and not remote:
+        yield f"cache_folder={shown(cache_folder)}: of use with artifacts=s3://bucket/prefix only"
+    if cache_folder is not None and not cache_folder.strip():
+        yield "cache_folder=: empty; the path of a folder"
+
+
+def _is_bucket(url: str) -> bool:
+    matched = re.fullmatch(r"s3://([A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9])((?:/[A-Za-z0-9._=+-]+)*)/?", url)
+    return matched is not None and not {".", ".."} & set(matched[2].split("/"))
 
 
 def _device(device: DeviceConfig) -> Iterator[str]:

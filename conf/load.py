@@ -27,7 +27,7 @@ from yaml import YAMLError
 
 from conf.describe import is_known, no_such_key, shown
 from conf.options import GROUPS, SHIPPED, Options
-from conf.plan import AXES, Plan, plan
+from conf.plan import AXES, WHOLE_SWEEPS, Plan, plan
 from conf.refusal import refusal
 from conf.schema import DeviceConfig, Request
 from tasks.errors import RequestError
@@ -138,7 +138,7 @@ def _assignments(overrides: Iterable[Override], options: Options) -> dict[str, t
         found[key] = _choices(override, options) if key in GROUPS else _values(override)
         if not found[key] and key != "experiment":
             raise RequestError(f"{line}: no value in it")
-        if len(found[key]) > 1 and key.partition(".")[0] in ("artifacts", "limits", "schedule", "experiment"):
+        if len(found[key]) > 1 and key.partition(".")[0] in (*WHOLE_SWEEPS, "experiment"):
             raise RequestError(f"{line}: one sweep has one {shown(key)}")
     return found
 

@@ -14,6 +14,8 @@ from tasks.errors import RequestError
 
 AXES = ("model", "scheme", "soc", "backend", "device")
 """What a cell is called by, outermost first."""
+WHOLE_SWEEPS = ("artifacts", "cache_folder", "limits", "schedule")
+"""Keys that have one value in a sweep."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,10 +33,11 @@ class PlannedCell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """At least one cell. `artifacts`, `limits` and `schedule` are the whole sweep's, the same in every request."""
+    """At least one cell. All but the cells is the whole sweep's, the same in every request."""
 
     cells: tuple[PlannedCell, ...]
     artifacts: str
+    cache_folder: str | None
     limits: LimitsConfig
     schedule: ScheduleConfig
     folders: tuple[Path, ...] = ()
@@ -58,12 +61,13 @@ def plan(requests: Iterable[Request], *, swept: Sequence[str] = (), folders: Seq
         raise RequestError("the sweep is empty: no cell to run")
     first = cells[0].request
     for request in named.values():
-        for key in ("artifacts", "limits", "schedule"):
+        for key in WHOLE_SWEEPS:
             if getattr(request, key) != getattr(first, key):
                 raise RequestError(f"{key}: it differs between cells; one sweep has one")
     return Plan(
         cells=cells,
         artifacts=first.artifacts,
+        cache_folder=first.cache_folder,
         limits=first.limits,
         schedule=first.schedule,
         folders=tuple(folders),

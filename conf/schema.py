@@ -282,7 +282,10 @@ class Request:
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     artifacts: str = "artifacts"
-    """Folder of the store, the tables and the reports. One for the whole sweep."""
+    """Place of the store, the tables and the reports: a folder, or `s3://bucket/prefix`. One for the whole sweep."""
+    cache_folder: str | None = None
+    """With artifacts=s3://…: this machine's folder for what is used of it, which can be removed at any time when no
+    sweep runs. null is one below ~/.cache/qnnsweep, or $XDG_CACHE_HOME/qnnsweep."""
 
     @property
     def devices(self) -> tuple[DeviceConfig, ...]:

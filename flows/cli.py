@@ -21,6 +21,7 @@ from tasks.errors import DeviceError, EnvironmentUnusable, QnnsweepError, Reques
 if TYPE_CHECKING:
     from conf.plan import Plan
     from flows.results import SweepResult
+    from tasks.storage.store import Store
 
 PASSED, NOT_ALL_PASSED, REQUEST_WRONG, ENVIRONMENT_UNUSABLE, DEVICES_UNUSABLE = range(5)
 INTERRUPTED = 130
@@ -57,7 +58,10 @@ Pool = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="End with one JSON object on the last line of stdout.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-Artifacts = Annotated[Path, typer.Option("--artifacts", help="Folder of the store, the tables and the reports.")]
+Artifacts = Annotated[
+    str,
+    typer.Option("--artifacts", metavar="FOLDER|S3-URL", help="Where the store, the tables and the reports are."),
+]
 
 
 @app.command(epilog=_EXITS)
@@ -112,7 +116,7 @@ def devices(
 
 
 @app.command()
-def doctor(json_: Json = False, debug: Debug = False, artifacts: Artifacts = Path("artifacts")) -> None:
+def doctor(json_: Json = False, debug: Debug = False, artifacts: Artifacts = "artifacts") -> None:
     """Say what this machine has and lacks, and what to do.
 
     Python, torch, ExecuTorch, QNN and its backends, adb, memory and disk.
@@ -121,7 +125,7 @@ def doctor(json_: Json = False, debug: Debug = False, artifacts: Artifacts = Pat
         from flows.doctor import checks
         from flows.overview import checks_table
 
-        found = checks(artifacts)
+        found = checks(_store(artifacts))
         if json_:
             print(json.dumps({"checks": [check.as_dict() for check in found]}))
         else:
@@ -138,15 +142,16 @@ def report(
     ] = None,
     json_: Json = False,
     debug: Debug = False,
-    artifacts: Artifacts = Path("artifacts"),
+    artifacts: Artifacts = "artifacts",
 ) -> None:
     """Show a run's summary and write its report.html anew."""
     with _told(debug):
         from flows.results import export_tsv, redraw
 
-        result = redraw(artifacts, run_id)
+        store = _store(artifacts)
+        result = redraw(store, run_id)
         if tsv is not None:
-            export_tsv(artifacts, result.run.run_id, tsv)
+            export_tsv(store, result.run.run_id, tsv)
         _show(result, as_json=json_)
 
 
@@ -183,7 +188,7 @@ def recompare(
     run_: Annotated[str | None, typer.Option("--run", metavar="RUN", help="A run's id; the latest if none.")] = None,
     json_: Json = False,
     debug: Debug = False,
-    artifacts: Artifacts = Path("artifacts"),
+    artifacts: Artifacts = "artifacts",
 ) -> None:
     """Judge a past run again with other tolerances, from the captures it left. Needs no device and compiles nothing.
 
@@ -196,14 +201,14 @@ def recompare(
         from flows.recompare import recompare as flow
         from flows.sweep import prepare, watcher
 
-        _, plan = planned(artifacts, run_, overrides or [])
+        _, plan = planned(_store(artifacts), run_, overrides or [])
         prepare(plan)
         screen = Console(stderr=True)
         with _interruptible(screen), screen.status("starting Prefect …"):
             server.ensure()
         with _interruptible(screen), progress.shown(plan.cells, screen) as watching:
             watcher.set(watching.tell)
-            result = flow(str(artifacts), run_, overrides or [])
+            result = flow(artifacts, run_, overrides or [])
         _show(result, as_json=json_)
         raise typer.Exit(_exit_code(result.cells["outcome"].tolist()))
 
@@ -216,6 +221,15 @@ def _plan(overrides: Sequence[str] | None, folders: Sequence[Path]) -> Plan:
     from conf.load import load
 
     return load(list(overrides or []), config_dirs=folders)
+
+
+def _store(artifacts: str) -> Store:
+    from conf.check import place_problems
+    from tasks.storage.store import Store
+
+    for problem in place_problems(artifacts):
+        raise RequestError(problem.replace("artifacts", "--artifacts", 1))
+    return Store.at(artifacts)
 
 
 def _sweep(plan: Plan, overrides: list[str], folders: list[Path]) -> SweepResult:

@@ -18,6 +18,7 @@ from tasks.devices.farm import quarantined_in
 from tasks.devices.native import native_files
 from tasks.errors import DeviceError, EnvironmentUnusable, RequestError
 from tasks.storage.partial import is_abandoned
+from tasks.storage.store import Store
 
 _AT_ONCE = 32
 # What runs on the device: versions from metadata, importing nothing heavy.
@@ -68,7 +69,7 @@ def survey(overrides: Sequence[str], config_dirs: Sequence[Path]) -> list[Sighti
     named = any(line.lstrip("+~").startswith(("device=", "farm=")) for line in overrides)
     plan = load([*overrides, *([] if named else ["device=glob(*)"])], config_dirs=config_dirs)
     configs = {device.name: device for cell in plan.cells for device in cell.request.devices}
-    folder = Path(plan.artifacts).absolute() / "devices"
+    folder = Store.at(plan.artifacts, plan.cache_folder).root / "devices"
     suspects = quarantined_in(folder)
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         return list(threads.map(lambda config: _sighting(config, folder, suspects.get(config.name)), configs.values()))

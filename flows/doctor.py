@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -43,9 +42,9 @@ class Check:
         return asdict(self)
 
 
-def checks(artifacts: Path) -> list[Check]:
-    """Everything a sweep needs, in the order to mend it. Leaves nothing behind but the artifacts folder."""
-    return [*_python(), *_packages(), *_machine(artifacts), *_qnn(artifacts), *_farm()]
+def checks(store: Store) -> list[Check]:
+    """Everything a sweep needs, in the order to mend it. Leaves nothing behind but the place of artifacts."""
+    return [*_python(), *_packages(), *_machine(store), *_qnn(store), *_farm()]
 
 
 def _python() -> Iterator[Check]:
@@ -74,7 +73,7 @@ def _packages() -> Iterator[Check]:
         )
 
 
-def _machine(artifacts: Path) -> Iterator[Check]:
+def _machine(store: Store) -> Iterator[Check]:
     memory = psutil.virtual_memory().total / GIB
     yield Check(
         what="memory",
@@ -84,25 +83,26 @@ def _machine(artifacts: Path) -> Iterator[Check]:
         remedy=f"large models want {LEAST_MEMORY_GIB:g} GiB to be lowered",
     )
     try:
-        Store.open(artifacts)
+        store.try_out()
     except EnvironmentUnusable as error:
         yield Check(what="artifacts", found=str(error), ok=False, remedy="choose another folder: artifacts=FOLDER")
         return
-    free = shutil.disk_usage(artifacts).free / GIB
+    where = f" in {store.root}, this machine's folder for it" if store.url else ""
+    free = shutil.disk_usage(store.root).free / GIB
     yield Check(
         what="artifacts",
-        found=f"{artifacts}, {free:.0f} GiB free",
+        found=f"{store.place}, {free:.0f} GiB free{where}",
         ok=free >= LEAST_FREE_GIB,
         needed=False,
         remedy=f"a nightly sweep wants {LEAST_FREE_GIB:g} GiB",
     )
 
 
-def _qnn(artifacts: Path) -> Iterator[Check]:
+def _qnn(store: Store) -> Iterator[Check]:
     try:
-        links = artifacts / "toolchain"
+        links = store.root / "toolchain"
         links.mkdir(parents=True, exist_ok=True)
-        sdk = find_sdk(os.environ, links.absolute())
+        sdk = find_sdk(os.environ, links)
     except (EnvironmentUnusable, OSError) as error:
         found, _, remedy = str(error).partition("; ")
         yield Check(what="QNN", found=found, ok=False, remedy=remedy or "pip install onnxruntime-qnn==2.5.0")

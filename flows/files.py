@@ -1,52 +1,54 @@
-"""What a run made, under names a person would look for: hard links into the store, which cost no bytes.
+"""What a run made, under names a person would look for.
 
 Among them `evidence.parquet`, from which a cell is compared again without a device.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from pathlib import Path
 from urllib.parse import quote
 
 from conf.schema import Request
+from flows.results import run_folder
 from tasks.errors import EvidenceError
 from tasks.outcome import CellResult
 from tasks.records import Blob, Measured
 from tasks.storage.codec import decode, encode
-from tasks.storage.store import Store, write_atomically
+from tasks.storage.store import Store
 
 EVIDENCE = "evidence.parquet"
 
 
-def lay_out(cells: Sequence[CellResult], folder: Path, store: Store) -> None:
-    """`<folder>/<model>/<scheme>/<soc>/<backend>/<device>/program.pte` and its companions, for every lowered cell."""
+def lay_out(cells: Sequence[CellResult], run_id: str, store: Store) -> None:
+    """`files/<model>/<scheme>/<soc>/<backend>/<device>/program.pte` and its companions, for every lowered cell."""
+    folder = _folder(run_id)
+    blobs = {f"{_place(cell.request)}/{name}": blob for cell in cells for name, blob in _files(cell)}
+    store.lay_out(folder, blobs)
     for cell in cells:
-        here = _place(folder, cell.request)
-        for name, blob in _files(cell):
-            here.mkdir(parents=True, exist_ok=True)
-            _link(store.path(blob), here / name, store.partial)
         if cell.lowered is not None and cell.capture is not None:
             kept = encode(Measured(lowered=cell.lowered, capture=cell.capture))
-            write_atomically(here / EVIDENCE, kept, partial=store.partial)
+            store.files.write(f"{folder}/{_place(cell.request)}/{EVIDENCE}", kept)
 
 
-def evidence(folder: Path, request: Request) -> Measured | None:
+def evidence(run_id: str, request: Request, store: Store) -> Measured | None:
     """What `lay_out` kept of a cell; None if it never came so far. Raises EvidenceError for a file that is damaged."""
-    file = _place(folder, request) / EVIDENCE
-    if not file.is_file():
+    name = f"{_folder(run_id)}/{_place(request)}/{EVIDENCE}"
+    try:
+        found = decode(store.files.read(name))
+    except FileNotFoundError:
         return None
-    found = decode(file.read_bytes())
     if not isinstance(found, Measured):
-        raise EvidenceError(f"{file} holds a {type(found).__name__}, not the evidence of a cell")
+        raise EvidenceError(f"{store.shown(name)} holds a {type(found).__name__}, not the evidence of a cell")
     return found
 
 
-def _place(folder: Path, request: Request) -> Path:
+def _folder(run_id: str) -> str:
+    return f"{run_folder(run_id)}/files"
+
+
+def _place(request: Request) -> str:
     names = [request.model.name, request.scheme.name, request.soc.name, request.backend.name, request.where]
-    return folder.joinpath(*map(_component, names))
+    return "/".join(map(_component, names))
 
 
 def _component(name: str) -> str:
@@ -77,11 +79,3 @@ def _files(cell: CellResult) -> Iterator[tuple[str, Blob]]:
             "etdump_profile.etdp": capture.etdump_profile,
         }
     yield from ((name, blob) for name, blob in found.items() if blob is not None)
-
-
-def _link(blob: Path, name: Path, partial: Path) -> None:
-    with suppress(FileExistsError):
-        try:
-            os.link(blob, name)
-        except PermissionError:  # a file system without hard links
-            write_atomically(name, blob.read_bytes(), partial=partial)

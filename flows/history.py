@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from tasks.storage import tables
+from tasks.storage.store import Store
 
 _CELL = ("model", "scheme", "soc", "device", "backend")
 _LOOKED_BACK = 30
@@ -15,12 +15,12 @@ _LOOKED_BACK = 30
 Row = Mapping[str, Any]
 
 
-def with_coverage_falls(root: Path, run_id: str, cells: Sequence[Row]) -> list[dict[str, Any]]:
+def with_coverage_falls(store: Store, run_id: str, cells: Sequence[Row]) -> list[dict[str, Any]]:
     """The rows of `cells`, with a word in `reason` where fewer operators could be compared than in the cell's last run.
 
     Coverage is the share of compared operators: how many samples were captured does not matter.
     """
-    before = dict(_last_covered(root, run_id, {_key(row) for row in cells if row["operators_total"]}))
+    before = dict(_last_covered(store, run_id, {_key(row) for row in cells if row["operators_total"]}))
     told: list[dict[str, Any]] = []
     for row in cells:
         said = dict(row)
@@ -35,14 +35,14 @@ def with_coverage_falls(root: Path, run_id: str, cells: Sequence[Row]) -> list[d
     return told
 
 
-def _last_covered(root: Path, run_id: str, wanted: set[tuple[Any, ...]]) -> Iterator[tuple[tuple[Any, ...], Row]]:
+def _last_covered(store: Store, run_id: str, wanted: set[tuple[Any, ...]]) -> Iterator[tuple[tuple[Any, ...], Row]]:
     """The newest earlier row of each wanted cell in which anything was compared."""
     missing = set(wanted)
-    earlier = [each for each in tables.runs(root) if each < run_id]
+    earlier = [each for each in tables.runs(store) if each < run_id]
     for run in reversed(earlier[-_LOOKED_BACK:]):
         if not missing:
             return
-        cells = tables.read(root, "cells", run)
+        cells = tables.read(store, "cells", run)
         for row in cells.loc[cells["operators_compared"] > 0].to_dict(orient="index").values():
             key = _key(row)
             if key in missing:

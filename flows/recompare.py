@@ -29,6 +29,7 @@ from tasks.records import Measured
 from tasks.report import RunFacts
 from tasks.rows import rows
 from tasks.stage import bound
+from tasks.storage.store import Store
 
 _ASKABLE = ("tolerance", "measure.replay", "measure.metrics", "measure.references", "limits")
 """What may differ from the run: nothing that a capture depends on."""
@@ -45,11 +46,11 @@ def recompare(artifacts: str, run_id: str | None, overrides: list[str]) -> resul
 
     Raises RequestError when there is no such run or an override is of something that was measured or not kept.
     """
-    run, plan = planned(Path(artifacts), run_id, overrides)
+    run, plan = planned(Store.at(artifacts), run_id, overrides)
     started, began = datetime.now(UTC), time.monotonic()
     means = prepare(plan)
-    folder = results.report_path(Path(artifacts), run.run_id).with_name("files")
-    works = [(cell, measured, _submitted(cell, measured, means)) for cell, measured in _kept(plan, folder)]
+    store = means.store
+    works = [(cell, measured, _submitted(cell, measured, means)) for cell, measured in _kept(plan, run.run_id, store)]
     done = [_result(run.run_id, *work) for work in works]
     new = new_run_id(started)
     facts = replace(
@@ -60,38 +61,40 @@ def recompare(artifacts: str, run_id: str | None, overrides: list[str]) -> resul
         command=("qnnsweep", "recompare", f"--run={run.run_id}", *overrides),
         toolchain_calls=0,
         reused=sum(cell.capture is not None for cell in done),
-        report=str(results.report_path(Path(artifacts), new)),
+        tables=store.shown("tables"),
+        report=store.shown(results.report_name(new)),
     )
-    lay_out(done, results.report_path(Path(artifacts), new).with_name("files"), means.store)
-    return results.write(facts, rows(new, done, run.toolchain or means.children.identity), means.store)
+    lay_out(done, new, store)
+    return results.write(facts, rows(new, done, run.toolchain or means.children.identity), store)
 
 
-def planned(artifacts: Path, run_id: str | None, overrides: Sequence[str]) -> tuple[RunFacts, Plan]:
+def planned(store: Store, run_id: str | None, overrides: Sequence[str]) -> tuple[RunFacts, Plan]:
     """The past run, and its plan with these overrides in place of its own of the same keys."""
     for override in overrides:
         key = _key(override)
         if not any(key == asked or key.startswith(f"{asked}.") for asked in _ASKABLE):
             raise RequestError(f"{override}: a past run can be compared again with other {', '.join(_ASKABLE)} alone")
-    run = results.past(artifacts, run_id)
+    run = results.past(store, run_id)
     if run.command[:2] != ("qnnsweep", "run"):
         raise RequestError(f"run {run.run_id} was itself a recompare; name the run it came from: {run.command[2]}")
     folders = [Path(each.removeprefix("--config-dir=")) for each in run.command[2:] if each.startswith("--config-dir=")]
     changed = {_key(override) for override in overrides}
     kept = [each for each in run.command[2:] if not each.startswith("--") and _key(each) not in changed]
     plan = load([*kept, *overrides], config_dirs=folders)
-    _check_references(run.run_id, plan, results.report_path(artifacts, run.run_id).with_name("files"))
-    return run, replace(plan, artifacts=str(artifacts))
+    _check_references(run.run_id, plan, store)
+    # This machine's own folder for it, not that of the machine it ran on.
+    return run, replace(plan, artifacts=store.place, cache_folder=None)
 
 
-def _kept(plan: Plan, folder: Path) -> Iterator[tuple[PlannedCell, Measured | None]]:
+def _kept(plan: Plan, run_id: str, store: Store) -> Iterator[tuple[PlannedCell, Measured | None]]:
     for cell in plan.cells:
-        yield cell, evidence(folder, cell.request)
+        yield cell, evidence(run_id, cell.request, store)
 
 
-def _check_references(run_id: str, plan: Plan, folder: Path) -> None:
+def _check_references(run_id: str, plan: Plan, store: Store) -> None:
     """Refuse a reference whose values a lowering of the run did not keep."""
     asked = {name for cell in plan.cells for name in other_references(cell.request.measure)}
-    for _, measured in _kept(plan, folder) if asked else ():
+    for _, measured in _kept(plan, run_id, store) if asked else ():
         stored = {each.name for each in measured.lowered.references} if measured else asked
         for name in sorted(asked - stored):
             raise RequestError(

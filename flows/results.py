@@ -15,7 +15,7 @@ from tasks.errors import EvidenceError, RequestError
 from tasks.records import Toolchain
 from tasks.report import RunFacts, render
 from tasks.storage import tables
-from tasks.storage.store import Store, write_atomically
+from tasks.storage.store import Store
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,84 +25,90 @@ class SweepResult:
     """The run's rows of the table `cells`, in the order planned."""
 
 
-def report_path(artifacts: Path, run_id: str) -> Path:
-    return artifacts / "runs" / run_id / "report.html"
+def run_folder(run_id: str) -> str:
+    """Below the store's place: what a run left besides its tables."""
+    return f"runs/{run_id}"
+
+
+def report_name(run_id: str) -> str:
+    return f"{run_folder(run_id)}/report.html"
 
 
 def write(run: RunFacts, contents: Mapping[str, Sequence[Mapping[str, Any]]], store: Store) -> SweepResult:
-    """Keep a run's rows and facts below the store's folder, and draw its report."""
-    told = {**contents, "cells": with_coverage_falls(store.root, run.run_id, contents["cells"])}
-    keep(run, told, store.root, partial=store.partial)
+    """Keep a run's rows and facts in the store's place, and draw its report."""
+    told = {**contents, "cells": with_coverage_falls(store, run.run_id, contents["cells"])}
+    keep(run, told, store)
     return _drawn(run, store)
 
 
-def keep(run: RunFacts, contents: Mapping[str, Sequence[Mapping[str, Any]]], root: Path, *, partial: Path) -> None:
-    """A run's rows and facts below `root`."""
-    _keep_facts(run, root, partial)
+def keep(run: RunFacts, contents: Mapping[str, Sequence[Mapping[str, Any]]], store: Store) -> None:
+    """A run's rows and facts in the store's place."""
+    _keep_facts(run, store)
     for table in sorted(contents, key=lambda name: name == "cells"):
-        tables.write(root, run.run_id, table, contents[table], partial=partial)
+        tables.write(store, run.run_id, table, contents[table])
 
 
-def is_kept(run_id: str, root: Path) -> bool:
+def is_kept(run_id: str, store: Store) -> bool:
     """Whether `keep` came to its end there."""
-    return run_id in tables.runs(root)
+    return run_id in tables.runs(store)
 
 
-def join(run: RunFacts, parts: Sequence[Path], store: Store) -> SweepResult:
-    """One run out of its parts, each kept below a folder of its own, and its report."""
-    _keep_facts(run, store.root, store.partial)
+def join(run: RunFacts, parts: Sequence[Store], store: Store) -> SweepResult:
+    """One run out of its parts, each kept in a place of its own, and its report."""
+    _keep_facts(run, store)
     for table in tables.TABLES:
         if table != "cells":
-            tables.join(store.root, run.run_id, table, parts, partial=store.partial)
+            tables.join(store, run.run_id, table, parts)
     cells = [row for part in parts for row in tables.rows(part, "cells", run.run_id)]
-    told = with_coverage_falls(store.root, run.run_id, cells)
-    tables.write(store.root, run.run_id, "cells", told, partial=store.partial)
+    tables.write(store, run.run_id, "cells", with_coverage_falls(store, run.run_id, cells))
     return _drawn(run, store)
 
 
-def export_tsv(artifacts: Path, run_id: str, folder: Path) -> None:
+def export_tsv(store: Store, run_id: str, folder: Path) -> None:
     """Every table of a run as `<folder>/<table>.tsv`. Raises RequestError where that cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for table in tables.TABLES:
-            (folder / f"{table}.tsv").write_text(tables.tsv(artifacts, table, run_id))
+            (folder / f"{table}.tsv").write_text(tables.tsv(store, table, run_id))
     except OSError as error:
         raise RequestError(f"--tsv={folder}: cannot be written: {error.strerror}") from error
 
 
-def redraw(artifacts: Path, run_id: str | None) -> SweepResult:
+def redraw(store: Store, run_id: str | None) -> SweepResult:
     """Draw the report of a past run anew, the latest if none is named. Raises RequestError if there is no such run."""
-    return _drawn(past(artifacts, run_id), Store.open(artifacts))
+    run = past(store, run_id)
+    store.try_out()
+    return _drawn(run, store)
 
 
-def past(artifacts: Path, run_id: str | None) -> RunFacts:
+def past(store: Store, run_id: str | None) -> RunFacts:
     """The facts of a past run, the latest if none is named. Raises RequestError if there is no such run."""
-    known = tables.runs(artifacts)
+    known = tables.runs(store)
     if not known or run_id not in (None, *known):
         wanted = "no run" if run_id is None else f"no run {run_id!r}"
-        raise RequestError(f"{wanted} in {artifacts}; there are: {', '.join(known) or 'none'}")
-    return kept_facts(run_id or known[-1], artifacts)
+        raise RequestError(f"{wanted} in {store.place}; there are: {', '.join(known) or 'none'}")
+    return kept_facts(run_id or known[-1], store)
 
 
-def kept_facts(run_id: str, root: Path) -> RunFacts:
+def kept_facts(run_id: str, store: Store) -> RunFacts:
     """What `keep` wrote of a run. Raises EvidenceError."""
-    path = _facts_path(root, run_id)
+    name = _facts_name(run_id)
     try:
-        facts = json.loads(path.read_bytes())
+        facts = json.loads(store.files.read(name))
         toolchain = Toolchain(**facts.pop("toolchain"))
         return RunFacts(**facts | {"command": tuple(facts["command"]), "toolchain": toolchain})
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise EvidenceError(f"{path} cannot be read: {error}") from error
+        raise EvidenceError(f"{store.shown(name)} cannot be read: {error}") from error
 
 
-def _keep_facts(run: RunFacts, root: Path, partial: Path) -> None:
-    write_atomically(_facts_path(root, run.run_id), json.dumps(asdict(run), indent=1).encode(), partial=partial)
+def _keep_facts(run: RunFacts, store: Store) -> None:
+    store.files.write(_facts_name(run.run_id), json.dumps(asdict(run), indent=1).encode())
 
 
 def _drawn(run: RunFacts, store: Store) -> SweepResult:
-    read = {table: tables.read(store.root, table, run.run_id) for table in tables.TABLES}
+    read = {table: tables.read(store, table, run.run_id) for table in tables.TABLES}
     page = render(run, read, _logs(store, read["cells"]))
-    write_atomically(report_path(store.root, run.run_id), page.encode(), partial=store.partial)
+    store.files.write(report_name(run.run_id), page.encode())
     return SweepResult(run=run, cells=read["cells"])
 
 
@@ -112,5 +118,5 @@ def _logs(store: Store, cells: pandas.DataFrame) -> dict[str, str]:
     return {sha256: store.read(blob).decode(errors="replace") for sha256, blob in found.items() if blob}
 
 
-def _facts_path(artifacts: Path, run_id: str) -> Path:
-    return artifacts / "runs" / run_id / "run.json"
+def _facts_name(run_id: str) -> str:
+    return f"{run_folder(run_id)}/run.json"

@@ -18,6 +18,7 @@ from flows.sweep import Begun, command, computed, prepare
 from tasks.errors import RequestError
 from tasks.outcome import CellResult
 from tasks.rows import rows
+from tasks.storage.store import Store
 
 
 @flow(
@@ -40,18 +41,22 @@ def shard(overrides: list[str], config_dirs: list[str], run_id: str, number: int
         cells, reused = computed(plan, means)
     except RequestError as error:
         cells, reused = stopped(plan, error), 0
-    run = began.ended(plan, means, reused, command(overrides, folders))
-    lay_out(cells, results.report_path(means.store.root, run_id).with_name("files"), means.store)
-    here = place(means.store.root, run_id, number)
-    results.keep(run, rows(run_id, cells, run.toolchain), here, partial=means.store.partial)
+    run = began.ended(means, reused, command(overrides, folders))
+    lay_out(cells, run_id, means.store)
+    results.keep(run, rows(run_id, cells, run.toolchain), place(means.store, run_id, number))
 
 
 SHARD = cast("Flow[..., Any]", shard)
 
 
-def place(artifacts: Path, run_id: str, number: int) -> Path:
-    """Where a part of a run keeps its rows until they are gathered: an artifacts folder of its own."""
-    return artifacts / "runs" / run_id / "shards" / f"{number:04}"
+def parts_folder(run_id: str) -> str:
+    """Where the parts of a run keep their rows until they are gathered."""
+    return f"{results.run_folder(run_id)}/shards"
+
+
+def place(store: Store, run_id: str, number: int) -> Store:
+    """One part's place, with tables of its own."""
+    return Store.at(f"{store.place}/{parts_folder(run_id)}/{number:04}")
 
 
 def stopped(plan: Plan, error: BaseException) -> list[CellResult]:

@@ -6,7 +6,6 @@ Prefect schedules: it hands a shard to whichever worker is free, hears when one 
 from __future__ import annotations
 
 import shlex
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from conf.load import SHARED_BY, load, shards
 from conf.plan import Plan
 from flows import results, silence
 from flows.cells import settled
-from flows.shard import SHARD, place, stopped
+from flows.shard import SHARD, parts_folder, place, stopped
 from flows.sweep import Begun, command, published, watcher
 from tasks.errors import EnvironmentUnusable, RequestError
 from tasks.rows import rows
@@ -64,31 +63,33 @@ def spread(overrides: list[str], config_dirs: list[str] | None = None, pool: str
     folders = [Path(folder) for folder in config_dirs or ()]
     began = Begun.now()
     plan, parts = cut(overrides, folders)
-    store = Store.open(Path(plan.artifacts))
+    store = Store.at(plan.artifacts, plan.cache_folder)
+    store.try_out()
     deployment = _deployment(pool)
     silence.end_after(plan.limits.silence_s)
     tried = on_pool.with_options(retries=plan.limits.shard_attempts - 1)
-    futures = [
-        tried.submit(deployment, part.overrides, [str(folder) for folder in folders], began.run_id, part.number)
+    futures = {
+        part.number: tried.submit(deployment, part.overrides, list(map(str, folders)), began.run_id, part.number)
         for part in parts
-    ]
-    errors = [settled(future)[1] for future in futures]
-    kept = [place(store.root, began.run_id, part.number) for part in parts]
+        if any(cell.impossible is None for cell in part.plan.cells)
+    }
+    errors = {number: settled(future)[1] for number, future in futures.items()}
+    kept = [place(store, began.run_id, part.number) for part in parts]
     past = [results.kept_facts(began.run_id, each) for each in kept if results.is_kept(began.run_id, each)]
     run = began.facts(
-        plan,
+        store,
         command(overrides, folders, f"--pool={pool}"),
         toolchain_calls=sum(each.toolchain_calls for each in past),
         reused=sum(each.reused for each in past),
         toolchain=past[0].toolchain if past else None,
     )
-    for part, here, error in zip(parts, kept, errors, strict=True):
+    for part, here in zip(parts, kept, strict=True):
         if not results.is_kept(run.run_id, here):
-            lost = stopped(part.plan, error or _nothing_came(plan.artifacts))
-            results.keep(run, rows(run.run_id, lost, None), here, partial=store.partial)
+            lost = stopped(part.plan, errors.get(part.number) or _nothing_came(plan.artifacts))
+            results.keep(run, rows(run.run_id, lost, None), here)
     result = results.join(run, kept, store)
-    shutil.rmtree(store.root / "runs" / run.run_id / "shards")
-    return published(result)
+    store.files.remove_all(parts_folder(run.run_id))
+    return published(result, store)
 
 
 @task(name="shard", cache_policy=NO_CACHE, retry_condition_fn=lambda _task, _run, state: _may_be_tried_again(state))

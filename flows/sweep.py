@@ -66,9 +66,9 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     began = Begun.now()
     means = prepare(plan, exclusion=leases.exclusive)
     cells, reused = computed(plan, means)
-    run = began.ended(plan, means, reused, command(overrides, folders))
-    lay_out(cells, results.report_path(means.store.root, run.run_id).with_name("files"), means.store)
-    return published(results.write(run, rows(run.run_id, cells, run.toolchain), means.store))
+    run = began.ended(means, reused, command(overrides, folders))
+    lay_out(cells, run.run_id, means.store)
+    return published(results.write(run, rows(run.run_id, cells, run.toolchain), means.store), means.store)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,15 +84,14 @@ class Begun:
         started = datetime.now(UTC)
         return cls(run_id=run_id or new_run_id(started), started=started, clock_s=time.monotonic())
 
-    def ended(self, plan: Plan, means: Means, reused: int, command: tuple[str, ...]) -> RunFacts:
+    def ended(self, means: Means, reused: int, command: tuple[str, ...]) -> RunFacts:
         """The facts of a run whose cells were all computed with these means."""
         calls = sum(count for stage, count in means.children.calls.items() if stage in COMPILING)
-        return self.facts(plan, command, toolchain_calls=calls, reused=reused, toolchain=means.children.identity)
+        return self.facts(means.store, command, toolchain_calls=calls, reused=reused, toolchain=means.children.identity)
 
     def facts(
-        self, plan: Plan, command: tuple[str, ...], *, toolchain_calls: int, reused: int, toolchain: Toolchain | None
+        self, store: Store, command: tuple[str, ...], *, toolchain_calls: int, reused: int, toolchain: Toolchain | None
     ) -> RunFacts:
-        artifacts = Path(plan.artifacts)
         return RunFacts(
             run_id=self.run_id,
             started=self.started.isoformat(timespec="seconds"),
@@ -101,8 +100,8 @@ class Begun:
             toolchain_calls=toolchain_calls,
             reused=reused,
             toolchain=toolchain,
-            tables=str(artifacts / "tables"),
-            report=str(results.report_path(artifacts, self.run_id)),
+            tables=store.shown("tables"),
+            report=store.shown(results.report_name(self.run_id)),
         )
 
 
@@ -111,13 +110,13 @@ def command(overrides: Sequence[str], folders: Sequence[Path], *options: str) ->
     return ("qnnsweep", "run", *options, *(f"--config-dir={folder}" for folder in folders), *overrides)
 
 
-def published(result: results.SweepResult) -> results.SweepResult:
+def published(result: results.SweepResult, store: Store) -> results.SweepResult:
     """A run that is kept, now in Prefect's UI too."""
     run = result.run
     create_markdown_artifact(
         key="sweep", markdown=summary_markdown(run, result.cells), description=shlex.join(run.command)
     )
-    create_link_artifact(key="report", link=Path(run.report).absolute().as_uri(), description=run.run_id)
+    create_link_artifact(key="report", link=store.link(results.report_name(run.run_id)), description=run.run_id)
     return result
 
 
@@ -131,13 +130,14 @@ def prepare(plan: Plan, *, exclusion: Exclusion | None = None) -> Means:
 
     Without an `exclusion` this process alone is kept from using a device twice at a time.
     """
-    artifacts = Path(plan.artifacts)
-    store = Store.open(artifacts)
+    store = Store.at(plan.artifacts, plan.cache_folder)
+    store.try_out()
     store.sweep_partial()
-    if (free := shutil.disk_usage(artifacts).free) < LEAST_FREE_BYTES:
+    if (free := shutil.disk_usage(store.root).free) < LEAST_FREE_BYTES:
+        key = "cache_folder" if store.url else "artifacts"
         raise EnvironmentUnusable(
-            f"artifacts={artifacts}: {free / MIB:.0f} MiB free on its disk, a sweep wants at least "
-            f"{LEAST_FREE_BYTES / MIB:.0f}; free some, or set artifacts=FOLDER to a folder on another disk"
+            f"{key}={store.root}: {free / MIB:.0f} MiB free on its disk, a sweep wants at least "
+            f"{LEAST_FREE_BYTES / MIB:.0f}; free some, or set {key}=FOLDER to a folder on another disk"
         )
     links = store.root / "toolchain"
     sdk = find_sdk(os.environ, links)
@@ -152,7 +152,7 @@ def prepare(plan: Plan, *, exclusion: Exclusion | None = None) -> Means:
     )
     for device, soc in _native(plan):
         native_files(device, soc.arch, os.environ)
-    farm = Farm(host_environment=environment, folder=artifacts / "devices", exclusion=exclusion)
+    farm = Farm(host_environment=environment, folder=store.root / "devices", exclusion=exclusion)
     return Means(store=store, children=children, farm=farm)
 
 

@@ -20,13 +20,16 @@ from prefect.context import TaskRunContext
 from prefect.filesystems import LocalFileSystem
 from prefect.serializers import Serializer
 
+from tasks.errors import EvidenceError
 from tasks.records import Blob
 from tasks.storage.codec import decode, encode
 from tasks.storage.digest import digest
-from tasks.storage.store import Store, write_atomically
+from tasks.storage.store import Store
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_RECORDS, _KEYS = "results/records", "results/keys"
 
 OnChange = Callable[[str], None]
 """Told `running`, `done`, `reused` or `failed` as a task run gets there."""
@@ -62,17 +65,14 @@ def bound(task: Task[P, R], name: str, *, store: Store, on_change: OnChange) -> 
         task_run_name=run_name, on_running=[started], on_completion=[completed], on_failure=[failed]
     )
     if isinstance(task.cache_policy, _RecordKey):
-        results = _WholeFiles(basepath=str(store.root / "results" / "records"), partial=str(store.partial))
-        keys = _KeptKeys(
-            basepath=str(store.root / "results" / "keys"),
-            partial=str(store.partial),
-            records=results.basepath or "",
-            root=str(store.root),
-        )
-        named.cache_policy = task.cache_policy.configure(key_storage=keys)
-        # Task's constructor wants a block that a server knows; a folder of this machine needs none.
-        named.result_storage = results
+        named.cache_policy = task.cache_policy.configure(key_storage=_kept(_KeptKeys, _KEYS, store))
+        # Task's constructor wants a block that a server knows; what is named by the store needs none.
+        named.result_storage = _kept(_WholeFiles, _RECORDS, store)
     return named
+
+
+def _kept(kind: type[_WholeFiles], folder: str, store: Store) -> _WholeFiles:
+    return kind(basepath=str(store.root / folder), folder=folder, root=str(store.root), url=store.url)
 
 
 def is_reused(state: State) -> bool:
@@ -125,36 +125,50 @@ class _RecordSerializer(Serializer):  # its parametrized form cannot be subclass
 
 
 class _WholeFiles(LocalFileSystem):
-    """A folder whose files appear when they are complete."""
+    """A folder of the store's place, in which files appear when they are complete."""
 
     _block_type_name = "qnnsweep results"
-    partial: str
+    folder: str
+    root: str
+    url: str | None
+
+    def _resolve_path(self, path: str) -> Path | None:  # type: ignore[override]
+        # What is in an object store is found by other machines too: its names know nothing of this one's folders.
+        return None if self.url else super()._resolve_path(path)
+
+    def read_path(self, path: str, **_: Any) -> bytes:  # type: ignore[override]
+        return self._store.files.read(self._name(path))
+
+    async def aread_path(self, path: str) -> bytes:
+        return self.read_path(path)
 
     def write_path(self, path: str, content: bytes, **_: Any) -> str:  # type: ignore[override]
-        final = self._resolve_path(path)
-        write_atomically(final, content, partial=Path(self.partial))
-        return str(final)
+        self._store.files.write(self._name(path), content)
+        return path
 
     async def awrite_path(self, path: str, content: bytes) -> str:
         return self.write_path(path, content)
+
+    @property
+    def _store(self) -> Store:
+        return Store(Path(self.root), self.url)
+
+    def _name(self, path: str) -> str:
+        return f"{self.folder}/{Path(path).name}"
 
 
 class _KeptKeys(_WholeFiles):
     """Which results there are. One that cannot be read, or whose blobs are gone, is none: it is computed again."""
 
     _block_type_name = "qnnsweep result keys"
-    records: str
-    root: str
 
     def read_path(self, path: str, **_: Any) -> bytes:  # type: ignore[override]
-        key = self._resolve_path(path).read_bytes()
-        store = Store(Path(self.root))
-        for blob in _blobs(decode(Path(self.records, path).read_bytes())):
-            store.path(blob)
+        store = self._store
+        key = store.files.read(self._name(path))
+        for blob in _blobs(decode(store.files.read(f"{_RECORDS}/{Path(path).name}"))):
+            if not store.has(blob):
+                raise EvidenceError(f"{path} names the blob {blob.sha256}, which is gone")
         return key
-
-    async def aread_path(self, path: str) -> bytes:
-        return self.read_path(path)
 
 
 def _blobs(value: object) -> Iterator[Blob]:

@@ -55,8 +55,8 @@ def test_every_row_of_every_kind_of_cell_is_stored_and_read_back(asked: Request,
     made = rows(RUN, every_kind(asked), TOOLCHAIN)
     assert set(made) == set(tables.TABLES)
     for table, contents in made.items():
-        tables.write(store.root, RUN, table, contents, partial=store.partial)
-        assert len(tables.read(store.root, table, RUN)) == len(contents)
+        tables.write(store, RUN, table, contents)
+        assert len(tables.read(store, table, RUN)) == len(contents)
         assert columns(every_kind(asked), table) == {tuple(tables.TABLES[table].names)}
 
 

@@ -83,6 +83,17 @@ def publish(partial: Path, file: BinaryIO, final: Path) -> None:
         os.close(folder)
 
 
+def write_atomically(path: Path, data: bytes, *, partial: Path) -> None:
+    """Write `path` so that every reader sees the old content or the whole new one; folders are made as needed.
+
+    `partial` is the store's folder for what is being written, on the file system of `path`. Raises
+    EnvironmentUnusable, with what to do, if `path` cannot be written.
+    """
+    with usable(path), unpublished(partial) as (written, file):
+        file.write(data)
+        publish(written, file, path)
+
+
 def sweep(folder: Path) -> int:
     """Remove what dead processes of this host left in `folder`; say how many leftovers there were.
 

@@ -1,22 +1,29 @@
 """The store: bytes named by their sha256, complete or absent, whatever is killed or written at the same time.
 
-Everything is written below `<root>/partial` first, synced, and then renamed into place.
+Everything is written below `<root>/partial` first, synced, and then renamed into place. With an object store the folder
+is only this machine's copy: a blob is uploaded when it is put, and fetched when it is used and not here.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
 from errno import EACCES
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tasks.errors import EvidenceError
 from tasks.records import Blob
-from tasks.storage.partial import owned_name, publish, sweep, unpublished, usable
+from tasks.storage.files import Files, Folder
+from tasks.storage.partial import owned_name, publish, sweep, unpublished, usable, write_atomically
+
+if TYPE_CHECKING:
+    from tasks.storage.bucket import Bucket
 
 _CHUNK_BYTES = 1 << 20
 _READ_ONLY = 0o444
@@ -26,29 +33,60 @@ class Store:
     """Content-addressed blobs below one folder, shared by any number of processes.
 
     Layout: `blobs/<first two digits>/<sha256>`, read-only, and `partial/` for what is still being written.
-    Every method raises EnvironmentUnusable, with what to do, where the folder cannot be used or the disk is full.
+    `files` are the other files of the same place: results, tables, runs. Where `url` names an object store, the place
+    is there and `root` this machine's folder for it. A plain value, which may go to another process.
+    Every method raises EnvironmentUnusable, with what to do, where the place cannot be used or the disk is full.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, url: str | None = None) -> None:
         # Absolute: toolchain children change their working directory.
         self.root = root.absolute()
+        self.url = url
         self.blobs = self.root / "blobs"
         self.partial = self.root / "partial"
+        self.place = url or str(root)
+        self._bucket = _bucket(url, self.root / "copies", self.partial) if url else None
 
     @classmethod
-    def open(cls, root: Path) -> Store:
+    def at(cls, artifacts: str, cache_folder: str | None = None) -> Store:
+        """The store of `artifacts=`, a folder or `s3://bucket/prefix`. Nothing is made or asked for yet."""
+        if "://" not in artifacts:
+            return cls(Path(artifacts))
+        url = artifacts.rstrip("/")
+        return cls(Path(cache_folder).expanduser() if cache_folder else _default_cache(url), url)
+
+    @classmethod
+    def open(cls, root: Path, url: str | None = None) -> Store:
         """The store at `root`, made if need be, after a trial write."""
-        store = cls(root)
-        with usable(store.blobs):
-            store.blobs.mkdir(parents=True, exist_ok=True)
+        store = cls(root, url)
+        store.try_out()
+        return store
+
+    @property
+    def files(self) -> Files:
+        return self._bucket or Folder(self.root, self.partial)
+
+    def shown(self, name: str) -> str:
+        """Where a file of the place lies, as a person would type it."""
+        return f"{self.place}/{name}"
+
+    def link(self, name: str) -> str:
+        """The URL of a file of the place."""
+        return self.shown(name) if self.url else (self.root / name).as_uri()
+
+    def try_out(self) -> None:
+        """A trial write, here and in the object store; folders are made as needed."""
+        with usable(self.blobs):
+            self.blobs.mkdir(parents=True, exist_ok=True)
             # Asked, not tried: a trial file killed half way would lie among the blobs.
-            if not os.access(store.blobs, os.W_OK | os.X_OK):
-                raise OSError(EACCES, os.strerror(EACCES), str(store.blobs))
-        with usable(store.partial), unpublished(store.partial) as (_, file):
+            if not os.access(self.blobs, os.W_OK | os.X_OK):
+                raise OSError(EACCES, os.strerror(EACCES), str(self.blobs))
+        with usable(self.partial), unpublished(self.partial) as (_, file):
             file.write(bytes(4096))
             file.flush()
             os.fsync(file.fileno())
-        return store
+        if self._bucket is not None:
+            self._bucket.try_out()
 
     def put_bytes(self, data: bytes) -> Blob:
         """Keep `data`."""
@@ -62,27 +100,35 @@ class Store:
     def path(self, blob: Blob) -> Path:
         """Where the blob's bytes lie, for reading only. Raises EvidenceError if they are absent or of another size."""
         path = self._place(blob)
-        with usable(path):
-            try:
-                size = path.stat().st_size
-            except FileNotFoundError:
-                raise EvidenceError(f"{path} is missing: {_make_anew(path)}") from None
-        if size != blob.size:
-            raise EvidenceError(f"{path} has {size} bytes and not {blob.size}: {_make_anew(path)}")
-        return path
+        size = _size(path)
+        if size == blob.size:
+            return path
+        if self._bucket is not None:
+            return self._fetched(blob, self._bucket)
+        if size is None:
+            raise EvidenceError(f"{path} is missing: {_make_anew(path)}")
+        raise EvidenceError(f"{path} has {size} bytes and not {blob.size}: {_make_anew(path)}")
 
     def find(self, sha256: str) -> Blob | None:
         """The blob of that name, or None where the store has none."""
-        path = self._place(Blob(sha256=sha256, size=0))
-        with usable(path):
-            return Blob(sha256=sha256, size=path.stat().st_size) if path.is_file() else None
+        size = _size(self._place(Blob(sha256=sha256, size=0)))
+        if size is None and self._bucket is not None:
+            size = self._bucket.size(_name(sha256))
+        return None if size is None else Blob(sha256=sha256, size=size)
+
+    def has(self, blob: Blob) -> bool:
+        """Whether the place has bytes of that name and size, for any machine that uses it. Downloads nothing."""
+        return self.files.size(_name(self._place(blob).name)) == blob.size
 
     def read(self, blob: Blob) -> bytes:
         """The blob's bytes. Raises EvidenceError unless they are exactly what the blob names."""
         path = self.path(blob)
         with usable(path):
             data = path.read_bytes()
-        _check(path, blob, hashlib.sha256(data).hexdigest())
+        found = hashlib.sha256(data).hexdigest()
+        if found != blob.sha256 and self._bucket is not None:
+            return self._fetched(blob, self._bucket).read_bytes()
+        _check(path, blob, found)
         return data
 
     def verify(self, blob: Blob) -> None:
@@ -90,7 +136,22 @@ class Store:
         path = self.path(blob)
         with usable(path), path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != blob.sha256 and self._bucket is not None:
+            self._fetched(blob, self._bucket)
+            return
         _check(path, blob, found)
+
+    def lay_out(self, folder: str, blobs: Mapping[str, Blob]) -> None:
+        """Show blobs below `folder` under names a person would look for, as hard links, which cost no bytes.
+
+        An object store has no links: there `<folder>.json` says which object each name is.
+        """
+        if self._bucket is not None:
+            objects = {name: _name(blob.sha256) for name, blob in blobs.items()}
+            self._bucket.write(f"{folder}.json", json.dumps(objects, indent=1).encode())
+            return
+        for name, blob in blobs.items():
+            _link(self.path(blob), self.root / folder / name, self.partial)
 
     @contextmanager
     def scratch(self, name: str) -> Generator[Path]:
@@ -118,7 +179,21 @@ class Store:
     def _place(self, blob: Blob) -> Path:
         if not re.fullmatch(r"[0-9a-f]{64}", blob.sha256):
             raise EvidenceError(f"{blob.sha256!r} is not a sha256: the record that names it is damaged")
-        return self.blobs / blob.sha256[:2] / blob.sha256
+        return self.root / _name(blob.sha256)
+
+    def _fetched(self, blob: Blob, bucket: Bucket) -> Path:
+        """The blob's bytes, downloaded and held against its name."""
+        path, name = self._place(blob), _name(blob.sha256)
+        with usable(path), unpublished(self.partial) as (partial, file):
+            try:
+                found = bucket.fetch(name, file)
+            except FileNotFoundError:
+                raise EvidenceError(f"{self.shown(name)} is missing: {_make_anew(path)}") from None
+            if found != blob.sha256:
+                raise EvidenceError(f"{self.shown(name)} is damaged, its sha256 is {found}: {_make_anew(path)}")
+            os.fchmod(file.fileno(), _READ_ONLY)
+            publish(partial, file, path)
+        return path
 
     def _put(self, chunks: Iterable[bytes]) -> Blob:
         sha256 = hashlib.sha256()
@@ -129,6 +204,10 @@ class Store:
                 size += file.write(chunk)
             blob = Blob(sha256=sha256.hexdigest(), size=size)
             final = self._place(blob)
+            if self._bucket is not None:
+                # Before anything can name it, and from the bytes that were just digested.
+                file.flush()
+                self._bucket.keep(partial, _name(blob.sha256), size)
             # One of another size is damaged: it is replaced.
             if not (final.is_file() and final.stat().st_size == size):
                 os.fchmod(file.fileno(), _READ_ONLY)
@@ -136,15 +215,37 @@ class Store:
         return blob
 
 
-def write_atomically(path: Path, data: bytes, *, partial: Path) -> None:
-    """Write `path` so that every reader sees the old content or the whole new one; folders are made as needed.
+def _default_cache(url: str) -> Path:
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return caches / "qnnsweep" / hashlib.sha256(url.encode()).hexdigest()[:16]
 
-    `partial` is the store's folder for what is being written, on the file system of `path`. Raises
-    EnvironmentUnusable, with what to do, if `path` cannot be written.
-    """
-    with usable(path), unpublished(partial) as (written, file):
-        file.write(data)
-        publish(written, file, path)
+
+def _bucket(url: str, copies: Path, partial: Path) -> Bucket:
+    # pyarrow takes a moment to import, and no toolchain child needs it otherwise.
+    from tasks.storage.bucket import Bucket
+
+    return Bucket(url, copies=copies, partial=partial)
+
+
+def _name(sha256: str) -> str:
+    return f"blobs/{sha256[:2]}/{sha256}"
+
+
+def _size(path: Path) -> int | None:
+    with usable(path):
+        try:
+            return path.stat().st_size
+        except FileNotFoundError:
+            return None
+
+
+def _link(blob: Path, name: Path, partial: Path) -> None:
+    name.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        try:
+            os.link(blob, name)
+        except PermissionError:  # a file system without hard links
+            write_atomically(name, blob.read_bytes(), partial=partial)
 
 
 def _check(path: Path, blob: Blob, found: str) -> None:

@@ -14,7 +14,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.errors import EvidenceError, RequestError
-from tasks.storage.store import write_atomically
+from tasks.storage.store import Store
 
 _CELL = ("run_id", "model", "scheme", "soc", "device", "backend")
 
@@ -218,10 +217,10 @@ TABLES: dict[str, pa.Schema] = {
 }
 
 
-def write(root: Path, run_id: str, table: str, rows: Sequence[Mapping[str, Any]], *, partial: Path) -> Path:
+def write(store: Store, run_id: str, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write one run's rows of one table, in their order, in place of any it had; no rows still make a file.
 
-    `root` is the artifacts folder, `partial` the store's folder for what is being written. NaN becomes null.
+    NaN becomes null.
 
     Raises ValueError for a run id that is no file name, an unknown table, a row without exactly the table's columns
     or of another run, and an infinite number: no metric may be infinite. Raises TypeError for a value of another
@@ -238,13 +237,11 @@ def write(root: Path, run_id: str, table: str, rows: Sequence[Mapping[str, Any]]
     ]
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_arrays(columns, schema=schema), sink, compression="zstd")
-    path = _path(root, table, run_id)
-    write_atomically(path, sink.getvalue().to_pybytes(), partial=partial)
-    return path
+    store.files.write(_name(table, run_id), sink.getvalue().to_pybytes())
 
 
-def join(root: Path, run_id: str, table: str, parts: Sequence[Path], *, partial: Path) -> Path:
-    """Write one run's rows of one table from those that `parts`, artifacts folders too, have of it, in their order.
+def join(store: Store, run_id: str, table: str, parts: Sequence[Store]) -> None:
+    """Write one run's rows of one table from those that other places have of it, in the order of `parts`.
 
     One part at a time is in memory. Raises EvidenceError for a part that cannot be read.
     """
@@ -252,35 +249,34 @@ def join(root: Path, run_id: str, table: str, parts: Sequence[Path], *, partial:
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
         for part in parts:
-            writer.write_table(_read_part(_path(part, table, run_id), schema))
-    path = _path(root, table, run_id)
-    write_atomically(path, sink.getvalue().to_pybytes(), partial=partial)
-    return path
+            writer.write_table(_read_part(part, _name(table, run_id), schema))
+    store.files.write(_name(table, run_id), sink.getvalue().to_pybytes())
 
 
-def rows(root: Path, table: str, run_id: str) -> list[dict[str, Any]]:
+def rows(store: Store, table: str, run_id: str) -> list[dict[str, Any]]:
     """One run's rows of a table as they were given to `write`. Raises EvidenceError if they cannot be read."""
-    return _read_part(_path(root, table, run_id), _schema_of(table)).to_pylist()
+    return _read_part(store, _name(table, run_id), _schema_of(table)).to_pylist()
 
 
-def read(root: Path, table: str, run_id: str | None = None) -> pandas.DataFrame:
+def read(store: Store, table: str, run_id: str | None = None) -> pandas.DataFrame:
     """One run's rows of a table, or all runs' in the order of their ids: exactly the table's columns.
 
     pandas has it that whole numbers with a null among them come as floats. Raises RequestError for a run that does
     not have the table, and EvidenceError for a file that cannot be read.
     """
     schema = _schema_of(table)
-    known = _runs_with(root, table)
+    known = _runs_with(store, table)
     if run_id is not None and run_id not in known:
-        raise RequestError(f"no run {run_id!r} in {root / 'tables' / table}, there are: {', '.join(known) or 'none'}")
+        place = store.shown(f"tables/{table}")
+        raise RequestError(f"no run {run_id!r} in {place}, there are: {', '.join(known) or 'none'}")
     wanted = known if run_id is None else [run_id]
-    parts = [_read_part(_path(root, table, run), schema) for run in wanted]
+    parts = [_read_part(store, _name(table, run), schema) for run in wanted]
     return pa.concat_tables([schema.empty_table(), *parts]).to_pandas()
 
 
-def tsv(root: Path, table: str, run_id: str) -> str:
+def tsv(store: Store, table: str, run_id: str) -> str:
     """One run's rows of a table as tab-separated text: a line of names, a line a row; lists as JSON, null empty."""
-    frame = read(root, table, run_id)
+    frame = read(store, table, run_id)
     for field in _schema_of(table):
         if field.type == _whole:
             frame[field.name] = frame[field.name].astype("Int64")
@@ -290,9 +286,9 @@ def tsv(root: Path, table: str, run_id: str) -> str:
     return frame.to_csv(sep="\t", index=False)
 
 
-def runs(root: Path) -> list[str]:
+def runs(store: Store) -> list[str]:
     """Ids of the runs that have their `cells`, oldest first (run ids sort by start time)."""
-    return _runs_with(root, "cells")
+    return _runs_with(store, "cells")
 
 
 def _schema_of(table: str) -> pa.Schema:
@@ -301,28 +297,28 @@ def _schema_of(table: str) -> pa.Schema:
     return TABLES[table]
 
 
-def _path(root: Path, table: str, run_id: str) -> Path:
-    return root / "tables" / table / f"run={run_id}" / "part.parquet"
+def _name(table: str, run_id: str) -> str:
+    return f"tables/{table}/run={run_id}/part.parquet"
 
 
-def _runs_with(root: Path, table: str) -> list[str]:
-    parts = (root / "tables" / table).glob("run=*/part.parquet")
-    return sorted(part.parent.name.removeprefix("run=") for part in parts)
+def _runs_with(store: Store, table: str) -> list[str]:
+    parts = (re.fullmatch(r".*/run=([^/]+)/part\.parquet", name) for name in store.files.names(f"tables/{table}"))
+    return sorted(part[1] for part in parts if part)
 
 
-def _read_part(path: Path, schema: pa.Schema) -> pa.Table:
+def _read_part(store: Store, name: str, schema: pa.Schema) -> pa.Table:
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(pa.BufferReader(store.files.read(name))) as file:
             part = file.read()
             if part.column_names[: len(_CELL)] != list(_CELL):
                 raise ValueError(f"not a table of cells: {part.column_names[:8]}")
             # A run of an earlier version lacks columns that came later; they are null in it.
-            for name in (each for each in schema.names if each not in part.column_names):
-                part = part.append_column(name, pa.nulls(part.num_rows, schema.field(name).type))
+            for column in (each for each in schema.names if each not in part.column_names):
+                part = part.append_column(column, pa.nulls(part.num_rows, schema.field(column).type))
             # Refuses columns that the table does not have; all else it changes is what Parquet calls a list's items.
             return part.select([*schema.names, *(set(part.column_names) - set(schema.names))]).cast(schema)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise EvidenceError(f"{path} cannot be read, remove it to leave its run out: {error}") from error
+        raise EvidenceError(f"{store.shown(name)} cannot be read, remove it to leave its run out: {error}") from error
 
 
 def _check_row(row: Mapping[str, Any], schema: pa.Schema, run_id: str, where: str) -> None:

@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from tasks.storage import tables
+from tasks.storage.store import Store
 
 from .conftest import Program
 
@@ -95,8 +96,8 @@ def test_a_night_is_scheduled_and_a_sweep_of_one_s_own_runs_when_somebody_asks(
             )  # fmt: skip
             state = wait(lambda: ended(client, run["id"]), RUN_S)
             assert state["type"] == "COMPLETED", state
-            (run_id,) = tables.runs(tmp_path)
-            assert tables.read(tmp_path, "cells", run_id)["outcome"].tolist() == ["passed"]
+            (run_id,) = tables.runs(Store(tmp_path))
+            assert tables.read(Store(tmp_path), "cells", run_id)["outcome"].tolist() == ["passed"]
             kept = asked(client, "POST", "/artifacts/filter", flow_runs={"id": {"any_": [run["id"]]}})
             assert {each["key"] for each in kept} == {"sweep", "report"}
         finally:

@@ -18,6 +18,7 @@ import yaml
 from conf.load import load
 from flows.leases import LEASE_S
 from tasks.storage import tables
+from tasks.storage.store import Store
 from tests.devices.loopback import Sshd, running, write_farm
 
 from .conftest import Program
@@ -140,7 +141,7 @@ def test_every_cell_ends_and_none_is_twice_on_the_board_when_the_host_that_holds
     assert sweep.returncode == 0, err
     told = json.loads(out.splitlines()[-1])
     assert (told["cells"], told["outcomes"]) == (8, {"impossible": 2, "passed": 6})
-    rows = tables.rows(artifacts, "cells", told["run_id"])
+    rows = tables.rows(Store(artifacts), "cells", told["run_id"])
     assert [(row["model"], row["scheme"], row["backend"]) for row in rows] == [
         cell.names[:2] + cell.names[3:4] for cell in load(command[3:], config_dirs=[conf]).cells
     ]

@@ -39,7 +39,8 @@ def row(table: str, run_id: str, **values: Any) -> dict[str, Any]:
 
 
 def write(store: Store, run_id: str, table: str, rows: list[dict[str, Any]]) -> Path:
-    return tables.write(store.root, run_id, table, rows, partial=store.partial)
+    tables.write(store, run_id, table, rows)
+    return store.root / "tables" / table / f"run={run_id}" / "part.parquet"
 
 
 def rows_of(table: str) -> st.SearchStrategy[list[dict[str, Any]]]:
@@ -103,47 +104,47 @@ def test_read_gives_one_run_or_all_in_order_with_exactly_the_columns(store: Stor
     write(store, SECOND, "outputs", [row("outputs", SECOND, sample=2), row("outputs", SECOND, sample=1)])
     write(store, FIRST, "outputs", [row("outputs", FIRST, shape=(1, 10), status="compared")])
 
-    every = tables.read(store.root, "outputs")
+    every = tables.read(store, "outputs")
     assert list(every.columns) == TABLES["outputs"].names
     assert list(every["run_id"]) == [FIRST, SECOND, SECOND]
     assert list(every["sample"])[1:] == [2, 1]
     assert list(every["shape"][0]) == [1, 10]
 
-    assert list(tables.read(store.root, "outputs", SECOND)["sample"]) == [2, 1]
+    assert list(tables.read(store, "outputs", SECOND)["sample"]) == [2, 1]
 
 
 def test_read_before_the_first_run_gives_no_rows_and_all_columns(tmp_path: Path) -> None:
-    frame = tables.read(tmp_path, "profile")
+    frame = tables.read(Store(tmp_path), "profile")
     assert (len(frame), list(frame.columns)) == (0, TABLES["profile"].names)
 
 
 def test_a_run_without_rows_is_a_run(store: Store) -> None:
     write(store, FIRST, "cells", [])
-    assert tables.runs(store.root) == [FIRST]
-    assert len(tables.read(store.root, "cells", FIRST)) == 0
+    assert tables.runs(store) == [FIRST]
+    assert len(tables.read(store, "cells", FIRST)) == 0
 
 
 def test_runs_are_those_that_have_their_cells_oldest_first(store: Store) -> None:
-    assert tables.runs(store.root) == []
+    assert tables.runs(store) == []
     write(store, SECOND, "cells", [])
     write(store, FIRST, "cells", [])
     write(store, "20261122T020000Z-e5f6", "profile", [])
     (store.root / "tables" / "cells" / "run=broken").mkdir()
-    assert tables.runs(store.root) == [FIRST, SECOND]
+    assert tables.runs(store) == [FIRST, SECOND]
 
 
 def test_an_unknown_run_is_refused_with_those_that_exist(store: Store) -> None:
     with pytest.raises(RequestError, match=r"^no run 'x' in .*/tables/cells, there are: none$"):
-        tables.read(store.root, "cells", "x")
+        tables.read(store, "cells", "x")
     write(store, FIRST, "cells", [])
     with pytest.raises(RequestError, match=rf"there are: {FIRST}$"):
-        tables.read(store.root, "cells", SECOND)
+        tables.read(store, "cells", SECOND)
 
 
 def test_a_second_write_replaces_the_first(store: Store) -> None:
     write(store, FIRST, "cells", [row("cells", FIRST), row("cells", FIRST)])
     write(store, FIRST, "cells", [row("cells", FIRST)])
-    assert len(tables.read(store.root, "cells")) == 1
+    assert len(tables.read(store, "cells")) == 1
     assert list(store.partial.iterdir()) == []
 
 
@@ -216,17 +217,17 @@ def test_an_unknown_table_is_refused_with_those_that_exist(store: Store) -> None
     with pytest.raises(ValueError, match=message):
         write(store, FIRST, "cell", [])
     with pytest.raises(ValueError, match=message):
-        tables.read(store.root, "cell")
+        tables.read(store, "cell")
 
 
 def test_a_damaged_or_foreign_file_is_never_read(store: Store) -> None:
     path = write(store, FIRST, "cells", [])
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(EvidenceError, match=r"part\.parquet cannot be read, remove it to leave its run out: "):
-        tables.read(store.root, "cells")
+        tables.read(store, "cells")
     pq.write_table(pa.table({"run_id": [FIRST]}), path)
     with pytest.raises(EvidenceError, match=r"part\.parquet cannot be read"):
-        tables.read(store.root, "cells")
+        tables.read(store, "cells")
 
 
 def test_a_folder_that_cannot_be_written_is_reported_as_such(store: Store) -> None:
@@ -240,7 +241,7 @@ def test_a_table_as_tab_separated_text_keeps_whole_numbers_whole_lists_readable_
         "profile", FIRST, event="a\tb", count=3, p50=2.5, mean=2.0, raw=[1.0, 0.1], operators=["x"], delegate=True
     )
     write(store, FIRST, "profile", [found, row("profile", FIRST)])
-    lines = list(csv.DictReader(io.StringIO(tables.tsv(store.root, "profile", FIRST)), delimiter="\t"))
+    lines = list(csv.DictReader(io.StringIO(tables.tsv(store, "profile", FIRST)), delimiter="\t"))
     assert [{name: value for name, value in line.items() if value} for line in lines] == [
         {"run_id": FIRST, "event": "a\tb", "count": "3", "p50": "2.5", "mean": "2.0", "raw": "[1.0, 0.1]"}
         | {"operators": '["x"]', "delegate": "True"},
