@@ -36,6 +36,7 @@ REFERENCES = ("edge", "exported", "quantized")
 """The ladder's graphs that have operators: `measure.references`."""
 DTYPES = ("bool", "float16", "float32", "float64", "int16", "int32", "int64", "int8", "uint8")
 LONGEST_NAME = 200
+LEAST_SILENCE_S = 60
 
 
 def problems(request: Request) -> Iterator[str]:
@@ -227,6 +228,7 @@ def _numbers(request: Request) -> Iterator[str]:
             "soc.arch": request.soc.arch,
             "soc.vtcm_mib": request.soc.vtcm_mib,
             "limits.parallel": limits.parallel,
+            "limits.shard_attempts": limits.shard_attempts,
         },
     )
     if measure.profile_level not in PROFILE_LEVELS:
@@ -245,6 +247,8 @@ def _numbers(request: Request) -> Iterator[str]:
     ):
         if not (math.isfinite(number) and number > 0):
             yield f"{key}={number}: a number above 0"
+    if not LEAST_SILENCE_S <= limits.silence_s < math.inf:
+        yield f"limits.silence_s={limits.silence_s}: {LEAST_SILENCE_S} or more, two heartbeats of Prefect's"
     for scheme, floor in request.tolerance.final_snr_db.items():
         if not math.isfinite(floor):
             yield f"tolerance.final_snr_db.{shown(scheme)}={floor}: a number of dB"

@@ -56,6 +56,10 @@ Pool = Annotated[
     str | None,
     typer.Option("--pool", help="Run its parts on the workers of this Prefect work pool: docs/scale.md."),
 ]
+Dask = Annotated[
+    str | None,
+    typer.Option("--dask", metavar="ADDRESS", help="Run its parts on the workers of this Dask scheduler instead."),
+]
 Json = Annotated[bool, typer.Option("--json", help="End with one JSON object on the last line of stdout.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Artifacts = Annotated[
@@ -69,6 +73,7 @@ def run(
     overrides: Overrides = None,
     config_dir: ConfigDirs = None,
     pool: Pool = None,
+    dask: Dask = None,
     json_: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -76,7 +81,9 @@ def run(
     folders = config_dir or []
     with _told(debug):
         plan = _plan(overrides, folders)
-        result = _spread(overrides or [], folders, pool) if pool else _sweep(plan, overrides or [], folders)
+        result = (
+            _spread(overrides or [], folders, pool, dask) if pool or dask else _sweep(plan, overrides or [], folders)
+        )
         _show(result, as_json=json_)
         raise typer.Exit(_exit_code(result.cells["outcome"].tolist()))
 
@@ -247,18 +254,20 @@ def _sweep(plan: Plan, overrides: list[str], folders: list[Path]) -> SweepResult
         return sweep(overrides, [str(folder.absolute()) for folder in folders])
 
 
-def _spread(overrides: list[str], folders: list[Path], pool: str) -> SweepResult:
+def _spread(overrides: list[str], folders: list[Path], pool: str | None, dask: str | None) -> SweepResult:
     """Run the flow of many machines. This one only waits: it need not have what the workers have."""
     settle_prefect()
     from flows import progress, serving
     from flows.spread import spread
     from flows.sweep import watcher
 
+    if pool and dask:
+        raise RequestError("--pool, --dask: the shards go to one or to the other; name one of them")
     screen = Console(stderr=True)
     serving.ensure_server()
     with _interruptible(screen):
         watcher.set(progress.Lines(screen, stages=("shard",)).tell)
-        return spread(overrides, [str(folder.absolute()) for folder in folders], pool)
+        return spread(overrides, [str(folder.absolute()) for folder in folders], pool, dask)
 
 
 def _show(result: SweepResult, *, as_json: bool) -> None:

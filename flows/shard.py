@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,7 +9,7 @@ from prefect import Flow, flow
 from prefect.runtime import flow_run
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from conf.load import load
+from conf.load import SHARED_BY, load
 from conf.plan import Plan
 from flows import leases, results
 from flows.files import lay_out
@@ -23,7 +22,7 @@ from tasks.storage.store import Store
 
 @flow(
     name="shard",
-    flow_run_name=lambda: shlex.join(["shard", *flow_run.parameters["overrides"]]),
+    flow_run_name=lambda: " ".join(["shard", *_cut_by(flow_run.parameters["overrides"])]),
     task_runner=ThreadPoolTaskRunner(),  # type: ignore[arg-type]
     validate_parameters=False,
 )
@@ -44,6 +43,11 @@ def shard(overrides: list[str], config_dirs: list[str], run_id: str, number: int
     run = began.ended(means, reused, command(overrides, folders))
     lay_out(cells, run_id, means.store)
     results.keep(run, rows(run_id, cells, run.toolchain), place(means.store, run_id, number))
+
+
+def _cut_by(overrides: list[str]) -> list[str]:
+    """What tells a shard from the others of its run."""
+    return [each for each in overrides if each.startswith(tuple(f"{axis}=" for axis in SHARED_BY))]
 
 
 SHARD = cast("Flow[..., Any]", shard)

@@ -6,26 +6,27 @@ Prefect schedules: it hands a shard to whichever worker is free, hears when one 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
-from prefect import flow, task
+from prefect import Task, flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
+from prefect.futures import as_completed
 from prefect.runtime import flow_run
-from prefect.task_runners import ThreadPoolTaskRunner
+from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from conf import plan as plans
 from conf.load import SHARED_BY, load, shards
 from conf.plan import Plan
-from flows import results, silence
+from flows import dasks, results, silence
 from flows.cells import settled
-from flows.shard import SHARD, parts_folder, place, stopped
+from flows.shard import SHARD, parts_folder, place, shard, stopped
 from flows.sweep import Begun, command, published, watcher
 from tasks.errors import EnvironmentUnusable, RequestError
 from tasks.rows import rows
@@ -54,31 +55,38 @@ class ShardCancelled(EnvironmentUnusable):
     task_runner=ThreadPoolTaskRunner(),  # type: ignore[arg-type]
     validate_parameters=False,
 )
-def spread(overrides: list[str], config_dirs: list[str] | None = None, pool: str = POOL) -> results.SweepResult:
-    """Run a sweep on the workers of a work pool: those that run the deployment `shard/<pool>` (see prefect.yaml).
+def spread(
+    overrides: list[str], config_dirs: list[str] | None = None, pool: str | None = POOL, dask: str | None = None
+) -> results.SweepResult:
+    """Run a sweep on many machines: on workers of a work pool, those that run the deployment `shard/<pool>` (see
 
-    Every planned cell gets its row; one whose shard never came to its end says so. Raises RequestError, before any
-    work, for a request that is wrong, and EnvironmentUnusable where Prefect has no such deployment.
+    prefect.yaml), or on those of the Dask scheduler at the address `dask`. Every planned cell gets its row; one whose
+    shard never came to its end says so. Raises RequestError, before any work, for a request that is wrong, and
+    EnvironmentUnusable where there is no such deployment or scheduler.
     """
     folders = [Path(folder) for folder in config_dirs or ()]
     began = Begun.now()
     plan, parts = cut(overrides, folders)
     store = Store.at(plan.artifacts, plan.cache_folder)
     store.try_out()
-    deployment = _deployment(pool)
-    silence.end_after(plan.limits.silence_s)
-    tried = on_pool.with_options(retries=plan.limits.shard_attempts - 1)
-    futures = {
-        part.number: tried.submit(deployment, part.overrides, list(map(str, folders)), began.run_id, part.number)
+    shared = {"config_dirs": list(map(str, folders)), "run_id": began.run_id}
+    asked = [
+        {"overrides": part.overrides, "number": part.number} | shared
         for part in parts
         if any(cell.impossible is None for cell in part.plan.cells)
-    }
-    errors = {number: settled(future)[1] for number, future in futures.items()}
+    ]
+    if dask is not None:
+        errors = _errors(asked, on_dask, dasks.runner(dask))
+    else:
+        silence.end_after(plan.limits.silence_s)
+        deployment = {"deployment": _deployment(pool or POOL)}
+        tried = on_pool.with_options(retries=plan.limits.shard_attempts - 1)
+        errors = _errors([each | deployment for each in asked], tried, ThreadPoolTaskRunner())
     kept = [place(store, began.run_id, part.number) for part in parts]
     past = [results.kept_facts(began.run_id, each) for each in kept if results.is_kept(began.run_id, each)]
     run = began.facts(
         store,
-        command(overrides, folders, f"--pool={pool}"),
+        command(overrides, folders, f"--dask={dask}" if dask else f"--pool={pool}"),
         toolchain_calls=sum(each.toolchain_calls for each in past),
         reused=sum(each.reused for each in past),
         toolchain=past[0].toolchain if past else None,
@@ -95,17 +103,39 @@ def spread(overrides: list[str], config_dirs: list[str] | None = None, pool: str
 @task(name="shard", cache_policy=NO_CACHE, retry_condition_fn=lambda _task, _run, state: _may_be_tried_again(state))
 def on_pool(deployment: str, overrides: list[str], config_dirs: list[str], run_id: str, number: int) -> None:
     """One shard on whichever worker takes it. Raises EnvironmentUnusable when its flow run does not end well."""
-    whose = shlex.join(overrides)
-    watcher.get()("shard", whose, "running")
     parameters = {"overrides": overrides, "config_dirs": config_dirs, "run_id": run_id, "number": number}
     run = cast("FlowRun", run_deployment(deployment, parameters=parameters, poll_interval=_POLL_S))
     state = run.state
     assert state is not None, "its end was waited for"
     if not state.is_completed():
-        watcher.get()("shard", whose, "failed")
         kind = ShardCancelled if state.is_cancelled() else EnvironmentUnusable
+        whose = shlex.join(overrides)
         raise kind(f"its shard ({whose}) ended {state.name}: {state.message or 'Prefect does not say why'}")
-    watcher.get()("shard", whose, "done")
+
+
+@task(name="shard", cache_policy=NO_CACHE)
+def on_dask(overrides: list[str], config_dirs: list[str], run_id: str, number: int) -> None:
+    """One shard in the process of a Dask worker. Where that dies, Dask gives it to another one."""
+    shard(overrides, config_dirs, run_id, number)
+
+
+def _errors(
+    shards: Sequence[Mapping[str, Any]], each: Task[..., None], on: TaskRunner[Any]
+) -> dict[int, BaseException | None]:
+    """Run every shard, and say why it did not end well, or None."""
+    found: dict[int, BaseException | None] = {}
+    with on as runner:
+        futures = {runner.submit(each, dict(asked)): asked for asked in shards}
+        for asked in shards:
+            watcher.get()("shard", shlex.join(asked["overrides"]), "running")
+        for future in as_completed(list(futures)):
+            asked = futures[future]
+            future.wait()
+            died = EnvironmentUnusable("every Dask worker that had its shard died; the scheduler's log has more")
+            error = settled(future)[1] if future.state.is_final() else died
+            found[asked["number"]] = error
+            watcher.get()("shard", shlex.join(asked["overrides"]), "failed" if error else "done")
+    return found
 
 
 def cut(overrides: Sequence[str], folders: Sequence[Path]) -> tuple[Plan, list[Part]]:

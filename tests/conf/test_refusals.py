@@ -38,15 +38,17 @@ REFUSALS = {
     "scheme@device=8a8w": "scheme@device=8a8w: write scheme=name",
     "device=no/such/file.yaml": "device=no/such/file.yaml: no such file",
     "modle=x": (
-        "modle: no such key; there are: artifacts, backend, device, farm, limits, measure, model, schedule, "
-        "scheme, soc, tolerance, did you mean model?"
+        "modle: no such key; there are: artifacts, backend, cache_folder, device, farm, limits, measure, model, "
+        "schedule, scheme, soc, tolerance, did you mean model?"
     ),
     "measure.iteration=3": (
         "measure.iteration: no such key; in measure: debug_buffer_bytes, dump_operators, iterations, metrics, "
         "operator_samples, performance_mode, profile_level, references, replay, warm_up, did you mean iterations?"
     ),
     "+soc.colour=red": "soc.colour: no such key; in soc: arch, name, vtcm_mib",
-    "++limits={colour: red}": "limits.colour: no such key; in limits: child_deadline_s, child_memory_gib, parallel",
+    "++limits={colour: red}": (
+        "limits.colour: no such key; in limits: child_deadline_s, child_memory_gib, parallel, shard_attempts, silence_s"
+    ),
     "model.arguments.height=3": "model.arguments.height: no such key; write +model.arguments.height=… to add it",
     "measure.iterations=many": "measure.iterations=many: a whole number",
     "measure.iterations=1.5": "measure.iterations=1.5: a whole number",
@@ -73,6 +75,8 @@ REFUSALS = {
     "measure.debug_buffer_bytes=0": "measure.debug_buffer_bytes=0: 1 or more",
     "scheme.calibration_samples=0": "scheme.calibration_samples=0: 1 or more",
     "limits.parallel=0": "limits.parallel=0: 1 or more",
+    "limits.shard_attempts=0": "limits.shard_attempts=0: 1 or more",
+    "limits.silence_s=30": "limits.silence_s=30.0: 60 or more, two heartbeats of Prefect's",
     "limits.child_deadline_s=0": "limits.child_deadline_s=0.0: a number above 0",
     "limits.child_memory_gib=inf": "limits.child_memory_gib=inf: a number above 0",
     "device.deadline_s=nan": "device.deadline_s=nan: a number above 0 (device local)",
