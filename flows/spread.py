@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -120,7 +121,7 @@ def on_dask(overrides: list[str], config_dirs: list[str], run_id: str, number: i
 
 
 def _errors(
-    shards: Sequence[Mapping[str, Any]], each: Task[..., None], on: TaskRunner[Any]
+    shards: Sequence[Mapping[str, Any]], each: Task[..., None], on: AbstractContextManager[TaskRunner[Any]]
 ) -> dict[int, BaseException | None]:
     """Run every shard, and say why it did not end well, or None."""
     found: dict[int, BaseException | None] = {}
