@@ -64,7 +64,9 @@ Json = Annotated[bool, typer.Option("--json", help="End with one JSON object on 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Artifacts = Annotated[
     str,
-    typer.Option("--artifacts", metavar="FOLDER|S3-URL", help="Where the store, the tables and the reports are."),
+    typer.Option(
+        "--artifacts", metavar="PLACE", help="Of the store, the tables and the reports: a folder or s3://bucket/prefix."
+    ),
 ]
 
 
@@ -275,10 +277,11 @@ def _show(result: SweepResult, *, as_json: bool) -> None:
 
     facts, outcomes = result.run, result.cells["outcome"].value_counts()
     console = _console()
+    copy = f"\n  here {result.page}" if "://" in facts.report else ""
     console.print(summary_table(facts, result.cells))
     console.print(
         f"{facts.seconds:.0f} s, {facts.toolchain_calls} toolchain calls, {facts.reused} results reused\n"
-        f"tables {facts.tables}\nreport {facts.report}",
+        f"tables {facts.tables}\nreport {facts.report}{copy}",
         highlight=False,
         soft_wrap=True,
     )

@@ -23,6 +23,8 @@ class SweepResult:
     run: RunFacts
     cells: pandas.DataFrame
     """The run's rows of the table `cells`, in the order planned."""
+    page: Path
+    """The report as a file of this machine."""
 
 
 def run_folder(run_id: str) -> str:
@@ -76,8 +78,8 @@ def export_tsv(store: Store, run_id: str, folder: Path) -> None:
 
 def redraw(store: Store, run_id: str | None) -> SweepResult:
     """Draw the report of a past run anew, the latest if none is named. Raises RequestError if there is no such run."""
-    run = past(store, run_id)
     store.try_out()
+    run = past(store, run_id)
     return _drawn(run, store)
 
 
@@ -109,7 +111,7 @@ def _drawn(run: RunFacts, store: Store) -> SweepResult:
     read = {table: tables.read(store, table, run.run_id) for table in tables.TABLES}
     page = render(run, read, _logs(store, read["cells"]))
     store.files.write(report_name(run.run_id), page.encode())
-    return SweepResult(run=run, cells=read["cells"])
+    return SweepResult(run=run, cells=read["cells"], page=store.files.local(report_name(run.run_id)))
 
 
 def _logs(store: Store, cells: pandas.DataFrame) -> dict[str, str]:

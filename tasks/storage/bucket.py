@@ -151,7 +151,7 @@ class Bucket:
     def _upload(self, name: str, data: Any) -> None:
         with self._reached(), _connected().open_output_stream(self._key(name)) as stream:
             for start in range(0, data.size, _PIECE_BYTES):
-                stream.write(data.slice(start, _PIECE_BYTES))
+                stream.write(data.slice(start, min(_PIECE_BYTES, data.size - start)))
                 if data.size > _PIECE_BYTES:
                     stream.flush()
 
@@ -162,7 +162,7 @@ class Bucket:
             yield
         except FileNotFoundError:
             raise
-        except (OSError, pa.ArrowException) as error:
+        except OSError as error:
             why = re.sub(r" \(Request ID: [^)]*\)", "", " ".join(str(error).split()))
             code = re.search(r"AWS Error ([A-Z_]+)", why)
             advice = _ADVICE.get(code[1] if code else "", _OTHERWISE)

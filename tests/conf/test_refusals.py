@@ -25,6 +25,10 @@ def refused(overrides: list[str], folder: Path) -> str:
     return str(caught.value)
 
 
+NO_BUCKET = (
+    "artifacts: not of the form s3://bucket/prefix, of letters, digits and . _ = + -; where the store is and who may "
+    "use it say the environment's AWS_ENDPOINT_URL and AWS_PROFILE or AWS_ACCESS_KEY_ID"
+)
 REFUSALS = {
     "scheme=9a9w": f"scheme=9a9w: no such scheme; one of {SCHEMES}, did you mean 8a8w?",
     "scheme=": f"scheme=: one of {SCHEMES}; to sweep write scheme=a,b",
@@ -82,15 +86,24 @@ REFUSALS = {
     "device.deadline_s=nan": "device.deadline_s=nan: a number above 0 (device local)",
     "farm=nowhere": "farm=nowhere: no such farm; one of local",
     "pool=[]": (
-        "pool: no such key; there are: artifacts, backend, device, farm, limits, measure, model, schedule, scheme, "
-        "soc, tolerance"
+        "pool: no such key; there are: artifacts, backend, cache_folder, device, farm, limits, measure, model, "
+        "schedule, scheme, soc, tolerance"
     ),
     "tolerance.final_snr_db={8a8w:nan}": "tolerance.final_snr_db.8a8w=nan: a number of dB",
     "tolerance.top1_agreement={8a8w:95}": "tolerance.top1_agreement.8a8w=95.0: a share from 0 to 1",
     "tolerance.operators={8a8w:{snr_db:nan}}": "tolerance.operators.8a8w.snr_db=nan: a number of dB",
     "tolerance.operators={8a8w:{steps:-1}}": "tolerance.operators.8a8w.steps=-1.0: a number of steps, 0 or more",
     "tolerance.operators={8a8w:{steps:inf}}": "tolerance.operators.8a8w.steps=inf: a number of steps, 0 or more",
-    "artifacts=''": "artifacts=: empty; the path of a folder",
+    "artifacts=''": "artifacts=: empty; the path of a folder, or s3://bucket/prefix",
+    "artifacts=s3://": NO_BUCKET,
+    "artifacts=s3://a": NO_BUCKET,
+    "artifacts=s3://sweeps/a//b": NO_BUCKET,
+    "artifacts=s3://sweeps/a/../b": NO_BUCKET,
+    "artifacts=s3://sweeps/a%20b": NO_BUCKET,
+    "artifacts='s3://key:secret@sweeps/a'": NO_BUCKET,
+    "artifacts='s3://sweeps/a?endpoint_override=x'": NO_BUCKET,
+    "artifacts=gs://sweeps/a": NO_BUCKET,
+    "cache_folder=here": "cache_folder=here: of use with artifacts=s3://bucket/prefix only",
     "+device.environment={'A=B':x}": (
         "+device.environment={'A=B':x}: not of the form key=value: no viable alternative at input '{'A=B''"
     ),

@@ -1,12 +1,42 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from tasks.storage.store import Store
+from tests.object_store import ObjectStore, serving
+
+Machine = Callable[[str], Store]
+"""The same place as a machine of that name sees it: each has a folder of its own for it."""
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store.open(tmp_path / "artifacts")
+
+
+@pytest.fixture(scope="session")
+def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    with serving(tmp_path_factory.mktemp("moto")) as running:
+        running.make("sweeps")
+        yield running
+
+
+@pytest.fixture
+def bucket(object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A prefix of its own in an object store."""
+    for name, value in object_store.environment.items():
+        monkeypatch.setenv(name, value)
+    url = f"s3://sweeps/{uuid4().hex}/night.ly"
+    return lambda machine: Store.open(tmp_path / machine, url)
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Machine:
+    """A place of artifacts, of either kind."""
+    if request.param == "bucket":
+        return request.getfixturevalue("bucket")
+    return lambda _: Store.open(tmp_path / "artifacts")

@@ -1,0 +1,264 @@
+"""What an object store asks for besides: what travels, what is refused, and what a failure leaves."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tasks.errors import EnvironmentUnusable, EvidenceError
+from tasks.records import Blob
+from tasks.storage.store import Store
+from tests.object_store import KEY_ID, SECRET, ObjectStore, between, reaching, serving
+
+from .conftest import Machine
+
+REPOSITORY = Path(__file__).parents[2]
+LARGE = 50 << 20
+
+
+def blob_of(data: bytes) -> Blob:
+    return Blob(sha256=hashlib.sha256(data).hexdigest(), size=len(data))
+
+
+def name_of(blob: Blob) -> str:
+    return f"blobs/{blob.sha256[:2]}/{blob.sha256}"
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def damage(path: Path, data: bytes) -> None:
+    path.chmod(0o644)
+    path.write_bytes(data)
+
+
+@pytest.fixture
+def watched(object_store: ObjectStore, bucket: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Every request that is made from now on: method and name."""
+    asked: list[str] = []
+
+    def note(method: str, path: str) -> None:
+        asked.append(f"{method} {path.partition('/night.ly/')[2].partition('?')[0]}")
+
+    with between(object_store, note) as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        yield asked
+
+
+def test_a_blob_travels_once_and_only_where_it_is_used(bucket: Machine, watched: list[str]) -> None:
+    one, other = bucket("one"), bucket("other")
+    data = b"weights" * 1000
+    name = name_of(blob_of(data))
+    watched.clear()
+    blob = one.put_bytes(data)
+    assert watched == [f"HEAD {name}", f"PUT {name}"]
+    watched.clear()
+    assert one.put_bytes(data) == other.put_bytes(data) == blob
+    assert watched == [f"HEAD {name}"] * 2
+    third = bucket("third")
+    watched.clear()
+    assert third.has(blob)
+    assert third.find(blob.sha256) == blob
+    assert watched == [f"HEAD {name}"] * 2
+    assert files(third.root) == []
+    watched.clear()
+    for _ in range(2):
+        assert third.read(blob) == data
+    assert [each for each in watched if each.startswith("GET")] == [f"GET {name}"]
+
+
+def test_a_local_copy_that_is_damaged_or_gone_is_fetched_again(bucket: Machine) -> None:
+    store = bucket("one")
+    blob = store.put_bytes(b"evidence")
+    damage(store.path(blob), b"evidencE")
+    assert store.read(blob) == b"evidence"
+    damage(store.path(blob), b"evidencE")
+    store.verify(blob)
+    assert store.path(blob).read_bytes() == b"evidence"
+    damage(store.path(blob), b"evid")
+    assert store.path(blob).read_bytes() == b"evidence"
+    store.path(blob).unlink()
+    assert store.path(blob).read_bytes() == b"evidence"
+    assert list(store.partial.iterdir()) == []
+
+
+def test_a_damaged_object_is_refused_and_leaves_nothing_here(bucket: Machine) -> None:
+    blob = bucket("one").put_bytes(b"evidence")
+    bucket("one").files.write(name_of(blob), b"evidencE")
+    other = bucket("other")
+    for use in (other.path, other.read, other.verify):
+        with pytest.raises(
+            EvidenceError, match=rf"^s3://.*/{blob.sha256} is damaged, its sha256 is [0-9a-f]{{64}}: re"
+        ):
+            use(blob)
+    assert files(other.root) == []
+
+
+def test_an_object_of_another_size_counts_as_none_and_the_next_put_replaces_it(bucket: Machine) -> None:
+    store = bucket("one")
+    blob = store.put_bytes(b"evidence")
+    store.files.write(name_of(blob), b"evid")
+    assert not store.has(blob)
+    store.put_bytes(b"evidence")
+    assert store.has(blob)
+    assert bucket("other").read(blob) == b"evidence"
+
+
+def test_what_is_damaged_here_is_never_uploaded(bucket: Machine) -> None:
+    store = bucket("one")
+    blob = store.put_bytes(b"evidence")
+    store.files.remove(name_of(blob))
+    damage(store.path(blob), b"evidencE")
+    store.put_bytes(b"evidence")
+    assert bucket("other").read(blob) == b"evidence"
+
+
+def test_a_large_blob_is_never_in_memory_as_a_whole(bucket: Machine, tmp_path: Path) -> None:
+    size = 160 << 20
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(size)
+    program = (
+        "import sys; from pathlib import Path; from tasks.storage.store import Store; import pyarrow as pa\n"
+        "blob = Store(Path(sys.argv[1]), sys.argv[2]).put_file(Path(sys.argv[3]))\n"
+        "Store(Path(sys.argv[1] + '2'), sys.argv[2]).verify(blob)\n"
+        "print(blob.size, pa.default_memory_pool().max_memory())\n"
+    )
+    store = bucket("one")
+    argv = [sys.executable, "-c", program, str(store.root), str(store.url), str(tmp_path / "large")]
+    ran = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    travelled, peak = map(int, ran.stdout.split())
+    assert travelled == size
+    assert peak < size * 5 // 8, "two pieces, and what the library adds to them"
+
+
+def test_a_part_that_is_refused_leaves_nothing_under_the_name(
+    object_store: ObjectStore, bucket: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = bucket("one")
+    data = os.urandom(LARGE)
+    for part in (1, 2, 5):
+        with between(object_store, lambda _, path, part=part: 403 if f"partNumber={part}&" in path else None) as way:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", way)
+            with pytest.raises(EnvironmentUnusable, match=r"ACCESS_DENIED during UploadPart .*; see that AWS_PROFILE"):
+                store.put_bytes(data)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", object_store.endpoint)
+        assert bucket("other").files.names("blobs") == []
+        assert files(store.root) == []
+
+
+def test_an_upload_that_is_killed_leaves_nothing_under_the_name(
+    object_store: ObjectStore, bucket: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = bucket("one")
+    reached, ended = threading.Event(), threading.Event()
+
+    def stuck(_: str, path: str) -> int | None:
+        if "partNumber=3&" in path:
+            reached.set()
+            ended.wait(60)
+            return 403
+        return None
+
+    program = (
+        "import os, sys; from pathlib import Path; from tasks.storage.store import Store\n"
+        "Store(Path(sys.argv[1]), sys.argv[2]).put_bytes(os.urandom(int(sys.argv[3])))\n"
+    )
+    with between(object_store, stuck) as way:
+        argv = [sys.executable, "-c", program, str(store.root), str(store.url), str(LARGE)]
+        writer = subprocess.Popen(argv, cwd=REPOSITORY, env=os.environ | {"AWS_ENDPOINT_URL": way})
+        assert reached.wait(60)
+        writer.kill()
+        writer.wait()
+        ended.set()
+    other = bucket("other")
+    assert other.files.names("blobs") == []
+    assert store.sweep_partial() == 1
+    assert files(store.root) == []
+
+
+UNUSABLE = {
+    "misspelt": r"AWS Error NO_SUCH_BUCKET .*; make the bucket, or correct its name$",
+    "denied": r"AWS Error (ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH) .*; see that AWS_PROFILE, or ",
+    "unreached": r"AWS Error NETWORK_CONNECTION .*; see that AWS_ENDPOINT_URL \(for a store that is not Amazon's\)",
+}
+
+
+@pytest.fixture(params=UNUSABLE)
+def unusable(
+    request: pytest.FixtureRequest, object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[str, str]]:
+    """A bucket that cannot be used, and what is said of it."""
+
+    def reached_by(endpoint: str) -> None:
+        for name, value in reaching(endpoint).items():
+            monkeypatch.setenv(name, value)
+
+    if request.param == "denied":
+        with serving(tmp_path, INITIAL_NO_AUTH_ACTION_COUNT="1") as strict:
+            url = strict.make("sweeps")
+            reached_by(strict.endpoint)
+            yield url, UNUSABLE[request.param]
+    else:
+        reached_by(object_store.endpoint if request.param == "misspelt" else "http://127.0.0.1:1")
+        yield "s3://seweps/nightly", UNUSABLE[request.param]
+
+
+def test_a_bucket_that_cannot_be_used_is_one_line_that_says_what_to_do(
+    unusable: tuple[str, str], tmp_path: Path
+) -> None:
+    url, said = unusable
+    with pytest.raises(EnvironmentUnusable) as refused:
+        Store.open(tmp_path / "here", url)
+    line = str(refused.value)
+    assert re.search(rf"^artifacts={url}: .*{said}", line), line
+    assert "\n" not in line
+    assert KEY_ID not in line
+    assert SECRET not in line
+
+
+def test_a_folder_for_it_that_cannot_be_used_is_told_first(bucket: Machine, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(EnvironmentUnusable, match=r"file/blobs: Not a directory; a file is in the way"):
+        bucket("file")
+
+
+def test_the_folder_for_a_bucket_is_one_a_url_below_the_users_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    nightly, same = Store.at("s3://sweeps/nightly"), Store.at("s3://sweeps/nightly/")
+    assert (nightly.root, nightly.url) == (same.root, same.url)
+    assert nightly.url == "s3://sweeps/nightly"
+    assert nightly.root.parent == tmp_path / "qnnsweep"
+    assert nightly.root != Store.at("s3://sweeps/weekly").root
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert Store.at("s3://sweeps/nightly").root == Path.home() / ".cache" / "qnnsweep" / nightly.root.name
+    assert Store.at("s3://sweeps/nightly", "~/here").root == Path.home() / "here"
+    assert files(tmp_path) == []
+
+
+def test_names_of_blobs_are_laid_out_as_a_list(bucket: Machine) -> None:
+    store = bucket("one")
+    blob = store.put_bytes(b"program")
+    store.lay_out("runs/1/files", {"toy/8a8w/program.pte": blob})
+    assert bucket("other").files.read("runs/1/files.json").decode() == (
+        f'{{\n "toy/8a8w/program.pte": "{name_of(blob)}"\n}}'
+    )
+
+
+def test_nothing_of_arrow_is_needed_for_a_folder(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from tasks.storage.store import Store\n"
+        "Store.open(Path(sys.argv[1])).put_bytes(b'x'); print('pyarrow' in sys.modules)\n"
+    )
+    argv = [sys.executable, "-c", program, str(tmp_path)]
+    assert subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout == "False\n"

@@ -1,0 +1,163 @@
+"""A folder and an object store are one to whoever uses them: the same tests for both."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.errors import EvidenceError
+from tasks.records import Blob
+from tasks.storage import tables
+from tasks.storage.store import Store
+from tasks.storage.tables import TABLES
+
+from .conftest import Machine
+
+REPOSITORY = Path(__file__).parents[2]
+NAMES = ["runs/1/report.html", "tables/cells/run=1/part.parquet", "runs/1/files/a%2Fb/16 bit/%2E/ä$'.bin"]
+RUN = "20261120T020000Z-a1b2"
+
+
+def test_what_was_written_is_read_by_its_name_on_any_machine(place: Machine) -> None:
+    here, there = place("one").files, place("other").files
+    for name in NAMES:
+        here.write(name, name.encode())
+    for name in NAMES:
+        assert (there.read(name), there.size(name)) == (name.encode(), len(name.encode()))
+        assert there.local(name).read_bytes() == name.encode()
+    assert there.names("runs") == sorted(name for name in NAMES if name.startswith("runs/"))
+    assert there.names("runs/1/files/a%2Fb") == [NAMES[2]]
+
+
+def test_a_name_that_nobody_wrote_is_told_as_such(place: Machine) -> None:
+    files = place("one").files
+    assert (files.size("runs/2/run.json"), files.names("runs"), files.names("runs/2")) == (None, [], [])
+    for read in (files.read, files.local):
+        with pytest.raises(FileNotFoundError):
+            read("runs/2/run.json")
+    files.remove("runs/2/run.json")
+
+
+def test_a_name_is_no_prefix_of_another(place: Machine) -> None:
+    files = place("one").files
+    files.write("runs/10/run.json", b"ten")
+    assert files.names("runs/1") == []
+    assert files.size("runs/10") is None
+
+
+def test_a_write_replaces_the_whole_and_a_removal_leaves_nothing(place: Machine) -> None:
+    here, there = place("one").files, place("other").files
+    here.write("runs/1/run.json", b"a long first version")
+    assert there.local("runs/1/run.json").read_bytes() == b"a long first version"
+    here.write("runs/1/run.json", b"")
+    assert there.read("runs/1/run.json") == there.local("runs/1/run.json").read_bytes() == b""
+    here.remove("runs/1/run.json")
+    assert (there.size("runs/1/run.json"), there.names("runs")) == (None, [])
+
+
+def test_a_local_folder_has_exactly_what_is_there_now(place: Machine) -> None:
+    here, there = place("one").files, place("other").files
+    for number in (1, 2):
+        here.write(f"tables/cells/run={number}/part.parquet", b"%d" % number)
+    here.write("tables/operators/run=1/part.parquet", b"1")
+    folder = there.local_folder("tables/cells")
+    assert {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.parquet")} == {
+        "run=1/part.parquet": b"1",
+        "run=2/part.parquet": b"2",
+    }
+    here.remove("tables/cells/run=1/part.parquet")
+    here.write("tables/cells/run=2/part.parquet", b"two")
+    folder = there.local_folder("tables/cells")
+    assert [path.read_bytes() for path in folder.rglob("*.parquet")] == [b"two"]
+
+
+def test_a_blob_that_one_machine_put_is_found_by_another(place: Machine) -> None:
+    blob = place("one").put_bytes(b"weights")
+    other = place("other")
+    assert other.has(blob)
+    assert other.find(blob.sha256) == blob
+    assert other.path(blob).read_bytes() == other.read(blob) == b"weights"
+    other.verify(blob)
+    assert other.path(blob).stat().st_mode & 0o777 == 0o444
+    assert list(other.partial.iterdir()) == []
+
+
+def test_a_blob_that_nobody_put_is_refused_with_what_to_do(place: Machine) -> None:
+    store, blob = place("one"), Blob(sha256="0" * 64, size=7)
+    assert (store.has(blob), store.find(blob.sha256)) == (False, None)
+    for use in (store.path, store.read, store.verify):
+        with pytest.raises(EvidenceError, match=f"{'0' * 64} is missing: restore .* or run again"):
+            use(blob)
+    assert list(store.partial.iterdir()) == []
+
+
+def test_a_store_is_a_plain_value_that_other_processes_take(place: Machine) -> None:
+    store = place("one")
+    blob = store.put_bytes(b"before")
+    taken = pickle.loads(pickle.dumps(store))
+    assert taken.read(blob) == b"before"
+    # A forked child, of a process that has used the place.
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            other = place("other")
+            os.write(writing, other.put_bytes(other.read(blob) + b" and after").sha256.encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with os.fdopen(reading) as told:
+        found = store.find(told.read())
+    assert found is not None
+    assert store.read(found) == b"before and after"
+
+
+def test_two_processes_that_write_the_same_at_once_both_succeed(place: Machine) -> None:
+    program = (
+        "import sys; from pathlib import Path; from tasks.storage.store import Store\n"
+        "from tasks.storage import tables\n"
+        "root, url, run = sys.argv[1:]\n"
+        "store = Store.open(Path(root), url or None)\n"
+        "for i in range(20):\n"
+        "    store.read(store.put_bytes(b'%d' % i * 1000))\n"
+        "    store.files.write(f'results/keys/{i}', b'%d' % i)\n"
+        "tables.write(store, run, 'cells', [])\n"
+    )
+    stores = [place("one"), place("other")]
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(store.root), store.url or "", f"{RUN}{number}"],
+            cwd=REPOSITORY,
+            stderr=subprocess.PIPE,
+        )
+        for number, store in enumerate(stores)
+    ]
+    assert [(writer.communicate()[1], writer.returncode) for writer in writers] == [(b"", 0)] * 2
+    for store in stores:
+        for number in range(20):
+            assert store.read(store.put_bytes(b"%d" % number * 1000)) == b"%d" % number * 1000
+            assert store.files.read(f"results/keys/{number}") == b"%d" % number
+        assert tables.runs(store) == [f"{RUN}0", f"{RUN}1"]
+        assert list(store.partial.iterdir()) == []
+
+
+def test_tables_are_read_on_any_machine(place: Machine) -> None:
+    here, there = place("one"), place("other")
+    row = {**dict.fromkeys(TABLES["cells"].names), "run_id": RUN, "outcome": "passed"}
+    tables.write(here, RUN, "cells", [row])
+    assert tables.runs(there) == [RUN]
+    assert tables.read(there, "cells")["outcome"].tolist() == tables.read(there, "cells", RUN)["outcome"].tolist()
+    assert tables.read(there, "cells")["outcome"].tolist() == ["passed"]
+    assert tables.tsv(there, "cells", RUN).splitlines()[1].startswith(RUN)
+
+
+def test_a_place_is_called_as_it_was_typed(place: Machine) -> None:
+    store = place("one")
+    assert Store.at(store.place, str(store.root) if store.url else None).shown("runs") == store.shown("runs")
+    assert store.shown("runs/1/report.html") == f"{store.place}/runs/1/report.html"
+    assert store.link("runs").startswith("s3://" if store.url else "file:///")
