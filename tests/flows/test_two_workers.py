@@ -19,6 +19,7 @@ from flows.leases import LEASE_S
 from tasks.storage import tables
 from tasks.storage.store import Store
 from tests.devices.loopback import Sshd, running, write_farm
+from tests.object_store import ObjectStore, serving
 
 from .conftest import Program
 from .machines import Host, postgresql, prefect_server, wait
@@ -26,6 +27,7 @@ from .machines import Host, postgresql, prefect_server, wait
 pytestmark = [pytest.mark.toolchain, pytest.mark.timeout(1500)]
 
 ROOT = Path(__file__).parents[2]
+ARTIFACTS = "s3://nights/artifacts"
 SILENCE_S = 60
 # The board's own word on who runs when: a lock that the kernel frees when the last process of a launch is gone.
 WATCHED = """\
@@ -47,10 +49,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture(scope="module")
-def lead(program: Program, server: httpx.Client, tmp_path_factory: pytest.TempPathFactory) -> Program:
+def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    with serving(tmp_path_factory.mktemp("objects")) as store:
+        store.make("nights")
+        yield store
+
+
+@pytest.fixture(scope="module")
+def lead(
+    program: Program, server: httpx.Client, objects: ObjectStore, tmp_path_factory: pytest.TempPathFactory
+) -> Program:
     """The program on the machine that asks for sweeps; its pools and deployments are those of prefect.yaml."""
     own = {"PREFECT_API_URL": str(server.base_url).rstrip("/"), "PREFECT_HOME": str(tmp_path_factory.mktemp("lead"))}
-    own |= {"QNNSWEEP_ARTIFACTS": "s3://nights/artifacts"}
+    own |= {"QNNSWEEP_ARTIFACTS": ARTIFACTS, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
+    own |= objects.environment
     asking = replace(program, environment=program.environment | own)
     for pool in ("qnnsweep", "qnnsweep-nights"):
         prefect(asking, "work-pool", "create", pool, "--type", "process")
@@ -89,10 +101,10 @@ def conf(tmp_path: Path, board: Sshd) -> Path:
 
 
 @pytest.fixture
-def hosts(tmp_path: Path, lead: Program) -> Iterator[list[Host]]:
+def hosts(tmp_path: Path, lead: Program, objects: ObjectStore) -> Iterator[list[Host]]:
     """Two, each with a worker that takes one shard at a time."""
     quick = {"PREFECT_WORKER_QUERY_SECONDS": "2", "PREFECT_WORKER_PREFETCH_SECONDS": "2"}
-    kept = {name: lead.environment[name] for name in ("PATH", "PREFECT_API_URL")}
+    kept = {name: lead.environment[name] for name in ("PATH", "PREFECT_API_URL", *objects.environment)}
     both = [
         Host(name=f"host{number}", folder=tmp_path / f"host{number}", environment=kept | quick) for number in (1, 2)
     ]
@@ -120,11 +132,17 @@ def seen(board: Sshd) -> list[tuple[str, float]]:
 
 
 def test_every_cell_ends_and_none_is_twice_on_the_board_when_the_host_that_holds_it_loses_power(
-    lead: Program, server: httpx.Client, hosts: list[Host], board: Sshd, conf: Path, tmp_path: Path
+    lead: Program,
+    server: httpx.Client,
+    hosts: list[Host],
+    board: Sshd,
+    conf: Path,
+    tmp_path: Path,
+    objects: ObjectStore,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    artifacts = str(tmp_path / "artifacts")
     command = [
-        "run", "--json", "--pool=qnnsweep", f"--config-dir={conf}", f"artifacts={artifacts}", "device=board_1",
+        "run", "--json", "--pool=qnnsweep", f"--config-dir={conf}", f"artifacts={ARTIFACTS}", "device=board_1",
         "model=one,other", "scheme=fp32,8a8w,fp16", "backend=xnnpack", "model.evaluation.count=4",
         "model.calibration.count=16", f"limits.silence_s={SILENCE_S}", "limits.parallel=1",
     ]  # fmt: skip
@@ -139,7 +157,10 @@ def test_every_cell_ends_and_none_is_twice_on_the_board_when_the_host_that_holds
             sweep.kill()
     assert sweep.returncode == 0, err
     told = json.loads(out.splitlines()[-1])
-    rows = tables.rows(Store.at(artifacts), "cells", told["run_id"])
+    for name, value in objects.environment.items():
+        monkeypatch.setenv(name, value)
+    kept = Store.at(ARTIFACTS, cache_folder=str(tmp_path))
+    rows = tables.rows(kept, "cells", told["run_id"])
     assert [(row["model"], row["scheme"], row["outcome"]) for row in rows] == [
         (model, scheme, outcome)
         for model in ("one", "other")
@@ -151,6 +172,7 @@ def test_every_cell_ends_and_none_is_twice_on_the_board_when_the_host_that_holds
     assert len(begun) > 8  # a shipping and a debug program a cell, and what the power cut ended
     again = min(when for when in begun if when > lost)
     assert again - lost < LEASE_S + REPOSSESSED_EVERY_S + 30
+    assert not [name for name in kept.files.names(f"runs/{told['run_id']}") if "shards" in name]
     assert states(server) == {"COMPLETED": 4, "CRASHED": 1}
     assert held(server) == 0
 
