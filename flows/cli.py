@@ -82,10 +82,10 @@ def run(
     """Run a sweep: every model × scheme × SoC that the overrides name. Ask again and it continues where it was."""
     folders = config_dir or []
     with _told(debug):
-        plan = _plan(overrides, folders)
-        result = (
-            _spread(overrides or [], folders, pool, dask) if pool or dask else _sweep(plan, overrides or [], folders)
-        )
+        if pool or dask:
+            result = _spread(overrides or [], folders, pool, dask)
+        else:
+            result = _sweep(_plan(overrides, folders), overrides or [], folders)
         _show(result, as_json=json_)
         raise typer.Exit(_exit_code(result.cells["outcome"].tolist()))
 

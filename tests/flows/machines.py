@@ -35,7 +35,7 @@ def wait(look: Callable[[], Found], within_s: float, what: str) -> Found:
 
 def require() -> None:
     """Raise ComponentMissing unless PostgreSQL's programs and bwrap are here and we are root."""
-    lacks = [] if (_POSTGRESQL / "postgres").exists() else ["PostgreSQL 15 (apt install postgresql)"]
+    lacks = [] if (_POSTGRESQL / "postgres").exists() else ["PostgreSQL 15 (apt install postgresql-15)"]
     lacks += [] if shutil.which("bwrap") else ["bwrap (apt install bubblewrap)"]
     lacks += [] if os.geteuid() == 0 else ["root, to be another user and to start sandboxes"]
     if lacks:
