@@ -146,6 +146,7 @@ def test_every_cell_ends_and_none_is_twice_on_the_board_when_the_host_that_holds
         "model=one,other", "scheme=fp32,8a8w,fp16", "backend=xnnpack", "model.evaluation.count=4",
         "model.calibration.count=16", f"limits.silence_s={SILENCE_S}", "limits.parallel=1",
     ]  # fmt: skip
+    before = set(shards(server))
     with lead.start(*command) as sweep:
         try:
             name = wait(lambda: sweep.poll() is not None or holder(board), 300, "a cell is on the board")
@@ -173,18 +174,45 @@ def test_every_cell_ends_and_none_is_twice_on_the_board_when_the_host_that_holds
     again = min(when for when in begun if when > lost)
     assert again - lost < LEASE_S + REPOSSESSED_EVERY_S + 30
     assert not [name for name in kept.files.names(f"runs/{told['run_id']}") if "shards" in name]
-    assert states(server) == {"COMPLETED": 4, "CRASHED": 1}
+    assert sorted(state for run, state in shards(server).items() if run not in before) == ["COMPLETED"] * 4 + [
+        "CRASHED"
+    ]
     assert held(server) == 0
 
 
-def states(server: httpx.Client) -> dict[str, int]:
-    """How the flow runs of shards ended."""
+def shards(server: httpx.Client) -> dict[str, str]:
+    """Every flow run of a shard, and the type of its state."""
     runs = server.post("/flow_runs/filter", json={"flows": {"name": {"any_": ["shard"]}}}).raise_for_status().json()
-    found = [run["state_type"] for run in runs]
-    return {state: found.count(state) for state in sorted(set(found))}
+    return {run["id"]: run["state_type"] for run in runs}
 
 
 def held(server: httpx.Client) -> int:
     """How many devices Prefect holds to be leased."""
     limits: list[dict[str, Any]] = server.post("/v2/concurrency_limits/filter", json={}).raise_for_status().json()
     return sum(limit["active_slots"] for limit in limits if limit["name"].startswith("qnnsweep-device-"))
+
+
+def test_shards_that_no_worker_brings_to_an_end_are_rows_that_say_why_and_a_cancelled_one_is_not_tried_again(
+    lead: Program, server: httpx.Client
+) -> None:
+    small = ["model=digits_cnn", "scheme=8a8w,fp16", "soc=SM8350,SM8650", f"artifacts={ARTIFACTS}"]
+    before = set(shards(server))
+    with lead.start("run", "--json", "--pool=qnnsweep", *small, "limits.shard_attempts=2") as sweep:
+        try:
+            for _ in range(3):  # two shards, and the second attempt of the one that crashes
+
+                def fresh() -> list[str]:
+                    return [run for run, state in shards(server).items() if state == "SCHEDULED" and run not in before]
+
+                (run, *_) = wait(fresh, 300, "a shard is asked for")
+                name = server.get(f"/flow_runs/{run}").json()["parameters"]["overrides"][-1]
+                state = "CANCELLED" if name == "scheme=fp16" else "CRASHED"
+                end = {"state": {"type": state, "message": "by a test"}, "force": True}
+                server.post(f"/flow_runs/{run}/set_state", json=end).raise_for_status()
+                before.add(run)
+            out, err = sweep.communicate(timeout=300)
+        finally:
+            sweep.kill()
+    assert sweep.returncode == 4, err
+    assert json.loads(out.splitlines()[-1])["outcomes"] == {"impossible": 1, "infrastructure": 3}
+    assert out.count("ended Crashed: by a test") + out.count("ended Cancelled: by a test") > 0
