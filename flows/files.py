@@ -21,13 +21,12 @@ EVIDENCE = "evidence.parquet"
 
 def lay_out(cells: Sequence[CellResult], run_id: str, store: Store) -> None:
     """`files/<model>/<scheme>/<soc>/<backend>/<device>/program.pte` and its companions, for every lowered cell."""
-    folder = _folder(run_id)
-    blobs = {f"{_place(cell.request)}/{name}": blob for cell in cells for name, blob in _files(cell)}
-    store.lay_out(folder, blobs)
     for cell in cells:
+        folder = f"{_folder(run_id)}/{_place(cell.request)}"
+        if blobs := dict(_files(cell)):
+            store.lay_out(folder, blobs)
         if cell.lowered is not None and cell.capture is not None:
-            kept = encode(Measured(lowered=cell.lowered, capture=cell.capture))
-            store.files.write(f"{folder}/{_place(cell.request)}/{EVIDENCE}", kept)
+            store.files.write(f"{folder}/{EVIDENCE}", encode(Measured(lowered=cell.lowered, capture=cell.capture)))
 
 
 def evidence(run_id: str, request: Request, store: Store) -> Measured | None:

@@ -34,7 +34,7 @@ from tasks.rows import rows
 from tasks.storage.store import Store
 
 POOL = "qnnsweep"
-_POLL_S = 5.0
+_POLL_S, _POLLS_PER_SECOND = 5.0, 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,9 +80,9 @@ def spread(
         errors = _errors(asked, on_dask, dasks.runner(dask))
     else:
         silence.end_after(plan.limits.silence_s)
-        deployment = {"deployment": _deployment(pool or POOL)}
+        more = {"deployment": _deployment(pool or POOL), "poll_s": max(_POLL_S, len(asked) / _POLLS_PER_SECOND)}
         tried = on_pool.with_options(retries=plan.limits.shard_attempts - 1)
-        errors = _errors([each | deployment for each in asked], tried, ThreadPoolTaskRunner())
+        errors = _errors([each | more for each in asked], tried, ThreadPoolTaskRunner())
     kept = [place(store, began.run_id, part.number) for part in parts]
     past = [results.kept_facts(began.run_id, each) for each in kept if results.is_kept(began.run_id, each)]
     run = began.facts(
@@ -102,10 +102,12 @@ def spread(
 
 
 @task(name="shard", cache_policy=NO_CACHE, retry_condition_fn=lambda _task, _run, state: _may_be_tried_again(state))
-def on_pool(deployment: str, overrides: list[str], config_dirs: list[str], run_id: str, number: int) -> None:
+def on_pool(
+    deployment: str, overrides: list[str], config_dirs: list[str], run_id: str, number: int, poll_s: float
+) -> None:
     """One shard on whichever worker takes it. Raises EnvironmentUnusable when its flow run does not end well."""
     parameters = {"overrides": overrides, "config_dirs": config_dirs, "run_id": run_id, "number": number}
-    run = cast("FlowRun", run_deployment(deployment, parameters=parameters, poll_interval=_POLL_S))
+    run = cast("FlowRun", run_deployment(deployment, parameters=parameters, poll_interval=poll_s))
     state = run.state
     assert state is not None, "its end was waited for"
     if not state.is_completed():
@@ -121,13 +123,13 @@ def on_dask(overrides: list[str], config_dirs: list[str], run_id: str, number: i
 
 
 def _errors(
-    shards: Sequence[Mapping[str, Any]], each: Task[..., None], on: AbstractContextManager[TaskRunner[Any]]
+    given: Sequence[Mapping[str, Any]], each: Task[..., None], on: AbstractContextManager[TaskRunner[Any]]
 ) -> dict[int, BaseException | None]:
     """Run every shard, and say why it did not end well, or None."""
     found: dict[int, BaseException | None] = {}
     with on as runner:
-        futures = {runner.submit(each, dict(asked)): asked for asked in shards}
-        for asked in shards:
+        futures = {runner.submit(each, dict(asked)): asked for asked in given}
+        for asked in given:
             watcher.get()("shard", shlex.join(asked["overrides"]), "running")
         for future in as_completed(list(futures)):
             asked = futures[future]

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.request import Request, urlopen
 
-STARTS_S = 60
+STARTS_S = 180
 KEY_ID, SECRET = "AKIAEXAMPLEOFTESTS", "a-secret-that-nobody-may-see"
 
 

@@ -11,10 +11,12 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas
 import pytest
 
 from tasks.errors import EnvironmentUnusable, EvidenceError
 from tasks.records import Blob
+from tasks.storage import tables
 from tasks.storage.store import Store
 from tests.object_store import KEY_ID, SECRET, ObjectStore, between, reaching, serving
 
@@ -144,15 +146,13 @@ def test_a_part_that_is_refused_leaves_nothing_under_the_name(
     object_store: ObjectStore, bucket: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = bucket("one")
-    data = os.urandom(LARGE)
-    for part in (1, 2, 5):
-        with between(object_store, lambda _, path, part=part: 403 if f"partNumber={part}&" in path else None) as way:
-            monkeypatch.setenv("AWS_ENDPOINT_URL", way)
-            with pytest.raises(EnvironmentUnusable, match=r"ACCESS_DENIED during UploadPart .*; see that AWS_PROFILE"):
-                store.put_bytes(data)
-        monkeypatch.setenv("AWS_ENDPOINT_URL", object_store.endpoint)
-        assert bucket("other").files.names("blobs") == []
-        assert files(store.root) == []
+    with between(object_store, lambda _, path: 403 if "partNumber=2&" in path else None) as way:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", way)
+        with pytest.raises(EnvironmentUnusable, match=r"ACCESS_DENIED during UploadPart .*; see that AWS_PROFILE"):
+            store.put_bytes(os.urandom(LARGE))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", object_store.endpoint)
+    assert bucket("other").files.names("blobs") == []
+    assert files(store.root) == []
 
 
 def test_an_upload_that_is_killed_leaves_nothing_under_the_name(
@@ -164,7 +164,7 @@ def test_an_upload_that_is_killed_leaves_nothing_under_the_name(
     def stuck(_: str, path: str) -> int | None:
         if "partNumber=3&" in path:
             reached.set()
-            ended.wait(60)
+            ended.wait(180)
             return 403
         return None
 
@@ -175,7 +175,7 @@ def test_an_upload_that_is_killed_leaves_nothing_under_the_name(
     with between(object_store, stuck) as way:
         argv = [sys.executable, "-c", program, str(store.root), str(store.url), str(LARGE)]
         writer = subprocess.Popen(argv, cwd=REPOSITORY, env=os.environ | {"AWS_ENDPOINT_URL": way})
-        assert reached.wait(60)
+        assert reached.wait(180)
         writer.kill()
         writer.wait()
         ended.set()
@@ -253,6 +253,14 @@ def test_names_of_blobs_are_laid_out_as_a_list(bucket: Machine) -> None:
     assert bucket("other").files.read("runs/1/files.json").decode() == (
         f'{{\n "toy/8a8w/program.pte": "{name_of(blob)}"\n}}'
     )
+
+
+def test_pandas_reads_all_runs_of_a_table_in_one_line(bucket: Machine) -> None:
+    store = bucket("one")
+    for run in ("20261120T020000Z-a1b2", "20261121T020000Z-c3d4"):
+        tables.write(store, run, "cells", [{**dict.fromkeys(tables.TABLES["cells"].names), "run_id": run}])
+    frame = pandas.read_parquet(f"{store.url}/tables/cells")
+    assert frame["run_id"].tolist() == ["20261120T020000Z-a1b2", "20261121T020000Z-c3d4"]
 
 
 def test_nothing_of_arrow_is_needed_for_a_folder(tmp_path: Path) -> None:
