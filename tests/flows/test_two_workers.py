@@ -18,7 +18,7 @@ import yaml
 from flows.leases import LEASE_S
 from tasks.storage import tables
 from tasks.storage.store import Store
-from tests.devices.loopback import Sshd, running, write_farm
+from tests.devices.loopback import Sshd, free_port, running, write_farm
 from tests.object_store import ObjectStore, serving
 
 from .conftest import Program
@@ -216,3 +216,26 @@ def test_shards_that_no_worker_brings_to_an_end_are_rows_that_say_why_and_a_canc
     assert sweep.returncode == 4, err
     assert json.loads(out.splitlines()[-1])["outcomes"] == {"impossible": 1, "infrastructure": 3}
     assert out.count("ended Crashed: by a test") + out.count("ended Cancelled: by a test") > 0
+
+
+@pytest.fixture
+def dask(lead: Program, tmp_path: Path) -> Iterator[str]:
+    """A Dask scheduler and one worker; gives the address."""
+    address = f"tcp://127.0.0.1:{free_port()}"
+    scheduler, worker = (Host(name=name, folder=tmp_path / name, environment=lead.environment) for name in ("s", "w"))
+    scheduler.start(sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", address, "--no-dashboard")
+    work = ("--nthreads", "1", "--no-nanny", "--no-dashboard")
+    worker.start(sys.executable, "-m", "distributed.cli.dask_worker", address, *work)
+    yield address
+    for host in (worker, scheduler):
+        host.lose_power()
+
+
+def test_the_same_shards_run_on_dask_workers(lead: Program, dask: str, tmp_path: Path) -> None:
+    small = ["model=digits_cnn", "model.evaluation.count=4", "model.calibration.count=16", "limits.parallel=1"]
+    asked = [*small, "scheme=fp32,8a8w,fp16", "backend=xnnpack", f"artifacts={tmp_path / 'artifacts'}"]
+    ran = lead.run("run", "--json", f"--dask={dask}", *asked)
+    assert ran.returncode == 0, ran.stderr
+    told = json.loads(ran.stdout.splitlines()[-1])
+    assert (told["outcomes"], told["toolchain_calls"]) == ({"impossible": 1, "passed": 2}, 5)
+    assert not (tmp_path / "artifacts" / "runs" / told["run_id"] / "shards").exists()
