@@ -15,7 +15,7 @@ from tasks.errors import EnvironmentUnusable
 def runner(address: str) -> Generator[TaskRunner[Any]]:
     """Prefect's task runner on the Dask scheduler at that address. Raises EnvironmentUnusable."""
     try:
-        from prefect_dask import DaskTaskRunner
+        from prefect_dask.task_runners import DaskTaskRunner
     except ImportError:
         raise EnvironmentUnusable("--dask: prefect-dask is missing: pip install 'qnnsweep[dask]'") from None
     with DaskTaskRunner(address=address) as made:
