@@ -125,7 +125,7 @@ def test_what_is_damaged_here_is_never_uploaded(bucket: Machine) -> None:
 
 
 def test_a_large_blob_is_never_in_memory_as_a_whole(bucket: Machine, tmp_path: Path) -> None:
-    size = 160 << 20
+    size = 128 << 20
     with (tmp_path / "large").open("wb") as file:
         file.truncate(size)
     program = (
