@@ -1,6 +1,6 @@
 """How fast files travel, against scp and adb themselves in the same run, and what a changed program costs.
 
-Starts its own sshd and adbd on loopback (`.ci/devices` installs them; root). The transports' own work is timed whole:
+Starts its own sshd and adbd on loopback (`.ci/machine` installs them; root). The transports' own work is timed whole:
 the folder, the temporary name, the transfer and the renaming. What the device's sha256 costs is told beside it.
 """
 

@@ -38,6 +38,7 @@ REFERENCES = ("edge", "exported", "quantized")
 """The ladder's graphs that have operators: `measure.references`."""
 DTYPES = ("bool", "float16", "float32", "float64", "int16", "int32", "int64", "int8", "uint8")
 LONGEST_NAME = 200
+LEAST_SILENCE_S = 60
 
 
 def problems(request: Request) -> Iterator[str]:
@@ -234,6 +235,7 @@ def _numbers(request: Request) -> Iterator[str]:
             "retention.keep_runs": request.retention.keep_runs,
             "trend.nights": request.trend.nights,
             "trend.least_nights": request.trend.least_nights,
+            "limits.shard_attempts": limits.shard_attempts,
         },
     )
     if measure.profile_level not in PROFILE_LEVELS:
@@ -259,6 +261,8 @@ def _numbers(request: Request) -> Iterator[str]:
     for key, number in ({"sigmas": request.trend.sigmas} | floors).items():
         if not (math.isfinite(number) and number >= 0):
             yield f"trend.{key}={number}: a number, 0 or more"
+    if not LEAST_SILENCE_S <= limits.silence_s < math.inf:
+        yield f"limits.silence_s={limits.silence_s}: {LEAST_SILENCE_S} or more, two heartbeats of Prefect's"
     for scheme, floor in request.tolerance.final_snr_db.items():
         if not math.isfinite(floor):
             yield f"tolerance.final_snr_db.{shown(scheme)}={floor}: a number of dB"

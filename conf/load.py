@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,6 +33,8 @@ from conf.schema import DeviceConfig, Request
 from tasks.errors import RequestError
 
 MOST_CELLS = 10_000
+SHARED_BY = ("model", "scheme")
+"""Cells that agree in these share their edge program: they belong into one process."""
 SEARCH_PATH = "hydra.searchpath"
 
 ConfigStore.instance().store(name="request", node=Request)
@@ -42,16 +46,59 @@ def load(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> Plan:
     `config_dirs` are folders of the user's own, each with model/, scheme/ … like the shipped one; `group=file.yaml`
     takes a single file. Raises RequestError, in one line, for everything that is wrong with any of it.
     """
+    with _read(overrides, config_dirs) as asked:
+        values, options = asked.values, asked.options
+        swept = [key for key, lines in values.items() if len(lines) > 1]
+        return plan(_requests(values, options), swept=swept, folders=options.own_folders)
+
+
+def shards(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> list[list[str]]:
+    """The same request in parts, one a model and a scheme: each is overrides that can be asked for on their own.
+
+    Together they are the cells of `load`, each in one part, in its order. Files and folders are named absolutely.
+    """
+    with _read(overrides, config_dirs) as asked:
+        values = asked.values
+        cut = [key for key in _in_order(values) if key.partition(".")[0] in SHARED_BY and values[key]]
+        folders = ",".join(_quoted(str(folder.absolute())) for folder in asked.searched)
+        kept = [f"{SEARCH_PATH}=[{folders}]"] if folders else []
+        kept += [_line(key, lines, asked.options) for key, lines in asked.own.items() if lines and key not in cut]
+        parts = itertools.product(*([_line(key, [line], asked.options) for line in values[key]] for key in cut))
+        return [[*kept, *part] for part in parts]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Asked:
+    """What overrides say. `own` are theirs alone, `values` have the experiment's axes too: a key to its lines."""
+
+    own: dict[str, tuple[str, ...]]
+    values: dict[str, tuple[str, ...]]
+    options: Options
+    searched: Sequence[Path]
+
+
+@contextmanager
+def _read(overrides: Sequence[str], config_dirs: Sequence[Path]) -> Generator[_Asked]:
+    """Hydra composes only while the context lasts."""
     parsed = _parse(overrides)
     with tempfile.TemporaryDirectory(prefix="qnnsweep-conf-") as links:
-        options = Options.of([*config_dirs, *_search_path(parsed)], links=Path(links))
-        asked = _assignments((override for override in parsed if override.key_or_group != SEARCH_PATH), options)
+        searched = _search_path(parsed)
+        options = Options.of([*config_dirs, *searched], links=Path(links))
+        own = _assignments((override for override in parsed if override.key_or_group != SEARCH_PATH), options)
         with initialize_config_dir(str(SHIPPED), job_name="qnnsweep", version_base="1.3"):
-            values = _experiment(asked.get("experiment", ()), options) | asked
+            values = _experiment(own.get("experiment", ()), options) | own
             if values.get("device") and values.get("farm"):
                 raise RequestError("device=, farm=: a cell goes to one or to the other; name one of them")
-            swept = [key for key, lines in values.items() if len(lines) > 1]
-            return plan(_requests(values, options), swept=swept, folders=options.own_folders)
+            yield _Asked(own=own, values=values, options=options, searched=searched)
+
+
+def _line(key: str, lines: Sequence[str], options: Options) -> str:
+    """One override of one key for all of `lines`; a single file by its own path."""
+    if key in GROUPS:
+        chosen = [str(override.value()) for override in _parse(lines)]
+        return f"{key}={','.join(_plain(options.anywhere(key, name)) for name in chosen)}"
+    first, *others = lines
+    return ",".join([first, *(line.partition("=")[2] for line in others)])
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
@@ -139,15 +186,20 @@ def _experiment(chosen: Sequence[str], options: Options) -> dict[str, tuple[str,
     return _assignments(_parse([f"{key}={value}" for key, value in parameters.items()]), options)
 
 
+def _in_order(keys: Iterable[str]) -> list[str]:
+    """The axes first, outermost first."""
+    known = list(keys)
+    return [*(axis for axis in AXES if axis in known), *(key for key in known if key not in AXES)]
+
+
 def _requests(values: dict[str, tuple[str, ...]], options: Options) -> Iterator[Request]:
     """One request a cell, in the order of a plan."""
     if (count := math.prod(len(lines) for lines in values.values() if lines)) > MOST_CELLS:
         raise RequestError(f"{count} cells: a sweep has at most {MOST_CELLS}")
-    keys = [*(axis for axis in AXES if axis in values), *(key for key in values if key not in AXES)]
     pools: dict[tuple[str, ...], DeviceConfig] = {}
     first = _standing_alone(values, options)
     known: dict[tuple[str, ...], Request] = {}
-    for lines in itertools.product(*(values[key] for key in keys if values[key])):
+    for lines in itertools.product(*(values[key] for key in _in_order(values) if values[key])):
         request = _assembled(lines, first, known, options)
         if request.pool:
             raise RequestError(no_such_key("pool"))
@@ -211,6 +263,11 @@ def _compose(lines: Sequence[str], options: Options, *, with_hydra: bool = False
         return compose("config", [*lines, *search], return_hydra_config=with_hydra)
     except (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError) as error:
         raise refusal(error, asked=lines) from None
+
+
+def _plain(text: str) -> str:
+    """As a person would type it, where Hydra reads that as this very text."""
+    return text if re.fullmatch(r"[\w./-]+", text) and _parse([f"x={text}"])[0].value() == text else _quoted(text)
 
 
 def _quoted(text: str) -> str:

@@ -81,6 +81,11 @@ class Options:
         file = self.files[group].get(name.strip("'"))
         return None if file is None else file.read_bytes()
 
+    def anywhere(self, group: str, name: str) -> str:
+        """What an option is asked for by from any folder and process: its name, or the path of a single file."""
+        file = self.files[group][name]
+        return str(file.resolve()) if self.links in file.parents else name
+
     def _link(self, group: str, file: Path) -> str:
         if not file.is_file():
             raise RequestError(f"{group}={shown(file)}: no such file")

@@ -258,6 +258,11 @@ class LimitsConfig:
     child_deadline_s: float = 3600.0
     child_memory_gib: float = 16.0
     """A toolchain child above this resident size is stopped and its cell fails."""
+    shard_attempts: int = 3
+    """On a work pool: how often a shard of the sweep is tried when its worker dies or fails."""
+    silence_s: float = 90.0
+    """On a work pool: a shard that Prefect has not heard of for so long has crashed. At least two heartbeats
+    (PREFECT_FLOWS_HEARTBEAT_FREQUENCY, which prefect.yaml sets to 30 s, Prefect's least)."""
 
 
 @dataclass(kw_only=True, slots=True)

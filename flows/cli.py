@@ -61,17 +61,35 @@ ConfigDirs = Annotated[
     list[Path] | None,
     typer.Option("--config-dir", help="Folder of your own with model/, scheme/ …; modules in it can be imported."),
 ]
+Pool = Annotated[
+    str | None,
+    typer.Option("--pool", help="Run its parts on the workers of this Prefect work pool: docs/scale.md."),
+]
+Dask = Annotated[
+    str | None,
+    typer.Option("--dask", metavar="ADDRESS", help="Run its parts on the workers of this Dask scheduler instead."),
+]
 
 
 @app.command(epilog=_EXITS)
-def run(overrides: Overrides = None, config_dir: ConfigDirs = None, json_: Json = False, debug: Debug = False) -> None:
+def run(
+    overrides: Overrides = None,
+    config_dir: ConfigDirs = None,
+    pool: Pool = None,
+    dask: Dask = None,
+    json_: Json = False,
+    debug: Debug = False,
+) -> None:
     """Run a sweep: every model × scheme × SoC that the overrides name. Ask again and it continues where it was."""
     folders = config_dir or []
     with _told(debug):
-        plan = _plan(overrides, folders)
-        result = _sweep(plan, overrides or [], folders)
+        planned = _plan(overrides, folders)
+        if pool or dask:
+            result = _spread(overrides or [], folders, pool, dask)
+        else:
+            result = _sweep(planned, overrides or [], folders)
         _show(result, as_json=json_)
-        worse = plan.trend.fail and "regressed" in result.trends["verdict"].tolist()
+        worse = planned.trend.fail and "regressed" in result.trends["verdict"].tolist()
         raise typer.Exit(NOT_ALL_PASSED if worse else _exit_code(result.cells["outcome"].tolist()))
 
 
@@ -176,6 +194,7 @@ def serve(
     overrides: Overrides = None,
     config_dir: ConfigDirs = None,
     name: Annotated[str, typer.Option("--name", help="What Prefect calls it: sweep/NAME.")] = "nightly",
+    pool: Pool = None,
     debug: Debug = False,
 ) -> None:
     """Run the sweep whenever its schedule says (schedule.cron=…) and whenever somebody asks in Prefect's UI.
@@ -189,10 +208,11 @@ def serve(
         from flows import serving
         from flows.sweep import prepare
 
-        prepare(plan)
-        made = serving.deployment(plan, name, overrides or [], folders)
+        if pool is None:
+            prepare(plan)
+        made = serving.deployment(plan, name, overrides or [], folders, pool)
         serving.ensure_server()
-        print(serving.promise(plan, name), file=sys.stderr, flush=True)
+        print(serving.promise(plan, made), file=sys.stderr, flush=True)
         serving.serve_until_stopped(made)
 
 
@@ -262,6 +282,22 @@ def _sweep(plan: Plan, overrides: list[str], folders: list[Path]) -> SweepResult
     with _interruptible(screen), progress.shown(plan.cells, screen) as watching:
         watcher.set(watching.tell)
         return sweep(overrides, [str(folder.absolute()) for folder in folders])
+
+
+def _spread(overrides: list[str], folders: list[Path], pool: str | None, dask: str | None) -> SweepResult:
+    """Run the flow of many machines. This one only waits: it need not have what the workers have."""
+    settle_prefect()
+    from flows import progress, serving
+    from flows.spread import spread
+    from flows.sweep import watcher
+
+    if pool and dask:
+        raise RequestError("--pool, --dask: the shards go to one or to the other; name one of them")
+    screen = Console(stderr=True)
+    serving.ensure_server()
+    with _interruptible(screen):
+        watcher.set(progress.Lines((), screen, stages=("shard",)).tell)
+        return spread(overrides, [str(folder.absolute()) for folder in folders], pool, dask)
 
 
 def _show(result: SweepResult, *, as_json: bool) -> None:

@@ -77,14 +77,15 @@ def _mark(states: dict[tuple[str, str], str], since: dict[tuple[str, str], float
 class Lines:
     """The same for a log file: what ended, and how long it took."""
 
-    def __init__(self, cells: Sequence[PlannedCell], console: Console) -> None:
+    def __init__(self, cells: Sequence[PlannedCell], console: Console, stages: Sequence[str] = STAGES) -> None:
         self._console = console
+        self._stages = stages
         self._pace = Pace(cells)
         self._guard = threading.Lock()
         self._since: dict[tuple[str, str], float] = {}
 
     def tell(self, stage: str, whose: str, state: str) -> None:
-        if stage not in STAGES:  # `measure` is its three steps
+        if stage not in self._stages:  # `measure` is its three steps
             return
         with self._guard:
             ended = self._pace.ended

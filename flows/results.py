@@ -49,12 +49,33 @@ def write(
 
     By `trend` it is held against the nights before; with None it is no night.
     """
-    facts = json.dumps(asdict(run), indent=1).encode()
-    store.files.write(_facts_name(run.run_id), facts)
     cells, operators = contents["cells"], contents["operators"]
     judged = trends(store, run.run_id, cells, operators, trend) if trend else []
-    for table, rows in sorted({**contents, "trends": judged}.items(), key=lambda item: item[0] == "cells"):
-        tables.write(store, run.run_id, table, rows)
+    keep(run, {**contents, "trends": judged}, store)
+    return _drawn(run, store)
+
+
+def keep(run: RunFacts, contents: Mapping[str, Sequence[Mapping[str, Any]]], store: Store) -> None:
+    """A run's rows and facts in the store's place."""
+    _keep_facts(run, store)
+    for table in sorted(contents, key=lambda name: name == "cells"):
+        tables.write(store, run.run_id, table, contents[table])
+
+
+def is_kept(run_id: str, store: Store) -> bool:
+    """Whether `keep` came to its end there."""
+    return run_id in tables.runs(store)
+
+
+def join(run: RunFacts, parts: Sequence[Store], store: Store, trend: TrendConfig) -> SweepResult:
+    """One run out of its parts, each kept in a place of its own, and its report."""
+    _keep_facts(run, store)
+    for table in set(tables.TABLES) - {"cells", "trends"}:
+        tables.join(store, run.run_id, table, parts)
+    cells = [row for part in parts for row in tables.rows(part, "cells", run.run_id)]
+    operators = tables.rows(store, "operators", run.run_id)
+    tables.write(store, run.run_id, "trends", trends(store, run.run_id, cells, operators, trend))
+    tables.write(store, run.run_id, "cells", cells)
     return _drawn(run, store)
 
 
@@ -81,13 +102,22 @@ def past(store: Store, run_id: str | None) -> RunFacts:
     if not known or run_id not in (None, *known):
         wanted = "no run" if run_id is None else f"no run {run_id!r}"
         raise RequestError(f"{wanted} in {store.place}; there are: {', '.join(known) or 'none'}")
-    name = _facts_name(run_id or known[-1])
+    return kept_facts(run_id or known[-1], store)
+
+
+def kept_facts(run_id: str, store: Store) -> RunFacts:
+    """What `keep` wrote of a run. Raises EvidenceError."""
+    name = _facts_name(run_id)
     try:
         facts = json.loads(store.files.read(name))
         toolchain = Toolchain(**facts.pop("toolchain"))
         return RunFacts(**facts | {"command": tuple(facts["command"]), "toolchain": toolchain})
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise EvidenceError(f"{store.shown(name)} cannot be read: {error}") from error
+
+
+def _keep_facts(run: RunFacts, store: Store) -> None:
+    store.files.write(_facts_name(run.run_id), json.dumps(asdict(run), indent=1).encode())
 
 
 def _drawn(run: RunFacts, store: Store) -> SweepResult:

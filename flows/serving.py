@@ -17,19 +17,25 @@ from pydantic import ValidationError
 from conf.plan import Plan
 from conf.schema import ScheduleConfig
 from flows import server
-from flows.sweep import sweep
+from flows.spread import spread
+from flows.sweep import command, sweep
 from tasks.errors import EnvironmentUnusable, RequestError
 
-SWEEP = cast("Flow[..., Any]", sweep)
+SWEEP, SPREAD = cast("Flow[..., Any]", sweep), cast("Flow[..., Any]", spread)
 
 
-def deployment(plan: Plan, name: str, overrides: Sequence[str], config_dirs: Sequence[Path]) -> RunnerDeployment:
+def deployment(
+    plan: Plan, name: str, overrides: Sequence[str], config_dirs: Sequence[Path], pool: str | None
+) -> RunnerDeployment:
     """The sweep under a name, with its schedule; what the UI starts may have other overrides. Raises RequestError."""
+    folders = [folder.absolute() for folder in config_dirs]
+    options = [f"--pool={pool}"] if pool else []
+    parameters = {"overrides": list(overrides), "config_dirs": [str(folder) for folder in folders]}
     return RunnerDeployment.from_flow(
-        SWEEP,
+        SPREAD if pool else SWEEP,
         name=name,
-        description=shlex.join(["qnnsweep", "run", *overrides]),
-        parameters={"overrides": list(overrides), "config_dirs": [str(folder.absolute()) for folder in config_dirs]},
+        description=shlex.join(command(overrides, folders, *options)),
+        parameters=parameters | ({"pool": pool} if pool else {}),
         schedules=_schedules(plan.schedule),
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
@@ -45,15 +51,16 @@ def ensure_server() -> None:
     server.ensure()
 
 
-def promise(plan: Plan, name: str) -> str:
+def promise(plan: Plan, made: RunnerDeployment) -> str:
     """What will happen from now on, for the terminal."""
     when = (
         f"{plan.schedule.cron} {plan.schedule.timezone}" if plan.schedule.cron else "when asked for, no schedule.cron"
     )
     page = (PREFECT_UI_URL.value() or PREFECT_API_URL.value() or "").removesuffix("/api")
+    name = f"{made.flow_name}/{made.name}"
     return (
-        f"{SWEEP.name}/{name}: {len(plan.cells)} cells, {when}\n"
-        f"run it now: prefect deployment run {shlex.quote(f'{SWEEP.name}/{name}')}, or {page}/deployments\n"
+        f"{name}: {len(plan.cells)} cells, {when}\n"
+        f"run it now: prefect deployment run {shlex.quote(name)}, or {page}/deployments\n"
         "Ctrl-C ends it and pauses the schedule"
     )
 

@@ -8,8 +8,9 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from tasks.devices.farm import Exclusion, Farm
 from tasks.devices.native import native_files
 from tasks.errors import EnvironmentUnusable, RequestError
 from tasks.outcome import CellResult
+from tasks.records import Toolchain
 from tasks.report import RunFacts
 from tasks.rows import rows
 from tasks.storage.holdings import write_holdings
@@ -68,42 +70,65 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     store = Store.at(plan.artifacts, plan.cache_folder)
     store.try_out()
     with in_use(store):
-        result = _swept(plan, overrides, folders)
+        began = Begun.now()
+        means = prepare(plan, exclusion=leases.exclusive)
+        found = computed(plan, means, began.run_id)
+        run = began.ended(means, found.reused, command(overrides, folders))
+        write_holdings(store, run.run_id, holdings(found.cells, found.kept, store))
+        lay_out(found.cells, run.run_id, store)
+        contents = rows(run.run_id, found.cells, run.toolchain, means.children.took)
+        result = results.write(run, contents, store, plan.trend)
+        create_artifacts(result, store)
     retained(plan.retention, store)
     return result
 
 
-def _swept(plan: Plan, overrides: list[str], folders: list[Path]) -> results.SweepResult:
-    started, began = datetime.now(UTC), time.monotonic()
-    run_id = new_run_id(started)
-    means = prepare(plan, exclusion=leases.exclusive)
-    importable(plan)
-    done, heard = CellsDone(plan.cells, create_progress(run_id, len(plan.cells))), watcher.get()
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Begun:
+    """A run that has begun."""
 
-    def watch(stage: str, whose: str, state: str) -> None:
-        done.tell(stage, whose, state)
-        heard(stage, whose, state)
+    run_id: str
+    started: datetime
+    clock_s: float
 
-    graph = Graph(means, watch, run_id)
-    cells = _run(plan, graph, done)
-    contents = rows(run_id, cells, means.children.identity, means.children.took)
-    store = means.store
-    run = RunFacts(
-        run_id=run_id,
-        started=started.isoformat(timespec="seconds"),
-        seconds=time.monotonic() - began,
-        command=("qnnsweep", "run", *(f"--config-dir={folder}" for folder in folders), *overrides),
-        toolchain_calls=sum(count for stage, count in means.children.calls.items() if stage in COMPILING),
-        reused=graph.reused,
-        toolchain=means.children.identity,
-        tables=store.shown("tables"),
-        report=store.shown(results.report_name(run_id)),
-    )
-    write_holdings(store, run_id, holdings(cells, graph.kept, store))
-    lay_out(cells, run_id, store)
-    result = results.write(run, contents, store, plan.trend)
-    create_artifacts(result, store)
-    return result
+    @classmethod
+    def now(cls, run_id: str | None = None) -> Begun:
+        started = datetime.now(UTC)
+        return cls(run_id=run_id or new_run_id(started), started=started, clock_s=time.monotonic())
+
+    def ended(self, means: Means, reused: int, command: tuple[str, ...]) -> RunFacts:
+        """The facts of a run whose cells were all computed with these means."""
+        calls = sum(count for stage, count in means.children.calls.items() if stage in COMPILING)
+        return self.facts(means.store, command, toolchain_calls=calls, reused=reused, toolchain=means.children.identity)
+
+    def facts(
+        self, store: Store, command: tuple[str, ...], *, toolchain_calls: int, reused: int, toolchain: Toolchain | None
+    ) -> RunFacts:
+        return RunFacts(
+            run_id=self.run_id,
+            started=self.started.isoformat(timespec="seconds"),
+            seconds=time.monotonic() - self.clock_s,
+            command=command,
+            toolchain_calls=toolchain_calls,
+            reused=reused,
+            toolchain=toolchain,
+            tables=store.shown("tables"),
+            report=store.shown(results.report_name(self.run_id)),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Computed:
+    """What became of every cell of a plan, and which kept results were found or made: name to whether it was found."""
+
+    cells: list[CellResult]
+    reused: int
+    kept: dict[str, bool]
+
+
+def command(overrides: Sequence[str], folders: Sequence[Path], *options: str) -> tuple[str, ...]:
+    """What a person would type to have the same run."""
+    return ("qnnsweep", "run", *options, *(f"--config-dir={folder}" for folder in folders), *overrides)
 
 
 def new_run_id(started: datetime) -> str:
@@ -160,6 +185,20 @@ def places(limits: LimitsConfig) -> Places:
 def importable(plan: Plan) -> None:
     """Let Python find modules that lie beside the user's own configuration."""
     sys.path += [folder for folder in map(str, plan.folders) if folder not in sys.path]
+
+
+def computed(plan: Plan, means: Means, run_id: str) -> Computed:
+    """Run every possible cell. Raises the RequestError or EnvironmentUnusable that a model's export meets."""
+    importable(plan)
+    done, heard = CellsDone(plan.cells, create_progress(run_id, len(plan.cells))), watcher.get()
+
+    def watch(stage: str, whose: str, state: str) -> None:
+        done.tell(stage, whose, state)
+        heard(stage, whose, state)
+
+    graph = Graph(means, watch, run_id)
+    cells = _run(plan, graph, done)
+    return Computed(cells=cells, reused=graph.reused, kept=graph.kept)
 
 
 def _run(plan: Plan, graph: Graph, done: CellsDone) -> list[CellResult]:

@@ -28,9 +28,17 @@ SUBJECT = ("model", "scheme", "backend", "soc")
 
 
 def rows(
-    run_id: str, cells: Sequence[CellResult], toolchain: Toolchain, took: Sequence[Took] = (), *, verb: str = "run"
+    run_id: str,
+    cells: Sequence[CellResult],
+    toolchain: Toolchain | None,
+    took: Sequence[Took] = (),
+    *,
+    verb: str = "run",
 ) -> dict[str, list[Row]]:
-    """Every table of `tasks.storage.tables.TABLES` but `trends`, cells in the order planned."""
+    """Every table of `tasks.storage.tables.TABLES` but `trends`, cells in the order planned.
+
+    Without a toolchain none was come to.
+    """
     tables: dict[str, list[Row]] = {
         name: []
         for name in (
@@ -74,7 +82,7 @@ def rows(
     return tables
 
 
-def _cell(cell: CellResult, toolchain: Toolchain, verb: str) -> Row:
+def _cell(cell: CellResult, toolchain: Toolchain | None, verb: str) -> Row:
     outcome, reason = judge(cell)
     exported, quantized, lowered, capture = cell.exported, cell.quantized, cell.lowered, cell.capture
     comparison = cell.comparison
@@ -116,11 +124,7 @@ def _cell(cell: CellResult, toolchain: Toolchain, verb: str) -> Row:
         "observer_effect_snr_db": comparison.observer_effect_snr_db if comparison else None,
         "worst_rung": steepest(comparison.outputs) if comparison else None,
         **_blamed(comparison.operators if comparison else ()),
-        "python": toolchain.python,
-        "torch": toolchain.torch,
-        "executorch": toolchain.executorch,
-        "torchao": toolchain.torchao,
-        "qnn": toolchain.qnn,
+        **{each.name: getattr(toolchain, each.name, None) for each in fields(Toolchain)},
         "log": _log(cell),
         "verb": verb,
         "farm": cell.request.farm.name if cell.request.pool else None,
@@ -322,12 +326,13 @@ def _delegation(cell: CellResult) -> Iterator[Row]:
         }
 
 
-def _audit(cell: CellResult, toolchain: Toolchain) -> Iterator[Row]:
+def _audit(cell: CellResult, toolchain: Toolchain | None) -> Iterator[Row]:
     """What was asked of the programs and what they are, those that were refused for it too."""
     checks: Sequence[ProgramCheck] = ()
     if isinstance(cell.error, ProgramDiffers):
         checks = cell.error.checks
     elif cell.lowered is not None:
+        assert toolchain is not None, "something lowered it"
         request = cell.request
         checks = audit(cell.lowered, request.scheme, request.backend.kind, request.soc, toolchain.qnn)
     yield from map(asdict, checks)

@@ -82,6 +82,10 @@ class Bucket:
         except FileNotFoundError:
             return
 
+    def remove_all(self, folder: str) -> None:
+        for name in self.names(folder):
+            self.remove(name)
+
     def local(self, name: str) -> Path:
         with self._reached():
             (found,) = _connected().get_file_info([self._key(name)])

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Protocol
 
@@ -33,6 +34,10 @@ class Files(Protocol):
 
     def remove(self, name: str) -> None:
         """No file of that name is no error."""
+        ...
+
+    def remove_all(self, folder: str) -> None:
+        """All that is below `folder`."""
         ...
 
     def local(self, name: str) -> Path:
@@ -70,6 +75,11 @@ class Folder:
         path = self._root / name
         with usable(path):
             path.unlink(missing_ok=True)
+
+    def remove_all(self, folder: str) -> None:
+        path = self._root / folder
+        with usable(path):
+            shutil.rmtree(path)
 
     def local(self, name: str) -> Path:
         path = self._root / name

@@ -60,10 +60,7 @@ TABLES: dict[str, pa.Schema] = {
         ("delegated_nodes", _whole),
         ("non_delegated_nodes", _whole),
         ("delegated_subgraphs", _whole),
-        ("spill_bytes", _whole),
-        ("fill_bytes", _whole),
-        ("write_total_bytes", _whole),
-        ("read_total_bytes", _whole),
+        *((name, _whole) for name in ("spill_bytes", "fill_bytes", "write_total_bytes", "read_total_bytes")),
         ("program_soc", _text),  # what the shipping program's own bytes say
         ("program_arch", _text),
         ("program_qnn", _text),
@@ -85,11 +82,7 @@ TABLES: dict[str, pa.Schema] = {
         ("worst_operator_verdict", _text),
         ("worst_operator_introduced_snr_db", _real),
         ("worst_operator_effect_snr_db", _real),
-        ("python", _text),
-        ("torch", _text),
-        ("executorch", _text),
-        ("torchao", _text),
-        ("qnn", _text),
+        *((name, _text) for name in ("python", "torch", "executorch", "torchao", "qnn")),
         ("log", _text),  # sha256 of the log of what failed, else of the toolchain's last call
         ("verb", _text),  # what made the run: run, recompare
         ("farm", _text),  # null without one
@@ -275,6 +268,24 @@ def encoded(rows: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression="zstd", row_group_size=_ROW_GROUP)
     return sink.getvalue().to_pybytes()
+
+
+def join(store: Store, run_id: str, table: str, parts: Sequence[Store]) -> None:
+    """Write one run's rows of one table from those that other places have of it, in the order of `parts`.
+
+    One part at a time is in memory. Raises EvidenceError for a part that cannot be read.
+    """
+    schema = schema_of(table)
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+        for part in parts:
+            writer.write_table(_read_part(part, _name(table, run_id), schema))
+    store.files.write(_name(table, run_id), sink.getvalue().to_pybytes())
+
+
+def rows(store: Store, table: str, run_id: str) -> list[dict[str, Any]]:
+    """One run's rows of a table as they were given to `write`. Raises EvidenceError if they cannot be read."""
+    return _read_part(store, _name(table, run_id), schema_of(table)).to_pylist()
 
 
 def read(store: Store, table: str, run_id: str | None = None) -> pandas.DataFrame:

@@ -51,7 +51,8 @@ REFUSALS = {
     ),
     "+soc.colour=red": "soc.colour: no such key; in soc: arch, name, vtcm_mib",
     "++limits={colour: red}": (
-        "limits.colour: no such key; in limits: child_deadline_s, child_memory_gib, memory_gib, parallel"
+        "limits.colour: no such key; in limits: child_deadline_s, child_memory_gib, memory_gib, parallel, "
+        "shard_attempts, silence_s"
     ),
     "model.arguments.height=3": "model.arguments.height: no such key; write +model.arguments.height=… to add it",
     "measure.iterations=many": "measure.iterations=many: a whole number",
@@ -79,6 +80,8 @@ REFUSALS = {
     "measure.debug_buffer_bytes=0": "measure.debug_buffer_bytes=0: 1 or more",
     "scheme.calibration_samples=0": "scheme.calibration_samples=0: 1 or more",
     "limits.parallel=0": "limits.parallel=0: 1 or more",
+    "limits.shard_attempts=0": "limits.shard_attempts=0: 1 or more",
+    "limits.silence_s=30": "limits.silence_s=30.0: 60 or more, two heartbeats of Prefect's",
     "limits.child_deadline_s=0": "limits.child_deadline_s=0.0: a number above 0",
     "limits.child_memory_gib=inf": "limits.child_memory_gib=inf: a number above 0",
     "trend.nights=0": "trend.nights=0: 1 or more",

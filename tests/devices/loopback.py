@@ -66,7 +66,7 @@ def require(*programs: str) -> None:
         lacks.append("root, to start daemons and sandboxes")
     if lacks:
         raise ComponentMissing(
-            f"the devices of these tests lack {', '.join(lacks)}: run `.ci/devices` on Debian 12 as root; it brings all"
+            f"the devices of these tests lack {', '.join(lacks)}: run `.ci/machine` on Debian 12 as root; it brings all"
         )
 
 

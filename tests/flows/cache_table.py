@@ -135,6 +135,8 @@ REQUEST = (
     same("reuse", Reuse.programs, NONE, "what is looked for, not what is kept"),
     same("limits.parallel", 1, NONE, _SWEEP),
     same("limits.memory_gib", 1.0, NONE, _SWEEP),
+    same("limits.shard_attempts", 1, NONE, _SWEEP),
+    same("limits.silence_s", 60.0, NONE, _SWEEP),
     same("limits.child_deadline_s", 1.0, NONE, _SWEEP),
     same("limits.child_memory_gib", 1.0, NONE, _SWEEP),
     same("schedule.cron", "0 0 * * *", NONE, _SWEEP),

@@ -107,8 +107,8 @@ def test_the_second_machine_fetched_only_what_it_needed(
 
 def test_every_blob_that_a_run_shows_is_there_whole(two_runs: list[dict[str, Any]], place: Store) -> None:
     for told in two_runs:
-        shown = json.loads(place.files.read(f"runs/{told['run_id']}/files.json"))
-        assert "digits_cnn/8a8w/SM8350/qnn/local/program.pte" in shown
+        shown = json.loads(place.files.read(f"runs/{told['run_id']}/files/digits_cnn/8a8w/SM8350/qnn/local.json"))
+        assert "program.pte" in shown
         for name in shown.values():
             blob = place.find(name.rpartition("/")[2])
             assert blob is not None

@@ -1,0 +1,128 @@
+"""What many machines are made of, on this one: PostgreSQL, a Prefect server on it, and hosts that can lose power."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+
+from tests.devices.loopback import ComponentMissing, free_port
+
+Found = TypeVar("Found")
+STARTUP_S = 180
+_POSTGRESQL = Path("/usr/lib/postgresql/15/bin")
+
+
+def wait(look: Callable[[], Found], within_s: float, what: str) -> Found:
+    """What `look` finds, as soon as it finds something."""
+    latest = time.monotonic() + within_s
+    while not (found := look()):
+        assert time.monotonic() < latest, f"not within {within_s:g} s: {what}"
+        time.sleep(0.5)
+    return found
+
+
+def require() -> None:
+    """Raise ComponentMissing unless PostgreSQL's programs and bwrap are here and we are root."""
+    lacks = [] if (_POSTGRESQL / "postgres").exists() else ["PostgreSQL 15 (apt install postgresql-15)"]
+    lacks += [] if shutil.which("bwrap") else ["bwrap (apt install bubblewrap)"]
+    lacks += [] if os.geteuid() == 0 else ["root, to be another user and to start sandboxes"]
+    if lacks:
+        raise ComponentMissing(f"many machines lack {', '.join(lacks)}: run `.ci/machine` on Debian 12 as root")
+
+
+@contextlib.contextmanager
+def postgresql() -> Generator[str]:
+    """An empty database of its own; gives its URL. It runs as the user `postgres`, who may not enter root's folders."""
+    require()
+    as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups", "--"]
+    with tempfile.TemporaryDirectory(prefix="qnnsweep-postgresql-", ignore_cleanup_errors=True) as folder:
+        shutil.chown(folder, "postgres", "postgres")
+        quiet: dict[str, Any] = {"cwd": folder, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        initdb = [_POSTGRESQL / "initdb", "-D", f"{folder}/data", "-U", "prefect", "-A", "trust", "-E", "UTF8"]
+        subprocess.run([*as_user, *initdb, "--no-sync"], check=True, **quiet)
+        port = free_port()
+        options = ["-h", "127.0.0.1", "-p", str(port), "-k", folder, "-F", "-c", "max_connections=50"]
+        server = subprocess.Popen([*as_user, _POSTGRESQL / "postgres", "-D", f"{folder}/data", *options], **quiet)
+        try:
+            ready = [_POSTGRESQL / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
+            wait(lambda: subprocess.run(ready, check=False).returncode == 0, STARTUP_S, "PostgreSQL answers")
+            yield f"postgresql+asyncpg://prefect@127.0.0.1:{port}/postgres"
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.wait(timeout=60)
+
+
+@contextlib.contextmanager
+def prefect_server(folder: Path, database: str, log: Path) -> Generator[httpx.Client]:
+    """`prefect server start` with that database; gives a way to ask it, whose `base_url` is its PREFECT_API_URL."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/api"
+    environment = os.environ | {
+        "PREFECT_HOME": str(folder),
+        "PREFECT_API_URL": url,
+        "PREFECT_API_DATABASE_CONNECTION_URL": database,
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    }
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    with log.open("wb") as out, httpx.Client(base_url=url) as client:
+        server = subprocess.Popen(command, env=environment, cwd=folder, stdout=out, stderr=out)
+        try:
+            wait(lambda: _answers(client), STARTUP_S, f"the Prefect server answers, see {log}")
+            yield client
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.wait(timeout=60)
+
+
+def _answers(client: httpx.Client) -> bool:
+    try:
+        return client.get("/health").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+@dataclass(kw_only=True)
+class Host:
+    """A machine that a worker runs on: it has a name, processes and folders of its own, and can lose power."""
+
+    name: str
+    folder: Path
+    environment: dict[str, str]
+    _process: subprocess.Popen[bytes] | None = field(default=None)
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log"
+
+    def start(self, *command: str) -> None:
+        for name in ("home", "tmp", "prefect"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        own = {"HOME": "home", "TMPDIR": "tmp", "PREFECT_HOME": "prefect"}
+        environment = self.environment | {name: str(self.folder / folder) for name, folder in own.items()}
+        sandbox = [
+            "bwrap", "--die-with-parent", "--unshare-pid", "--unshare-uts", "--hostname", self.name,
+            "--dev-bind", "/", "/", "--proc", "/proc", "--chdir", str(self.folder), "--",
+        ]  # fmt: skip
+        with self.log.open("ab") as out:
+            self._process = subprocess.Popen(
+                [*sandbox, *command], env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            )
+
+    def lose_power(self) -> None:
+        """Every process at once, with SIGKILL: those of a sandbox die with its first."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None

@@ -1,0 +1,57 @@
+"""One run out of parts that were kept in places of their own: as if it had been written at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tasks.errors import EvidenceError
+from tasks.storage import tables
+from tasks.storage.store import Store
+from tasks.storage.tables import TABLES
+
+from .conftest import Machine
+from .test_tables import FIRST, row, rows_of
+
+
+@pytest.mark.parametrize("table", ["cells", "operators"])
+@given(data=st.data())
+@settings(
+    max_examples=10,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+def test_rows_of_all_parts_come_in_their_order_as_they_were_given(
+    store: Store, table: str, data: st.DataObject
+) -> None:
+    given_rows: list[list[dict[str, Any]]] = data.draw(st.lists(rows_of(table), min_size=1, max_size=3))
+    parts = [Store.at(f"{store.place}/parts/{number}") for number in range(len(given_rows))]
+    for part, rows in zip(parts, given_rows, strict=True):
+        tables.write(part, FIRST, table, rows)
+    tables.join(store, FIRST, table, parts)
+    joined = tables.rows(store, table, FIRST)
+    assert repr(joined) == repr(
+        [{name: each[name] for name in TABLES[table].names} for rows in given_rows for each in rows]
+    )
+    assert tables.runs(store) == ([FIRST] if table == "cells" else [])
+
+
+def test_a_part_that_cannot_be_read_is_not_left_out(store: Store) -> None:
+    part, damaged = (Store.at(f"{store.place}/parts/{name}") for name in ("whole", "damaged"))
+    for each in (part, damaged):
+        tables.write(each, FIRST, "cells", [row("cells", FIRST)])
+    damaged.files.write(f"tables/cells/run={FIRST}/part.parquet", b"PAR1 and no more")
+    with pytest.raises(EvidenceError, match=r"parts/damaged/.* cannot be read"):
+        tables.join(store, FIRST, "cells", [part, damaged])
+    assert tables.runs(store) == []
+
+
+def test_a_part_s_place_can_be_removed_whole_and_nothing_else_goes(place: Machine) -> None:
+    store = place("one")
+    for name in ("runs/a/shards/0/tables/x", "runs/a/shards/1/tables/x", "runs/a/report.html"):
+        store.files.write(name, b"bytes")
+    store.files.remove_all("runs/a/shards")
+    assert store.files.names("runs") == ["runs/a/report.html"]

@@ -1,0 +1,36 @@
+"""prefect.yaml: the deployments of many machines, equal to what they deploy."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prefect.flows import load_flow_from_entrypoint
+
+from conf.load import load
+from flows.spread import POOL
+
+ROOT = Path(__file__).parents[1]
+DEPLOYMENTS: list[dict[str, Any]] = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
+
+
+def test_the_night_has_the_schedule_of_its_experiment() -> None:
+    (night,) = [each for each in DEPLOYMENTS if each["name"] == "nightly"]
+    asked = load(["experiment=nightly"]).schedule
+    assert night["schedules"] == [{"cron": asked.cron, "timezone": asked.timezone}]
+    assert night["parameters"]["overrides"] == ["experiment=nightly", "artifacts={{ $QNNSWEEP_ARTIFACTS }}"]
+    assert night["parameters"]["pool"] == POOL
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda each: each["name"])
+def test_a_deployment_is_of_a_flow_that_takes_its_parameters(deployment: dict[str, Any]) -> None:
+    flow = load_flow_from_entrypoint(deployment["entrypoint"], use_placeholder_flow=False)
+    assert set(deployment.get("parameters", {})) <= set(inspect.signature(flow.fn).parameters)
+
+
+def test_shards_and_the_flow_that_waits_for_them_are_on_pools_of_their_own() -> None:
+    pools = {each["entrypoint"]: each["work_pool"]["name"] for each in DEPLOYMENTS}
+    assert pools == {"flows.shard.shard": POOL, "flows.spread.spread": f"{POOL}-nights"}
