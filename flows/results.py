@@ -91,8 +91,8 @@ def export_tsv(store: Store, run_id: str, folder: Path) -> None:
 
 def redraw(store: Store, run_id: str | None) -> SweepResult:
     """Draw the report of a past run anew, the latest if none is named. Raises RequestError if there is no such run."""
-    store.try_out()
     run = past(store, run_id)
+    store.try_out()
     return _drawn(run, store)
 
 
