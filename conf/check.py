@@ -257,6 +257,9 @@ def _numbers(request: Request) -> Iterator[str]:
     ):
         if number is not None and not (math.isfinite(number) and number > 0):
             yield f"{key}={number}: a number above 0"
+    for name in request.trend.notify:
+        if not re.fullmatch(r"[a-z0-9-]+/[a-z0-9-]+", name):
+            yield f"trend.notify={shown(name)}: a notification block of Prefect's, <type>/<name>: custom-webhook/team"
     floors = {f"floors.{series}": floor for series, floor in asdict(request.trend.floors).items()}
     for key, number in ({"sigmas": request.trend.sigmas} | floors).items():
         if not (math.isfinite(number) and number >= 0):

@@ -326,6 +326,8 @@ class TrendConfig:
     floors: FloorConfig = field(default_factory=FloorConfig)
     fail: bool = False
     """A regression makes the exit code 1, even if every cell passed."""
+    notify: list[str] = field(default_factory=list[str])
+    """Who hears of one: notification blocks of Prefect's, `<type>/<name>`, such as custom-webhook/team."""
 
 
 @dataclass(kw_only=True, slots=True)

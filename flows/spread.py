@@ -25,7 +25,7 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from conf import plan as plans
 from conf.load import SHARED_BY, load, shards
 from conf.plan import Plan
-from flows import dasks, results, silence
+from flows import dasks, notify, results, silence
 from flows.artifacts import create_artifacts
 from flows.cells import settled
 from flows.shard import SHARD, parts_folder, place, shard, stopped
@@ -71,6 +71,7 @@ def spread(
     plan, parts = cut(overrides, folders)
     store = Store.at(plan.artifacts, plan.cache_folder)
     store.try_out()
+    hearers = notify.blocks(plan.trend.notify)
     shared = {"config_dirs": list(map(str, folders)), "run_id": began.run_id}
     asked = [
         {"overrides": part.overrides, "number": part.number} | shared
@@ -100,6 +101,7 @@ def spread(
     result = results.join(run, kept, store, plan.trend)
     store.files.remove_all(parts_folder(run.run_id))
     create_artifacts(result, store)
+    notify.tell(hearers, result, store)
     return result
 
 

@@ -23,7 +23,7 @@ from conf.impossible import suits
 from conf.load import load
 from conf.plan import Plan
 from conf.schema import DeviceConfig, LimitsConfig, RunnerKind, SocConfig
-from flows import costs, leases, results
+from flows import costs, leases, notify, results
 from flows.artifacts import UPDATE_EVERY_S, CellsDone, create_artifacts, create_progress
 from flows.cells import Graph, Means, Watch
 from flows.files import lay_out
@@ -69,6 +69,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     plan = load(overrides, config_dirs=folders)
     store = Store.at(plan.artifacts, plan.cache_folder)
     store.try_out()
+    hearers = notify.blocks(plan.trend.notify)
     with in_use(store):
         began = Begun.now()
         means = prepare(plan, exclusion=leases.exclusive)
@@ -79,6 +80,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
         contents = rows(run.run_id, found.cells, run.toolchain, means.children.took)
         result = results.write(run, contents, store, plan.trend)
         create_artifacts(result, store)
+    notify.tell(hearers, result, store)
     retained(plan.retention, store)
     return result
 

@@ -150,6 +150,7 @@ REQUEST = (
     same("trend.sigmas", 3.0, NONE, _NIGHTS),
     *(same(f"trend.floors.{each.name}", 0.5, NONE, _NIGHTS) for each in fields(FloorConfig)),
     same("trend.fail", True, NONE, _NIGHTS),
+    same("trend.notify", ["custom-webhook/team"], NONE, _NIGHTS),
     same("artifacts", "elsewhere", NONE, "what is kept lies there; its keys are the same everywhere"),
 )
 
