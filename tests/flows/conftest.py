@@ -33,8 +33,10 @@ class Program:
             start_new_session=True,
         )
 
-    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return self._done(self._argv(arguments), **environment)
+    def run(
+        self, *arguments: str, timeout_s: float = DEADLINE_S, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        return self._done(self._argv(arguments), timeout_s=timeout_s, **environment)
 
     def python(self, lines: str) -> subprocess.CompletedProcess[str]:
         """Lines of Python in the same folder and environment."""
@@ -45,14 +47,16 @@ class Program:
         path = f"{Path(sys.executable).parent}{os.pathsep}{self.environment['PATH']}"
         return self._done(["sh", "-c", line], PATH=path)
 
-    def _done(self, argv: Sequence[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    def _done(
+        self, argv: Sequence[str], *, timeout_s: float = DEADLINE_S, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             argv,
             cwd=self.folder,
             env=self.environment | environment,
             capture_output=True,
             text=True,
-            timeout=DEADLINE_S,
+            timeout=timeout_s,
             check=False,
         )
 

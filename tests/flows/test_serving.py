@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from tasks.storage import tables
@@ -104,6 +105,32 @@ def test_a_night_is_scheduled_and_a_sweep_of_one_s_own_runs_when_somebody_asks(
             serving.send_signal(signal.SIGINT)
             serving.wait(timeout=60)
     assert wait(lambda: found(client), 60)["paused"]
+
+
+@pytest.mark.toolchain
+def test_a_run_that_is_cancelled_from_the_ui_stops_its_children(
+    served: tuple[Program, httpx.Client], tmp_path: Path
+) -> None:
+    program, client = served
+    with program.start("serve", *SMALL, f"artifacts={tmp_path}") as serving:
+        try:
+            deployment = wait(lambda: found(client), 60)
+            run = asked(
+                client, "POST", f"/deployments/{deployment['id']}/create_flow_run",
+                parameters={"overrides": [*SMALL, f"artifacts={tmp_path}"]}, state={"type": "SCHEDULED"},
+            )  # fmt: skip
+            wait(lambda: list((tmp_path / "partial").glob("*/*/child.log")), RUN_S)
+            working = psutil.Process(serving.pid).children(recursive=True)
+            assert any("forkserver" in " ".join(each.cmdline()) for each in working)
+            asked(client, "POST", f"/flow_runs/{run['id']}/set_state", state={"type": "CANCELLING"})
+            state = wait(lambda: ended(client, run["id"]), 120)
+            assert state["type"] == "CANCELLED", state
+            _, alive = psutil.wait_procs(working, timeout=30)
+            assert [each.cmdline() for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+            assert tables.runs(Store(tmp_path)) == []
+        finally:
+            serving.send_signal(signal.SIGINT)
+            serving.wait(timeout=60)
 
 
 def found(client: httpx.Client) -> dict[str, Any]:

@@ -1,0 +1,53 @@
+"""Kills a sweep with -9 at random moments, the program, a child and its Prefect server in turn, and runs it again.
+
+Each time from nothing. Its tables must equal those of an undisturbed run but for times, no file may be half-written,
+and no process may stay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.flows.conftest import Program
+from tests.flows.killing import VICTIMS, killed_and_run_again, undisturbed
+
+COMMAND = ["run", "--json", "model=digits_cnn", "scheme=8a8w,fp16", "soc=SM8650", "model.calibration.count=32"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--times", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line of stdout")
+    asked = parser.parse_args()
+    chance = random.Random(asked.seed)  # noqa: S311 - no secret
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        own = {"PREFECT_HOME": str(folder / "prefect"), "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+        program = Program(folder=folder, environment={**os.environ, **own})
+        expected, seconds = undisturbed(program, COMMAND, folder / "undisturbed")
+        print(f"undisturbed: {seconds:.1f} s", flush=True)
+        equal = 0
+        for number in range(asked.times):
+            after_s = chance.uniform(0, seconds)
+            victim = VICTIMS[number % len(VICTIMS)]
+            hit, found = killed_and_run_again(program, COMMAND, folder / str(number), victim, after_s, chance)
+            different = sorted(table for table in expected if found[table] != expected[table])
+            equal += not different
+            print(f"{number + 1:3} after {after_s:5.1f} s {hit}: {different or 'equal tables'}", flush=True)
+    print(f"{equal} of {asked.times} ended with the tables of the undisturbed run")
+    if asked.json:
+        print(json.dumps({"times": asked.times, "equal": equal, "undisturbed_s": seconds}))
+    return 0 if equal == asked.times else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
