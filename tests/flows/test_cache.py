@@ -69,7 +69,7 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize(("overrides", "computed"), CHANGES, ids=lambda each: str(each)[:30])
+@pytest.mark.parametrize(("overrides", "computed"), CHANGES, ids=[change[0][0] for change in CHANGES])
 def test_the_keys_decide_what_a_sweep_computes_again(
     program: Program, artifacts: Path, first: str, overrides: tuple[str, ...], computed: set[str]
 ) -> None:
