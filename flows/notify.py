@@ -42,6 +42,6 @@ def tell(them: Sequence[NotificationBlock], result: SweepResult, store: Store) -
     body = f"{regressions_markdown(result.trends)}\n{store.link(report_name(run))}\n"
     for block in them:
         try:
-            block.notify(body, subject)
+            cast("Any", block).notify(body, subject)  # declared a coroutine; outside of one Prefect's own are none
         except Exception as error:  # noqa: BLE001 - the border to other people's services
             get_logger("qnnsweep").error("%s was not told: %s: %s", type(block).__name__, type(error).__name__, error)
