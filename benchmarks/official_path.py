@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from conf.schema import Precision, SchemeConfig, SocConfig
+from conf.schema import Precision, Request, SchemeConfig, SocConfig
 from tasks.records import Blob, DelegationCount, ExportedModel, Operator
+from tasks.storage.digest import digest
 from tasks.storage.store import Store
 
 
@@ -77,3 +80,32 @@ def lower(exported: ExportedModel, module: Any, scheme: SchemeConfig, soc: SocCo
         delegated_subgraphs=info.num_delegated_subgraphs,
         program=store.put_bytes(edge.to_executorch().buffer),
     )
+
+
+def cell_by_cell(requests: Sequence[Request], store: Store, began: float) -> list[tuple[str, dict[str, Any]]]:
+    """Each request from its model on, as if it were the only one; what is told of it, with the time it was ready."""
+    from tasks.toolchain.eager import export_model
+
+    found: list[tuple[str, dict[str, Any]]] = []
+    for each in requests:
+        made = build(export_model(each.model, store), each.scheme, each.soc, store)
+        said = told(made.operators, made.delegation, made.delegated_subgraphs, made.program, store)
+        found.append((each.soc.name, said | {"at_s": time.time() - began}))
+    return found
+
+
+def told(
+    operators: tuple[Operator, ...],
+    delegation: tuple[DelegationCount, ...],
+    subgraphs: int,
+    program: Blob,
+    store: Store,
+) -> dict[str, Any]:
+    """What both sides must agree on, and where the program is."""
+    return {
+        "operators": digest([replace(row, subgraph=None) for row in operators]),
+        "delegation": digest([replace(row, refusals=()) for row in delegation]),
+        "subgraphs": subgraphs,
+        "bytes": program.size,
+        "program": str(store.path(program)),
+    }

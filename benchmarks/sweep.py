@@ -53,8 +53,8 @@ def main() -> int:
 class Bench:
     def __init__(self, *, folder: Path, model: str, scheme: str) -> None:
         self.folder = folder
-        self.official = find_sdk(os.environ, folder / "toolchain").environment(os.environ)
-        """The variables that ExecuTorch wants to be set before a process starts."""
+        self.environment = find_sdk(os.environ, folder / "toolchain").environment(os.environ)
+        """For the runner."""
         self.fixed = [f"model={model}", f"scheme={scheme}"]
 
     def run(self, side: str, socs: list[str]) -> dict[str, Any]:
@@ -63,8 +63,7 @@ class Bench:
         argv = [sys.executable, str(SIDE), side, str(store), *self.fixed, f"soc={','.join(socs)}"]
         print(f"{side}, {len(socs)} SoCs …", file=sys.stderr, flush=True)
         with (self.folder / "said").open("wb") as said:
-            environment = self.official if side == "official" else None
-            child = subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, stderr=said, text=True)
+            child = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=said, text=True)
             peak = Peak(child.pid)
             answer, _ = child.communicate()
         if child.returncode:
@@ -159,7 +158,7 @@ def _outputs(bench: Bench, program: str) -> dict[str, bytes]:
             names.append(f"{each.name}.raw")
         (folder / "input_list.txt").write_text(" ".join(names) + "\n")
         subprocess.run(
-            [sys.executable, "-P", runner.__file__], cwd=folder, env=bench.official, check=True,
+            [sys.executable, "-P", runner.__file__], cwd=folder, env=bench.environment, check=True,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         return {path.name: path.read_bytes() for path in sorted((folder / "outputs").iterdir())}

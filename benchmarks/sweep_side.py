@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from conf.load import load
 from conf.schema import Request
-from tasks.records import Blob, DelegationCount, LoweredProgram, Operator
-from tasks.storage.digest import digest
-from tasks.storage.store import Store
+from tasks.records import LoweredProgram
+
+import official_path  # isort: skip
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
     requests = [cell.request for cell in load([*overrides, f"artifacts={folder}"]).cells]
     made: dict[str, Any] = {}
     for soc, found in SIDES[side](requests, Path(folder)):
-        made[soc] = found | {"at_s": time.monotonic() - began}
+        made[soc] = {"at_s": time.monotonic() - began} | found
     print(json.dumps({"seconds": time.monotonic() - began, "socs": made, "took": TOOK}))
 
 
@@ -64,44 +64,22 @@ def _swept(requests: list[Request], folder: Path, *, dump_operators: bool) -> It
 
     with ThreadPoolExecutor(len(requests)) as pool:
         for each, lowered in zip(requests, pool.map(one, requests), strict=True):
-            yield (
-                each.soc.name,
-                _told(lowered.operators, lowered.delegation, lowered.delegated_subgraphs, lowered.program, means.store),
-            )
+            parts = lowered.operators, lowered.delegation, lowered.delegated_subgraphs, lowered.program
+            yield each.soc.name, official_path.told(*parts, means.store)
     TOOK.extend(asdict(each) for each in means.children.took)
 
 
 def official(requests: list[Request], folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Cell by cell, in one process that imports ExecuTorch once: torch.export, pt2e, the official call."""
-    import official_path
+    """Cell by cell, in one process that has imported ExecuTorch: torch.export, pt2e, the official call.
 
-    from tasks.toolchain.eager import export_model
+    It is a fork of the same server as the other side's: torch's convolutions differ in the last bit between that and a
+    process started anew, and with them the scales that calibration finds.
+    """
+    from flows.sweep import prepare
 
-    store = Store.open(folder)
-    for each in requests:
-        exported = export_model(each.model, store)
-        found = official_path.build(exported, each.scheme, each.soc, store)
-        yield (
-            each.soc.name,
-            _told(found.operators, found.delegation, found.delegated_subgraphs, found.program, store),
-        )
-
-
-def _told(
-    operators: tuple[Operator, ...],
-    delegation: tuple[DelegationCount, ...],
-    subgraphs: int,
-    program: Blob,
-    store: Store,
-) -> dict[str, Any]:
-    """What both sides must agree on, and where the program is."""
-    return {
-        "operators": digest([replace(row, subgraph=None) for row in operators]),
-        "delegation": digest([replace(row, refusals=()) for row in delegation]),
-        "subgraphs": subgraphs,
-        "bytes": program.size,
-        "program": str(store.path(program)),
-    }
+    means = prepare(load([f"artifacts={folder}"]))
+    children = means.children
+    yield from children.call("official", official_path.cell_by_cell, requests, means.store, time.time()).value
 
 
 SIDES = {"qnnsweep": qnnsweep, "whole": whole, "official": official}

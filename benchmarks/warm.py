@@ -31,13 +31,11 @@ SOCS = (
 
 
 def counted(plan: Plan) -> dict[str, int]:
-    """Runs of each stage in a sweep of this plan, where no two SoCs and no two schemes give the same."""
+    """Runs of each stage in a sweep of this plan, of one model, where no two schemes give the same."""
     cells = [cell.request for cell in plan.cells if cell.impossible is None]
-    quantized = {(each.scheme.name, each.soc.arch) for each in cells if each.scheme.quant_dtype}
-    floats = {each.scheme.name for each in cells if not each.scheme.quant_dtype}
     each = len(cells)
     return {
-        "export": 1, "quantize": len(quantized) + len(floats), "lower": each, "bundle": each, "measure": each,
+        "export": 1, "quantize": len({cell.scheme.name for cell in cells}), "lower": each, "bundle": each, "measure": each,
         "compare": each,
     }  # fmt: skip
 

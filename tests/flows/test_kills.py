@@ -1,0 +1,32 @@
+"""Killed with -9 wherever it hurts, a sweep leaves nothing half-done, and the same command ends as if nothing had been.
+
+benchmarks/kills.py does the same twenty times, at random moments.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from .conftest import Program
+from .killing import VICTIMS, Tables, killed_and_run_again, undisturbed
+
+pytestmark = pytest.mark.toolchain
+
+COMMAND = ["run", "--json", "model=digits_cnn", "scheme=8a8w", "soc=SM8650", "model.calibration.count=32"]
+
+
+@pytest.fixture(scope="module")
+def expected(program: Program, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tables, float]:
+    return undisturbed(program, COMMAND, tmp_path_factory.mktemp("undisturbed"))
+
+
+@pytest.mark.parametrize(("victim", "share"), zip(VICTIMS, (0.8, 0.5, 0.65), strict=True))
+def test_after_a_kill_the_same_command_ends_with_the_same_tables(
+    victim: str, share: float, expected: tuple[Tables, float], program: Program, tmp_path: Path
+) -> None:
+    tables, seconds = expected
+    hit, found = killed_and_run_again(program, COMMAND, tmp_path, victim, share * seconds, random.Random(0))
+    assert found == tables, hit
