@@ -35,8 +35,8 @@ def counted(plan: Plan) -> dict[str, int]:
     cells = [cell.request for cell in plan.cells if cell.impossible is None]
     each = len(cells)
     return {
-        "export": 1, "quantize": len({cell.scheme.name for cell in cells}), "lower": each, "bundle": each, "measure": each,
-        "compare": each,
+        "export": 1, "quantize": len({cell.scheme.name for cell in cells}),
+        "lower": each, "bundle": each, "measure": each, "compare": each,
     }  # fmt: skip
 
 
