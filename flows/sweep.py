@@ -7,6 +7,7 @@ import secrets
 import shlex
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
@@ -213,12 +214,14 @@ def _run(plan: Plan, graph: Graph, done: CellsDone) -> list[CellResult]:
         if isinstance(error, RequestError | EnvironmentUnusable):
             raise error
     works = [graph.cell(cell.request) if cell.impossible is None else {} for cell in plan.cells]
-    for work in (work for each in works for work in each.values()):
-        work.future.wait(timeout=UPDATE_EVERY_S)
-        # Only the state of what has not ended is asked of the server.
-        while not work.future.state.is_final():
+    futures = {work.key: work.future for each in works for work in each.values()}
+    # Not their states: what stands on a failed task stays pending for ever.
+    ended = threading.Semaphore(0)
+    for future in futures.values():
+        future.add_done_callback(lambda _: ended.release())
+    for _ in futures:
+        while not ended.acquire(timeout=UPDATE_EVERY_S):
             done.show()
-            work.future.wait(timeout=UPDATE_EVERY_S)
         done.show()
     done.end()
     return [graph.result(cell, work) for cell, work in zip(plan.cells, works, strict=True)]
