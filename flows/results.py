@@ -91,9 +91,9 @@ def export_tsv(store: Store, run_id: str, folder: Path) -> None:
 
 def redraw(store: Store, run_id: str | None) -> SweepResult:
     """Draw the report of a past run anew, the latest if none is named. Raises RequestError if there is no such run."""
-    run = past(store, run_id)
-    store.try_out()
-    return _drawn(run, store)
+    if store.url or tables.runs(store):  # nothing is made where nothing was
+        store.try_out()
+    return _drawn(past(store, run_id), store)
 
 
 def past(store: Store, run_id: str | None) -> RunFacts:

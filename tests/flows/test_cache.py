@@ -108,23 +108,23 @@ def test_the_cache_says_what_it_holds_by_stage_and_by_run(program: Program, arti
     sizes = {path.name: path.stat().st_size for path in (artifacts / "blobs").glob("*/*")}
     assert sum(each["blobs"] for each in found["stages"]) == len(sizes)
     assert sum(each["blob_bytes"] for each in found["stages"]) == sum(sizes.values())
-    assert [run["run_id"] for run in found["runs"]] == tables.runs(artifacts)
+    assert [run["run_id"] for run in found["runs"]] == tables.runs(Store(artifacts))
     assert (found["runs"][0]["run_id"], found["runs"][0]["made"], found["runs"][0]["reused"]) == (first, 6, 0)
     shown = program.run("cache", "--runs=1", f"--artifacts={artifacts}")
     assert shown.returncode == 0
-    assert tables.runs(artifacts)[-1] in shown.stdout
+    assert tables.runs(Store(artifacts))[-1] in shown.stdout
     assert first not in shown.stdout
 
 
 def test_a_dry_run_removes_nothing_and_a_wrong_wish_is_one_line(program: Program, artifacts: Path, first: str) -> None:
-    before = contents(artifacts)
+    before, known = contents(artifacts), ", ".join(tables.runs(Store(artifacts)))
     ran = program.run("cache", "prune", f"--run={first}", "--dry-run", f"--artifacts={artifacts}")
     assert ran.stdout.startswith(f"would go: {first}; ")
     assert contents(artifacts) == before
     for options, line in (
         (["--older-than=soon"], "--older-than=soon: a number and one of h, d, w"),
         (["--larger-than=3 GB"], "--larger-than=3 GB: a number and one of KiB, MiB, GiB, TiB"),
-        (["--run=none"], f"--run none: no such run in {artifacts}; there are: {', '.join(tables.runs(artifacts))}"),
+        (["--run=none"], f"--run none: no such run in {artifacts}; there are: {known}"),
     ):
         ran = program.run("cache", "prune", *options, f"--artifacts={artifacts}")
         assert (ran.returncode, ran.stderr) == (2, f"qnnsweep: {line}\n")
@@ -142,17 +142,17 @@ def test_a_sweep_that_is_going_on_keeps_all_that_there_is(program: Program, arti
         out, said = sweep.communicate(timeout=300)
     assert sweep.returncode == 0, said
     assert json.loads(out.splitlines()[-1])["outcomes"] == {"passed": 1}
-    assert first in tables.runs(artifacts)
+    assert first in tables.runs(Store(artifacts))
     assert_whole(artifacts)
 
 
 def test_pruning_breaks_no_run_that_stays(program: Program, artifacts: Path, first: str) -> None:
     """The last test of this folder: of all runs one stays, and whatever was made for the others alone goes."""
-    kept = tables.runs(artifacts)[1]  # it reused what the first had made
-    others = [f"--run={run}" for run in tables.runs(artifacts) if run != kept]
+    kept = tables.runs(Store(artifacts))[1]  # it reused what the first had made
+    others = [f"--run={run}" for run in tables.runs(Store(artifacts)) if run != kept]
     ran = program.run("cache", "prune", "--json", *others, f"--artifacts={artifacts}")
     told = last(ran)
-    assert tables.runs(artifacts) == [kept]
+    assert tables.runs(Store(artifacts)) == [kept]
     assert [path.name for path in (artifacts / "runs").iterdir()] == [kept]
     assert told["results"]
     assert told["blobs"]
