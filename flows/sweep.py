@@ -69,7 +69,6 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     folders = [Path(folder) for folder in config_dirs or ()]
     plan = load(overrides, config_dirs=folders)
     store = Store.at(plan.artifacts, plan.cache_folder)
-    store.try_out()
     hearers = notify.blocks(plan.trend.notify)
     with in_use(store):
         began = Begun.now()

@@ -71,10 +71,7 @@ def bound(task: Task[P, R], name: str, *, store: Store, on_change: OnChange, ane
     # Prefect formats the name with the arguments.
     run_name = name.replace("{", "{{").replace("}", "}}")
     named = task.with_options(
-        task_run_name=run_name,
-        on_running=[started],
-        on_completion=[completed],
-        on_failure=[failed],
+        task_run_name=run_name, on_running=[started], on_completion=[completed], on_failure=[failed]
     )
     if anew:
         named.refresh_cache = True

@@ -97,6 +97,7 @@ class Children:
         """
         with self._place(stage, subject, urgent=urgent), self._scratch(stage) as scratch:
             self._count(stage)
+            self._start_server()
             began = time.monotonic()
             child = Child(self._context, Call(scratch=scratch, function=function, arguments=arguments))
             return self._follow(child, stage, subject, scratch, began)
@@ -137,12 +138,11 @@ class Children:
     def _count(self, stage: str) -> None:
         with self._guard:
             self.calls[stage] += 1
-            self._start_server()
 
     def _start_server(self) -> None:
-        self._context.set_forkserver_preload([_PRELOAD])
         # Safe path: a `tasks` folder where the user happens to stand is not ours to import.
-        with _environ(self._environment | {"PYTHONSAFEPATH": "1"}):
+        with self._guard, _environ(self._environment | {"PYTHONSAFEPATH": "1"}):
+            self._context.set_forkserver_preload([_PRELOAD])
             forkserver.ensure_running()
 
     def _follow(
@@ -226,8 +226,7 @@ class Ground:
         children = self._children
         with contextlib.ExitStack() as end:
             with children._place(self._stage, self.subject, urgent=False):
-                with children._guard:
-                    children._start_server()
+                children._start_server()
                 scratch = end.enter_context(children._scratch(self._stage))
                 began = time.monotonic()
                 asked = Call(scratch=scratch, function=self._asked.function, arguments=self._asked.arguments)

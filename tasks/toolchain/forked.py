@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
@@ -71,8 +70,7 @@ class Child:
         return "ended", self._child.exitcode
 
     def weigh(self) -> Weight:
-        resident = _summed(self._child.pid, lambda process: process.memory_info().rss)
-        return Weight(resident_bytes=resident, own_bytes=resident)
+        return _weighed(self._child.pid, shares=False)
 
     def close(self) -> None:
         if self._receiving.closed:
@@ -126,10 +124,7 @@ class Fork:
         return message
 
     def weigh(self) -> Weight:
-        return Weight(
-            resident_bytes=_summed(self._pid, lambda process: process.memory_info().rss),
-            own_bytes=_summed(self._pid, lambda process: process.memory_full_info().uss),
-        )
+        return _weighed(self._pid, shares=True)
 
     def close(self) -> None:
         if not self._ended and self.next(0) is None:
@@ -147,12 +142,18 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _summed(pid: int | None, weigh: Callable[[psutil.Process], int]) -> int:
-    """Over the process and all that it started, as far as they still live."""
-    total = 0
+def _weighed(pid: int | None, *, shares: bool) -> Weight:
+    """The process and all that it started, as far as they still live; `shares`: some of its pages are its ground's."""
+    resident = own = 0
     with contextlib.suppress(psutil.NoSuchProcess):
         parent = psutil.Process(pid)
         for process in (parent, *parent.children(recursive=True)):
             with contextlib.suppress(psutil.NoSuchProcess):
-                total += weigh(process)
-    return total
+                if shares:
+                    weight = process.memory_full_info()
+                    resident, own = resident + weight.rss, own + weight.uss
+                else:
+                    resident += process.memory_info().rss
+    if not shares:
+        own = resident
+    return Weight(resident_bytes=resident, own_bytes=own)

@@ -258,10 +258,11 @@ def test_a_failed_call_gives_its_place_to_the_next(children_with: ChildrenWith) 
     assert children.call("lower", misbehave.give, "fine").value == "fine"
 
 
-def test_a_killed_caller_leaves_no_process_behind(tmp_path: Path) -> None:
+def kill_a_caller(source: str, tmp_path: Path) -> int:
+    """Kill a script whose call hangs: nothing of it may live on. How many scratch folders it leaves to be swept."""
     pids = tmp_path / "pids"
     script = tmp_path / "caller.py"
-    script.write_text(CALLER)
+    script.write_text(source)
     with (tmp_path / "said").open("wb") as said:
         caller = subprocess.Popen(
             [sys.executable, str(script), str(tmp_path / "artifacts"), "hang_holding_the_interpreter", str(pids)],
@@ -277,7 +278,11 @@ def test_a_killed_caller_leaves_no_process_behind(tmp_path: Path) -> None:
         caller.wait()
     assert {int(pid) for pid in pids.read_text().split()} < set(family)
     assert eventually(lambda: all(map(is_gone, family)), SOON_S)
-    assert Store.open(tmp_path / "artifacts").sweep_partial() == 1
+    return Store.open(tmp_path / "artifacts").sweep_partial()
+
+
+def test_a_killed_caller_leaves_no_process_behind(tmp_path: Path) -> None:
+    assert kill_a_caller(CALLER, tmp_path) == 1
 
 
 def test_a_package_of_the_same_name_where_the_user_stands_is_left_alone(tmp_path: Path) -> None:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
 from tasks.errors import EvidenceError, ToolchainError
-from tasks.storage.store import Store
 from tasks.toolchain.child import Children
 
 import misbehave  # isort: skip
-from test_child import CALLER, SOON_S, eventually, is_gone, log_of, scratch_folders  # isort: skip
+from test_child import CALLER, SOON_S, eventually, is_gone, kill_a_caller, log_of, scratch_folders  # isort: skip
 
 if TYPE_CHECKING:
     from flows.cells import Means
@@ -165,22 +159,4 @@ def test_calls_on_a_ground_come_before_other_work(children_with: ChildrenWith, t
 
 
 def test_a_killed_caller_leaves_neither_ground_nor_fork_behind(tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    script = tmp_path / "caller.py"
-    script.write_text(ON_GROUND)
-    with (tmp_path / "said").open("wb") as said:
-        caller = subprocess.Popen(
-            [sys.executable, str(script), str(tmp_path / "artifacts"), "hang_holding_the_interpreter", str(pids)],
-            env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
-            stdout=said,
-            stderr=said,
-        )
-    try:
-        assert eventually(pids.exists, 120), (tmp_path / "said").read_text()
-        family = [process.pid for process in psutil.Process(caller.pid).children(recursive=True)]
-    finally:
-        caller.send_signal(signal.SIGKILL)
-        caller.wait()
-    assert {int(pid) for pid in pids.read_text().split()} < set(family)
-    assert eventually(lambda: all(map(is_gone, family)), SOON_S)
-    assert Store.open(tmp_path / "artifacts").sweep_partial() == 2
+    assert kill_a_caller(ON_GROUND, tmp_path) == 2
