@@ -37,7 +37,7 @@ def real(means: Means, request_8a8w: Request, lowered: LoweredProgram, capture: 
         capture=capture,
         comparison=compared,
     )
-    written = results.write(RUN, rows(RUN.run_id, [cell], means.children.identity), means.store)
+    written = results.write(RUN, rows(RUN.run_id, [cell], means.children.identity), means.store, trend=None)
     return results.report_path(means.store.root, written.run.run_id).absolute().as_uri()
 
 
@@ -52,7 +52,7 @@ def handmade(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     chromium = shutil.which("chromium")
-    assert chromium, "there is no chromium: .ci/devices installs it"
+    assert chromium, "there is no chromium: .ci/machine installs it"
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=sandbox)

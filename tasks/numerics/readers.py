@@ -120,7 +120,7 @@ class Readers:
     def _with(self, source: int, value: Array) -> Mapping[int, Value]:
         like = self._values.get(source)
         dtype = like.dtype if isinstance(like, np.ndarray) else value.dtype
-        return ChainMap({source: np.ascontiguousarray(value, dtype)}, self._values)
+        return ChainMap({source: np.asarray(value, dtype, order="C")}, self._values)
 
     def _weights(self, reader: int, wrong: Value, right: Value) -> list[Array | None]:
         """For each output of the reader, how much each element counts: anything where it is read, 0 where it is not."""
