@@ -38,7 +38,7 @@ def real(means: Means, request_8a8w: Request, lowered: LoweredProgram, capture: 
         comparison=compared,
     )
     written = results.write(RUN, rows(RUN.run_id, [cell], means.children.identity), means.store, trend=None)
-    return results.report_path(means.store.root, written.run.run_id).absolute().as_uri()
+    return written.page.absolute().as_uri()
 
 
 @pytest.fixture(scope="module")
