@@ -1,7 +1,7 @@
 """Which runs, results and blobs may go, and their removal: nothing that a run which stays needs ever goes.
 
-A result or a blob that a removed run held goes with it unless a run that stays holds it too. One that no run holds is
-what a killed sweep has left; it waits a day for somebody to continue.
+A result or a blob that a removed run held goes with it unless a run that stays, or a result of one, needs it too. One
+that no run holds is what a killed sweep has left; it waits a day for somebody to continue.
 """
 
 from __future__ import annotations
@@ -133,9 +133,10 @@ def _removal(
     let_go = [held[run] for run in runs if run in gone and run in held]
     results = _free(sizes.results, [each.results for each in stay], [each.results for each in let_go], now)
     needed: list[Mapping[str, object]] = [each.blobs for each in stay]
-    # What is kept of killed sweeps keeps its blobs.
-    unheld = set(sizes.results).difference(results, *(each.results for each in stay))
-    needed.append(dict.fromkeys(_blobs_of(store, unheld)))
+    # A result that stays keeps its blobs: one of a killed sweep, and one that a run which goes has made anew.
+    rewritten = {name for each in let_go for name, found_made in each.results.items() if not found_made}
+    settled = set[str]().union(*(each.results for each in stay)) - rewritten
+    needed.append(dict.fromkeys(_blobs_of(store, set(sizes.results).difference(results, settled))))
     blobs = _free(sizes.blobs, needed, [each.blobs for each in let_go], now)
     remains = [run for run in sizes.runs if run not in runs]
     freed = sum(sizes.runs[run] for run in (*gone, *remains))

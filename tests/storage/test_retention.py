@@ -129,6 +129,22 @@ def test_what_no_run_holds_waits_a_day_for_somebody_to_continue(tmp_path: Path) 
     store.read(store.put_bytes(bytes(102)))
 
 
+def test_a_result_that_a_run_which_goes_has_made_anew_stays_whole_for_the_run_that_stays(tmp_path: Path) -> None:
+    """A device asked again gives other latencies: the kept result is that of the newer run, under the same key."""
+    store = Store.open(tmp_path)
+    add_run(store, RUNS[0], {1})
+    name = add_result(store, 1)
+    newer = store.put_bytes(b"measured again")
+    launch = Launch(
+        name="x", program=newer, input_list=newer, samples=1, debug=False, debug_buffer_bytes=0, iterations=1, warm_up=0
+    )
+    (tmp_path / "results" / "records" / name).write_bytes(encode(launch))
+    write_holdings(store, RUNS[1], Holdings(results={name: False}, blobs={newer.sha256: newer.size}))
+    tables.write(store, RUNS[1], "cells", [])
+    found = planned(store, Selection(runs=(RUNS[1],)))
+    assert (found.runs, found.results, found.blobs) == ((RUNS[1],), (), ())
+
+
 def test_a_run_that_does_not_say_what_it_needs_stops_a_prune_unless_it_is_to_go(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
     add_run(store, RUNS[0], {1})
