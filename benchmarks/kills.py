@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import sys
 import tempfile
@@ -16,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.flows.conftest import Program
+from tests.flows.conftest import at_home
 from tests.flows.killing import VICTIMS, killed_and_run_again, undisturbed
 
 COMMAND = ["run", "--json", "model=digits_cnn", "scheme=8a8w,fp16", "soc=SM8650", "model.calibration.count=32"]
@@ -31,8 +30,7 @@ def main() -> int:
     chance = random.Random(asked.seed)  # noqa: S311 - no secret
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        own = {"PREFECT_HOME": str(folder / "prefect"), "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
-        program = Program(folder=folder, environment={**os.environ, **own})
+        program = at_home(folder / "home", folder)
         expected, seconds = undisturbed(program, COMMAND, folder / "undisturbed")
         print(f"undisturbed: {seconds:.1f} s", flush=True)
         equal = 0

@@ -13,14 +13,14 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from memory import GIB, Peak
 
 from conf.load import load
 from tasks.toolchain import runner
@@ -28,7 +28,6 @@ from tasks.toolchain.sdk import find_sdk
 
 SIDE = Path(__file__).with_name("sweep_side.py")
 SOCS = ("SM8350", "SM8450", "SM8550", "SM8650", "SM8750", "SM8850")
-GIB = 2**30
 
 
 def main() -> int:
@@ -69,32 +68,6 @@ class Bench:
         if child.returncode:
             sys.exit((self.folder / "said").read_text())
         return json.loads(answer.splitlines()[-1]) | {"peak_gib": peak.stop() / GIB}
-
-
-class Peak:
-    """The most memory that a process and all it started had, pages that they share counted once."""
-
-    def __init__(self, pid: int) -> None:
-        self._process = psutil.Process(pid)
-        self._most = 0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def _watch(self) -> None:
-        while not self._ended.wait(0.5):
-            total = 0
-            try:
-                for process in (self._process, *self._process.children(recursive=True)):
-                    total += process.memory_full_info().pss
-            except psutil.Error:
-                continue
-            self._most = max(self._most, total)
-
-    def stop(self) -> int:
-        self._ended.set()
-        self._thread.join()
-        return self._most
 
 
 def measured(bench: Bench, socs: list[str], counts: list[int]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from prefect import Task
 from prefect.futures import PrefectFuture
+from prefect.utilities.annotations import opaque
 
 from conf.check import REFERENCES
 from conf.impossible import suits
@@ -144,7 +145,8 @@ class Graph:
     def _submit(self, task: Task[..., Any], request: Request, *matter: Any, **means: Any) -> Work:
         key = digest([task.name, *(each.key if isinstance(each, Work) else each for each in matter)])
         if key not in self._works:
-            values = [each.future if isinstance(each, Work) else each for each in matter]
+            # Opaque: Prefect walks through every value of a result, and asks its server for the state of a bare future.
+            values = [opaque(each.future) if isinstance(each, Work) else each for each in matter]
             future = self._bound(task, request).submit(*values, store=self._means.store, **means)
             self._works[key] = Work(key=key, future=future)
         return self._works[key]

@@ -42,7 +42,8 @@ def encode(record: object) -> bytes:
     except (OverflowError, UnicodeEncodeError, pa.ArrowInvalid) as error:
         raise ValueError(f"{name} cannot be stored: {error}") from error
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd")
+    # One row in hundreds of columns: each dictionary and each statistic would be larger than what it is of.
+    pq.write_table(table, sink, compression="snappy", use_dictionary=False, write_statistics=False)
     return sink.getvalue().to_pybytes()
 
 

@@ -18,7 +18,12 @@ try:
     import executorch.exir
     import torch
     import torchao.quantization.pt2e.quantize_pt2e
+    from executorch.backends.qualcomm.utils.qnn_sdk_setup import disable_mkldnn_on_amd
     from tqdm import tqdm
+
+    # Qualcomm's backend asks a program of its own, for a second or two, whose processor this is: once in all processes.
+    with torch.backends.mkldnn.flags(enabled=torch.backends.mkldnn.enabled):
+        disable_mkldnn_on_amd()
 
     # torch.fx draws progress bars, and each first bar of a process would make a semaphore shared between processes.
     tqdm.set_lock(threading.RLock())

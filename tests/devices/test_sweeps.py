@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import signal
 import subprocess
@@ -14,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pyarrow.parquet as pq
 import pytest
 
 from tests.flows.conftest import Program, with_a_home_of_its_own
+from tests.flows.kept import last, table
 
 from .loopback import Adbd, AdbServer, Sshd, running, write_farm
 
@@ -68,13 +67,8 @@ def timed(tmp_path: Path, adb_server: AdbServer) -> Iterator[tuple[Adbd, Path]]:
         yield phone, tmp_path / "conf"
 
 
-def last(ran: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    assert ran.stdout, ran.stderr
-    return json.loads(ran.stdout.splitlines()[-1])
-
-
 def cells(artifacts: Path, ran: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
-    return pq.read_table(artifacts / "tables" / "cells" / f"run={last(ran)['run_id']}" / "part.parquet").to_pylist()
+    return table(artifacts, "cells", last(ran)["run_id"])
 
 
 def spans(phone: Adbd) -> list[tuple[float, float]]:

@@ -65,10 +65,13 @@ class Program:
 
 
 def with_a_home_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    home = tmp_path_factory.mktemp("home")
+    return at_home(tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("working"))
+
+
+def at_home(home: Path, folder: Path) -> Program:
     kept = {name: os.environ[name] for name in ("HOME", "LANG", "PATH", "QNN_SDK_ROOT") if name in os.environ}
     own = {"PREFECT_HOME": str(home / "prefect"), "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
-    return Program(folder=tmp_path_factory.mktemp("working"), environment=kept | own)
+    return Program(folder=folder, environment=kept | own)
 
 
 @pytest.fixture(scope="session")

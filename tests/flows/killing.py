@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import random
 import re
 import subprocess
@@ -12,37 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pyarrow.parquet as pq
 
 from flows.leases import LEASE_S
 from tasks.storage import tables
 
 from .conftest import Program
+from .kept import TIMES, Row, assert_nothing_lies_about, assert_whole, last, table
 
 VICTIMS = ("worker", "child", "server")
 """The program itself, one of the processes that it or its fork server started, its Prefect server."""
 ENDS_S = 120.0
 AGAIN_S = 2 * LEASE_S + 240.0
 """A device that a killed program held is free when its lease has run out; the rest is work."""
-TIMES = {
-    "cells": {
-        "export_s",
-        "quantize_s",
-        "edge_s",
-        "lower_s",
-        "execute_s",
-        "latency_p50_ms",
-        "sent_bytes",
-        "log",
-        "measured_run",
-    },
-    "profile": {"p10", "p50", "p90", "mean", "minimum", "maximum", "raw"},
-    "modules": {"p10", "p50", "p90", "mean", "minimum", "maximum", "own_mean", "share"},
-    "commands": {"seconds"},
-}
-"""What two runs from nothing may differ in. Logs name processes."""
+MAKING = {"export_s", "quantize_s", "edge_s", "lower_s"}
+"""Of `cells`, the seconds that a run from nothing takes."""
 
-Tables = dict[str, list[dict[str, Any]]]
+Tables = dict[str, list[Row]]
 
 
 def undisturbed(program: Program, command: list[str], artifacts: Path) -> tuple[Tables, float]:
@@ -70,8 +53,7 @@ def killed_and_run_again(
     ran = program.run(*command, f"artifacts={artifacts}", timeout_s=AGAIN_S)
     assert ran.returncode == 0, ran.stderr
     assert_whole(artifacts)
-    assert list((artifacts / "partial").iterdir()) == []
-    assert list((artifacts / "devices" / "local" / "leases").iterdir()) == []
+    assert_nothing_lies_about(artifacts)
     return hit, of(ran, artifacts)
 
 
@@ -100,12 +82,14 @@ def _command(process: psutil.Process) -> str:
 
 def of(ran: subprocess.CompletedProcess[str], artifacts: Path) -> Tables:
     """The run's tables without what may differ between two runs."""
-    run_id = json.loads(ran.stdout.splitlines()[-1])["run_id"]
+    run_id = last(ran)["run_id"]
     found: Tables = {}
     for name in set(tables.TABLES) - {"work", "trends"}:  # which say what was not done again, and what was there before
-        neutral = {"run_id"} | TIMES.get(name, set())
-        rows = pq.read_table(artifacts / "tables" / name / f"run={run_id}" / "part.parquet").to_pylist()
-        found[name] = [{key: _nameless(value) for key, value in row.items() if key not in neutral} for row in rows]
+        neutral = {"run_id"} | TIMES.get(name, set()) | (MAKING if name == "cells" else set())
+        found[name] = [
+            {key: _nameless(value) for key, value in row.items() if key not in neutral}
+            for row in table(artifacts, name, run_id)
+        ]
     return found
 
 
@@ -114,12 +98,3 @@ def _nameless(value: Any) -> Any:
     if isinstance(value, list):
         return [_nameless(each) for each in value]
     return re.sub(r"[0-9a-f]{64}", "…", value) if isinstance(value, str) else value
-
-
-def assert_whole(artifacts: Path) -> None:
-    """Every file under its final name is complete."""
-    blobs = [path for path in (artifacts / "blobs").rglob("*") if path.is_file()]
-    blobs += (artifacts / "devices").glob("local/blobs/*")
-    assert [path for path in blobs if hashlib.sha256(path.read_bytes()).hexdigest() != path.name] == []
-    for path in [*artifacts.glob("tables/**/*.parquet"), *artifacts.glob("results/records/*")]:
-        pq.read_table(path)

@@ -65,16 +65,20 @@ def postgresql() -> Generator[str]:
 
 
 @contextlib.contextmanager
-def prefect_server(folder: Path, database: str, log: Path) -> Generator[httpx.Client]:
-    """`prefect server start` with that database; gives a way to ask it, whose `base_url` is its PREFECT_API_URL."""
+def prefect_server(folder: Path, log: Path, database: str | None = None) -> Generator[httpx.Client]:
+    """`prefect server start`, with that database or a file of its own in its home `folder`.
+
+    Gives a way to ask it, whose `base_url` is its PREFECT_API_URL.
+    """
     port = free_port()
     url = f"http://127.0.0.1:{port}/api"
     environment = os.environ | {
         "PREFECT_HOME": str(folder),
         "PREFECT_API_URL": url,
-        "PREFECT_API_DATABASE_CONNECTION_URL": database,
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     }
+    if database is not None:
+        environment["PREFECT_API_DATABASE_CONNECTION_URL"] = database
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     with log.open("wb") as out, httpx.Client(base_url=url) as client:
         server = subprocess.Popen(command, env=environment, cwd=folder, stdout=out, stderr=out)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from tasks.storage import tables
@@ -17,16 +15,12 @@ from tasks.storage.occupancy import alone, in_use
 from tasks.storage.store import Store
 
 from .conftest import Program
+from .kept import assert_nothing_lies_about, assert_whole, last, table
 
 pytestmark = pytest.mark.toolchain
 
 SMALL = ("model=digits_cnn", "model.evaluation.count=4", "scheme=fp32", "backend=portable", "soc=SM8650")
 STAGES = ("bundle", "collect", "compare", "deploy", "execute", "export", "lower", "quantize")
-
-
-def last(ran: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout.splitlines()[-1])
 
 
 def states(ran: subprocess.CompletedProcess[str]) -> dict[str, str]:
@@ -36,20 +30,12 @@ def states(ran: subprocess.CompletedProcess[str]) -> dict[str, str]:
 
 
 def cell(artifacts: Path, run_id: str) -> dict[str, Any]:
-    (row,) = pq.read_table(artifacts / "tables" / "cells" / f"run={run_id}" / "part.parquet").to_pylist()
+    (row,) = table(artifacts, "cells", run_id)
     return row
 
 
 def contents(artifacts: Path) -> set[Path]:
     return {path for path in artifacts.rglob("*") if path.is_file() and "devices" not in path.parts}
-
-
-def assert_whole(artifacts: Path) -> None:
-    blobs = [path for path in (artifacts / "blobs").rglob("*") if path.is_file()]
-    assert [path for path in blobs if hashlib.sha256(path.read_bytes()).hexdigest() != path.name] == []
-    for path in [*artifacts.glob("tables/**/*.parquet"), *artifacts.glob("results/records/*")]:
-        pq.read_table(path)
-    assert list((artifacts / "partial").iterdir()) == []
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +130,7 @@ def test_a_sweep_that_is_going_on_keeps_all_that_there_is(program: Program, arti
     assert json.loads(out.splitlines()[-1])["outcomes"] == {"passed": 1}
     assert first in tables.runs(Store(artifacts))
     assert_whole(artifacts)
+    assert_nothing_lies_about(artifacts)
 
 
 def test_pruning_breaks_no_run_that_stays(program: Program, artifacts: Path, first: str) -> None:
@@ -158,6 +145,7 @@ def test_pruning_breaks_no_run_that_stays(program: Program, artifacts: Path, fir
     assert told["blobs"]
     assert told["left"] == json.loads(program.run("cache", "--json", f"--artifacts={artifacts}").stdout)["bytes"]
     assert_whole(artifacts)
+    assert_nothing_lies_about(artifacts)
     assert program.run("report", kept, f"--artifacts={artifacts}").returncode == 0
     again = program.run("recompare", f"--run={kept}", "measure.replay=false", f"--artifacts={artifacts}")
     assert again.returncode == 0, again.stderr
@@ -175,6 +163,7 @@ def test_two_sweeps_at_once_in_one_folder_both_end_whole(program: Program, tmp_p
     assert sorted(runs) == tables.runs(Store(tmp_path))
     assert [cell(tmp_path, run)["backend"] for run in runs] == [*backends]
     assert_whole(tmp_path)
+    assert_nothing_lies_about(tmp_path)
 
 
 def test_old_runs_go_when_one_has_ended(program: Program, tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from tasks.storage.store import Store
 from tests.object_store import KEY_ID, SECRET, ObjectStore, serving
 
 from .conftest import Program, with_a_home_of_its_own
-from .test_sweep import DIGITS, TIMES, last
+from .kept import TIMES, last
+from .test_sweep import DIGITS
 
 pytestmark = pytest.mark.toolchain
 

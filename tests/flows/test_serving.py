@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,50 +16,27 @@ from tasks.storage import tables
 from tasks.storage.store import Store
 
 from .conftest import Program
+from .machines import prefect_server, wait
 
 SMALL = ("model=digits_cnn", "model.evaluation.count=4", "scheme=fp32", "backend=portable", "soc=SM8650")
-STARTUP_S, RUN_S = 180, 600
+RUN_S = 600
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, program: Program) -> Iterator[tuple[Program, httpx.Client]]:
     """The program with a Prefect server of its own, and a way to ask that server."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    url = f"http://127.0.0.1:{port}/api"
-    home = {"PREFECT_HOME": str(tmp_path_factory.mktemp("server")), "PREFECT_API_URL": url}
-    own = replace(program, environment=program.environment | home | {"PREFECT_SERVER_ANALYTICS_ENABLED": "false"})
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, env=own.environment, **quiet) as server, httpx.Client(base_url=url) as client:
-        try:
-            wait(lambda: answers(client), STARTUP_S)
-            yield own, client
-        finally:
-            server.send_signal(signal.SIGINT)
-            server.wait(timeout=60)
-
-
-def answers(client: httpx.Client) -> bool:
-    try:
-        return client.get("/health").status_code == 200
-    except httpx.TransportError:
-        return False
-
-
-def wait(done: Any, within_s: float) -> Any:
-    latest = time.monotonic() + within_s
-    while not (found := done()):
-        assert time.monotonic() < latest
-        time.sleep(0.5)
-    return found
+    folder = tmp_path_factory.mktemp("server")
+    with prefect_server(folder, folder / "log") as client:
+        own = {"PREFECT_HOME": str(folder), "PREFECT_API_URL": str(client.base_url).rstrip("/")}
+        yield replace(program, environment=program.environment | own), client
 
 
 def asked(client: httpx.Client, method: str, path: str, **json: Any) -> Any:
     """The server's answer. 503 is its word for "later": its database is one file, and busy."""
     answer = wait(
-        lambda: [each for each in [client.request(method, path, json=json or None)] if each.status_code != 503], 120
+        lambda: [each for each in [client.request(method, path, json=json or None)] if each.status_code != 503],
+        120,
+        f"{method} {path} is answered",
     )
     return answer[0].raise_for_status().json()
 
@@ -85,7 +58,7 @@ def test_a_night_is_scheduled_and_a_sweep_of_one_s_own_runs_when_somebody_asks(
             told = [serving.stderr.readline().rstrip() for _ in range(3)]
             assert told[0] == "sweep/nightly: 36 cells, 0 22 * * * Europe/Berlin"
             assert told[2] == "Ctrl-C ends it and pauses the schedule"
-            deployment = wait(lambda: found(client), 60)
+            deployment = wait(lambda: found(client), 60, "there is a deployment")
             (schedule,) = deployment["schedules"]
             assert (schedule["active"], schedule["schedule"]["cron"], schedule["schedule"]["timezone"]) == (
                 True, "0 22 * * *", "Europe/Berlin",
@@ -95,7 +68,7 @@ def test_a_night_is_scheduled_and_a_sweep_of_one_s_own_runs_when_somebody_asks(
                 client, "POST", f"/deployments/{deployment['id']}/create_flow_run",
                 parameters={"overrides": [*SMALL, f"artifacts={tmp_path}"]}, state={"type": "SCHEDULED"},
             )  # fmt: skip
-            state = wait(lambda: ended(client, run["id"]), RUN_S)
+            state = wait(lambda: ended(client, run["id"]), RUN_S, "the run ends")
             assert state["type"] == "COMPLETED", state
             (run_id,) = tables.runs(Store(tmp_path))
             assert tables.read(Store(tmp_path), "cells", run_id)["outcome"].tolist() == ["passed"]
@@ -104,7 +77,7 @@ def test_a_night_is_scheduled_and_a_sweep_of_one_s_own_runs_when_somebody_asks(
         finally:
             serving.send_signal(signal.SIGINT)
             serving.wait(timeout=60)
-    assert wait(lambda: found(client), 60)["paused"]
+    assert wait(lambda: found(client), 60, "there is a deployment")["paused"]
 
 
 @pytest.mark.toolchain
@@ -114,16 +87,16 @@ def test_a_run_that_is_cancelled_from_the_ui_stops_its_children(
     program, client = served
     with program.start("serve", *SMALL, f"artifacts={tmp_path}") as serving:
         try:
-            deployment = wait(lambda: found(client), 60)
+            deployment = wait(lambda: found(client), 60, "there is a deployment")
             run = asked(
                 client, "POST", f"/deployments/{deployment['id']}/create_flow_run",
                 parameters={"overrides": [*SMALL, f"artifacts={tmp_path}"]}, state={"type": "SCHEDULED"},
             )  # fmt: skip
-            wait(lambda: list((tmp_path / "partial").glob("*/*/child.log")), RUN_S)
+            wait(lambda: list((tmp_path / "partial").glob("*/*/child.log")), RUN_S, "a child works")
             working = psutil.Process(serving.pid).children(recursive=True)
             assert any("forkserver" in " ".join(each.cmdline()) for each in working)
             asked(client, "POST", f"/flow_runs/{run['id']}/set_state", state={"type": "CANCELLING"})
-            state = wait(lambda: ended(client, run["id"]), 120)
+            state = wait(lambda: ended(client, run["id"]), 120, "the run ends")
             assert state["type"] == "CANCELLED", state
             _, alive = psutil.wait_procs(working, timeout=30)
             assert [each.cmdline() for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []

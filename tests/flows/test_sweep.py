@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -10,33 +9,21 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import pandas
 import psutil
-import pyarrow.parquet as pq
 import pytest
 
 from tasks.storage import tables
 
 from .conftest import Program
+from .kept import TIMES, assert_nothing_lies_about, assert_whole, last, table
 
 pytestmark = pytest.mark.toolchain
 
 DIGITS = ("model=digits_cnn", "model.evaluation.count=8", "model.calibration.count=32", "limits.parallel=2")
-TIMES = {
-    "cells": {
-        "execute_s",
-        "latency_p50_ms",
-        "log",
-        "measured_run",
-        "sent_bytes",
-    },  # the log of a runner that failed says when
-    "profile": {"p10", "p50", "p90", "mean", "minimum", "maximum", "raw"},
-    "modules": {"p10", "p50", "p90", "mean", "minimum", "maximum", "own_mean", "share"},
-    "commands": {"seconds"},
-    "trends": {"value", "nights", "median", "mad", "floor", "verdict", "runs", "values"},
-}
+SEEN = {"value", "nights", "median", "mad", "floor", "verdict", "runs", "values"}
+"""What a night of `trends` knows of the nights before it."""
 STARVED = """\
 # @package _global_
 device: {name: starved, transport: local}
@@ -102,28 +89,6 @@ def two_runs(program: Program, artifacts: Path, mine: Path) -> list[subprocess.C
     """The same command twice: a good cell, one that aborts natively, and two that are impossible."""
     command = ["run", "--json", f"--config-dir={mine}", *DIGITS, "scheme=8a8w,fp16", "soc=SM8350"]
     return [program.run(*command, "device=local,starved", f"artifacts={artifacts}") for _ in range(2)]
-
-
-def last(ran: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    return json.loads(ran.stdout.splitlines()[-1])
-
-
-def table(artifacts: Path, name: str, run_id: str) -> list[dict[str, Any]]:
-    """Rows as Python has them: None for null, whole numbers whole."""
-    return pq.read_table(artifacts / "tables" / name / f"run={run_id}" / "part.parquet").to_pylist()
-
-
-def assert_nothing_is_half_written(artifacts: Path) -> None:
-    blobs = [path for path in (artifacts / "blobs").rglob("*") if path.is_file()]
-    blobs += (artifacts / "devices" / "local" / "blobs").iterdir()
-    assert len(blobs) > 20
-    assert [path for path in blobs if hashlib.sha256(path.read_bytes()).hexdigest() != path.name] == []
-    for path in [*artifacts.glob("tables/**/*.parquet"), *artifacts.glob("results/records/*")]:
-        pq.read_table(path)
-    assert list((artifacts / "partial").iterdir()) == []
-    assert list((artifacts / "devices" / "local" / "leases").iterdir()) == []
-    known = {"blobs", "devices", "partial", "results", "runs", "tables", "toolchain"}
-    assert {path.name for path in artifacts.iterdir()} == known
 
 
 def wait_for(line: str, process: subprocess.Popen[str]) -> None:
@@ -205,7 +170,7 @@ def test_the_same_command_again_does_no_toolchain_work_and_gives_equal_tables(
     assert [ran.returncode for ran in two_runs] == [1, 1]
     first, second = (last(ran)["run_id"] for ran in two_runs)
     for name in set(tables.TABLES) - {"work"}:  # which says what was not done again
-        neutral = {"run_id"} | TIMES.get(name, set())
+        neutral = {"run_id"} | TIMES.get(name, set()) | (SEEN if name == "trends" else set())
         before, after = (
             [{key: value for key, value in row.items() if key not in neutral} for row in table(artifacts, name, run)]
             for run in (first, second)
@@ -320,7 +285,10 @@ def test_after_kill_9_the_same_command_completes_and_nothing_is_half_written(pro
     assert ran.returncode == 0
     assert last(ran)["outcomes"] == {"passed": 1}
     assert last(ran)["toolchain_calls"] == 1
-    assert_nothing_is_half_written(artifacts)
+    assert_whole(artifacts)
+    assert_nothing_lies_about(artifacts)
+    known = {"blobs", "devices", "partial", "results", "runs", "tables", "toolchain"}
+    assert {path.name for path in artifacts.iterdir()} == known
 
 
 def test_a_users_own_model_runs_from_his_folder_and_one_that_cannot_be_exported_is_one_failed_row(

@@ -44,7 +44,7 @@ REPOSSESSED_EVERY_S = 15
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     folder = tmp_path_factory.mktemp("server")
-    with postgresql() as database, prefect_server(folder, database, folder / "log") as client:
+    with postgresql() as database, prefect_server(folder, folder / "log", database) as client:
         yield client
 
 
