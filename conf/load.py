@@ -197,42 +197,50 @@ def _requests(values: dict[str, tuple[str, ...]], options: Options) -> Iterator[
     if (count := math.prod(len(lines) for lines in values.values() if lines)) > MOST_CELLS:
         raise RequestError(f"{count} cells: a sweep has at most {MOST_CELLS}")
     pools: dict[tuple[str, ...], DeviceConfig] = {}
-    first = _standing_alone(values, options)
+    alone = _standing_alone(values, options)
     known: dict[tuple[str, ...], Request] = {}
     for lines in itertools.product(*(values[key] for key in _in_order(values) if values[key])):
-        request = _assembled(lines, first, known, options)
+        request = _assembled(lines, alone, known, options)
         if request.pool:
             raise RequestError(no_such_key("pool"))
         request.pool = [_device(name, lines, request, options, pools) for name in request.farm.devices]
         yield request
 
 
-def _standing_alone(values: dict[str, tuple[str, ...]], options: Options) -> dict[str, str]:
-    """The lines of swept groups whose options speak of their own group alone, each to the first line of its group."""
+def _standing_alone(values: dict[str, tuple[str, ...]], options: Options) -> dict[str, tuple[str, ...]]:
+    """The lines of swept groups whose options speak of their own group alone, each to all lines of its group."""
     asked = [(key, line) for key, lines in values.items() for line in lines]
     if any("${" in line or (key in GROUPS and not options.is_plain(line)) for key, line in asked):
         return {}
     swept = (values[axis] for axis in AXES if len(values.get(axis, ())) > 1)
-    return {line: lines[0] for lines in swept if all(map(options.stands_alone, lines)) for line in lines}
+    return {line: lines for lines in swept if all(map(options.stands_alone, lines)) for line in lines}
 
 
 def _assembled(
-    lines: tuple[str, ...], first: dict[str, str], known: dict[tuple[str, ...], Request], options: Options
+    lines: tuple[str, ...],
+    alone: dict[str, tuple[str, ...]],
+    known: dict[tuple[str, ...], Request],
+    options: Options,
 ) -> Request:
-    """The request of these lines. Of groups that stand alone each option is composed once, not once a cell."""
+    """The request of these lines. Groups that stand alone are composed together, one option of each at a time."""
 
-    def composed(asked: tuple[str, ...]) -> Request:
+    def composed(number: int) -> Request:
+        """With the option of that number, or else the first, of every group that stands alone."""
+        asked = tuple(_numbered(alone[line], number) if line in alone else line for line in lines)
         if asked not in known:
             known[asked] = _request(_compose(asked, options), asked)
         return known[asked]
 
-    base = tuple(first.get(line, line) for line in lines)
     groups: dict[str, Any] = {}
     for line in lines:
-        if line != first.get(line, line):
+        if line in alone:
             axis = line.partition("=")[0]
-            groups[axis] = getattr(composed(tuple(line if each == first[line] else each for each in base)), axis)
-    return replace(composed(base), **groups)
+            groups[axis] = getattr(composed(alone[line].index(line)), axis)
+    return replace(composed(0), **groups)
+
+
+def _numbered(lines: tuple[str, ...], number: int) -> str:
+    return lines[number] if number < len(lines) else lines[0]
 
 
 def _request(composed: DictConfig, lines: Sequence[str]) -> Request:
