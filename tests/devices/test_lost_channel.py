@@ -23,7 +23,8 @@ LARGE = 300_000_000
 SLEEPER = """
 import os, time
 from pathlib import Path
-Path("pid").write_text(str(os.getpid()))
+Path("writing").write_text(str(os.getpid()))
+os.rename("writing", "pid")
 time.sleep(600)
 """
 
@@ -90,7 +91,10 @@ def arriving(folder: Path) -> Callable[[], bool]:
 
 def is_dead(pid: int, within_s: float = 20) -> bool:
     for _ in range(int(within_s / 0.05)):
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
             return True
         time.sleep(0.05)
     return False
