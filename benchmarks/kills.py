@@ -19,7 +19,7 @@ from tests.flows.conftest import at_home
 from tests.flows.killing import VICTIMS, killed_and_run_again, undisturbed
 
 COMMAND = [
-    "run", "--json", "model=digits_cnn", "scheme=8a8w,fp16", "soc=SM8650", "model.calibration.count=32",
+    "run", "--json", "model=digits_cnn", "scheme=8a8w", "soc=SM8550,SM8650", "model.calibration.count=32",
     "model.evaluation.count=8",
 ]  # fmt: skip
 

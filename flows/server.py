@@ -15,7 +15,9 @@ from typing import Any
 from prefect.client.orchestration import get_client
 from prefect.server.api.server import SubprocessASGIServer
 from prefect.settings import PREFECT_API_URL, get_current_settings
+from rich.console import Console
 
+from flows.terminal import ENVIRONMENT_UNUSABLE
 from tasks.errors import EnvironmentUnusable
 
 _AS_PREFECT_DOES = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
@@ -25,10 +27,12 @@ def ensure() -> None:
     """Have a Prefect API that answers: the one that is configured, or a temporary one. Raises EnvironmentUnusable."""
     url = PREFECT_API_URL.value()
     if url is None:
+        server = Server()
         try:
-            Server().start()
+            server.start()
         except (RuntimeError, OSError) as error:
             raise EnvironmentUnusable(f"Prefect's temporary server does not start: {error}") from error
+        threading.Thread(target=server.end_us_with_it, daemon=True).start()
         return
     with get_client(sync_client=True) as client:
         if (error := client.api_healthcheck()) is not None:
@@ -39,6 +43,25 @@ def ensure() -> None:
 
 class Server(SubprocessASGIServer):
     """Once made, the one that Prefect starts when it needs one: it keeps a single instance."""
+
+    _stopped = False
+
+    def stop(self) -> None:
+        self._stopped = True
+        super().stop()
+
+    def end_us_with_it(self) -> None:
+        """Wait for its death, and end this process if nobody stopped it: as a kill would, which a sweep survives.
+
+        Prefect would go on asking a server that is not there, and at the end wait minutes for each thing untold.
+        """
+        assert self.server_process is not None, "started"
+        code = self.server_process.wait()
+        if not self._stopped:
+            console = Console(stderr=True, soft_wrap=True, highlight=False)
+            console.show_cursor()
+            console.print(f"qnnsweep: Prefect's temporary server died (exit code {code}); the same command continues")
+            os._exit(ENVIRONMENT_UNUSABLE)
 
     def _run_uvicorn_command(self) -> subprocess.Popen[Any]:
         settings = get_current_settings().to_environment_variables(exclude_unset=True)
