@@ -105,16 +105,22 @@ class Host:
     folder: Path
     environment: dict[str, str]
     _process: subprocess.Popen[bytes] | None = field(default=None)
+    _temporary: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="host-")))
+    """Not below `folder`: a socket's whole path has at most 107 bytes."""
 
     @property
     def log(self) -> Path:
         return self.folder / "log"
 
     def start(self, *command: str) -> None:
-        for name in ("home", "tmp", "prefect"):
-            (self.folder / name).mkdir(parents=True, exist_ok=True)
-        own = {"HOME": "home", "TMPDIR": "tmp", "PREFECT_HOME": "prefect"}
-        environment = self.environment | {name: str(self.folder / folder) for name, folder in own.items()}
+        own = {
+            "HOME": self.folder / "home",
+            "TMPDIR": self._temporary,
+            "PREFECT_HOME": self.folder / "prefect",
+        }
+        for folder in own.values():
+            folder.mkdir(parents=True, exist_ok=True)
+        environment = self.environment | {name: str(folder) for name, folder in own.items()}
         sandbox = [
             "bwrap", "--die-with-parent", "--unshare-pid", "--unshare-uts", "--hostname", self.name,
             "--dev-bind", "/", "/", "--proc", "/proc", "--chdir", str(self.folder), "--",
@@ -130,3 +136,4 @@ class Host:
             self._process.kill()
             self._process.wait()
             self._process = None
+            shutil.rmtree(self._temporary, ignore_errors=True)
