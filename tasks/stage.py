@@ -7,6 +7,7 @@ nothing.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import logging
@@ -70,9 +71,10 @@ def bound(task: Task[P, R], name: str, *, store: Store, on_change: OnChange, ane
 
     # Prefect formats the name with the arguments.
     run_name = name.replace("{", "{{").replace("}", "}}")
-    named = task.with_options(
-        task_run_name=run_name, on_running=[started], on_completion=[completed], on_failure=[failed]
-    )
+    # Not `with_options`, which reads and parses the function's source again.
+    named = copy.copy(task)
+    named.task_run_name = run_name
+    named.on_running_hooks, named.on_completion_hooks, named.on_failure_hooks = [started], [completed], [failed]
     if anew:
         named.refresh_cache = True
     if isinstance(task.cache_policy, _RecordKey):
