@@ -22,7 +22,7 @@ try:
     from tqdm import tqdm
 
     # Qualcomm's backend asks a program of its own, for a second or two, whose processor this is: once in all processes.
-    with torch.backends.mkldnn.flags(enabled=torch.backends.mkldnn.enabled):
+    with torch.backends.mkldnn.flags(enabled=bool(torch.backends.mkldnn.enabled)):
         disable_mkldnn_on_amd()
 
     # torch.fx draws progress bars, and each first bar of a process would make a semaphore shared between processes.
