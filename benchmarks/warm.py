@@ -1,9 +1,9 @@
 """A sweep that finds everything, against an empty Prefect flow with as many task runs, in turn in one process.
 
-The first sweep makes whatever `--artifacts` does not have yet: from nothing in a new folder, which is timed for itself,
-with the most memory that the process and its children had. The empty flow's tasks do nothing,
-on the same task runner and the same server, each with as many parameters as the stage that it stands for, and with the
-same ones of them still to come from other tasks. What a sweep does before and after its tasks counts: reading the
+The first sweep makes whatever `--artifacts` does not have yet (in a new folder everything): it is timed for itself, with
+the most memory that the process and its children had. The empty flow's tasks do nothing, on the same task runner and the
+same server, each with as many parameters as the stage that it stands for, and with the same ones of them still to come
+from other tasks. What a sweep does before and after its tasks counts: reading the
 configuration, writing tables and report. Prefect's server takes in what a flow told it after that flow has ended:
 neither side begins before it has taken in the other's.
 """
@@ -47,16 +47,13 @@ def counted(plan: Plan) -> dict[str, int]:
 def settle() -> None:
     """Wait until the server counts no more task runs as ended than a while ago."""
     from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterState, TaskRunFilterStateType
-    from prefect.client.schemas.objects import StateType
 
-    ended = TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=[StateType.COMPLETED])))
+    ended = {"task_runs": {"state": {"type": {"any_": ["COMPLETED"]}}}}
     seen = [-1]
     with get_client(sync_client=True) as client:
         while len(seen) <= SETTLED_AFTER or seen[-1] != seen[-1 - SETTLED_AFTER]:
             time.sleep(1)
-            answer = client.request("POST", "/task_runs/count", json={"task_runs": ended.model_dump(mode="json")})
-            seen.append(answer.json())
+            seen.append(client.request("POST", "/task_runs/count", json=ended).json())
 
 
 def main() -> None:

@@ -153,7 +153,6 @@ def _weighed(pid: int | None, *, shares: bool) -> Weight:
                     weight = process.memory_full_info()
                     resident, own = resident + weight.rss, own + weight.uss
                 else:
-                    resident += process.memory_info().rss
-    if not shares:
-        own = resident
+                    alone = process.memory_info().rss
+                    resident, own = resident + alone, own + alone
     return Weight(resident_bytes=resident, own_bytes=own)

@@ -27,20 +27,28 @@ def last(ran: subprocess.CompletedProcess[str]) -> Row:
     return json.loads(ran.stdout.splitlines()[-1])
 
 
+def passed(ran: subprocess.CompletedProcess[str]) -> Row:
+    """The same, of a command that ended with 0."""
+    assert ran.returncode == 0, ran.stderr
+    return last(ran)
+
+
 def table(artifacts: Path, name: str, run_id: str) -> list[Row]:
     """Rows as Python has them: None for null, whole numbers whole."""
     return pq.read_table(artifacts / "tables" / name / f"run={run_id}" / "part.parquet").to_pylist()
 
 
-def assert_whole(artifacts: Path) -> None:
-    """Every file under its final name is complete."""
+def assert_whole(artifacts: Path) -> int:
+    """Every file under its final name is complete. How many blobs there are."""
     blobs = [path for path in (artifacts / "blobs").rglob("*") if path.is_file()]
     blobs += (artifacts / "devices").glob("local/blobs/*")
     assert [path for path in blobs if hashlib.sha256(path.read_bytes()).hexdigest() != path.name] == []
     for path in [*artifacts.glob("tables/**/*.parquet"), *artifacts.glob("results/records/*")]:
         pq.read_table(path)
+    return len(blobs)
 
 
 def assert_nothing_lies_about(artifacts: Path) -> None:
-    """No part of a file, and no lease of a device, is left."""
-    assert [*(artifacts / "partial").iterdir(), *(artifacts / "devices").glob("*/leases/*")] == []
+    """No part of a file, and no lease of the local device, is left."""
+    assert list((artifacts / "partial").iterdir()) == []
+    assert list((artifacts / "devices" / "local" / "leases").iterdir()) == []

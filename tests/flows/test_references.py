@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from conf.schema import MeasureConfig
 from flows.cells import other_references
 
 from .conftest import Program
+from .kept import last
 
 pytestmark = pytest.mark.toolchain
 
@@ -49,21 +49,21 @@ def test_a_run_keeps_the_references_it_was_asked_for_and_is_compared_again_with_
     here = f"--artifacts={tmp_path}"
     ran = program.run("run", "--json", *DIGITS, f"artifacts={tmp_path}", "measure.references=[exported]")
     assert ran.returncode == 0, ran.stderr
-    made = json.loads(ran.stdout.splitlines()[-1])
+    made = last(ran)
     rows = operators(tmp_path, made["run_id"])
     assert Counter(row["reference"] for row in rows) == {"edge": 18, "exported": 18}
-    (last,) = [row for row in rows if (row["reference"], row["operator"]) == ("exported", "aten_linear_default")]
-    assert (last["source_nodes"], last["status"], last["verdict"]) == (["linear"], "compared", "blind")
-    assert last["introduced_snr_db"] is None
+    (linear,) = [row for row in rows if (row["reference"], row["operator"]) == ("exported", "aten_linear_default")]
+    assert (linear["source_nodes"], linear["status"], linear["verdict"]) == (["linear"], "compared", "blind")
+    assert linear["introduced_snr_db"] is None
 
     again = program.run("recompare", "--json", here)
     assert again.returncode == 0, again.stderr
-    assert without_run(operators(tmp_path, json.loads(again.stdout.splitlines()[-1])["run_id"])) == without_run(rows)
+    assert without_run(operators(tmp_path, last(again)["run_id"])) == without_run(rows)
 
     fewer = program.run("recompare", "--json", here, f"--run={made['run_id']}", "measure.references=[edge]")
     assert fewer.returncode == 0, fewer.stderr
     edge = [row for row in rows if row["reference"] == "edge"]
-    assert without_run(operators(tmp_path, json.loads(fewer.stdout.splitlines()[-1])["run_id"])) == without_run(edge)
+    assert without_run(operators(tmp_path, last(fewer)["run_id"])) == without_run(edge)
 
     more = program.run("recompare", here, f"--run={made['run_id']}", "measure.references=[exported,quantized]")
     assert (more.returncode, more.stdout) == (2, "")

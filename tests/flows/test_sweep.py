@@ -285,7 +285,7 @@ def test_after_kill_9_the_same_command_completes_and_nothing_is_half_written(pro
     assert ran.returncode == 0
     assert last(ran)["outcomes"] == {"passed": 1}
     assert last(ran)["toolchain_calls"] == 1
-    assert_whole(artifacts)
+    assert assert_whole(artifacts) > 20
     assert_nothing_lies_about(artifacts)
     known = {"blobs", "devices", "partial", "results", "runs", "tables", "toolchain"}
     assert {path.name for path in artifacts.iterdir()} == known

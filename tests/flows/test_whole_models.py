@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -11,6 +10,7 @@ import pytest
 from tasks.numerics.coverage import COMPARED
 
 from .conftest import Program
+from .kept import passed
 
 pytestmark = pytest.mark.toolchain
 
@@ -25,8 +25,7 @@ def sweep(program: Program, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     ran = program.run(
         "run", "--json", models, "scheme=16a8w", "soc=SM8650", "limits.parallel=2", f"artifacts={artifacts}"
     )
-    assert ran.returncode == 0, ran.stderr
-    return artifacts / "tables", json.loads(ran.stdout.splitlines()[-1])["run_id"]
+    return artifacts / "tables", passed(ran)["run_id"]
 
 
 def rows(sweep: tuple[Path, str], table: str, model: str) -> list[dict]:
