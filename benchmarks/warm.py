@@ -1,11 +1,11 @@
 """A sweep that finds everything, against an empty Prefect flow with as many task runs, in turn in one process.
 
-The first sweep makes whatever `--artifacts` does not have yet (in a new folder everything): it is timed for itself, with
-the most memory that the process and its children had. The empty flow's tasks do nothing, on the same task runner and the
-same server, each with as many parameters as the stage that it stands for, and with the same ones of them still to come
-from other tasks. What a sweep does before and after its tasks counts: reading the
-configuration, writing tables and report. Prefect's server takes in what a flow told it after that flow has ended:
-neither side begins before it has taken in the other's.
+The first sweep makes whatever `--artifacts` does not have yet (in a new folder everything): it is timed for itself,
+with the most memory that the process and its children had. The empty flow's tasks do nothing, on the same task runner
+and the same server, each with as many parameters as the stage that it stands for, and with the same ones of them still
+to come from other tasks. What a sweep does before and after its tasks counts: reading the configuration, writing tables
+and report. Prefect's server takes in what a flow told it after that flow has ended: neither side begins before it has
+taken in the other's.
 """
 
 from __future__ import annotations
