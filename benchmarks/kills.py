@@ -1,7 +1,7 @@
 """Kills a sweep with -9 at random moments, the program, a child and its Prefect server in turn, and runs it again.
 
 Each time from nothing. Its tables must equal those of an undisturbed run but for times, no file may be half-written,
-and no process may stay.
+and no process may stay. A moment at which all had ended already does not count.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ def main() -> int:
         program = at_home(folder, folder)
         expected, seconds = undisturbed(program, COMMAND, folder / "undisturbed")
         print(f"undisturbed: {seconds:.1f} s", flush=True)
-        equal = 0
-        for number in range(asked.times):
-            after_s = chance.uniform(0, seconds)
-            victim = VICTIMS[number % len(VICTIMS)]
-            hit, found = killed_and_run_again(program, COMMAND, folder / str(number), victim, after_s, chance)
+        kills = equal = rounds = 0
+        while kills < asked.times:
+            after_s, victim, rounds = chance.uniform(0, seconds), VICTIMS[kills % len(VICTIMS)], rounds + 1
+            hit, found = killed_and_run_again(program, COMMAND, folder / str(rounds), victim, after_s, chance)
             different = sorted(table for table in expected if found[table] != expected[table])
-            equal += not different
-            print(f"{number + 1:3} after {after_s:5.1f} s {hit}: {different or 'equal tables'}", flush=True)
+            if hit is not None or different:
+                kills, equal = kills + 1, equal + (not different)
+            said = f"{kills:3} after {after_s:5.1f} s" if hit else "  -"
+            print(f"{said} {hit or 'it had ended'}: {different or 'equal tables'}", flush=True)
     print(f"{equal} of {asked.times} ended with the tables of the undisturbed run")
     if asked.json:
         print(json.dumps({"times": asked.times, "equal": equal, "undisturbed_s": seconds}))

@@ -6,6 +6,7 @@ import random
 import re
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from .kept import TIMES, Row, assert_nothing_lies_about, assert_whole, last, tab
 VICTIMS = ("worker", "child", "server")
 """The program itself, one of the processes that it or its fork server started, its Prefect server."""
 ENDS_S = 120.0
+LOOK_EVERY_S = 0.01
 AGAIN_S = 2 * LEASE_S + 240.0
 """A device that a killed program held is free when its lease has run out; the rest is work."""
 MAKING = {"export_s", "quantize_s", "edge_s", "lower_s"}
@@ -38,9 +40,10 @@ def undisturbed(program: Program, command: list[str], artifacts: Path) -> tuple[
 
 def killed_and_run_again(
     program: Program, command: list[str], artifacts: Path, victim: str, after_s: float, chance: random.Random
-) -> tuple[str, Tables]:
+) -> tuple[str | None, Tables]:
     """Kill `victim` that long after the start, let the rest end, run the same again: what was hit, and the tables.
 
+    One that is not there yet is killed as soon as it is; None was hit where all had ended before.
     Raises AssertionError for a process that stays, a file that is half-written, and a second run that does not pass.
     """
     with program.start(*command, f"artifacts={artifacts}") as process:
@@ -57,20 +60,20 @@ def killed_and_run_again(
     return hit, of(ran, artifacts)
 
 
-def _hit(process: subprocess.Popen[str], victim: str, chance: random.Random) -> tuple[list[psutil.Process], str]:
+def _hit(process: subprocess.Popen[str], victim: str, chance: random.Random) -> tuple[list[psutil.Process], str | None]:
     """All that the program had started, and what was killed of it."""
-    if process.poll() is not None:
-        return [], "nothing, it had ended"
-    family = psutil.Process(process.pid).children(recursive=True)
-    servers = [each for each in family if "flows.server" in _command(each)]
-    others = [each for each in family if each not in servers and "resource_tracker" not in _command(each)]
-    chosen = {"worker": [psutil.Process(process.pid)], "child": others, "server": servers}[victim]
-    if not chosen:
-        return family, f"no {victim} yet"
-    one = chance.choice(chosen)
-    said = _command(one)
-    one.kill()
-    return family, f"{victim}: {said[-60:]}"
+    while process.poll() is None:
+        family = psutil.Process(process.pid).children(recursive=True)
+        servers = [each for each in family if "flows.server" in _command(each)]
+        others = [each for each in family if each not in servers and "resource_tracker" not in _command(each)]
+        chosen = {"worker": [psutil.Process(process.pid)], "child": others, "server": servers}[victim]
+        with suppress(psutil.NoSuchProcess, IndexError):  # there is none, or it was faster
+            one = chance.choice(chosen)
+            said = _command(one)
+            one.kill()
+            return family, f"{victim}: {said[-60:]}"
+        time.sleep(LOOK_EVERY_S)
+    return [], None
 
 
 def _command(process: psutil.Process) -> str:

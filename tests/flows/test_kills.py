@@ -29,4 +29,5 @@ def test_after_a_kill_the_same_command_ends_with_the_same_tables(
 ) -> None:
     tables, seconds = expected
     hit, found = killed_and_run_again(program, COMMAND, tmp_path, victim, share * seconds, random.Random(0))
+    assert hit is not None
     assert found == tables, hit
