@@ -15,6 +15,8 @@ from flows.files import evidence
 from flows.sweep import Means, prepare
 from tasks.errors import EvidenceError
 from tasks.records import Measured
+from tasks.storage import tables
+from tasks.storage.store import Store
 
 
 def cell(artifacts: str, *overrides: str) -> tuple[Request, Means, Measured]:
@@ -30,7 +32,8 @@ def cell(artifacts: str, *overrides: str) -> tuple[Request, Means, Measured]:
 
 
 def _kept(artifacts: Path, request: Request) -> Iterator[Measured]:
-    for files in sorted(artifacts.glob("runs/*/files"), reverse=True):
+    store = Store(artifacts)
+    for run_id in reversed(tables.runs(store)):
         with contextlib.suppress(EvidenceError):  # of an earlier version
-            if (found := evidence(files, request)) is not None:
+            if (found := evidence(run_id, request, store)) is not None:
                 yield found

@@ -95,7 +95,7 @@ def main() -> int:
 
     given = {override.partition("=")[0] for override in asked.overrides}
     overrides = [f"{key}={value}" for key, value in CELL.items() if key not in given]
-    found = flow(measured, name="ladder", validate_parameters=False)([*overrides, *asked.overrides])
+    found = flow(name="ladder", validate_parameters=False)(measured)([*overrides, *asked.overrides])
     show(found)
     if asked.json:
         print(json.dumps(found))

@@ -76,6 +76,8 @@ def _replayed(
     real = host[layer.args[0]] if taken.op == "placeholder" else torch.from_numpy(device[_root(taken)][1]).float()
     codes = torch.from_numpy(device[_root(clamp)][0].astype(np.int32))
     weights = [host[each] for each in layer.args[1:3]]
+    assert callable(layer.target)
+    assert callable(clamp.target)
     value = layer.target(real, *weights, *layer.args[3:])
     snapped = DEQUANTIZE(QUANTIZE(value, *quantize.args[1:]), *quantize.args[1:])
     clamped, clamped_apart = (
