@@ -39,7 +39,7 @@ from tasks.rows import rows
 from tasks.storage.holdings import write_holdings
 from tasks.storage.occupancy import in_use
 from tasks.storage.store import Store
-from tasks.toolchain.child import Children
+from tasks.toolchain.child import Children, check_temporary_folder
 from tasks.toolchain.places import Places
 from tasks.toolchain.sdk import find_sdk, identity
 
@@ -152,6 +152,7 @@ def prepare(plan: Plan, *, exclusion: Exclusion | None = None) -> Means:
             f"{key}={store.root}: {free / MIB:.0f} MiB free on its disk, a sweep wants at least "
             f"{LEAST_FREE_BYTES / MIB:.0f}; free some, or set {key}=FOLDER to a folder on another disk"
         )
+    check_temporary_folder()
     links = store.root / "toolchain"
     sdk = find_sdk(os.environ, links)
     environment = sdk.environment(os.environ)

@@ -10,6 +10,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -19,7 +20,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from tasks.errors import ToolchainError
+from tasks.errors import EnvironmentUnusable, ToolchainError
 from tasks.records import Blob, Toolchain
 from tasks.storage.store import Store
 from tasks.toolchain.forked import Child, GroundChild, Process
@@ -31,6 +32,8 @@ Result = TypeVar("Result")
 _PRELOAD = "tasks.toolchain.preload"
 _POLL_S = 0.1
 _TAIL_LINES = 12
+_LONGEST_TEMPORARY = 107 - len("/pymp-12345678/listener-12345678")
+"""Bytes of the temporary folder's path. The fork server listens below it, and Linux has 107 for a socket's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +58,16 @@ class Took:
     seconds: float
     peak_bytes: int
     """Resident; of a call on a ground what it had for itself alone."""
+
+
+def check_temporary_folder() -> None:
+    """Raises EnvironmentUnusable where no fork server could listen."""
+    folder = tempfile.gettempdir()
+    if len(os.fsencode(folder)) > _LONGEST_TEMPORARY:
+        raise EnvironmentUnusable(
+            f"TMPDIR={folder}: too long for the sockets below it; set TMPDIR to a folder whose path has at most "
+            f"{_LONGEST_TEMPORARY} bytes"
+        )
 
 
 class Children:

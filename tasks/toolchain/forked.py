@@ -101,7 +101,9 @@ class GroundChild(Child):
             for end in (sending, watching):
                 send_handle(self._receiving, end.fileno(), self._child.pid)
                 end.close()
-        _, pid = receiving.recv()
+        kind, pid = receiving.recv()
+        if kind != "pid":
+            raise EOFError("it ended before it had begun")
         return Fork(pid, receiving, living)
 
 

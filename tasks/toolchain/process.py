@@ -72,7 +72,6 @@ def be_ground(control: Connection, watching: Connection, call: Call) -> None:
                     control.close()
                     _be_fork(sending, watching, asked, ground, log)
                 watching.close()
-                sending.send(("pid", pid))
                 forks[os.pidfd_open(pid)] = pid, sending
             else:
                 assert isinstance(ready, int)
@@ -85,6 +84,7 @@ def _be_fork(sending: Connection, watching: Connection, call: Call, ground: Any,
     """A call on the ground, whose log begins with the ground's own."""
     status = 1
     try:
+        sending.send(("pid", os.getpid()))  # not by the ground: somebody may kill that one now
         shutil.copyfile(log, call.scratch / LOG)
         _settle_in(watching, call.scratch)
         sending.send(_answer(call.function, (ground, *call.arguments))[0])
