@@ -11,10 +11,9 @@ from pathlib import Path
 
 from conf.load import load
 from conf.schema import Request
-from flows.files import evidence
+from flows.files import Measured, evidence
 from flows.sweep import Means, prepare
 from tasks.errors import EvidenceError
-from tasks.records import Measured
 from tasks.storage import tables
 from tasks.storage.store import Store
 

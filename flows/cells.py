@@ -127,6 +127,8 @@ class Graph:
             if cell.error is not None:
                 break
             setattr(cell, record, answer)
+            if (name := kept_as(work.future.state)) is not None:
+                cell.kept[record] = name
         begun = [stage for stage in STAGES if (stage, subject(stage, planned.request)) in self._begun]
         cell.stage = begun[-1] if works and begun else None
         return cell

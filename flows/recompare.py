@@ -19,14 +19,13 @@ from conf.load import load
 from conf.plan import Plan, PlannedCell
 from flows import results
 from flows.cells import Means, judged_by, other_references, settled, subject
-from flows.files import evidence, lay_out
+from flows.files import Measured, evidence, lay_out
 from flows.retention import holdings
 from flows.sweep import new_run_id, prepare, watcher
 from tasks.compare import compare_task
 from tasks.errors import EvidenceError, RequestError
 from tasks.findings import Comparison
 from tasks.outcome import CellResult
-from tasks.records import Measured
 from tasks.report import RunFacts
 from tasks.rows import rows
 from tasks.stage import bound, is_reused, kept_as

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from conf.schema import Request
@@ -33,6 +33,8 @@ class CellResult:
     """The last stage that was begun; None when none was."""
     error: BaseException | None = None
     """Why that stage did not end well."""
+    kept: dict[str, str] = field(default_factory=dict)
+    """A record's field to the name of the result that it is kept as."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

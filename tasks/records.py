@@ -364,11 +364,3 @@ class Capture:
     etdump_profile: Blob | None = None
     measured_run: str | None = field(default=None, metadata=IDENTITY_NEUTRAL)
     """The run that measured it; another may have reused it."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
-    """All that a comparison needs of a cell, kept with the run: it can be made again without a device."""
-
-    lowered: LoweredProgram
-    capture: Capture

@@ -31,7 +31,8 @@ from tasks.storage.store import Store
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_RECORDS, _KEYS = "results/records", "results/keys"
+RECORDS, _KEYS = "results/records", "results/keys"
+"""Folders of the store: results, by the names that `kept_as` says, and which of them there are."""
 
 OnChange = Callable[[str], None]
 """Told `running`, `done`, `reused` or `failed` as a task run gets there."""
@@ -80,7 +81,7 @@ def bound(task: Task[P, R], name: str, *, store: Store, on_change: OnChange, ane
     if isinstance(task.cache_policy, _RecordKey):
         named.cache_policy = task.cache_policy.configure(key_storage=_kept(_KeptKeys, _KEYS, store))
         # Task's constructor wants a block that a server knows; what is named by the store needs none.
-        named.result_storage = _kept(_WholeFiles, _RECORDS, store)
+        named.result_storage = _kept(_WholeFiles, RECORDS, store)
     return named
 
 
@@ -93,7 +94,7 @@ def is_reused(state: State) -> bool:
 
 
 def kept_as(state: State) -> str | None:
-    """The name of the result below `results/records` that a task run found or made; None where it keeps none."""
+    """The name below `RECORDS` of the result that a task run found or made; None where it keeps none."""
     key = getattr(getattr(state.data, "metadata", None), "storage_key", None)
     return None if key is None else Path(key).name  # of a folder it is a whole path
 
@@ -190,7 +191,7 @@ class _KeptKeys(_WholeFiles):
     def read_path(self, path: str, **_: Any) -> bytes:  # type: ignore[override]
         store = self._store
         key = store.files.read(self._name(path))
-        data = store.files.read(f"{_RECORDS}/{Path(path).name}")
+        data = store.files.read(f"{RECORDS}/{Path(path).name}")
         record = _looked_at.get(data) or decode(data)
         for blob in named_blobs(record):
             if not store.has(blob):

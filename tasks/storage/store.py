@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Generator, Iterable, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from errno import EACCES
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -153,6 +153,15 @@ class Store:
         for name, blob in blobs.items():
             _link(self.path(blob), self.root / folder / name, self.partial)
 
+    def laid_out(self, folder: str, name: str) -> bytes:
+        """What `lay_out` shows there under that name. Raises FileNotFoundError."""
+        if self._bucket is None:
+            return self.files.read(f"{folder}/{name}")
+        objects = json.loads(self._bucket.read(f"{folder}.json"))
+        if name not in objects:
+            raise FileNotFoundError(f"{folder}/{name}")
+        return self._bucket.read(objects[name])
+
     @contextmanager
     def scratch(self, name: str) -> Generator[Path]:
         """A fresh, empty folder called `name`, gone with all that is in it when the context ends."""
@@ -241,11 +250,15 @@ def _size(path: Path) -> int | None:
 
 def _link(blob: Path, name: Path, partial: Path) -> None:
     name.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileExistsError):
-        try:
-            os.link(blob, name)
-        except PermissionError:  # a file system without hard links
-            write_atomically(name, blob.read_bytes(), partial=partial)
+    try:
+        os.link(blob, name)
+    except FileExistsError:  # an earlier attempt at the same shard has left it
+        if not name.samefile(blob):
+            newer = partial / owned_name()
+            os.link(blob, newer)
+            newer.replace(name)
+    except PermissionError:  # a file system without hard links
+        write_atomically(name, blob.read_bytes(), partial=partial)
 
 
 def _check(path: Path, blob: Blob, found: str) -> None:

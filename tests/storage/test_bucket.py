@@ -253,6 +253,10 @@ def test_names_of_blobs_are_laid_out_as_a_list(bucket: Machine) -> None:
     assert bucket("other").files.read("runs/1/files.json").decode() == (
         f'{{\n "toy/8a8w/program.pte": "{name_of(blob)}"\n}}'
     )
+    assert bucket("other").laid_out("runs/1/files", "toy/8a8w/program.pte") == b"program"
+    for folder, name in (("runs/1/files", "toy/8a8w/other.pte"), ("runs/2/files", "toy/8a8w/program.pte")):
+        with pytest.raises(FileNotFoundError):
+            store.laid_out(folder, name)
 
 
 def test_pandas_reads_all_runs_of_a_table_in_one_line(bucket: Machine) -> None:

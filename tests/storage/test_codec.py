@@ -22,7 +22,7 @@ from tasks import records
 from tasks.errors import EvidenceError
 from tasks.findings import Gap
 from tasks.records import Blob, LoweredProgram, Operator, Quantization, TensorSpec
-from tasks.storage.codec import decode, encode
+from tasks.storage.codec import decode, encode, is_of
 from tasks.storage.digest import digest
 
 RECORDS = [kind for kind in vars(records).values() if isinstance(kind, type) and is_dataclass(kind)]
@@ -70,6 +70,12 @@ def operator(**changes: Any) -> Operator:
     return replace(plain, **changes)
 
 
+def test_bytes_of_one_record_are_of_no_other() -> None:
+    assert not is_of(encode(operator()), operator(name="mul"))
+    assert not is_of(encode(Blob(sha256="", size=1)), Blob(sha256="", size=2))
+    assert not is_of(b"", Blob(sha256="", size=1))
+
+
 @pytest.mark.parametrize("kind", RECORDS, ids=lambda kind: kind.__name__)
 @given(data=st.data())
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -80,6 +86,7 @@ def test_every_record_comes_back_exactly_and_always_gives_the_same_bytes(kind: t
     assert encoded.startswith(b"PAR1")
     decoded = decode(encoded)
     assert decoded == record
+    assert is_of(encoded, decoded)
     # Equality alone would let 1 pass for True and 0.0 for -0.0.
     assert repr(decoded) == repr(record)
 
