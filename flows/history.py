@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import pandas
@@ -120,7 +121,7 @@ def worst_gaps(operators: Iterable[Row], keys: Mapping[Key, Key]) -> Gaps:
     """The worst sample of each operator against the edge graph. `keys` are those of the cells by their `NAMES`."""
     found: dict[tuple[Key, str], dict[str, float | None]] = {}
     for row in operators:
-        if row["reference"] == "edge" and (cell := keys.get(tuple(row[name] for name in NAMES))):
+        if row["reference"] == "edge" and (cell := keys.get(names(row))):
             gaps = found.setdefault((cell, row["operator"]), dict.fromkeys(OPERATOR_SERIES))
             for name, worst in gaps.items():
                 gap = row[name]
@@ -128,8 +129,8 @@ def worst_gaps(operators: Iterable[Row], keys: Mapping[Key, Key]) -> Gaps:
     return dict(found)
 
 
-def names(row: Row) -> Key:
-    return tuple(row[name] for name in NAMES)
+names: Callable[[Row], Key] = itemgetter(*NAMES)
+"""A row's `NAMES`."""
 
 
 def _past(store: Store, run_id: str, cells: Sequence[Row], config: TrendConfig) -> Past:

@@ -12,6 +12,7 @@ import dataclasses
 import inspect
 import logging
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -79,14 +80,15 @@ def bound(task: Task[P, R], name: str, *, store: Store, on_change: OnChange, ane
     if anew:
         named.refresh_cache = True
     if isinstance(task.cache_policy, _RecordKey):
-        named.cache_policy = task.cache_policy.configure(key_storage=_kept(_KeptKeys, _KEYS, store))
+        named.cache_policy = task.cache_policy.configure(key_storage=_kept(_KeptKeys, _KEYS, store.root, store.url))
         # Task's constructor wants a block that a server knows; what is named by the store needs none.
-        named.result_storage = _kept(_WholeFiles, RECORDS, store)
+        named.result_storage = _kept(_WholeFiles, RECORDS, store.root, store.url)
     return named
 
 
-def _kept(kind: type[_WholeFiles], folder: str, store: Store) -> _WholeFiles:
-    return kind(basepath=str(store.root / folder), folder=folder, root=str(store.root), url=store.url)
+@cache
+def _kept(kind: type[_WholeFiles], folder: str, root: Path, url: str | None) -> _WholeFiles:
+    return kind(basepath=str(root / folder), folder=folder, root=str(root), url=url)
 
 
 def is_reused(state: State) -> bool:

@@ -7,7 +7,8 @@ import json
 import math
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import cast
+from functools import cache
+from typing import Any, cast
 
 
 def digest(value: object) -> str:
@@ -21,40 +22,64 @@ def digest(value: object) -> str:
     and ValueError for NaN and infinities.
     """
     # surrogatepass: a file name that is not UTF-8 has an identity too.
-    return hashlib.sha256(_text(_canonical(value, "value")).encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(_text(_canonical(value, _TOP)).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+_Place = tuple[Any, str, object]
+"""Where a value stands: the place of what it is in, how the two are written together, and its index, key or name.
+
+Written out for an error alone: a sweep asks for thousands of digests.
+"""
+_TOP: _Place = (None, "value", None)
+_ITEM, _ENTRY, _KEY, _FIELD = "{0}[{1}]", "{0}[{1!r}]", "a key of {0}", "{0}.{1}"
+_PLAIN = (str, int, bool, type(None))
+
+
+def _written(place: _Place) -> str:
+    around, form, own = place
+    return form.format(_written(around) if around else "", own)
 
 
 def _text(canonical: object) -> str:
     return json.dumps(canonical, ensure_ascii=False, separators=(",", ":"))
 
 
-def _canonical(value: object, where: str) -> object:
+@cache
+def _counted(kind: type[Any]) -> tuple[str, ...]:
+    """The fields of a dataclass that make its identity."""
+    return tuple(each.name for each in fields(kind) if each.metadata.get("identity", True))
+
+
+def _canonical(value: object, place: _Place) -> object:
     """`value` as JSON of lists, strings, whole numbers, booleans and null.
 
     Everything else is an object with one key that says what it was, so that no two values share a text.
     """
+    if type(value) in _PLAIN:
+        return value
     match value:
         case Enum():
             # Before str and int, which an enum may be too.
             return {"enum": [type(value).__qualname__, value.name]}
-        case None | bool() | int() | str():
+        case int() | str():
             return value
         case float():
             if not math.isfinite(value):
-                raise ValueError(f"{where} is {value!r}: a digest needs finite numbers")
+                raise ValueError(f"{_written(place)} is {value!r}: a digest needs finite numbers")
             # float's own repr: a NumPy float64 is a float that prints otherwise.
             return {"float": float.__repr__(value)}
         case list() | tuple():
             items = cast("list[object] | tuple[object, ...]", value)
-            return [_canonical(item, f"{where}[{index}]") for index, item in enumerate(items)]
+            return [_canonical(item, (place, _ITEM, index)) for index, item in enumerate(items)]
         case dict():
             entries = cast("dict[object, object]", value).items()
-            pairs = [[_canonical(k, f"a key of {where}"), _canonical(v, f"{where}[{k!r}]")] for k, v in entries]
+            pairs = [[_canonical(k, (place, _KEY, None)), _canonical(v, (place, _ENTRY, k))] for k, v in entries]
             return {"dict": sorted(pairs, key=lambda pair: _text(pair[0]))}
         case _ if is_dataclass(value) and not isinstance(value, type):
-            counted = [f.name for f in fields(value) if f.metadata.get("identity", True)]
-            values = [[name, _canonical(getattr(value, name), f"{where}.{name}")] for name in counted]
+            values = [[name, _canonical(getattr(value, name), (place, _FIELD, name))] for name in _counted(type(value))]
             return {"record": [type(value).__qualname__, values]}
         case _:
             kind = type(value).__qualname__
-            raise TypeError(f"{where} is a {kind}, which has no digest: use a record, a list, a dict or a plain value")
+            raise TypeError(
+                f"{_written(place)} is a {kind}, which has no digest: use a record, a list, a dict or a plain value"
+            )

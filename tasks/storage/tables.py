@@ -10,19 +10,17 @@ Null is "not defined"; NaN is never stored; units are in the names.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.errors import EvidenceError, RequestError
+from tasks.storage.columns import column
 from tasks.storage.store import Store
 
 _ROW_GROUP = 8192
@@ -256,10 +254,7 @@ def write(store: Store, run_id: str, table: str, rows: Sequence[Mapping[str, Any
     schema = schema_of(table)
     for index, row in enumerate(rows):
         _check_row(row, schema, run_id, f"{table} row {index}")
-    columns = [
-        pa.array([_cell(row[field.name], field.type, f"{table}.{field.name}") for row in rows], field.type)
-        for field in schema
-    ]
+    columns = [column([row[field.name] for row in rows], field.type, f"{table}.{field.name}") for field in schema]
     store.files.write(_name(table, run_id), encoded(pa.Table.from_arrays(columns, schema=schema)))
 
 
@@ -367,31 +362,3 @@ def _check_row(row: Mapping[str, Any], schema: pa.Schema, run_id: str, where: st
         raise ValueError(f"{where} must have exactly the table's columns: missing {missing}, unknown {unknown}")
     if row["run_id"] != run_id:
         raise ValueError(f"{where} is of run {row['run_id']!r} and not of {run_id!r}")
-
-
-def _cell(value: Any, kind: pa.DataType, where: str) -> Any:
-    """`value` as its column holds it. Arrow alone would take 1.5 for the whole number 1 and True for 1.0."""
-    match value:
-        case None:
-            return None
-        case str() if kind == _text:
-            return value
-        case bool() | np.bool_() if kind == _flag:
-            return bool(value)
-        case bool():
-            pass
-        case Integral() if kind == _whole:
-            return int(value)
-        case Real() if kind == _real:
-            return _finite(float(value), where)
-        case list() | tuple() if pa.types.is_list(kind):
-            return [_cell(item, kind.value_type, where) for item in value]
-        case _:
-            pass
-    raise TypeError(f"{where} holds {kind}, not the {type(value).__name__} {value!r:.80}")
-
-
-def _finite(number: float, where: str) -> float | None:
-    if math.isinf(number):
-        raise ValueError(f"{where} is {number}: no number in a table may be infinite")
-    return None if math.isnan(number) else number

@@ -1,0 +1,65 @@
+"""A table's columns out of Python's values: exactly those that the column's type holds."""
+# pyarrow ships no types:
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from numbers import Integral, Real
+from types import NoneType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+_TEXT, _REAL, _WHOLE, _FLAG = pa.string(), pa.float64(), pa.int64(), pa.bool_()
+_AS_THEY_ARE = {
+    _TEXT: {str, NoneType},
+    _REAL: {float, NoneType},
+    _WHOLE: {int, NoneType},
+    _FLAG: {bool, NoneType},
+}
+"""The types of values that Arrow takes for what they are."""
+
+
+def column(values: Sequence[Any], kind: pa.DataType, where: str) -> pa.Array:
+    """The values, in which NaN becomes null. `where` names the column for errors.
+
+    Nothing is converted but NumPy's scalars and whole numbers in a real column. Raises TypeError for a value of another
+    type, and ValueError for an infinite number.
+    """
+    if {*map(type, values)} <= _AS_THEY_ARE.get(kind, set()):
+        found = pa.array(values, kind, from_pandas=True)
+        if kind != _REAL or not np.isinf(found.to_numpy(zero_copy_only=False)).any():
+            return found
+    return pa.array([_value(value, kind, where) for value in values], kind)
+
+
+def _value(value: Any, kind: pa.DataType, where: str) -> Any:
+    """`value` as its column holds it. Arrow alone would take 1.5 for the whole number 1 and True for 1.0."""
+    match value:
+        case None:
+            return None
+        case str() if kind == _TEXT:
+            return value
+        case bool() | np.bool_() if kind == _FLAG:
+            return bool(value)
+        case bool():
+            pass
+        case Integral() if kind == _WHOLE:
+            return int(value)
+        case Real() if kind == _REAL:
+            return _finite(float(value), where)
+        case list() | tuple() if pa.types.is_list(kind):
+            return [_value(item, kind.value_type, where) for item in value]
+        case _:
+            pass
+    raise TypeError(f"{where} holds {kind}, not the {type(value).__name__} {value!r:.80}")
+
+
+def _finite(number: float, where: str) -> float | None:
+    if math.isinf(number):
+        raise ValueError(f"{where} is {number}: no number in a table may be infinite")
+    return None if math.isnan(number) else number
