@@ -1,7 +1,7 @@
 """Kills a sweep with -9 at random moments, the program, a child and its Prefect server in turn, and runs it again.
 
 Each time from nothing. Its tables must equal those of an undisturbed run but for times, no file may be half-written,
-and no process may stay. A moment at which all had ended already does not count.
+and no process may stay. A moment at which all had ended already does not count, and later ones are not tried again.
 """
 
 from __future__ import annotations
@@ -37,10 +37,13 @@ def main() -> int:
         expected, seconds = undisturbed(program, COMMAND, folder / "undisturbed")
         print(f"undisturbed: {seconds:.1f} s", flush=True)
         kills = equal = rounds = 0
+        latest_s = seconds
         while kills < asked.times:
-            after_s, victim, rounds = chance.uniform(0, seconds), VICTIMS[kills % len(VICTIMS)], rounds + 1
+            after_s, victim, rounds = chance.uniform(0, latest_s), VICTIMS[kills % len(VICTIMS)], rounds + 1
             hit, found = killed_and_run_again(program, COMMAND, folder / str(rounds), victim, after_s, chance)
             different = sorted(table for table in expected if found[table] != expected[table])
+            if hit is None:
+                latest_s = after_s
             if hit is not None or different:
                 kills, equal = kills + 1, equal + (not different)
             said = f"{kills:3} after {after_s:5.1f} s" if hit else "  -"

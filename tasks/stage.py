@@ -195,7 +195,7 @@ class _KeptKeys(_WholeFiles):
         key = store.files.read(self._name(path))
         data = store.files.read(f"{RECORDS}/{Path(path).name}")
         record = _looked_at.get(data) or decode(data)
-        for blob in named_blobs(record):
+        for blob in {*named_blobs(record)}:
             if not store.has(blob):
                 raise EvidenceError(f"{path} names the blob {blob.sha256}, which is gone")
         _looked_at[data] = record

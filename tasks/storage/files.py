@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from stat import S_ISREG
 from typing import Protocol
 
 from tasks.storage.partial import usable, write_atomically
@@ -65,7 +66,11 @@ class Folder:
     def size(self, name: str) -> int | None:
         path = self._root / name
         with usable(path):
-            return path.stat().st_size if path.is_file() else None
+            try:
+                found = path.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        return found.st_size if S_ISREG(found.st_mode) else None
 
     def names(self, folder: str) -> list[str]:
         found = (path for path in (self._root / folder).rglob("*") if path.is_file())
