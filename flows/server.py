@@ -21,18 +21,18 @@ from flows.terminal import ENVIRONMENT_UNUSABLE
 from tasks.errors import EnvironmentUnusable
 
 _AS_PREFECT_DOES = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+_PORT_TAKEN = 3
+"""How uvicorn ends when it cannot start."""
 
 
 def ensure() -> None:
     """Have a Prefect API that answers: the one that is configured, or a temporary one. Raises EnvironmentUnusable."""
     url = PREFECT_API_URL.value()
     if url is None:
-        server = Server()
         try:
-            server.start()
+            Server().start()
         except (RuntimeError, OSError) as error:
             raise EnvironmentUnusable(f"Prefect's temporary server does not start: {error}") from error
-        threading.Thread(target=server.end_us_with_it, daemon=True).start()
         return
     with get_client(sync_client=True) as client:
         if (error := client.api_healthcheck()) is not None:
@@ -50,27 +50,29 @@ class Server(SubprocessASGIServer):
         self._stopped = True
         super().stop()
 
-    def end_us_with_it(self) -> None:
-        """Wait for its death, and end this process if nobody stopped it: as a kill would, which a sweep survives.
-
-        Prefect would go on asking a server that is not there, and at the end wait minutes for each thing untold.
-        """
-        assert self.server_process is not None, "started"
-        code = self.server_process.wait()
-        if not self._stopped:
-            console = Console(stderr=True, soft_wrap=True, highlight=False)
-            console.show_cursor()
-            console.print(f"qnnsweep: Prefect's temporary server died (exit code {code}); the same command continues")
-            os._exit(ENVIRONMENT_UNUSABLE)
-
     def _run_uvicorn_command(self) -> subprocess.Popen[Any]:
         settings = get_current_settings().to_environment_variables(exclude_unset=True)
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-P", "-m", "flows.server", str(self.port)],
             env={**os.environ, **_AS_PREFECT_DOES, **settings},
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
+        threading.Thread(target=self._end_us_with, args=[process], daemon=True).start()
+        return process
+
+    def _end_us_with(self, process: subprocess.Popen[Any]) -> None:
+        """Wait for its death, and end this process if nobody stopped it: as a kill would, which a sweep survives.
+
+        Prefect would wait minutes for one to start that is dead, would go on asking a server that is not there, and at
+        the end wait minutes for each thing untold. One that found its port taken is its own to try again.
+        """
+        code = process.wait()
+        if not self._stopped and code != _PORT_TAKEN:
+            console = Console(stderr=True, soft_wrap=True, highlight=False)
+            console.show_cursor()
+            console.print(f"qnnsweep: Prefect's temporary server died (exit code {code}); the same command continues")
+            os._exit(ENVIRONMENT_UNUSABLE)
 
 
 def _end_with_parent() -> None:
