@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-_TEXT, _REAL, _WHOLE, _FLAG = pa.string(), pa.float64(), pa.int64(), pa.bool_()
+TEXT, REAL, WHOLE, FLAG = pa.string(), pa.float64(), pa.int64(), pa.bool_()
 _AS_THEY_ARE = {
-    _TEXT: {str, NoneType},
-    _REAL: {float, NoneType},
-    _WHOLE: {int, NoneType},
-    _FLAG: {bool, NoneType},
+    TEXT: {str, NoneType},
+    REAL: {float, NoneType},
+    WHOLE: {int, NoneType},
+    FLAG: {bool, NoneType},
 }
 """The types of values that Arrow takes for what they are."""
 
@@ -32,7 +32,7 @@ def column(values: Sequence[Any], kind: pa.DataType, where: str) -> pa.Array:
     """
     if {*map(type, values)} <= _AS_THEY_ARE.get(kind, set()):
         found = pa.array(values, kind, from_pandas=True)
-        if kind != _REAL or not np.isinf(found.to_numpy(zero_copy_only=False)).any():
+        if kind != REAL or not np.isinf(found.to_numpy(zero_copy_only=False)).any():
             return found
     return pa.array([_value(value, kind, where) for value in values], kind)
 
@@ -42,15 +42,15 @@ def _value(value: Any, kind: pa.DataType, where: str) -> Any:
     match value:
         case None:
             return None
-        case str() if kind == _TEXT:
+        case str() if kind == TEXT:
             return value
-        case bool() | np.bool_() if kind == _FLAG:
+        case bool() | np.bool_() if kind == FLAG:
             return bool(value)
         case bool():
             pass
-        case Integral() if kind == _WHOLE:
+        case Integral() if kind == WHOLE:
             return int(value)
-        case Real() if kind == _REAL:
+        case Real() if kind == REAL:
             return _finite(float(value), where)
         case list() | tuple() if pa.types.is_list(kind):
             return [_value(item, kind.value_type, where) for item in value]

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.errors import EvidenceError, RequestError
-from tasks.storage.columns import column
+from tasks.storage.columns import FLAG, REAL, TEXT, WHOLE, column
 from tasks.storage.store import Store
 
 _ROW_GROUP = 8192
@@ -33,7 +33,7 @@ def _schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
     return pa.schema([*cell, *columns])
 
 
-_text, _real, _whole, _flag = pa.string(), pa.float64(), pa.int64(), pa.bool_()
+_text, _real, _whole, _flag = TEXT, REAL, WHOLE, FLAG
 _spread = [(name, _real) for name in ("p10", "p50", "p90", "mean", "minimum", "maximum")]
 _gap = [("mse", _real), ("mean_abs", _real), ("max_abs", _real), ("snr_db", _real), ("cosine", _real)]
 
