@@ -10,11 +10,11 @@ import itertools
 import math
 import re
 import tempfile
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_type_hints
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
@@ -198,9 +198,10 @@ def _requests(values: dict[str, tuple[str, ...]], options: Options) -> Iterator[
         raise RequestError(f"{count} cells: a sweep has at most {MOST_CELLS}")
     pools: dict[tuple[str, ...], DeviceConfig] = {}
     alone = _standing_alone(values, options)
+    read = dict(_read_alone(alone, values, options))
     known: dict[tuple[str, ...], Request] = {}
     for lines in itertools.product(*(values[key] for key in _in_order(values) if values[key])):
-        request = _assembled(lines, alone, known, options)
+        request = _assembled(lines, alone, read, known, options)
         if request.pool:
             raise RequestError(no_such_key("pool"))
         request.pool = [_device(name, lines, request, options, pools) for name in request.farm.devices]
@@ -219,6 +220,7 @@ def _standing_alone(values: dict[str, tuple[str, ...]], options: Options) -> dic
 def _assembled(
     lines: tuple[str, ...],
     alone: dict[str, tuple[str, ...]],
+    read: dict[str, Any],
     known: dict[tuple[str, ...], Request],
     options: Options,
 ) -> Request:
@@ -233,10 +235,31 @@ def _assembled(
 
     groups: dict[str, Any] = {}
     for line in lines:
-        if line in alone:
+        if line in alone and (number := alone[line].index(line)):
             axis = line.partition("=")[0]
-            groups[axis] = getattr(composed(alone[line].index(line)), axis)
+            groups[axis] = read[line] if line in read else getattr(composed(number), axis)
     return replace(composed(0), **groups)
+
+
+def _read_alone(
+    alone: Iterable[str], values: Mapping[str, tuple[str, ...]], options: Options
+) -> Iterator[tuple[str, Any]]:
+    """Of groups that stand alone, where nothing else in the request speaks of them, what Hydra makes of an option.
+
+    In a tenth of the time. One with a mistake in it is left to Hydra, which says what is wrong.
+    """
+    others = {key: [line for line in lines if line not in alone] for key, lines in values.items()}
+    if not all(options.stands_alone(line) for key, lines in others.items() if key in GROUPS for line in lines):
+        return
+    spoken_of = {key.partition(".")[0] for key in values if key not in GROUPS}
+    for line in alone:
+        (override,) = _parse([line])
+        group = override.key_or_group
+        if group not in spoken_of:
+            with suppress(OmegaConfBaseException, YAMLError, OSError, ValueError):
+                schema = OmegaConf.structured(get_type_hints(Request)[group])
+                file = OmegaConf.load(options.files[group][str(override.value())])
+                yield line, OmegaConf.to_object(OmegaConf.merge(schema, file))
 
 
 def _numbered(lines: tuple[str, ...], number: int) -> str:

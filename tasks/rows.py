@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,7 @@ def rows(
             "metrics": _metrics(cell),
             "delegation": _delegation(cell),
             "audit": _audit(cell, toolchain),
-            "probe": map(asdict, cell.comparison.probe if cell.comparison else ()),
+            "probe": map(_own, cell.comparison.probe if cell.comparison else ()),
             "commands": _commands(cell),
             "cells": iter([_cell(cell, toolchain, verb)]),
         }
@@ -257,7 +258,7 @@ def _operator(row: OperatorComparison) -> Row:
         "nonfinite_reference": row.nonfinite_reference,
         "masked_elements": row.masked_elements,
         "masked_by": row.masked_by,
-        **asdict(row.gap),
+        **_own(row.gap),
         "introduced_mse": row.introduced.mse,
         "introduced_snr_db": row.introduced.snr_db,
         "introduced_max_abs": row.introduced.max_abs,
@@ -271,7 +272,7 @@ def _operator(row: OperatorComparison) -> Row:
 
 def _outputs(cell: CellResult) -> Iterator[Row]:
     for row in cell.comparison.outputs if cell.comparison else ():
-        yield {"rung": row.rung, "reference": "eager"} | dict(_flat(asdict(row)))
+        yield {"rung": row.rung, "reference": "eager"} | dict(_flat(_own(row) | {"gap": _own(row.gap)}))
 
 
 def _profile(cell: CellResult) -> Iterator[Row]:
@@ -286,7 +287,7 @@ def _profile(cell: CellResult) -> Iterator[Row]:
             "node": event.node,
             "instruction": event.instruction,
             "unit": event.unit,
-            **asdict(spread(event.raw)),
+            **_own(spread(event.raw)),
             "raw": event.raw,
             "samples": event.samples,
             "debug_handle": handles[0] if len(handles) == 1 else None,
@@ -304,14 +305,13 @@ def _profile(cell: CellResult) -> Iterator[Row]:
 
 def _modules(cell: CellResult) -> Iterator[Row]:
     for row in module_times(cell.comparison.profile if cell.comparison else ()):
-        values = asdict(row)
-        values["spread"] = values["spread"] or dict.fromkeys(each.name for each in fields(Spread))
-        yield dict(_flat(values))
+        taken = _own(row.spread) if row.spread else dict.fromkeys(_names(Spread))
+        yield dict(_flat(_own(row) | {"spread": taken}))
 
 
 def _metrics(cell: CellResult) -> Iterator[Row]:
     for row in cell.comparison.metrics if cell.comparison else ():
-        operator, values = row.operator, asdict(row) | {"operator": row.operator and row.operator.name}
+        operator, values = row.operator, _own(row) | {"operator": row.operator and row.operator.name}
         of = (operator.index, operator.debug_handle) if operator else (None, None)
         yield {"operator": values.pop("operator"), "operator_index": of[0], "debug_handle": of[1]} | values
 
@@ -335,7 +335,7 @@ def _audit(cell: CellResult, toolchain: Toolchain | None) -> Iterator[Row]:
         assert toolchain is not None, "something lowered it"
         request = cell.request
         checks = audit(cell.lowered, request.scheme, request.backend.kind, request.soc, toolchain.qnn)
-    yield from map(asdict, checks)
+    yield from map(_own, checks)
 
 
 def _commands(cell: CellResult) -> Iterator[Row]:
@@ -343,7 +343,17 @@ def _commands(cell: CellResult) -> Iterator[Row]:
     commands: list[Command] = [result.command for result in cell.capture.execution.results] if cell.capture else []
     if isinstance(cell.error, RunnerFailed):
         commands.append(cell.error.command)
-    yield from map(asdict, commands)
+    yield from map(_own, commands)
+
+
+def _own(record: Any) -> Row:
+    """A record's fields by name. `asdict` would copy all that is in them."""
+    return {name: getattr(record, name) for name in _names(type(record))}
+
+
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind))
 
 
 def _flat(row: Row) -> Iterator[tuple[str, Any]]:

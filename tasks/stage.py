@@ -11,6 +11,7 @@ import copy
 import dataclasses
 import inspect
 import logging
+import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -82,7 +83,7 @@ def bound(task: Task[P, R], name: str, *, store: Store, on_change: OnChange, ane
     if isinstance(task.cache_policy, _RecordKey):
         named.cache_policy = task.cache_policy.configure(key_storage=_kept(_KeptKeys, _KEYS, store.root, store.url))
         # Task's constructor wants a block that a server knows; what is named by the store needs none.
-        named.result_storage = _kept(_WholeFiles, RECORDS, store.root, store.url)
+        named.result_storage = _kept(_KeptRecords, RECORDS, store.root, store.url)
     return named
 
 
@@ -136,8 +137,23 @@ class _RecordKey(CachePolicy):
         return f"{self.stage}-{digest([self.stage, self.version, toolchain, matter])}.parquet"
 
 
-_looked_at: dict[bytes, object] = {}
-"""Results that were found whole a moment ago, by their bytes: whoever reads one now need not decode it again."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Found:
+    """A kept result that is whole: where it lies, its key, its bytes and the record that they are."""
+
+    place: str
+    key: bytes
+    data: bytes
+    record: object
+
+
+class _Last(threading.local):
+    """What this thread found last: Prefect asks whether there is a result, then for its key, then for its bytes."""
+
+    found: _Found | None = None
+
+
+_last = _Last()
 
 
 class _RecordSerializer(Serializer):  # its parametrized form cannot be subclassed
@@ -149,7 +165,8 @@ class _RecordSerializer(Serializer):  # its parametrized form cannot be subclass
         return encode(obj)
 
     def loads(self, blob: bytes) -> Any:
-        return _looked_at.pop(blob, None) or decode(blob)
+        found, _last.found = _last.found, None
+        return found.record if found is not None and found.data == blob else decode(blob)
 
 
 class _WholeFiles(LocalFileSystem):
@@ -160,9 +177,9 @@ class _WholeFiles(LocalFileSystem):
     root: str
     url: str | None
 
-    def _resolve_path(self, path: str) -> Path | None:  # type: ignore[override]
-        # What is in an object store is found by other machines too: its names know nothing of this one's folders.
-        return None if self.url else super()._resolve_path(path)
+    def _resolve_path(self, path: str) -> Path | None:  # type: ignore[override] # noqa: ARG002
+        # A folder may be moved, and an object store is found by other machines: names say nothing of where it is.
+        return None
 
     def read_path(self, path: str, **_: Any) -> bytes:  # type: ignore[override]
         return self._store.files.read(self._name(path))
@@ -184,6 +201,21 @@ class _WholeFiles(LocalFileSystem):
     def _name(self, path: str) -> str:
         return f"{self.folder}/{Path(path).name}"
 
+    def _found(self, path: str) -> _Found | None:
+        """What this thread found of that name, if that was its last look."""
+        found = _last.found
+        return found if found is not None and found.place == self._store.shown(Path(path).name) else None
+
+
+class _KeptRecords(_WholeFiles):
+    """The results themselves."""
+
+    _block_type_name = "qnnsweep result records"
+
+    def read_path(self, path: str, **more: Any) -> bytes:  # type: ignore[override]
+        found = self._found(path)
+        return super().read_path(path, **more) if found is None else found.data
+
 
 class _KeptKeys(_WholeFiles):
     """Which results there are. One that cannot be read, or whose blobs are gone, is none: it is computed again."""
@@ -191,12 +223,15 @@ class _KeptKeys(_WholeFiles):
     _block_type_name = "qnnsweep result keys"
 
     def read_path(self, path: str, **_: Any) -> bytes:  # type: ignore[override]
-        store = self._store
-        key = store.files.read(self._name(path))
-        data = store.files.read(f"{RECORDS}/{Path(path).name}")
-        record = _looked_at.get(data) or decode(data)
+        found = self._found(path) or self._whole(path)
+        _last.found = found
+        return found.key
+
+    def _whole(self, path: str) -> _Found:
+        store, name = self._store, Path(path).name
+        key, data = (store.files.read(f"{folder}/{name}") for folder in (self.folder, RECORDS))
+        record = decode(data)
         for blob in {*named_blobs(record)}:
             if not store.has(blob):
                 raise EvidenceError(f"{path} names the blob {blob.sha256}, which is gone")
-        _looked_at[data] = record
-        return key
+        return _Found(store.shown(name), key, data, record)

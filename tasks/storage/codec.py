@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import types
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
@@ -38,7 +39,7 @@ def encode(record: object) -> bytes:
     plain = form.dump(record, name)
     metadata = {_RECORD: name.encode(), _CHECKSUM: _checksum(plain)}
     try:
-        table = pa.Table.from_pylist([plain], schema=pa.schema(list(form.arrow), metadata=metadata))
+        table = pa.Table.from_pylist([plain], schema=_schema(name).with_metadata(metadata))
     except (OverflowError, UnicodeEncodeError, pa.ArrowInvalid) as error:
         raise ValueError(f"{name} cannot be stored: {error}") from error
     sink = pa.BufferOutputStream()
@@ -54,7 +55,7 @@ def decode(data: bytes) -> object:
     """
     try:
         # Not `read_table`: what it does for folders of files is half of the time.
-        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+        table = _File(pa.BufferReader(data), pre_buffer=False).read(use_threads=False)
         table.validate(full=True)
         rows = table.to_pylist()
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -67,7 +68,7 @@ def decode(data: bytes) -> object:
         form = _form(_record_type(name))
     except (UnicodeDecodeError, TypeError) as error:
         raise EvidenceError(f"{_UNREADABLE}: {error}") from error
-    if not table.schema.equals(pa.schema(list(form.arrow))):
+    if not table.schema.equals(_schema(name)):
         raise EvidenceError(f"{_UNREADABLE}: the fields are those of another version's {name}")
     if metadata.get(_CHECKSUM) != _checksum(rows[0]):
         raise EvidenceError(f"{_UNREADABLE}: the content is not what was written")
@@ -90,11 +91,23 @@ class _Form:
     nullable: bool = False
 
 
+class _File(pq.ParquetFile):
+    """Read as a whole: which columns lie below which name is nothing to look up."""
+
+    def _build_nested_paths(self) -> defaultdict[str, list[int]]:
+        return defaultdict(list)
+
+
 def _record_type(name: str) -> type[Any]:
     found = getattr(records, name, None) or getattr(findings, name, None)
     if isinstance(found, type) and is_dataclass(found):
         return found
     raise TypeError(f"{name} is not a record of {records.__name__}")
+
+
+@cache
+def _schema(name: str) -> Any:
+    return pa.schema(list(_form(_record_type(name)).arrow))
 
 
 @cache

@@ -30,11 +30,20 @@ def column(values: Sequence[Any], kind: pa.DataType, where: str) -> pa.Array:
     Nothing is converted but NumPy's scalars and whole numbers in a real column. Raises TypeError for a value of another
     type, and ValueError for an infinite number.
     """
-    if {*map(type, values)} <= _AS_THEY_ARE.get(kind, set()):
+    if _are_plain(values, kind):
         found = pa.array(values, kind, from_pandas=True)
-        if kind != REAL or not np.isinf(found.to_numpy(zero_copy_only=False)).any():
+        numbers = found.flatten() if pa.types.is_list(kind) else found
+        if numbers.type != REAL or not np.isinf(numbers.to_numpy(zero_copy_only=False)).any():
             return found
     return pa.array([_value(value, kind, where) for value in values], kind)
+
+
+def _are_plain(values: Sequence[Any], kind: pa.DataType) -> bool:
+    """Whether Arrow takes them all for what they are."""
+    if not pa.types.is_list(kind):
+        return {*map(type, values)} <= _AS_THEY_ARE.get(kind, set())
+    items = [item for each in values if isinstance(each, tuple | list) for item in each]
+    return {*map(type, values)} <= {tuple, list, NoneType} and _are_plain(items, kind.value_type)
 
 
 def _value(value: Any, kind: pa.DataType, where: str) -> Any:

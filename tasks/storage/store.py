@@ -90,6 +90,9 @@ class Store:
 
     def put_bytes(self, data: bytes) -> Blob:
         """Keep `data`."""
+        blob = Blob(sha256=hashlib.sha256(data).hexdigest(), size=len(data))
+        if self._bucket is None and _size(self._place(blob)) == blob.size:
+            return blob
         return self._put([data])
 
     def put_file(self, path: Path) -> Blob:
@@ -118,7 +121,7 @@ class Store:
 
     def has(self, blob: Blob) -> bool:
         """Whether the place has bytes of that name and size, for any machine that uses it. Downloads nothing."""
-        return self.files.size(_name(self._place(blob).name)) == blob.size
+        return self.files.size(_name(_checked(blob))) == blob.size
 
     def read(self, blob: Blob) -> bytes:
         """The blob's bytes. Raises EvidenceError unless they are exactly what the blob names."""
@@ -186,9 +189,7 @@ class Store:
             return sweep(self.partial)
 
     def _place(self, blob: Blob) -> Path:
-        if not re.fullmatch(r"[0-9a-f]{64}", blob.sha256):
-            raise EvidenceError(f"{blob.sha256!r} is not a sha256: the record that names it is damaged")
-        return self.root / _name(blob.sha256)
+        return self.root / _name(_checked(blob))
 
     def _fetched(self, blob: Blob, bucket: Bucket) -> Path:
         """The blob's bytes, downloaded and held against its name."""
@@ -234,6 +235,12 @@ def _bucket(url: str, copies: Path, partial: Path) -> Bucket:
     from tasks.storage.bucket import Bucket
 
     return Bucket(url, copies=copies, partial=partial)
+
+
+def _checked(blob: Blob) -> str:
+    if not re.fullmatch(r"[0-9a-f]{64}", blob.sha256):
+        raise EvidenceError(f"{blob.sha256!r} is not a sha256: the record that names it is damaged")
+    return blob.sha256
 
 
 def _name(sha256: str) -> str:

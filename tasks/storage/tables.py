@@ -252,8 +252,9 @@ def write(store: Store, run_id: str, table: str, rows: Sequence[Mapping[str, Any
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run_id):
         raise ValueError(f"a run id is letters, digits, '.', '_' and '-', not {run_id!r}")
     schema = schema_of(table)
+    names = {*schema.names}
     for index, row in enumerate(rows):
-        _check_row(row, schema, run_id, f"{table} row {index}")
+        _check_row(row, names, run_id, f"{table} row {index}")
     columns = [column([row[field.name] for row in rows], field.type, f"{table}.{field.name}") for field in schema]
     store.files.write(_name(table, run_id), encoded(pa.Table.from_arrays(columns, schema=schema)))
 
@@ -354,11 +355,9 @@ def _read_part(store: Store, name: str, schema: pa.Schema) -> pa.Table:
         raise EvidenceError(f"{store.shown(name)} cannot be read, remove it to leave its run out: {error}") from error
 
 
-def _check_row(row: Mapping[str, Any], schema: pa.Schema, run_id: str, where: str) -> None:
-    names = schema.names
-    if set(row) != set(names):
-        missing = [name for name in names if name not in row]
-        unknown = [name for name in row if name not in names]
+def _check_row(row: Mapping[str, Any], names: set[str], run_id: str, where: str) -> None:
+    if {*row} != names:
+        missing, unknown = sorted(names - {*row}), sorted({*row} - names)
         raise ValueError(f"{where} must have exactly the table's columns: missing {missing}, unknown {unknown}")
     if row["run_id"] != run_id:
         raise ValueError(f"{where} is of run {row['run_id']!r} and not of {run_id!r}")
