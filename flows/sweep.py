@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import shlex
@@ -9,7 +10,8 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -70,7 +72,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     plan = load(overrides, config_dirs=folders)
     store = Store.at(plan.artifacts, plan.cache_folder)
     hearers = notify.blocks(plan.trend.notify)
-    with in_use(store):
+    with in_use(store), _libraries_at_rest():
         began = Begun.now()
         means = prepare(plan, exclusion=leases.exclusive)
         found = computed(plan, means, began.run_id)
@@ -83,6 +85,16 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     notify.tell(hearers, result, store)
     retained(plan.retention, store)
     return result
+
+
+@contextmanager
+def _libraries_at_rest() -> Generator[None]:
+    """The garbage collector walks through what a sweep makes, not each time through all that was there before."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -23,8 +23,10 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext
 from prefect.filesystems import LocalFileSystem
 from prefect.serializers import Serializer
+from pydantic import PrivateAttr
 
 from tasks.errors import EvidenceError
+from tasks.records import Blob
 from tasks.storage.codec import decode, encode
 from tasks.storage.digest import digest
 from tasks.storage.holdings import named_blobs
@@ -81,15 +83,18 @@ def bound(task: Task[P, R], name: str, *, store: Store, on_change: OnChange, ane
     if anew:
         named.refresh_cache = True
     if isinstance(task.cache_policy, _RecordKey):
-        named.cache_policy = task.cache_policy.configure(key_storage=_kept(_KeptKeys, _KEYS, store.root, store.url))
+        named.cache_policy = task.cache_policy.configure(key_storage=_kept(_KeptKeys, _KEYS, store))
         # Task's constructor wants a block that a server knows; what is named by the store needs none.
-        named.result_storage = _kept(_KeptRecords, RECORDS, store.root, store.url)
+        named.result_storage = _kept(_KeptRecords, RECORDS, store)
     return named
 
 
-@cache
-def _kept(kind: type[_WholeFiles], folder: str, root: Path, url: str | None) -> _WholeFiles:
-    return kind(basepath=str(root / folder), folder=folder, root=str(root), url=url)
+@lru_cache(maxsize=8)
+def _kept(kind: type[_WholeFiles], folder: str, store: Store) -> _WholeFiles:
+    """One block for all tasks of a sweep, which has a store of its own."""
+    block = kind(basepath=str(store.root / folder), folder=folder)
+    block._store = store
+    return block
 
 
 def is_reused(state: State) -> bool:
@@ -174,8 +179,7 @@ class _WholeFiles(LocalFileSystem):
 
     _block_type_name = "qnnsweep results"
     folder: str
-    root: str
-    url: str | None
+    _store: Store = PrivateAttr()
 
     def _resolve_path(self, path: str) -> Path | None:  # type: ignore[override] # noqa: ARG002
         # A folder may be moved, and an object store is found by other machines: names say nothing of where it is.
@@ -193,10 +197,6 @@ class _WholeFiles(LocalFileSystem):
 
     async def awrite_path(self, path: str, content: bytes) -> str:
         return self.write_path(path, content)
-
-    @property
-    def _store(self) -> Store:
-        return Store(Path(self.root), self.url)
 
     def _name(self, path: str) -> str:
         return f"{self.folder}/{Path(path).name}"
@@ -221,6 +221,8 @@ class _KeptKeys(_WholeFiles):
     """Which results there are. One that cannot be read, or whose blobs are gone, is none: it is computed again."""
 
     _block_type_name = "qnnsweep result keys"
+    _there: set[Blob] = PrivateAttr(default_factory=set)
+    """Blobs that this sweep has seen: many results name the same, and what a sweep uses stays."""
 
     def read_path(self, path: str, **_: Any) -> bytes:  # type: ignore[override]
         found = self._found(path) or self._whole(path)
@@ -232,6 +234,7 @@ class _KeptKeys(_WholeFiles):
         key, data = (store.files.read(f"{folder}/{name}") for folder in (self.folder, RECORDS))
         record = decode(data)
         for blob in {*named_blobs(record)}:
-            if not store.has(blob):
+            if blob not in self._there and not store.has(blob):
                 raise EvidenceError(f"{path} names the blob {blob.sha256}, which is gone")
+            self._there.add(blob)
         return _Found(store.shown(name), key, data, record)
