@@ -63,18 +63,19 @@ class Kitchen:
         reads: Callable[..., object] | None = None,
         anew: bool = False,
     ) -> Any:
-        """Run the stage in a flow of its own, as another sweep would."""
+        """Run the stage in a flow and with a store of its own, as another sweep would."""
+        own = Store(self.store.root)
 
         def cook(what: Any = None, measure: Any = None, *, store: Store, children: Children, means: str) -> Any:
             self.ran.append(str(task_run.name))
             return make(store)
 
         made = stage(cook, version=version, cached=cached, matter=reads)
-        task = bound(made, name, store=self.store, on_change=self.states.append, anew=anew)
+        task = bound(made, name, store=own, on_change=self.states.append, anew=anew)
 
         @flow
         def sweep() -> Any:
-            return task(*matter, store=self.store, children=Children(identity=toolchain), means=means)
+            return task(*matter, store=own, children=Children(identity=toolchain), means=means)
 
         return sweep()
 
