@@ -61,8 +61,9 @@ def _distributions() -> dict[str, list[str]]:
 
 @cache
 def _is_editable(distribution: str) -> bool:
-    origin = json.loads(metadata.distribution(distribution).read_text("direct_url.json") or "{}")
-    return bool(origin.get("dir_info", {}).get("editable"))
+    # All of that name: where its own folder is searched first, what building it left there comes before it.
+    said = (each.read_text("direct_url.json") for each in metadata.distributions(name=distribution))
+    return any(json.loads(origin or "{}").get("dir_info", {}).get("editable") for origin in said)
 
 
 def _source(module: str) -> Path | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -138,27 +138,58 @@ def test_a_model_without_data_has_a_digest(folder: Path) -> None:
     assert code_digest(config(folder, calibration=None, evaluation=None)) != code_digest(config(folder))
 
 
+@pytest.fixture
+def looked_up_anew() -> Iterator[None]:
+    """What is installed where is asked once a process."""
+    for each in (source._distributions, source._is_editable):
+        each.cache_clear()
+    yield
+    for each in (source._distributions, source._is_editable):
+        each.cache_clear()
+
+
+def describe(info: Path, version: str) -> None:
+    info.mkdir(parents=True, exist_ok=True)
+    said = f"Metadata-Version: 2.1\nName: qnn-sample-net\nVersion: {version}\n"
+    (info / ("PKG-INFO" if info.suffix == ".egg-info" else "METADATA")).write_text(said)
+    (info / "top_level.txt").write_text("qnn_sample_net\n")
+
+
+@pytest.mark.usefixtures("looked_up_anew")
 def test_of_an_installed_distribution_the_version_counts_and_not_the_files(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed = folder / "site"
     info = installed / "qnn_sample_net-1.0.dist-info"
-    info.mkdir(parents=True)
+    describe(info, "1.0")
     (installed / "qnn_sample_net.py").write_text("")
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: qnn-sample-net\nVersion: 1.0\n")
-    (info / "top_level.txt").write_text("qnn_sample_net\n")
     monkeypatch.syspath_prepend(installed)
     assert metadata.version("qnn-sample-net") == "1.0"
-    source._distributions.cache_clear()
-    try:
-        asked = config(folder, factory="qnn_sample_net:net")
-        before = code_digest(asked)
-        (installed / "qnn_sample_net.py").write_text("changed = True\n")
-        assert code_digest(asked) == before
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: qnn-sample-net\nVersion: 1.1\n")
-        assert code_digest(asked) != before
-    finally:
-        source._distributions.cache_clear()
+    asked = config(folder, factory="qnn_sample_net:net")
+    before = code_digest(asked)
+    (installed / "qnn_sample_net.py").write_text("changed = True\n")
+    assert code_digest(asked) == before
+    describe(info, "1.1")
+    assert code_digest(asked) != before
+
+
+@pytest.mark.parametrize("searched", [["site", "project"], ["project", "site"]])
+@pytest.mark.usefixtures("looked_up_anew")
+def test_a_distribution_installed_to_be_edited_is_read_as_files_wherever_it_is_searched_first(
+    searched: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, project = folder / "site", folder / "project"
+    info = site / "qnn_sample_net-1.0.dist-info"
+    describe(info, "1.0")
+    (info / "direct_url.json").write_text(f'{{"url": "{project.as_uri()}", "dir_info": {{"editable": true}}}}')
+    describe(project / "qnn_sample_net.egg-info", "1.0")  # which building it leaves there
+    (project / "qnn_sample_net.py").write_text("")
+    for name in reversed(searched):
+        monkeypatch.syspath_prepend(folder / name)
+    asked = config(folder, factory="qnn_sample_net:net")
+    before = code_digest(asked)
+    (project / "qnn_sample_net.py").write_text("changed = True\n")
+    assert code_digest(asked) != before
 
 
 def test_this_projects_own_models_are_read_as_files() -> None:
