@@ -258,14 +258,16 @@ class Sshd:
     @property
     def processes(self) -> list[psutil.Process]:
         """Those that serve its connections: sshd's own, not what they run."""
-        own = psutil.Process(self.pid).children(recursive=True)
-        return [each for each in own if each.name().startswith("sshd")]
+        own: list[psutil.Process] = []
+        for each in psutil.Process(self.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):  # connections end when they like
+                if each.name().startswith("sshd"):
+                    own.append(each)
+        return own
 
     def drop(self) -> None:
         """Cut every connection, and take no new one."""
-        for process in (psutil.Process(self.pid), *self.processes):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        self._tell(signal.SIGKILL, psutil.Process(self.pid), *self.processes)
 
     def kill(self) -> None:
         if self._process is not None:
@@ -274,12 +276,16 @@ class Sshd:
             self._process = None
 
     def freeze(self) -> None:
-        for process in self.processes:
-            process.suspend()
+        self._tell(signal.SIGSTOP, *self.processes)
 
     def thaw(self) -> None:
-        for process in self.processes:
-            process.resume()
+        self._tell(signal.SIGCONT, *self.processes)
+
+    @staticmethod
+    def _tell(what: signal.Signals, *processes: psutil.Process) -> None:
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(what)
 
 
 def _rest_of_this_machine() -> Iterator[str]:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tasks.devices.transport import Transport
 from tasks.errors import DeviceError
+from tests.processes import assert_dead
 
 from .bench import when
 from .conftest import over_adb, over_ssh
@@ -89,17 +89,6 @@ def arriving(folder: Path) -> Callable[[], bool]:
     )
 
 
-def is_dead(pid: int, within_s: float = 20) -> bool:
-    for _ in range(int(within_s / 0.05)):
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
-            return True
-        time.sleep(0.05)
-    return False
-
-
 def test_a_device_that_is_gone_before_is_an_error(fragile: Fragile) -> None:
     fragile.break_off()
     with pytest.raises(DeviceError):
@@ -139,7 +128,7 @@ def test_a_device_that_goes_away_during_a_command_is_an_error_and_the_command_di
         fragile.reach(60).run([sys.executable, "-c", SLEEPER], deadline_s=300, folder=fragile.folder)
     breaking.join()
     assert time.monotonic() - started < 60
-    assert is_dead(int((fragile.here / "pid").read_text()))
+    assert_dead(int((fragile.here / "pid").read_text()), within_s=20)
 
 
 def test_a_device_that_stops_to_answer_is_an_error_at_the_deadline_and_the_command_dies_when_it_answers(
@@ -152,7 +141,7 @@ def test_a_device_that_stops_to_answer_is_an_error_at_the_deadline_and_the_comma
     freezing.join()
     assert time.monotonic() - started < 20
     fragile.thaw()
-    assert is_dead(int((fragile.here / "pid").read_text()), within_s=30)
+    assert_dead(int((fragile.here / "pid").read_text()), within_s=30)
 
 
 def test_a_transfer_to_a_device_that_stops_to_answer_ends_at_its_deadline(fragile: Fragile, tmp_path: Path) -> None:
@@ -194,7 +183,7 @@ def test_a_command_dies_with_the_process_that_asked_for_it(fragile: Fragile, tmp
     killing = when((fragile.here / "pid").exists, lambda: os.kill(child, 9))
     os.waitpid(child, 0)
     killing.join()
-    assert is_dead(int((fragile.here / "pid").read_text()))
+    assert_dead(int((fragile.here / "pid").read_text()), within_s=20)
 
 
 def test_a_killed_adb_server_is_an_error_and_no_hang(tmp_path: Path) -> None:
@@ -206,4 +195,4 @@ def test_a_killed_adb_server_is_an_error_and_no_hang(tmp_path: Path) -> None:
         with pytest.raises(DeviceError, match=r"lost the device"):
             seen.reach(60).run([sys.executable, "-c", SLEEPER], deadline_s=300, folder=seen.folder)
         breaking.join()
-        assert is_dead(int((seen.here / "pid").read_text()))
+        assert_dead(int((seen.here / "pid").read_text()), within_s=20)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import sys
 import threading
@@ -11,12 +10,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.errors import DeviceError
+from tests.processes import assert_dead
 
 from .conftest import Reached
 
@@ -220,21 +219,13 @@ def test_at_the_deadline_the_command_and_all_it_started_are_killed(reached: Reac
     assert time.monotonic() - started < 20
     assert sys.executable in str(late.value)
     assert "deadline of 2 s" in str(late.value)
-    assert_dead(int((reached.here / "pids").read_text()))
+    assert_dead(int((reached.here / "pids").read_text()), within_s=5)
 
 
 def test_what_a_command_leaves_running_is_killed_when_it_ends(reached: Reached) -> None:
     result = reached.transport.run(python(GRANDCHILD.format(sleep=0)), deadline_s=60, folder=reached.folder)
     assert result.exit_code == 0
-    assert_dead(int((reached.here / "pids").read_text()))
-
-
-def assert_dead(pid: int) -> None:
-    for _ in range(100):
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{shlex.join(psutil.Process(pid).cmdline())} still runs")
+    assert_dead(int((reached.here / "pids").read_text()), within_s=5)
 
 
 def test_a_program_or_a_folder_that_is_not_there_is_an_error_that_names_it(reached: Reached) -> None:

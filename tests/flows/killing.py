@@ -14,6 +14,7 @@ import psutil
 
 from flows.leases import LEASE_S
 from tasks.storage import tables
+from tests.processes import assert_gone, command_of
 
 from .conftest import Program
 from .kept import TIMES, Row, assert_nothing_lies_about, assert_whole, last, table
@@ -50,8 +51,7 @@ def killed_and_run_again(
         time.sleep(after_s)
         started, hit = _hit(process, victim, chance)
         process.communicate(timeout=ENDS_S)
-    _, alive = psutil.wait_procs(started, timeout=30)
-    assert [each.cmdline() for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+    assert_gone(started, within_s=30)
     assert_whole(artifacts)
     ran = program.run(*command, f"artifacts={artifacts}", timeout_s=AGAIN_S)
     assert ran.returncode == 0, ran.stderr
@@ -64,23 +64,16 @@ def _hit(process: subprocess.Popen[str], victim: str, chance: random.Random) -> 
     """All that the program had started, and what was killed of it."""
     while process.poll() is None:
         family = psutil.Process(process.pid).children(recursive=True)
-        servers = [each for each in family if "flows.server" in _command(each)]
-        others = [each for each in family if each not in servers and "resource_tracker" not in _command(each)]
+        servers = [each for each in family if "flows.server" in command_of(each.pid)]
+        others = [each for each in family if each not in servers and "resource_tracker" not in command_of(each.pid)]
         chosen = {"worker": [psutil.Process(process.pid)], "child": others, "server": servers}[victim]
         with suppress(psutil.NoSuchProcess, IndexError):  # there is none, or it was faster
             one = chance.choice(chosen)
-            said = _command(one)
+            said = command_of(one.pid)
             one.kill()
             return family, f"{victim}: {said[-60:]}"
         time.sleep(LOOK_EVERY_S)
     return [], None
-
-
-def _command(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.NoSuchProcess:
-        return "gone already"
 
 
 def of(ran: subprocess.CompletedProcess[str], artifacts: Path) -> Tables:

@@ -14,6 +14,7 @@ import pytest
 
 from tasks.storage import tables
 from tasks.storage.store import Store
+from tests.processes import assert_gone, command_of
 
 from .conftest import Program
 from .machines import prefect_server, wait
@@ -94,12 +95,11 @@ def test_a_run_that_is_cancelled_from_the_ui_stops_its_children(
             )  # fmt: skip
             wait(lambda: list((tmp_path / "partial").glob("*/*/child.log")), RUN_S, "a child works")
             working = psutil.Process(serving.pid).children(recursive=True)
-            assert any("forkserver" in " ".join(each.cmdline()) for each in working)
+            assert any("forkserver" in command_of(each.pid) for each in working)
             asked(client, "POST", f"/flow_runs/{run['id']}/set_state", state={"type": "CANCELLING"})
             state = wait(lambda: ended(client, run["id"]), 120, "the run ends")
             assert state["type"] == "CANCELLED", state
-            _, alive = psutil.wait_procs(working, timeout=30)
-            assert [each.cmdline() for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+            assert_gone(working, within_s=30)
             assert tables.runs(Store(tmp_path)) == []
         finally:
             serving.send_signal(signal.SIGINT)

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tasks.storage import tables
+from tests.processes import assert_gone
 
 from .conftest import Program
 from .kept import TIMES, assert_nothing_lies_about, assert_whole, last, table
@@ -108,11 +109,6 @@ def wait_for_lowering(process: subprocess.Popen[str], artifacts: Path) -> list[p
         assert process.poll() is None
         time.sleep(0.05)
     return psutil.Process(process.pid).children(recursive=True)
-
-
-def assert_gone(processes: list[psutil.Process], within_s: float) -> None:
-    _, alive = psutil.wait_procs(processes, timeout=within_s)
-    assert [each.cmdline() for each in alive if each.is_running() and each.status() != psutil.STATUS_ZOMBIE] == []
 
 
 def test_a_cell_that_aborts_natively_is_one_failed_row_and_its_neighbour_passes(

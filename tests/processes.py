@@ -1,0 +1,35 @@
+"""Whether the processes of a test are gone. They may end while one asks: then they are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import psutil
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def command_of(pid: int) -> str:
+    try:
+        return " ".join(psutil.Process(pid).cmdline())
+    except psutil.NoSuchProcess:
+        return "gone already"
+
+
+def assert_gone(processes: Sequence[psutil.Process], within_s: float) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=within_s)
+    assert [command_of(each.pid) for each in alive if not has_ended(each.pid)] == []
+
+
+def assert_dead(pid: int, within_s: float) -> None:
+    """As `assert_gone`, of a process that is known by its number alone."""
+    until = time.monotonic() + within_s
+    while not has_ended(pid):
+        assert time.monotonic() < until, f"{command_of(pid)} still runs"
+        time.sleep(0.05)
