@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 import tempfile
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -242,14 +242,14 @@ def _assembled(
 
 
 def _read_alone(
-    alone: Iterable[str], values: Mapping[str, tuple[str, ...]], options: Options
+    alone: Collection[str], values: Mapping[str, tuple[str, ...]], options: Options
 ) -> Iterator[tuple[str, Any]]:
     """Of groups that stand alone, where nothing else in the request speaks of them, what Hydra makes of an option.
 
     In a tenth of the time. One with a mistake in it is left to Hydra, which says what is wrong.
     """
-    others = {key: [line for line in lines if line not in alone] for key, lines in values.items()}
-    if not all(options.stands_alone(line) for key, lines in others.items() if key in GROUPS for line in lines):
+    chosen = (line for key, lines in values.items() if key in GROUPS for line in lines)
+    if not all(line in alone or options.stands_alone(line) for line in chosen):
         return
     spoken_of = {key.partition(".")[0] for key in values if key not in GROUPS}
     for line in alone:

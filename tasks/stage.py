@@ -21,7 +21,7 @@ from prefect import Task
 from prefect.cache_policies import NO_CACHE, CachePolicy
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext
-from prefect.filesystems import LocalFileSystem
+from prefect.filesystems import WritableFileSystem
 from prefect.serializers import Serializer
 from pydantic import PrivateAttr
 
@@ -92,7 +92,7 @@ def bound(task: Task[P, R], name: str, *, store: Store, on_change: OnChange, ane
 @lru_cache(maxsize=8)
 def _kept(kind: type[_WholeFiles], folder: str, store: Store) -> _WholeFiles:
     """One block for all tasks of a sweep, which has a store of its own."""
-    block = kind(basepath=str(store.root / folder), folder=folder)
+    block = kind(folder=folder)
     block._store = store
     return block
 
@@ -104,7 +104,7 @@ def is_reused(state: State) -> bool:
 def kept_as(state: State) -> str | None:
     """The name below `RECORDS` of the result that a task run found or made; None where it keeps none."""
     key = getattr(getattr(state.data, "metadata", None), "storage_key", None)
-    return None if key is None else Path(key).name  # of a folder it is a whole path
+    return None if key is None else Path(key).name  # a whole path, in folders of before they could be moved
 
 
 class _HooksAside(logging.Filter):
@@ -174,16 +174,15 @@ class _RecordSerializer(Serializer):  # its parametrized form cannot be subclass
         return found.record if found is not None and found.data == blob else decode(blob)
 
 
-class _WholeFiles(LocalFileSystem):
+class _WholeFiles(WritableFileSystem):
     """A folder of the store's place, in which files appear when they are complete."""
 
     _block_type_name = "qnnsweep results"
     folder: str
     _store: Store = PrivateAttr()
 
-    def _resolve_path(self, path: str) -> Path | None:  # type: ignore[override] # noqa: ARG002
-        # A folder may be moved, and an object store is found by other machines: names say nothing of where it is.
-        return None
+    def _resolve_path(self, path: str) -> None:
+        """For Prefect: a name says nothing of where its folder is. It may be moved, or found by other machines."""
 
     def read_path(self, path: str, **_: Any) -> bytes:  # type: ignore[override]
         return self._store.files.read(self._name(path))

@@ -32,7 +32,9 @@ def column(values: Sequence[Any], kind: pa.DataType, where: str) -> pa.Array:
     """
     if _are_plain(values, kind):
         found = pa.array(values, kind, from_pandas=True)
-        numbers = found.flatten() if pa.types.is_list(kind) else found
+        numbers = found
+        while pa.types.is_list(numbers.type):
+            numbers = numbers.flatten()
         if numbers.type != REAL or not np.isinf(numbers.to_numpy(zero_copy_only=False)).any():
             return found
     return pa.array([_value(value, kind, where) for value in values], kind)

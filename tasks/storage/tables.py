@@ -33,209 +33,208 @@ def _schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
     return pa.schema([*cell, *columns])
 
 
-_text, _real, _whole, _flag = TEXT, REAL, WHOLE, FLAG
-_spread = [(name, _real) for name in ("p10", "p50", "p90", "mean", "minimum", "maximum")]
-_gap = [("mse", _real), ("mean_abs", _real), ("max_abs", _real), ("snr_db", _real), ("cosine", _real)]
+_spread = [(name, REAL) for name in ("p10", "p50", "p90", "mean", "minimum", "maximum")]
+_gap = [("mse", REAL), ("mean_abs", REAL), ("max_abs", REAL), ("snr_db", REAL), ("cosine", REAL)]
 
 TABLES: dict[str, pa.Schema] = {
     "cells": _schema(
-        ("stage", _text),  # the last stage reached
-        ("outcome", _text),  # passed out_of_tolerance failed impossible infrastructure
-        ("error_type", _text),
-        ("error", _text),
-        ("reason", _text),  # why impossible, out of tolerance or without operators
-        ("weights", _text),
-        ("export_s", _real),
-        ("quantize_s", _real),
-        ("edge_s", _real),  # once for all SoCs that were lowered together
-        ("lower_s", _real),
-        ("execute_s", _real),
-        ("measured_run", _text),  # the run that measured it: an earlier one where its capture was reused
-        ("sent_bytes", _whole),  # to the device, for this cell
-        ("outputs_sha256", _text),  # of the final outputs: equal for cells whose outputs are bit-equal
-        ("pte_bytes", _whole),
-        ("debug_pte_bytes", _whole),
-        ("delegated_nodes", _whole),
-        ("non_delegated_nodes", _whole),
-        ("delegated_subgraphs", _whole),
-        *((name, _whole) for name in ("spill_bytes", "fill_bytes", "write_total_bytes", "read_total_bytes")),
-        ("program_soc", _text),  # what the shipping program's own bytes say
-        ("program_arch", _text),
-        ("program_qnn", _text),
-        ("operators_total", _whole),
-        ("operators_compared", _whole),
-        ("samples", _whole),
-        ("final_snr_db", _real),  # the worst output of the worst sample
-        ("final_cosine", _real),
-        ("final_max_abs", _real),
-        ("top1_agreement", _real),
-        ("accuracy", _real),  # share of labelled samples right on the device; null without labels
-        ("accuracy_eager", _real),
-        ("latency_p50_ms", _real),
-        ("observer_effect_snr_db", _real),
-        ("worst_rung", _text),  # where the final outputs lose most
-        ("operators_introduced", _whole),
-        ("operators_masked", _whole),
-        ("worst_operator", _text),  # of those that introduce error the one that does most to the final outputs
-        ("worst_operator_verdict", _text),
-        ("worst_operator_introduced_snr_db", _real),
-        ("worst_operator_effect_snr_db", _real),
-        *((name, _text) for name in ("python", "torch", "executorch", "torchao", "qnn")),
-        ("log", _text),  # sha256 of the log of what failed, else of the toolchain's last call
-        ("verb", _text),  # what made the run: run, recompare
-        ("farm", _text),  # null without one
-        ("model_digest", _text),  # of its configuration and of the code and files behind it
-        ("scheme_digest", _text),
-        ("soc_digest", _text),
-        ("request_digest", _text),  # of what was measured and tolerated, and of the backend
+        ("stage", TEXT),  # the last stage reached
+        ("outcome", TEXT),  # passed out_of_tolerance failed impossible infrastructure
+        ("error_type", TEXT),
+        ("error", TEXT),
+        ("reason", TEXT),  # why impossible, out of tolerance or without operators
+        ("weights", TEXT),
+        ("export_s", REAL),
+        ("quantize_s", REAL),
+        ("edge_s", REAL),  # once for all SoCs that were lowered together
+        ("lower_s", REAL),
+        ("execute_s", REAL),
+        ("measured_run", TEXT),  # the run that measured it: an earlier one where its capture was reused
+        ("sent_bytes", WHOLE),  # to the device, for this cell
+        ("outputs_sha256", TEXT),  # of the final outputs: equal for cells whose outputs are bit-equal
+        ("pte_bytes", WHOLE),
+        ("debug_pte_bytes", WHOLE),
+        ("delegated_nodes", WHOLE),
+        ("non_delegated_nodes", WHOLE),
+        ("delegated_subgraphs", WHOLE),
+        *((name, WHOLE) for name in ("spill_bytes", "fill_bytes", "write_total_bytes", "read_total_bytes")),
+        ("program_soc", TEXT),  # what the shipping program's own bytes say
+        ("program_arch", TEXT),
+        ("program_qnn", TEXT),
+        ("operators_total", WHOLE),
+        ("operators_compared", WHOLE),
+        ("samples", WHOLE),
+        ("final_snr_db", REAL),  # the worst output of the worst sample
+        ("final_cosine", REAL),
+        ("final_max_abs", REAL),
+        ("top1_agreement", REAL),
+        ("accuracy", REAL),  # share of labelled samples right on the device; null without labels
+        ("accuracy_eager", REAL),
+        ("latency_p50_ms", REAL),
+        ("observer_effect_snr_db", REAL),
+        ("worst_rung", TEXT),  # where the final outputs lose most
+        ("operators_introduced", WHOLE),
+        ("operators_masked", WHOLE),
+        ("worst_operator", TEXT),  # of those that introduce error the one that does most to the final outputs
+        ("worst_operator_verdict", TEXT),
+        ("worst_operator_introduced_snr_db", REAL),
+        ("worst_operator_effect_snr_db", REAL),
+        *((name, TEXT) for name in ("python", "torch", "executorch", "torchao", "qnn")),
+        ("log", TEXT),  # sha256 of the log of what failed, else of the toolchain's last call
+        ("verb", TEXT),  # what made the run: run, recompare
+        ("farm", TEXT),  # null without one
+        ("model_digest", TEXT),  # of its configuration and of the code and files behind it
+        ("scheme_digest", TEXT),
+        ("soc_digest", TEXT),
+        ("request_digest", TEXT),  # of what was measured and tolerated, and of the backend
     ),
     "operators": _schema(
-        ("operator_index", _whole),  # null for another reference's node that no operator stands for
-        ("operator", _text),
-        ("target", _text),
-        ("debug_handle", _whole),
-        ("output_index", _whole),
-        ("module_path", _text),
-        ("stack_trace", _text),
-        ("source_nodes", pa.list_(_text)),  # what it stands for in that row's reference; of `edge`, what torch traced
-        ("shape", pa.list_(_whole)),
-        ("dtype", _text),
-        ("scale", pa.list_(_real)),
-        ("zero_point", pa.list_(_whole)),
-        ("axis_order", pa.list_(_whole)),
-        ("delegated", _flag),
-        ("subgraph", _whole),
-        ("reference", _text),  # edge exported quantized
-        ("sample", _whole),
-        ("status", _text),
-        ("nonfinite_actual", _whole),
-        ("nonfinite_reference", _whole),
-        ("masked_elements", _whole),  # they differ and no reader reads them
-        ("masked_by", pa.list_(_text)),
+        ("operator_index", WHOLE),  # null for another reference's node that no operator stands for
+        ("operator", TEXT),
+        ("target", TEXT),
+        ("debug_handle", WHOLE),
+        ("output_index", WHOLE),
+        ("module_path", TEXT),
+        ("stack_trace", TEXT),
+        ("source_nodes", pa.list_(TEXT)),  # what it stands for in that row's reference; of `edge`, what torch traced
+        ("shape", pa.list_(WHOLE)),
+        ("dtype", TEXT),
+        ("scale", pa.list_(REAL)),
+        ("zero_point", pa.list_(WHOLE)),
+        ("axis_order", pa.list_(WHOLE)),
+        ("delegated", FLAG),
+        ("subgraph", WHOLE),
+        ("reference", TEXT),  # edge exported quantized
+        ("sample", WHOLE),
+        ("status", TEXT),
+        ("nonfinite_actual", WHOLE),
+        ("nonfinite_reference", WHOLE),
+        ("masked_elements", WHOLE),  # they differ and no reader reads them
+        ("masked_by", pa.list_(TEXT)),
         *_gap,  # total: against the reference's own run from the model's input
-        ("introduced_mse", _real),  # against the reference operator on the device's own inputs
-        ("introduced_snr_db", _real),
-        ("introduced_max_abs", _real),
-        ("introduced_steps", _real),  # the largest, in steps of the device's grid
-        ("introduced_spans", pa.list_(_text)),  # operators before it that the device did not show
-        ("effect_snr_db", _real),  # the final outputs with the introduced error alone
-        ("verdict", _text),  # exact within_grid introduced inherited blind
-        ("why", _text),  # why the operator could not be made again on the host
+        ("introduced_mse", REAL),  # against the reference operator on the device's own inputs
+        ("introduced_snr_db", REAL),
+        ("introduced_max_abs", REAL),
+        ("introduced_steps", REAL),  # the largest, in steps of the device's grid
+        ("introduced_spans", pa.list_(TEXT)),  # operators before it that the device did not show
+        ("effect_snr_db", REAL),  # the final outputs with the introduced error alone
+        ("verdict", TEXT),  # exact within_grid introduced inherited blind
+        ("why", TEXT),  # why the operator could not be made again on the host
     ),
     "outputs": _schema(
-        ("rung", _text),
-        ("reference", _text),
-        ("sample", _whole),
-        ("sample_name", _text),
-        ("output_index", _whole),
-        ("output", _text),
-        ("shape", pa.list_(_whole)),
-        ("status", _text),
+        ("rung", TEXT),
+        ("reference", TEXT),
+        ("sample", WHOLE),
+        ("sample_name", TEXT),
+        ("output_index", WHOLE),
+        ("output", TEXT),
+        ("shape", pa.list_(WHOLE)),
+        ("status", TEXT),
         *_gap,
-        ("previous_rung", _text),
-        ("previous_snr_db", _real),  # against the rung before
-        ("label", _whole),
-        ("top1_reference", _whole),
-        ("top1_actual", _whole),
+        ("previous_rung", TEXT),
+        ("previous_snr_db", REAL),  # against the rung before
+        ("label", WHOLE),
+        ("top1_reference", WHOLE),
+        ("top1_actual", WHOLE),
     ),
     "profile": _schema(
-        ("program", _text),  # shipping or profile
-        ("same_outputs", _flag),  # the program's final outputs are the shipping program's, bit by bit
-        ("event_block", _text),
-        ("event", _text),
-        ("kind", _text),  # tasks.numerics.timing.KINDS
-        ("node", _text),  # what the delegate calls the operator
-        ("instruction", _whole),
-        ("unit", _text),
-        ("count", _whole),
+        ("program", TEXT),  # shipping or profile
+        ("same_outputs", FLAG),  # the program's final outputs are the shipping program's, bit by bit
+        ("event_block", TEXT),
+        ("event", TEXT),
+        ("kind", TEXT),  # tasks.numerics.timing.KINDS
+        ("node", TEXT),  # what the delegate calls the operator
+        ("instruction", WHOLE),
+        ("unit", TEXT),
+        ("count", WHOLE),
         *_spread,
-        ("raw", pa.list_(_real)),
-        ("samples", pa.list_(_whole)),  # for each of raw the evaluation sample; empty while loading
-        ("debug_handle", _whole),  # where there is exactly one
-        ("debug_handles", pa.list_(_whole)),
-        ("operators", pa.list_(_text)),
-        ("op_types", pa.list_(_text)),
-        ("module_paths", pa.list_(_text)),
-        ("stack_traces", pa.list_(_text)),
-        ("delegate", _flag),
-        ("delegate_backend", _text),
-        ("subgraph", _whole),
-        ("counted_in", pa.list_(_text)),  # where the work of an operator without cycles of its own is counted
+        ("raw", pa.list_(REAL)),
+        ("samples", pa.list_(WHOLE)),  # for each of raw the evaluation sample; empty while loading
+        ("debug_handle", WHOLE),  # where there is exactly one
+        ("debug_handles", pa.list_(WHOLE)),
+        ("operators", pa.list_(TEXT)),
+        ("op_types", pa.list_(TEXT)),
+        ("module_paths", pa.list_(TEXT)),
+        ("stack_traces", pa.list_(TEXT)),
+        ("delegate", FLAG),
+        ("delegate_backend", TEXT),
+        ("subgraph", WHOLE),
+        ("counted_in", pa.list_(TEXT)),  # where the work of an operator without cycles of its own is counted
     ),
     "modules": _schema(
-        ("program", _text),
-        ("unit", _text),
-        ("module_path", _text),  # empty for the whole model
-        ("depth", _whole),
-        ("operators", pa.list_(_text)),
-        ("count", _whole),
+        ("program", TEXT),
+        ("unit", TEXT),
+        ("module_path", TEXT),  # empty for the whole model
+        ("depth", WHOLE),
+        ("operators", pa.list_(TEXT)),
+        ("count", WHOLE),
         *_spread,  # an inference: the module with all that is inside it
-        ("own_mean", _real),  # what of the mean belongs to none of the modules inside it
-        ("share", _real),  # of the whole model's
-        ("counted_in", _text),  # the module in whose time it is, where it has none of its own
+        ("own_mean", REAL),  # what of the mean belongs to none of the modules inside it
+        ("share", REAL),  # of the whole model's
+        ("counted_in", TEXT),  # the module in whose time it is, where it has none of its own
     ),
     "metrics": _schema(
-        ("operator", _text),  # null for a final output
-        ("operator_index", _whole),
-        ("debug_handle", _whole),
-        ("output_index", _whole),
-        ("sample", _whole),
-        ("rung", _text),
-        ("reference", _text),
-        ("metric", _text),
-        ("value", _real),
-        ("problem", _text),  # why a user's own metric gave no number
+        ("operator", TEXT),  # null for a final output
+        ("operator_index", WHOLE),
+        ("debug_handle", WHOLE),
+        ("output_index", WHOLE),
+        ("sample", WHOLE),
+        ("rung", TEXT),
+        ("reference", TEXT),
+        ("metric", TEXT),
+        ("value", REAL),
+        ("problem", TEXT),  # why a user's own metric gave no number
     ),
     "delegation": _schema(
-        ("operator", _text),
-        ("occurrences_delegated", _whole),
-        ("occurrences_not_delegated", _whole),
-        ("refusals", pa.list_(_text)),
+        ("operator", TEXT),
+        ("occurrences_delegated", WHOLE),
+        ("occurrences_not_delegated", WHOLE),
+        ("refusals", pa.list_(TEXT)),
     ),
     "audit": _schema(
-        ("program", _text),  # shipping, debug
-        ("subgraph", _whole),
-        ("check", _text),
-        ("subject", _text),  # which tensor
-        ("asked", _text),
-        ("got", _text),
-        ("status", _text),  # met differs unread
-        ("reason", _text),  # why it could not be read
+        ("program", TEXT),  # shipping, debug
+        ("subgraph", WHOLE),
+        ("check", TEXT),
+        ("subject", TEXT),  # which tensor
+        ("asked", TEXT),
+        ("got", TEXT),
+        ("status", TEXT),  # met differs unread
+        ("reason", TEXT),  # why it could not be read
     ),
     "probe": _schema(
-        ("side", _text),  # input, output
-        ("mistake", _text),
-        ("sample", _whole),
-        ("status", _text),  # passed failed blind unclear refused
-        ("relative_error", _real),  # squared error over energy, the model as it is
-        ("relative_error_mistaken", _real),  # the same after the mistake
-        ("detail", _text),
+        ("side", TEXT),  # input, output
+        ("mistake", TEXT),
+        ("sample", WHOLE),
+        ("status", TEXT),  # passed failed blind unclear refused
+        ("relative_error", REAL),  # squared error over energy, the model as it is
+        ("relative_error_mistaken", REAL),  # the same after the mistake
+        ("detail", TEXT),
     ),
     "work": _schema(  # toolchain calls, shared by the cells whose names they have
-        ("stage", _text),  # export quantize edge lower compare
-        ("seconds", _real),
-        ("peak_bytes", _whole),  # resident; of lower beyond the edge program that it was forked from
+        ("stage", TEXT),  # export quantize edge lower compare
+        ("seconds", REAL),
+        ("peak_bytes", WHOLE),  # resident; of lower beyond the edge program that it was forked from
     ),
     "commands": _schema(
-        ("argv", pa.list_(_text)),
-        ("exit_code", _whole),
-        ("seconds", _real),
+        ("argv", pa.list_(TEXT)),
+        ("exit_code", WHOLE),
+        ("seconds", REAL),
     ),
     "trends": _schema(
-        ("farm", _text),
-        ("series", _text),
-        ("operator", _text),  # null for a series of the cell
-        ("unit", _text),
-        ("value", _real),
-        ("nights", _whole),  # in the baseline
-        ("median", _real),
-        ("mad", _real),
-        ("floor", _real),  # in the series' unit
-        ("verdict", _text),  # steady regressed still_bad improved new no_baseline undefined
-        ("first_bad_run", _text),
-        ("changed", pa.list_(_text)),  # what differs between the last good and the first bad night
-        ("runs", pa.list_(_text)),  # the nights up to this one, and
-        ("values", pa.list_(_real)),  # the series' value in each
+        ("farm", TEXT),
+        ("series", TEXT),
+        ("operator", TEXT),  # null for a series of the cell
+        ("unit", TEXT),
+        ("value", REAL),
+        ("nights", WHOLE),  # in the baseline
+        ("median", REAL),
+        ("mad", REAL),
+        ("floor", REAL),  # in the series' unit
+        ("verdict", TEXT),  # steady regressed still_bad improved new no_baseline undefined
+        ("first_bad_run", TEXT),
+        ("changed", pa.list_(TEXT)),  # what differs between the last good and the first bad night
+        ("runs", pa.list_(TEXT)),  # the nights up to this one, and
+        ("values", pa.list_(REAL)),  # the series' value in each
     ),
 }
 
@@ -306,7 +305,7 @@ def tsv(store: Store, table: str, run_id: str) -> str:
     """One run's rows of a table as tab-separated text: a line of names, a line a row; lists as JSON, null empty."""
     frame = read(store, table, run_id)
     for field in schema_of(table):
-        if field.type == _whole:
+        if field.type == WHOLE:
             frame[field.name] = frame[field.name].astype("Int64")
         elif pa.types.is_list(field.type):
             # NumPy's own floats print as themselves only after `tolist`.

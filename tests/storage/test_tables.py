@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from tasks.errors import EnvironmentUnusable, EvidenceError, RequestError
 from tasks.storage import tables
+from tasks.storage.columns import column
 from tasks.storage.store import Store
 from tasks.storage.tables import TABLES
 
@@ -161,6 +162,8 @@ def test_an_infinite_number_is_refused_wherever_it_is(store: Store, number: floa
         write(store, FIRST, "operators", [row("operators", FIRST, snr_db=number)])
     with pytest.raises(ValueError, match=r"^operators\.scale is -?inf: "):
         write(store, FIRST, "operators", [row("operators", FIRST, scale=[1.0, number])])
+    with pytest.raises(ValueError, match=r"^deeper is -?inf: "):
+        column([[[1.0, number]]], pa.list_(pa.list_(pa.float64())), "deeper")
     assert not (store.root / "tables").exists()
 
 
