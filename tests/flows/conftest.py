@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+
+from .machines import prefect_server
 
 DEADLINE_S = 600
 
@@ -77,3 +79,14 @@ def at_home(home: Path, folder: Path) -> Program:
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
     return with_a_home_of_its_own(tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def served_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """The program of one who keeps a Prefect server: none of its runs starts a temporary one, which takes a while."""
+    made = with_a_home_of_its_own(tmp_path_factory)
+    home = Path(made.environment["PREFECT_HOME"])
+    home.mkdir(parents=True)
+    with prefect_server(home, home / "log") as client:
+        own = {"PREFECT_API_URL": str(client.base_url).rstrip("/")}
+        yield replace(made, environment=made.environment | own)

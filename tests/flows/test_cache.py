@@ -29,6 +29,11 @@ def states(ran: subprocess.CompletedProcess[str]) -> dict[str, str]:
     return {line[0].split()[0]: "reused" if "reused" in line else "done" for line in words}
 
 
+@pytest.fixture(scope="module")
+def program(served_program: Program) -> Program:
+    return served_program
+
+
 def cell(artifacts: Path, run_id: str) -> dict[str, Any]:
     (row,) = table(artifacts, "cells", run_id)
     return row

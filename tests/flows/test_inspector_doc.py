@@ -47,6 +47,11 @@ print(json.dumps({
 
 
 @pytest.fixture(scope="module")
+def program(served_program: Program) -> Program:
+    return served_program
+
+
+@pytest.fixture(scope="module")
 def folder(program: Program) -> Path:
     """Where the page's commands ran: those in front of the lines of Python first, as a reader would."""
     for kind, text in BLOCKS:

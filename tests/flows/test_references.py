@@ -28,6 +28,11 @@ def without_run(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row | {"run_id": None} for row in rows]
 
 
+@pytest.fixture(scope="module")
+def program(served_program: Program) -> Program:
+    return served_program
+
+
 @pytest.mark.parametrize(
     ("asked", "others"),
     [

@@ -18,6 +18,11 @@ DAISY = 985
 
 
 @pytest.fixture(scope="module")
+def program(served_program: Program) -> Program:
+    return served_program
+
+
+@pytest.fixture(scope="module")
 def sweep(program: Program, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The tables' folder and the run's id."""
     artifacts = tmp_path_factory.mktemp("artifacts")
