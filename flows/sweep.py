@@ -7,6 +7,7 @@ import os
 import secrets
 import shlex
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -212,8 +213,22 @@ def computed(plan: Plan, means: Means, run_id: str) -> Computed:
         heard(stage, whose, state)
 
     graph = Graph(means, watch, run_id)
-    cells = _run(plan, graph, done)
+    with _ended_by_sigterm():
+        cells = _run(plan, graph, done)
     return Computed(cells=cells, reused=graph.reused, kept=graph.kept)
+
+
+@contextmanager
+def _ended_by_sigterm() -> Generator[None]:
+    """Here and now, as by a kill -9, which a sweep survives. Prefect would run all that was submitted to its end."""
+    if threading.current_thread() is not threading.main_thread():  # whose business signals are
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _run(plan: Plan, graph: Graph, done: CellsDone) -> list[CellResult]:

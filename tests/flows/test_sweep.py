@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tasks.storage import tables
-from tests.processes import assert_gone
+from tests.processes import assert_gone, command_of
 
 from .conftest import Program
 from .kept import TIMES, assert_nothing_lies_about, assert_whole, last, table
@@ -269,6 +269,23 @@ def test_ctrl_c_ends_within_seconds_with_a_word_and_leaves_no_process(program: P
     assert said.splitlines()[-1] == "qnnsweep: interrupted; the same command continues"
     assert "Traceback" not in said
     assert_gone(processes, within_s=5)
+
+
+def test_sigterm_ends_it_at_once_whatever_it_waits_for_and_leaves_no_process(program: Program, artifacts: Path) -> None:
+    command = ["run", *DIGITS, "scheme=16a8w", "soc=SM8450", f"artifacts={artifacts}"]
+    with program.start(*command) as process:
+        processes = wait_for_lowering(process, artifacts)
+        working = [each for each in processes if "forkserver" in command_of(each.pid)]
+        assert len(working) >= 2
+        for each in working:
+            each.suspend()
+        try:
+            process.terminate()
+            assert process.wait(timeout=10) == -signal.SIGTERM
+        finally:
+            for each in working:
+                each.resume()
+        assert_gone(processes, within_s=30)
 
 
 def test_after_kill_9_the_same_command_completes_and_nothing_is_half_written(program: Program, artifacts: Path) -> None:
