@@ -83,16 +83,16 @@ def bound(task: Task[P, R], name: str, *, store: Store, on_change: OnChange, ane
     if anew:
         named.refresh_cache = True
     if isinstance(task.cache_policy, _RecordKey):
-        named.cache_policy = task.cache_policy.configure(key_storage=_kept(_KeptKeys, _KEYS, store))
+        named.cache_policy = task.cache_policy.configure(key_storage=_kept(_KeptKeys, store))
         # Task's constructor wants a block that a server knows; what is named by the store needs none.
-        named.result_storage = _kept(_KeptRecords, RECORDS, store)
+        named.result_storage = _kept(_KeptRecords, store)
     return named
 
 
 @lru_cache(maxsize=8)
-def _kept(kind: type[_WholeFiles], folder: str, store: Store) -> _WholeFiles:
+def _kept(kind: type[_KeptRecords | _KeptKeys], store: Store) -> _WholeFiles:
     """One block for all tasks of a sweep, which has a store of its own."""
-    block = kind(folder=folder)
+    block = kind()
     block._store = store
     return block
 
@@ -210,6 +210,7 @@ class _KeptRecords(_WholeFiles):
     """The results themselves."""
 
     _block_type_name = "qnnsweep result records"
+    folder: str = RECORDS
 
     def read_path(self, path: str, **more: Any) -> bytes:  # type: ignore[override]
         found = self._found(path)
@@ -220,6 +221,7 @@ class _KeptKeys(_WholeFiles):
     """Which results there are. One that cannot be read, or whose blobs are gone, is none: it is computed again."""
 
     _block_type_name = "qnnsweep result keys"
+    folder: str = _KEYS
     _there: set[Blob] = PrivateAttr(default_factory=set)
     """Blobs that this sweep has seen: many results name the same, and what a sweep uses stays."""
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import httpx
 import pytest
 
-from .machines import prefect_server
+from .machines import address, prefect_server
 
 DEADLINE_S = 600
 
@@ -76,6 +78,15 @@ def at_home(home: Path, folder: Path) -> Program:
     return Program(folder=folder, environment=kept | own)
 
 
+@contextmanager
+def with_a_server(made: Program) -> Generator[tuple[Program, httpx.Client]]:
+    """That program with a Prefect server in its home, and a way to ask that server."""
+    home = Path(made.environment["PREFECT_HOME"])
+    home.mkdir(parents=True)
+    with prefect_server(home, home / "log") as client:
+        yield replace(made, environment=made.environment | {"PREFECT_API_URL": address(client)}), client
+
+
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
     return with_a_home_of_its_own(tmp_path_factory)
@@ -84,9 +95,5 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
 @pytest.fixture(scope="session")
 def served_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     """The program of one who keeps a Prefect server: none of its runs starts a temporary one, which takes a while."""
-    made = with_a_home_of_its_own(tmp_path_factory)
-    home = Path(made.environment["PREFECT_HOME"])
-    home.mkdir(parents=True)
-    with prefect_server(home, home / "log") as client:
-        own = {"PREFECT_API_URL": str(client.base_url).rstrip("/")}
-        yield replace(made, environment=made.environment | own)
+    with with_a_server(with_a_home_of_its_own(tmp_path_factory)) as (served, _):
+        yield served

@@ -68,7 +68,7 @@ def postgresql() -> Generator[str]:
 def prefect_server(folder: Path, log: Path, database: str | None = None) -> Generator[httpx.Client]:
     """`prefect server start`, with that database or a file of its own in its home `folder`.
 
-    Gives a way to ask it, whose `base_url` is its PREFECT_API_URL.
+    Gives a way to ask it.
     """
     port = free_port()
     url = f"http://127.0.0.1:{port}/api"
@@ -88,6 +88,11 @@ def prefect_server(folder: Path, log: Path, database: str | None = None) -> Gene
         finally:
             server.send_signal(signal.SIGINT)
             server.wait(timeout=60)
+
+
+def address(server: httpx.Client) -> str:
+    """Its PREFECT_API_URL."""
+    return str(server.base_url).rstrip("/")
 
 
 def _answers(client: httpx.Client) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +15,17 @@ from tasks.storage import tables
 from tasks.storage.store import Store
 from tests.processes import assert_gone, command_of
 
-from .conftest import Program
-from .machines import prefect_server, wait
+from .conftest import Program, with_a_home_of_its_own, with_a_server
+from .machines import wait
 
 SMALL = ("model=digits_cnn", "model.evaluation.count=4", "scheme=fp32", "backend=portable", "soc=SM8650")
 RUN_S = 600
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, program: Program) -> Iterator[tuple[Program, httpx.Client]]:
-    """The program with a Prefect server of its own, and a way to ask that server."""
-    folder = tmp_path_factory.mktemp("server")
-    with prefect_server(folder, folder / "log") as client:
-        own = {"PREFECT_HOME": str(folder), "PREFECT_API_URL": str(client.base_url).rstrip("/")}
-        yield replace(program, environment=program.environment | own), client
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Program, httpx.Client]]:
+    with with_a_server(with_a_home_of_its_own(tmp_path_factory)) as served:
+        yield served
 
 
 def asked(client: httpx.Client, method: str, path: str, **json: Any) -> Any:

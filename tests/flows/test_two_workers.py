@@ -23,7 +23,7 @@ from tests.object_store import ObjectStore, serving
 
 from .conftest import Program
 from .kept import passed
-from .machines import Host, postgresql, prefect_server, wait
+from .machines import Host, address, postgresql, prefect_server, wait
 
 pytestmark = [pytest.mark.toolchain, pytest.mark.timeout(1500)]
 
@@ -61,7 +61,7 @@ def lead(
     program: Program, server: httpx.Client, objects: ObjectStore, tmp_path_factory: pytest.TempPathFactory
 ) -> Program:
     """The program on the machine that asks for sweeps; its pools and deployments are those of prefect.yaml."""
-    own = {"PREFECT_API_URL": str(server.base_url).rstrip("/"), "PREFECT_HOME": str(tmp_path_factory.mktemp("lead"))}
+    own = {"PREFECT_API_URL": address(server), "PREFECT_HOME": str(tmp_path_factory.mktemp("lead"))}
     own |= {"QNNSWEEP_ARTIFACTS": ARTIFACTS, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
     own |= objects.environment
     asking = replace(program, environment=program.environment | own)

@@ -18,6 +18,7 @@ import pytest
 from tasks.errors import EnvironmentUnusable, EvidenceError, RequestError, ToolchainError
 from tasks.records import Blob
 from tasks.storage.store import Store
+from tests.processes import has_ended
 
 import misbehave  # isort: skip
 
@@ -54,13 +55,6 @@ def eventually(condition: Callable[[], Any], seconds: float) -> bool:
             return False
         time.sleep(0.05)
     return True
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def log_of(store: Store, error: ToolchainError) -> str:
@@ -203,7 +197,7 @@ def test_a_hang_ends_at_the_deadline_and_leaves_no_process(children_with: Childr
     assert time.monotonic() - started < 2 + 2
     left = [int(pid) for pid in pids.read_text().split()]
     assert len(left) == 3
-    assert eventually(lambda: all(map(is_gone, left)), 1)
+    assert eventually(lambda: all(map(has_ended, left)), 1)
 
 
 def test_a_child_above_its_memory_limit_is_stopped(children_with: ChildrenWith) -> None:
@@ -216,7 +210,7 @@ def test_a_child_above_its_memory_limit_is_stopped(children_with: ChildrenWith) 
 
 def test_a_process_that_a_call_leaves_running_ends_with_it(children_with: ChildrenWith) -> None:
     pid = children_with().call("lower", misbehave.leave_a_process_running, "return").value
-    assert eventually(lambda: is_gone(pid), 1)
+    assert eventually(lambda: has_ended(pid), 1)
 
 
 def test_a_process_that_an_aborted_call_leaves_running_neither_outlives_nor_delays_it(
@@ -227,7 +221,7 @@ def test_a_process_that_an_aborted_call_leaves_running_neither_outlives_nor_dela
         children_with().call("lower", misbehave.leave_a_process_running, "abort")
     assert time.monotonic() - started < SOON_S
     pid = int(str(raised.value).rpartition("forked ")[2])
-    assert eventually(lambda: is_gone(pid), 1)
+    assert eventually(lambda: has_ended(pid), 1)
 
 
 def test_calls_are_counted_stage_by_stage_failed_ones_too(children_with: ChildrenWith) -> None:
@@ -277,7 +271,7 @@ def kill_a_caller(source: str, tmp_path: Path) -> int:
         caller.send_signal(signal.SIGKILL)
         caller.wait()
     assert {int(pid) for pid in pids.read_text().split()} < set(family)
-    assert eventually(lambda: all(map(is_gone, family)), SOON_S)
+    assert eventually(lambda: all(map(has_ended, family)), SOON_S)
     return Store.open(tmp_path / "artifacts").sweep_partial()
 
 

@@ -11,9 +11,10 @@ import pytest
 
 from tasks.errors import EvidenceError, ToolchainError
 from tasks.toolchain.child import Children
+from tests.processes import has_ended
 
 import misbehave  # isort: skip
-from test_child import CALLER, SOON_S, eventually, is_gone, kill_a_caller, log_of, scratch_folders  # isort: skip
+from test_child import CALLER, SOON_S, eventually, kill_a_caller, log_of, scratch_folders  # isort: skip
 
 if TYPE_CHECKING:
     from flows.cells import Means
@@ -46,7 +47,7 @@ def test_holders_of_one_key_share_a_ground_and_none_sees_what_another_did_to_it(
     assert len({made, *pids}) == 5
     assert pids == [session for _, _, session, _ in found]
     assert len({folder for *_, folder in found}) == 4
-    assert all(map(is_gone, [made, *pids]))
+    assert all(map(has_ended, [made, *pids]))
     assert scratch_folders(means.store) == before
     assert children.calls == {"lower": 4}
     assert [(each.stage, each.seconds > 0, each.peak_bytes > 0) for each in children.took if each.stage == "edge"] == [
@@ -101,7 +102,7 @@ def test_a_process_that_a_call_on_a_ground_leaves_running_ends_with_it(
     with children_with().ground("key", "edge", misbehave.make_ground, str(tmp_path)) as ground:
         pid = ground.call("lower", misbehave.on_ground, "leave_a_process_running", "return").value
         assert isinstance(pid, int)
-        assert eventually(lambda: is_gone(pid), SOON_S)
+        assert eventually(lambda: has_ended(pid), SOON_S)
 
 
 def test_deadline_and_memory_limit_hold_for_a_call_on_a_ground(children_with: ChildrenWith, tmp_path: Path) -> None:
@@ -109,7 +110,7 @@ def test_deadline_and_memory_limit_hold_for_a_call_on_a_ground(children_with: Ch
     with children_with(deadline_s=3).ground("key", "edge", misbehave.give, "ground") as ground:
         with pytest.raises(ToolchainError, match=r"^lower failed: deadline of 3 s"):
             ground.call("lower", misbehave.on_ground, "hang", str(pids))
-        assert eventually(lambda: all(is_gone(int(pid)) for pid in pids.read_text().split()), SOON_S)
+        assert eventually(lambda: all(has_ended(int(pid)) for pid in pids.read_text().split()), SOON_S)
         assert ground.call("lower", misbehave.on_ground, "give", "fine").value == "fine"
     with (
         children_with(memory_bytes=2**30).ground("key", "edge", misbehave.give, "ground") as ground,
