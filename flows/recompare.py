@@ -21,7 +21,7 @@ from flows import results
 from flows.cells import Means, judged_by, other_references, settled, subject
 from flows.files import Measured, evidence, lay_out
 from flows.retention import holdings
-from flows.sweep import new_run_id, prepare, watcher
+from flows.sweep import ended_by_sigterm, new_run_id, prepare, watcher
 from tasks.compare import compare_task
 from tasks.errors import EvidenceError, RequestError
 from tasks.findings import Comparison
@@ -58,8 +58,10 @@ def _recompared(store: Store, run_id: str | None, overrides: list[str]) -> resul
     started, began = datetime.now(UTC), time.monotonic()
     means = prepare(plan)
     store = means.store
-    works = [(cell, measured, _submitted(cell, measured, means)) for cell, measured in _kept(plan, run.run_id, store)]
-    done = [_result(run.run_id, *work) for work in works]
+    past = _kept(plan, run.run_id, store)
+    with ended_by_sigterm():
+        works = [(cell, measured, _submitted(cell, measured, means)) for cell, measured in past]
+        done = [_result(run.run_id, *work) for work in works]
     new = new_run_id(started)
     facts = replace(
         run,

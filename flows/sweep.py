@@ -213,13 +213,13 @@ def computed(plan: Plan, means: Means, run_id: str) -> Computed:
         heard(stage, whose, state)
 
     graph = Graph(means, watch, run_id)
-    with _ended_by_sigterm():
+    with ended_by_sigterm():
         cells = _run(plan, graph, done)
     return Computed(cells=cells, reused=graph.reused, kept=graph.kept)
 
 
 @contextmanager
-def _ended_by_sigterm() -> Generator[None]:
+def ended_by_sigterm() -> Generator[None]:
     """Here and now, as by a kill -9, which a sweep survives. Prefect would run all that was submitted to its end."""
     if threading.current_thread() is not threading.main_thread():  # whose business signals are
         yield
