@@ -226,7 +226,7 @@ def recompare(
 ) -> None:
     """Judge a past run again with other tolerances, from the captures it left. Needs no device and compiles nothing.
 
-    For example: tolerance=strict, or tolerance.operators.8a8w.snr_db=30.
+    For example: tolerance=none, or 'tolerance.operators={8a8w:{snr_db:30}}'.
     """
     with _told(debug):
         settle_prefect()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from conf.load import load
 
 from .conftest import Program
 
@@ -38,6 +41,11 @@ def complaint(ran: subprocess.CompletedProcess[str], exit_code: int) -> str:
 
 def test_the_help_of_every_verb_is_as_written_down(program: Program) -> None:
     assert help_of(program) == GOLDEN.read_text()
+
+
+def test_what_the_help_of_recompare_gives_as_examples_can_be_asked_for() -> None:
+    (examples,) = re.findall(r"For example: (\S+), or '(\S+)'\.", GOLDEN.read_text())
+    assert [len(load(["model=digits_cnn", each]).cells) for each in examples] == [1, 1]
 
 
 def test_no_verb_at_all_is_answered_with_the_help(program: Program) -> None:
