@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import PurePosixPath
 
 from conf.describe import did_you_mean, one_of, shown
+from conf.names import METRICS, REFERENCES
 from conf.schema import (
     PROBE,
     DataConfig,
@@ -29,13 +30,6 @@ PROFILE_LEVELS = (0, 2, 3)
 """ExecuTorch's, but for its 1, which it takes for off."""
 OBSERVERS = ("HistogramObserver", "MinMaxObserver", "MovingAverageMinMaxObserver")
 """torchao's per-tensor observers: activations have one scale."""
-METRICS = (
-    *("cosine", "l1", "max_abs", "max_steps", "max_ulp", "mean_abs", "mean_steps", "mse", "nmse", "psnr_db"),
-    *("relative_l1", "snr_db", "sqnr_db"),
-)
-"""`tasks.numerics.metrics.MORE_METRICS`."""
-REFERENCES = ("edge", "exported", "quantized")
-"""The ladder's graphs that have operators: `measure.references`."""
 DTYPES = ("bool", "float16", "float32", "float64", "int16", "int32", "int64", "int8", "uint8")
 LONGEST_NAME = 200
 LEAST_SILENCE_S = 60

@@ -245,7 +245,7 @@ class MeasureConfig:
     """Look at the time inside the delegate, with a third program: 2 logs each operator's cycles, 3 keeps the compiler's
     schematic of the optimized graph too. Off with 0: the shipping program is never slowed down by it."""
     metrics: list[str] = field(default_factory=list[str])
-    """More metrics for the table `metrics`: names of `tasks.numerics.metrics.MORE_METRICS`, or your own as
+    """More metrics for the table `metrics`: names of `conf.names.METRICS`, or your own as
     `package.module:function`, a function of (actual, reference) or an ExecuTorch NumericalComparatorBase."""
 
 

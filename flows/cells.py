@@ -10,8 +10,8 @@ from prefect import Task
 from prefect.futures import PrefectFuture
 from prefect.utilities.annotations import opaque
 
-from conf.check import REFERENCES
 from conf.impossible import suits
+from conf.names import CELL_STAGES, MEASURE_STEPS, REFERENCES
 from conf.plan import PlannedCell
 from conf.schema import BackendKind, MeasureConfig, Request, Reuse, ToleranceConfig
 from tasks.bundle import bundle_task
@@ -29,9 +29,6 @@ from tasks.storage.digest import digest
 from tasks.storage.store import Store
 from tasks.toolchain.child import Children
 from tasks.toolchain.source import code_digest, functions_digest
-
-STAGES = ("export", "quantize", "lower", "bundle", "deploy", "execute", "collect", "compare")
-_MEASURING = ("deploy", "execute", "collect")
 
 Watch = Callable[[str, str, str], None]
 """Told a stage, its subject (see `subject`) and how it goes (see `tasks.stage.OnChange`)."""
@@ -129,7 +126,7 @@ class Graph:
             setattr(cell, record, answer)
             if (name := kept_as(work.future.state)) is not None:
                 cell.kept[record] = name
-        begun = [stage for stage in STAGES if (stage, subject(stage, planned.request)) in self._begun]
+        begun = [stage for stage in CELL_STAGES if (stage, subject(stage, planned.request)) in self._begun]
         cell.stage = begun[-1] if works and begun else None
         return cell
 
@@ -158,7 +155,7 @@ class Graph:
 
         def on_change(state: str) -> None:
             # A capture that is reused is its three steps.
-            for name in _MEASURING if (task.name, state) == ("measure", "reused") else (task.name,):
+            for name in MEASURE_STEPS if (task.name, state) == ("measure", "reused") else (task.name,):
                 self._begun.add((name, whose))
                 self._watch(name, whose, state)
 

@@ -6,8 +6,9 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
+from conf.names import CELL_STAGES
 from conf.plan import PlannedCell
-from flows.cells import STAGES, subject
+from flows.cells import subject
 
 _ENDED = ("done", "reused", "failed")
 
@@ -22,11 +23,11 @@ class Pace:
         """Cells of which nothing is still to come."""
         self._clock = clock
         self._began = clock()
-        self._pending = {(stage, subject(stage, request)) for request in requests for stage in STAGES}
+        self._pending = {(stage, subject(stage, request)) for request in requests for stage in CELL_STAGES}
         self._waiting_for: dict[tuple[str, str], list[int]] = defaultdict(list)
-        self._left = [len(STAGES)] * len(requests)
+        self._left = [len(CELL_STAGES)] * len(requests)
         for number, request in enumerate(requests):
-            for stage in STAGES:
+            for stage in CELL_STAGES:
                 self._waiting_for[stage, subject(stage, request)].append(number)
         self._since: dict[tuple[str, str], float] = {}
         self._took: dict[str, list[float]] = defaultdict(list)

@@ -13,8 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from conf.names import CELL_STAGES
 from conf.plan import PlannedCell
-from flows.cells import STAGES, subject
+from flows.cells import subject
 from flows.pace import Pace
 
 _MARKS = {"done": ("✓", "green"), "reused": ("↺", "blue"), "failed": ("✗", "bold red")}
@@ -46,7 +47,7 @@ class Progress:
             states, since, so_far = dict(self._states), dict(self._since), self._pace.words()
         lines = []
         for request in self._cells:
-            keys = [(stage, subject(stage, request)) for stage in STAGES]
+            keys = [(stage, subject(stage, request)) for stage in CELL_STAGES]
             marks = [states.get(key) for key in keys]
             ended = "failed" in marks or marks[-1] in ("done", "reused")
             lines.append((ended, subject("compare", request), [_mark(states, since, key) for key in keys]))
@@ -56,7 +57,7 @@ class Progress:
         visible = lines if len(lines) <= shown else (waiting or lines)[:shown]
         table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         table.add_column("cell")
-        for stage in STAGES:
+        for stage in CELL_STAGES:
             table.add_column(stage, justify="center", min_width=len(stage))
         for _, name, cells in visible:
             table.add_row(Text(name), *cells)
@@ -77,7 +78,7 @@ def _mark(states: dict[tuple[str, str], str], since: dict[tuple[str, str], float
 class Lines:
     """The same for a log file: what ended, and how long it took."""
 
-    def __init__(self, cells: Sequence[PlannedCell], console: Console, stages: Sequence[str] = STAGES) -> None:
+    def __init__(self, cells: Sequence[PlannedCell], console: Console, stages: Sequence[str] = CELL_STAGES) -> None:
         self._console = console
         self._stages = stages
         self._pace = Pace(cells)

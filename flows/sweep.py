@@ -25,6 +25,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from conf.impossible import suits
 from conf.load import load
+from conf.names import COMPILE_STAGES
 from conf.plan import Plan
 from conf.schema import DeviceConfig, LimitsConfig, RunnerKind, SocConfig
 from flows import costs, leases, notify, results
@@ -48,8 +49,6 @@ from tasks.toolchain.sdk import find_sdk, identity
 
 MIB, GIB = 2**20, 2**30
 LEAST_FREE_BYTES = 64 * MIB
-COMPILING = ("export", "quantize", "lower")
-"""The stages whose children are toolchain calls; the others only run operators again."""
 MOST_MEMORY = 0.8
 """Of the machine's, for toolchain children; the rest is for devices' simulators, Prefect and us."""
 
@@ -113,7 +112,7 @@ class Begun:
 
     def ended(self, means: Means, reused: int, command: tuple[str, ...]) -> RunFacts:
         """The facts of a run whose cells were all computed with these means."""
-        calls = sum(count for stage, count in means.children.calls.items() if stage in COMPILING)
+        calls = sum(count for stage, count in means.children.calls.items() if stage in COMPILE_STAGES)
         return self.facts(means.store, command, toolchain_calls=calls, reused=reused, toolchain=means.children.identity)
 
     def facts(

@@ -20,11 +20,11 @@ import pytest
 from prefect import Task
 
 from conf import schema
+from conf.names import STAGES
 from tasks import findings, program_facts, records
 from tasks.records import Blob
 
 ROOT = Path(__file__).parents[1]
-STAGES = ("export", "quantize", "lower", "bundle", "deploy", "execute", "collect", "measure", "compare")
 RECORDS = [
     kind
     for module in (records, findings, program_facts)

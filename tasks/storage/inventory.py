@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from conf.names import CACHED_STAGES
 from tasks.errors import EvidenceError
 from tasks.storage import tables
 from tasks.storage.codec import decode
@@ -14,7 +15,6 @@ from tasks.storage.holdings import Holdings, holdings_of, named_blobs
 from tasks.storage.retention import own_bytes
 from tasks.storage.store import Store
 
-STAGES = ("export", "quantize", "lower", "bundle", "measure", "compare")
 OTHERS = "others"
 """What no result names: logs of what failed, and what a run alone holds."""
 
@@ -91,7 +91,7 @@ def _stages(store: Store) -> tuple[StageHoldings, ...]:
     named[OTHERS] = set(sizes)
     before: set[str] = set()
     found: list[StageHoldings] = []
-    for stage in (*STAGES, OTHERS):
+    for stage in (*CACHED_STAGES, OTHERS):
         first, shared = named[stage] - before, named[stage] & before
         times = [time for time, _ in written[stage]]
         found.append(

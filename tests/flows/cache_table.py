@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from conf.names import CACHED_STAGES as STAGES
 from conf.schema import (
     BackendKind,
     DeviceConfig,
@@ -21,9 +22,8 @@ from conf.schema import (
 )
 from tasks.records import Toolchain
 
-STAGES = ("export", "quantize", "lower", "bundle", "measure", "compare")
-"""Those whose results are kept. A measurement's is looked for with `reuse=capture` alone, which the table asks for."""
 ALL = frozenset(STAGES)
+"""Measurements are looked up only with `reuse=capture`, which the table asks for."""
 NONE: frozenset[str] = frozenset()
 QUANTIZE_ON = ALL - {"export"}
 LOWER_ON = QUANTIZE_ON - {"quantize"}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from conf.load import load
+from conf.names import CELL_STAGES
 from flows.artifacts import CellsDone
-from flows.cells import STAGES, subject
+from flows.cells import subject
 
 
 class Clock:
@@ -32,7 +33,7 @@ def test_a_cell_has_ended_when_it_was_compared_or_failed_or_was_impossible_and_n
     clock.now += 1.0
     done.show()
     assert told == [25.0]
-    for stage in STAGES:
+    for stage in CELL_STAGES:
         done.tell(stage, subject(stage, possible[0]), "done")
     done.tell("lower", subject("lower", possible[1]), "failed")
     done.tell("compare", subject("compare", possible[2]), "running")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from conf.names import CELL_STAGES
 from tasks.storage import tables
 from tasks.storage.occupancy import alone, in_use
 from tasks.storage.store import Store
@@ -20,7 +21,6 @@ from .kept import assert_nothing_lies_about, assert_whole, passed, table
 pytestmark = pytest.mark.toolchain
 
 SMALL = ("model=digits_cnn", "model.evaluation.count=4", "scheme=fp32", "backend=portable", "soc=SM8650")
-STAGES = ("bundle", "collect", "compare", "deploy", "execute", "export", "lower", "quantize")
 
 
 def states(ran: subprocess.CompletedProcess[str]) -> dict[str, str]:
@@ -65,7 +65,7 @@ def test_the_keys_decide_what_a_sweep_computes_again(
     program: Program, artifacts: Path, first: str, overrides: tuple[str, ...], computed: set[str]
 ) -> None:
     ran = program.run("run", "--json", *SMALL, "reuse=capture", *overrides, f"artifacts={artifacts}")
-    assert states(ran) == {stage: "done" if stage in computed else "reused" for stage in STAGES}
+    assert states(ran) == {stage: "done" if stage in computed else "reused" for stage in CELL_STAGES}
     told = passed(ran)
     row, before = cell(artifacts, told["run_id"]), cell(artifacts, first)
     assert row["measured_run"] == (told["run_id"] if "execute" in computed else first)
@@ -76,7 +76,7 @@ def test_the_keys_decide_what_a_sweep_computes_again(
 def test_a_device_is_asked_again_unless_a_capture_may_be_reused(program: Program, artifacts: Path, first: str) -> None:
     ran = program.run("run", "--json", *SMALL, f"artifacts={artifacts}")
     measured = {"deploy", "execute", "collect", "compare"}
-    assert states(ran) == {stage: "done" if stage in measured else "reused" for stage in STAGES}
+    assert states(ran) == {stage: "done" if stage in measured else "reused" for stage in CELL_STAGES}
     run_id = passed(ran)["run_id"]
     assert (cell(artifacts, first)["measured_run"], cell(artifacts, run_id)["measured_run"]) == (first, run_id)
 
@@ -156,7 +156,7 @@ def test_pruning_breaks_no_run_that_stays(program: Program, artifacts: Path, fir
     again = program.run("recompare", f"--run={kept}", "measure.replay=false", f"--artifacts={artifacts}")
     assert again.returncode == 0, again.stderr
     ran = program.run("run", "--json", *SMALL, "reuse=capture", f"artifacts={artifacts}")
-    assert states(ran) == dict.fromkeys(STAGES, "reused")
+    assert states(ran) == dict.fromkeys(CELL_STAGES, "reused")
 
 
 def test_two_sweeps_at_once_in_one_folder_both_end_whole(program: Program, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from conf.names import CACHED_STAGES
 from conf.schema import (
     BackendConfig,
     BackendKind,
@@ -48,7 +49,7 @@ from tasks.storage.digest import digest
 from tasks.toolchain import runner
 from tests.handmade import CAPTURE, COMPARISON, EXPORTED, LAUNCH, LOWERED, QUANTIZED
 
-from .cache_table import BESIDES, REQUEST, STAGES, Change, as_markdown, with_field
+from .cache_table import BESIDES, REQUEST, Change, as_markdown, with_field
 
 TASKS = (export_task, quantize_task, lower_task, bundle_task, measure_task, compare_task)
 TOOLCHAIN = Toolchain(python="3.11.7", torch="2.13.0", executorch="1.5.1", torchao="0.18.0", qnn="v2.49.40.260701")
@@ -239,7 +240,7 @@ def test_every_field_that_can_be_asked_for_has_its_line_in_the_table() -> None:
 
 def test_every_stage_whose_results_are_kept_is_in_the_table() -> None:
     kept = [task.name for task in vars(cells).values() if isinstance(task, type(export_task)) and task.persist_result]
-    assert sorted(kept) == sorted(task.name for task in TASKS) == sorted(STAGES)
+    assert sorted(kept) == sorted(task.name for task in TASKS) == sorted(CACHED_STAGES)
 
 
 @pytest.mark.parametrize("kind", SCHEMES)
@@ -248,7 +249,7 @@ def test_a_change_computes_again_what_depends_on_it_and_nothing_else(folder: Pat
     expected = getattr(change, kind)
     world = World(request=request(folder, SCHEMES[kind]), folder=folder)
     kept: dict[str, Any] = {}
-    assert computed(world, kept) == set(STAGES)
+    assert computed(world, kept) == set(CACHED_STAGES)
     assert computed(world, kept) == set()
     if expected is not None:
         assert computed(changed(world, change), kept) == expected, change.why

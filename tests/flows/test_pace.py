@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from conf.load import load
-from flows.cells import STAGES, subject
+from conf.names import CELL_STAGES
+from flows.cells import subject
 from flows.pace import Pace
 
 
@@ -40,13 +41,13 @@ def told() -> Told:
 
 
 def test_nothing_is_promised_before_every_stage_has_been_seen(told: Told) -> None:
-    for stage in STAGES[:-1]:
+    for stage in CELL_STAGES[:-1]:
         told.do(stage, 0, 1.0)
     assert (told.pace.words(), told.pace.left_s()) == ("0 of 4 cells", None)
 
 
 def test_what_is_left_takes_as_long_as_its_like_took(told: Told) -> None:
-    for stage in STAGES:
+    for stage in CELL_STAGES:
         told.do(stage, 0, 2.0)
     # One quantization, and three each of lower, bundle, deploy, execute, collect and compare.
     assert told.pace.left_s() == pytest.approx(2.0 * (1 + 3 * 6))
@@ -54,10 +55,10 @@ def test_what_is_left_takes_as_long_as_its_like_took(told: Told) -> None:
 
 
 def test_what_went_on_at_the_same_time_is_expected_to_go_on_so(told: Told) -> None:
-    for stage in STAGES[:2]:
+    for stage in CELL_STAGES[:2]:
         told.do(stage, 0, 2.0)
     told.do("quantize", 2, 2.0)
-    for stage in STAGES[2:]:
+    for stage in CELL_STAGES[2:]:
         for cell in (0, 1):
             told.pace.tell(stage, subject(stage, told.requests[cell]), "running")
         told.clock.now += 2.0
@@ -69,7 +70,7 @@ def test_what_went_on_at_the_same_time_is_expected_to_go_on_so(told: Told) -> No
 
 def test_reused_work_is_done_and_teaches_nothing(told: Told) -> None:
     for cell in range(4):
-        for stage in STAGES:
+        for stage in CELL_STAGES:
             told.do(stage, cell, state="reused")
     assert (told.pace.ended, told.pace.words()) == (4, "4 of 4 cells")
 
@@ -79,7 +80,7 @@ def test_a_failure_ends_all_cells_that_stand_on_it_and_what_only_they_waited_for
     told.do("quantize", 0, 1.0)
     told.do("quantize", 2, 1.0, state="failed")
     assert told.pace.ended == 2
-    for stage in STAGES[2:]:
+    for stage in CELL_STAGES[2:]:
         told.do(stage, 0, 1.0)
     assert told.pace.ended == 3
     assert told.pace.left_s() == pytest.approx(6.0 * 9 / 8)  # a failure is no example of how long things take
@@ -98,7 +99,7 @@ def test_a_failure_ends_all_cells_that_stand_on_it_and_what_only_they_waited_for
     ],
 )
 def test_the_time_left_is_told_no_finer_than_it_is_known(seconds: float, words: str, told: Told) -> None:
-    for stage in STAGES:
+    for stage in CELL_STAGES:
         told.do(stage, 0, seconds / 19)
     assert told.pace.words() == f"1 of 4 cells, about {words} left"
 

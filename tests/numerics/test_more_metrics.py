@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from conf.check import METRICS as CAN_BE_ASKED
+from conf.names import METRICS as CAN_BE_ASKED
 from tasks.numerics.metrics import METRICS, MORE_METRICS, l1, max_ulp, more, nmse, psnr_db, relative_l1, steps
 from tasks.records import Quantization
 
