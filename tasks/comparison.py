@@ -17,8 +17,6 @@ from tasks.evidence import Evidence, Seen
 from tasks.findings import Comparison, Gap, MetricValue, OperatorComparison, OutputComparison
 from tasks.measuring import Pair, measured_by
 from tasks.numerics.align import AlignedOperator
-from tasks.numerics.coverage import COMPARED
-from tasks.numerics.ladder import RUNGS
 from tasks.numerics.metrics import snr_db, top1
 from tasks.numerics.operators import compare_operator, compare_values, in_reference_world
 from tasks.numerics.probe import probe
@@ -29,6 +27,7 @@ from tasks.profiling import profiled
 from tasks.records import Blob, Capture, LoweredProgram, Operator, OtherReference
 from tasks.storage.store import Store
 from tasks.toolchain.etdump import LoggedTensor
+from tasks.vocabulary import COMPARED, RUNGS
 
 Array = NDArray[Any]
 Tensors = Mapping[str, Array]

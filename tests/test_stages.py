@@ -21,9 +21,9 @@ from tasks.errors import EvidenceError, RunnerFailed
 from tasks.execute import execute
 from tasks.findings import Comparison, OperatorComparison
 from tasks.measure import measure
-from tasks.numerics.coverage import COMPARED, STATUSES
 from tasks.outcome import finals
 from tasks.records import Bundle, Capture, LoweredProgram
+from tasks.vocabulary import COMPARED, OPERATOR_STATUSES
 
 pytestmark = pytest.mark.toolchain
 
@@ -212,7 +212,7 @@ def test_every_operator_and_every_output_has_one_row(lowered: LoweredProgram, ca
         (sample, operator) for sample in range(2) for operator in lowered.operators
     ]
     statuses = [row.status for row in found.operators]
-    assert set(statuses) <= set(STATUSES)
+    assert set(statuses) <= set(OPERATOR_STATUSES)
     for sample in range(2):
         own = [row for row in found.operators if row.sample == sample]
         assert sum(row.status in COMPARED for row in own) >= 7

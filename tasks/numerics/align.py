@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from tasks.numerics.coverage import Status
 from tasks.records import DumpedTensor, Operator
+from tasks.vocabulary import OperatorStatus
 
 
 class Logged(Protocol):
@@ -49,7 +49,7 @@ class AlignedOperator(Generic[EventT]):
     operator: Operator
     run: int
     matches: tuple[Match[EventT], ...]
-    reason: Status | None
+    reason: OperatorStatus | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +89,7 @@ def align(
             for tensor in claimants
             for event in logged.get((run, tensor.identifier), [])
         )
-        reason: Status | None = _unmatchable(operator)
+        reason: OperatorStatus | None = _unmatchable(operator)
         if reason is None and not claimants and operator.index in superseded:
             reason = "superseded"
         elif reason is None and any((run, tensor.identifier) in contested for tensor in claimants):
@@ -108,7 +108,7 @@ def align(
     )
 
 
-def _unmatchable(operator: Operator) -> Status | None:
+def _unmatchable(operator: Operator) -> OperatorStatus | None:
     """Why no logged tensor can be this operator's value, whatever was logged."""
     if operator.shape is None:
         return "tuple"

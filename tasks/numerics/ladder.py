@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tasks.findings import OutputComparison
-
-RUNGS: dict[str, str] = {
-    "exported": "The program of torch.export on the host.",
-    "quantized": "The graph that pt2e converted, its integers imitated in float, on the host.",
-    "edge": "The edge graph after the backend's passes, activations in float, on the host.",
-    "device": "The program that ships, on the device.",
-}
-"""Every rung, in order. The first is compared with eager fp32 alone, each other one also with the one before."""
+from tasks.vocabulary import RUNGS
 
 
 def steepest(outputs: Iterable[OutputComparison]) -> str | None:

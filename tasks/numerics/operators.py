@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 
 from tasks.errors import EvidenceError
 from tasks.findings import Gap
-from tasks.numerics.coverage import COMPARED, Status
 from tasks.numerics.dequantize import dequantize, undo_layout
 from tasks.numerics.metrics import gap
 from tasks.records import Operator, Quantization
+from tasks.vocabulary import COMPARED, OperatorStatus
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compared:
     """One tensor's status and gap, and how many elements of either side are infinite or NaN."""
 
-    status: Status
+    status: OperatorStatus
     gap: Gap = field(default_factory=Gap)
     nonfinite_actual: int = 0
     nonfinite_reference: int = 0

@@ -4,7 +4,7 @@ explains its answers better than the model itself."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,18 +12,10 @@ from numpy.typing import NDArray
 from tasks.findings import ProbeResult
 from tasks.interface import layouts, orders
 from tasks.records import ExportedModel, TensorSpec
+from tasks.vocabulary import ProbeStatus
 
 Array = NDArray[Any]
 Tensors = Mapping[str, Array]
-Status = Literal["passed", "failed", "blind", "unclear", "refused"]
-
-STATUSES: dict[Status, str] = {
-    "passed": "The model itself explains the device's answer clearly better than the mistake would.",
-    "failed": "The mistake explains the device's answer, and clearly better than the model itself.",
-    "blind": "No sample tells the two apart: with the mistake the model's answer would be the same.",
-    "unclear": "Neither explains the device's answer clearly better.",
-    "refused": "The model cannot compute what the mistake would give it.",
-}
 
 # Of the answer's energy, as squared error: 40, 10 and 10 dB; then the factor between the two explanations, 3 dB.
 _ALIKE = 1e-4
@@ -83,7 +75,7 @@ def judged(
     """`answer` is the device's, `own` the model's, `mistaken` the model's after the mistake."""
     error, mistaken_error = relative_error(answer, own), relative_error(answer, mistaken)
     if relative_error(mistaken, own) <= _ALIKE:
-        status: Status = "blind"
+        status: ProbeStatus = "blind"
     elif mistaken_error <= _EXPLAINED and mistaken_error <= _BETTER * error:
         status = "failed"
     elif error < np.inf and error * _TELLS_APART <= mistaken_error:
@@ -122,7 +114,7 @@ def _clearest_reading(spec: TensorSpec, index: int, eager: Tensors, device: Tens
         place = next((place for place, each in enumerate(errors) if each <= _LINE), int(np.argmin(errors)))
         best, said = errors[place], readings[place][0]
         wrong = error >= _FAR_OFF and best <= _LINE
-        status: Status = "failed" if wrong else "passed" if error < _FAR_OFF else "unclear"
+        status: ProbeStatus = "failed" if wrong else "passed" if error < _FAR_OFF else "unclear"
         found.append(_result("output", name, sample, status, error, best, said if wrong else None))
     # One sample that is right rules the mistake out: it would be made for all.
     return min(found, key=lambda result: ("passed", "unclear", "failed").index(result.status))
@@ -163,7 +155,13 @@ def _of(tensors: Tensors, sample: int, count: int) -> list[Array]:
 
 
 def _result(
-    side: str, name: str, sample: int, status: Status, error: float | None, mistaken: float | None, detail: str | None
+    side: str,
+    name: str,
+    sample: int,
+    status: ProbeStatus,
+    error: float | None,
+    mistaken: float | None,
+    detail: str | None,
 ) -> ProbeResult:
     return ProbeResult(
         side=side,

@@ -9,27 +9,20 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
+
+from tasks.vocabulary import EventKind
 
 NS_PER_US = 1000.0
 EXECUTION = "Method::execute"
 """What the runtime's log calls one inference."""
 
-Kind = Literal["program", "kernel", "operator_call", "delegate_call", "operator", "accelerator"]
-KINDS: dict[Kind, str] = {
-    "program": "The program as a whole: loaded, initialised, executed once.",
-    "kernel": "A kernel of the runtime, without what it takes to call it.",
-    "operator_call": "A kernel and what it took to call it.",
-    "delegate_call": "A whole delegated subgraph, as the runtime sees it.",
-    "operator": "An operator inside a delegate, or the graph's input or output, by the delegate's own count.",
-    "accelerator": "A total or a counter of the delegate's own, in the unit that it names.",
-}
 
 # QNN names what it counts: `aten_relu_default:OpId_29 (cycles)`, `Output OpId_3 (cycles)`, `QNN (execute) time (us)`.
 _COUNTED = re.compile(r"(?P<node>.+?)(?P<operator>[: ]OpId_\d+)? \((?P<unit>\w+)\)")
-_RUNTIME_KINDS: dict[str, Kind] = {"DELEGATE_CALL": "delegate_call", "OPERATOR_CALL": "operator_call"}
+_RUNTIME_KINDS: dict[str, EventKind] = {"DELEGATE_CALL": "delegate_call", "OPERATOR_CALL": "operator_call"}
 
 
 class Timed(Protocol):
@@ -65,7 +58,7 @@ class Measured:
     """As logged; the runtime's own with their instruction."""
     node: str | None
     """What the delegate calls an operator of its graph."""
-    kind: Kind
+    kind: EventKind
     instruction: int | None
     unit: str
     raw: tuple[float, ...]
@@ -101,7 +94,7 @@ def measured(events: Iterable[Timed], *, without: Collection[int] = ()) -> tuple
     """
     found = [event for event in events if event.run not in without]
     calls = {_place(event): (event.start, event.end) for event in found if event.name == "DELEGATE_CALL"}
-    taken: dict[tuple[str, str, str | None, Kind, int | None, str], list[tuple[float, int]]] = defaultdict(list)
+    taken: dict[tuple[str, str, str | None, EventKind, int | None, str], list[tuple[float, int]]] = defaultdict(list)
     for event in found:
         told = _told(event, calls.get(_place(event)))
         if told is not None:
@@ -164,12 +157,12 @@ def _names_unit(event: Timed) -> bool:
     return event.delegate_identifier is not None and _COUNTED.fullmatch(event.delegate_identifier) is not None
 
 
-def _told(event: Timed, call: tuple[int, int] | None) -> tuple[str, str | None, Kind, str] | None:
+def _told(event: Timed, call: tuple[int, int] | None) -> tuple[str, str | None, EventKind, str] | None:
     """An event's name, its node, its kind and its unit; None for what the log gives no name."""
     identifier = event.delegate_identifier
     if identifier is not None:
         if counted := _COUNTED.fullmatch(identifier):
-            kind: Kind = "operator" if counted["operator"] else "accelerator"
+            kind: EventKind = "operator" if counted["operator"] else "accelerator"
             return identifier, counted["node"] if counted["operator"] else None, kind, counted["unit"]
         by_the_clock = call is not None and call[0] <= event.start <= event.end <= call[1]
         return identifier, identifier, "operator", "us" if by_the_clock else "ticks"

@@ -24,8 +24,8 @@ from statistics import median
 from typing import Literal
 
 from conf.schema import TrendConfig
+from tasks.vocabulary import TrendVerdict
 
-Verdict = Literal["steady", "regressed", "still_bad", "improved", "new", "no_baseline", "undefined"]
 BAD = ("regressed", "still_bad")
 
 _NORMAL = 1.4826
@@ -90,7 +90,7 @@ class Night:
 class Judgement:
     """What is told of tonight. All is None, and `nights` 0, where there is nothing to say it with."""
 
-    verdict: Verdict
+    verdict: TrendVerdict
     first_bad_run: str | None = None
     last_good_run: str | None = None
     """Of a bad verdict: the last night before it that was not, or was not as bad."""
@@ -135,7 +135,7 @@ def judge(earlier: Sequence[Night], tonight: Night, series: Series, floor: float
     def fall(before: float, now: float) -> float:
         return series.better * (before - now)
 
-    def told(verdict: Verdict, against: Baseline, first_bad: str | None = None) -> Judgement:
+    def told(verdict: TrendVerdict, against: Baseline, first_bad: str | None = None) -> Judgement:
         return Judgement(
             verdict=verdict,
             first_bad_run=first_bad,

@@ -4,23 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Literal
 
 from conf.schema import OperatorTolerance
 from tasks.findings import Gap, OperatorComparison
-from tasks.numerics.coverage import COMPARED, Status
 from tasks.numerics.replay import Introduced
-
-Verdict = Literal["exact", "within_grid", "introduced", "inherited", "blind"]
-
-VERDICTS: dict[Verdict, str] = {
-    "exact": "Every element that somebody reads equals the reference's.",
-    "within_grid": "It differs by no more than the tolerance allows for this scheme and operator.",
-    "introduced": "On the device's own inputs the reference operator gives something else: the error begins here.",
-    "inherited": "It is beyond the tolerance, and right for the inputs it was given: the error began before.",
-    "blind": "It was not compared, or could not be made again on the host: nobody can say.",
-}
-"""Every verdict an operator's row can have, and what it means."""
+from tasks.vocabulary import COMPARED, OperatorStatus, Verdict
 
 
 def limits(operators: Mapping[str, OperatorTolerance], scheme: str, target: str) -> OperatorTolerance:
@@ -48,7 +36,7 @@ def introduces(found: Introduced, allowed: OperatorTolerance) -> bool:
     )
 
 
-def verdict(status: Status, total: Gap, found: Introduced | None, allowed: OperatorTolerance) -> Verdict:
+def verdict(status: OperatorStatus, total: Gap, found: Introduced | None, allowed: OperatorTolerance) -> Verdict:
     if status == "exact":
         return "exact"
     if status == "nonfinite_differs" and found is not None:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.numerics.align import Alignment, align
-from tasks.numerics.coverage import STATUSES
 from tasks.records import DumpedTensor, Operator
+from tasks.vocabulary import OPERATOR_STATUSES
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ def test_every_row_has_one_match_or_one_reason_and_no_event_serves_two_rows(
     used = []
     for row in alignment.operators:
         if row.reason is not None:
-            assert row.reason in STATUSES
+            assert row.reason in OPERATOR_STATUSES
             continue
         (match,) = row.matches
         assert match.event.run == row.run

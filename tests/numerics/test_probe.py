@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from tasks.findings import ProbeResult
 from tasks.interface import layouts, orders
-from tasks.numerics.probe import STATUSES, judged, probe, relative_error
+from tasks.numerics.probe import judged, probe, relative_error
 from tasks.records import Blob, ExportedModel, InputMistake, TensorSpec
+from tasks.vocabulary import PROBE_STATUSES
 
 SEEDS = st.integers(0, 2**32 - 1)
 SHAPES = st.lists(st.integers(1, 4), min_size=0, max_size=5).map(tuple)
@@ -136,7 +137,7 @@ def test_an_input_mistake_is_judged_on_its_own_sample_and_a_refused_one_says_why
         detail="IndexError: 9",
     )  # fmt: skip
     assert (swapped.mistake, swapped.sample, swapped.status) == (order.name, 1, "failed")
-    assert set(STATUSES) >= {refused.status, swapped.status}
+    assert set(PROBE_STATUSES) >= {refused.status, swapped.status}
 
 
 @QUIET

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.numerics.timing import KINDS, Measured, Spread, counted_in, measured, spread, warm_up_runs
+from tasks.numerics.timing import Measured, Spread, counted_in, measured, spread, warm_up_runs
 from tasks.toolchain.etdump import read_etdump
+from tasks.vocabulary import EVENT_KINDS
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -158,7 +159,7 @@ def test_what_a_delegate_counts_without_a_name_or_the_runtime_s_clock_is_of_no_k
 
 def test_a_real_log_of_kernels_gives_every_instruction_twice_and_the_program() -> None:
     found = log("kernels_cpu.etdump")
-    assert {each.kind for each in found} == {"program", "kernel", "operator_call"} <= set(KINDS)
+    assert {each.kind for each in found} == {"program", "kernel", "operator_call"} <= set(EVENT_KINDS)
     assert [(each.name, each.event_block, len(each.raw)) for each in found if each.kind != "kernel"] == [
         ("Method::init", "Default", 1),
         ("Program::load_method", "Default", 1),

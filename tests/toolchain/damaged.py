@@ -22,10 +22,9 @@ from conf.schema import ToleranceConfig
 from tasks.comparison import compare_capture
 from tasks.errors import EvidenceError
 from tasks.findings import Comparison
-from tasks.numerics.coverage import COMPARED, STATUSES
-from tasks.numerics.verdict import VERDICTS
 from tasks.records import Capture, DumpedTensor, LoweredProgram
 from tasks.storage.store import Store
+from tasks.vocabulary import COMPARED, OPERATOR_STATUSES, VERDICTS
 
 RELU, POOL, VIEW = "aten_relu_default@0", "aten_max_pool2d_with_indices_default@0", "aten_view_copy_default@0"
 
@@ -207,7 +206,7 @@ def fuzzed(
             return
         assert [(row.sample, row.operator) for row in found.operators] == expected
         for row in found.operators:
-            assert row.status in STATUSES
+            assert row.status in OPERATOR_STATUSES
             assert row.verdict in VERDICTS
             assert (row.gap.mse is not None) <= (row.status in COMPARED)
             numbers = [*asdict(row.gap).values(), *asdict(row.introduced).values(), row.introduced_steps]

@@ -14,9 +14,9 @@ from tasks.compare import compare
 from tasks.export import export
 from tasks.findings import Comparison, Gap, OperatorComparison
 from tasks.lower import lower
-from tasks.numerics.coverage import COMPARED, STATUSES
 from tasks.quantize import quantize
 from tasks.records import Capture, LoweredProgram
+from tasks.vocabulary import COMPARED, OPERATOR_STATUSES
 
 import linked  # isort: skip
 
@@ -80,7 +80,7 @@ def test_every_operator_has_a_row_for_each_reference_and_so_has_each_node_that_n
         for operator in (*asked.operators, *each.unclaimed)
     ]
     for row in comparison.against_others:
-        assert row.status in STATUSES
+        assert row.status in OPERATOR_STATUSES
         assert (row.gap.snr_db is not None) == (row.status in COMPARED)
         assert (row.verdict, row.introduced, row.introduced_steps) == ("blind", Gap(), None)
     exported, quantized = asked.references

@@ -1,0 +1,113 @@
+"""The values of statuses, verdicts, kinds, rungs and references in records and tables, each with its meaning."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+OperatorStatus = Literal[
+    "compared",
+    "exact",
+    "masked",
+    "shape_differs",
+    "dtype_differs",
+    "nonfinite_differs",
+    "ambiguous",
+    "repeated",
+    "not_dumped",
+    "superseded",
+    "tuple",
+    "unused",
+    "constant",
+    "no_handle",
+    "no_node",
+    "no_value",
+    "no_operator",
+]
+OPERATOR_STATUSES: dict[OperatorStatus, str] = {
+    "compared": "The device's tensor was compared with the reference's; the gap says how far apart they are.",
+    "exact": "Every element equals the reference's.",
+    "masked": "Compared over the elements that some reader uses; the elements that differ outside them are discarded.",
+    "shape_differs": "The device's tensor, transposed to PyTorch's layout, has another shape than the reference's.",
+    "dtype_differs": "The device logged integers for a floating-point value, and the lowering recorded no qparams.",
+    "nonfinite_differs": "Infinities or NaNs of the two sides differ in position or in kind.",
+    "ambiguous": "Several tensors or nodes may be this operator's value and cannot be distinguished; none was chosen.",
+    "repeated": "The operator was executed several times in one inference; none of its values was chosen.",
+    "not_dumped": "The device logged nothing under this operator's debug handle and output index.",
+    "superseded": "A later operator has the value of the same handle, of the same logged set of handles, "
+    "or of the same node of that reference.",
+    "tuple": "The value is a tuple; the getitem rows that follow hold its elements.",
+    "unused": "An output of an operator that nothing reads: the compiler need not compute it.",
+    "constant": "Computed from parameters alone and folded by the compiler; it does not exist at run time.",
+    "no_handle": "The lowering left this operator without a debug handle, so no logged tensor can be matched with it.",
+    "no_node": "The operator's ancestry names no node of that reference.",
+    "no_value": "The host cannot compute the operator's counterpart in that reference.",
+    "no_operator": "A node of that reference that is no operator's counterpart: removed, or fused without a trace.",
+}
+"""Every status of an operator's or an output's comparison."""
+COMPARED: frozenset[OperatorStatus] = frozenset({"compared", "exact", "masked"})
+"""The statuses that have a gap."""
+
+Verdict = Literal["exact", "within_grid", "introduced", "inherited", "blind"]
+VERDICTS: dict[Verdict, str] = {
+    "exact": "Every element that some reader uses equals the reference's.",
+    "within_grid": "It differs by no more than the tolerance of this scheme and operator.",
+    "introduced": "On the device's own inputs the reference operator gives another result: the error begins here.",
+    "inherited": "It is beyond the tolerance, but right for the inputs that it received: the error began before.",
+    "blind": "It was not compared, or could not be computed again on the host: its origin is unknown.",
+}
+"""Every verdict on one operator's error."""
+
+EventKind = Literal["program", "kernel", "operator_call", "delegate_call", "operator", "accelerator"]
+EVENT_KINDS: dict[EventKind, str] = {
+    "program": "The program as a whole: loaded, initialised, executed once.",
+    "kernel": "A kernel of the runtime, without the overhead of its call.",
+    "operator_call": "A kernel and the overhead of its call.",
+    "delegate_call": "A whole delegated subgraph, timed by the runtime.",
+    "operator": "An operator inside a delegate, or the graph's input or output, counted by the delegate.",
+    "accelerator": "A total or a counter of the delegate's own, in the unit that it names.",
+}
+"""Every kind of timed event."""
+
+Rung = Literal["exported", "quantized", "edge", "device"]
+RUNGS: dict[Rung, str] = {
+    "exported": "The program of torch.export on the host.",
+    "quantized": "The graph that pt2e converted, with its integers simulated in floating point, on the host.",
+    "edge": "The edge graph after the backend's passes, with floating-point activations, on the host.",
+    "device": "The program that ships, on the device.",
+}
+"""Every rung, in order. The first is compared with eager fp32 alone, each other one also with the one before."""
+
+Reference = Literal["eager", "exported", "quantized", "edge"]
+REFERENCES: dict[Reference, str] = {
+    "eager": "The eager fp32 module, for final outputs.",
+    "exported": "The program of torch.export, for operators.",
+    "quantized": "The graph that pt2e converted, for operators.",
+    "edge": "The edge graph after the backend's passes, for operators.",
+}
+"""What a tensor is compared with."""
+
+ProgramName = Literal["shipping", "debug", "profile"]
+"""The programs of one cell."""
+
+ProbeSide = Literal["input", "output"]
+ProbeStatus = Literal["passed", "failed", "blind", "unclear", "refused"]
+PROBE_STATUSES: dict[ProbeStatus, str] = {
+    "passed": "The model itself explains the device's answer clearly better than the mistake does.",
+    "failed": "The mistake explains the device's answer, and clearly better than the model itself does.",
+    "blind": "No sample distinguishes the two: with the mistake the model's answer would be the same.",
+    "unclear": "Neither explains the device's answer clearly better.",
+    "refused": "The model cannot be run on the inputs that result from the mistake.",
+}
+"""Every result of a check for one mistake at the program's inputs or outputs."""
+
+TrendVerdict = Literal["steady", "regressed", "still_bad", "improved", "new", "no_baseline", "undefined"]
+TREND_VERDICTS: dict[TrendVerdict, str] = {
+    "steady": "The value is within the limit of its baseline.",
+    "regressed": "The value is worse than its baseline by more than the limit, for the first time.",
+    "still_bad": "The value has not recovered from an earlier regression.",
+    "improved": "The value is better than its baseline by more than the limit.",
+    "new": "The series has no earlier night.",
+    "no_baseline": "Too few nights can be part of a baseline.",
+    "undefined": "The value is not defined tonight.",
+}
+"""Every verdict on one night of a series."""
