@@ -26,11 +26,11 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from conf.describe import is_known, no_such_key, shown
+from conf.errors import RequestError
 from conf.options import GROUPS, SHIPPED, Options
 from conf.plan import AXES, WHOLE_SWEEPS, Plan, plan
 from conf.refusal import refusal
 from conf.schema import DeviceConfig, Request
-from tasks.errors import RequestError
 
 MOST_CELLS = 10_000
 SHARED_BY = ("model", "scheme")

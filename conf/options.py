@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf.describe import did_you_mean, one_of, shown
+from conf.errors import RequestError
 from conf.plan import AXES
-from tasks.errors import RequestError
 
 SHIPPED = Path(__file__).parent
 GROUPS = (*AXES, "farm", "tolerance", "experiment")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from conf.check import problems
 from conf.describe import shown
+from conf.errors import RequestError
 from conf.impossible import reason
 from conf.schema import LimitsConfig, Request, RetentionConfig, ScheduleConfig, TrendConfig
-from tasks.errors import RequestError
 
 AXES = ("model", "scheme", "soc", "backend", "device")
 """What a cell is called by, outermost first."""

@@ -17,8 +17,8 @@ from omegaconf.errors import (
 from yaml import MarkedYAMLError
 
 from conf.describe import accepted, no_such_key, shown
+from conf.errors import RequestError
 from conf.options import GROUPS
-from tasks.errors import RequestError
 
 
 def refusal(error: BaseException, *, asked: Sequence[str] = ()) -> RequestError:

@@ -13,16 +13,10 @@ QnnsweepError
 
 from __future__ import annotations
 
+from conf.errors import QnnsweepError as QnnsweepError
+from conf.errors import RequestError as RequestError
 from tasks.program_facts import ProgramCheck
 from tasks.records import Command
-
-
-class QnnsweepError(Exception):
-    """Base of all errors with a message written for the person who reads it."""
-
-
-class RequestError(QnnsweepError):
-    """The configuration asks for something that cannot be done; names the key, the value and what is accepted."""
 
 
 class EnvironmentUnusable(QnnsweepError):

@@ -109,6 +109,7 @@ def test_imports_point_down_here() -> None:
         ("tasks/storage/store.py", "import tasks.lower", "Imports point down"),
         ("tasks/numerics/align.py", "import tasks.devices.farm", "Imports point down"),
         ("conf/schema.py", "import tasks.records", "Imports point down"),
+        ("conf/load.py", "import tasks.records", "The configuration does not import the tasks"),
         ("tasks/lower.py", "import tasks.quantize", "Imports point down"),
         ("tasks/lower.py", "import prefect", "Prefect is known to"),
         ("tasks/lower.py", "import torch", "The toolchain is imported in children"),

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from conf.errors import RequestError
 from conf.load import load
-from tasks.errors import RequestError
 
 PHONE = """\
 name: {name}

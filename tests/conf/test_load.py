@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from conf.errors import RequestError
 from conf.load import load
 from conf.plan import AXES, Plan
 from conf.schema import BackendKind, LimitsConfig, MeasureConfig, Precision, ScheduleConfig, TransportKind, TrendConfig
-from tasks.errors import RequestError
 
 
 def names(plan: Plan) -> list[str]:

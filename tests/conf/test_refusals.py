@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from conf.errors import RequestError
 from conf.load import load
-from tasks.errors import RequestError
 
 SCHEMES = "16a16w, 16a2w, 16a4w, 16a4w_block, 16a8w, 8a4w, 8a8w, fp16, fp16a8w, fp32"
 QUANT_DTYPES = "16a16w, 16a2w, 16a4w, 16a4w_block, 16a8w, 8a4w, 8a8w, fp16a8w"
