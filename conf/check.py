@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import PurePosixPath
 
 from conf.describe import did_you_mean, one_of, shown
-from conf.names import METRICS, REFERENCES
+from conf.names import METRICS, OPERATOR_REFERENCES
 from conf.schema import (
     PROBE,
     DataConfig,
@@ -235,9 +235,9 @@ def _numbers(request: Request) -> Iterator[str]:
     if measure.profile_level not in PROFILE_LEVELS:
         yield f"measure.profile_level={measure.profile_level}: {one_of(map(str, PROFILE_LEVELS))}"
     for name in measure.references:
-        if name not in REFERENCES:
-            guess = did_you_mean(name, REFERENCES)
-            yield f"measure.references={shown(name)}: no such reference; {one_of(REFERENCES)}{guess}"
+        if name not in OPERATOR_REFERENCES:
+            guess = did_you_mean(name, OPERATOR_REFERENCES)
+            yield f"measure.references={shown(name)}: no such reference; {one_of(OPERATOR_REFERENCES)}{guess}"
     for name in measure.metrics:
         if name not in METRICS and not _is_function(name):
             guess = did_you_mean(name, METRICS)

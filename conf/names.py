@@ -1,4 +1,4 @@
-"""The names that the configuration and the tasks share: stages, rungs of the ladder and metrics."""
+"""The names that the configuration and the tasks share: stages, reference graphs and metrics."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ CACHED_STAGES: tuple[Stage, ...] = tuple(stage for stage in STAGES if stage not 
 CELL_STAGES: tuple[Stage, ...] = tuple(stage for stage in STAGES if stage != "measure")
 """The stages that a cell's progress consists of: `measure` is shown as its steps."""
 
-Rung = Literal["exported", "quantized", "edge", "device"]
-RUNGS: tuple[Rung, ...] = get_args(Rung)
-"""The rungs of the ladder, from torch.export's program to the device."""
-REFERENCES: tuple[Rung, ...] = tuple(rung for rung in RUNGS if rung != "device")
-"""The rungs whose graphs have operators to compare with: the accepted values of `measure.references`."""
+OperatorReference = Literal["exported", "quantized", "edge"]
+OPERATOR_REFERENCES: tuple[OperatorReference, ...] = get_args(OperatorReference)
+"""The graphs that operators can be compared with, in the order of the pipeline: `measure.references` accepts them."""
 
 METRICS = (
     *("mse", "mean_abs", "max_abs", "snr_db", "cosine", "l1", "nmse", "relative_l1", "psnr_db", "sqnr_db"),

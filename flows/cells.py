@@ -11,7 +11,7 @@ from prefect.futures import PrefectFuture
 from prefect.utilities.annotations import opaque
 
 from conf.impossible import suits
-from conf.names import CELL_STAGES, MEASURE_STEPS, REFERENCES
+from conf.names import CELL_STAGES, MEASURE_STEPS, OPERATOR_REFERENCES
 from conf.plan import PlannedCell
 from conf.schema import BackendKind, MeasureConfig, Request, Reuse, ToleranceConfig
 from tasks.bundle import bundle_task
@@ -183,4 +183,4 @@ def settled(future: PrefectFuture[Any]) -> tuple[Any, BaseException | None]:
 
 def other_references(measure: MeasureConfig) -> tuple[str, ...]:
     """Those besides the edge graph, in an order that does not depend on how they were asked for."""
-    return tuple(each for each in REFERENCES if each in measure.references and each != "edge")
+    return tuple(each for each in OPERATOR_REFERENCES if each in measure.references and each != "edge")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from conf.names import OperatorReference
+
 OperatorStatus = Literal[
     "compared",
     "exact",
@@ -68,7 +70,7 @@ EVENT_KINDS: dict[EventKind, str] = {
 }
 """Every kind of timed event."""
 
-Rung = Literal["exported", "quantized", "edge", "device"]
+Rung = Literal[OperatorReference, "device"]
 RUNGS: dict[Rung, str] = {
     "exported": "The program of torch.export on the host.",
     "quantized": "The graph that pt2e converted, with its integers simulated in floating point, on the host.",
@@ -77,7 +79,7 @@ RUNGS: dict[Rung, str] = {
 }
 """Every rung, in order. The first is compared with eager fp32 alone, each other one also with the one before."""
 
-Reference = Literal["eager", "exported", "quantized", "edge"]
+Reference = Literal["eager", OperatorReference]
 REFERENCES: dict[Reference, str] = {
     "eager": "The eager fp32 module, for final outputs.",
     "exported": "The program of torch.export, for operators.",
