@@ -12,6 +12,7 @@ from conf.describe import did_you_mean, one_of, shown
 from conf.names import METRICS, OPERATOR_REFERENCES
 from conf.schema import (
     PROBE,
+    BackendKind,
     DataConfig,
     DeviceConfig,
     InputConfig,
@@ -28,6 +29,12 @@ QUANT_DTYPES = ("16a16w", "16a2w", "16a4w", "16a4w_block", "16a8w", "8a4w", "8a8
 """ExecuTorch's `QuantDtype`, without `use_`."""
 PROFILE_LEVELS = (0, 2, 3)
 """ExecuTorch's, but for its 1, which it takes for off."""
+CHIPSETS = (
+    *("QCM6490", "QCS9100", "SA8255", "SA8295", "SA8797", "SAR2230P", "SC8380XP", "SM8350", "SM8450", "SM8475"),
+    *("SM8550", "SM8650", "SM8750", "SM8845", "SM8850", "SSG2115P", "SSG2125P", "SW6100", "SXR1230P", "SXR2230P"),
+    "SXR2330P",
+)
+"""ExecuTorch's `QcomChipset`, the SoCs that QNN compiles for, without `UNKNOWN_SM`."""
 OBSERVERS = ("HistogramObserver", "MinMaxObserver", "MovingAverageMinMaxObserver")
 """torchao's per-tensor observers: activations have one scale."""
 DTYPES = ("bool", "float16", "float32", "float64", "int16", "int32", "int64", "int8", "uint8")
@@ -40,6 +47,7 @@ def problems(request: Request) -> Iterator[str]:
     yield from _names(request)
     yield from _model(request.model)
     yield from _scheme(request.scheme)
+    yield from _soc(request)
     yield from _calibration(request.model, request.scheme)
     yield from _numbers(request)
     yield from place_problems(request.artifacts, request.cache_folder)
@@ -203,6 +211,12 @@ def _scheme(scheme: SchemeConfig) -> Iterator[str]:
     for operator, block in scheme.block_size.items():
         if not block or any(size < 1 for size in block):
             yield f"scheme.block_size.{shown(operator)}={shown(block)}: a block's shape, every dimension 1 or more{of}"
+
+
+def _soc(request: Request) -> Iterator[str]:
+    name = request.soc.name
+    if request.backend.kind is BackendKind.qnn and name not in CHIPSETS:
+        yield f"soc.name={shown(name)}: ExecuTorch has no such SoC; {one_of(CHIPSETS)}{did_you_mean(name, CHIPSETS)}"
 
 
 def _calibration(model: ModelConfig, scheme: SchemeConfig) -> Iterator[str]:

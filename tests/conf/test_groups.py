@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conf.check import OBSERVERS, QUANT_DTYPES
+from conf.check import CHIPSETS, OBSERVERS, QUANT_DTYPES
 from conf.load import load
 from conf.options import GROUPS, SHIPPED
 from conf.plan import AXES
@@ -63,7 +63,8 @@ def test_the_socs_are_executorchs_chipsets() -> None:
     plan = load(["soc=glob(*)"])
     ours = {cell.request.soc.name: (cell.request.soc.arch, cell.request.soc.vtcm_mib) for cell in plan.cells}
     assert ours == chipsets()
-    assert len(ours) == 21
+    upstream = members(source("executorch", "backends/qualcomm/serialization/qc_schema.py"), "QcomChipset")
+    assert sorted(CHIPSETS) == sorted({*upstream} - {"UNKNOWN_SM"}) == sorted(ours)
 
 
 def test_the_schemes_are_executorchs_and_the_two_floats() -> None:

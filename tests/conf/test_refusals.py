@@ -11,6 +11,10 @@ from conf.load import load
 
 SCHEMES = "16a16w, 16a2w, 16a4w, 16a4w_block, 16a8w, 8a4w, 8a8w, fp16, fp16a8w, fp32"
 QUANT_DTYPES = "16a16w, 16a2w, 16a4w, 16a4w_block, 16a8w, 8a4w, 8a8w, fp16a8w"
+SOCS = (
+    "QCM6490, QCS9100, SA8255, SA8295, SA8797, SAR2230P, SC8380XP, SM8350, SM8450, SM8475, SM8550, SM8650, SM8750, "
+    "SM8845, SM8850, SSG2115P, SSG2125P, SW6100, SXR1230P, SXR2230P, SXR2330P"
+)
 DTYPES = "bool, float16, float32, float64, int16, int32, int64, int8, uint8"
 TWO_OF_ONE_NAME = (
     "two different cells would both be called model={} scheme=8a8w soc=SM8650 backend=qnn device=local; "
@@ -141,6 +145,7 @@ REFUSALS = {
         f"scheme.quant_dtype=8a9w: one of {QUANT_DTYPES} when scheme.precision=quantized, did you mean 8a8w? "
         "(scheme 8a8w)"
     ),
+    "soc.name=SM8651": f"soc.name=SM8651: ExecuTorch has no such SoC; one of {SOCS}, did you mean SM8650?",
     "scheme.precision=float16": "scheme.quant_dtype=8a8w: null when scheme.precision=float16 (scheme 8a8w)",
     "scheme.quant_dtype=16a4w_block": "scheme.block_size={}: at least one operator type (scheme 8a8w)",
     "+scheme.block_size.conv2d=[1,16]": (

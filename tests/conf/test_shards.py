@@ -56,10 +56,10 @@ def test_files_and_folders_are_named_so_that_another_process_finds_them(
 ) -> None:
     (tmp_path / "own" / "soc").mkdir(parents=True)
     soc = yaml.safe_load((SHIPPED / "soc" / "SM8650.yaml").read_text())
-    (tmp_path / "own" / "soc" / "ours.yaml").write_text(yaml.safe_dump(soc | {"name": "ours"}))
+    (tmp_path / "own" / "soc" / "ours.yaml").write_text(yaml.safe_dump(soc | {"name": "SM8450"}))
     model = yaml.safe_load((SHIPPED / "model" / "digits_cnn.yaml").read_text())
     (tmp_path / "its name.yaml").write_text(yaml.safe_dump(model | {"name": "mine"}))
     monkeypatch.chdir(tmp_path)
     (part,) = shards(["model='its name.yaml'", "soc=ours,SM8650", "hydra.searchpath=[own]"])
     monkeypatch.chdir("/")
-    assert [cell.names[:3] for cell in load(part).cells] == [("mine", "8a8w", "ours"), ("mine", "8a8w", "SM8650")]
+    assert [cell.names[:3] for cell in load(part).cells] == [("mine", "8a8w", "SM8450"), ("mine", "8a8w", "SM8650")]
