@@ -91,18 +91,6 @@ class Bucket:
             (found,) = _connected().get_file_info([self._key(name)])
         return self._copied(name, found)
 
-    def local_folder(self, folder: str) -> Path:
-        listed = self._listed(folder)
-        copies = self._copies / folder
-        with usable(copies):
-            copies.mkdir(parents=True, exist_ok=True)
-            for path in copies.rglob("*"):
-                if path.is_file() and path.relative_to(self._copies).as_posix() not in listed:
-                    path.unlink(missing_ok=True)
-        for name, found in listed.items():
-            self._copied(name, found)
-        return copies
-
     def keep(self, file: Path, name: str, size: int) -> None:
         """Upload the file unless an object of that name and size is there. Memory holds a piece of it at a time."""
         if self.size(name) != size:

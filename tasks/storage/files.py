@@ -45,10 +45,6 @@ class Files(Protocol):
         """A file of this machine with its content, for reading only. Raises FileNotFoundError."""
         ...
 
-    def local_folder(self, folder: str) -> Path:
-        """A folder of this machine with all that is below `folder` and nothing else, for reading only."""
-        ...
-
 
 class Folder:
     """Files below a folder of this machine."""
@@ -91,6 +87,3 @@ class Folder:
         if not path.is_file():
             raise FileNotFoundError(path)
         return path
-
-    def local_folder(self, folder: str) -> Path:
-        return self._root / folder

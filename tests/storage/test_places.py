@@ -60,22 +60,6 @@ def test_a_write_replaces_the_whole_and_a_removal_leaves_nothing(place: Machine)
     assert (there.size("runs/1/run.json"), there.names("runs")) == (None, [])
 
 
-def test_a_local_folder_has_exactly_what_is_there_now(place: Machine) -> None:
-    here, there = place("one").files, place("other").files
-    for number in (1, 2):
-        here.write(f"tables/cells/run={number}/part.parquet", b"%d" % number)
-    here.write("tables/operators/run=1/part.parquet", b"1")
-    folder = there.local_folder("tables/cells")
-    assert {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.parquet")} == {
-        "run=1/part.parquet": b"1",
-        "run=2/part.parquet": b"2",
-    }
-    here.remove("tables/cells/run=1/part.parquet")
-    here.write("tables/cells/run=2/part.parquet", b"two")
-    folder = there.local_folder("tables/cells")
-    assert [path.read_bytes() for path in folder.rglob("*.parquet")] == [b"two"]
-
-
 def test_a_blob_that_one_machine_put_is_found_by_another(place: Machine) -> None:
     blob = place("one").put_bytes(b"weights")
     other = place("other")
