@@ -1,4 +1,4 @@
-"""What a runtime logged: an ETDump file's tensors, values and times, without importing ExecuTorch.
+"""A reader of ETDump files, which a runtime logs: their tensors and times, without importing ExecuTorch.
 
 The layout is `devtools/etdump/etdump_schema_flatcc.fbs` of ExecuTorch; a test compares `SCHEMA` with the installed one.
 """
@@ -20,10 +20,7 @@ IDENTIFIER = b"ED00"
 
 SCHEMA: Schema = {
     "Tensor": ("scalar_type", "sizes", "strides", "offset"),
-    "Int": ("int_val",),
     "Bool": ("bool_val",),
-    "Float": ("float_val",),
-    "Double": ("double_val",),
     "TensorList": ("tensors",),
     "Value": ("val", "tensor", "tensor_list", "int_value", "float_value", "double_value", "bool_value", "output"),
     "DebugEvent": (
@@ -117,20 +114,6 @@ class LoggedTensor:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LoggedValue:
-    """A debug entry that is no tensor. `value` is None for the kinds the schema gives no value: Null and String."""
-
-    run: int
-    chain_index: int
-    instruction_id: int
-    delegate_identifier: str | None
-    name: str | None
-    kind: str
-    value: int | float | bool | None
-    is_output: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class TimedEvent:
     """A profiling event. `start` and `end` are the runtime's ticks, or whatever the delegate counts inside it."""
 
@@ -147,48 +130,29 @@ class TimedEvent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ETDump:
-    """One file, each kind of entry in the order it was logged. Allocation events are not kept."""
+    """The tensors and the times of one file, in the order logged. Allocations and logged scalars are left out."""
 
     tensors: tuple[LoggedTensor, ...]
-    values: tuple[LoggedValue, ...]
     events: tuple[TimedEvent, ...]
-    run_names: tuple[str | None, ...]
-    bundled_input_indices: tuple[int | None, ...]
-    """For each run, which of the bundled inputs it ran on; None if on none of them."""
 
 
 def read_etdump(data: bytes) -> ETDump:
-    """Every debug and profiling event of an ETDump file. Raises EvidenceError for bytes that are not a sound one."""
+    """Return the logged tensors and times. Raises EvidenceError for bytes that are not a sound ETDump file."""
     root = read_root(data, file_type="ETDump", identifier=IDENTIFIER, schema=SCHEMA, root="ETDump")
     version = root.integer("version", flags.Uint32Flags)
     if version != VERSION:
         raise root.refuse("version", f"is {version}; this reader knows {VERSION}")
     tensors: list[LoggedTensor] = []
-    values: list[LoggedValue] = []
     events: list[TimedEvent] = []
-    run_names: list[str | None] = []
-    bundled: list[int | None] = []
     for run, run_data in enumerate(root.tables("run_data", "RunData")):
-        run_names.append(run_data.text("name"))
-        index = run_data.integer("bundled_input_index", flags.Int32Flags, -1)
-        bundled.append(None if index == -1 else index)
+        run_name = run_data.text("name")
         profiled, debugged = _split(run_data)
-        timed = [_timed_event(event, run, run_names[-1]) for event in profiled]
+        timed = [_timed_event(event, run, run_name) for event in profiled]
         delegate_calls = {(call.chain_index, call.instruction_id) for call in timed if call.name == "DELEGATE_CALL"}
         events += timed
         for event in debugged:
-            for entry in _entries(event, run, delegate_calls):
-                if isinstance(entry, LoggedTensor):
-                    tensors.append(entry)
-                else:
-                    values.append(entry)
-    return ETDump(
-        tensors=tuple(tensors),
-        values=tuple(values),
-        events=tuple(events),
-        run_names=tuple(run_names),
-        bundled_input_indices=tuple(bundled),
-    )
+            tensors += _logged_tensors(event, run, delegate_calls)
+    return ETDump(tensors=tuple(tensors), events=tuple(events))
 
 
 def tensor(logged: LoggedTensor, buffer: memoryview | np.ndarray) -> np.ndarray:
@@ -265,7 +229,8 @@ def _delegate_identifier(event: Table) -> str | None:
     return None if number == -1 else str(number)
 
 
-def _entries(event: Table, run: int, delegate_calls: set[tuple[int, int]]) -> list[LoggedTensor] | list[LoggedValue]:
+def _logged_tensors(event: Table, run: int, delegate_calls: set[tuple[int, int]]) -> list[LoggedTensor]:
+    """Return the tensors of one debug event: one, several of a list, or none of a scalar."""
     entry = _present(event, "debug_entry", "Value")
     chain_index = event.integer("chain_index", flags.Uint64Flags)
     chain_index -= 2**64 if chain_index >= 2**63 else 0  # the runtime means -1 where the schema is unsigned
@@ -301,32 +266,7 @@ def _entries(event: Table, run: int, delegate_calls: set[tuple[int, int]]) -> li
     if kind == "TensorList":
         tensors = _present(entry, "tensor_list", "TensorList").tables("tensors", "Tensor")
         return [logged_tensor(table, index) for index, table in enumerate(tensors)]
-    return [
-        LoggedValue(
-            run=run,
-            chain_index=chain_index,
-            instruction_id=instruction_id,
-            delegate_identifier=delegate_identifier,
-            name=name,
-            kind=kind,
-            value=_scalar(entry, kind),
-            is_output=is_output,
-        )
-    ]
-
-
-def _scalar(entry: Table, kind: str) -> int | float | bool | None:
-    match kind:
-        case "Int":
-            return _present(entry, "int_value", "Int").integer("int_val", flags.Int64Flags)
-        case "Bool":
-            return bool(_present(entry, "bool_value", "Bool").number("bool_val", flags.BoolFlags))
-        case "Float":
-            return float(_present(entry, "float_value", "Float").number("float_val", flags.Float32Flags))
-        case "Double":
-            return float(_present(entry, "double_value", "Double").number("double_val", flags.Float64Flags))
-        case _:
-            return None
+    return []
 
 
 def _present(table: Table, field: str, name: str) -> Table:
