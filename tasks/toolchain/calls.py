@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from conf.schema import BackendKind, ModelConfig, SchemeConfig, SocConfig
-from tasks.program_facts import ProgramFacts
-from tasks.records import Blob, ExportedModel, LoweredProgram, QuantizedModel
+from tasks.records import ExportedModel, LoweredProgram, QuantizedModel
 from tasks.storage.store import Store
 
 if TYPE_CHECKING:
@@ -61,12 +60,6 @@ def lower_model(
     from tasks.toolchain import lowered
 
     return lowered.lower_model(model, soc, dump_operators, profile_level, store)
-
-
-def program_facts(program: Blob, store: Store) -> ProgramFacts:
-    from tasks.toolchain import facts
-
-    return facts.program_facts(program, store)
 
 
 def reference_kernels(lowered: LoweredProgram, store: Store) -> Callable[[Sequence[NDArray[Any]]], HostKernels]:

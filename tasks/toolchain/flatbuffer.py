@@ -153,18 +153,6 @@ def read_root(data: bytes, *, file_type: str, identifier: bytes, schema: Schema,
         raise EvidenceError(
             f"not a readable {file_type}: {size} bytes announced, {len(data) - 4} present; it was cut short"
         )
-    return _root(memoryview(data)[4 : 4 + size], file_type, schema, root)
-
-
-def read_plain_root(data: bytes, *, file_type: str, identifier: bytes | None, schema: Schema, root: str) -> Table:
-    """The root table of a flatbuffer without a size before it. `identifier` is None where the writer leaves it out."""
-    found = bytes(data[4:8])
-    if identifier is not None and found != identifier:
-        raise EvidenceError(f"not a readable {file_type}: bytes 4 to 8 are {found!r}, not {identifier!r}")
-    return _root(memoryview(data), file_type, schema, root)
-
-
-def _root(data: memoryview, file_type: str, schema: Schema, root: str) -> Table:
-    source = _Source(data, file_type, schema)
+    source = _Source(memoryview(data)[4 : 4 + size], file_type, schema)
     source.require(0, 8, "root")
     return Table(source, Accessor(source.data, 0).Indirect(0), root, "")

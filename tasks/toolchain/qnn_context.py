@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_uint8, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 
+from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
+
 from tasks.errors import EvidenceError
 from tasks.program_facts import ContextFacts, GraphTensor
-from tasks.toolchain.qnn_options import soc_name
 
 # ExecuTorch puts these before the binary: magic, signature, size, then zeros.
 _MAGIC = (0x5678ABCD).to_bytes(4, "little")
@@ -27,6 +28,8 @@ _BLOB_VERSION = 1
 _TENSOR_VERSIONS = (1, 2)
 _PER_TENSOR = 0
 _DEFINED = 1
+
+_SOC_NAMES = {soc.value: soc.name for soc in QcomChipset}
 
 # The high byte of a QNN data type; the low one has the bits, written in decimal.
 _KINDS = {0: "int", 1: "uint", 2: "float", 3: "sfixed", 4: "ufixed", 5: "bool", 6: "string"}
@@ -194,7 +197,7 @@ def _facts(info: _BinaryInfo, binary: bytes) -> ContextFacts:
     _know("context blob", info.context_blob.contents.version, (_BLOB_VERSION,))
     return ContextFacts(
         build=_text(info.build),
-        soc=soc_name(info.soc_model),
+        soc=_SOC_NAMES.get(info.soc_model, f"SoC model {info.soc_model}"),
         arch=info.context_blob.contents.arch,
         vtcm_mib=max(_vtcm_bytes(graph) for graph in graphs) // 2**20,
         kernel_elements=kernel_elements(binary),

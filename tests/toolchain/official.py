@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from conf.schema import SchemeConfig, SocConfig
+from tasks.program_facts import ProgramFacts
 from tasks.records import Blob, Quantization, QuantizedModel
 from tasks.storage.store import Store
-from tasks.toolchain.qnn_options import PRECISIONS, QnnOptions
 
 
 def lower_officially(quantized: QuantizedModel, scheme: SchemeConfig, soc: SocConfig, store: Store) -> Blob:
@@ -75,55 +75,15 @@ def noted_grids(attributes: list[dict[str, Any] | None]) -> list[Quantization | 
     return found
 
 
-def read_program(data: bytes) -> dict[str, Any]:
-    """A `.pte` as ExecuTorch's own reader has it."""
-    from executorch.exir._serialize._program import deserialize_pte_binary
-    from executorch.exir.schema import DataLocation, DelegateCall, KernelCall
+def program_facts(program: Blob, store: Store) -> ProgramFacts:
+    """The facts that the product reads from a program's bytes."""
+    from tasks.toolchain import facts
 
-    program = deserialize_pte_binary(data).program
-    (plan,) = program.execution_plan
-    calls = [instruction.instr_args for chain in plan.chains for instruction in chain.instructions]
-    called = [call.delegate_index for call in calls if isinstance(call, DelegateCall)]
-
-    def tensors(positions: list[int]) -> list[tuple[Any, ...]]:
-        found: list[Any] = [plan.values[position].val for position in positions]
-        return [(tuple(tensor.sizes), tuple(tensor.dim_order)) for tensor in found]
-
-    for delegate in plan.delegates:  # the reader has put what was in segments back into the program
-        assert delegate.processed.location is DataLocation.INLINE
-    return {
-        "inputs": tensors(plan.inputs),
-        "outputs": tensors(plan.outputs),
-        "delegates": [
-            (
-                delegate.id,
-                {spec.key: bytes(spec.value) for spec in delegate.compile_specs},
-                bytes(program.backend_delegate_data[delegate.processed.index].data),
-                called.count(index),
-            )
-            for index, delegate in enumerate(plan.delegates)
-        ],
-        "kernel_calls": sum(isinstance(call, KernelCall) for call in calls),
-    }
+    return facts.program_facts(program, store)
 
 
-def read_options(spec: bytes) -> QnnOptions:
-    """A QNN compile spec as ExecuTorch's own reader has it."""
-    from executorch.backends.qualcomm.serialization.qc_schema_serialize import flatbuffer_to_option
-
-    options = flatbuffer_to_option(spec)
-    htp = options.soc_info.htp_info
-    return QnnOptions(
-        soc=options.soc_info.soc_model.name,
-        arch=int(htp.htp_arch),
-        vtcm_mib=htp.vtcm_size_in_mb,
-        precision=PRECISIONS[int(options.backend_options.htp_options.precision)],
-        dumps=options.dump_intermediate_outputs,
-    )
-
-
-def with_delegates_in_segments(data: bytes) -> bytes:
-    """The same program as ExecuTorch writes it when delegates are to lie behind the flatbuffer."""
+def with_delegates_in(data: bytes, segments: bool) -> bytes:
+    """The same program with its delegates' bytes in segments behind the flatbuffer, or inside it."""
     from executorch.exir._serialize._program import deserialize_pte_binary, serialize_pte_binary
 
-    return bytes(serialize_pte_binary(deserialize_pte_binary(data), extract_delegate_segments=True))
+    return bytes(serialize_pte_binary(deserialize_pte_binary(data), extract_delegate_segments=segments))

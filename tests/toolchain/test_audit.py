@@ -17,9 +17,10 @@ from tasks.program_facts import ContextFacts, DelegateFacts, GraphTensor, Progra
 from tasks.quantize import quantize
 from tasks.records import Blob, LoweredProgram
 from tasks.rows import rows
-from tasks.toolchain import calls
 from tasks.toolchain.audit import audit, differences
 from tasks.toolchain.qnn_context import kernel_elements
+
+import official  # isort: skip
 
 if TYPE_CHECKING:
     from flows.cells import Means
@@ -48,7 +49,7 @@ def other_soc(compiled: Compile) -> LoweredProgram:
 
 
 def facts_of(program: Blob, means: Means) -> ProgramFacts:
-    return means.children.call("lower", calls.program_facts, program, means.store).value
+    return means.children.call("lower", official.program_facts, program, means.store).value
 
 
 def in_place_of(lowered: LoweredProgram, program: Blob, means: Means) -> LoweredProgram:
