@@ -65,15 +65,15 @@ def problems(request: Request) -> Iterator[str]:
         yield f"farm.name=: empty; any text of 1 to {LONGEST_NAME} characters"
 
 
-def place_problems(artifacts: str, cache_folder: str | None = None) -> Iterator[str]:
-    """Why this cannot be the place of artifacts, if it cannot."""
+def place_problems(artifacts: str, cache_folder: str | None = None, *, key: str = "artifacts") -> Iterator[str]:
+    """Say why this cannot be the place of artifacts, if it cannot. `key`: where the user named the place."""
     if not artifacts.strip():
-        yield "artifacts=: empty; the path of a folder, or s3://bucket/prefix"
+        yield f"{key}=: empty; the path of a folder, or s3://bucket/prefix"
     remote = "://" in artifacts
     if remote and not _is_bucket(artifacts):
         # Not shown: people put secrets into URLs.
         yield (
-            "artifacts: not of the form s3://bucket/prefix, of letters, digits and . _ = + -; where the store is and "
+            f"{key}: not of the form s3://bucket/prefix, of letters, digits and . _ = + -; where the store is and "
             "who may use it say the environment's AWS_ENDPOINT_URL and AWS_PROFILE or AWS_ACCESS_KEY_ID"
         )
     if cache_folder is not None and not remote:

@@ -27,11 +27,11 @@ def refusal(error: BaseException, *, asked: Sequence[str] = ()) -> RequestError:
     `asked` are the overrides that were composed: they are named when nothing nearer to the mistake is known.
     """
     chain = list(_chain(error))
-    line = next((said for link in chain if (said := _said(link))), _one_line(str(error)))
+    line, key = next(((said, _key(link)) for link in chain if (said := _said(link))), (_one_line(str(error)), None))
     files = [f"{found[1]}.yaml" for link in chain if (found := re.match(r"In '([^']+)'", str(link)))]
     # An override that is itself the mistake needs no place: the line names it.
-    keys = {override.lstrip("+~").partition("=")[0] for override in asked} - set(GROUPS)
-    own = any(line.startswith(key) for key in keys)
+    overridden = {override.lstrip("+~").partition("=")[0] for override in asked} - set(GROUPS)
+    own = key is not None and key.startswith(tuple(overridden))
     place = files[0] if files else "" if own else " ".join(asked)
     return RequestError(f"{line} (in {shown(place)})" if place else line)
 
@@ -52,9 +52,15 @@ def _said(error: BaseException) -> str | None:
         return f"not a text file in UTF-8: {_one_line(str(error))}"
     if isinstance(error, OSError):
         return f"{shown(error.filename)}: {error.strerror}" if error.filename else _one_line(str(error))
-    if isinstance(error, OmegaConfBaseException) and (key := error.full_key or error.key):
-        return _of_key(str(key), error)
+    if isinstance(error, OmegaConfBaseException) and (key := _key(error)):
+        return _of_key(key, error)
     return None
+
+
+def _key(error: BaseException) -> str | None:
+    """Return the configuration key that OmegaConf's error is about."""
+    key = (error.full_key or error.key) if isinstance(error, OmegaConfBaseException) else None
+    return str(key) if key else None
 
 
 def _of_key(key: str, error: OmegaConfBaseException) -> str:

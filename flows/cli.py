@@ -264,8 +264,8 @@ def _store(artifacts: str) -> Store:
     from conf.check import place_problems
     from tasks.storage.store import Store
 
-    for problem in place_problems(artifacts):
-        raise RequestError(problem.replace("artifacts", "--artifacts", 1))
+    for problem in place_problems(artifacts, key="--artifacts"):
+        raise RequestError(problem)
     return Store.at(artifacts)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from conf.load import load
 from conf.schema import PROBE, DeviceConfig, RunnerKind, TransportKind
-from tasks.devices import facts, triage
+from tasks.devices import facts
 from tasks.devices.device import LEASES, Device, leased
 from tasks.devices.farm import quarantined_in
 from tasks.devices.native import native_files
@@ -102,8 +102,7 @@ def _sighting(config: DeviceConfig, folder: Path, quarantined: str | None) -> Si
         known |= versions
         return Sighting(**known, reachable=True, problem=problem or lack)
     except DeviceError as error:
-        signature = triage.of_channel(str(error))
-        remedy = f"; {signature.remedy}" if signature else ""
+        remedy = f"; {error.problem.value}" if error.problem else ""
         return Sighting(**known, reachable=False, problem=f"{error}{remedy}")
     finally:
         device.transport.close()

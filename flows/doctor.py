@@ -104,7 +104,8 @@ def _qnn(store: Store) -> Iterator[Check]:
         links.mkdir(parents=True, exist_ok=True)
         sdk = find_sdk(os.environ, links)
     except (EnvironmentUnusable, OSError) as error:
-        found, _, remedy = str(error).partition("; ")
+        remedy = error.remedy if isinstance(error, EnvironmentUnusable) else ""
+        found = error.problem if isinstance(error, EnvironmentUnusable) else str(error)
         yield Check(what="QNN", found=found, ok=False, remedy=remedy or "pip install onnxruntime-qnn==2.5.0")
         return
     yield Check(what="QNN", found=f"{sdk.build} from {sdk.origin}", ok=True)

@@ -23,5 +23,6 @@ def ensure() -> None:
     with get_client(sync_client=True) as client:
         if (error := client.api_healthcheck()) is not None:
             raise EnvironmentUnusable(
-                f"PREFECT_API_URL={url}: {error}; start a server there, or unset it for a temporary one"
+                f"PREFECT_API_URL={url}: {error}",
+                remedy="start a server there, or unset it for a temporary one",
             )

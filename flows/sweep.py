@@ -162,7 +162,8 @@ def prepare(plan: Plan, *, exclusion: Exclusion | None = None) -> Means:
         key = "cache_folder" if store.url else "artifacts"
         raise EnvironmentUnusable(
             f"{key}={store.root}: {free / MIB:.0f} MiB free on its disk, a sweep wants at least "
-            f"{LEAST_FREE_BYTES / MIB:.0f}; free some, or set {key}=FOLDER to a folder on another disk"
+            f"{LEAST_FREE_BYTES / MIB:.0f}",
+            remedy=f"free some, or set {key}=FOLDER to a folder on another disk",
         )
     check_temporary_folder()
     links = store.root / "toolchain"

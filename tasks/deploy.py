@@ -8,6 +8,7 @@ from tasks.devices.device import BLOBS, Device, batches
 from tasks.devices.native import RUNNER
 from tasks.devices.prune import make_room
 from tasks.devices.runner import native_folder
+from tasks.devices.triage import of_channel
 from tasks.errors import DeviceError
 from tasks.records import Blob, Bundle, Deployment
 from tasks.stage import stage
@@ -75,7 +76,8 @@ def _lay_out(carried: Mapping[str, Blob], device: Device) -> None:
 def _must(device: Device, argv: list[str], *, folder: str | None = None) -> None:
     result = device.run(argv, folder=folder)
     if result.exit_code != 0:
-        raise DeviceError(f"{device.name}: {argv[0]} failed: {result.stderr.decode(errors='replace').strip()}")
+        why = result.stderr.decode(errors="replace").strip()
+        raise DeviceError(f"{device.name}: {argv[0]} failed: {why}", problem=of_channel(why))
 
 
 deploy_task = stage(deploy, version=1, cached=False)

@@ -9,9 +9,14 @@ QnnsweepError
     DeadlinePassed    a command there took too long
   RunnerFailed      the device ran the program and the program failed never retried
   EvidenceError     bytes are not what the record says                never used
+
+What code decides by is an attribute; messages are for people. Every error can be pickled with its attributes.
 """
 
 from __future__ import annotations
+
+import signal as signals
+from enum import Enum
 
 from conf.errors import QnnsweepError as QnnsweepError
 from conf.errors import RequestError as RequestError
@@ -20,20 +25,31 @@ from tasks.records import Command
 
 
 class EnvironmentUnusable(QnnsweepError):
-    """This machine lacks something: a library, disk space, a writable folder."""
+    """This machine lacks something: a library, disk space, a writable folder. The message is `problem; remedy`.
+
+    Attributes: `problem`, `remedy` (what to do about it, empty where `problem` says it).
+    """
+
+    def __init__(self, problem: str, *, remedy: str = "") -> None:
+        super().__init__(f"{problem}; {remedy}" if remedy else problem)
+        self.problem = problem
+        self.remedy = remedy
 
 
 class ToolchainError(QnnsweepError):
     """A toolchain child failed.
 
     Attributes: `stage`, `cause` (an exception's type, a signal's name, `deadline` or `memory limit`),
-    `log` (sha256 of the child's whole log in the store, or None).
+    `signal` (the signal that ended the child, or None), `log` (sha256 of the child's whole log in the store, or None).
     """
 
-    def __init__(self, message: str, *, stage: str, cause: str, log: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, stage: str, cause: str, signal: signals.Signals | None = None, log: str | None = None
+    ) -> None:
         super().__init__(message)
         self.stage = stage
         self.cause = cause
+        self.signal = signal
         self.log = log
 
 
@@ -48,19 +64,41 @@ class ProgramDiffers(ToolchainError):
         self.checks = checks
 
 
+class DeviceProblem(Enum):
+    """What is wrong with a device, or with the way to it. The value is the remedy."""
+
+    FULL = "free space on the device, or lower device.keep_days"
+    UNAUTHORIZED = "unlock the phone and allow this host's key, or give the adb server the key that the phone accepts"
+    OFFLINE = "replug the phone, or restart its adbd: it is connected and does not answer"
+    HUNG = "look at the device: it accepts connections and does nothing"
+    HOST_KEY = "compare the host's key with known_hosts"
+    LOGIN = "check the user, the key file, the agent or the password's variable"
+    HOT = "cool it, or raise device.below_celsius"
+    WRONG_SOC = "correct device.soc"
+    RUNNER_MISSING = "install Python and executorch there, or correct device.python"
+    LOST = "check its cable, its network and its power"
+
+
 class DeviceError(QnnsweepError):
-    """The channel to a device failed, or the device under a program: not the program's fault."""
+    """The channel to a device failed, or the device under a program: not the program's fault.
+
+    Attributes: `problem`, which one it is, or None for a problem that the message alone describes.
+    """
+
+    def __init__(self, message: str, *, problem: DeviceProblem | None = None) -> None:
+        super().__init__(message)
+        self.problem = problem
 
 
 class DeadlinePassed(DeviceError):
     """A command on a device, or a transfer, ran past its deadline and was killed.
 
-    Attributes: `said`, what the command had printed until then, as far as it arrived.
+    Attributes: `output`, what the command had printed until then, as far as it arrived.
     """
 
-    def __init__(self, message: str, *, said: bytes = b"") -> None:
-        super().__init__(message)
-        self.said = said
+    def __init__(self, message: str, *, output: bytes = b"") -> None:
+        super().__init__(message, problem=DeviceProblem.HUNG)
+        self.output = output
 
 
 class RunnerFailed(QnnsweepError):

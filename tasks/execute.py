@@ -17,7 +17,7 @@ from tasks.devices.runner import (
     runner_arguments,
 )
 from tasks.devices.thermal import wait_until_cool
-from tasks.devices.triage import of_runner
+from tasks.devices.triage import of_channel, of_runner
 from tasks.errors import DeadlinePassed, DeviceError, RunnerFailed
 from tasks.records import Command, Deployment, Execution, Launch, LaunchResult
 from tasks.stage import stage
@@ -41,7 +41,8 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
     folder = f"{device.lease_folder}/{launch.name}"
     made = device.run(["mkdir", "-p", "--", f"{folder}/{OUTPUT_FOLDER}"])
     if made.exit_code != 0:
-        raise DeviceError(f"{device.name}: cannot make {folder}: {made.stderr.decode(errors='replace').strip()}")
+        why = made.stderr.decode(errors="replace").strip()
+        raise DeviceError(f"{device.name}: cannot make {folder}: {why}", problem=of_channel(why))
     argv, environment = _started(deployment, launch, device, store)
     wait_until_cool(device)
     try:
@@ -52,7 +53,7 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
         # The device is well: it was the program that did not come to an end.
         command = Command(argv=tuple(argv), exit_code=-signal.SIGKILL, seconds=device.deadline_s)
         message = f"the {launch.name} program did not end within {device.deadline_s:g} s on {device.name}"
-        raise RunnerFailed(message, log=store.put_bytes(late.said).sha256, command=command) from None
+        raise RunnerFailed(message, log=store.put_bytes(late.output).sha256, command=command) from None
     command = Command(argv=tuple(argv), exit_code=result.exit_code, seconds=result.seconds)
     printed = result.stdout.decode(errors="replace")
     said = result.stderr.decode(errors="replace")

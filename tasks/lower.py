@@ -68,10 +68,10 @@ def _lowered(
     try:
         done = edge.call(*asked, dump_operators, profile_level, store, subject=subject)
     except ToolchainError as error:
-        if not ((dump_operators or profile_level) and error.cause.startswith("SIG")):
+        if not (dump_operators or profile_level) or error.signal is None:
             raise
         done = edge.call(*asked, False, 0, store, subject=subject)
-        unavailable = f"compiling it ended in {error.cause}"
+        unavailable = f"compiling it ended in {error.signal.name}"
         lost = ProfileProgram(program=None, unavailable=unavailable, nodes=(), schematics=())
         return replace(
             done.value,

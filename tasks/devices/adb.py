@@ -18,8 +18,9 @@ from typing import IO
 
 from tasks.devices.shell import RemoteCommand
 from tasks.devices.transport import CommandResult, past_deadline
+from tasks.devices.triage import of_channel
 from tasks.devices.whole import pull_whole, push_whole
-from tasks.errors import DeviceError
+from tasks.errors import DeviceError, DeviceProblem
 
 _GRACE_S = 5.0
 _PROGRESS = re.compile(r"\[\s*\d+%\][^\r\n]*[\r\n]*")
@@ -76,8 +77,11 @@ class AdbTransport:
             raise past_deadline(argv[0], deadline_s, stdout + stderr)
         result = command.result(stdout, stderr, time.monotonic() - started)
         if result is None:
-            said = command.said_before(stderr) or "it went away without a word"
-            raise DeviceError(f"lost the device {self.serial} while it ran {argv[0]!r}: {said}")
+            said = command.said_before(stderr)
+            raise DeviceError(
+                f"lost the device {self.serial} while it ran {argv[0]!r}: {said or 'adb gives no reason'}",
+                problem=of_channel(said) or DeviceProblem.LOST,
+            )
         return result
 
     def close(self) -> None:
@@ -95,7 +99,10 @@ class AdbTransport:
                 said = f"{self._adb('connect', self.serial)}; "
                 state = self._state()
             if state != "device":
-                raise DeviceError(f"the device {self.serial} cannot be used: {said}{state}")
+                raise DeviceError(
+                    f"the device {self.serial} cannot be used: {said}{state}",
+                    problem=of_channel(f"{said}{state}") or DeviceProblem.LOST,
+                )
             self._ready = True
 
     def _state(self) -> str:
@@ -110,7 +117,9 @@ class AdbTransport:
             finally:
                 _end(process)
             if not in_time:
-                raise DeviceError(f"adb does not answer about the device {self.serial}: it hangs")
+                raise DeviceError(
+                    f"adb does not answer about the device {self.serial}: it hangs", problem=DeviceProblem.HUNG
+                )
             said.seek(0)
             text = said.read().decode(errors="replace")
         lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("* daemon")]
@@ -130,7 +139,10 @@ class AdbTransport:
             err.seek(0)
             said = _PROGRESS.sub("", (err.read() + out.read()).decode(errors="replace")).strip()
         if process.returncode != 0:
-            raise DeviceError(f"cannot {verb} {what} ({self.serial}): {said or 'the device went away without a word'}")
+            raise DeviceError(
+                f"cannot {verb} {what} ({self.serial}): {said or 'the device is gone, and adb gives no reason'}",
+                problem=of_channel(said) if said else DeviceProblem.LOST,
+            )
 
     def _start(
         self, *arguments: str, out: IO[bytes], err: IO[bytes], stdin: int = subprocess.DEVNULL, to_device: bool = True

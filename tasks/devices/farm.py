@@ -16,7 +16,7 @@ from tasks.devices import facts
 from tasks.devices.device import LEASES, Device, identity, leased
 from tasks.devices.native import native_files
 from tasks.devices.prune import prune
-from tasks.errors import DeviceError
+from tasks.errors import DeviceError, DeviceProblem
 from tasks.storage.partial import is_abandoned, owned_name, sweep
 
 QUARANTINE = "quarantine"
@@ -48,19 +48,19 @@ class Farm:
         self._changed = threading.Condition()
         self._held: set[str] = set()
         self._uses: Counter[str] = Counter()
-        self._quarantined: dict[str, str] = {}
+        self._quarantined: dict[str, DeviceError] = {}
         self._socs: dict[str, str | None] = {}
 
     @property
-    def quarantined(self) -> dict[str, str]:
-        """Devices that let a cell down in this run, and why."""
+    def quarantined(self) -> dict[str, DeviceError]:
+        """Devices that failed a cell in this run, and why."""
         with self._changed:
             return dict(self._quarantined)
 
     def quarantine(self, name: str, why: DeviceError) -> None:
         """Trust the device no more in this run."""
         with self._changed:
-            self._quarantined.setdefault(name, str(why))
+            self._quarantined.setdefault(name, why)
             self._changed.notify_all()
         folder = self._folder / QUARANTINE
         folder.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ class Farm:
                 with self._changed:
                     trusted = [each for each in able if each.name not in self._quarantined]
                     if not trusted:
-                        raise DeviceError(self._nobody_left(asked))
+                        raise self._none_left(asked)
                     free = [each for each in trusted if self._key(each) not in self._held]
                     chosen = sorted(free, key=lambda each: self._uses[each.name])
                 config = next((each for each in chosen if self._take(each, hold)), None)
@@ -169,15 +169,19 @@ class Farm:
                 raise DeviceError(f"{config.name} does not say which SoC it is: name it in device.soc")
             return facts.is_of(read, soc.name)
         if read is not None and not facts.is_of(read, config.soc):
-            raise DeviceError(f"{config.name} is a {read}, not the {config.soc} that device.soc says")
+            raise DeviceError(
+                f"{config.name} is a {read}, not the {config.soc} that device.soc says", problem=DeviceProblem.WRONG_SOC
+            )
         return True
 
-    def _nobody_left(self, asked: Sequence[DeviceConfig]) -> str:
-        reasons = [self._quarantined.get(each.name, "it is of another SoC") for each in asked]
-        if len(asked) == 1:
-            return reasons[0]
-        told = "; ".join(f"{each.name}: {why}" for each, why in zip(asked, reasons, strict=True))
-        return f"no device is left for the cell: {told}"
+    def _none_left(self, configs: Sequence[DeviceConfig]) -> DeviceError:
+        other_soc = DeviceError("it is of another SoC")
+        reasons = {config.name: self._quarantined.get(config.name, other_soc) for config in configs}
+        if len(configs) == 1:
+            (reason,) = reasons.values()
+            return DeviceError(str(reason), problem=reason.problem)
+        text = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        return DeviceError(f"no device is left for the cell: {text}")
 
     def _key(self, config: DeviceConfig) -> str:
         return identity(config, self._folder)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tasks.devices.transport import CommandResult, past_deadline
+from tasks.devices.triage import of_channel
 from tasks.devices.whole import reveal
 from tasks.errors import DeviceError
 
@@ -85,7 +86,7 @@ def _copy_whole(source: Path, target: Path) -> None:
                 shutil.copyfile(source, fresh)
             reveal(fresh, target)
     except OSError as error:
-        raise DeviceError(f"cannot copy {source} to {target}: {error}") from error
+        raise DeviceError(f"cannot copy {source} to {target}: {error}", problem=of_channel(str(error))) from error
 
 
 def _kill_session(process: subprocess.Popen[bytes]) -> None:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable
 
 from tasks.devices.device import Device
-from tasks.errors import DeviceError
+from tasks.devices.triage import of_channel
+from tasks.errors import DeviceError, DeviceProblem
 
 # A folder that holds anything but qnnsweep's own is somebody's, and stays as it is.
 _OWN = """\
@@ -43,7 +44,9 @@ def prune(device: Device) -> None:
         )
     if made.exit_code != 0:
         said = made.stderr.decode(errors="replace").strip()
-        raise DeviceError(f"{device.name}: cannot use device.work_folder={device.work_folder}: {said}")
+        raise DeviceError(
+            f"{device.name}: cannot use device.work_folder={device.work_folder}: {said}", problem=of_channel(said)
+        )
     minutes = math.ceil(device.keep_days * 24 * 60)
     device.run(["sh", "-c", _OLD, "sh", device.work_folder, str(minutes)])
 
@@ -57,7 +60,8 @@ def make_room(device: Device, needed: Iterable[str], arriving_bytes: int) -> Non
     if (free := _free_mib(device)) < arriving_bytes / 2**20:
         raise DeviceError(
             f"{device.name}: No space left on device for {arriving_bytes / 2**20:.0f} MiB: {free:.0f} MiB free below "
-            f"{device.work_folder}, and nothing of qnnsweep's left to remove"
+            f"{device.work_folder}, and nothing of qnnsweep's left to remove",
+            problem=DeviceProblem.FULL,
         )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tasks.devices.transport import CommandResult
-from tasks.errors import DeviceError
+from tasks.errors import DeviceError, DeviceProblem
 
 _LATER_S = 15
 """How much later than the host's deadline the device's own falls, for when the channel hangs."""
@@ -76,9 +76,14 @@ class RemoteCommand:
 
         Raises DeviceError when it could not be started.
         """
-        for word, what in (("folder", self.folder), ("program", self.argv[0])):
+        for word, what, problem in (
+            ("folder", self.folder, None),
+            ("program", self.argv[0], DeviceProblem.RUNNER_MISSING),
+        ):
             if f"\n{self.token} {word}\n".encode() in stderr:
-                raise DeviceError(f"cannot start {self.argv[0]!r} on the device: no {word} {what!r} there")
+                raise DeviceError(
+                    f"cannot start {self.argv[0]!r} on the device: no {word} {what!r} there", problem=problem
+                )
         out, err = self._end(stdout), self._end(stderr)
         if out is None or err is None:
             return None

@@ -20,8 +20,9 @@ import paramiko
 from conf.schema import HostKeys, SshConfig
 from tasks.devices.shell import RemoteCommand
 from tasks.devices.transport import CommandResult, past_deadline
+from tasks.devices.triage import of_channel
 from tasks.devices.whole import pull_whole, push_whole
-from tasks.errors import DeviceError
+from tasks.errors import DeviceError, DeviceProblem
 
 # paramiko's default order begins with ciphers that it computes at half the speed.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
@@ -90,11 +91,11 @@ class SshTransport:
             said = b"".join(part for part in error.args if isinstance(part, bytes))
             raise past_deadline(argv[0], deadline_s, said) from None
         except _BROKEN as error:
-            raise DeviceError(f"lost the device {self._name} while it ran {argv[0]!r}: {_words(error)}") from error
+            raise self._lost(f" while it ran {argv[0]!r}: {_words(error)}") from error
         result = command.result(out, err, time.monotonic() - started)
         if result is None:
             said = command.said_before(err) or "the connection ended"
-            raise DeviceError(f"lost the device {self._name} while it ran {argv[0]!r}: {said}")
+            raise self._lost(f" while it ran {argv[0]!r}: {said}")
         return result
 
     def close(self) -> None:
@@ -138,12 +139,18 @@ class SshTransport:
         except (*_BROKEN, tarfile.TarError) as error:
             if late.is_set():
                 raise past_deadline(purpose.partition(" ")[0], self.deadline_s) from None
-            raise DeviceError(f"cannot {purpose} ({self._name}): {_words(error)}") from error
+            broken = DeviceProblem.LOST if isinstance(error, EOFError | paramiko.SSHException) else None
+            problem = broken or of_channel(_words(error))
+            raise DeviceError(f"cannot {purpose} ({self._name}): {_words(error)}", problem=problem) from error
         if late.is_set():
             raise past_deadline(purpose.partition(" ")[0], self.deadline_s)
         if status != 0:
             why = said or ("the connection ended" if status < 0 else f"exit code {status}")
-            raise DeviceError(f"cannot {purpose} ({self._name}): {why}")
+            problem = DeviceProblem.LOST if status < 0 else of_channel(said)
+            raise DeviceError(f"cannot {purpose} ({self._name}): {why}", problem=problem)
+
+    def _lost(self, why: str) -> DeviceError:
+        return DeviceError(f"lost the device {self._name}{why}", problem=DeviceProblem.LOST)
 
     def _connected(self) -> paramiko.Transport:
         with self._guard:
@@ -151,7 +158,7 @@ class SshTransport:
                 self._client = self._connect()
             transport = self._client.get_transport()
             if transport is None or not transport.is_active():
-                raise DeviceError(f"lost the device {self._name}: the connection is gone")
+                raise self._lost(": the connection is gone")
             return transport
 
     def _connect(self) -> paramiko.SSHClient:
@@ -166,7 +173,9 @@ class SshTransport:
                     "direct-tcpip", (self.host, self.port), ("127.0.0.1", 0), timeout=_CONNECT_S
                 )
             except _BROKEN as error:
-                raise DeviceError(f"{host}:{port} does not lead to {self._name}: {_words(error)}") from error
+                raise DeviceError(
+                    f"{host}:{port} does not lead to {self._name}: {_words(error)}", problem=DeviceProblem.LOST
+                ) from error
         client = self._log_in(self.user, self.host, self.port, tunnel)
         transport = client.get_transport()
         assert transport is not None
@@ -203,22 +212,27 @@ class SshTransport:
             client.close()
             raise DeviceError(
                 f"wrong host key: {host}:{port} shows another than {known} has for it; "
-                f"if the device was set up anew, take its line out of that file"
+                "if the device was set up again, remove its line from that file",
+                problem=DeviceProblem.HOST_KEY,
             ) from error
         except paramiko.AuthenticationException as error:
             client.close()
             raise DeviceError(
-                f"{host}:{port} lets {user or 'this user'} not in: {_words(error)}; "
-                "check device.ssh: key_file, agent, password_variable"
+                f"{host}:{port} refuses the login of {user or 'this user'}: {_words(error)}; "
+                "check device.ssh: key_file, agent, password_variable",
+                problem=DeviceProblem.LOGIN,
             ) from error
         except _BROKEN as error:
             client.close()
             if "not found in known_hosts" in str(error):
                 raise DeviceError(
                     f"unknown host key: {host}:{port} is not in {known}; connect once with ssh and look at its key, "
-                    "or set device.ssh.host_keys=accept_new"
+                    "or set device.ssh.host_keys=accept_new",
+                    problem=DeviceProblem.HOST_KEY,
                 ) from error
-            raise DeviceError(f"{host}:{port} cannot be reached: {_words(error)}") from error
+            raise DeviceError(
+                f"{host}:{port} cannot be reached: {_words(error)}", problem=DeviceProblem.LOST
+            ) from error
         return client
 
     def _password(self) -> str | None:

@@ -6,7 +6,7 @@ import time
 
 from tasks.devices import facts
 from tasks.devices.device import Device
-from tasks.errors import DeviceError
+from tasks.errors import DeviceError, DeviceProblem
 
 _LOOK_AGAIN_S = 2.0
 
@@ -24,6 +24,7 @@ def wait_until_cool(device: Device) -> None:
             return
         if time.monotonic() >= latest:
             raise DeviceError(
-                f"{device.name} is too hot: {celsius:.1f} °C, not below {below:g} °C within {device.cool_down_s:g} s"
+                f"{device.name} is too hot: {celsius:.1f} °C, not below {below:g} °C within {device.cool_down_s:g} s",
+                problem=DeviceProblem.HOT,
             )
         time.sleep(min(_LOOK_AGAIN_S, max(0.1, latest - time.monotonic())))

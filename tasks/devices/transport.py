@@ -58,5 +58,5 @@ class Transport(Protocol):
         ...
 
 
-def past_deadline(program: str, deadline_s: float, said: bytes = b"") -> DeadlinePassed:
-    return DeadlinePassed(f"{program!r} ran past its deadline of {deadline_s:g} s and was killed", said=said)
+def past_deadline(program: str, deadline_s: float, output: bytes = b"") -> DeadlinePassed:
+    return DeadlinePassed(f"{program!r} ran past its deadline of {deadline_s:g} s and was killed", output=output)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from tasks.errors import DeviceProblem
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Signature:
@@ -16,62 +18,25 @@ class Signature:
     evidence: str
 
 
-CHANNEL: tuple[Signature, ...] = (
-    Signature(
-        name="full",
-        pattern=r"No space left on device|Disk quota exceeded",
-        remedy="free space on the device, or lower device.keep_days",
-        evidence="here, adb push and cat to a full disk",
+CHANNEL: tuple[tuple[DeviceProblem, str, str], ...] = (
+    (
+        DeviceProblem.FULL,
+        r"No space left on device|Disk quota exceeded",
+        "here, adb push and cat to a full disk",
     ),
-    Signature(
-        name="unauthorized",
-        pattern=r"unauthorized|authorizing|failed to authenticate",
-        remedy="unlock the phone and allow this host's key, or give the adb server the key that it knows",
-        evidence="here, an adbd that accepts no key",
+    (
+        DeviceProblem.UNAUTHORIZED,
+        r"unauthorized|authorizing|failed to authenticate",
+        "here, an adbd that accepts no key",
     ),
-    Signature(
-        name="offline",
-        pattern=r"\boffline\b",
-        remedy="replug the phone, or restart its adbd: it is connected and does not answer",
-        evidence="here, a connection that stays silent",
-    ),
-    Signature(
-        name="hung",
-        pattern=r"past its deadline|does not answer",
-        remedy="look at the device: it takes connections and does nothing",
-        evidence="here, a stopped adbd and a stopped sshd",
-    ),
-    Signature(
-        name="host_key",
-        pattern=r"(wrong|unknown) host key",
-        remedy="compare the host's key with known_hosts",
-        evidence="here, an sshd with a new key",
-    ),
-    Signature(
-        name="login",
-        pattern=r"lets .* not in",
-        remedy="check the user, the key file, the agent or the password's variable",
-        evidence="here, a wrong password",
-    ),
-    Signature(name="hot", pattern=r"too hot", remedy="cool it, or raise device.below_celsius", evidence="here"),
-    Signature(name="wrong_soc", pattern=r"is a \S+, not the", remedy="correct device.soc", evidence="here"),
-    Signature(
-        name="runner_missing",
-        pattern=r"cannot start .* no (program|folder)",
-        remedy="install Python and executorch there, or correct device.python",
-        evidence="here",
-    ),
-    Signature(
-        name="lost",
-        pattern=(
-            r"lost the device|cannot be reached|cannot be used|not found|went away|connection ended|closed"
-            r"|couldn't read from device|read copy response|protocol fault|does not lead to"
-        ),
-        remedy="check its cable, its network and its power",
-        evidence="here, a killed adbd, adb server and sshd",
+    (DeviceProblem.OFFLINE, r"\boffline\b", "here, a connection that stays silent"),
+    (
+        DeviceProblem.LOST,
+        r"not found|closed|couldn't read from device|read copy response|protocol fault",
+        "here, a killed adbd, adb server and sshd",
     ),
 )
-"""Of the way to a device; the first that fits counts."""
+"""Problem, pattern and evidence of messages of adb, the device's shell and OpenSSH; the first that matches counts."""
 
 RUNNER: tuple[Signature, ...] = (
     Signature(
@@ -132,13 +97,11 @@ RUNNER: tuple[Signature, ...] = (
 """Of a runner that ended badly: what it says of the device under it."""
 
 
-def of_channel(text: str) -> Signature | None:
-    return _first(CHANNEL, text)
+def of_channel(text: str) -> DeviceProblem | None:
+    """Return what a message of adb, of the device's shell or of OpenSSH means."""
+    return next((problem for problem, pattern, _ in CHANNEL if re.search(pattern, text)), None)
 
 
 def of_runner(text: str) -> Signature | None:
-    return _first(RUNNER, text)
-
-
-def _first(signatures: tuple[Signature, ...], text: str) -> Signature | None:
-    return next((each for each in signatures if re.search(each.pattern, text)), None)
+    """Return the first known message of the device's libraries in what a runner printed."""
+    return next((signature for signature in RUNNER if re.search(signature.pattern, text)), None)

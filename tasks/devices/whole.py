@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tasks.devices.transport import Transport
+from tasks.devices.triage import of_channel
 from tasks.errors import DeviceError
 
 _HOUSEKEEPING_S = 60.0
@@ -61,4 +62,4 @@ def _must(transport: Transport, argv: Sequence[str], purpose: str) -> None:
     result = transport.run(argv, deadline_s=_HOUSEKEEPING_S)
     if result.exit_code != 0:
         said = result.stderr.decode(errors="replace").strip() or "something else is there"
-        raise DeviceError(f"cannot {purpose} on the device: {said}")
+        raise DeviceError(f"cannot {purpose} on the device: {said}", problem=of_channel(said))

@@ -154,7 +154,7 @@ class Bucket:
             why = re.sub(r" \(Request ID: [^)]*\)", "", " ".join(str(error).split()))
             code = re.search(r"AWS Error ([A-Z_]+)", why)
             advice = _ADVICE.get(code[1] if code else "", _OTHERWISE)
-            raise EnvironmentUnusable(f"artifacts={self.url}: {why}; {advice}") from error
+            raise EnvironmentUnusable(f"artifacts={self.url}: {why}", remedy=advice) from error
 
 
 def _connected() -> Any:

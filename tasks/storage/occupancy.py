@@ -30,7 +30,8 @@ def alone(store: Store) -> Generator[None]:
             yield
     except BlockingIOError:
         raise EnvironmentUnusable(
-            f"artifacts={store.root}: a sweep is going on there, so nothing was removed; prune when it has ended"
+            f"artifacts={store.root}: a sweep is going on there, so nothing was removed",
+            remedy="prune when it has ended",
         ) from None
 
 

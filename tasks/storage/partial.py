@@ -49,7 +49,7 @@ def usable(path: Path) -> Generator[None]:
             raise
         at = error.filename2 or error.filename or path
         why = os.strerror(error.errno)
-        raise EnvironmentUnusable(f"artifacts: cannot use {at}: {why}; {_ADVICE[error.errno]}") from error
+        raise EnvironmentUnusable(f"artifacts: cannot use {at}: {why}", remedy=_ADVICE[error.errno]) from error
 
 
 def owned_name() -> str:

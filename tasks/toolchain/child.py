@@ -65,8 +65,8 @@ def check_temporary_folder() -> None:
     folder = tempfile.gettempdir()
     if len(os.fsencode(folder)) > _LONGEST_TEMPORARY:
         raise EnvironmentUnusable(
-            f"TMPDIR={folder}: too long for the sockets below it; set TMPDIR to a folder whose path has at most "
-            f"{_LONGEST_TEMPORARY} bytes"
+            f"TMPDIR={folder}: too long for the sockets below it",
+            remedy=f"set TMPDIR to a folder whose path has at most {_LONGEST_TEMPORARY} bytes",
         )
 
 
@@ -163,7 +163,7 @@ class Children:
     ) -> Finished[Any]:
         """Listen to the process until it has answered, has ended, or is beyond its limits; end it unless it `stays`."""
         peak = 0
-        said = None
+        said = ended_by = None
         try:
             while said is None:
                 said = process.next(_POLL_S)
@@ -187,12 +187,13 @@ class Children:
             case ("raised", cause, text):
                 why = f"{cause}: {text}"
             case ("ended", code):
-                cause, why = _death(code)
+                cause, why, ended_by = _death(code)
                 why = f"{why}\n{_tail(scratch / LOG)}"
             case _:
                 _, cause, text = said
                 why = f"{text}\n{_tail(scratch / LOG)}"
-        raise ToolchainError(f"{stage} failed: {why}".rstrip(), stage=stage, cause=cause, log=log.sha256)
+        message = f"{stage} failed: {why}".rstrip()
+        raise ToolchainError(message, stage=stage, cause=cause, signal=ended_by, log=log.sha256)
 
 
 class Ground:
@@ -251,11 +252,12 @@ class Ground:
         return child
 
 
-def _death(exit_code: int | None) -> tuple[str, str]:
+def _death(exit_code: int | None) -> tuple[str, str, signal.Signals | None]:
     if exit_code is None or exit_code >= 0:
-        return "exit", f"exit code {exit_code} without an answer"
-    name = signal.Signals(-exit_code).name
-    return name, f"{name} (often the kernel's out-of-memory killer)" if name == "SIGKILL" else name
+        return "exit", f"exit code {exit_code} without an answer", None
+    number = signal.Signals(-exit_code)
+    hint = " (often the kernel's out-of-memory killer)" if number is signal.SIGKILL else ""
+    return number.name, f"{number.name}{hint}", number
 
 
 def _tail(log: Path) -> str:

@@ -48,16 +48,17 @@ def find_sdk(environ: Mapping[str, str], links: Path) -> Sdk:
         missing = [name for name in _NEEDED if not (root / LIBRARY_FOLDER / name).is_file()]
         if missing:
             raise EnvironmentUnusable(
-                f"QNN_SDK_ROOT={chosen}: no {', '.join(missing)} in {root / LIBRARY_FOLDER}; "
-                "point it at an unpacked Qualcomm AI Engine Direct SDK, or unset it to use the onnxruntime-qnn wheel"
+                f"QNN_SDK_ROOT={chosen}: no {', '.join(missing)} in {root / LIBRARY_FOLDER}",
+                remedy="point it at an unpacked Qualcomm AI Engine Direct SDK, or unset it to use the onnxruntime-qnn "
+                "wheel",
             )
         return Sdk(root=root, build=_build_id(root), origin="QNN_SDK_ROOT", runtime_libraries=())
 
     wheel = util.find_spec("onnxruntime_qnn")
     if wheel is None or not wheel.submodule_search_locations:
         raise EnvironmentUnusable(
-            "no QNN libraries: QNN_SDK_ROOT is not set and onnxruntime-qnn is not installed; "
-            "run `pip install onnxruntime-qnn==2.5.0` or set QNN_SDK_ROOT"
+            "no QNN libraries: QNN_SDK_ROOT is not set and onnxruntime-qnn is not installed",
+            remedy="run `pip install onnxruntime-qnn==2.5.0` or set QNN_SDK_ROOT",
         )
     package = Path(next(iter(wheel.submodule_search_locations)))
     version = metadata.version("onnxruntime-qnn")

@@ -14,7 +14,7 @@ import pytest
 from conf.schema import DeviceConfig, RunnerKind, SocConfig, TransportKind
 from tasks.deploy import deploy
 from tasks.devices.native import native_files
-from tasks.errors import DeviceError, EnvironmentUnusable
+from tasks.errors import DeviceError, DeviceProblem, EnvironmentUnusable
 
 from .bench import WRITES, Bench
 
@@ -89,10 +89,11 @@ def test_a_device_that_stays_hot_is_quarantined_and_one_without_a_sensor_too(ben
     bench.phone.sense(71.5)
     phone = replace(bench.over_adb, below_celsius=45, cool_down_s=2)
     assert bench.measure(bench.bundle(WRITES), phone, bench.here).execution.device == "here"
-    assert bench.farm.quarantined == {"phone": "phone is too hot: 71.5 °C, not below 45 °C within 2 s"}
+    assert str(bench.farm.quarantined["phone"]) == "phone is too hot: 71.5 °C, not below 45 °C within 2 s"
+    assert bench.farm.quarantined["phone"].problem is DeviceProblem.HOT
     (bench.phone.data / "sys" / "class" / "thermal" / "thermal_zone0" / "temp").unlink()
     assert bench.measure(bench.bundle(WRITES), replace(phone, name="bare"), bench.here).execution.device == "here"
-    assert bench.farm.quarantined["bare"] == "bare: device.below_celsius=45, and it has no sensor that can be read"
+    assert str(bench.farm.quarantined["bare"]) == "bare: device.below_celsius=45, and it has no sensor that can be read"
 
 
 @pytest.fixture

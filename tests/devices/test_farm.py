@@ -66,7 +66,7 @@ def test_what_a_lease_leaves_on_the_device_goes_with_it(farm: Farm) -> None:
         folder = Path(device.lease_folder)
         (folder / "shipping" / "outputs").mkdir(parents=True)
         (folder / "shipping" / "outputs" / "half").touch()
-        raise DeviceError
+        raise DeviceError("lost")
     assert not folder.exists()
     assert list(folder.parent.iterdir()) == []
 

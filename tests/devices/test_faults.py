@@ -15,7 +15,7 @@ import pytest
 
 from conf.schema import DeviceConfig, SocConfig
 from tasks.devices import triage
-from tasks.errors import DeviceError, RunnerFailed
+from tasks.errors import DeviceError, DeviceProblem, RunnerFailed
 
 from .bench import WRITES, Bench, when
 from .refusing import Refusing
@@ -79,7 +79,7 @@ def test_a_cell_is_finished_by_a_sibling_when_the_phone_breaks(bench: Bench, fau
     capture = bench.measure(bundle, phone, bench.over_ssh)
     assert capture.execution.device == "board"
     assert set(bench.farm.quarantined) == {"phone"}
-    assert triage.of_channel(bench.farm.quarantined["phone"]) is not None
+    assert bench.farm.quarantined["phone"].problem in (DeviceProblem.LOST, DeviceProblem.HUNG, DeviceProblem.OFFLINE)
     assert time.monotonic() - began < 200
     if breaking is not None:
         breaking.join()
@@ -96,19 +96,21 @@ def test_a_cell_is_finished_by_a_sibling_when_the_phone_goes_away_during_deploy(
     capture = bench.measure(bench.bundle(WRITES, ballast=200_000_000), bench.over_adb, bench.here)
     breaking.join()
     assert capture.execution.device == "here"
-    assert triage.of_channel(bench.farm.quarantined["phone"]) is not None
+    assert bench.farm.quarantined["phone"].problem in (DeviceProblem.LOST, DeviceProblem.OFFLINE)
     assert blobs(bench.phone.data) == []
 
 
-@pytest.mark.parametrize(("demands_key", "name"), [(True, "unauthorized"), (False, "offline")])
-def test_a_phone_that_lets_nobody_in_is_quarantined_by_name(bench: Bench, demands_key: bool, name: str) -> None:
+@pytest.mark.parametrize(
+    ("demands_key", "problem"), [(True, DeviceProblem.UNAUTHORIZED), (False, DeviceProblem.OFFLINE)]
+)
+def test_a_phone_that_refuses_the_host_is_quarantined_with_the_problem(
+    bench: Bench, demands_key: bool, problem: DeviceProblem
+) -> None:
     refusing = Refusing(demands_key=demands_key)
     phone = replace(bench.over_adb, address=f"127.0.0.1:{refusing.port}", deadline_s=20)
     assert bench.measure(bench.bundle(WRITES), phone, bench.here).execution.device == "here"
-    found = triage.of_channel(bench.farm.quarantined["phone"])
     refusing.close()
-    assert found is not None
-    assert found.name == name
+    assert bench.farm.quarantined["phone"].problem is problem
 
 
 def test_a_board_with_another_host_key_is_refused(bench: Bench) -> None:
@@ -118,14 +120,16 @@ def test_a_board_with_another_host_key_is_refused(bench: Bench) -> None:
     known.write_text(f"[127.0.0.1]:{bench.board.port} {key.read_text()}")
     board = replace(bench.over_ssh, ssh=replace(bench.over_ssh.ssh, known_hosts=str(known)))
     assert bench.measure(bench.bundle(WRITES), board, bench.here).execution.device == "here"
-    assert bench.farm.quarantined["board"].startswith("wrong host key: 127.0.0.1:")
+    assert bench.farm.quarantined["board"].problem is DeviceProblem.HOST_KEY
+    assert str(bench.farm.quarantined["board"]).startswith("wrong host key: 127.0.0.1:")
 
 
 def test_a_board_that_is_not_known_is_refused_unless_new_ones_are_accepted(bench: Bench) -> None:
     known = bench.folder / "nobody yet"
     strict = replace(bench.over_ssh, ssh=replace(bench.over_ssh.ssh, known_hosts=str(known)))
     assert bench.measure(bench.bundle(WRITES), strict, bench.here).execution.device == "here"
-    assert bench.farm.quarantined["board"].startswith("unknown host key: 127.0.0.1:")
+    assert bench.farm.quarantined["board"].problem is DeviceProblem.HOST_KEY
+    assert str(bench.farm.quarantined["board"]).startswith("unknown host key: 127.0.0.1:")
 
 
 def test_a_wrong_password_is_refused_and_not_repeated(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,24 +138,27 @@ def test_a_wrong_password_is_refused_and_not_repeated(bench: Bench, monkeypatch:
     board = replace(bench.over_ssh, ssh=login)
     assert bench.measure(bench.bundle(WRITES), board, bench.here).execution.device == "here"
     why = bench.farm.quarantined["board"]
-    assert "lets root not in" in why
-    assert "correct-horse" not in why
+    assert why.problem is DeviceProblem.LOGIN
+    assert "refuses the login of root" in str(why)
+    assert "correct-horse" not in str(why)
 
 
 def test_a_full_disk_is_the_devices_fault_and_leaves_no_half_file(bench: Bench) -> None:
     phone = replace(bench.over_adb, work_folder="/data/small/qnnsweep", least_free_mib=0)
     capture = bench.measure(bench.bundle(WRITES, ballast=40_000_000), phone, bench.here)
     assert capture.execution.device == "here"
-    found = triage.of_channel(bench.farm.quarantined["phone"])
-    assert found is not None
-    assert found.name == "full"
+    assert bench.farm.quarantined["phone"].problem is DeviceProblem.FULL
     assert blobs(bench.phone.small) == []
 
 
 def test_a_disk_that_fills_during_the_transfer_is_the_devices_fault_too(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(os.urandom(40_000_000))
-    with bench.farm.lease([bench.over_adb]) as device, pytest.raises(DeviceError, match="No space left on device"):
+    with (
+        bench.farm.lease([bench.over_adb]) as device,
+        pytest.raises(DeviceError, match="No space left on device") as full,
+    ):
         device.transport.push(tmp_path / "large", "/data/small/file")
+    assert full.value.problem is DeviceProblem.FULL
     assert list(bench.phone.small.iterdir()) == []
 
 
@@ -167,16 +174,16 @@ def test_files_that_arrive_damaged_are_put_to_no_use(bench: Bench, way: str) -> 
     path = f"{'/data/bin' if way == 'over_adb' else programs}:/usr/bin:/bin"
     config = replace(config, environment={"PATH": path})
     assert bench.measure(bench.bundle(WRITES), config, bench.here).execution.device == "here"
-    assert bench.farm.quarantined[config.name].endswith("3 of 3 files arrived damaged; none was put to use")
+    assert str(bench.farm.quarantined[config.name]).endswith("3 of 3 files arrived damaged; none was put to use")
     assert blobs(bench.phone.data) + blobs(bench.board.folder) == []
 
 
 def test_a_device_without_the_runner_is_quarantined(bench: Bench) -> None:
     phone = replace(bench.over_adb, python="/no/such/python")
     assert bench.measure(bench.bundle(WRITES), phone, bench.here).execution.device == "here"
-    assert bench.farm.quarantined == {
-        "phone": "cannot start '/no/such/python' on the device: no program '/no/such/python' there"
-    }
+    why = bench.farm.quarantined["phone"]
+    assert str(why) == "cannot start '/no/such/python' on the device: no program '/no/such/python' there"
+    assert why.problem is DeviceProblem.RUNNER_MISSING
 
 
 FAILS = {
@@ -231,14 +238,15 @@ def test_every_signature_of_a_runner_has_been_spoken() -> None:
 def test_a_runner_that_ends_badly_and_blames_the_device_is_moved_to_a_sibling(bench: Bench, name: str) -> None:
     code = f"import os\nif '/here/' not in os.getcwd():\n    {SAYS.format(text=SPOKEN[name])}\n{WRITES}"
     assert bench.measure(bench.bundle(code), bench.over_adb, bench.here).execution.device == "here"
-    assert bench.farm.quarantined["phone"].startswith(f"{name}: ")
+    assert str(bench.farm.quarantined["phone"]).startswith(f"{name}: ")
 
 
 def test_a_device_of_another_soc_than_it_was_said_to_be_is_quarantined(bench: Bench) -> None:
     (bench.phone.data / "properties").write_text("ro.soc.model=SM8550\n")
     phone = replace(bench.over_adb, soc="SM8650")
     assert bench.measure(bench.bundle(WRITES), phone, bench.here, soc=SM8650).execution.device == "here"
-    assert bench.farm.quarantined == {"phone": "phone is a SM8550, not the SM8650 that device.soc says"}
+    assert str(bench.farm.quarantined["phone"]) == "phone is a SM8550, not the SM8650 that device.soc says"
+    assert bench.farm.quarantined["phone"].problem is DeviceProblem.WRONG_SOC
 
 
 def test_a_probed_device_gets_the_cells_of_its_soc_alone(bench: Bench) -> None:
@@ -252,7 +260,8 @@ def test_a_probed_device_gets_the_cells_of_its_soc_alone(bench: Bench) -> None:
 
 def test_without_a_sibling_the_cell_ends_with_the_devices_own_reason(bench: Bench) -> None:
     bench.phone.kill()
-    with pytest.raises(DeviceError, match="cannot be used"):
+    with pytest.raises(DeviceError, match="cannot be used") as alone:
         bench.measure(bench.bundle(WRITES), bench.over_adb)
+    assert alone.value.problem is DeviceProblem.LOST
     with pytest.raises(DeviceError, match=r"^no device is left for the cell: phone: .*; other: .*"):
         bench.measure(bench.bundle(WRITES), bench.over_adb, replace(bench.over_adb, name="other"))
