@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from tasks.devices.atomic_transfer import pull_atomically, push_atomically
 from tasks.devices.shell import RemoteCommand
 from tasks.devices.transport import CommandResult, past_deadline
 from tasks.devices.triage import of_channel
-from tasks.devices.whole import pull_whole, push_whole
 from tasks.errors import DeviceError, DeviceProblem
 
 _GRACE_S = 5.0
@@ -43,13 +43,13 @@ class AdbTransport:
         def transfer(arriving: str) -> None:
             self._transfer("push", str(source.absolute()), arriving, f"{source} to {target}")
 
-        push_whole(self, source, target, transfer)
+        push_atomically(self, source, target, transfer)
 
     def pull(self, source: str, target: Path) -> None:
         def transfer(fresh: Path) -> None:
             self._transfer("pull", source, str(fresh.absolute()), f"{source} to {target}")
 
-        pull_whole(source, target, transfer)
+        pull_atomically(source, target, transfer)
 
     def run(
         self,

@@ -11,9 +11,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tasks.devices.atomic_transfer import rename_into_place
 from tasks.devices.transport import CommandResult, past_deadline
 from tasks.devices.triage import of_channel
-from tasks.devices.whole import reveal
 from tasks.errors import DeviceError
 
 _INHERITED = ("HOME", "LANG", "PATH", "TMPDIR")
@@ -23,10 +23,10 @@ class LocalTransport:
     """`Transport` on the machine that runs qnnsweep."""
 
     def push(self, source: Path, target: str) -> None:
-        _copy_whole(source, Path(target))
+        _copy_atomically(source, Path(target))
 
     def pull(self, source: str, target: Path) -> None:
-        _copy_whole(Path(source), target)
+        _copy_atomically(Path(source), target)
 
     def run(
         self,
@@ -75,7 +75,7 @@ class LocalTransport:
         """Nothing is held between calls."""
 
 
-def _copy_whole(source: Path, target: Path) -> None:
+def _copy_atomically(source: Path, target: Path) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".incoming-") as incoming:
@@ -84,7 +84,7 @@ def _copy_whole(source: Path, target: Path) -> None:
                 shutil.copytree(source, fresh)
             else:
                 shutil.copyfile(source, fresh)
-            reveal(fresh, target)
+            rename_into_place(fresh, target)
     except OSError as error:
         raise DeviceError(f"cannot copy {source} to {target}: {error}", problem=of_channel(str(error))) from error
 

@@ -18,10 +18,10 @@ from typing import Any
 import paramiko
 
 from conf.schema import HostKeys, SshConfig
+from tasks.devices.atomic_transfer import pull_atomically, push_atomically
 from tasks.devices.shell import RemoteCommand
 from tasks.devices.transport import CommandResult, past_deadline
 from tasks.devices.triage import of_channel
-from tasks.devices.whole import pull_whole, push_whole
 from tasks.errors import DeviceError, DeviceProblem
 
 # paramiko's default order begins with ciphers that it computes at half the speed.
@@ -61,7 +61,7 @@ class SshTransport:
             with self._stream(take, f"push {source} to {target}") as channel:
                 _send(source, channel)
 
-        push_whole(self, source, target, transfer)
+        push_atomically(self, source, target, transfer)
 
     def pull(self, source: str, target: Path) -> None:
         def transfer(fresh: Path) -> None:
@@ -71,7 +71,7 @@ class SshTransport:
             with self._stream(give, f"pull {source} to {target}") as channel:
                 _receive(channel, fresh, is_folder=is_folder)
 
-        pull_whole(source, target, transfer)
+        pull_atomically(source, target, transfer)
 
     def run(
         self,

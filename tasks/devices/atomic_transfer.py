@@ -21,7 +21,7 @@ _CLEANING_S = 5.0
 _MOVE = '[ ! -d "$2" ] && { [ ! -d "$1" ] || [ ! -e "$2" ]; } && mv -f -- "$1" "$2"'
 
 
-def push_whole(transport: Transport, source: Path, target: str, transfer: Callable[[str], None]) -> None:
+def push_atomically(transport: Transport, source: Path, target: str, transfer: Callable[[str], None]) -> None:
     """Have `transfer` bring the source to a temporary name beside `target` on the device, then rename it there.
 
     `transfer` makes the folder that it is to lie in: ADB does so by itself, and each command costs a round trip.
@@ -39,19 +39,19 @@ def push_whole(transport: Transport, source: Path, target: str, transfer: Callab
         raise
 
 
-def pull_whole(source: str, target: Path, transfer: Callable[[Path], None]) -> None:
+def pull_atomically(source: str, target: Path, transfer: Callable[[Path], None]) -> None:
     """Have `transfer` bring the source to a temporary name beside `target` here, then rename it."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".incoming-") as incoming:
             fresh = Path(incoming, "whole")
             transfer(fresh)
-            reveal(fresh, target)
+            rename_into_place(fresh, target)
     except OSError as error:
         raise DeviceError(f"cannot pull {source} to {target}: {error}") from error
 
 
-def reveal(fresh: Path, target: Path) -> None:
+def rename_into_place(fresh: Path, target: Path) -> None:
     """Give what is complete its name: a file replaces a file, a folder nothing. Raises OSError."""
     if fresh.is_dir() and target.exists():
         raise FileExistsError(errno.EEXIST, "something else is there", str(target))
