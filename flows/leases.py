@@ -18,7 +18,7 @@ from prefect.exceptions import ObjectAlreadyExists
 # prefect.concurrency.sync does not export what it raises.
 from prefect.concurrency._asyncio import ConcurrencySlotAcquisitionError  # isort: skip
 
-from tasks.devices.farm import Busy
+from tasks.devices.farm import DeviceBusy
 from tasks.errors import EnvironmentUnusable
 
 LEASE_S = 90.0
@@ -32,7 +32,7 @@ def limit_of(device: str) -> str:
 
 @contextmanager
 def exclusive(device: str) -> Generator[None]:
-    """Hold what the text names. Raises Busy when another holder has it, EnvironmentUnusable when Prefect fails."""
+    """Hold `device`. Raises DeviceBusy, and EnvironmentUnusable when Prefect fails."""
     limit = limit_of(device)
     with suppress(ObjectAlreadyExists), get_client(sync_client=True) as client:  # another process was faster
         client.upsert_global_concurrency_limit_by_name(limit, 1)
@@ -43,6 +43,6 @@ def exclusive(device: str) -> Generator[None]:
         except ConcurrencySlotAcquisitionError as error:
             cause = error.__cause__
             if isinstance(cause, HTTPStatusError) and cause.response.status_code == codes.LOCKED:
-                raise Busy(device) from None
+                raise DeviceBusy(device) from None
             raise EnvironmentUnusable(f"Prefect gives no lease of a device: {error}") from error
         yield

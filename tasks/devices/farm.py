@@ -24,12 +24,12 @@ _LOOK_AGAIN_S = 1.0
 _TIDY_S = 30.0
 
 
-class Busy(Exception):
+class DeviceBusy(Exception):
     """Somebody else, in this process or another, holds the device."""
 
 
 Exclusion = Callable[[str], AbstractContextManager[None]]
-"""Holds what the text names for as long as the context lasts. Raises Busy at once when somebody else does."""
+"""Holds what the text names for as long as the context lasts. Raises DeviceBusy at once when somebody else does."""
 
 
 class Farm:
@@ -128,7 +128,7 @@ class Farm:
             taken.callback(release)
             try:
                 taken.enter_context(self._exclusion(key))
-            except Busy:
+            except DeviceBusy:
                 return False
             hold.push(taken.pop_all())
         with self._changed:

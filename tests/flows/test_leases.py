@@ -18,14 +18,14 @@ import sys
 from flows.environment import settle_prefect
 settle_prefect()
 from flows import leases, server
-from tasks.devices.farm import Busy
+from tasks.devices.farm import DeviceBusy
 server.ensure()
 for line in sys.stdin:
     verb, device = line.split()
     try:
         held = leases.exclusive(device)
         held.__enter__()
-    except Busy:
+    except DeviceBusy:
         print("busy", flush=True)
         continue
     if verb == "try":
