@@ -36,7 +36,7 @@ def shard(overrides: list[str], config_dirs: list[str], run_id: str, number: int
     folders = [Path(folder) for folder in config_dirs]
     plan = load(overrides, config_dirs=folders)
     began = Begun.now(run_id)
-    means = prepare(plan, exclusion=leases.exclusive)
+    means = prepare(plan, device_lock=leases.exclusive)
     with in_use(means.store):
         try:
             found = computed(plan, means, run_id)

@@ -33,7 +33,7 @@ from flows.artifacts import UPDATE_EVERY_S, CellsDone, create_artifacts, create_
 from flows.cells import Graph, Means, Watch
 from flows.files import lay_out
 from flows.retention import holdings, retained
-from tasks.devices.farm import Exclusion, Farm
+from tasks.devices.farm import DeviceLock, Farm
 from tasks.devices.native import native_files
 from tasks.errors import EnvironmentUnusable, RequestError
 from tasks.outcome import CellResult
@@ -74,7 +74,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     hearers = notify.blocks(plan.trend.notify)
     with in_use(store), _libraries_at_rest():
         began = Begun.now()
-        means = prepare(plan, exclusion=leases.exclusive)
+        means = prepare(plan, device_lock=leases.exclusive)
         found = computed(plan, means, began.run_id)
         run = began.ended(means, found.reused, command(overrides, folders))
         write_holdings(store, run.run_id, holdings(found.cells, found.kept, store))
@@ -150,10 +150,10 @@ def new_run_id(started: datetime) -> str:
     return f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
 
 
-def prepare(plan: Plan, *, exclusion: Exclusion | None = None) -> Means:
+def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Means:
     """Open the store, find QNN, set the limits. Raises EnvironmentUnusable.
 
-    Without an `exclusion` this process alone is kept from using a device twice at a time.
+    Without a `device_lock` this process alone is kept from using a device twice at a time.
     """
     store = Store.at(plan.artifacts, plan.cache_folder)
     store.try_out()
@@ -180,7 +180,7 @@ def prepare(plan: Plan, *, exclusion: Exclusion | None = None) -> Means:
     )
     for device, soc in _native(plan):
         native_files(device, soc.arch, os.environ)
-    farm = Farm(host_environment=environment, folder=store.root / "devices", exclusion=exclusion)
+    farm = Farm(host_environment=environment, folder=store.root / "devices", device_lock=device_lock)
     return Means(store=store, children=children, farm=farm)
 
 

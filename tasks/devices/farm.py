@@ -28,7 +28,7 @@ class DeviceBusy(Exception):
     """Somebody else, in this process or another, holds the device."""
 
 
-Exclusion = Callable[[str], AbstractContextManager[None]]
+DeviceLock = Callable[[str], AbstractContextManager[None]]
 """Holds what the text names for as long as the context lasts. Raises DeviceBusy at once when somebody else does."""
 
 
@@ -36,15 +36,15 @@ class Farm:
     """Devices, each held by one lease at a time. Safe to share between threads."""
 
     def __init__(
-        self, *, host_environment: Mapping[str, str], folder: Path, exclusion: Exclusion | None = None
+        self, *, host_environment: Mapping[str, str], folder: Path, device_lock: DeviceLock | None = None
     ) -> None:
         """`host_environment`: what a process on this machine needs to find QNN; `folder`: for local devices' work;
 
-        `exclusion`: keeps other processes off a device. Without one only this process's own threads are kept off.
+        `device_lock`: keeps other processes off a device. Without one only this process's own threads are kept off.
         """
         self._host_environment = dict(host_environment)
         self._folder = folder.absolute()
-        self._exclusion = exclusion or (lambda _: contextlib.nullcontext())
+        self._device_lock = device_lock or (lambda _: contextlib.nullcontext())
         self._changed = threading.Condition()
         self._held: set[str] = set()
         self._uses: Counter[str] = Counter()
@@ -127,7 +127,7 @@ class Farm:
         with contextlib.ExitStack() as taken:
             taken.callback(release)
             try:
-                taken.enter_context(self._exclusion(key))
+                taken.enter_context(self._device_lock(key))
             except DeviceBusy:
                 return False
             hold.push(taken.pop_all())
