@@ -13,7 +13,7 @@ from typing import Any
 from conf.load import load
 from conf.schema import PROBE, DeviceConfig, RunnerKind, TransportKind
 from tasks.devices import facts
-from tasks.devices.device import LEASES, Device, leased
+from tasks.devices.device import LEASES, Device, open_device
 from tasks.devices.farm import quarantined_in
 from tasks.devices.native import native_files
 from tasks.errors import DeviceError, EnvironmentUnusable, RequestError
@@ -84,7 +84,7 @@ def _sighting(config: DeviceConfig, folder: Path, quarantined: str | None) -> Si
         "soc_asked": config.soc,
         "quarantined": quarantined,
     }
-    device = leased(config, host_environment={}, folder=folder, native={})
+    device = open_device(config, host_environment={}, folder=folder, native={})
     try:
         found = facts.ask(device.transport, device.work_folder)
         known |= {

@@ -49,7 +49,7 @@ def batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
         yield names[start : start + 500]
 
 
-def leased(
+def open_device(
     config: DeviceConfig, *, host_environment: Mapping[str, str], folder: Path, native: Mapping[str, Path]
 ) -> Device:
     """`host_environment` and `folder` are a local device's: QNN's variables and where it works."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from conf.schema import PROBE, DeviceConfig, RunnerKind, SocConfig
 from tasks.devices import facts
-from tasks.devices.device import LEASES, Device, identity, leased
+from tasks.devices.device import LEASES, Device, identity, open_device
 from tasks.devices.native import native_files
 from tasks.devices.prune import prune
 from tasks.errors import DeviceError, DeviceProblem
@@ -140,7 +140,7 @@ class Farm:
         native: Mapping[str, Path] = {}
         if config.runner is RunnerKind.native and soc is not None:
             native = native_files(config, soc.arch, os.environ)
-        device = leased(config, host_environment=self._host_environment, folder=self._folder, native=native)
+        device = open_device(config, host_environment=self._host_environment, folder=self._folder, native=native)
         try:
             if soc is not None and not self._is_of(config, soc, device):
                 device.transport.close()
