@@ -113,7 +113,11 @@ def _wrong_soc(config: DeviceConfig, read: str | None) -> str | None:
         return None
     if config.soc == PROBE:
         return "it does not say which SoC it is: name it in device.soc"
-    return None if read is None or facts.is_of(read, config.soc) else f"it is a {read}, not the {config.soc} asked for"
+    return (
+        None
+        if read is None or facts.soc_matches(read, config.soc)
+        else f"it is a {read}, not the {config.soc} asked for"
+    )
 
 
 def _holder(device: Device) -> str | None:

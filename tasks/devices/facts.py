@@ -64,7 +64,7 @@ def ask(transport: Transport, work_folder: str) -> Facts:
     )
 
 
-def is_of(read: str, soc: str) -> bool:
+def soc_matches(read: str, soc: str) -> bool:
     """Whether what a device calls its SoC (`SM8650`, `SM8650-AC`) is the SoC of that name."""
     return read.upper().partition("-")[0] == soc.upper()
 

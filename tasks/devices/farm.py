@@ -142,7 +142,7 @@ class Farm:
             native = native_files(config, soc.arch, os.environ)
         device = open_device(config, host_environment=self._host_environment, folder=self._folder, native=native)
         try:
-            if soc is not None and not self._is_of(config, soc, device):
+            if soc is not None and not self._has_soc(config, soc, device):
                 device.transport.close()
                 return None
             prune(device)
@@ -153,7 +153,7 @@ class Farm:
             raise
         return device
 
-    def _is_of(self, config: DeviceConfig, soc: SocConfig, device: Device) -> bool:
+    def _has_soc(self, config: DeviceConfig, soc: SocConfig, device: Device) -> bool:
         """A device that says it is another than its configuration says is of no use. Raises DeviceError."""
         if config.soc is None:
             return True
@@ -167,8 +167,8 @@ class Farm:
         if config.soc == PROBE:
             if read is None:
                 raise DeviceError(f"{config.name} does not say which SoC it is: name it in device.soc")
-            return facts.is_of(read, soc.name)
-        if read is not None and not facts.is_of(read, config.soc):
+            return facts.soc_matches(read, soc.name)
+        if read is not None and not facts.soc_matches(read, config.soc):
             raise DeviceError(
                 f"{config.name} is a {read}, not the {config.soc} that device.soc says", problem=DeviceProblem.WRONG_SOC
             )
