@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from tasks.devices.atomic_transfer import pull_atomically, push_atomically
-from tasks.devices.shell import RemoteCommand
+from tasks.devices.remote_command import RemoteCommand
 from tasks.devices.transport import CommandResult, past_deadline
 from tasks.devices.triage import of_channel
 from tasks.errors import DeviceError, DeviceProblem
