@@ -6,6 +6,7 @@ import signal
 from collections.abc import Mapping
 
 from conf.schema import RunnerKind
+from tasks.devices.cooldown import wait_until_cool
 from tasks.devices.device import Device
 from tasks.devices.native import RUNNER
 from tasks.devices.runner import (
@@ -16,7 +17,6 @@ from tasks.devices.runner import (
     native_folder,
     runner_arguments,
 )
-from tasks.devices.thermal import wait_until_cool
 from tasks.devices.triage import of_channel, of_runner
 from tasks.errors import DeadlinePassed, DeviceError, RunnerFailed
 from tasks.records import Command, Deployment, Execution, Launch, LaunchResult
