@@ -15,7 +15,7 @@ from conf.schema import PROBE, DeviceConfig, RunnerKind, TransportKind
 from tasks.devices import facts
 from tasks.devices.device import LEASES, Device, open_device
 from tasks.devices.farm import quarantined_in
-from tasks.devices.native import native_files
+from tasks.devices.native_runner import native_files
 from tasks.errors import DeviceError, EnvironmentUnusable, RequestError
 from tasks.storage.partial import is_abandoned
 from tasks.storage.store import Store

@@ -34,7 +34,7 @@ from flows.cells import Graph, Means, Watch
 from flows.files import lay_out
 from flows.retention import holdings, retained
 from tasks.devices.farm import DeviceLock, Farm
-from tasks.devices.native import native_files
+from tasks.devices.native_runner import native_files
 from tasks.errors import EnvironmentUnusable, RequestError
 from tasks.outcome import CellResult
 from tasks.records import Toolchain

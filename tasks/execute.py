@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from conf.schema import RunnerKind
 from tasks.devices.cooldown import wait_until_cool
 from tasks.devices.device import Device
-from tasks.devices.native import RUNNER
+from tasks.devices.native_runner import RUNNER
 from tasks.devices.runner import (
     OUTPUT_FOLDER,
     blob_path,

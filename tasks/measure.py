@@ -11,7 +11,7 @@ from conf.schema import DeviceConfig, RunnerKind, SocConfig
 from tasks.collect import collect_task
 from tasks.deploy import deploy_task
 from tasks.devices.farm import Farm
-from tasks.devices.native import native_files
+from tasks.devices.native_runner import native_files
 from tasks.errors import DeviceError
 from tasks.execute import execute_task
 from tasks.records import Bundle, Capture, Toolchain

@@ -15,7 +15,7 @@ from conf.schema import PROBE, DeviceConfig, RunnerKind, SocConfig
 from tasks.devices import facts
 from tasks.devices.device import LEASES, Device, identity, open_device
 from tasks.devices.disk_space import prune
-from tasks.devices.native import native_files
+from tasks.devices.native_runner import native_files
 from tasks.errors import DeviceError, DeviceProblem
 from tasks.storage.partial import is_abandoned, owned_name, sweep
 

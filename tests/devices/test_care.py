@@ -13,7 +13,7 @@ import pytest
 
 from conf.schema import DeviceConfig, RunnerKind, SocConfig, TransportKind
 from tasks.deploy import deploy
-from tasks.devices.native import native_files
+from tasks.devices.native_runner import native_files
 from tasks.errors import DeviceError, DeviceProblem, EnvironmentUnusable
 
 from .bench import WRITES, Bench
