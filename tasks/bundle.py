@@ -8,7 +8,7 @@ from pathlib import Path
 from safetensors.numpy import load
 
 from conf.schema import MeasureConfig
-from tasks.devices.runner import blob_path
+from tasks.devices.runner_cli import blob_path
 from tasks.records import Blob, Bundle, Launch, LoweredProgram
 from tasks.stage import stage
 from tasks.storage.store import Store

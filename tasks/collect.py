@@ -10,7 +10,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from tasks.devices.device import Device, batches
-from tasks.devices.runner import DEBUG_OUTPUT, ETDUMP, output_file
+from tasks.devices.runner_cli import DEBUG_OUTPUT, ETDUMP, output_file
 from tasks.errors import DeviceError, EvidenceError
 from tasks.records import Blob, Capture, Execution, LaunchResult
 from tasks.stage import stage

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from tasks.devices.device import BLOBS, Device, batches
 from tasks.devices.disk_space import make_room
 from tasks.devices.native_runner import RUNNER
-from tasks.devices.runner import native_folder
+from tasks.devices.runner_cli import native_folder
 from tasks.devices.triage import of_channel
 from tasks.errors import DeviceError
 from tasks.records import Blob, Bundle, Deployment

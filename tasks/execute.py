@@ -9,7 +9,7 @@ from conf.schema import RunnerKind
 from tasks.devices.cooldown import wait_until_cool
 from tasks.devices.device import Device
 from tasks.devices.native_runner import RUNNER
-from tasks.devices.runner import (
+from tasks.devices.runner_cli import (
     OUTPUT_FOLDER,
     blob_path,
     last_words,

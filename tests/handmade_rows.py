@@ -116,7 +116,7 @@ def evidence(place: dict[str, Any], final: float, chance: random.Random) -> dict
         for target in TARGETS
     ]
     delegation[2] |= {"occurrences_not_delegated": 2, "refusals": ["[ERROR] Op add: rank 6 is not supported by HTP"]}
-    argv = ["python", "-m", "tasks.devices.runner", "--model_path", "program.pte", "--iteration", "10"]
+    argv = ["python", "-m", "tasks.devices.runner_cli", "--model_path", "program.pte", "--iteration", "10"]
     commands = [place | {"argv": argv, "exit_code": 0, "seconds": 2.31}]
     return {"outputs": outputs, "profile": profile, "delegation": delegation, "commands": commands}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tasks.devices.runner import latencies_ms, output_file, runner_arguments
+from tasks.devices.runner_cli import latencies_ms, output_file, runner_arguments
 from tasks.records import LoweredProgram
 from tasks.toolchain import runner
 from tasks.toolchain.etdump import read_etdump
