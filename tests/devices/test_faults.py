@@ -18,7 +18,7 @@ from tasks.devices import triage
 from tasks.errors import DeviceError, DeviceProblem, RunnerFailed
 
 from .bench import WRITES, Bench, when
-from .refusing import Refusing
+from .refusing_adbd import RefusingAdbd
 
 SM8650 = SocConfig(name="SM8650", arch=75, vtcm_mib=8)
 SLEEPS = "import time; open('started', 'w').close(); time.sleep(600)"
@@ -106,7 +106,7 @@ def test_a_cell_is_finished_by_a_sibling_when_the_phone_goes_away_during_deploy(
 def test_a_phone_that_refuses_the_host_is_quarantined_with_the_problem(
     bench: Bench, demands_key: bool, problem: DeviceProblem
 ) -> None:
-    refusing = Refusing(demands_key=demands_key)
+    refusing = RefusingAdbd(demands_key=demands_key)
     phone = replace(bench.over_adb, address=f"127.0.0.1:{refusing.port}", deadline_s=20)
     assert bench.measure(bench.bundle(WRITES), phone, bench.here).execution.device == "here"
     refusing.close()

@@ -10,7 +10,7 @@ import threading
 _AUTH, _TOKEN = 0x48545541, 1  # "AUTH" of ADB's protocol
 
 
-class Refusing:
+class RefusingAdbd:
     """Listens on `port`. To each greeting of an adb server it answers with a demand for a key, or with nothing."""
 
     def __init__(self, *, demands_key: bool) -> None:
