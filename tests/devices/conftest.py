@@ -21,7 +21,7 @@ TRANSFER_S = 120
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reached:
+class TransportCase:
     """A device as a test sees it: a way to it, and its work folder, seen from both sides."""
 
     transport: Transport
@@ -63,27 +63,27 @@ def over_ssh(board: Sshd, deadline_s: float = TRANSFER_S) -> SshTransport:
     return SshTransport(user="root", host="127.0.0.1", port=board.port, config=config, deadline_s=deadline_s)
 
 
-def local(request: pytest.FixtureRequest, folder: Path) -> Reached:
-    return Reached(transport=LocalTransport(), folder=str(folder), here=folder)
+def local(request: pytest.FixtureRequest, folder: Path) -> TransportCase:
+    return TransportCase(transport=LocalTransport(), folder=str(folder), here=folder)
 
 
-def adb(request: pytest.FixtureRequest, folder: Path) -> Reached:
+def adb(request: pytest.FixtureRequest, folder: Path) -> TransportCase:
     """Works in a folder of the device's own /data."""
     phone, _ = request.getfixturevalue("phones")
     inside = f"test {folder.parent.name}"
     (phone.data / inside).mkdir()
-    return Reached(transport=over_adb(phone), folder=f"/data/{inside}", here=phone.data / inside)
+    return TransportCase(transport=over_adb(phone), folder=f"/data/{inside}", here=phone.data / inside)
 
 
-def ssh(request: pytest.FixtureRequest, folder: Path) -> Reached:
-    return Reached(transport=over_ssh(request.getfixturevalue("board")), folder=str(folder), here=folder)
+def ssh(request: pytest.FixtureRequest, folder: Path) -> TransportCase:
+    return TransportCase(transport=over_ssh(request.getfixturevalue("board")), folder=str(folder), here=folder)
 
 
-TRANSPORTS: dict[str, Callable[[pytest.FixtureRequest, Path], Reached]] = {"local": local, "adb": adb, "ssh": ssh}
+TRANSPORTS: dict[str, Callable[[pytest.FixtureRequest, Path], TransportCase]] = {"local": local, "adb": adb, "ssh": ssh}
 
 
 @pytest.fixture(params=TRANSPORTS)
-def reached(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reached]:
+def transport_case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TransportCase]:
     folder = tmp_path / "on the device"
     folder.mkdir()
     found = TRANSPORTS[request.param](request, folder)

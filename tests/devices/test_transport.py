@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tasks.errors import DeviceError
 from tests.processes import assert_dead
 
-from .conftest import Reached
+from .conftest import TransportCase
 
 SAY_ARGUMENTS = "import os, sys; sys.stdout.buffer.write(b'\\0'.join(os.fsencode(each) for each in sys.argv[1:]))"
 HOSTILE = [
@@ -34,73 +34,75 @@ def python(code: str, *arguments: str) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("size", [0, 1, 5_000_000])
-def test_a_file_travels_there_and_back_bit_by_bit(reached: Reached, tmp_path: Path, name: str, size: int) -> None:
+def test_a_file_travels_there_and_back_bit_by_bit(
+    transport_case: TransportCase, tmp_path: Path, name: str, size: int
+) -> None:
     content = os.urandom(size)
     source, back = tmp_path / name, tmp_path / "back" / name
     source.write_bytes(content)
-    reached.transport.push(source, f"{reached.folder}/new folder/{name}")
-    assert (reached.here / "new folder" / name).read_bytes() == content
-    reached.transport.pull(f"{reached.folder}/new folder/{name}", back)
+    transport_case.transport.push(source, f"{transport_case.folder}/new folder/{name}")
+    assert (transport_case.here / "new folder" / name).read_bytes() == content
+    transport_case.transport.pull(f"{transport_case.folder}/new folder/{name}", back)
     assert back.read_bytes() == content
-    assert [path.name for path in (reached.here / "new folder").iterdir()] == [name]
+    assert [path.name for path in (transport_case.here / "new folder").iterdir()] == [name]
     assert [path.name for path in back.parent.iterdir()] == [name]
 
 
-def test_fifty_megabytes_travel_there_and_back_bit_by_bit(reached: Reached, tmp_path: Path) -> None:
+def test_fifty_megabytes_travel_there_and_back_bit_by_bit(transport_case: TransportCase, tmp_path: Path) -> None:
     source, back = tmp_path / "source", tmp_path / "back"
     source.write_bytes(os.urandom(50_000_000))
-    reached.transport.push(source, f"{reached.folder}/file")
-    reached.transport.pull(f"{reached.folder}/file", back)
-    assert source.read_bytes() == (reached.here / "file").read_bytes() == back.read_bytes()
+    transport_case.transport.push(source, f"{transport_case.folder}/file")
+    transport_case.transport.pull(f"{transport_case.folder}/file", back)
+    assert source.read_bytes() == (transport_case.here / "file").read_bytes() == back.read_bytes()
 
 
-def test_a_folder_travels_there_and_back_with_all_that_is_in_it(reached: Reached, tmp_path: Path) -> None:
+def test_a_folder_travels_there_and_back_with_all_that_is_in_it(transport_case: TransportCase, tmp_path: Path) -> None:
     contents = {"file": b"1", "empty": b"", **{f"inner/{name}": os.urandom(1000) for name in NAMES}, "a/b/c": b"deep"}
     for name, content in contents.items():
         (tmp_path / "source" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "source" / name).write_bytes(content)
-    reached.transport.push(tmp_path / "source", f"{reached.folder}/new/folder")
-    reached.transport.pull(f"{reached.folder}/new/folder", tmp_path / "back")
-    for folder in (reached.here / "new" / "folder", tmp_path / "back"):
+    transport_case.transport.push(tmp_path / "source", f"{transport_case.folder}/new/folder")
+    transport_case.transport.pull(f"{transport_case.folder}/new/folder", tmp_path / "back")
+    for folder in (transport_case.here / "new" / "folder", tmp_path / "back"):
         found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         assert found == contents
-    assert [path.name for path in (reached.here / "new").iterdir()] == ["folder"]
+    assert [path.name for path in (transport_case.here / "new").iterdir()] == ["folder"]
 
 
-def test_a_folder_goes_only_where_nothing_is(reached: Reached, tmp_path: Path) -> None:
+def test_a_folder_goes_only_where_nothing_is(transport_case: TransportCase, tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "new").touch()
     for name in ("file", "folder"):
-        (reached.here / name).touch() if name == "file" else (reached.here / name).mkdir()
+        (transport_case.here / name).touch() if name == "file" else (transport_case.here / name).mkdir()
         with pytest.raises(DeviceError, match=rf"{name}\b"):
-            reached.transport.push(tmp_path / "source", f"{reached.folder}/{name}")
-    assert sorted(path.name for path in reached.here.rglob("*")) == ["file", "folder"]
+            transport_case.transport.push(tmp_path / "source", f"{transport_case.folder}/{name}")
+    assert sorted(path.name for path in transport_case.here.rglob("*")) == ["file", "folder"]
 
 
-def test_several_hands_work_on_one_device_at_once(reached: Reached, tmp_path: Path) -> None:
+def test_several_hands_work_on_one_device_at_once(transport_case: TransportCase, tmp_path: Path) -> None:
     def there_and_back(number: int) -> bool:
         content, source, back = os.urandom(200_000), tmp_path / f"source {number}", tmp_path / f"back {number}"
         source.write_bytes(content)
-        reached.transport.push(source, f"{reached.folder}/{number}")
-        said = reached.transport.run(["cat", f"{reached.folder}/{number}"], deadline_s=60)
-        reached.transport.pull(f"{reached.folder}/{number}", back)
+        transport_case.transport.push(source, f"{transport_case.folder}/{number}")
+        said = transport_case.transport.run(["cat", f"{transport_case.folder}/{number}"], deadline_s=60)
+        transport_case.transport.pull(f"{transport_case.folder}/{number}", back)
         return said.stdout == content == back.read_bytes()
 
     with ThreadPoolExecutor(6) as threads:
         assert list(threads.map(there_and_back, range(12))) == [True] * 12
 
 
-def test_a_file_replaces_another(reached: Reached, tmp_path: Path) -> None:
+def test_a_file_replaces_another(transport_case: TransportCase, tmp_path: Path) -> None:
     for content in (b"long old content", b"new"):
         (tmp_path / "source").write_bytes(content)
-        reached.transport.push(tmp_path / "source", f"{reached.folder}/file")
-        reached.transport.pull(f"{reached.folder}/file", tmp_path / "back")
-        assert (reached.here / "file").read_bytes() == (tmp_path / "back").read_bytes() == content
+        transport_case.transport.push(tmp_path / "source", f"{transport_case.folder}/file")
+        transport_case.transport.pull(f"{transport_case.folder}/file", tmp_path / "back")
+        assert (transport_case.here / "file").read_bytes() == (tmp_path / "back").read_bytes() == content
 
 
-def test_whoever_looks_sees_a_whole_file_or_none(reached: Reached, tmp_path: Path) -> None:
+def test_whoever_looks_sees_a_whole_file_or_none(transport_case: TransportCase, tmp_path: Path) -> None:
     size = 20_000_000
-    source, remote, back = tmp_path / "source", reached.here / "file", tmp_path / "back"
+    source, remote, back = tmp_path / "source", transport_case.here / "file", tmp_path / "back"
     source.write_bytes(bytes(size))
     seen: list[int] = []
     ended = threading.Event()
@@ -112,76 +114,79 @@ def test_whoever_looks_sees_a_whole_file_or_none(reached: Reached, tmp_path: Pat
     with ThreadPoolExecutor(1) as threads:
         watching = threads.submit(look)
         for _ in range(5):
-            reached.transport.push(source, f"{reached.folder}/file")
-            reached.transport.pull(f"{reached.folder}/file", back)
+            transport_case.transport.push(source, f"{transport_case.folder}/file")
+            transport_case.transport.pull(f"{transport_case.folder}/file", back)
         ended.set()
         watching.result()
     assert len(seen) > 5
     assert set(seen) == {size}
 
 
-def test_what_cannot_arrive_leaves_nothing_behind(reached: Reached, tmp_path: Path) -> None:
-    (reached.here / "in the way").mkdir()
-    (reached.here / "in the way" / "file").touch()
+def test_what_cannot_arrive_leaves_nothing_behind(transport_case: TransportCase, tmp_path: Path) -> None:
+    (transport_case.here / "in the way").mkdir()
+    (transport_case.here / "in the way" / "file").touch()
     (tmp_path / "source").write_bytes(b"content")
     with pytest.raises(DeviceError, match=r"in the way"):
-        reached.transport.push(tmp_path / "source", f"{reached.folder}/in the way")
-    assert [path.name for path in reached.here.rglob("*")] == ["in the way", "file"]
+        transport_case.transport.push(tmp_path / "source", f"{transport_case.folder}/in the way")
+    assert [path.name for path in transport_case.here.rglob("*")] == ["in the way", "file"]
 
 
-def test_a_file_that_is_not_there_is_an_error_that_names_it(reached: Reached, tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_an_error_that_names_it(transport_case: TransportCase, tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="no such source"):
-        reached.transport.push(tmp_path / "no such source", f"{reached.folder}/file")
+        transport_case.transport.push(tmp_path / "no such source", f"{transport_case.folder}/file")
     with pytest.raises(DeviceError, match="no such file here"):
-        reached.transport.pull(f"{reached.folder}/no such file here", tmp_path / "back")
-    assert list(reached.here.iterdir()) == []
+        transport_case.transport.pull(f"{transport_case.folder}/no such file here", tmp_path / "back")
+    assert list(transport_case.here.iterdir()) == []
     assert [path.name for path in tmp_path.iterdir()] == ["on the device"]
 
 
-def test_a_command_returns_its_exit_code_and_both_streams_apart(reached: Reached) -> None:
+def test_a_command_returns_its_exit_code_and_both_streams_apart(transport_case: TransportCase) -> None:
     code = "import sys; sys.stdout.buffer.write(b'out\\xff\\0'); sys.stderr.buffer.write(b'err\\r\\n'); sys.exit(37)"
-    result = reached.transport.run(python(code), deadline_s=60)
+    result = transport_case.transport.run(python(code), deadline_s=60)
     assert (result.argv, result.exit_code) == (tuple(python(code)), 37)
     assert (result.stdout, result.stderr) == (b"out\xff\0", b"err\r\n")
     assert 0 < result.seconds < 60
 
 
-def test_ten_megabytes_on_both_streams_do_not_block(reached: Reached) -> None:
+def test_ten_megabytes_on_both_streams_do_not_block(transport_case: TransportCase) -> None:
     code = "import sys; sys.stdout.write('o' * 10_000_000); sys.stderr.write('e' * 10_000_000)"
-    result = reached.transport.run(python(code), deadline_s=60)
+    result = transport_case.transport.run(python(code), deadline_s=60)
     assert (len(result.stdout), len(result.stderr), result.exit_code) == (10_000_000, 10_000_000, 0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV, signal.SIGKILL])
-def test_a_command_that_a_signal_ends_says_which(reached: Reached, number: signal.Signals) -> None:
+def test_a_command_that_a_signal_ends_says_which(transport_case: TransportCase, number: signal.Signals) -> None:
     code = (
         f"import resource, os; resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); os.kill(os.getpid(), {number.value})"
     )
-    assert reached.transport.run(python(code), deadline_s=60).exit_code == -number
+    assert transport_case.transport.run(python(code), deadline_s=60).exit_code == -number
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(arguments=st.lists(st.sampled_from(HOSTILE) | words, min_size=1, max_size=8))
-def test_every_argument_arrives_as_it_was_given(reached: Reached, arguments: list[str]) -> None:
-    result = reached.transport.run(python(SAY_ARGUMENTS, *arguments), deadline_s=60)
+def test_every_argument_arrives_as_it_was_given(transport_case: TransportCase, arguments: list[str]) -> None:
+    result = transport_case.transport.run(python(SAY_ARGUMENTS, *arguments), deadline_s=60)
     assert result.stdout.split(b"\0") == [argument.encode() for argument in arguments]
 
 
-def test_every_hostile_argument_arrives_as_it_was_given(reached: Reached) -> None:
-    result = reached.transport.run(python(SAY_ARGUMENTS, *HOSTILE), deadline_s=60)
+def test_every_hostile_argument_arrives_as_it_was_given(transport_case: TransportCase) -> None:
+    result = transport_case.transport.run(python(SAY_ARGUMENTS, *HOSTILE), deadline_s=60)
     assert result.stdout.split(b"\0") == [argument.encode() for argument in HOSTILE]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_command_runs_in_the_folder_that_is_given(reached: Reached, name: str) -> None:
-    (reached.here / name).mkdir()
+def test_a_command_runs_in_the_folder_that_is_given(transport_case: TransportCase, name: str) -> None:
+    (transport_case.here / name).mkdir()
     code = "from pathlib import Path; Path('was here').touch()"
-    assert reached.transport.run(python(code), deadline_s=60, folder=f"{reached.folder}/{name}").exit_code == 0
-    assert [path.name for path in (reached.here / name).iterdir()] == ["was here"]
+    assert (
+        transport_case.transport.run(python(code), deadline_s=60, folder=f"{transport_case.folder}/{name}").exit_code
+        == 0
+    )
+    assert [path.name for path in (transport_case.here / name).iterdir()] == ["was here"]
 
 
 def test_a_command_gets_the_environment_that_is_given_and_none_of_ours(
-    reached: Reached, monkeypatch: pytest.MonkeyPatch
+    transport_case: TransportCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QNNSWEEP_SECRET", "of this machine")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/of/this/machine")
@@ -190,7 +195,8 @@ def test_a_command_gets_the_environment_that_is_given_and_none_of_ours(
     found, own = (
         dict(line.split("=", 1) for line in result.stdout.decode().split("\0"))
         for result in (
-            reached.transport.run(python(code), deadline_s=60, environment=environment) for environment in (given, None)
+            transport_case.transport.run(python(code), deadline_s=60, environment=environment)
+            for environment in (given, None)
         )
     )
     assert {name: found.get(name) for name in given} == given
@@ -198,8 +204,8 @@ def test_a_command_gets_the_environment_that_is_given_and_none_of_ours(
     assert not {"QNNSWEEP_SECRET", "LD_LIBRARY_PATH"} & set(own)
 
 
-def test_a_command_has_no_input_to_wait_for(reached: Reached) -> None:
-    result = reached.transport.run(python("import sys; print(len(sys.stdin.read()))"), deadline_s=60)
+def test_a_command_has_no_input_to_wait_for(transport_case: TransportCase) -> None:
+    result = transport_case.transport.run(python("import sys; print(len(sys.stdin.read()))"), deadline_s=60)
     assert (result.exit_code, result.stdout) == (0, b"0\n")
 
 
@@ -212,24 +218,26 @@ time.sleep({sleep})
 """
 
 
-def test_at_the_deadline_the_command_and_all_it_started_are_killed(reached: Reached) -> None:
+def test_at_the_deadline_the_command_and_all_it_started_are_killed(transport_case: TransportCase) -> None:
     started = time.monotonic()
     with pytest.raises(DeviceError) as late:
-        reached.transport.run(python(GRANDCHILD.format(sleep=600)), deadline_s=2, folder=reached.folder)
+        transport_case.transport.run(python(GRANDCHILD.format(sleep=600)), deadline_s=2, folder=transport_case.folder)
     assert time.monotonic() - started < 20
     assert sys.executable in str(late.value)
     assert "deadline of 2 s" in str(late.value)
-    assert_dead(int((reached.here / "pids").read_text()), within_s=5)
+    assert_dead(int((transport_case.here / "pids").read_text()), within_s=5)
 
 
-def test_what_a_command_leaves_running_is_killed_when_it_ends(reached: Reached) -> None:
-    result = reached.transport.run(python(GRANDCHILD.format(sleep=0)), deadline_s=60, folder=reached.folder)
+def test_what_a_command_leaves_running_is_killed_when_it_ends(transport_case: TransportCase) -> None:
+    result = transport_case.transport.run(
+        python(GRANDCHILD.format(sleep=0)), deadline_s=60, folder=transport_case.folder
+    )
     assert result.exit_code == 0
-    assert_dead(int((reached.here / "pids").read_text()), within_s=5)
+    assert_dead(int((transport_case.here / "pids").read_text()), within_s=5)
 
 
-def test_a_program_or_a_folder_that_is_not_there_is_an_error_that_names_it(reached: Reached) -> None:
+def test_a_program_or_a_folder_that_is_not_there_is_an_error_that_names_it(transport_case: TransportCase) -> None:
     with pytest.raises(DeviceError, match="no-such-program"):
-        reached.transport.run(["no-such-program"], deadline_s=60)
+        transport_case.transport.run(["no-such-program"], deadline_s=60)
     with pytest.raises(DeviceError, match="no such folder"):
-        reached.transport.run(python(""), deadline_s=60, folder=f"{reached.folder}/no such folder")
+        transport_case.transport.run(python(""), deadline_s=60, folder=f"{transport_case.folder}/no such folder")
