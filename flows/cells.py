@@ -11,7 +11,7 @@ from prefect.futures import PrefectFuture
 from prefect.utilities.annotations import opaque
 
 from conf.impossible import suits
-from conf.names import CELL_STAGES, MEASURE_STEPS, OPERATOR_REFERENCES
+from conf.names import CELL_STAGES, MEASURE_STEPS, METRICS, OPERATOR_REFERENCES
 from conf.plan import PlannedCell
 from conf.schema import BackendKind, MeasureConfig, Request, Reuse, ToleranceConfig
 from tasks.bundle import bundle_task
@@ -20,7 +20,6 @@ from tasks.devices.farm import Farm
 from tasks.export import export_task
 from tasks.lower import lower_task
 from tasks.measure import measure_task
-from tasks.numerics.metrics import MORE_METRICS
 from tasks.numerics.verdict import of_scheme
 from tasks.outcome import CellResult
 from tasks.quantize import quantize_task
@@ -166,7 +165,7 @@ class Graph:
 def judged_by(request: Request) -> tuple[bool, ToleranceConfig, bool, tuple[str, ...], tuple[str, ...], str]:
     """What `compare` is told besides the lowering and the capture: of the tolerance what is about its operators."""
     ask, metrics = request.measure, tuple(dict.fromkeys(request.measure.metrics))
-    own = [name for name in metrics if name not in MORE_METRICS]
+    own = [name for name in metrics if name not in METRICS]
     tolerance = ToleranceConfig(name="", operators=of_scheme(request.tolerance.operators, request.scheme.name))
     code = functions_digest(own) if own else ""
     return request.model.classifier, tolerance, ask.replay, metrics, other_references(ask), code

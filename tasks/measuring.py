@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from tasks.findings import MetricValue
-from tasks.numerics.metrics import MORE_METRICS, more
+from tasks.numerics.metrics import METRICS, metric_values
 from tasks.records import Operator, Quantization
 from tasks.toolchain import calls
 
@@ -33,11 +33,11 @@ def measured_by(names: Sequence[str], pairs: Sequence[Pair]) -> tuple[MetricValu
     anything. Raises RequestError for a name that leads to none.
     """
     asked = tuple(dict.fromkeys(names))
-    own = tuple(name for name in asked if name not in MORE_METRICS)
+    own = tuple(name for name in asked if name not in METRICS)
     answers = _own(own, pairs) if own and pairs else {}
     values: list[MetricValue] = []
     for number, pair in enumerate(pairs):
-        ours = more([name for name in asked if name in MORE_METRICS], pair.actual, pair.reference, pair.grid)
+        ours = metric_values([name for name in asked if name in METRICS], pair.actual, pair.reference, pair.grid)
         told = {name: (value, None) for name, value in ours.items()}
         told |= dict(zip(own, answers.get(str(number), []), strict=True))
         values += [replace(pair.of, metric=name, value=told[name][0], problem=told[name][1]) for name in asked]

@@ -1,15 +1,15 @@
-"""How far one tensor is from another: plain functions of (actual, reference) in one table.
+"""How far one tensor is from another: all metrics in one table, computed from one set of sums.
 
-All compute in float64 whatever the tensors' dtype; integers beyond 2**53 are rounded to it. Both tensors have one shape
-and finite elements. None is "not defined": no elements, or what a metric's own docstring
-names. An infinity is never returned: a value that float64 cannot hold is None too.
+Every metric computes in float64, whatever the tensors' dtype; integers beyond 2**53 are rounded. Both tensors have the
+same shape and finite elements. None means "not defined": the tensors have no elements, or a metric's docstring names
+the reason. No metric returns an infinity: a value that float64 cannot hold is None too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from tasks.findings import Gap
 from tasks.records import Quantization
 
 Array = NDArray[Any]
-Metric = Callable[[Array, Array], float | None]
 
 # Squares of numbers within 2**±256 and sums of them are far from float64's limits; others are scaled first.
 _SAFE_EXPONENT = 256
@@ -27,10 +26,17 @@ _SAFE_ENERGY = 2.0**512
 _BLOCK = 2**16
 
 
-@dataclass(frozen=True, slots=True)
-class _Sums:
-    """All that the metrics need. Sums are of elements scaled by 2**-exponent of their own side, the largest is not."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Sums:
+    """Two tensors, and the sums over their elements from which the metrics are computed.
 
+    A sum is over elements that are scaled by 2**-exponent, with the exponent of their own side; the largest absolute
+    values are not scaled.
+    """
+
+    actual: Array
+    reference: Array
+    qparams: Quantization | None
     elements: int
     error_absolute: float
     error_energy: float
@@ -44,159 +50,71 @@ class _Sums:
     product: float
 
 
-def mse(actual: Array, reference: Array) -> float | None:
-    """Mean of squared differences, in the square of the tensors' unit."""
-    return _mse(_sums(actual, reference))
+def gap(actual: Array, reference: Array) -> Gap:
+    """Return the metrics of every row: those of `METRICS` that are fields of `Gap`. Each tensor is read once.
+
+    Raises ValueError for tensors of different shapes.
+    """
+    sums = _sums(actual, reference)
+    return Gap(**{name: METRICS[name](sums) for name in _IN_EVERY_ROW})
 
 
-def mean_abs(actual: Array, reference: Array) -> float | None:
-    """Mean of absolute differences, in the tensors' unit."""
-    return _mean_abs(_sums(actual, reference))
+def metric_values(
+    names: Iterable[str], actual: Array, reference: Array, qparams: Quantization | None = None
+) -> dict[str, float | None]:
+    """Return the metrics with these names. `qparams`: the device's, in whose steps an error can be counted.
 
-
-def max_abs(actual: Array, reference: Array) -> float | None:
-    """Largest absolute difference, in the tensors' unit."""
-    return _max_abs(_sums(actual, reference))
+    Raises KeyError for a name that is not in `METRICS`, ValueError for tensors of different shapes.
+    """
+    sums = _sums(actual, reference, qparams)
+    return {name: METRICS[name](sums) for name in names}
 
 
 def snr_db(actual: Array, reference: Array) -> float | None:
-    """Signal-to-noise ratio in dB: 10 log10(sum of reference squared / sum of error squared).
-
-    The definition of ExecuTorch's Inspector and of torch.ao.ns (`compute_sqnr`: 20 log10 of the norms' ratio).
-    None for a reference of zeros, and for an error of zero, whose ratio is infinite: its status is `exact`.
-    """
+    """Return the metric `snr_db` alone, in dB."""
     return _snr_db(_sums(actual, reference))
 
 
-def cosine(actual: Array, reference: Array) -> float | None:
-    """Cosine similarity, from -1 to 1: sum of products over the product of the Euclidean norms.
-
-    None if a side is all zeros.
-    """
-    return _cosine(_sums(actual, reference))
-
-
-def l1(actual: Array, reference: Array) -> float | None:
-    """Sum of absolute differences, in the tensors' unit: the L1 of ExecuTorch's Inspector. It grows with the tensor."""
-    return _l1(_sums(actual, reference))
-
-
-def nmse(actual: Array, reference: Array) -> float | None:
-    """Mean squared error over the reference's mean square. None for a reference of zeros."""
-    return _nmse(_sums(actual, reference))
-
-
-def relative_l1(actual: Array, reference: Array) -> float | None:
-    """Mean absolute error over the reference's mean absolute value. None for a reference of zeros."""
-    return _relative_l1(_sums(actual, reference))
-
-
-def psnr_db(actual: Array, reference: Array) -> float | None:
-    """Peak signal-to-noise ratio in dB: 20 log10(largest absolute value of the reference / root mean squared error).
-
-    None for a reference of zeros, and for an error of zero.
-    """
-    return _psnr_db(_sums(actual, reference))
-
-
-def max_ulp(actual: Array, reference: Array) -> float | None:
-    """Largest difference in units in the last place: the distance to the next number of the reference's own dtype.
-
-    None for a reference that is not floating point.
-    """
-    if reference.dtype.kind != "f" or not reference.size:
-        return None
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        place = np.spacing(np.abs(reference)).astype(np.float64)
-        error = np.abs(actual.astype(np.float64) - reference.astype(np.float64))
-        return _finite(float((error / place).max()), 0)
-
-
-def steps(actual: Array, reference: Array, grid: Quantization | None) -> tuple[float | None, float | None]:
-    """Mean and largest difference in quantization steps of the grid, per channel where the grid is.
-
-    Both None without a grid or elements.
-    """
-    if grid is None or not reference.size:
-        return None, None
-    scale = np.asarray(grid.scale, np.float64)
-    if grid.axis is not None:
-        scale = scale.reshape([-1 if axis == grid.axis % reference.ndim else 1 for axis in range(reference.ndim)])
-    with np.errstate(over="ignore"):
-        error = np.abs(actual.astype(np.float64) - reference.astype(np.float64)) / scale
-        return _finite(float(error.mean()), 0), _finite(float(error.max()), 0)
-
-
-METRICS: dict[str, Metric] = {
-    "mse": mse,
-    "mean_abs": mean_abs,
-    "max_abs": max_abs,
-    "snr_db": snr_db,
-    "cosine": cosine,
-}
-"""Name in `Gap` and in the tables, to function."""
-
-
-def gap(actual: Array, reference: Array) -> Gap:
-    """All of `METRICS`, visiting the tensors once."""
-    sums = _sums(actual, reference)
-    return Gap(
-        mse=_mse(sums),
-        mean_abs=_mean_abs(sums),
-        max_abs=_max_abs(sums),
-        snr_db=_snr_db(sums),
-        cosine=_cosine(sums),
-    )
-
-
-def more(
-    names: Iterable[str], actual: Array, reference: Array, grid: Quantization | None = None
-) -> dict[str, float | None]:
-    """Those of `MORE_METRICS` that are named, all but ulps and steps from one visit. Raises KeyError for others."""
-    sums = _sums(actual, reference)
-    of_their_own: dict[str, Callable[[], float | None]] = {
-        "max_ulp": lambda: max_ulp(actual, reference),
-        "mean_steps": lambda: steps(actual, reference, grid)[0],
-        "max_steps": lambda: steps(actual, reference, grid)[1],
-    }
-    return {name: of_their_own[name]() if name in of_their_own else _OF_SUMS[name](sums) for name in names}
-
-
 def top1(values: Array) -> int | None:
-    """Index of the largest element of the flattened tensor, the first of equals.
+    """Return the index of the largest element of the flattened tensor, the first of equals.
 
-    None where "the largest" says nothing: a scalar, fewer than two elements, or a NaN among them.
+    None where there is no largest element: a scalar, fewer than two elements, or a NaN among them.
     """
     if values.ndim == 0 or values.size < 2 or (values.dtype.kind == "f" and bool(np.isnan(values).any())):
         return None
     return int(np.argmax(values))
 
 
-def _sums(actual: Array, reference: Array) -> _Sums:
+def _sums(actual: Array, reference: Array, qparams: Quantization | None = None) -> Sums:
     if actual.shape != reference.shape:
         raise ValueError(f"tensors of shapes {actual.shape} and {reference.shape} have no gap")
-    a, r = actual.reshape(-1), reference.reshape(-1)
-    sums = _visited(a, r, 0, 0, 0)
+    sums = _add_up(actual, reference, qparams, 0, 0, 0)
     if all(
-        1 / _SAFE_ENERGY < each < _SAFE_ENERGY
-        for each in (sums.error_energy, sums.reference_energy, sums.actual_energy)
+        1 / _SAFE_ENERGY < energy < _SAFE_ENERGY
+        for energy in (sums.error_energy, sums.reference_energy, sums.actual_energy)
     ):
         return sums
-    largest = float(np.abs(a.astype(np.float64)).max(initial=0.0))
+    largest = float(np.abs(actual.astype(np.float64)).max(initial=0.0))
     exponents = _exponent(largest), _exponent(sums.reference_largest), _exponent(sums.error_largest)
-    return _visited(a, r, *exponents) if any(exponents) else sums
+    return _add_up(actual, reference, qparams, *exponents) if any(exponents) else sums
 
 
-def _visited(
-    actual: Array, reference: Array, actual_exponent: int, reference_exponent: int, error_exponent: int
-) -> _Sums:
-    """The sums of two flat tensors, block by block: what is computed on the way stays in the processor's cache."""
+def _add_up(
+    actual: Array,
+    reference: Array,
+    qparams: Quantization | None,
+    actual_exponent: int,
+    reference_exponent: int,
+    error_exponent: int,
+) -> Sums:
+    """Compute the sums block by block, so that intermediate results stay in the processor's cache."""
     absolute, energies, largest = np.zeros(2), np.zeros(4), np.zeros(2)
-    # Two numbers near float64's own limits; `_finite` turns the infinity into None.
+    flat_actual, flat_reference = actual.reshape(-1), reference.reshape(-1)
+    # The difference of two numbers near float64's limits overflows; `_finite` turns the infinity into None.
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         for start in range(0, actual.size, _BLOCK):
-            a = actual[start : start + _BLOCK].astype(np.float64, copy=False)
-            r = reference[start : start + _BLOCK].astype(np.float64, copy=False)
+            a = flat_actual[start : start + _BLOCK].astype(np.float64, copy=False)
+            r = flat_reference[start : start + _BLOCK].astype(np.float64, copy=False)
             error = np.subtract(a, r)
             np.abs(error, out=error)
             np.maximum(largest, (error.max(), max(r.max(), -r.min())), out=largest)
@@ -205,7 +123,10 @@ def _visited(
                 error = np.ldexp(error, -error_exponent)
             energies += (_dot(error, error), _dot(r, r), _dot(a, a), _dot(a, r))
             absolute += (error.sum(), np.abs(r).sum())
-    return _Sums(
+    return Sums(
+        actual=actual,
+        reference=reference,
+        qparams=qparams,
         elements=actual.size,
         error_absolute=float(absolute[0]),
         error_energy=float(energies[0]),
@@ -221,67 +142,130 @@ def _visited(
 
 
 def _dot(left: Array, right: Array) -> float:
-    """Sum of products, the same on any number of cores: `np.dot` splits it by BLAS's threads, which also spin."""
+    """Return the sum of products, which is bit-identical on any number of cores.
+
+    `np.dot` splits the sum by the number of BLAS threads, and those threads also spin.
+    """
     return float(np.einsum("i,i->", left, right))
 
 
 def _exponent(largest: float) -> int:
-    """Of the power of two that brings the largest near one, if it is far from it."""
+    """Return the exponent of the power of two nearest to `largest`, or 0 if no scaling is needed."""
     exponent = math.frexp(largest)[1] if largest and math.isfinite(largest) else 0
     return exponent if abs(exponent) > _SAFE_EXPONENT else 0
 
 
-def _mse(sums: _Sums) -> float | None:
+def _mse(sums: Sums) -> float | None:
+    """Return the mean of squared differences, in the square of the tensors' unit."""
     return _finite(sums.error_energy / sums.elements, 2 * sums.error_exponent) if sums.elements else None
 
 
-def _mean_abs(sums: _Sums) -> float | None:
+def _mean_abs(sums: Sums) -> float | None:
+    """Return the mean of absolute differences, in the tensors' unit."""
     return _finite(sums.error_absolute / sums.elements, sums.error_exponent) if sums.elements else None
 
 
-def _max_abs(sums: _Sums) -> float | None:
-    return _finite(sums.error_largest, 0) if sums.elements else None
+def _max_abs(sums: Sums) -> float | None:
+    """Return the largest absolute difference, in the tensors' unit."""
+    return _finite(sums.error_largest) if sums.elements else None
 
 
-def _snr_db(sums: _Sums) -> float | None:
+def _snr_db(sums: Sums) -> float | None:
+    """Return the signal-to-noise ratio in dB: 10 log10(sum of reference squared / sum of error squared).
+
+    The definition of ExecuTorch's Inspector and of torch.ao.ns (`compute_sqnr`: 20 log10 of the norms' ratio).
+    None for a reference of zeros, and for an error of zero, whose ratio is infinite: its status is `exact`.
+    """
     if not sums.reference_energy or not sums.error_energy or not math.isfinite(sums.error_energy):
         return None
     doublings = 2 * (sums.reference_exponent - sums.error_exponent)
     return 10 * (math.log10(sums.reference_energy) - math.log10(sums.error_energy) + doublings * math.log10(2))
 
 
-def _cosine(sums: _Sums) -> float | None:
+def _cosine(sums: Sums) -> float | None:
+    """Return the cosine similarity, from -1 to 1: sum of products over the product of the Euclidean norms.
+
+    None if a side is all zeros.
+    """
     if not sums.reference_energy or not sums.actual_energy:
         return None
     similarity = sums.product / (math.sqrt(sums.actual_energy) * math.sqrt(sums.reference_energy))
-    return min(1.0, max(-1.0, similarity))  # rounding may step over the bounds
+    return min(1.0, max(-1.0, similarity))  # rounding may exceed the bounds
 
 
-def _l1(sums: _Sums) -> float | None:
+def _l1(sums: Sums) -> float | None:
+    """Return the sum of absolute differences, in the tensors' unit: the L1 of ExecuTorch's Inspector.
+
+    It grows with the number of elements.
+    """
     return _finite(sums.error_absolute, sums.error_exponent) if sums.elements else None
 
 
-def _nmse(sums: _Sums) -> float | None:
+def _nmse(sums: Sums) -> float | None:
+    """Return the mean squared error over the reference's mean square. None for a reference of zeros."""
     if not sums.reference_energy:
         return None
     return _finite(sums.error_energy / sums.reference_energy, 2 * (sums.error_exponent - sums.reference_exponent))
 
 
-def _relative_l1(sums: _Sums) -> float | None:
+def _relative_l1(sums: Sums) -> float | None:
+    """Return the mean absolute error over the reference's mean absolute value. None for a reference of zeros."""
     if not sums.reference_absolute:
         return None
     return _finite(sums.error_absolute / sums.reference_absolute, sums.error_exponent - sums.reference_exponent)
 
 
-def _psnr_db(sums: _Sums) -> float | None:
+def _psnr_db(sums: Sums) -> float | None:
+    """Return the peak signal-to-noise ratio in dB: 20 log10(peak / root mean squared error).
+
+    The peak is the largest absolute value of the reference. None for a reference of zeros, and for an error of zero.
+    """
     if not sums.reference_largest or not sums.error_energy or not math.isfinite(sums.error_energy):
         return None
     peak, noise = math.log10(sums.reference_largest), math.log10(sums.error_energy) - math.log10(sums.elements)
     return 10 * (2 * peak - noise - 2 * sums.error_exponent * math.log10(2))
 
 
-def _finite(value: float, exponent: int) -> float | None:
-    """value * 2**exponent, or None if that is beyond float64."""
+def _max_ulp(sums: Sums) -> float | None:
+    """Return the largest difference in units in the last place of the reference's dtype.
+
+    A unit in the last place is the distance to the next number of larger magnitude. None for a reference that is not
+    floating point.
+    """
+    if sums.reference.dtype.kind != "f" or not sums.elements:
+        return None
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        ulp = np.spacing(np.abs(sums.reference)).astype(np.float64)
+        return _finite(float((_absolute_error(sums) / ulp).max()))
+
+
+def _mean_steps(sums: Sums) -> float | None:
+    """Return the mean difference in quantization steps, per channel for per-channel qparams. None without qparams."""
+    return _steps(sums, np.mean)
+
+
+def _max_steps(sums: Sums) -> float | None:
+    """Return the largest difference in quantization steps, like `_mean_steps`."""
+    return _steps(sums, np.max)
+
+
+def _steps(sums: Sums, reduce: Callable[[Array], Any]) -> float | None:
+    qparams = sums.qparams
+    if qparams is None or not sums.elements:
+        return None
+    scale, rank = np.asarray(qparams.scale, np.float64), sums.reference.ndim
+    if qparams.axis is not None:
+        scale = scale.reshape([-1 if axis == qparams.axis % rank else 1 for axis in range(rank)])
+    with np.errstate(over="ignore"):
+        return _finite(float(reduce(_absolute_error(sums) / scale)))
+
+
+def _absolute_error(sums: Sums) -> Array:
+    return np.abs(sums.actual.astype(np.float64) - sums.reference.astype(np.float64))
+
+
+def _finite(value: float, exponent: int = 0) -> float | None:
+    """Return value * 2**exponent, or None if float64 cannot hold it."""
     try:
         scaled = math.ldexp(value, exponent)
     except OverflowError:
@@ -289,7 +273,7 @@ def _finite(value: float, exponent: int) -> float | None:
     return scaled if math.isfinite(scaled) else None
 
 
-_OF_SUMS: dict[str, Callable[[_Sums], float | None]] = {
+METRICS: Mapping[str, Callable[[Sums], float | None]] = {
     "mse": _mse,
     "mean_abs": _mean_abs,
     "max_abs": _max_abs,
@@ -299,7 +283,10 @@ _OF_SUMS: dict[str, Callable[[_Sums], float | None]] = {
     "nmse": _nmse,
     "relative_l1": _relative_l1,
     "psnr_db": _psnr_db,
-    "sqnr_db": _snr_db,  # torchao's `compute_error` under its own name
+    "sqnr_db": _snr_db,  # the name that torchao's `compute_error` uses
+    "max_ulp": _max_ulp,
+    "mean_steps": _mean_steps,
+    "max_steps": _max_steps,
 }
-MORE_METRICS = frozenset({*_OF_SUMS, "max_ulp", "mean_steps", "max_steps"})
-"""What `measure.metrics` can name."""
+"""Every metric. The names are those of `conf.names.METRICS`; the fields of `Gap` are in every row."""
+_IN_EVERY_ROW = tuple(field.name for field in fields(Gap))
