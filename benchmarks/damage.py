@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tasks.evidence import Evidence
 from tasks.numerics.dequantize import codes_of, undo_layout
-from tasks.numerics.readers import Captured, Kernels, Value
+from tasks.numerics.element_use import Captured, Kernels, Value
 from tasks.toolchain.etdump import tensor
 
 Array = NDArray[Any]

@@ -17,10 +17,10 @@ from tasks.evidence import Evidence, Seen
 from tasks.findings import Comparison, Gap, MetricValue, OperatorComparison, OutputComparison
 from tasks.measuring import Pair, measured_by
 from tasks.numerics.align import AlignedOperator
+from tasks.numerics.element_use import Kernels
 from tasks.numerics.metrics import snr_db, top1
 from tasks.numerics.operators import compare_operator, compare_values, in_reference_world
 from tasks.numerics.probe import probe
-from tasks.numerics.readers import Kernels
 from tasks.numerics.replay import Introduced, effect_db, replay
 from tasks.numerics.verdict import introduces, limits, verdict
 from tasks.profiling import profiled
@@ -156,12 +156,14 @@ class _Judge:
             assert row.reason is not None, "an operator without a reason was seen"
             return OperatorComparison(operator=operator, sample=sample, status=row.reason, gap=Gap())
         dumped, reference = seen.match.dumped, self._evidence.reference(sample, operator.index)
-        visible = introduced.visible if introduced else None
-        compared = compare_operator(operator, dumped.quantization, dumped.axis_order, seen.elements, reference, visible)
+        used_mask = introduced.used_mask if introduced else None
+        compared = compare_operator(
+            operator, dumped.quantization, dumped.axis_order, seen.elements, reference, used_mask
+        )
         if self._pairing and compared.status in COMPARED:
             actual = in_reference_world(dumped.quantization, dumped.axis_order, seen.elements, reference)
             # Metrics of a user's own may look at the shape: what nobody reads is put right, not left out.
-            shown = actual if visible is None else np.where(visible, actual, reference)
+            shown = actual if used_mask is None else np.where(used_mask, actual, reference)
             of = _told(operator, operator.output_index, sample, "edge")
             self.pairs.append(Pair(of=of, actual=shown, reference=reference, grid=dumped.quantization))
         bare = OperatorComparison(
@@ -212,7 +214,7 @@ class _Judge:
                     match.dumped.axis_order,
                     seen[operator.index].elements,
                     values[f"{sample}/{operator.index}"],
-                    introduced.visible if introduced else None,
+                    introduced.used_mask if introduced else None,
                 )
                 told = replace(told, **{each.name: getattr(compared, each.name) for each in fields(compared)})
             yield told

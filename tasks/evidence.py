@@ -14,7 +14,7 @@ from safetensors.numpy import load
 from tasks.errors import EvidenceError
 from tasks.numerics.align import AlignedOperator, Match, align
 from tasks.numerics.dequantize import snap, undo_layout
-from tasks.numerics.readers import Captured, Kernels, Value
+from tasks.numerics.element_use import Captured, Kernels, Value
 from tasks.records import Capture, LoweredProgram, OtherReference
 from tasks.storage.store import Store
 from tasks.toolchain.calls import reference_kernels

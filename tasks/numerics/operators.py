@@ -33,14 +33,14 @@ def compare_operator(
     axis_order: Sequence[int] | None,
     captured: NDArray[Any],
     reference: NDArray[Any],
-    visible: NDArray[np.bool_] | None = None,
+    used_mask: NDArray[np.bool_] | None = None,
 ) -> Compared:
     """Bring `captured` to the reference's world by the dumped tensor's metadata, then compare.
 
     Layout is undone first, since a per-channel axis is counted in PyTorch's. Integer codes become reals only where the
     reference is real: an integer reference holds codes or indices of its own. Nothing is ever reshaped. Infinities
     and NaNs that agree in place and kind are left out of the gap. Without a comparison the gap is empty.
-    `visible`: the elements that some reader reads, where not all are; the others are left out and the status is masked.
+    `used_mask`: the elements that some reader uses, None for all; the others are left out and the status is `masked`.
     Raises EvidenceError if `reference` is not of the operator's shape, or the metadata does not fit the tensor.
     """
     if operator.shape != reference.shape:
@@ -54,9 +54,9 @@ def compare_operator(
     if captured.dtype.kind in "iu" and reference.dtype.kind == "f" and dumped_quantization is None:
         return Compared(status="dtype_differs")
     actual = in_reference_world(dumped_quantization, axis_order, captured, reference)
-    if visible is None:
+    if used_mask is None:
         return compare_values(actual, reference)
-    found = compare_values(actual[visible], reference[visible])
+    found = compare_values(actual[used_mask], reference[used_mask])
     return replace(found, status="masked") if found.status in COMPARED else found
 
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from tasks.findings import Gap
 from tasks.numerics.dequantize import codes_of, dequantize
+from tasks.numerics.element_use import Array, Captured, ElementUse, Kernels, Value
 from tasks.numerics.metrics import gap, snr_db
-from tasks.numerics.readers import Array, Captured, Kernels, Readers, Value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +34,7 @@ class Introduced:
     """The readers that discard them."""
     spans: tuple[int, ...] = ()
     """Operators before this one that the device did not show: their error is part of this one's."""
-    visible: Array | None = field(default=None, compare=False, repr=False)
+    used_mask: Array | None = field(default=None, compare=False, repr=False)
     """Which elements are read; None for all of them."""
     error: Array | None = field(default=None, compare=False, repr=False)
     """actual - expected where it is read, 0 elsewhere, in float32; kept for a doubtful operator alone."""
@@ -66,7 +66,7 @@ def replay(kernels: Kernels, captured: Mapping[int, Captured], doubtful: Doubtfu
         if isinstance(made, np.ndarray) and made.shape == actual.shape:
             found[index] = _introduced(_Difference.between(actual, made, shown), behind)
             values[index] = actual.astype(made.dtype)
-    readers = Readers(kernels, captured, values)
+    element_use = ElementUse(kernels, captured, values)
     for index in [index for index, each in found.items() if doubtful(index, each)]:
         fused = _fused(index, found[index], kernels, captured, values)
         if fused is not None and not doubtful(index, fused):
@@ -75,8 +75,8 @@ def replay(kernels: Kernels, captured: Mapping[int, Captured], doubtful: Doubtfu
         made = kernels.call(index, values)
         assert isinstance(made, np.ndarray), "it was made before"
         difference = _Difference.between(captured[index].real(), made, captured[index])
-        visible, discarding = readers.visible(index, difference.actual, difference.expected)
-        found[index] = _discounted(found[index], difference, visible, discarding)
+        used_mask, masking_readers = element_use.used_mask(index, difference.actual, difference.expected)
+        found[index] = _discounted(found[index], difference, used_mask, masking_readers)
     return found
 
 
@@ -160,12 +160,14 @@ def _introduced(difference: _Difference, spans: tuple[int, ...]) -> Introduced:
     )
 
 
-def _discounted(found: Introduced, difference: _Difference, visible: Array, discarding: tuple[int, ...]) -> Introduced:
+def _discounted(
+    found: Introduced, difference: _Difference, used_mask: Array, masking_readers: tuple[int, ...]
+) -> Introduced:
     """The same without the elements that nobody reads."""
-    unread = ~visible & (difference.actual != difference.expected)
+    unread = ~used_mask & (difference.actual != difference.expected)
     with np.errstate(invalid="ignore"):  # infinity less infinity
-        error = np.where(visible, difference.actual.astype(np.float64) - difference.expected, 0.0).astype(np.float32)
+        error = np.where(used_mask, difference.actual.astype(np.float64) - difference.expected, 0.0).astype(np.float32)
     if not unread.any():
         return replace(found, error=error)
-    read = _introduced(difference.where(visible), found.spans)
-    return replace(read, masked=int(unread.sum()), masked_by=discarding, visible=visible, error=error)
+    read = _introduced(difference.where(used_mask), found.spans)
+    return replace(read, masked=int(unread.sum()), masked_by=masking_readers, used_mask=used_mask, error=error)

@@ -1,6 +1,6 @@
 """Operators in NumPy with their derivatives in closed form, and a device that computes them on integer grids.
 
-`Program` is a reference as `tasks.numerics.readers.Kernels` asks for one; nothing in it knows of masks or blame.
+`Program` is a reference as `tasks.numerics.element_use.Kernels` asks for one; nothing in it knows of masks or blame.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tasks.numerics.dequantize import codes_of
-from tasks.numerics.readers import Array, Captured, Value
+from tasks.numerics.element_use import Array, Captured, Value
 from tasks.records import Quantization
 
 Pullback = Callable[..., list[Array | None]]

@@ -13,8 +13,8 @@ from hypothesis.extra import numpy as hnp
 
 from tasks.findings import Gap
 from tasks.numerics.dequantize import dequantize, snap
+from tasks.numerics.element_use import Array, Captured
 from tasks.numerics.metrics import gap, snr_db
-from tasks.numerics.readers import Array, Captured
 from tasks.numerics.replay import Introduced, effect_db, replay
 from tasks.records import Quantization
 
@@ -107,7 +107,7 @@ def test_one_damaged_operator_introduces_the_error_and_no_other_does(
         assert here.gap.max_abs == pytest.approx(np.abs(change).max(), rel=1e-3)
         assert here.steps == (abs(by) if index in device.grids else None)
     else:  # nobody reads it
-        assert (here.masked, here.visible is not None and here.visible[place]) == (1, False)
+        assert (here.masked, here.used_mask is not None and here.used_mask[place]) == (1, False)
         assert here.masked_by
 
 
@@ -154,7 +154,7 @@ def test_what_no_reader_reads_is_masked_by_that_reader_and_what_one_reads_never(
     found = replay(program, captured, any_error)
     assert guilty(found) == ([] if masked else [1])
     assert (found[1].masked, found[1].masked_by) == ((1, (2,)) if masked else (0, ()))
-    assert (found[1].visible is None) == (not masked)
+    assert (found[1].used_mask is None) == (not masked)
 
 
 def test_an_error_that_is_partly_read_is_measured_over_what_is_read() -> None:
@@ -164,9 +164,9 @@ def test_an_error_that_is_partly_read_is_measured_over_what_is_read() -> None:
     found = replay(program, Device({}).capture(program, {1: lambda _: wrong}), any_error)[1]
     read = np.array([False, True, True, False])
     assert found == Introduced(gap=gap(wrong[read], value[read]), steps=None, masked=2, masked_by=(2,))
-    assert found.visible is not None
+    assert found.used_mask is not None
     assert found.error is not None
-    assert (found.visible.tolist(), found.error.tolist()) == (read.tolist(), [0, 0.5, 0, 0])
+    assert (found.used_mask.tolist(), found.error.tolist()) == (read.tolist(), [0, 0.5, 0, 0])
 
 
 def folded(scale_before: float, scale: float) -> tuple[Program, dict[int, Captured]]:
@@ -335,7 +335,7 @@ def test_operators_that_are_not_doubtful_are_not_asked_who_reads_them() -> None:
     program = line(entry(IMAGE), scaled(0, 1.0), relu6(1))
     captured = Device({}).capture(program, {1: lambda x: np.where(x < 0, np.float32(-61), x)})
     found = replay(program, captured, lambda *_: False)[1]
-    assert (found.masked, found.visible, found.error) == (0, None, None)
+    assert (found.masked, found.used_mask, found.error) == (0, None, None)
     assert found.gap == gap(captured[1].elements, IMAGE)
 
 

@@ -67,7 +67,7 @@ class Captured:
         return self.elements if self.grid is None else dequantize(self.elements, self.grid)
 
 
-class Readers:
+class ElementUse:
     """Who reads which elements of an operator's value, found by asking the readers themselves."""
 
     def __init__(self, kernels: Kernels, captured: Mapping[int, Captured], values: dict[int, Value]) -> None:
@@ -79,18 +79,18 @@ class Readers:
             for source in sources:
                 self._of.setdefault(source, []).append(reader)
 
-    def visible(self, index: int, actual: Array, expected: Array) -> tuple[Array, tuple[int, ...]]:
+    def used_mask(self, index: int, actual: Array, expected: Array) -> tuple[Array, tuple[int, ...]]:
         """Which elements are read where the device has `actual` and should have `expected`; and who discards some."""
         if index in self._kernels.outputs:
             return np.ones(actual.shape, np.bool_), ()
         seen = np.zeros(actual.shape, np.bool_)
-        discarding: list[int] = []
+        masking_readers: list[int] = []
         for reader in self._of.get(index, ()):
             read = self._read(reader, index, actual, expected)
             seen |= read
             if not read.all():
-                discarding.append(reader)
-        return seen, tuple(discarding)
+                masking_readers.append(reader)
+        return seen, tuple(masking_readers)
 
     def _read(self, reader: int, source: int, actual: Array, expected: Array) -> Array:
         everything = np.ones(actual.shape, np.bool_)
@@ -141,7 +141,7 @@ class Readers:
 
     def _seen(self, reader: int, wrong: Array, right: Array) -> Array:
         if reader in self._kernels.movers:
-            return self.visible(reader, wrong, right)[0]
+            return self.used_mask(reader, wrong, right)[0]
         return np.ones(right.shape, np.bool_)
 
     def _differing(self, reader: int, answer: Value | None, right: Value, weights: Sequence[Array | None]) -> Array:
