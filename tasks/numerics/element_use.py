@@ -30,8 +30,8 @@ class Kernels(Protocol):
     """The reference's operators on one sample's inputs: `tasks.toolchain.kernels.HostKernels`.
 
     `sources`: for each operator the ones it reads. `outputs`, `constants`: those whose values leave the program, and
-    those that follow from parameters alone. `movers` hand elements on unchanged: what their readers do not read, they
-    do not read. `picks`: which output of a tuple a getitem takes. `call` gives None, and a word in `refusals`, where an
+    those that follow from parameters alone. `data_movement_ops` hand elements on unchanged: what their readers do not read, they
+    do not read. `getitem_index`: which output of a tuple a getitem takes. `call` gives None, and a word in `refusals`, where an
     operator cannot be made again. `gradient` is the absolute derivative of the weighted sum of a
     reader's outputs by each element of a source, None without one.
     """
@@ -43,9 +43,9 @@ class Kernels(Protocol):
     @property
     def constants(self) -> frozenset[int]: ...
     @property
-    def movers(self) -> frozenset[int]: ...
+    def data_movement_ops(self) -> frozenset[int]: ...
     @property
-    def picks(self) -> Mapping[int, int]: ...
+    def getitem_index(self) -> Mapping[int, int]: ...
     @property
     def refusals(self) -> Mapping[int, str]: ...
 
@@ -132,7 +132,7 @@ class ElementUse:
             return [seen * np.random.default_rng(0).uniform(0.5, 1.5, right.shape)]
         weights: list[Array | None] = [None] * len(right)
         for picker in self._of.get(reader, ()):
-            position = self._kernels.picks[picker]
+            position = self._kernels.getitem_index[picker]
             seen = self._seen(picker, wrong[position], right[position])
             weighted = seen * np.random.default_rng(0).uniform(0.5, 1.5, seen.shape)
             before = weights[position]
@@ -140,7 +140,7 @@ class ElementUse:
         return weights
 
     def _seen(self, reader: int, wrong: Array, right: Array) -> Array:
-        if reader in self._kernels.movers:
+        if reader in self._kernels.data_movement_ops:
             return self.used_mask(reader, wrong, right)[0]
         return np.ones(right.shape, np.bool_)
 

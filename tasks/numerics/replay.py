@@ -56,10 +56,10 @@ def replay(kernels: Kernels, captured: Mapping[int, Captured], doubtful: Doubtfu
         if shown is None:
             if made is not None:
                 values[index] = made
-            adds_nothing = index in kernels.constants or index in kernels.movers
+            adds_nothing = index in kernels.constants or index in kernels.data_movement_ops
             hidden[index] = behind if adds_nothing else (*behind, index)
             continue
-        if index in kernels.picks:  # it shows the tuple that it takes from
+        if index in kernels.getitem_index:  # it shows the tuple that it takes from
             behind = tuple(each for each in behind if each not in sources)
         actual = shown.real()
         values[index] = actual.astype(np.float32) if actual.dtype == np.float64 else actual

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 
 from tasks.toolchain.graph import GETITEM, NoKernel, ReferenceGraph
 
-_MOVERS = frozenset(
+_DATA_MOVEMENT_OPS = frozenset(
     (
         "aten._to_copy", "aten.alias_copy", "aten.cat", "aten.clone", "aten.constant_pad_nd", "aten.expand_copy",
         "aten.index_select", "aten.permute_copy", "aten.select_copy", "aten.slice_copy", "aten.split_with_sizes_copy",
@@ -35,8 +35,10 @@ class HostKernels:
         self.sources = graph.sources
         self.outputs = graph.output_calls
         self.constants = frozenset(graph.constant_calls)
-        self.movers = frozenset(index for index, call in enumerate(graph.calls) if _moves(call.target))
-        self.picks = {index: call.arguments[1] for index, call in enumerate(graph.calls) if call.target == GETITEM}
+        self.data_movement_ops = frozenset(index for index, call in enumerate(graph.calls) if _moves(call.target))
+        self.getitem_index = {
+            index: call.arguments[1] for index, call in enumerate(graph.calls) if call.target == GETITEM
+        }
         self.refusals: dict[int, str] = {}
         """Why a call could not be made."""
         self._constants: dict[int, Any] = {}
@@ -102,7 +104,7 @@ class HostKernels:
 
 def _moves(target: str) -> bool:
     """Whether an operator hands elements on unchanged, some of them perhaps."""
-    return target.rpartition(".")[0] in _MOVERS or target == GETITEM
+    return target.rpartition(".")[0] in _DATA_MOVEMENT_OPS or target == GETITEM
 
 
 class _Torch(Mapping[int, Any]):

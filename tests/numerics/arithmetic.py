@@ -27,7 +27,7 @@ class Op:
     forward: Callable[..., Value]
     pullback: Pullback | None = None
     moves: bool = False
-    picks: int | None = None
+    getitem_index: int | None = None
     constant: bool = False
     refusal: str | None = None
 
@@ -59,12 +59,12 @@ class Program:
         return frozenset(index for index, op in enumerate(self.ops) if op.constant)
 
     @property
-    def movers(self) -> frozenset[int]:
+    def data_movement_ops(self) -> frozenset[int]:
         return frozenset(index for index, op in enumerate(self.ops) if op.moves)
 
     @property
-    def picks(self) -> Mapping[int, int]:
-        return {index: op.picks for index, op in enumerate(self.ops) if op.picks is not None}
+    def getitem_index(self) -> Mapping[int, int]:
+        return {index: op.getitem_index for index, op in enumerate(self.ops) if op.getitem_index is not None}
 
     def call(self, index: int, values: Mapping[int, Value]) -> Value | None:
         op = self.ops[index]
@@ -286,7 +286,7 @@ def split(source: int) -> Op:
 
 
 def getitem(source: int, position: int) -> Op:
-    return Op(reads=(source,), forward=lambda parts: parts[position], moves=True, picks=position)
+    return Op(reads=(source,), forward=lambda parts: parts[position], moves=True, getitem_index=position)
 
 
 def sliced(source: int, start: int, stop: int) -> Op:

@@ -224,8 +224,8 @@ def facts(name: str, inputs: Sequence[Array]) -> dict[str, Any]:
         "sources": [tuple(each) for each in kernels.sources],
         "outputs": told(kernels.outputs),
         "constants": told(kernels.constants),
-        "movers": told(kernels.movers),
-        "picks": {targets[index]: position for index, position in kernels.picks.items()},
+        "data_movement_ops": told(kernels.data_movement_ops),
+        "getitem_index": {targets[index]: position for index, position in kernels.getitem_index.items()},
     }
 
 

@@ -60,8 +60,8 @@ def test_a_graphs_facts_are_what_readers_ask_for(means: Means) -> None:
         "sources": [(), (0,), (1,), (2,), (), (3, 4)],
         "outputs": ["mul"],
         "constants": ["_to_dim_order_copy", "_to_dim_order_copy"],
-        "movers": ["_to_dim_order_copy", "split_with_sizes_copy", "getitem", "_to_dim_order_copy"],
-        "picks": {"getitem": 1},
+        "data_movement_ops": ["_to_dim_order_copy", "split_with_sizes_copy", "getitem", "_to_dim_order_copy"],
+        "getitem_index": {"getitem": 1},
     }
 
 
