@@ -133,7 +133,7 @@ class _Judge:
 
     def _sample(self, sample: int, kernels: Kernels | None) -> Iterator[OperatorComparison]:
         captured = self._evidence.captured(sample) if kernels else {}
-        found = replay(kernels, captured, self._doubtful) if kernels else {}
+        found = replay(kernels, captured, self._is_suspect) if kernels else {}
         seen = self._evidence.seen(sample)
         rows = [
             self._row(sample, row, seen.get(row.operator.index), found.get(row.operator.index), kernels)
@@ -232,19 +232,19 @@ class _Judge:
         self, sample: int, rows: list[OperatorComparison], found: Mapping[int, Introduced], kernels: Kernels
     ) -> list[OperatorComparison]:
         """The rows, those that introduce error with what it does to the final outputs."""
-        guilty = [row for row in rows if row.verdict == "introduced"]
-        if not guilty:
+        introducing = [row for row in rows if row.verdict == "introduced"]
+        if not introducing:
             return rows
-        guilty.sort(key=lambda row: row.introduced.snr_db if row.introduced.snr_db is not None else -math.inf)
+        introducing.sort(key=lambda row: row.introduced.snr_db if row.introduced.snr_db is not None else -math.inf)
         references = self._evidence.references(sample, kernels)
         effects: dict[int, float | None] = {}
-        for index in (row.operator.index for row in guilty[:_MOST_EFFECTS]):
+        for index in (row.operator.index for row in introducing[:_MOST_EFFECTS]):
             error = found[index].error
             if error is not None and np.isfinite(error).all():
                 effects[index] = effect_db(kernels, index, error, references)
         return [replace(row, effect_snr_db=effects.get(row.operator.index)) for row in rows]
 
-    def _doubtful(self, index: int, found: Introduced) -> bool:
+    def _is_suspect(self, index: int, found: Introduced) -> bool:
         return introduces(found, self._limits(index))
 
     def _limits(self, index: int) -> OperatorTolerance:

@@ -27,13 +27,14 @@ _SAME = 1e-6
 
 
 class Kernels(Protocol):
-    """The reference's operators on one sample's inputs: `tasks.toolchain.kernels.HostKernels`.
+    """The reference's operators on one sample's inputs; `tasks.toolchain.kernels.HostKernels` implements it.
 
-    `sources`: for each operator the ones it reads. `outputs`, `constants`: those whose values leave the program, and
-    those that follow from parameters alone. `data_movement_ops` hand elements on unchanged: what their readers do not read, they
-    do not read. `getitem_index`: which output of a tuple a getitem takes. `call` gives None, and a word in `refusals`, where an
-    operator cannot be made again. `gradient` is the absolute derivative of the weighted sum of a
-    reader's outputs by each element of a source, None without one.
+    `sources`: per operator, the operators whose values it reads.
+    `outputs`: the operators whose values are the program's final outputs.
+    `constants`: the operators that depend on parameters alone.
+    `data_movement_ops`: the operators that only move elements. An element is used through them if their readers use it.
+    `getitem_index`: per getitem operator, the position that it takes from its tuple.
+    `refusals`: per operator that the host cannot compute, the reason.
     """
 
     @property
@@ -49,11 +50,22 @@ class Kernels(Protocol):
     @property
     def refusals(self) -> Mapping[int, str]: ...
 
-    def call(self, index: int, values: Mapping[int, Value]) -> Value | None: ...
+    def call(self, index: int, values: Mapping[int, Value]) -> Value | None:
+        """Compute one operator from the values of the others. None, and an entry in `refusals`, if it cannot be."""
+        ...
+
     def gradient(
         self, index: int, source: int, values: Mapping[int, Value], weights: Sequence[Array | None]
-    ) -> Array | None: ...
-    def answer(self, values: Mapping[int, Value]) -> list[Array]: ...
+    ) -> Array | None:
+        """Return |d(sum of the weighted outputs of `index`) / d(element)| for every element of `source`.
+
+        `weights`: one array per output of the operator. None without a derivative.
+        """
+        ...
+
+    def answer(self, values: Mapping[int, Value]) -> list[Array]:
+        """Return the program's final outputs, given the values of all operators."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

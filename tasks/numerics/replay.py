@@ -37,14 +37,14 @@ class Introduced:
     used_mask: Array | None = field(default=None, compare=False, repr=False)
     """Which elements are read; None for all of them."""
     error: Array | None = field(default=None, compare=False, repr=False)
-    """actual - expected where it is read, 0 elsewhere, in float32; kept for a doubtful operator alone."""
+    """actual - expected where it is read, 0 elsewhere, in float32; present for suspect operators only."""
 
 
-Doubtful = Callable[[int, Introduced], bool]
-"""Whether an operator's error is worth finding out which of its elements are read."""
+IsSuspect = Callable[[int, Introduced], bool]
+"""Decides whether an operator's error is large enough to find out which of its elements are used."""
 
 
-def replay(kernels: Kernels, captured: Mapping[int, Captured], doubtful: Doubtful) -> dict[int, Introduced]:
+def replay(kernels: Kernels, captured: Mapping[int, Captured], is_suspect: IsSuspect) -> dict[int, Introduced]:
     """What each captured operator introduced. Left out is what cannot be made again: `kernels.refusals` says why."""
     values: dict[int, Value] = {}
     hidden: dict[int, tuple[int, ...]] = {}
@@ -67,9 +67,9 @@ def replay(kernels: Kernels, captured: Mapping[int, Captured], doubtful: Doubtfu
             found[index] = _introduced(_Difference.between(actual, made, shown), behind)
             values[index] = actual.astype(made.dtype)
     element_use = ElementUse(kernels, captured, values)
-    for index in [index for index, each in found.items() if doubtful(index, each)]:
+    for index in [index for index, each in found.items() if is_suspect(index, each)]:
         fused = _fused(index, found[index], kernels, captured, values)
-        if fused is not None and not doubtful(index, fused):
+        if fused is not None and not is_suspect(index, fused):
             found[index] = fused
             continue
         made = kernels.call(index, values)

@@ -56,9 +56,9 @@ def worst_operator(rows: Iterable[OperatorComparison]) -> OperatorComparison | N
     Where none does, or nobody could see: the one with the lowest introduced SNR, or else the lowest total SNR.
     """
     compared = [row for row in rows if row.status in COMPARED or row.verdict == "introduced"]
-    guilty = [row for row in compared if row.verdict == "introduced"]
-    if guilty:
-        return min(guilty, key=lambda row: (_db(row.effect_snr_db), _db(row.introduced.snr_db, -math.inf)))
+    introducing = [row for row in compared if row.verdict == "introduced"]
+    if introducing:
+        return min(introducing, key=lambda row: (_db(row.effect_snr_db), _db(row.introduced.snr_db, -math.inf)))
     replayed = [row for row in compared if row.introduced.snr_db is not None]
     if replayed:
         return min(replayed, key=lambda row: _db(row.introduced.snr_db))

@@ -56,12 +56,12 @@ def test_the_steepest_rung_is_where_most_noise_comes_in(rows: list[OutputCompari
 
 @given(st.permutations(list(RUNGS)), st.floats(0, 100), st.floats(0.1, 50))
 def test_the_one_rung_that_adds_noise_is_the_steepest(order: list[str], level: float, lost: float) -> None:
-    guilty = order[0]
-    after = list(RUNGS).index(guilty)
+    worst_rung = order[0]
+    after = list(RUNGS).index(worst_rung)
     ratios = {rung: [level - lost if at >= after else level] for at, rung in enumerate(RUNGS)}
     if after == 0:
         ratios = {rung: [level] for rung in RUNGS}
-    assert steepest(outputs(**ratios)) in (guilty, "exported")
+    assert steepest(outputs(**ratios)) in (worst_rung, "exported")
     # Against a first rung that is exact there is no other.
     clean = {rung: [level if at >= after else EXACT] for at, rung in enumerate(RUNGS)}
-    assert steepest(outputs(**clean)) == guilty
+    assert steepest(outputs(**clean)) == worst_rung

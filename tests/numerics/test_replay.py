@@ -34,7 +34,7 @@ def line(*ops: Op) -> Program:
     return Program(list(ops), [len(ops) - 1])
 
 
-def guilty(found: Mapping[int, Introduced]) -> list[int]:
+def introducing(found: Mapping[int, Introduced]) -> list[int]:
     return [index for index, each in found.items() if any_error(index, each)]
 
 
@@ -81,7 +81,7 @@ NETWORKS = networks().filter(lambda drawn: drawn[0].fits())
 def test_a_device_that_computes_right_introduces_nothing_anywhere(drawn: tuple[Program, Device]) -> None:
     program, device = drawn
     found = replay(program, device.capture(program), any_error)
-    assert guilty(found) == []
+    assert introducing(found) == []
     assert {each.steps for index, each in found.items() if index in device.grids} <= {0.0}
     assert set(found) == {index for index in range(len(program.ops)) if index not in device.hidden}
 
@@ -100,7 +100,7 @@ def test_one_damaged_operator_introduces_the_error_and_no_other_does(
     captured = device.capture(program, {index: add_at(place, by)})
     found = replay(program, captured, any_error)
     here = found.pop(index)
-    assert guilty(found) == []
+    assert introducing(found) == []
     if any_error(index, here):
         assert here.masked == 0
         change = captured[index].real() - clean[index].real()
@@ -152,7 +152,7 @@ def test_what_no_reader_reads_is_masked_by_that_reader_and_what_one_reads_never(
     program = line(entry(np.array(value, np.float32)), scaled(0, 1.0), *reader)
     captured = Device({}).capture(program, {1: lambda _: np.array(wrong, np.float32)})
     found = replay(program, captured, any_error)
-    assert guilty(found) == ([] if masked else [1])
+    assert introducing(found) == ([] if masked else [1])
     assert (found[1].masked, found[1].masked_by) == ((1, (2,)) if masked else (0, ()))
     assert (found[1].used_mask is None) == (not masked)
 
@@ -186,7 +186,7 @@ def test_a_clamp_that_is_folded_into_the_operator_before_it_is_not_blamed() -> N
     alone = replay(program, captured, lambda *_: False)
     assert (alone[2].steps or 0) > 5  # what the coarse grid between would have done
     found = replay(program, captured, any_error)
-    assert guilty(found) == []
+    assert introducing(found) == []
     assert found[2] == Introduced(gap=found[2].gap, steps=0.0, spans=(1,))
 
 
@@ -195,7 +195,7 @@ def test_a_clamp_that_is_wrong_is_blamed_folded_or_not() -> None:
     elements = captured[2].elements.copy()
     elements[0, 1] += 100
     found = replay(program, captured | {2: Captured(elements=elements, grid=captured[2].grid)}, any_error)
-    assert guilty(found)[0] == 2
+    assert introducing(found)[0] == 2
     assert (found[2].steps or 0) >= 90
 
 
@@ -208,7 +208,7 @@ def test_what_the_device_did_not_show_is_counted_with_the_next_that_it_did() -> 
     assert {index: each.spans for index, each in found.items()} == {0: (), 4: (1, 3), 5: ()}
     wrong = captured[4].elements + np.float32(1)
     shown = captured | {4: Captured(elements=wrong, grid=None), 5: Captured(elements=np.clip(wrong, 0, 6), grid=None)}
-    assert guilty(replay(program, shown, any_error)) == [4]
+    assert introducing(replay(program, shown, any_error)) == [4]
 
 
 def test_a_hidden_operator_of_several_outputs_is_named_and_one_whose_output_is_shown_is_not() -> None:
@@ -227,7 +227,7 @@ def test_constants_are_never_missed() -> None:
     folded = Op(reads=(1,), forward=relu(1).forward, constant=True)
     program = line(entry(IMAGE), constant(np.float32(2)), folded, added(0, 2))
     found = replay(program, Device({}).capture(program), any_error)
-    assert (sorted(found), found[3].spans, guilty(found)) == ([0, 3], (), [])
+    assert (sorted(found), found[3].spans, introducing(found)) == ([0, 3], (), [])
 
 
 def test_what_cannot_be_made_again_is_left_out_and_says_why() -> None:
@@ -235,7 +235,7 @@ def test_what_cannot_be_made_again_is_left_out_and_says_why() -> None:
     captured = Device({}).capture(program)
     found = replay(program, captured, any_error)
     # What reads it goes on from the device's own value.
-    assert (sorted(found), guilty(found), program.refusals) == ([0, 2, 3], [], {1: "no such kernel"})
+    assert (sorted(found), introducing(found), program.refusals) == ([0, 2, 3], [], {1: "no such kernel"})
     del captured[1]
     found = replay(program, captured, any_error)
     assert sorted(found) == [0, 3]
@@ -246,10 +246,10 @@ def test_the_order_of_the_largest_is_an_integer_of_its_own() -> None:
     program = line(entry(IMAGE), topk(0, 2), getitem(1, 0), getitem(1, 1), gathered(0, 3), added(2, 4))
     captured = Device({}).capture(program)
     narrow = Captured(elements=captured[3].elements.astype(np.int32), grid=None)
-    assert guilty(replay(program, captured | {3: narrow}, any_error)) == []
+    assert introducing(replay(program, captured | {3: narrow}, any_error)) == []
     captured = Device({}).capture(program, {3: lambda places: places[:, ::-1].copy()})
     found = replay(program, captured, any_error)
-    assert guilty(found) == [3]
+    assert introducing(found) == [3]
     assert (found[3].steps, found[3].masked) == (1.0, 0)
 
 
@@ -258,11 +258,11 @@ def test_booleans_differ_by_a_step(dtype: type) -> None:
     program = line(entry(IMAGE), above(0, 1.0), scaled(0, 2.0), chosen(1, 0, 2))
     captured = Device({}).capture(program)
     same = Captured(elements=captured[1].elements.astype(dtype), grid=None)
-    assert guilty(replay(program, captured | {1: same}, any_error)) == []
+    assert introducing(replay(program, captured | {1: same}, any_error)) == []
     other = np.logical_xor(captured[1].elements, [[True, False, False, False], [False] * 4])
     wrong = Device({}).capture(program, {1: lambda _: other})
     found = replay(program, wrong | {1: Captured(elements=other.astype(dtype), grid=None)}, any_error)
-    assert guilty(found) == [1]
+    assert introducing(found) == [1]
     assert (found[1].steps, found[1].gap.max_abs, found[1].masked) == (1.0, 1.0, 0)
 
 
@@ -282,9 +282,9 @@ def test_each_channel_has_its_own_step() -> None:
     )
     program = line(entry(IMAGE), scaled(0, 1.0), scaled(1, 2.0))
     device = Device({1: fine})
-    assert guilty(replay(program, device.capture(program), any_error)) == []
+    assert introducing(replay(program, device.capture(program), any_error)) == []
     found = replay(program, device.capture(program, {1: lambda codes: codes + np.array([[7], [2]])}), any_error)
-    assert guilty(found) == [1]
+    assert introducing(found) == [1]
     assert (found[1].steps, found[1].gap.max_abs) == (7.0, 2.0)
 
 

@@ -61,7 +61,7 @@ def test_an_operators_tolerance_is_set_from_the_command_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "allowed", "guilty"),
+    ("found", "allowed", "introducing"),
     [
         (introduced(39.9, 4.0), BOTH, True),
         (introduced(39.9, 3.0), BOTH, False),  # within its steps
@@ -80,9 +80,9 @@ def test_an_operators_tolerance_is_set_from_the_command_line() -> None:
     ],
 )
 def test_an_error_is_an_operators_own_beyond_both_its_snr_and_its_steps(
-    found: Introduced, allowed: OperatorTolerance, guilty: bool
+    found: Introduced, allowed: OperatorTolerance, introducing: bool
 ) -> None:
-    assert introduces(found, allowed) is guilty
+    assert introduces(found, allowed) is introducing
 
 
 SNRS = st.none() | st.floats(-50, 400)
