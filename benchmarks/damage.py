@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 
 from tasks.evidence import Evidence
 from tasks.numerics.dequantize import codes_of, undo_layout
-from tasks.numerics.element_use import Captured, Kernels, Value
+from tasks.numerics.element_use import CapturedValue, Kernels, Value
 from tasks.toolchain.etdump import tensor
 
 Array = NDArray[Any]
 
 
-def scaled(real: Array, _: Captured) -> Array:
+def scaled(real: Array, _: CapturedValue) -> Array:
     """A wrong scale: 5 % too large."""
     return real * 1.05
 
 
-def channels_swapped(real: Array, _: Captured) -> Array:
+def channels_swapped(real: Array, _: CapturedValue) -> Array:
     """The first channel and the last one exchanged: axis 1 of an image, the last axis of anything else."""
     axis = 1 if real.ndim == 4 else real.ndim - 1
     order = np.arange(real.shape[axis])
@@ -34,27 +34,27 @@ def channels_swapped(real: Array, _: Captured) -> Array:
     return np.take(real, order, axis)
 
 
-def transposed(real: Array, _: Captured) -> Array:
+def transposed(real: Array, _: CapturedValue) -> Array:
     """The last two axes exchanged, where they are equally long."""
     return np.swapaxes(real, -1, -2) if real.ndim > 1 and real.shape[-1] == real.shape[-2] else real
 
 
-def clamped(real: Array, _: Captured) -> Array:
+def clamped(real: Array, _: CapturedValue) -> Array:
     """A range that is half as wide."""
     return np.clip(real, real.min() / 2, real.max() / 2)
 
 
-def one_step_off(real: Array, captured: Captured) -> Array:
+def one_step_off(real: Array, captured: CapturedValue) -> Array:
     """A zero point that is off by one."""
     return real if captured.grid is None else real + captured.grid.scale[0]
 
 
-def zero_point_lost(real: Array, captured: Captured) -> Array:
+def zero_point_lost(real: Array, captured: CapturedValue) -> Array:
     """Codes read without their zero point."""
     return real if captured.grid is None else real + captured.grid.zero_point[0] * captured.grid.scale[0]
 
 
-KINDS: dict[str, Callable[[Array, Captured], Array]] = {
+KINDS: dict[str, Callable[[Array, CapturedValue], Array]] = {
     each.__name__: each for each in (scaled, channels_swapped, transposed, clamped, one_step_off, zero_point_lost)
 }
 
@@ -65,14 +65,14 @@ class Scene:
 
     evidence: Evidence
     kernels: Kernels
-    captured: Mapping[int, Captured]
+    captured: Mapping[int, CapturedValue]
 
     @classmethod
     def first(cls, evidence: Evidence) -> Scene:
-        return cls(evidence=evidence, kernels=next(evidence.kernels()), captured=evidence.captured(0))
+        return cls(evidence=evidence, kernels=next(evidence.kernels()), captured=evidence.captured_values(0))
 
 
-def damaged(scene: Scene, index: int, kind: str) -> dict[int, Captured]:
+def damaged(scene: Scene, index: int, kind: str) -> dict[int, CapturedValue]:
     """The operators that change when `kind` is done to operator `index`: it, and those after it that feel it.
 
     Each later operator keeps its own error of the device, in codes, and moves by as much as the reference operator
@@ -81,7 +81,7 @@ def damaged(scene: Scene, index: int, kind: str) -> dict[int, Captured]:
     kernels, captured = scene.kernels, scene.captured
     before: dict[int, Value] = {}
     after: dict[int, Value] = {}
-    changed: dict[int, Captured] = {}
+    changed: dict[int, CapturedValue] = {}
     for each, sources in enumerate(kernels.sources):
         moved = any(source in after for source in sources)
         shown = captured.get(each)
@@ -105,19 +105,19 @@ def damaged(scene: Scene, index: int, kind: str) -> dict[int, Captured]:
     return changed
 
 
-def written(scene: Scene, changed: Mapping[int, Captured], debug_buffer: bytes) -> bytes:
+def written(scene: Scene, changed: Mapping[int, CapturedValue], debug_buffer: bytes) -> bytes:
     """The debug buffer with these operators' elements in place of the collected ones."""
     octets = np.frombuffer(debug_buffer, np.uint8).copy()
-    seen = scene.evidence.seen(0)
+    logged = scene.evidence.logged_operators(0)
     for index, each in changed.items():
-        match = seen[index].match
+        match = logged[index].match
         place = tensor(match.event, octets)
         place.flags.writeable = True
         undo_layout(place, match.dumped.axis_order)[...] = each.elements
     return octets.tobytes()
 
 
-def error_db(shown: Captured, changed: Captured) -> float | None:
+def error_db(shown: CapturedValue, changed: CapturedValue) -> float | None:
     """What the damage does to the operator's own tensor: SNR in dB, None where it does nothing."""
     clean = shown.real().astype(np.float64)
     error = changed.real().astype(np.float64) - clean
@@ -125,7 +125,7 @@ def error_db(shown: Captured, changed: Captured) -> float | None:
     return 10 * float(np.log10(signal / energy)) if energy and signal else None
 
 
-def error_steps(shown: Captured, changed: Captured) -> float:
+def error_steps(shown: CapturedValue, changed: CapturedValue) -> float:
     """The largest error in steps of the grid; in the tensor's own unit where it has none."""
     step = shown.grid.scale[0] if shown.grid else 1.0
     return float(np.abs(changed.real().astype(np.float64) - shown.real()).max(initial=0.0)) / step
@@ -135,12 +135,12 @@ def _single(real: Array) -> Array:
     return real.astype(np.float32) if real.dtype == np.float64 else real
 
 
-def _stored(real: Array, like: Captured) -> Captured:
+def _stored(real: Array, like: CapturedValue) -> CapturedValue:
     elements = real if like.grid is None else codes_of(real, like.grid)
     return replace(like, elements=elements.astype(like.elements.dtype))
 
 
-def _moved(shown: Captured, before: Array, after: Array) -> Captured:
+def _moved(shown: CapturedValue, before: Array, after: Array) -> CapturedValue:
     if shown.grid is not None:
         steps = codes_of(after, shown.grid) - codes_of(before, shown.grid)
         elements = np.clip(shown.elements + steps, shown.grid.quant_min, shown.grid.quant_max)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load
 
 from conf.schema import OperatorTolerance, ToleranceConfig
-from tasks.evidence import Evidence, Seen
+from tasks.evidence import Evidence, LoggedOperator
 from tasks.findings import Comparison, Gap, MetricValue, OperatorComparison, OutputComparison
 from tasks.measuring import Pair, measured_by
 from tasks.numerics.align import AlignedOperator
@@ -132,36 +132,36 @@ class _Judge:
             yield from self._sample(sample, kernels)
 
     def _sample(self, sample: int, kernels: Kernels | None) -> Iterator[OperatorComparison]:
-        captured = self._evidence.captured(sample) if kernels else {}
+        captured = self._evidence.captured_values(sample) if kernels else {}
         found = replay(kernels, captured, self._is_suspect) if kernels else {}
-        seen = self._evidence.seen(sample)
+        logged = self._evidence.logged_operators(sample)
         rows = [
-            self._row(sample, row, seen.get(row.operator.index), found.get(row.operator.index), kernels)
+            self._row(sample, row, logged.get(row.operator.index), found.get(row.operator.index), kernels)
             for row in self._evidence.aligned(sample)
         ]
         for other, values in self._others:
-            self.against_others += self._against(other, values, sample, seen, found)
+            self.against_others += self._against(other, values, sample, logged, found)
         yield from self._followed(sample, rows, found, kernels) if kernels else rows
 
     def _row(
         self,
         sample: int,
         row: AlignedOperator[LoggedTensor],
-        seen: Seen | None,
+        logged: LoggedOperator | None,
         introduced: Introduced | None,
         kernels: Kernels | None,
     ) -> OperatorComparison:
         operator = row.operator
-        if row.reason is not None or seen is None:
-            assert row.reason is not None, "an operator without a reason was seen"
+        if row.reason is not None or logged is None:
+            assert row.reason is not None, "an operator without a reason was logged"
             return OperatorComparison(operator=operator, sample=sample, status=row.reason, gap=Gap())
-        dumped, reference = seen.match.dumped, self._evidence.reference(sample, operator.index)
+        dumped, reference = logged.match.dumped, self._evidence.reference(sample, operator.index)
         used_mask = introduced.used_mask if introduced else None
         compared = compare_operator(
-            operator, dumped.quantization, dumped.axis_order, seen.elements, reference, used_mask
+            operator, dumped.quantization, dumped.axis_order, logged.elements, reference, used_mask
         )
         if self._pairing and compared.status in COMPARED:
-            actual = in_reference_world(dumped.quantization, dumped.axis_order, seen.elements, reference)
+            actual = in_reference_world(dumped.quantization, dumped.axis_order, logged.elements, reference)
             # Metrics of a user's own may look at the shape: what nobody reads is put right, not left out.
             shown = actual if used_mask is None else np.where(used_mask, actual, reference)
             of = _told(operator, operator.output_index, sample, "edge")
@@ -192,7 +192,7 @@ class _Judge:
         other: OtherReference,
         values: Tensors,
         sample: int,
-        seen: Mapping[int, Seen],
+        logged: Mapping[int, LoggedOperator],
         found: Mapping[int, Introduced],
     ) -> Iterator[OperatorComparison]:
         """A row for every operator and for every node of the other graph that no operator stands for."""
@@ -207,12 +207,12 @@ class _Judge:
                 nodes=counterpart.nodes,
             )
             if status is None:
-                match, introduced = seen[operator.index].match, found.get(operator.index)
+                match, introduced = logged[operator.index].match, found.get(operator.index)
                 compared = compare_operator(
                     operator,
                     match.dumped.quantization,
                     match.dumped.axis_order,
-                    seen[operator.index].elements,
+                    logged[operator.index].elements,
                     values[f"{sample}/{operator.index}"],
                     introduced.used_mask if introduced else None,
                 )

@@ -14,7 +14,7 @@ from safetensors.numpy import load
 from tasks.errors import EvidenceError
 from tasks.numerics.align import AlignedOperator, Match, align
 from tasks.numerics.dequantize import snap, undo_layout
-from tasks.numerics.element_use import Captured, Kernels, Value
+from tasks.numerics.element_use import CapturedValue, Kernels, Value
 from tasks.records import Capture, LoweredProgram, OtherReference
 from tasks.storage.store import Store
 from tasks.toolchain.calls import reference_kernels
@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LoggedOperator:
     """An operator's tensor from the device as it was logged, and what was announced of it."""
 
     match: Match[LoggedTensor]
@@ -72,15 +72,15 @@ class Evidence:
         """A row for every operator."""
         return self._aligned[self._runs[sample]]
 
-    def seen(self, sample: int) -> dict[int, Seen]:
+    def logged_operators(self, sample: int) -> dict[int, LoggedOperator]:
         """The operators that one tensor speaks for."""
         return {
-            row.operator.index: Seen(row.matches[0], tensor(row.matches[0].event, self._buffer))
+            row.operator.index: LoggedOperator(row.matches[0], tensor(row.matches[0].event, self._buffer))
             for row in self.aligned(sample)
             if row.reason is None
         }
 
-    def captured(self, sample: int) -> dict[int, Captured]:
+    def captured_values(self, sample: int) -> dict[int, CapturedValue]:
         """Those that can be replayed on: of the operator's own shape, with a grid where the tensor holds codes."""
         return dict(self._captured(sample))
 
@@ -114,15 +114,15 @@ class Evidence:
             pairs = zip(inputs, grids, strict=True)
             yield kernels_on([each if grid is None else snap(each, grid).astype(each.dtype) for each, grid in pairs])
 
-    def _captured(self, sample: int) -> Iterator[tuple[int, Captured]]:
-        for index, each in self.seen(sample).items():
+    def _captured(self, sample: int) -> Iterator[tuple[int, CapturedValue]]:
+        for index, each in self.logged_operators(sample).items():
             operator, elements = self._lowered.operators[index], each.in_torch_layout
             if elements is None or elements.shape != operator.shape:
                 continue
             codes = elements.dtype.kind in "iu" and (operator.dtype or "").startswith(("float", "bfloat"))
             grid = each.match.dumped.quantization if codes else None
             if not codes or grid is not None:
-                yield index, Captured(elements=elements, grid=grid)
+                yield index, CapturedValue(elements=elements, grid=grid)
 
 
 def _runs(dump: ETDump, samples: int) -> list[int]:

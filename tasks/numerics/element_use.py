@@ -69,7 +69,7 @@ class Kernels(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Captured:
+class CapturedValue:
     """One operator's value on the device, in PyTorch's layout; `grid` is None where the elements are the values."""
 
     elements: Array
@@ -82,7 +82,7 @@ class Captured:
 class ElementUse:
     """Who reads which elements of an operator's value, found by asking the readers themselves."""
 
-    def __init__(self, kernels: Kernels, captured: Mapping[int, Captured], values: dict[int, Value]) -> None:
+    def __init__(self, kernels: Kernels, captured: Mapping[int, CapturedValue], values: dict[int, Value]) -> None:
         self._kernels = kernels
         self._captured = captured
         self._values = values

@@ -15,7 +15,7 @@ import numpy as np
 
 from tasks.findings import Gap
 from tasks.numerics.dequantize import codes_of, dequantize
-from tasks.numerics.element_use import Array, Captured, ElementUse, Kernels, Value
+from tasks.numerics.element_use import Array, CapturedValue, ElementUse, Kernels, Value
 from tasks.numerics.metrics import gap, snr_db
 
 
@@ -44,7 +44,7 @@ IsSuspect = Callable[[int, Introduced], bool]
 """Decides whether an operator's error is large enough to find out which of its elements are used."""
 
 
-def replay(kernels: Kernels, captured: Mapping[int, Captured], is_suspect: IsSuspect) -> dict[int, Introduced]:
+def replay(kernels: Kernels, captured: Mapping[int, CapturedValue], is_suspect: IsSuspect) -> dict[int, Introduced]:
     """What each captured operator introduced. Left out is what cannot be made again: `kernels.refusals` says why."""
     values: dict[int, Value] = {}
     hidden: dict[int, tuple[int, ...]] = {}
@@ -81,7 +81,7 @@ def replay(kernels: Kernels, captured: Mapping[int, Captured], is_suspect: IsSus
 
 
 def _fused(
-    index: int, found: Introduced, kernels: Kernels, captured: Mapping[int, Captured], values: Mapping[int, Value]
+    index: int, found: Introduced, kernels: Kernels, captured: Mapping[int, CapturedValue], values: Mapping[int, Value]
 ) -> Introduced | None:
     """The same operator on what the ones before it made, before it was put on their grids.
 
@@ -130,7 +130,7 @@ class _Difference:
     steps: Array | None
 
     @classmethod
-    def between(cls, actual: Array, made: Array, shown: Captured) -> _Difference:
+    def between(cls, actual: Array, made: Array, shown: CapturedValue) -> _Difference:
         if shown.grid is not None:
             codes = codes_of(made, shown.grid)
             return cls(actual, dequantize(codes, shown.grid), shown.elements - codes)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tasks.numerics.dequantize import codes_of
-from tasks.numerics.element_use import Array, Captured, Value
+from tasks.numerics.element_use import Array, CapturedValue, Value
 from tasks.records import Quantization
 
 Pullback = Callable[..., list[Array | None]]
@@ -125,10 +125,10 @@ class Device:
     hidden: frozenset[int] = frozenset()
     """Not logged, and not rounded."""
 
-    def capture(self, program: Program, damages: Mapping[int, Damage] | None = None) -> dict[int, Captured]:
+    def capture(self, program: Program, damages: Mapping[int, Damage] | None = None) -> dict[int, CapturedValue]:
         """What it logs. `damages` act on what is logged: codes where there is a grid."""
         values: dict[int, Value] = {}
-        shown: dict[int, Captured] = {}
+        shown: dict[int, CapturedValue] = {}
         for index, op in enumerate(program.ops):
             value = op.forward(*(values[source] for source in op.reads))
             value = value if isinstance(value, tuple) else np.asarray(value)
@@ -141,11 +141,11 @@ class Device:
         return shown
 
 
-def logged(value: Array, grid: Quantization | None, damage: Damage = lambda elements: elements) -> Captured:
+def logged(value: Array, grid: Quantization | None, damage: Damage = lambda elements: elements) -> CapturedValue:
     if grid is None:
-        return Captured(elements=np.asarray(damage(value)), grid=None)
+        return CapturedValue(elements=np.asarray(damage(value)), grid=None)
     codes = np.asarray(codes_of(value, grid)).astype(np.int64)
-    return Captured(elements=np.asarray(np.clip(damage(codes), grid.quant_min, grid.quant_max)), grid=grid)
+    return CapturedValue(elements=np.asarray(np.clip(damage(codes), grid.quant_min, grid.quant_max)), grid=grid)
 
 
 def grid(scale: float = 0.01, zero_point: int = 0, bits: int = 16) -> Quantization:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tasks.numerics.dequantize import dequantize
-from tasks.numerics.element_use import Array, Captured, ElementUse
+from tasks.numerics.element_use import Array, CapturedValue, ElementUse
 from tasks.records import Quantization
 
 from .arithmetic import (
@@ -47,7 +47,7 @@ TWO = hnp.arrays(np.float32, (2, 4), elements=ELEMENTS)
 
 
 def used_elements(
-    program: Program, actual: Any, expected: Any, shown: dict[int, Captured] | None = None
+    program: Program, actual: Any, expected: Any, shown: dict[int, CapturedValue] | None = None
 ) -> tuple[Any, Any]:
     """Of operator 0, where it has `actual` and should have `expected`: what is read, and who discards."""
     actual, expected = np.asarray(actual, np.float32), np.asarray(expected, np.float32)
@@ -211,13 +211,13 @@ def test_what_the_readers_grid_cannot_hold_is_no_difference(step: float, read: l
         return np.floor(x * 5) / 5
 
     program = read_by(Op(reads=(0,), forward=rounded, pullback=lambda w, x: [np.zeros_like(x)]))
-    shown = {1: Captured(elements=np.zeros(3, np.int64), grid=grid(step))}
+    shown = {1: CapturedValue(elements=np.zeros(3, np.int64), grid=grid(step))}
     assert used_elements(program, [0.1, 0.1, 0.1], [0.15, 0.25, 0.65], shown)[0] == read
 
 
 def test_a_per_channel_grid_s_finest_step_tells_apart() -> None:
     finest = Quantization(scale=(9.0, 0.1), zero_point=(0, 0), axis=0, quant_min=-128, quant_max=127, dtype="int8")
-    shown = {1: Captured(elements=np.zeros(2, np.int8), grid=finest)}
+    shown = {1: CapturedValue(elements=np.zeros(2, np.int8), grid=finest)}
     assert used_elements(read_by(sign(0)), [1, -1], [1, 1], shown)[0] == [False, True]
     assert np.array_equal(shown[1].real(), dequantize(np.zeros(2, np.int8), finest))
 

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from tasks.findings import Gap
 from tasks.numerics.dequantize import dequantize, snap
-from tasks.numerics.element_use import Array, Captured
+from tasks.numerics.element_use import Array, CapturedValue
 from tasks.numerics.metrics import gap, snr_db
 from tasks.numerics.replay import Introduced, effect_db, replay
 from tasks.records import Quantization
@@ -169,7 +169,7 @@ def test_an_error_that_is_partly_read_is_measured_over_what_is_read() -> None:
     assert (found.used_mask.tolist(), found.error.tolist()) == (read.tolist(), [0, 0.5, 0, 0])
 
 
-def folded(scale_before: float, scale: float) -> tuple[Program, dict[int, Captured]]:
+def folded(scale_before: float, scale: float) -> tuple[Program, dict[int, CapturedValue]]:
     """A clamp that a compiler computes with the operator before it: what is logged between was never rounded."""
     program = line(entry(IMAGE), scaled(0, 1.1), relu6(1), scaled(2, 2.0))
     before, after = grid(scale_before), grid(scale)
@@ -178,7 +178,7 @@ def folded(scale_before: float, scale: float) -> tuple[Program, dict[int, Captur
     relu_codes = Device({2: after}).capture(line(*program.ops[:3]))[2]
     last = scaled(2, 2.0).forward(relu_codes.real().astype(np.float32))
     assert isinstance(made[2], np.ndarray)
-    return program, {1: conv, 2: relu_codes, 3: Captured(elements=last, grid=None)}
+    return program, {1: conv, 2: relu_codes, 3: CapturedValue(elements=last, grid=None)}
 
 
 def test_a_clamp_that_is_folded_into_the_operator_before_it_is_not_blamed() -> None:
@@ -194,7 +194,7 @@ def test_a_clamp_that_is_wrong_is_blamed_folded_or_not() -> None:
     program, captured = folded(0.25, 0.01)
     elements = captured[2].elements.copy()
     elements[0, 1] += 100
-    found = replay(program, captured | {2: Captured(elements=elements, grid=captured[2].grid)}, any_error)
+    found = replay(program, captured | {2: CapturedValue(elements=elements, grid=captured[2].grid)}, any_error)
     assert introducing(found)[0] == 2
     assert (found[2].steps or 0) >= 90
 
@@ -207,7 +207,10 @@ def test_what_the_device_did_not_show_is_counted_with_the_next_that_it_did() -> 
     # A view computes nothing; once something is shown it begins anew.
     assert {index: each.spans for index, each in found.items()} == {0: (), 4: (1, 3), 5: ()}
     wrong = captured[4].elements + np.float32(1)
-    shown = captured | {4: Captured(elements=wrong, grid=None), 5: Captured(elements=np.clip(wrong, 0, 6), grid=None)}
+    shown = captured | {
+        4: CapturedValue(elements=wrong, grid=None),
+        5: CapturedValue(elements=np.clip(wrong, 0, 6), grid=None),
+    }
     assert introducing(replay(program, shown, any_error)) == [4]
 
 
@@ -245,7 +248,7 @@ def test_what_cannot_be_made_again_is_left_out_and_says_why() -> None:
 def test_the_order_of_the_largest_is_an_integer_of_its_own() -> None:
     program = line(entry(IMAGE), topk(0, 2), getitem(1, 0), getitem(1, 1), gathered(0, 3), added(2, 4))
     captured = Device({}).capture(program)
-    narrow = Captured(elements=captured[3].elements.astype(np.int32), grid=None)
+    narrow = CapturedValue(elements=captured[3].elements.astype(np.int32), grid=None)
     assert introducing(replay(program, captured | {3: narrow}, any_error)) == []
     captured = Device({}).capture(program, {3: lambda places: places[:, ::-1].copy()})
     found = replay(program, captured, any_error)
@@ -257,11 +260,11 @@ def test_the_order_of_the_largest_is_an_integer_of_its_own() -> None:
 def test_booleans_differ_by_a_step(dtype: type) -> None:
     program = line(entry(IMAGE), above(0, 1.0), scaled(0, 2.0), chosen(1, 0, 2))
     captured = Device({}).capture(program)
-    same = Captured(elements=captured[1].elements.astype(dtype), grid=None)
+    same = CapturedValue(elements=captured[1].elements.astype(dtype), grid=None)
     assert introducing(replay(program, captured | {1: same}, any_error)) == []
     other = np.logical_xor(captured[1].elements, [[True, False, False, False], [False] * 4])
     wrong = Device({}).capture(program, {1: lambda _: other})
-    found = replay(program, wrong | {1: Captured(elements=other.astype(dtype), grid=None)}, any_error)
+    found = replay(program, wrong | {1: CapturedValue(elements=other.astype(dtype), grid=None)}, any_error)
     assert introducing(found) == [1]
     assert (found[1].steps, found[1].gap.max_abs, found[1].masked) == (1.0, 1.0, 0)
 
@@ -376,7 +379,7 @@ def test_an_error_whose_way_cannot_be_computed_has_no_effect_that_is_known() -> 
 def test_the_expected_value_is_one_the_device_can_hold() -> None:
     coarse = grid(0.5, 3)
     program = line(entry(IMAGE), scaled(0, 1.1))
-    captured = {0: Captured(elements=IMAGE, grid=None), 1: Captured(elements=np.full((2, 4), 3), grid=coarse)}
+    captured = {0: CapturedValue(elements=IMAGE, grid=None), 1: CapturedValue(elements=np.full((2, 4), 3), grid=coarse)}
     expected = snap(IMAGE * np.float32(1.1), coarse)
     found = replay(program, captured, any_error)[1]
     assert found.gap == gap(dequantize(captured[1].elements, coarse), expected)
