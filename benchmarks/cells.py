@@ -11,8 +11,8 @@ from pathlib import Path
 
 from conf.load import load
 from conf.schema import Request
-from flows.files import Measured, evidence
-from flows.sweep import Means, prepare
+from flows.resources import Means, prepare
+from flows.runs.files import Measured, evidence
 from tasks.errors import EvidenceError
 from tasks.storage import tables
 from tasks.storage.store import Store

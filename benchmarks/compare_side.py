@@ -96,9 +96,9 @@ def replay(folder: Path) -> Prepared:
 
 def _qnnsweep(folder: Path, *, replayed: bool) -> Prepared:
     """What the stage `compare` does in its child, with reading the records; the fork server has imported `preload`."""
-    import tasks.toolchain.kernels
-    import tasks.toolchain.preload  # noqa: F401
-    from tasks.comparison import compare_capture
+    import tasks.toolchain.reference.kernels
+    import tasks.toolchain.workers.preload  # noqa: F401
+    from tasks.comparison.capture import compare_capture
 
     given = Given.at(folder)
     _imports.done()

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.evidence import Evidence
+from tasks.comparison.evidence import Evidence
 from tasks.numerics.dequantize import codes_of, undo_layout
 from tasks.numerics.element_use import CapturedValue, Kernels, Value
-from tasks.toolchain.etdump import tensor
+from tasks.toolchain.readback.etdump import tensor
 
 Array = NDArray[Any]
 

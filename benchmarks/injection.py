@@ -19,11 +19,10 @@ from cells import cell  # beside this file
 from damage import KINDS, Scene, damaged, error_db, error_steps, written
 
 from conf.schema import ToleranceConfig
-from tasks.comparison import compare_capture
-from tasks.evidence import Evidence
-from tasks.findings import OperatorComparison
+from tasks.comparison.capture import compare_capture
+from tasks.comparison.evidence import Evidence
 from tasks.numerics.verdict import limits, worst_operator
-from tasks.records import Capture, LoweredProgram
+from tasks.records import Capture, LoweredProgram, OperatorComparison
 from tasks.storage.store import Store
 
 CELLS = (("efficientnet_lite0", "16a8w"), ("minilm_l6", "16a8w"), ("digits_cnn", "8a8w"))

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors.numpy import load as load_tensors
 
-from flows.environment import settle_prefect
+from flows.server.settings import settle_prefect
 from tasks.numerics.metrics import snr_db
 
 if TYPE_CHECKING:
     from conf.schema import Request
-    from flows.cells import Means
+    from flows.resources import Means
     from tasks.records import Blob, Capture, LoweredProgram, QuantizedModel
     from tasks.storage.store import Store
 
@@ -52,7 +52,7 @@ class Bench:
     def quantized(self) -> QuantizedModel:
         from tasks.export import export_task
         from tasks.quantize import quantize_task
-        from tasks.toolchain.source import code_digest
+        from tasks.toolchain.source_digest import code_digest
 
         ask, children = self._request, self._means.children
         exported = self._run(export_task, ask.model, code_digest(ask.model), children=children)
@@ -88,9 +88,9 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line")
     asked = parser.parse_args()
     settle_prefect()
-    from flows import server
+    from flows.server import connect
 
-    server.ensure()
+    connect.ensure()
     from prefect import flow
 
     given = {override.partition("=")[0] for override in asked.overrides}
@@ -108,7 +108,7 @@ def measured(overrides: list[str]) -> dict[str, Any]:
     import replay
 
     from conf.load import load
-    from flows.sweep import prepare
+    from flows.resources import prepare
 
     plan = load(overrides)
     (cell,) = plan.cells

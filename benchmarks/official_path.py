@@ -31,8 +31,8 @@ def build(exported: ExportedModel, scheme: SchemeConfig, soc: SocConfig, store: 
     from torchao.quantization.pt2e import observer
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-    from tasks.toolchain.eager import settle
-    from tasks.toolchain.quantized import load_program
+    from tasks.toolchain.export import settle
+    from tasks.toolchain.quantize import load_program
     from tasks.toolchain.tensors import read_samples
 
     settle()
@@ -61,7 +61,7 @@ def lower(exported: ExportedModel, module: Any, scheme: SchemeConfig, soc: SocCo
     from executorch.backends.qualcomm.utils import utils
     from executorch.devtools.backend_debug import get_delegation_info
 
-    from tasks.toolchain.operators import delegation_counts, operator_table
+    from tasks.toolchain.reference.operators import delegation_counts, operator_table
     from tasks.toolchain.tensors import read_samples
 
     (sample,) = read_samples(store, exported.evaluation, [spec.name for spec in exported.inputs], 1)
@@ -84,7 +84,7 @@ def lower(exported: ExportedModel, module: Any, scheme: SchemeConfig, soc: SocCo
 
 def cell_by_cell(requests: Sequence[Request], store: Store, began: float) -> list[tuple[str, dict[str, Any]]]:
     """Each request from its model on, as if it were the only one; what is told of it, with the time it was ready."""
-    from tasks.toolchain.eager import export_model
+    from tasks.toolchain.export import export_model
 
     found: list[tuple[str, dict[str, Any]]] = []
     for each in requests:

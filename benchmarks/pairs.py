@@ -22,8 +22,8 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 from tasks.numerics.metrics import snr_db
 from tasks.records import Blob, ExportedModel, QuantizedModel
 from tasks.storage.store import Store
-from tasks.toolchain.eager import settle
-from tasks.toolchain.quantized import load_program
+from tasks.toolchain.export import settle
+from tasks.toolchain.quantize import load_program
 from tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples, read_tensors
 
 QUANTIZE = torch.ops.quantized_decomposed.quantize_per_tensor.default

@@ -14,9 +14,9 @@ from torch.fx import GraphModule, Interpreter, Node
 from tasks.numerics.dequantize import dequantize, undo_layout
 from tasks.records import Capture, LoweredProgram
 from tasks.storage.store import Store
-from tasks.toolchain.eager import settle
-from tasks.toolchain.etdump import read_etdump, tensor
-from tasks.toolchain.quantized import load_program
+from tasks.toolchain.export import settle
+from tasks.toolchain.quantize import load_program
+from tasks.toolchain.readback.etdump import read_etdump, tensor
 from tasks.toolchain.tensors import read_samples
 
 

@@ -47,7 +47,7 @@ def whole(requests: list[Request], folder: Path) -> Iterator[tuple[str, dict[str
 
 
 def _swept(requests: list[Request], folder: Path, *, dump_operators: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    from flows.sweep import prepare
+    from flows.resources import prepare
     from tasks.export import export
     from tasks.lower import lower
     from tasks.quantize import quantize
@@ -75,7 +75,7 @@ def official(requests: list[Request], folder: Path) -> Iterator[tuple[str, dict[
     It is a fork of the same server as the other side's: torch's convolutions differ in the last bit between that and a
     process started anew, and with them the scales that calibration finds.
     """
-    from flows.sweep import prepare
+    from flows.resources import prepare
 
     means = prepare(load([f"artifacts={folder}"]))
     children = means.children

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from conf.load import load
 from conf.plan import Plan
-from flows.environment import settle_prefect
+from flows.server.settings import settle_prefect
 
 SCHEMES = "8a8w,16a8w,8a4w,16a4w,16a16w,16a2w,16a4w_block"
 SOCS = (
@@ -79,10 +79,10 @@ def main() -> None:
         from empty_flow import empty
         from memory import GIB, Peak
 
-        from flows import server
+        from flows.server import connect
         from flows.sweep import sweep
 
-        server.ensure()
+        connect.ensure()
         peak, began = Peak(os.getpid()), time.perf_counter()
         first = sweep(overrides)
         first_s, first_peak_gib = time.perf_counter() - began, peak.stop() / GIB

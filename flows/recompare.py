@@ -17,17 +17,18 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from conf.load import load
 from conf.plan import Plan, PlannedCell
-from flows import results
-from flows.cells import Means, judged_by, other_references, settled, subject
-from flows.files import Measured, evidence, lay_out
-from flows.retention import holdings
-from flows.sweep import ended_by_sigterm, new_run_id, prepare, watcher
+from flows.graph import judged_by, other_references, settled, subject
+from flows.resources import Means, prepare
+from flows.run import new_run_id
+from flows.runs import results
+from flows.runs.files import Measured, evidence, lay_out
+from flows.runs.retention import holdings
+from flows.sweep import ended_by_sigterm, watcher
 from tasks.compare import compare_task
 from tasks.errors import EvidenceError, RequestError
-from tasks.findings import Comparison
-from tasks.outcome import CellResult
-from tasks.report import RunFacts
-from tasks.rows import rows
+from tasks.records import Comparison, RunFacts
+from tasks.results.outcome import CellResult
+from tasks.results.rows import rows
 from tasks.stage import bound, is_reused, kept_as
 from tasks.storage.holdings import write_holdings
 from tasks.storage.occupancy import in_use

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from conf.schema import ToleranceConfig
-from tasks.comparison import compare_capture
-from tasks.findings import Comparison
-from tasks.records import Capture, LoweredProgram
+from tasks.comparison.capture import compare_capture
+from tasks.records import Capture, Comparison, LoweredProgram
 from tasks.stage import stage
 from tasks.storage.store import Store
-from tasks.toolchain.child import Children
+from tasks.toolchain.workers.pool import Children
 
 
 def compare(

@@ -20,8 +20,7 @@ from enum import Enum
 
 from conf.errors import QnnsweepError as QnnsweepError
 from conf.errors import RequestError as RequestError
-from tasks.program_facts import ProgramCheck
-from tasks.records import Command
+from tasks.records import Command, ProgramCheck
 
 
 class EnvironmentUnusable(QnnsweepError):

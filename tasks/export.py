@@ -9,13 +9,14 @@ from tasks.records import ExportedModel
 from tasks.stage import stage
 from tasks.storage.store import Store
 from tasks.toolchain import calls
-from tasks.toolchain.child import Children
+from tasks.toolchain.workers.pool import Children
 
 
 def export(model: ModelConfig, _code: str, *, store: Store, children: Children) -> ExportedModel:
     """Build the module, take its samples, answer them in eager PyTorch, and trace it.
 
-    `_code`, for the cache key alone: digest of what stands behind the model's functions (`tasks.toolchain.source`).
+    `_code`, for the cache key alone: the digest of the source behind the model's functions
+    (`tasks.toolchain.source_digest`).
     Raises RequestError when the model's own configuration does not fit, ToolchainError when torch.export fails.
     """
     done = children.call("export", calls.export_model, model, store, subject=(model.name,))

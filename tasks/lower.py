@@ -11,8 +11,8 @@ from tasks.stage import stage
 from tasks.storage.digest import digest
 from tasks.storage.store import Store
 from tasks.toolchain import calls
-from tasks.toolchain.audit import audit, differences
-from tasks.toolchain.child import Children, Ground
+from tasks.toolchain.readback.audit import audit, differences
+from tasks.toolchain.workers.pool import Children, Ground
 
 
 def lower(

@@ -9,7 +9,7 @@ from tasks.records import ExportedModel, QuantizedModel
 from tasks.stage import stage
 from tasks.storage.store import Store
 from tasks.toolchain import calls
-from tasks.toolchain.child import Children
+from tasks.toolchain.workers.pool import Children
 
 
 def quantize(

@@ -9,11 +9,11 @@ from hypothesis import settings
 
 from conf.load import load
 from conf.schema import Request
-from flows.environment import settle_prefect
+from flows.server.settings import settle_prefect
 from tasks.records import Capture, LoweredProgram
 
 if TYPE_CHECKING:
-    from flows.cells import Means
+    from flows.resources import Means
 
 settle_prefect()
 
@@ -32,7 +32,7 @@ def request_8a8w() -> Request:
 @pytest.fixture(scope="session")
 def means(tmp_path_factory: pytest.TempPathFactory) -> Means:
     """A real store, children of the real toolchain, and the local device."""
-    from flows.sweep import prepare
+    from flows.resources import prepare
 
     return prepare(load([f"artifacts={tmp_path_factory.mktemp('artifacts')}", "limits.parallel=2"]))
 

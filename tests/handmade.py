@@ -7,17 +7,19 @@ from typing import Any
 
 from conf.schema import Request
 from tasks.errors import DeviceError, RunnerFailed, ToolchainError
-from tasks.findings import (
+from tasks.records import (
     Comparison,
+    ContextFacts,
+    DelegateFacts,
     Gap,
     MetricValue,
     OperatorComparison,
     OutputComparison,
     ProbeResult,
     ProfiledEvent,
+    ProgramFacts,
 )
-from tasks.outcome import CellResult
-from tasks.program_facts import ContextFacts, DelegateFacts, ProgramFacts
+from tasks.results.outcome import CellResult
 
 from tasks.records import (  # isort: skip
     Blob, Bundle, Capture, Command, CompileFacts, DelegationCount, Execution, ExportedModel, Launch, LaunchResult,

@@ -9,8 +9,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from tasks.records import Toolchain
-from tasks.report import RunFacts
+from tasks.records import RunFacts, Toolchain
 from tasks.storage.tables import TABLES
 
 RUN = RunFacts(

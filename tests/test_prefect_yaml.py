@@ -11,7 +11,7 @@ import yaml
 from prefect.flows import load_flow_from_entrypoint
 
 from conf.load import load
-from flows.spread import POOL
+from flows.distribution.spread import POOL
 
 ROOT = Path(__file__).parents[1]
 DEPLOYMENTS: list[dict[str, Any]] = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
@@ -33,4 +33,4 @@ def test_a_deployment_is_of_a_flow_that_takes_its_parameters(deployment: dict[st
 
 def test_shards_and_the_flow_that_waits_for_them_are_on_pools_of_their_own() -> None:
     pools = {each["entrypoint"]: each["work_pool"]["name"] for each in DEPLOYMENTS}
-    assert pools == {"flows.shard.shard": POOL, "flows.spread.spread": f"{POOL}-nights"}
+    assert pools == {"flows.distribution.shard.shard": POOL, "flows.distribution.spread.spread": f"{POOL}-nights"}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from conf.schema import DeviceConfig, MeasureConfig, OperatorTolerance, Request, ToleranceConfig
-from flows.cells import Means
+from flows.resources import Means
 from tasks.bundle import bundle
 from tasks.collect import collect
 from tasks.compare import compare
@@ -19,11 +19,10 @@ from tasks.deploy import deploy
 from tasks.devices.device import Device
 from tasks.errors import EvidenceError, RunnerFailed
 from tasks.execute import execute
-from tasks.findings import Comparison, OperatorComparison
 from tasks.measure import measure
-from tasks.outcome import finals
-from tasks.records import Bundle, Capture, LoweredProgram
-from tasks.vocabulary import COMPARED, OPERATOR_STATUSES
+from tasks.records import Bundle, Capture, Comparison, LoweredProgram, OperatorComparison
+from tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES
+from tasks.results.outcome import finals
 
 pytestmark = pytest.mark.toolchain
 

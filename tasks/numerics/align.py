@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from tasks.records import DumpedTensor, Operator
-from tasks.vocabulary import OperatorStatus
+from tasks.records.vocabulary import OperatorStatus
 
 
 class Logged(Protocol):

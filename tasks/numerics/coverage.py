@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tasks.vocabulary import COMPARED, OPERATOR_STATUSES
+from tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES
 
 
 def coverage(statuses: Iterable[str]) -> tuple[int, int]:

@@ -27,7 +27,7 @@ _SAME = 1e-6
 
 
 class Kernels(Protocol):
-    """The reference's operators on one sample's inputs; `tasks.toolchain.kernels.HostKernels` implements it.
+    """The reference's operators on one sample's inputs; `tasks.toolchain.reference.kernels.HostKernels` implements it.
 
     `sources`: per operator, the operators whose values it reads.
     `outputs`: the operators whose values are the program's final outputs.

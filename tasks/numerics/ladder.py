@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tasks.findings import OutputComparison
-from tasks.vocabulary import RUNGS
+from tasks.records import OutputComparison
+from tasks.records.vocabulary import RUNGS
 
 
 def steepest(outputs: Iterable[OutputComparison]) -> str | None:

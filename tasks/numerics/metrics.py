@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.findings import Gap
-from tasks.records import Quantization
+from tasks.records import Gap, Quantization
 
 Array = NDArray[Any]
 

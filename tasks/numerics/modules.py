@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tasks.findings import ProfiledEvent
 from tasks.numerics.timing import Spread, spread
+from tasks.records import ProfiledEvent
 
 Path = tuple[str, ...]
 

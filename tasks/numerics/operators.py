@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.errors import EvidenceError
-from tasks.findings import Gap
 from tasks.numerics.dequantize import dequantize, undo_layout
 from tasks.numerics.metrics import gap
-from tasks.records import Operator, Quantization
-from tasks.vocabulary import COMPARED, OperatorStatus
+from tasks.records import Gap, Operator, Quantization
+from tasks.records.vocabulary import COMPARED, OperatorStatus
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.findings import ProbeResult
-from tasks.interface import layouts, orders
-from tasks.records import ExportedModel, TensorSpec
-from tasks.vocabulary import ProbeStatus
+from tasks.numerics.io_mistakes import layouts, orders
+from tasks.records import ExportedModel, ProbeResult, TensorSpec
+from tasks.records.vocabulary import ProbeStatus
 
 Array = NDArray[Any]
 Tensors = Mapping[str, Array]

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tasks.findings import Gap
 from tasks.numerics.dequantize import codes_of, dequantize
 from tasks.numerics.element_use import Array, CapturedValue, ElementUse, Kernels, Value
 from tasks.numerics.metrics import gap, snr_db
+from tasks.records import Gap
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tasks.vocabulary import EventKind
+from tasks.records.vocabulary import EventKind
 
 NS_PER_US = 1000.0
 EXECUTION = "Method::execute"

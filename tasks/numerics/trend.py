@@ -24,7 +24,7 @@ from statistics import median
 from typing import Literal
 
 from conf.schema import TrendConfig
-from tasks.vocabulary import TrendVerdict
+from tasks.records.vocabulary import TrendVerdict
 
 BAD = ("regressed", "still_bad")
 

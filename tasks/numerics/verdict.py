@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Mapping
 
 from conf.schema import OperatorTolerance
-from tasks.findings import Gap, OperatorComparison
 from tasks.numerics.replay import Introduced
-from tasks.vocabulary import COMPARED, OperatorStatus, Verdict
+from tasks.records import Gap, OperatorComparison
+from tasks.records.vocabulary import COMPARED, OperatorStatus, Verdict
 
 
 def limits(operators: Mapping[str, OperatorTolerance], scheme: str, target: str) -> OperatorTolerance:

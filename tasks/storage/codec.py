@@ -19,7 +19,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks import findings, records
+from tasks import records
 from tasks.errors import EvidenceError
 
 _RECORD = b"qnnsweep.record"
@@ -99,7 +99,7 @@ class _File(pq.ParquetFile):
 
 
 def _record_type(name: str) -> type[Any]:
-    found = getattr(records, name, None) or getattr(findings, name, None)
+    found = getattr(records, name, None)
     if isinstance(found, type) and is_dataclass(found):
         return found
     raise TypeError(f"{name} is not a record of {records.__name__}")

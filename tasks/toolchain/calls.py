@@ -18,19 +18,19 @@ from tasks.storage.store import Store
 
 if TYPE_CHECKING:
     from tasks.toolchain.edge import EdgeModel
-    from tasks.toolchain.kernels import HostKernels
+    from tasks.toolchain.reference.kernels import HostKernels
 
 
 def export_model(model: ModelConfig, store: Store) -> ExportedModel:
-    from tasks.toolchain import eager
+    from tasks.toolchain import export
 
-    return eager.export_model(model, store)
+    return export.export_model(model, store)
 
 
 def quantize_model(exported: ExportedModel, scheme: SchemeConfig, kind: BackendKind, store: Store) -> QuantizedModel:
-    from tasks.toolchain import quantized
+    from tasks.toolchain import quantize
 
-    return quantized.quantize_model(exported, scheme, kind, store)
+    return quantize.quantize_model(exported, scheme, kind, store)
 
 
 def own_metrics(
@@ -57,16 +57,16 @@ def edge_model(
 def lower_model(
     model: EdgeModel, soc: SocConfig | None, dump_operators: bool, profile_level: int, store: Store
 ) -> LoweredProgram:
-    from tasks.toolchain import lowered
+    from tasks.toolchain import lower
 
-    return lowered.lower_model(model, soc, dump_operators, profile_level, store)
+    return lower.lower_model(model, soc, dump_operators, profile_level, store)
 
 
 def reference_kernels(lowered: LoweredProgram, store: Store) -> Callable[[Sequence[NDArray[Any]]], HostKernels]:
     """A sample's inputs, on the device's grid, to the reference's operators on them."""
-    from tasks.toolchain.eager import settle
-    from tasks.toolchain.graph import read_graph
-    from tasks.toolchain.kernels import HostKernels
+    from tasks.toolchain.export import settle
+    from tasks.toolchain.reference.graph import read_graph
+    from tasks.toolchain.reference.kernels import HostKernels
 
     settle()
     return partial(HostKernels, read_graph(store, lowered.reference_calls, lowered.reference_constants))

@@ -17,13 +17,13 @@ from torch.export import ExportedProgram
 from conf.schema import BackendKind, SchemeConfig
 from tasks.records import Blob, Operator, OtherReference, Quantization, QuantizedModel
 from tasks.storage.store import Store
-from tasks.toolchain.backend import Backend, Delegation
-from tasks.toolchain.backends import backend_of
-from tasks.toolchain.eager import settle
-from tasks.toolchain.graph import ReferenceGraph, graph_of, put_graph
-from tasks.toolchain.operators import input_grids, operator_table
-from tasks.toolchain.quantized import load_program
-from tasks.toolchain.references import other_reference
+from tasks.toolchain.backends.protocol import Backend, Delegation
+from tasks.toolchain.backends.select import backend_of
+from tasks.toolchain.export import settle
+from tasks.toolchain.quantize import load_program
+from tasks.toolchain.reference.counterparts import other_reference
+from tasks.toolchain.reference.graph import ReferenceGraph, graph_of, put_graph
+from tasks.toolchain.reference.operators import input_grids, operator_table
 from tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples
 
 Samples = Sequence[tuple[torch.Tensor, ...]]

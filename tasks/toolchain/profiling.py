@@ -11,8 +11,8 @@ from executorch.exir.debug_handle_utils import UNSET_DEBUG_HANDLE
 
 from tasks.records import DelegatedNode, Instruction, ProfileProgram
 from tasks.storage.store import Store
-from tasks.toolchain.backend import Backend, Delegation
-from tasks.toolchain.operators import NO_KERNEL, delegate_calls, handle_of, subgraphs
+from tasks.toolchain.backends.protocol import Backend, Delegation
+from tasks.toolchain.reference.operators import NO_KERNEL, delegate_calls, handle_of, subgraphs
 
 
 class Compiled(Protocol):

@@ -23,7 +23,7 @@ def devices(bench: Bench, *overrides: str) -> tuple[int, dict[str, dict[str, Any
     write_farm(bench.folder / "conf", [bench.phone], [bench.board])
     command = ["devices", "--json", f"--config-dir={bench.folder / 'conf'}", f"artifacts={bench.folder}", *overrides]
     ran = subprocess.run(
-        [sys.executable, "-c", "from flows.cli import main; main()", *command],
+        [sys.executable, "-c", "from flows.cli.main import main; main()", *command],
         capture_output=True,
         text=True,
         timeout=300,

@@ -65,7 +65,7 @@ class Program:
         )
 
     def _argv(self, arguments: Sequence[str]) -> list[str]:
-        return [sys.executable, "-c", "from flows.cli import main; main()", *arguments]
+        return [sys.executable, "-c", "from flows.cli.main import main; main()", *arguments]
 
 
 def with_a_home_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Program:

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from flows.leases import LEASE_S
+from flows.server.leases import LEASE_S
 from tasks.storage import tables
 from tests.processes import assert_gone, command_of
 
@@ -64,7 +64,7 @@ def _hit(process: subprocess.Popen[str], victim: str, chance: random.Random) -> 
     """All that the program had started, and what was killed of it."""
     while process.poll() is None:
         family = psutil.Process(process.pid).children(recursive=True)
-        servers = [each for each in family if "flows.temporary_server" in command_of(each.pid)]
+        servers = [each for each in family if "flows.server.temporary" in command_of(each.pid)]
         others = [each for each in family if each not in servers and "resource_tracker" not in command_of(each.pid)]
         chosen = {"worker": [psutil.Process(process.pid)], "child": others, "server": servers}[victim]
         with suppress(psutil.NoSuchProcess, IndexError):  # there is none, or it was faster

@@ -35,8 +35,9 @@ from conf.schema import (
     SocConfig,
     ToleranceConfig,
 )
-from flows import cells
-from flows.cells import Graph, Means, Work
+from flows import graph
+from flows.graph import Graph, Work
+from flows.resources import Means
 from tasks.bundle import bundle_task
 from tasks.compare import compare_task
 from tasks.devices import native
@@ -239,7 +240,7 @@ def test_every_field_that_can_be_asked_for_has_its_line_in_the_table() -> None:
 
 
 def test_every_stage_whose_results_are_kept_is_in_the_table() -> None:
-    kept = [task.name for task in vars(cells).values() if isinstance(task, type(export_task)) and task.persist_result]
+    kept = [task.name for task in vars(graph).values() if isinstance(task, type(export_task)) and task.persist_result]
     assert sorted(kept) == sorted(task.name for task in TASKS) == sorted(CACHED_STAGES)
 
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from conf.schema import MeasureConfig
-from flows.cells import other_references
+from flows.graph import other_references
 
 from .conftest import Program
 from .kept import passed

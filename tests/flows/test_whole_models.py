@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.vocabulary import COMPARED
+from tasks.records.vocabulary import COMPARED
 
 from .conftest import Program
 from .kept import passed

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tasks.numerics.align import Alignment, align
 from tasks.records import DumpedTensor, Operator
-from tasks.vocabulary import OPERATOR_STATUSES
+from tasks.records.vocabulary import OPERATOR_STATUSES
 
 
 @dataclass(frozen=True)

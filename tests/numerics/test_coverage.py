@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tasks.numerics.coverage import coverage
-from tasks.vocabulary import COMPARED, OPERATOR_STATUSES
+from tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES
 
 
 def test_what_has_a_gap_is_covered_and_everything_counts() -> None:

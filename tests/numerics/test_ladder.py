@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.findings import Gap, OutputComparison
 from tasks.numerics.ladder import steepest
-from tasks.vocabulary import RUNGS
+from tasks.records import Gap, OutputComparison
+from tasks.records.vocabulary import RUNGS
 
 EXACT, INFINITE = None, "nonfinite_differs"
 

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from conf import names
-from tasks.findings import Gap
 from tasks.numerics.metrics import METRICS, gap, metric_values, snr_db, top1
-from tasks.records import Quantization
+from tasks.records import Gap, Quantization
 
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)
 STEP = 0.5

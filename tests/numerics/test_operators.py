@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tasks.errors import EvidenceError
-from tasks.findings import Gap
 from tasks.numerics.align import align
 from tasks.numerics.dequantize import dequantize, undo_layout
 from tasks.numerics.metrics import gap
 from tasks.numerics.operators import Compared, compare_operator, compare_values
-from tasks.records import DumpedTensor, Operator, Quantization
-from tasks.toolchain.etdump import read_etdump, tensor
+from tasks.records import DumpedTensor, Gap, Operator, Quantization
+from tasks.toolchain.readback.etdump import read_etdump, tensor
 
 DATA = Path(__file__).parent.parent / "data"
 

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tasks.findings import ProbeResult
-from tasks.interface import layouts, orders
+from tasks.numerics.io_mistakes import layouts, orders
 from tasks.numerics.probe import judged, probe, relative_error
-from tasks.records import Blob, ExportedModel, InputMistake, TensorSpec
-from tasks.vocabulary import PROBE_STATUSES
+from tasks.records import Blob, ExportedModel, InputMistake, ProbeResult, TensorSpec
+from tasks.records.vocabulary import PROBE_STATUSES
 
 SEEDS = st.integers(0, 2**32 - 1)
 SHAPES = st.lists(st.integers(1, 4), min_size=0, max_size=5).map(tuple)

@@ -11,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tasks.findings import Gap
 from tasks.numerics.dequantize import dequantize, snap
 from tasks.numerics.element_use import Array, CapturedValue
 from tasks.numerics.metrics import gap, snr_db
 from tasks.numerics.replay import Introduced, effect_db, replay
-from tasks.records import Quantization
+from tasks.records import Gap, Quantization
 
 from .arithmetic import (  # isort: skip
     Device, Op, Program, above, added, chosen, constant, entry, gathered, getitem, grid, matmul, max_pool, mean,

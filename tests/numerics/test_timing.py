@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.numerics.timing import Measured, Spread, counted_in, measured, spread, warm_up_runs
-from tasks.toolchain.etdump import read_etdump
-from tasks.vocabulary import EVENT_KINDS
+from tasks.records.vocabulary import EVENT_KINDS
+from tasks.toolchain.readback.etdump import read_etdump
 
 DATA = Path(__file__).parents[1] / "data"
 

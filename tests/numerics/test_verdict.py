@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from conf.load import load
 from conf.schema import OperatorTolerance
-from tasks.findings import Gap, OperatorComparison
 from tasks.numerics.replay import Introduced
 from tasks.numerics.verdict import introduces, limits, verdict, worst_operator
-from tasks.records import Operator
-from tasks.vocabulary import COMPARED, OPERATOR_STATUSES, OperatorStatus, Verdict
+from tasks.records import Gap, Operator, OperatorComparison
+from tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES, OperatorStatus, Verdict
 
 BOTH = OperatorTolerance(snr_db=40.0, steps=3.0)
 SNR = OperatorTolerance(snr_db=40.0)

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 
 from tasks import records
 from tasks.errors import EvidenceError
-from tasks.findings import Gap
-from tasks.records import Blob, LoweredProgram, Operator, Quantization, TensorSpec
+from tasks.records import Blob, Gap, LoweredProgram, Operator, Quantization, TensorSpec
 from tasks.storage.codec import decode, encode, is_of
 from tasks.storage.digest import digest
 

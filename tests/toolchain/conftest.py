@@ -16,12 +16,12 @@ from safetensors.numpy import load
 
 from tasks.records import LoweredProgram
 from tasks.toolchain import runner
-from tasks.toolchain.child import Children
-from tasks.toolchain.places import Places
-from tasks.toolchain.sdk import find_sdk, identity
+from tasks.toolchain.backends.qnn_sdk import find_sdk, identity
+from tasks.toolchain.workers.pool import Children
+from tasks.toolchain.workers.scheduler import Places
 
 if TYPE_CHECKING:
-    from flows.cells import Means
+    from flows.resources import Means
 
 # Where it is set C's stdout has no buffer to lose, in no process: the children must not depend on it.
 os.environ.pop("PYTHONUNBUFFERED", None)

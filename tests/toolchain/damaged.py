@@ -19,12 +19,11 @@ from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
 from conf.schema import ToleranceConfig
-from tasks.comparison import compare_capture
+from tasks.comparison.capture import compare_capture
 from tasks.errors import EvidenceError
-from tasks.findings import Comparison
-from tasks.records import Capture, DumpedTensor, LoweredProgram
+from tasks.records import Capture, Comparison, DumpedTensor, LoweredProgram
+from tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES, VERDICTS
 from tasks.storage.store import Store
-from tasks.vocabulary import COMPARED, OPERATOR_STATUSES, VERDICTS
 
 RELU, POOL, VIEW = "aten_relu_default@0", "aten_max_pool2d_with_indices_default@0", "aten_view_copy_default@0"
 

@@ -68,8 +68,8 @@ def run_mixed(store: Store) -> dict[str, Any]:
     import torch
     from torch.utils._pytree import tree_leaves
 
-    from tasks.toolchain.graph import graph_of, put_graph, read_graph
-    from tasks.toolchain.operators import operator_table
+    from tasks.toolchain.reference.graph import graph_of, put_graph, read_graph
+    from tasks.toolchain.reference.operators import operator_table
 
     edge, inputs = _edge(), _inputs()
     own = graph_of(edge)
@@ -105,7 +105,7 @@ def run_lowered(lowered: LoweredProgram, sample: int, store: Store) -> dict[str,
     """The lowered program's stored graph on one evaluation sample, against what the lowering kept of its own run."""
     import torch
 
-    from tasks.toolchain.graph import read_graph
+    from tasks.toolchain.reference.graph import read_graph
     from tasks.toolchain.tensors import read_samples, read_tensors
 
     exported = lowered.quantized.exported
@@ -131,11 +131,11 @@ def run_edge_program(lowered: LoweredProgram, store: Store) -> list[str]:
     from torch.utils._pytree import tree_leaves
 
     from conf.load import load
-    from tasks.toolchain.backends import backend_of
-    from tasks.toolchain.eager import settle
+    from tasks.toolchain.backends.select import backend_of
     from tasks.toolchain.edge import edge_program
-    from tasks.toolchain.graph import read_graph
-    from tasks.toolchain.quantized import load_program
+    from tasks.toolchain.export import settle
+    from tasks.toolchain.quantize import load_program
+    from tasks.toolchain.reference.graph import read_graph
     from tasks.toolchain.tensors import read_samples
 
     settle()
@@ -153,7 +153,7 @@ def call(target: str, arguments: Sequence[Any], inputs: Sequence[Array], dtype: 
     """What one call of a graph gives on these inputs, as NumPy; the word of `NoKernel` where it gives none."""
     import torch
 
-    from tasks.toolchain.graph import Call, NoKernel, ReferenceGraph
+    from tasks.toolchain.reference.graph import Call, NoKernel, ReferenceGraph
 
     graph = ReferenceGraph([Call(target=target, arguments=tuple(arguments), keywords={}, dtype=dtype)], [], {})
     try:
@@ -164,7 +164,7 @@ def call(target: str, arguments: Sequence[Any], inputs: Sequence[Array], dtype: 
 
 
 def read(calls: Blob, constants: Blob, store: Store) -> None:
-    from tasks.toolchain.graph import read_graph
+    from tasks.toolchain.reference.graph import read_graph
 
     read_graph(store, calls, constants)
 
@@ -174,8 +174,8 @@ def kernels_of(name: str, inputs: Sequence[Array]) -> Any:
     import torch
     from executorch.exir import to_edge
 
-    from tasks.toolchain.graph import graph_of
-    from tasks.toolchain.kernels import HostKernels
+    from tasks.toolchain.reference.graph import graph_of
+    from tasks.toolchain.reference.kernels import HostKernels
 
     torch.manual_seed(0)
     tensors = tuple(torch.from_numpy(np.array(each)) for each in inputs)
@@ -259,8 +259,8 @@ def bfloat16(inputs: Sequence[Array]) -> Any:
     import torch
     from executorch.exir import to_edge
 
-    from tasks.toolchain.graph import graph_of
-    from tasks.toolchain.kernels import HostKernels
+    from tasks.toolchain.reference.graph import graph_of
+    from tasks.toolchain.reference.kernels import HostKernels
 
     class Half(torch.nn.Module):
         def forward(self, x: Any) -> Any:

@@ -27,13 +27,13 @@ def linked(
     """By reference the operators that are no constants, and the nodes that no operator stands for."""
     import torch
 
-    from tasks.toolchain.backends import backend_of
-    from tasks.toolchain.eager import settle
+    from tasks.toolchain.backends.select import backend_of
     from tasks.toolchain.edge import edge_program
-    from tasks.toolchain.graph import graph_of
-    from tasks.toolchain.operators import operator_table
-    from tasks.toolchain.quantized import load_program
-    from tasks.toolchain.references import other_reference
+    from tasks.toolchain.export import settle
+    from tasks.toolchain.quantize import load_program
+    from tasks.toolchain.reference.counterparts import other_reference
+    from tasks.toolchain.reference.graph import graph_of
+    from tasks.toolchain.reference.operators import operator_table
     from tasks.toolchain.tensors import read_samples, read_tensors
 
     settle()

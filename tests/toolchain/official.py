@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from conf.schema import SchemeConfig, SocConfig
-from tasks.program_facts import ProgramFacts
-from tasks.records import Blob, Quantization, QuantizedModel
+from tasks.records import Blob, ProgramFacts, Quantization, QuantizedModel
 from tasks.storage.store import Store
 
 
@@ -17,7 +16,7 @@ def lower_officially(quantized: QuantizedModel, scheme: SchemeConfig, soc: SocCo
     """The `.pte` that `to_edge_transform_and_lower_to_qnn` gives for the same graph."""
     import official_path
 
-    from tasks.toolchain.quantized import load_program
+    from tasks.toolchain.quantize import load_program
 
     module = load_program(store, quantized.program).module()
     return official_path.lower(quantized.exported, module, scheme, soc, store).program
@@ -62,7 +61,7 @@ def noted_grids(attributes: list[dict[str, Any] | None]) -> list[Quantization | 
     """What `quantization_of` reads on nodes that QNN's passes gave these attributes."""
     import torch
 
-    from tasks.toolchain.operators import quantization_of
+    from tasks.toolchain.reference.operators import quantization_of
 
     found = []
     for noted in attributes:
@@ -77,7 +76,7 @@ def noted_grids(attributes: list[dict[str, Any] | None]) -> list[Quantization | 
 
 def program_facts(program: Blob, store: Store) -> ProgramFacts:
     """The facts that the product reads from a program's bytes."""
-    from tasks.toolchain import facts
+    from tasks.toolchain.readback import facts
 
     return facts.program_facts(program, store)
 

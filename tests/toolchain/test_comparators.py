@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from tasks.comparison.metrics import Pair, measured_by
 from tasks.errors import RequestError, ToolchainError
-from tasks.findings import MetricValue
-from tasks.measuring import Pair, measured_by
-from tasks.records import Operator, Quantization
+from tasks.records import MetricValue, Operator, Quantization
 
 if TYPE_CHECKING:
-    from flows.cells import Means
+    from flows.resources import Means
 
 pytestmark = pytest.mark.toolchain
 

@@ -13,7 +13,7 @@ from tasks.records import Blob, LoweredProgram
 import cuts  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.cells import Means
+    from flows.resources import Means
 
 pytestmark = pytest.mark.toolchain
 

@@ -10,7 +10,7 @@ from conf.schema import Request
 from tasks.records import Capture, LoweredProgram
 
 if TYPE_CHECKING:
-    from flows.cells import Means
+    from flows.resources import Means
 
 import injection  # isort: skip
 

@@ -16,7 +16,7 @@ from tasks.records import LoweredProgram
 import official  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.cells import Means
+    from flows.resources import Means
     from tests.toolchain.conftest import StartRunner
 
 pytestmark = pytest.mark.toolchain

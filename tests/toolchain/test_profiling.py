@@ -11,17 +11,16 @@ import pytest
 from conf.load import load
 from conf.schema import MeasureConfig, Request
 from tasks.bundle import bundle
-from tasks.findings import ProfiledEvent
+from tasks.comparison.profile import profiled
 from tasks.lower import lower
 from tasks.measure import measure
 from tasks.numerics.modules import module_times
-from tasks.profiling import profiled
 from tasks.quantize import quantize
-from tasks.records import LoweredProgram
-from tasks.toolchain.etdump import read_etdump
+from tasks.records import LoweredProgram, ProfiledEvent
+from tasks.toolchain.readback.etdump import read_etdump
 
 if TYPE_CHECKING:
-    from flows.cells import Means
+    from flows.resources import Means
 
 pytestmark = pytest.mark.toolchain
 

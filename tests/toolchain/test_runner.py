@@ -13,10 +13,10 @@ import pytest
 from tasks.devices.runner_cli import latencies_ms, output_file, runner_arguments
 from tasks.records import LoweredProgram
 from tasks.toolchain import runner
-from tasks.toolchain.etdump import read_etdump
+from tasks.toolchain.readback.etdump import read_etdump
 
 if TYPE_CHECKING:
-    from flows.cells import Means
+    from flows.resources import Means
     from tests.toolchain.conftest import StartRunner
 
 FLAGS = {

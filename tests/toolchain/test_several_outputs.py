@@ -11,13 +11,13 @@ from conf.schema import DataConfig, InputConfig, ModelConfig
 from tasks.bundle import bundle
 from tasks.compare import compare
 from tasks.export import export
-from tasks.findings import Comparison
 from tasks.lower import lower
 from tasks.measure import measure
 from tasks.quantize import quantize
+from tasks.records import Comparison
 
 if TYPE_CHECKING:
-    from flows.cells import Means
+    from flows.resources import Means
 
 pytestmark = pytest.mark.toolchain
 

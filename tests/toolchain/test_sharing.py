@@ -14,12 +14,12 @@ from conf.schema import Request
 from tasks.lower import lower
 from tasks.quantize import quantize
 from tasks.records import LoweredProgram
-from tasks.toolchain.child import Took
+from tasks.toolchain.workers.pool import Took
 
 import official_path  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.cells import Means
+    from flows.resources import Means
     from tests.toolchain.conftest import ChildrenWith, StartRunner
 
 pytestmark = pytest.mark.toolchain

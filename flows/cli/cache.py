@@ -1,0 +1,168 @@
+"""`qnnsweep cache`: what the store holds, by stage and by run, and the removal of what is no longer wanted."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from flows.cli.options import Artifacts, Debug, Json, console, told
+from tasks.errors import RequestError
+
+if TYPE_CHECKING:
+    from tasks.storage.inventory import Inventory
+    from tasks.storage.retention import Removal
+    from tasks.storage.store import Store
+
+_SIZES = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_TIMES = {"h": 3600, "d": 86_400, "w": 604_800}
+
+app = typer.Typer(help="Show what the store holds, by stage and by run; remove what is no longer wanted.")
+
+Runs = Annotated[int, typer.Option("--runs", help="How many of the newest runs to show.", min=0)]
+
+
+@app.callback(invoke_without_command=True)
+def show(
+    context: typer.Context,
+    runs: Runs = 10,
+    json_: Json = False,
+    debug: Debug = False,
+    artifacts: Artifacts = "artifacts",
+) -> None:
+    """Show what the store holds, by stage and by run; remove what is no longer wanted."""
+    if context.invoked_subcommand is not None:
+        return
+    with told(debug):
+        from tasks.storage.inventory import inventory
+
+        found = inventory(_store(artifacts), runs)
+        if json_:
+            print(json.dumps(asdict(found)))
+        else:
+            for table in _tables(found):
+                console().print(table)
+
+
+@app.command()
+def prune(
+    run: Annotated[list[str] | None, typer.Option("--run", metavar="RUN", help="This run; as often as needed.")] = None,
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", metavar="TIME", help="Runs that ended longer ago: 30d, 12h, 8w.")
+    ] = None,
+    larger_than: Annotated[
+        str | None,
+        typer.Option("--larger-than", metavar="SIZE", help="The oldest runs, until no more is left: 20GiB, 500MiB."),
+    ] = None,
+    keep: Annotated[
+        int | None, typer.Option("--keep", metavar="N", help="Never the newest N runs; alone: all but these.", min=0)
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and remove nothing.")] = False,
+    json_: Json = False,
+    debug: Debug = False,
+    artifacts: Artifacts = "artifacts",
+) -> None:
+    """Remove runs, and the results and blobs that no run which stays needs. Refused while a sweep is going on.
+
+    Without a choice of runs only what killed sweeps left goes, when it is a day old.
+    """
+    with told(debug):
+        from tasks.storage.occupancy import alone
+        from tasks.storage.retention import Selection, planned, remove
+
+        by_rule = older_than is not None or larger_than is not None
+        selection = Selection(
+            runs=tuple(dict.fromkeys(run or ())),
+            at_most=keep if not by_rule and not run else None,
+            older_than_s=None if older_than is None else _measured("--older-than", older_than, _TIMES),
+            larger_than=None if larger_than is None else int(_measured("--larger-than", larger_than, _SIZES)),
+            protected=keep or 0,
+        )
+        store = _store(artifacts)
+        removal = planned(store, selection)
+        if not json_:
+            print(_announced(removal, dry_run=dry_run))
+        if not dry_run:
+            with alone(store):
+                removal = planned(store, selection)  # another run may have ended since
+                remove(store, removal)
+        if json_:
+            print(json.dumps(asdict(removal) | {"dry_run": dry_run}))
+        else:
+            console().print(_removal_table(removal, dry_run=dry_run))
+
+
+def _store(artifacts: str) -> Store:
+    from tasks.storage.store import Store
+
+    store = Store.at(artifacts)
+    if store.url:
+        raise RequestError(
+            "--artifacts: of a folder only; an object store has its own tools for sizes and lifecycle rules"
+        )
+    if not store.blobs.is_dir():
+        raise RequestError(f"--artifacts={artifacts}: nothing is stored there")
+    store.try_out()
+    return store
+
+
+def _measured(option: str, text: str, units: dict[str, int]) -> float:
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([A-Za-z]*)", text)
+    if found is None or found[2] not in units:
+        known = ", ".join(unit for unit in units if unit)
+        raise RequestError(f"{option}={text}: a number and one of {known}")
+    return float(found[1]) * units[found[2]]
+
+
+def _announced(removal: Removal, *, dry_run: bool) -> str:
+    would = "would go" if dry_run else "goes"
+    named = ", ".join(removal.runs) or "no run"
+    return f"{would}: {named}; {_size(removal.freed)} of {_size(removal.freed + removal.left)}"
+
+
+def _removal_table(removal: Removal, *, dry_run: bool) -> Table:
+    table = _table("would go" if dry_run else "removed", "count")
+    table.add_row("runs", str(len(removal.runs)))
+    table.add_row("remains of killed runs", str(len(removal.remains)))
+    table.add_row("results", str(len(removal.results)))
+    table.add_row("blobs", str(len(removal.blobs)))
+    table.add_row("freed", _size(removal.freed))
+    table.add_row("left", _size(removal.left))
+    return table
+
+
+def _tables(found: Inventory) -> list[Table]:
+    stages = _table("stage", "results", "size", "blobs", "size", "shared", "oldest", "newest")
+    for each in found.stages:
+        stages.add_row(
+            each.stage, str(each.results), _size(each.result_bytes), str(each.blobs), _size(each.blob_bytes),
+            _size(each.shared_bytes), each.oldest or "–", each.newest or "–",
+        )  # fmt: skip
+    stages.caption = f"{_size(found.bytes)} in {found.artifacts}; shared: named here too, counted where it was made"
+    runs = _table("run", "made", "reused", "blobs", "holds", "alone", "own files")
+    for run in found.runs:
+        runs.add_row(
+            run.run_id, str(run.made), str(run.reused), str(run.blobs), _size(run.held_bytes), _size(run.alone_bytes),
+            _size(run.own_bytes),
+        )  # fmt: skip
+    runs.caption = "alone: what would go with the run"
+    return [stages, runs]
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left", overflow="fold")
+    return table
+
+
+def _size(count: int) -> str:
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if count >= _SIZES[unit]:
+            return f"{count / _SIZES[unit]:.1f} {unit}"
+    return f"{count} B"

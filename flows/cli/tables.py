@@ -1,0 +1,102 @@
+"""Tables for the terminal that are not a run's: a plan, a machine's health."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from conf.describe import shown
+from conf.plan import AXES
+from flows.cli.devices import Sighting
+from flows.cli.doctor import Check
+from flows.runs.diff import Difference
+from flows.runs.regressions import with_unit
+from tasks.report.format import plural
+
+
+def plan_table(cells: Sequence[Mapping[str, str | None]]) -> Table:
+    """One line a cell, and how many are possible."""
+    possible = sum(cell["impossible"] is None for cell in cells)
+    table = _table(*AXES, "note", caption=f"{possible} to run, {len(cells) - possible} impossible")
+    for cell in cells:
+        style = "" if cell["impossible"] is None else "dim"
+        note = "" if cell["impossible"] is None else f"impossible: {cell['impossible']}"
+        table.add_row(*(Text(str(cell[axis])) for axis in AXES), Text(note), style=style)
+    return table
+
+
+def checks_table(checks: Sequence[Check]) -> Table:
+    table = _table("", "what", "found", "what to do")
+    for check in checks:
+        mark = Text("✓", "green") if check.ok else Text("✗", "bold red") if check.needed else Text("–", "yellow")
+        table.add_row(mark, check.what, Text(check.found), Text("" if check.ok else check.remedy))
+    return table
+
+
+def devices_table(sightings: Sequence[Sighting]) -> Table:
+    table = _table(
+        "", "device", "by", "SoC asked", "SoC read", "arch", "build", "free", "°C", "battery", "runner", "QNN", "state",
+        "what to do",
+    )  # fmt: skip
+    for each in sightings:
+        usable = each.reachable and each.problem is None and each.quarantined is None
+        state = (
+            f"quarantined: {each.quarantined}" if each.quarantined else f"busy: {each.busy}" if each.busy else "free"
+        )
+        cells = (
+            each.device,
+            each.transport,
+            each.soc_asked or "any",
+            each.soc_read,
+            each.arch,
+            each.os_build,
+            None if each.free_mib is None else f"{each.free_mib / 1024:.1f} GiB",
+            None if each.celsius is None else f"{each.celsius:.0f}",
+            None if each.battery_percent is None else f"{each.battery_percent} %",
+            each.runner,
+            each.qnn,
+            state if each.reachable else "unreachable",
+            each.problem or "",
+        )
+        mark = Text("✓", "green") if usable else Text("✗", "bold red")
+        table.add_row(mark, *(Text("–" if cell is None else shown(cell)) for cell in cells))
+    return table
+
+
+def diff_table(found: Difference) -> Table:
+    """One line a difference that counts, a cell's worst first, below a line that says what changed around it."""
+    counted = plural(found.regressions, "regression")
+    table = _table(
+        "cell", "what", "before", "after", "limit", "verdict", caption=f"{counted}, {found.run_a} -> {found.run_b}"
+    )
+    styles = {"regressed": "bold red", "improved": "green"}
+    for each in found.cells:
+        told = [change for change in each.changes if change.verdict not in ("steady", "undefined")]
+        cell = _cell_name(each.cell)
+        if each.changed:
+            table.add_row(Text(cell), Text(f"changed: {', '.join(each.changed)}"))
+        for change in sorted(told, key=lambda change: (*styles, "changed").index(change.verdict)):
+            what = f"{change.operator} {change.what}" if change.operator else change.what
+            numbers = (with_unit(each, change.unit) for each in (change.before, change.after, change.limit))
+            table.add_row(
+                Text(cell), Text(what), *map(Text, numbers), Text(change.verdict, styles.get(change.verdict, ""))
+            )
+    for run, cells in ((found.run_a, found.only_in_a), (found.run_b, found.only_in_b)):
+        for cell in cells:
+            table.add_row(Text(_cell_name(cell)), Text(f"only in {run}"))
+    return table
+
+
+def _cell_name(cell: Mapping[str, str | None]) -> str:
+    where = cell["farm"] or cell["device"]
+    return shown(" · ".join(filter(None, (cell["model"], cell["scheme"], cell["soc"], cell["backend"], where))))
+
+
+def _table(*columns: str, caption: str | None = None) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

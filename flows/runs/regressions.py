@@ -1,0 +1,77 @@
+"""What got worse in a run, for people: a table for the terminal, Markdown for Prefect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from flows.runs.history import plain
+from tasks.numerics.trend import BAD
+from tasks.report.format import markdown, plural, printable
+
+_COLUMNS = ("cell", "worse", "is", "was", "since", "changed then")
+
+
+def count(trends: pandas.DataFrame) -> int:
+    """How many series regressed in this very run."""
+    return trends["verdict"].tolist().count("regressed")
+
+
+def regressions_table(trends: pandas.DataFrame) -> Table | None:
+    """One line a series that is worse than it was, those of this run first; None when none is."""
+    lines = _lines(trends)
+    if not lines:
+        return None
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title=_title(trends))
+    for name in _COLUMNS:
+        table.add_column(name, justify="right" if name in ("is", "was") else "left", overflow="fold")
+    for new, line in lines:
+        table.add_row(*map(Text, line), style="bold red" if new else "dim")
+    return table
+
+
+def regressions_markdown(trends: pandas.DataFrame) -> str:
+    """The same as Markdown; empty when nothing is worse."""
+    lines = _lines(trends)
+    if not lines:
+        return ""
+    rows = ["| " + " | ".join(map(markdown, line)) + " |" for _, line in lines]
+    head = ["| " + " | ".join(_COLUMNS) + " |", "|" + " --- |" * len(_COLUMNS)]
+    return "\n".join([f"## {_title(trends)}", "", *head, *rows]) + "\n"
+
+
+def _title(trends: pandas.DataFrame) -> str:
+    old = trends["verdict"].tolist().count("still_bad")
+    return f"{plural(count(trends), 'regression')}" + (f", {old} from before" if old else "")
+
+
+def _lines(trends: pandas.DataFrame) -> list[tuple[bool, list[str]]]:
+    """Whether it is of this run, and its columns."""
+    bad = [row for row in plain(trends) if row["verdict"] in BAD]
+    ordered = sorted(bad, key=lambda row: row["verdict"] != "regressed")
+    return [(row["verdict"] == "regressed", _line(row)) for row in ordered]
+
+
+def _line(row: dict[str, Any]) -> list[str]:
+    cell = " · ".join(filter(None, (row["model"], row["scheme"], row["soc"], row["farm"] or row["device"])))
+    worse = f"{row['operator']} {row['series']}" if row["operator"] else row["series"]
+    changed = ", ".join(row["changed"]) or "nothing that is known"
+    return [
+        printable(cell),
+        printable(worse),
+        with_unit(row["value"], row["unit"]),
+        with_unit(row["median"], row["unit"]),
+        row["first_bad_run"],
+        printable(changed),
+    ]
+
+
+def with_unit(value: float | str | None, unit: str) -> str:
+    if value is None or isinstance(value, str):
+        return value or "–"
+    shown = f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.4g}"
+    return shown if unit in ("1", "") else f"{shown} {unit}"

@@ -1,0 +1,146 @@
+"""What a comparison finds: gaps, what became of each output and operator, and what was timed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tasks.records.stages import Operator
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gap:
+    """How far `actual` is from `reference`. None is "not defined" (no elements, a zero reference, one constant side).
+
+    mse, mean_abs and max_abs carry the tensor's own unit (squared for mse).
+    """
+
+    mse: float | None = None
+    mean_abs: float | None = None
+    max_abs: float | None = None
+    snr_db: float | None = None
+    cosine: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutputComparison:
+    """One final output of one sample at one rung, against the eager fp32 module."""
+
+    rung: str
+    sample: int
+    sample_name: str
+    output_index: int
+    output: str
+    shape: tuple[int, ...]
+    status: str
+    gap: Gap
+    previous_rung: str | None
+    previous_snr_db: float | None
+    """Against the rung before; None for the first, and where the two are equal."""
+    label: int | None
+    top1_reference: int | None
+    top1_actual: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OperatorComparison:
+    """One operator of the reference for one sample: its status always, its gaps where there is something to compare.
+
+    `gap` is the total: the device against the reference's own run from the model's input. `introduced` is the device
+    against the reference operator on the device's own inputs. Both are over the elements that somebody reads.
+    """
+
+    operator: Operator
+    sample: int
+    status: str
+    gap: Gap
+    reference: str = "edge"
+    nodes: tuple[str, ...] | None = None
+    """What it stands for in a reference that is not `edge`: that graph's nodes, the last of which has its value."""
+    nonfinite_actual: int = 0
+    nonfinite_reference: int = 0
+    introduced: Gap = Gap()
+    introduced_steps: float | None = None
+    """The largest introduced error in steps of the device's grid."""
+    effect_snr_db: float | None = None
+    """What the introduced error alone does to the final outputs: their SNR. For operators that introduce error."""
+    verdict: str = "blind"
+    masked_elements: int = 0
+    masked_by: tuple[str, ...] = ()
+    """The readers that discard what differs in those elements."""
+    spans: tuple[str, ...] = ()
+    """Operators before this one that the device did not show; what they introduced is counted here."""
+    why: str | None = None
+    """Why the operator could not be made again on the host."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProfiledEvent:
+    """One timed event of a program's own log: `raw` counts `unit`, `us`, `cycles` or what else the delegate names."""
+
+    program: str  # `shipping` or `profile`
+    same_outputs: bool
+    """That program's final outputs are the shipping program's, bit by bit."""
+    event_block: str
+    name: str
+    kind: str  # a key of `tasks.numerics.timing.KINDS`
+    node: str | None  # what the delegate calls the operator; `counted_in` names such
+    instruction: int | None
+    unit: str
+    raw: tuple[float, ...]
+    inferences: tuple[int, ...]  # for each of `raw` the timed inference it was in; empty while a program is loaded
+    samples: tuple[int, ...]  # for each of `raw` the evaluation sample, the test case of `program.bpte`; empty likewise
+    debug_handles: tuple[int, ...]
+    operators: tuple[Operator, ...]
+    backend: str | None
+    subgraph: int | None
+    counted_in: tuple[str, ...]  # for an operator without cycles of its own: the nodes that its work is counted in
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MetricValue:
+    """What one metric, named as it was asked for, says of one tensor; `problem` is why a user's own gave no number."""
+
+    operator: Operator | None  # None for a final output
+    output_index: int
+    sample: int
+    rung: str
+    reference: str
+    metric: str
+    value: float | None
+    problem: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProbeResult:
+    """Whether one mistake at the program's inputs or outputs explains the device's answer better than the model does.
+
+    Errors are the squared error over the energy of what explains: 0.01 is 20 dB. None is "not finite" or "not told".
+    """
+
+    side: str
+    """`input` or `output`."""
+    mistake: str
+    sample: int
+    status: str
+    relative_error: float | None
+    relative_error_mistaken: float | None
+    detail: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """The evidence of one cell, compared."""
+
+    outputs: tuple[OutputComparison, ...]
+    operators: tuple[OperatorComparison, ...]
+    """Against the edge graph."""
+    profile: tuple[ProfiledEvent, ...]
+    observer_effect_snr_db: float | None
+    """Shipping program against debug program on the same sample; None when bit-equal or not measured."""
+    metrics: tuple[MetricValue, ...] = ()
+    unexpected_events: tuple[str, ...]
+    """Events the lowering did not announce: reported, never guessed at."""
+    probe: tuple[ProbeResult, ...] = ()
+    against_others: tuple[OperatorComparison, ...] = ()
+    """The operators against the other references that were asked for, total alone, then those graphs' own nodes that
+    no operator stands for."""

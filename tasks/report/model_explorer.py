@@ -1,0 +1,133 @@
+"""A cell for Google's Model Explorer: the edge graph in its own format, and gaps and verdicts as data on its nodes.
+
+A node's id is the operator's name in its reference: in the edge graph written here, or in the exported `.pt2`, whose
+nodes Model Explorer's PyTorch adapter calls as torch.fx does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tasks.records import Operator, OperatorComparison, TensorSpec
+
+EDGE_GRAPH, EXPORTED_GRAPH = "edge", "graph"
+"""Ids of graphs; Model Explorer's adapter calls every `.pt2` file's the same."""
+
+# From the worst's orange to the best's blue, as in the report. A value belongs to the first bound that is not below it.
+_SNR_DB = ((0.0, "#e8813a"), (10.0, "#f3a35c"), (20.0, "#f6cfa6"), (40.0, "#d9e4ea"), (1e9, "#79b4e4"))
+_VERDICTS = {
+    "introduced": "#e8813a", "inherited": "#f6cfa6", "within_grid": "#d9e4ea", "exact": "#79b4e4", "blind": "#dddddd",
+}  # fmt: skip
+
+
+def edge_graph(operators: Sequence[Operator], inputs: Sequence[TensorSpec], calls: bytes) -> dict[str, Any]:
+    """The graph that operators are compared along. `calls` is what `LoweredProgram.reference_calls` holds."""
+    written = json.loads(calls)
+    nodes = [
+        {"id": _input(number), "label": spec.name, "namespace": "inputs", "outputsMetadata": _shape(spec)}
+        for number, spec in enumerate(inputs)
+    ]
+    for operator, (target, *arguments, _) in zip(operators, written["calls"], strict=False):
+        nodes.append(
+            {
+                "id": operator.name,
+                "label": target,
+                "namespace": operator.module_path.replace(".", "/"),
+                "attrs": list(_attributes(operator)),
+                "incomingEdges": _edges(operators, arguments),
+                "outputsMetadata": _shape(operator),
+            }
+        )
+    answers = {"id": "output", "label": "output", "incomingEdges": _edges(operators, written["outputs"])}
+    return {"label": EDGE_GRAPH, "graphs": [{"id": EDGE_GRAPH, "nodes": [*nodes, answers | {"namespace": ""}]}]}
+
+
+def node_data(rows: Iterable[OperatorComparison]) -> dict[str, dict[str, Any]]:
+    """By name of the number, what Model Explorer lays over the edge graph: of each operator its worst sample."""
+    total, introduced, verdicts = {}, {}, {}
+    for row in (row for row in rows if not row.operator.unused):  # what nobody reads has no node
+        name = row.operator.name
+        _keep_worst(total, name, row.gap.snr_db)
+        _keep_worst(introduced, name, row.introduced.snr_db)
+        if name not in verdicts or _severity(row.verdict) < _severity(verdicts[name]):
+            verdicts[name] = row.verdict
+    return {
+        "total_snr_db": {EDGE_GRAPH: _numbers("total SNR, dB", total)},
+        "introduced_snr_db": {EDGE_GRAPH: _numbers("introduced SNR, dB", introduced)},
+        "verdict": {EDGE_GRAPH: _words("verdict", verdicts)},
+    }
+
+
+def exported_node_data(rows: Iterable[OperatorComparison]) -> dict[str, dict[str, Any]]:
+    """The same over the exported program: the node that has an operator's value gets its total gap."""
+    total: dict[str, float] = {}
+    for row in rows:
+        if row.reference == "exported" and row.nodes:
+            _keep_worst(total, row.nodes[-1], row.gap.snr_db)
+    return {"total_snr_db": {EXPORTED_GRAPH: _numbers("total SNR, dB", total)}} if total else {}
+
+
+def _keep_worst(found: dict[str, float], name: str, snr_db: float | None) -> None:
+    if snr_db is not None:
+        found[name] = min(found.get(name, snr_db), snr_db)
+
+
+def _severity(verdict: str) -> int:
+    return list(_VERDICTS).index(verdict)
+
+
+def _numbers(name: str, values: Mapping[str, float]) -> dict[str, Any]:
+    thresholds = [{"value": bound, "bgColor": colour} for bound, colour in _SNR_DB]
+    return {"name": name, "results": {node: {"value": each} for node, each in values.items()}, "thresholds": thresholds}
+
+
+def _words(name: str, values: Mapping[str, str]) -> dict[str, Any]:
+    results = {node: {"value": each, "bgColor": _VERDICTS[each]} for node, each in values.items()}
+    return {"name": name, "results": results}
+
+
+def _attributes(operator: Operator) -> Iterator[dict[str, str]]:
+    told = {
+        "debug handle": operator.debug_handle,
+        "output index": operator.output_index,
+        "module": operator.module_path,
+        "runs on": "CPU" if operator.subgraph is None else f"delegate, subgraph {operator.subgraph}",
+        "grid": operator.quantization and operator.quantization.dtype,
+    }
+    yield from ({"key": key, "value": str(value)} for key, value in told.items() if value not in (None, ""))
+
+
+def _edges(operators: Sequence[Operator], arguments: Any) -> list[dict[str, str]]:
+    sources = dict.fromkeys(_sources(operators, arguments))
+    return [
+        {"sourceNodeId": source, "sourceNodeOutputId": "0", "targetNodeInputId": str(position)}
+        for position, source in enumerate(sources)
+    ]
+
+
+def _sources(operators: Sequence[Operator], encoded: Any) -> Iterator[str]:
+    """Ids of the nodes that an encoded argument names; see `tasks.toolchain.reference.graph`."""
+    if isinstance(encoded, list):
+        for each in encoded:
+            yield from _sources(operators, each)
+    elif isinstance(encoded, dict):
+        for kind, value in encoded.items():
+            if kind == "operator":
+                yield operators[value].name
+            elif kind == "input":
+                yield _input(value)
+            else:
+                yield from _sources(operators, value)
+
+
+def _input(number: int) -> str:
+    return f"input:{number}"
+
+
+def _shape(tensor: Operator | TensorSpec) -> list[dict[str, Any]]:
+    if tensor.shape is None:
+        return []
+    shape = f"{tensor.dtype}[{','.join(map(str, tensor.shape))}]"
+    return [{"id": "0", "attrs": [{"key": "tensor_shape", "value": shape}]}]

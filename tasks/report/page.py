@@ -1,0 +1,329 @@
+"""The report of one run, from its table rows: a self-contained HTML page, Prefect's Markdown and the terminal's table.
+
+Pure functions: nothing is read but the page's own template, style and script beside this module. Rounding happens
+here, for the eye; the tables hold the numbers as measured.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from tasks.records import RunFacts
+from tasks.report import data, figures
+from tasks.report import format as display
+
+_Row = dict[str, Any]
+_Key = tuple[str | None, ...]
+
+_CELL = ("model", "scheme", "soc", "device", "backend")
+_NUMBERS = ("SNR dB", "top-1 %", "pte KiB", "operators", "delegated / CPU", "lower s")
+_SUMMARY_COLUMNS = (
+    *("model", "scheme", "soc", "device", "backend", "outcome", "stage", "error_type"),
+    *("final_snr_db", "final_cosine", "top1_agreement", "latency_p50_ms", "pte_bytes"),
+    *("operators_compared", "operators_total", "delegated_nodes", "non_delegated_nodes", "worst_operator"),
+)
+_NOTE_CHARACTERS = 72  # in the terminal; the page has all of it
+_TOP_EVENTS = 24  # per unit and cell: cycles and µs have no common order
+_ERROR_CHARACTERS = 4_000
+_SCRIPTS = ("page.js", "tables.js", "profile.js", "trends.js", "matrix.js", "routes.js")
+_LOG_CHARACTERS, _ALL_LOGS_CHARACTERS = 64_000, 1_000_000
+
+
+def render(run: RunFacts, tables: Mapping[str, pd.DataFrame], logs: Mapping[str, str]) -> str:
+    """The whole report as one HTML document that loads nothing.
+
+    `tables` are the run's rows by table name (`tasks.storage.tables.TABLES`); all but `cells` may be absent.
+    `logs` are texts by sha256; a log that is missing is named, a long one is shown by its end.
+    """
+    cells = _rows(tables["cells"])
+    evidence = {
+        name: _by_cell(tables.get(name), (*columns, *data.READ_TOO.get(name, ())))
+        for name, columns in data.EVIDENCE.items()
+    }
+    pool = data.Pool()
+    share = min(_LOG_CHARACTERS, _ALL_LOGS_CHARACTERS // max(1, sum(cell["log"] in logs for cell in cells)))
+    regressed: list[tuple[_Row, list[figures.Row]]] = []
+    for number, cell in enumerate(cells):
+        found: dict[str, Sequence[figures.Row]] = {name: rows.get(_key(cell), []) for name, rows in evidence.items()}
+        cell["number"] = number
+        cell["ladder"] = _ladder(found["outputs"])
+        cell["latency"] = figures.latency(found["profile"])
+        regressed += [(cell, rows)] if (rows := figures.regressions(found["trends"])) else []
+        found["operators"] = figures.with_times(found["operators"], found["profile"])
+        found["trends"] = figures.shown_trends(found["trends"])
+        cell["counts"] = {name: len(rows) for name, rows in found.items()}
+        found["profile"] = _top_events(found["profile"])
+        cell["profile_shown"] = len(found["profile"])
+        cell["data"] = data.embedded_json(_embedded(found, cell["latency"], pool))
+        cell["log_text"] = _tail(display.printable(logs[cell["log"]]), share) if cell["log"] in logs else None
+        cell["error"] = _head(display.printable(cell["error"] or ""))
+    script = "\n".join(map(_beside, _SCRIPTS))
+    template = _environment().get_template("page.html.j2")
+    return template.render(
+        run=run,
+        command=shlex.join(run.command),
+        cells=cells,
+        counts=_counts(cells),
+        matrix=_matrix(cells),
+        socs=_columns(cells),
+        troubles=_troubles(cells),
+        has_trends="trends" in tables and not tables["trends"].empty,
+        causes=figures.causes(regressed),
+        regressed=len(regressed),
+        measures=data.embedded_json(_measures(cells)),
+        pool=data.embedded_json(pool.contents()),
+        style=Markup(_beside("page.css")),  # noqa: S704 - our own file
+        script=Markup(script),  # noqa: S704 - our own file
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def _embedded(found: Mapping[str, Sequence[figures.Row]], latency: _Row | None, pool: data.Pool) -> dict[str, Any]:
+    """What the script reads of one cell."""
+    embedded = {name: data.compact(rows, data.EVIDENCE[name], pool) for name, rows in found.items() if rows}
+    if latency:
+        numbers = {name: data.six(value) for name, value in latency.items() if name not in ("unit", "bins")}
+        embedded["latency"] = {"unit": latency["unit"], "bins": latency["bins"]} | numbers
+    return embedded
+
+
+def _measures(cells: Sequence[_Row]) -> _Row:
+    """What the matrix can be coloured by, and every cell's numbers in that order."""
+    values = [figures.measured(cell) for cell in cells]
+    return {
+        "measures": [asdict(measure) for measure in figures.MEASURES],
+        "cells": [[None if value is None else data.six(value) for value in each.values()] for each in values],
+    }
+
+
+def summary_markdown(run: RunFacts, cells: pd.DataFrame) -> str:
+    """The run for Prefect's Markdown artifact: counts, every cell with the worst first, where the report lies."""
+    rows = sorted(_rows(cells), key=_badness)
+    counts = ", ".join(f"{count} {display.words(outcome)}" for outcome, count in _counts(rows).items() if count)
+    calls = display.plural(run.toolchain_calls, "toolchain call")
+    lines = [
+        f"# Run {display.markdown(run.run_id)}",
+        f"{display.plural(len(rows), 'cell')}: {counts or 'nothing planned'}.",
+        f"Took {display.duration(run.seconds)}, {calls}, {run.reused} reused.",
+        f"Report: {display.markdown(run.report)}  \nTables: {display.markdown(run.tables)}",
+    ]
+    if rows:
+        head, *body = _summary(rows)
+        markdown = ["| " + " | ".join(map(display.markdown, row)) + " |" for row in body]
+        lines.append("\n".join(["| " + " | ".join(head) + " |", "|" + " --- |" * len(head), *markdown]))
+    return "\n\n".join(lines) + "\n"
+
+
+def summary_rows(cells: pd.DataFrame) -> list[dict[str, Any]]:
+    """The run for Prefect's table artifact: a row a cell in the order planned, its numbers as they were measured."""
+    return _rows(cells, _SUMMARY_COLUMNS)
+
+
+def summary_table(run: RunFacts, cells: pd.DataFrame) -> Table:
+    """The run for the terminal: one line a cell, in the order planned."""
+    rows = _rows(cells)
+    counts = "  ".join(f"{count} {display.words(outcome)}" for outcome, count in _counts(rows).items() if count)
+    title = Text(f"run {run.run_id}")
+    table = Table(title=title, caption=Text(counts), box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    head, *body = _summary(rows)
+    for name in head:
+        # Folded, a narrow terminal breaks lines but never cuts a number or loses the note.
+        table.add_column(name, justify="right" if name in _NUMBERS else "left", overflow="fold")
+    for row, line in zip(rows, body, strict=True):
+        line[-1] = line[-1] if len(line[-1]) <= _NOTE_CHARACTERS else f"{line[-1][: _NOTE_CHARACTERS - 1]}…"
+        style = display.OUTCOMES.get(row["outcome"], ("", "", "bold red"))[2]
+        table.add_row(
+            *(Text(value, style if name == "outcome" else "") for name, value in zip(head, line, strict=True))
+        )
+    return table
+
+
+def _summary(rows: Sequence[_Row]) -> list[list[str]]:
+    """The head and one line a cell, as display text without control characters."""
+    where = ["model", "scheme", "soc", *_varying(rows)]
+    lines = [[*where, "outcome", *_NUMBERS, "note"]]
+    for row in rows:
+        lines.append(
+            [
+                *(" ".join(display.printable(row[name] or display.NULL).split()) for name in where),
+                f"{display.symbol(row['outcome'])} {display.words(row['outcome'])}",
+                display.decimal(row["final_snr_db"]),
+                display.percent(row["top1_agreement"]),
+                display.kib(row["pte_bytes"]),
+                display.pair(row["operators_compared"], row["operators_total"]),
+                display.pair(row["delegated_nodes"], row["non_delegated_nodes"]),
+                display.decimal(row["lower_s"]),
+                display.note(row),
+            ]
+        )
+    return lines
+
+
+def _plain(value: Any) -> Any:
+    """A Python value of what pandas holds: its many nulls are None, its arrays are lists."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if value is pd.NA or (isinstance(value, float) and math.isnan(value)) else value
+
+
+def _rows(frame: pd.DataFrame, columns: Sequence[str] | None = None) -> list[_Row]:
+    names = list(frame.columns) if columns is None else [name for name in columns if name in frame]
+    values = [[_plain(value) for value in frame[name].tolist()] for name in names]
+    return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+
+
+def _key(row: _Row) -> _Key:
+    return tuple(row[name] for name in _CELL)
+
+
+def _by_cell(frame: pd.DataFrame | None, columns: Sequence[str]) -> dict[_Key, list[_Row]]:
+    found: dict[_Key, list[_Row]] = defaultdict(list)
+    if frame is not None:
+        for row in _rows(frame, [*_CELL, *columns]):
+            found[_key(row)].append({name: value for name, value in row.items() if name not in _CELL})
+    return found
+
+
+def _rank(outcome: str) -> int:
+    return list(display.OUTCOMES).index(outcome) if outcome in display.OUTCOMES else -1
+
+
+def _badness(row: _Row) -> tuple[int, float]:
+    snr = row["final_snr_db"]
+    return _rank(row["outcome"]), -math.inf if snr is None else snr
+
+
+def _counts(rows: Sequence[_Row]) -> dict[str, int]:
+    """Every known outcome, worst first, and after them any other that occurs."""
+    return dict.fromkeys(display.OUTCOMES, 0) | Counter(row["outcome"] for row in rows)
+
+
+def _columns(cells: Sequence[_Row]) -> list[tuple[str, ...]]:
+    """The matrix's columns: SoCs, told apart by device and backend only where those differ."""
+    names = ["soc", *_varying(cells)]
+    return list(dict.fromkeys(_column(cell, names) for cell in cells))
+
+
+def _varying(cells: Sequence[_Row]) -> list[str]:
+    return [name for name in ("device", "backend") if len({cell[name] for cell in cells} - {None}) > 1]
+
+
+def _column(cell: _Row, names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(cell[name] or display.NULL for name in names)
+
+
+def _matrix(cells: Sequence[_Row]) -> dict[str, dict[str, dict[tuple[str, ...], list[_Row]]]]:
+    """model -> scheme -> column -> cells, each in the order planned."""
+    names = ["soc", *_varying(cells)]
+    matrix: dict[str, dict[str, dict[tuple[str, ...], list[_Row]]]] = {}
+    for cell in cells:
+        row = matrix.setdefault(cell["model"], {}).setdefault(cell["scheme"], {})
+        row.setdefault(_column(cell, names), []).append(cell)
+    return matrix
+
+
+def _troubles(cells: Sequence[_Row]) -> list[tuple[str, str, list[_Row]]]:
+    """(outcome, note, cells) of what did not pass, worst and most frequent first: one cause is one entry."""
+    groups: dict[tuple[str, str], list[_Row]] = defaultdict(list)
+    for cell in cells:
+        if cell["outcome"] != "passed":
+            # What one cell measured (its numbers) must not split a cause into as many entries as cells.
+            groups[cell["outcome"], "" if cell["outcome"] == "out_of_tolerance" else display.note(cell)].append(cell)
+    ordered = sorted(groups.items(), key=lambda group: (_rank(group[0][0]), -len(group[1])))
+    return [(outcome, note, sorted(found, key=_badness)) for (outcome, note), found in ordered]
+
+
+def _ladder(outputs: Sequence[figures.Row]) -> list[_Row]:
+    """One row a rung and output over all samples: the worst and the median, and how often the top-1 agrees."""
+    steps: dict[tuple[str, str], list[figures.Row]] = defaultdict(list)
+    for row in outputs:
+        steps[row["rung"], row["output"]].append(row)
+    ladder: list[_Row] = []
+    for (rung, output), rows in steps.items():
+        defined = [row for row in rows if row["snr_db"] is not None]
+        snr = [row["snr_db"] for row in defined]
+        ranked = [row for row in rows if row["top1_reference"] is not None and row["top1_actual"] is not None]
+        ladder.append(
+            {
+                "rung": rung,
+                "output": output,
+                "statuses": ", ".join(sorted({row["status"] for row in rows})),
+                "worst": min(defined, key=lambda row: row["snr_db"]) if defined else None,
+                "median_snr_db": float(np.median(snr)) if snr else None,
+                "previous_snr_db": min(
+                    (row["previous_snr_db"] for row in rows if row["previous_snr_db"] is not None), default=None
+                ),
+                "max_abs": max((row["max_abs"] for row in rows if row["max_abs"] is not None), default=None),
+                "top1_same": sum(row["top1_reference"] == row["top1_actual"] for row in ranked) if ranked else None,
+                "top1_of": len(ranked),
+            }
+        )
+    return ladder
+
+
+def _top_events(rows: Sequence[figures.Row]) -> list[figures.Row]:
+    by_unit: dict[str, list[figures.Row]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: row["p50"] or 0.0, reverse=True):
+        by_unit[row["unit"]].append(row)
+    return [row for events in by_unit.values() for row in events[:_TOP_EVENTS]]
+
+
+def _head(text: str) -> str:
+    left = len(text) - _ERROR_CHARACTERS
+    return text if left <= 0 else f"{text[:_ERROR_CHARACTERS]}\n… {left:,} more characters in the cells table"
+
+
+def _tail(text: str, characters: int) -> tuple[str, int]:
+    """The end of a log, cut at a line, and how many characters were left off."""
+    if len(text) <= characters:
+        return text, 0
+    start = text.find("\n", len(text) - characters) + 1 or len(text) - characters
+    return text[start:], start
+
+
+def _beside(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "cosine": lambda value: display.decimal(value, 5),
+        "db": display.decimal,
+        "breakable": display.breakable,
+        "duration": display.duration,
+        "icon": lambda outcome: outcome if outcome in display.OUTCOMES else "unknown",
+        "kib": display.kib,
+        "note": display.note,
+        "percent": display.percent,
+        "plural": display.plural,
+        "real": display.real,
+        "whole": display.whole,
+        "verdict": display.verdict,
+        "words": display.words,
+    }
+    return environment

@@ -1,0 +1,156 @@
+"""From a model's configuration to an exported program: factory, samples, answers, torch.export. Runs in a child."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from conf.schema import DataConfig, ModelConfig
+from tasks.errors import QnnsweepError, RequestError
+from tasks.records import ExportedModel, TensorSpec
+from tasks.storage.store import Store
+from tasks.toolchain.io_mistakes import mistaken_answers
+from tasks.toolchain.tensors import flat_outputs, outputs_by_sample, put_tensors
+
+Sample = Mapping[str, Any]
+
+
+def export_model(model: ModelConfig, store: Store) -> ExportedModel:
+    """Raises RequestError when the factory, a data source or the inputs do not fit; torch.export's own error else."""
+    settle()
+    module = _module(model)
+    assert model.evaluation is not None, "checked by conf.load"
+    evaluation = _samples(model, "evaluation", model.evaluation)
+    calibration = _samples(model, "calibration", model.calibration) if model.calibration else []
+    with torch.no_grad():
+        answers = [_answer(model, module, sample) for sample in evaluation]
+        program = torch.export.export(module, _arguments(model, evaluation[0]), strict=True)
+        exported = program.module()
+        exported_answers = [exported(*_arguments(model, sample)) for sample in evaluation]
+    torch.export.save(program, "program.pt2")
+    first = flat_outputs(answers[0])
+    inputs = tuple(TensorSpec(name=i.name, shape=tuple(i.shape), dtype=i.dtype) for i in model.inputs)
+    given = [_arguments(model, sample) for sample in evaluation]
+    mistakes, mistaken = mistaken_answers(module, inputs, given, answers)
+    return ExportedModel(
+        model=model.name,
+        program=store.put_file(Path("program.pt2")),
+        inputs=inputs,
+        outputs=tuple(
+            TensorSpec(name=name, shape=tuple(tensor.shape), dtype=dtype_name(tensor.dtype))
+            for name, tensor in first.items()
+        ),
+        calibration=put_tensors(store, _by_name(model, calibration)) if calibration else None,
+        calibration_samples=len(calibration),
+        evaluation=put_tensors(store, _by_name(model, evaluation)),
+        sample_names=tuple(str(sample.get("name") or f"sample {index}") for index, sample in enumerate(evaluation)),
+        labels=tuple(_label(sample) for sample in evaluation),
+        outputs_eager=put_tensors(store, outputs_by_sample(answers)),
+        outputs_exported=put_tensors(store, outputs_by_sample(exported_answers)),
+        mistakes=mistakes,
+        outputs_mistaken=put_tensors(store, mistaken),
+        weights=str(getattr(module, "weights_origin", "unstated")),
+    )
+
+
+def settle() -> None:
+    """One thread and a fixed seed: the same bytes come out whatever else the machine does."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _module(model: ModelConfig) -> torch.nn.Module:
+    factory = _named(model.factory, "model.factory")
+    try:
+        module = factory(**model.arguments)
+    except QnnsweepError:
+        raise
+    except Exception as error:  # a user's own code may raise anything
+        raise RequestError(f"model.factory={model.factory}: {type(error).__name__}: {error}") from error
+    if not isinstance(module, torch.nn.Module):
+        raise RequestError(f"model.factory={model.factory}: gave a {type(module).__name__}, not a torch.nn.Module")
+    return module.eval()
+
+
+def _samples(model: ModelConfig, split: str, data: DataConfig) -> list[Sample]:
+    source = _named(data.source, f"model.{split}.source")
+    key = f"model.{split}.source={data.source}"
+    try:
+        given: Iterable[Sample] = source(data.count, **data.arguments)
+        samples = list(itertools.islice(given, data.count))
+    except QnnsweepError:
+        raise
+    except Exception as error:  # a user's own code may raise anything
+        raise RequestError(f"{key}: {type(error).__name__}: {error}") from error
+    if not samples:
+        raise RequestError(f"{key}: gave no sample")
+    for number, sample in enumerate(samples):
+        _check_sample(model, f"{key}: sample {number}", sample)
+    return samples
+
+
+def _check_sample(model: ModelConfig, where: str, sample: Sample) -> None:
+    if not isinstance(sample, Mapping) or not isinstance(sample.get("inputs"), Mapping):
+        raise RequestError(f"{where} is not a mapping with the key 'inputs'")
+    expected = [spec.name for spec in model.inputs]
+    if sorted(sample["inputs"]) != sorted(expected):
+        raise RequestError(f"{where} has the inputs {sorted(sample['inputs'])}; model.inputs names {expected}")
+    for spec in model.inputs:
+        tensor = torch.as_tensor(sample["inputs"][spec.name])
+        if list(tensor.shape) != list(spec.shape) or dtype_name(tensor.dtype) != spec.dtype:
+            raise RequestError(
+                f"{where}: input {spec.name} is {dtype_name(tensor.dtype)}{list(tensor.shape)}; "
+                f"model.inputs says {spec.dtype}{list(spec.shape)}"
+            )
+
+
+def _answer(model: ModelConfig, module: torch.nn.Module, sample: Sample) -> object:
+    try:
+        answer = module(*_arguments(model, sample))
+    except Exception as error:  # a user's own code may raise anything
+        said = str(error).strip().splitlines()[0] if str(error).strip() else ""
+        raise RequestError(
+            f"model.inputs: {model.name} refuses its own sample: {type(error).__name__}: {said}"
+        ) from error
+    if not flat_outputs(answer):
+        raise RequestError(f"model.factory={model.factory}: the module's answer holds no tensor")
+    return answer
+
+
+def _arguments(model: ModelConfig, sample: Sample) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.as_tensor(sample["inputs"][spec.name]) for spec in model.inputs)
+
+
+def _by_name(model: ModelConfig, samples: list[Sample]) -> dict[str, torch.Tensor]:
+    return {
+        f"{number}/{spec.name}": torch.as_tensor(sample["inputs"][spec.name])
+        for number, sample in enumerate(samples)
+        for spec in model.inputs
+    }
+
+
+def _label(sample: Sample) -> int | None:
+    label = sample.get("label")
+    return None if label is None else int(label)
+
+
+def _named(path: str, key: str) -> Callable[..., Any]:
+    module_name, _, attribute = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise RequestError(f"{key}={path}: {error}; expected package.module:function, importable here") from error
+    except Exception as error:  # importing runs a user's own code
+        raise RequestError(f"{key}={path}: importing it raised {type(error).__name__}: {error}") from error
+    if not callable(found):
+        raise RequestError(f"{key}={path}: is a {type(found).__name__}, not a function")
+    return found

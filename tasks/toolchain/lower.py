@@ -1,0 +1,156 @@
+"""From the edge program to one SoC's compiled programs and everything known about them. Runs in a fork of a child.
+
+One edge program gives the reference, the shipping program and the debug program.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from executorch.devtools import BundledProgram
+from executorch.devtools.backend_debug import get_delegation_info
+from executorch.devtools.bundled_program.config import MethodTestCase, MethodTestSuite
+from executorch.devtools.bundled_program.serialize import serialize_from_bundled_program_to_flatbuffer
+from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
+from executorch.exir.backend.utils import format_delegated_graph
+from torch.export import ExportedProgram
+
+from conf.schema import SocConfig
+from tasks.errors import ToolchainError
+from tasks.records import Blob, DumpedTensor, LoweredProgram, TensorSpec
+from tasks.storage.store import Store
+from tasks.toolchain.backends.protocol import Backend, Delegation
+from tasks.toolchain.backends.select import backend_of
+from tasks.toolchain.edge import EdgeModel, Samples
+from tasks.toolchain.profiling import instructions, profile_program
+from tasks.toolchain.readback.facts import program_facts
+from tasks.toolchain.reference.operators import (
+    announced_instructions,
+    delegation_counts,
+    logged_instruction_bytes,
+    subgraphs,
+)
+from tasks.toolchain.tensors import read_tensors
+
+
+def lower_model(
+    model: EdgeModel, soc: SocConfig | None, dump_operators: bool, profile_level: int, store: Store
+) -> LoweredProgram:
+    """Compile for one SoC. A debug program that cannot be built is told in the record, not raised."""
+    backend = backend_of(model.kind, model.scheme, soc)
+    exported = model.quantized.exported
+    edge = model.program
+    etrecord, edge._etrecord = edge._etrecord, None
+    profile = profile_program(backend, edge, profile_level, partial(compile_edge, debug=False), store)
+    ship = compile_edge(backend, copy.deepcopy(edge) if dump_operators else edge, debug=False)
+    graph = ship.edge.exported_program()
+    _check_order(exported.inputs, graph)
+    info = get_delegation_info(graph.graph_module)
+    taken = subgraphs(graph)
+
+    edge._etrecord = etrecord
+    debug = _debug_program(backend, edge) if dump_operators else "measure.dump_operators is off"
+    expected = read_tensors(store, exported.outputs_eager)
+    program = store.put_bytes(ship.program.buffer)
+    debug_program = None if isinstance(debug, str) else store.put_bytes(debug.program.buffer)
+    return LoweredProgram(
+        quantized=model.quantized,
+        backend=model.kind.value,
+        soc=soc.name if soc else None,
+        program=program,
+        debug_program=debug_program,
+        debug_unavailable=debug if isinstance(debug, str) else None,
+        bundled_program=_bundled(store, ship.program, model.samples[: model.operator_samples], expected),
+        etrecord=None if isinstance(debug, str) else _etrecord(store, debug.program, model.samples[0]),
+        input_grids=model.input_grids,
+        operators=tuple(replace(row, subgraph=taken.get(row.debug_handle or 0)) for row in model.operators),
+        dumped=() if isinstance(debug, str) else debug.dumped,
+        operator_samples=model.operator_samples,
+        reference_calls=model.reference_calls,
+        reference_constants=model.reference_constants,
+        reference=model.reference,
+        outputs_edge=model.outputs_edge,
+        delegation=delegation_counts(info, ship.noted.refusals),
+        delegated_subgraphs=info.num_delegated_subgraphs,
+        delegated_graph=store.put_bytes(format_delegated_graph(graph.graph_module).encode()),
+        compile_facts=tuple(ship.noted.compile_facts),
+        debug_buffer_bytes=0 if isinstance(debug, str) else debug.logged_bytes,
+        facts=program_facts(program, store),
+        debug_facts=None if debug_program is None else program_facts(debug_program, store),
+        instructions=instructions(ship.program),
+        profile=profile,
+        references=model.references,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compiled:
+    """One program with the graph it was emitted from and what its backend noted."""
+
+    edge: EdgeProgramManager
+    program: ExecutorchProgramManager
+    noted: Delegation
+    dumped: tuple[DumpedTensor, ...]
+    logged_bytes: int
+
+
+def compile_edge(backend: Backend, edge: EdgeProgramManager, *, debug: bool) -> Compiled:
+    """Delegate what the backend takes and emit the program. Consumes `edge`."""
+    noted = Delegation()
+    with backend.session(debug=debug, noted=noted):
+        for partitioner in backend.partitioners(debug=debug, noted=noted):
+            edge = edge.to_backend({"forward": partitioner})
+    program = edge.to_executorch()
+    own = {handle for tensor in noted.dumped for handle in tensor.debug_handles}
+    return Compiled(
+        edge=edge,
+        program=program,
+        noted=noted,
+        dumped=(*noted.dumped, *announced_instructions(program, own)),
+        logged_bytes=noted.logged_bytes + logged_instruction_bytes(program.exported_program()),
+    )
+
+
+def _debug_program(backend: Backend, edge: EdgeProgramManager) -> Compiled | str:
+    """The program that logs every operator, or why there is none."""
+    try:
+        return compile_edge(backend, edge, debug=backend.has_debug_program)
+    except (AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        # ExecuTorch cannot dump every program it can compile; the shipping program is measured all the same.
+        return f"{type(error).__name__}: {error}"
+
+
+def _check_order(inputs: Sequence[TensorSpec], lowered: ExportedProgram) -> None:
+    """The runner feeds inputs by position: a program that takes them in another order would compute nonsense."""
+    names = [spec.name for spec in inputs]
+    taken = list(lowered.graph_signature.user_inputs)
+    # Passes may rename an input; the same names in another order are inputs that changed places.
+    if len(taken) != len(names) or (taken != names and sorted(map(str, taken)) == sorted(names)):
+        raise ToolchainError(
+            f"the lowered program takes the inputs {taken}, the model {names}", stage="lower", cause="inputs"
+        )
+
+
+def _etrecord(store: Store, program: ExecutorchProgramManager, sample: tuple[torch.Tensor, ...]) -> Blob:
+    record = program.get_etrecord()
+    record.update_representative_inputs(sample)
+    record.save("etrecord.bin")
+    return store.put_file(Path("etrecord.bin"))
+
+
+def _bundled(
+    store: Store, program: ExecutorchProgramManager, samples: Samples, expected: dict[str, torch.Tensor]
+) -> Blob:
+    """The shipping program with test cases inside: eager PyTorch's answers, for ExecuTorch's own verification."""
+    outputs = len({key.partition("/")[2] for key in expected})
+    cases = [
+        MethodTestCase(inputs=sample, expected_outputs=[expected[f"{number}/{index}"] for index in range(outputs)])
+        for number, sample in enumerate(samples)
+    ]
+    bundled = BundledProgram(program, [MethodTestSuite(method_name="forward", test_cases=cases)])
+    return store.put_bytes(serialize_from_bundled_program_to_flatbuffer(bundled))

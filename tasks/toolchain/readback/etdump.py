@@ -1,0 +1,297 @@
+"""A reader of ETDump files, which a runtime logs: their tensors and times, without importing ExecuTorch.
+
+The layout is `devtools/etdump/etdump_schema_flatcc.fbs` of ExecuTorch; a test compares `SCHEMA` with the installed one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flatbuffers import number_types as flags
+
+from tasks.errors import EvidenceError
+from tasks.toolchain.readback.flatbuffer import Schema, Table, read_root
+
+VERSION = 0
+IDENTIFIER = b"ED00"
+
+SCHEMA: Schema = {
+    "Tensor": ("scalar_type", "sizes", "strides", "offset"),
+    "Bool": ("bool_val",),
+    "TensorList": ("tensors",),
+    "Value": ("val", "tensor", "tensor_list", "int_value", "float_value", "double_value", "bool_value", "output"),
+    "DebugEvent": (
+        "chain_index",
+        "instruction_id",
+        "debug_entry",
+        "delegate_debug_id_int",
+        "delegate_debug_id_str",
+        "name",
+    ),
+    "ProfileEvent": (
+        "name",
+        "chain_index",
+        "instruction_id",
+        "delegate_debug_id_int",
+        "delegate_debug_id_str",
+        "delegate_debug_metadata",
+        "start_time",
+        "end_time",
+    ),
+    "AllocationEvent": ("allocator_id", "allocation_size"),
+    "Event": ("profile_event", "allocation_event", "debug_event"),
+    "RunData": ("name", "bundled_input_index", "allocators", "events"),
+    "ETDump": ("version", "run_data"),
+}
+
+SCALAR_TYPES: dict[int, str] = {
+    0: "uint8",
+    1: "int8",
+    2: "int16",
+    3: "int32",
+    4: "int64",
+    5: "float16",
+    6: "float32",
+    7: "float64",
+    11: "bool",
+    12: "qint8",
+    13: "quint8",
+    14: "qint32",
+    15: "bfloat16",
+    16: "quint4x2",
+    17: "quint2x4",
+    22: "bits16",
+    23: "float8_e5m2",
+    24: "float8_e4m3fn",
+    25: "float8_e5m2fnuz",
+    26: "float8_e4m3fnuz",
+    27: "uint16",
+    28: "uint32",
+    29: "uint64",
+}
+"""ExecuTorch's `ScalarType` to torch's name of the dtype, without its prefix."""
+
+_NUMPY = {
+    name: np.dtype(name).newbyteorder("<")
+    for name in SCALAR_TYPES.values()
+    if name.startswith(("uint", "int", "bool", "float")) and not name.startswith("float8")
+}
+_KINDS = ("Null", "Int", "Bool", "Float", "Double", "Tensor", "TensorList", "String")
+_MOST_DIMENSIONS = 16  # kTensorDimensionLimit in ExecuTorch
+_MOST_BYTES = 2**62  # beyond this numpy cannot even describe a shape
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoggedTensor:
+    """A tensor the runtime copied into the debug buffer. `strides` count elements, `offset` counts bytes.
+
+    `run` counts the file's runs, loading included. `chain_index` is -1 for a program's final outputs.
+    """
+
+    run: int
+    chain_index: int
+    instruction_id: int
+    delegate_identifier: str | None
+    """The delegate's own name for it, `<node>@<output index>` in QNN; None outside delegates."""
+    name: str | None
+    scalar_type: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    is_output: bool
+    """A final output of the program."""
+    delegate_argument: bool
+    """An argument of a whole delegate call (the inputs, then the outputs): no operator's own value."""
+    list_index: int | None
+    """Its place in a list of tensors that was logged as one entry; None if it was logged alone."""
+
+    @property
+    def said_to_be(self) -> str:
+        return f"logged tensor {self.delegate_identifier or f'of instruction {self.instruction_id}'} of run {self.run}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimedEvent:
+    """A profiling event. `start` and `end` are the runtime's ticks, or whatever the delegate counts inside it."""
+
+    run: int
+    run_name: str | None
+    name: str | None
+    chain_index: int
+    instruction_id: int
+    delegate_identifier: str | None
+    metadata: bytes
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ETDump:
+    """The tensors and the times of one file, in the order logged. Allocations and logged scalars are left out."""
+
+    tensors: tuple[LoggedTensor, ...]
+    events: tuple[TimedEvent, ...]
+
+
+def read_etdump(data: bytes) -> ETDump:
+    """Return the logged tensors and times. Raises EvidenceError for bytes that are not a sound ETDump file."""
+    root = read_root(data, file_type="ETDump", identifier=IDENTIFIER, schema=SCHEMA, root="ETDump")
+    version = root.integer("version", flags.Uint32Flags)
+    if version != VERSION:
+        raise root.refuse("version", f"is {version}; this reader knows {VERSION}")
+    tensors: list[LoggedTensor] = []
+    events: list[TimedEvent] = []
+    for run, run_data in enumerate(root.tables("run_data", "RunData")):
+        run_name = run_data.text("name")
+        profiled, debugged = _split(run_data)
+        timed = [_timed_event(event, run, run_name) for event in profiled]
+        delegate_calls = {(call.chain_index, call.instruction_id) for call in timed if call.name == "DELEGATE_CALL"}
+        events += timed
+        for event in debugged:
+            tensors += _logged_tensors(event, run, delegate_calls)
+    return ETDump(tensors=tuple(tensors), events=tuple(events))
+
+
+def tensor(logged: LoggedTensor, buffer: memoryview | np.ndarray) -> np.ndarray:
+    """The logged tensor, in its logical shape: a read-only view into the debug buffer that was saved with the ETDump.
+
+    `buffer` is contiguous bytes. bfloat16, which numpy lacks, comes back widened to float32, a copy. Raises
+    EvidenceError if the tensor reaches outside the buffer or its dtype has no numpy equivalent.
+    """
+    octets = np.frombuffer(buffer, dtype=np.uint8)
+    if logged.scalar_type == "bfloat16":
+        halves = _view(logged, octets, np.dtype("<u2"))
+        return (halves.astype(np.uint32) << 16).view(np.float32)
+    if logged.scalar_type not in _NUMPY:
+        raise EvidenceError(f"{logged.said_to_be} is of {logged.scalar_type}; numpy has no such type")
+    return _view(logged, octets, _NUMPY[logged.scalar_type])
+
+
+def _view(logged: LoggedTensor, octets: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    elements = math.prod(logged.shape)
+    if elements == 0:
+        return np.empty(logged.shape, dtype)
+    # A dimension of one is never stepped along: its stride may be anything.
+    steps = [stride if size > 1 else 0 for size, stride in zip(logged.shape, logged.strides, strict=True)]
+    last = sum((size - 1) * step for size, step in zip(logged.shape, steps, strict=True))
+    end = logged.offset + (last + 1) * dtype.itemsize
+    # The second condition refuses elements that share memory: a few bytes would stand for a tensor of any size.
+    if end > octets.size or logged.offset + elements * dtype.itemsize > octets.size:
+        raise EvidenceError(
+            f"{logged.said_to_be}, {logged.scalar_type} of shape {list(logged.shape)} and strides "
+            f"{list(logged.strides)} at byte {logged.offset}, reaches outside the debug buffer of {octets.size} bytes"
+        )
+    view = np.ndarray(logged.shape, dtype, octets, logged.offset, [step * dtype.itemsize for step in steps])
+    view.flags.writeable = False
+    return view
+
+
+def _split(run_data: Table) -> tuple[list[Table], list[Table]]:
+    """A run's profiling events and its debug events."""
+    profiled: list[Table] = []
+    debugged: list[Table] = []
+    for event in run_data.tables("events", "Event"):
+        profile = event.table("profile_event", "ProfileEvent")
+        allocation = event.table("allocation_event", "AllocationEvent")
+        debug = event.table("debug_event", "DebugEvent")
+        if [profile, allocation, debug].count(None) != 2:
+            raise event.refuse("profile_event", "an event is exactly one of profile, allocation and debug event")
+        if profile is not None:
+            profiled.append(profile)
+        elif debug is not None:
+            debugged.append(debug)
+    return profiled, debugged
+
+
+def _timed_event(event: Table, run: int, run_name: str | None) -> TimedEvent:
+    return TimedEvent(
+        run=run,
+        run_name=run_name,
+        name=event.text("name"),
+        chain_index=event.integer("chain_index", flags.Int32Flags),
+        instruction_id=event.integer("instruction_id", flags.Int32Flags, -1),
+        delegate_identifier=_delegate_identifier(event),
+        metadata=event.octets("delegate_debug_metadata"),
+        start=event.integer("start_time", flags.Uint64Flags),
+        end=event.integer("end_time", flags.Uint64Flags),
+    )
+
+
+def _delegate_identifier(event: Table) -> str | None:
+    """A delegate names its events by a string or by a number, here in decimal; -1 is the schema's "none"."""
+    name = event.text("delegate_debug_id_str")
+    if name is not None:
+        return name
+    number = event.integer("delegate_debug_id_int", flags.Int32Flags, -1)
+    return None if number == -1 else str(number)
+
+
+def _logged_tensors(event: Table, run: int, delegate_calls: set[tuple[int, int]]) -> list[LoggedTensor]:
+    """Return the tensors of one debug event: one, several of a list, or none of a scalar."""
+    entry = _present(event, "debug_entry", "Value")
+    chain_index = event.integer("chain_index", flags.Uint64Flags)
+    chain_index -= 2**64 if chain_index >= 2**63 else 0  # the runtime means -1 where the schema is unsigned
+    instruction_id = event.integer("instruction_id", flags.Int32Flags, -1)
+    delegate_identifier = _delegate_identifier(event)
+    name = event.text("name")
+    output = entry.table("output", "Bool")
+    is_output = output is not None and bool(output.number("bool_val", flags.BoolFlags))
+    kind_code = entry.integer("val", flags.Int8Flags)
+    if not 0 <= kind_code < len(_KINDS):
+        raise entry.refuse("val", f"{kind_code} is no ValueType")
+    kind = _KINDS[kind_code]
+
+    def logged_tensor(table: Table, list_index: int | None) -> LoggedTensor:
+        scalar_type, shape, strides, offset = _tensor_fields(table)
+        return LoggedTensor(
+            run=run,
+            chain_index=chain_index,
+            instruction_id=instruction_id,
+            delegate_identifier=delegate_identifier,
+            name=name,
+            scalar_type=scalar_type,
+            shape=shape,
+            strides=strides,
+            offset=offset,
+            is_output=is_output,
+            delegate_argument=delegate_identifier is None and (chain_index, instruction_id) in delegate_calls,
+            list_index=list_index,
+        )
+
+    if kind == "Tensor":
+        return [logged_tensor(_present(entry, "tensor", "Tensor"), None)]
+    if kind == "TensorList":
+        tensors = _present(entry, "tensor_list", "TensorList").tables("tensors", "Tensor")
+        return [logged_tensor(table, index) for index, table in enumerate(tensors)]
+    return []
+
+
+def _present(table: Table, field: str, name: str) -> Table:
+    child = table.table(field, name)
+    if child is None:
+        raise table.refuse(field, "is missing")
+    return child
+
+
+def _tensor_fields(table: Table) -> tuple[str, tuple[int, ...], tuple[int, ...], int]:
+    """Scalar type, shape, strides and offset: a description that makes sense by itself, whatever the buffer holds."""
+    code = table.integer("scalar_type", flags.Int8Flags)
+    if code not in SCALAR_TYPES:
+        raise table.refuse("scalar_type", f"{code} is no ScalarType")
+    shape = table.integers("sizes", flags.Int64Flags)
+    strides = table.integers("strides", flags.Int64Flags)
+    offset = table.integer("offset", flags.Int64Flags)
+    if len(shape) > _MOST_DIMENSIONS:
+        raise table.refuse("sizes", f"{len(shape)} dimensions; ExecuTorch has at most {_MOST_DIMENSIONS}")
+    if len(strides) != len(shape):
+        raise table.refuse("strides", f"{len(strides)} strides for {len(shape)} dimensions")
+    if min(shape, default=0) < 0 or 8 * math.prod(max(size, 1) for size in shape) > _MOST_BYTES:
+        raise table.refuse("sizes", f"{list(shape)} is no shape")
+    if min(strides, default=0) < 0:
+        raise table.refuse("strides", f"{list(strides)} are no strides: torch has no negative ones")
+    if offset < 0 and 0 not in shape:  # an empty tensor occupies nothing, and ExecuTorch has written -1 for its place
+        raise table.refuse("offset", f"{offset} is before the debug buffer")
+    return SCALAR_TYPES[code], shape, strides, offset

@@ -1,0 +1,255 @@
+"""A QNN context binary as QNN's own System library tells it: who compiled it, for which SoC, and its graphs' tensors.
+
+Native code that reads bytes nobody vouches for: only ever called in a child.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Iterator
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_uint8, c_uint32, c_uint64, c_void_p
+from pathlib import Path
+
+from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
+
+from tasks.errors import EvidenceError
+from tasks.records import ContextFacts, GraphTensor
+
+# ExecuTorch puts these before the binary: magic, signature, size, then zeros.
+_MAGIC = (0x5678ABCD).to_bytes(4, "little")
+_SIZE = slice(12, 20)
+_HEADER_BYTES = 256
+
+_SYSTEM_API_MAJOR = 1
+_BINARY_INFO_VERSION = 3
+_GRAPH_INFO_VERSION = 3
+_BLOB_VERSION = 1
+_TENSOR_VERSIONS = (1, 2)
+_PER_TENSOR = 0
+_DEFINED = 1
+
+_SOC_NAMES = {soc.value: soc.name for soc in QcomChipset}
+
+# The high byte of a QNN data type; the low one has the bits, written in decimal.
+_KINDS = {0: "int", 1: "uint", 2: "float", 3: "sfixed", 4: "ufixed", 5: "bool", 6: "string"}
+
+# A kernel's name, then its result's layout (Flat or Crouton) and element, as Python's struct module names elements.
+_KERNEL = re.compile(rb"[A-Za-z_][\w.]{5,}@[FC]([BbHhefi])(?=[.*\x00-\x1f]|$)")
+_ELEMENTS = {
+    b"B": "ufixed8",
+    b"b": "sfixed8",
+    b"H": "ufixed16",
+    b"h": "sfixed16",
+    b"e": "float16",
+    b"f": "float32",
+    b"i": "int32",
+}
+
+
+class _Version(Structure):
+    _fields_ = (("major", c_uint32), ("minor", c_uint32), ("patch", c_uint32))
+
+
+class _Provider(Structure):
+    _fields_ = (
+        ("backend", c_uint32),
+        ("name", c_char_p),
+        ("version", _Version),
+        ("create", ctypes.CFUNCTYPE(c_uint64, POINTER(c_void_p))),
+        ("get_binary_info", c_void_p),
+        ("get_metadata", ctypes.CFUNCTYPE(c_uint64, c_void_p, c_char_p, c_uint64, POINTER(c_void_p))),
+        ("free", ctypes.CFUNCTYPE(c_uint64, c_void_p)),
+    )
+
+
+class _Quantization(Structure):
+    # The union of all encodings is 32 bytes; only the one for a whole tensor is read.
+    _fields_ = (
+        ("definition", c_uint32),
+        ("encoding", c_uint32),
+        ("scale", c_float),
+        ("offset", c_int32),
+        ("others", c_uint64 * 3),
+    )
+
+
+class _Tensor(Structure):
+    _fields_ = (
+        ("version", c_uint32),
+        ("padding", c_uint32),
+        ("id", c_uint32),
+        ("name", c_char_p),
+        ("type", c_uint32),
+        ("format", c_uint32),
+        ("dtype", c_uint32),
+        ("quantization", _Quantization),
+        ("rank", c_uint32),
+        ("dimensions", POINTER(c_uint32)),
+        ("memory", c_uint32),
+        ("buffer", c_uint64 * 2),
+        ("dynamic", c_void_p),
+        ("sparse", c_uint32 * 3),
+        ("produced", c_uint8),
+    )
+
+
+class _GraphBlob(Structure):
+    _fields_ = (
+        ("version", c_uint32),
+        ("spill_fill_bytes", c_uint64),
+        ("vtcm_bytes", c_uint32),
+        ("optimization_level", c_uint32),
+    )
+
+
+class _Graph(Structure):
+    _fields_ = (
+        ("version", c_uint32),
+        ("name", c_char_p),
+        ("input_count", c_uint32),
+        ("inputs", POINTER(_Tensor)),
+        ("output_count", c_uint32),
+        ("outputs", POINTER(_Tensor)),
+        ("updateable_count", c_uint32),
+        ("updateable", c_void_p),
+        ("blob_size", c_uint32),
+        ("blob", POINTER(_GraphBlob)),
+        ("operators", c_uint32 * 2),
+    )
+
+
+class _ContextBlob(Structure):
+    _fields_ = (("version", c_uint32), ("arch", c_uint32))
+
+
+class _BinaryInfo(Structure):
+    _fields_ = (
+        ("version", c_uint32),
+        ("padding", c_uint32),
+        ("backend", c_uint32),
+        ("build", c_char_p),
+        ("core_api", _Version),
+        ("backend_api", _Version),
+        ("soc_version", c_char_p),
+        ("blob_version", _Version),
+        ("blob_size", c_uint64),
+        ("tensor_count", c_uint32),
+        ("tensors", c_void_p),
+        ("graph_count", c_uint32),
+        ("graphs", POINTER(_Graph)),
+        ("platform", c_void_p),
+        ("context_blob_size", c_uint32),
+        ("context_blob", POINTER(_ContextBlob)),
+        ("soc_model", c_uint32),
+    )
+
+
+def read_context(processed: bytes, library: Path) -> ContextFacts:
+    """What is in the bytes that ExecuTorch's QNN backend made of a subgraph. `library`: QNN's libQnnSystem.so.
+
+    Raises EvidenceError for bytes that are no context binary, or one of a form that this reader does not know.
+    """
+    binary = _binary(processed)
+    provider = _provider(library)
+    handle = c_void_p()
+    _require(provider.create(ctypes.byref(handle)), "its reader cannot be made")
+    try:
+        place = c_void_p()
+        _require(provider.get_metadata(handle, binary, len(binary), ctypes.byref(place)), "QNN cannot read it")
+        if not place.value:
+            raise _refusal("QNN reads nothing in it")
+        return _facts(_BinaryInfo.from_address(place.value), binary)
+    finally:
+        provider.free(handle)
+
+
+def kernel_elements(binary: bytes) -> tuple[str, ...]:
+    """Element types of the kernels' results, sorted: the compiler stores the kernels by name, types included."""
+    return tuple(sorted({_ELEMENTS[found[1]] for found in _KERNEL.finditer(binary)}))
+
+
+def _binary(processed: bytes) -> bytes:
+    if processed[:4] != _MAGIC:
+        raise _refusal(f"it begins with {processed[:4]!r}, not {_MAGIC!r}")
+    size = int.from_bytes(processed[_SIZE], "little")
+    if size > len(processed) - _HEADER_BYTES:
+        raise _refusal(f"{size} bytes announced, {max(len(processed) - _HEADER_BYTES, 0)} present; it was cut short")
+    return processed[_HEADER_BYTES : _HEADER_BYTES + size]
+
+
+def _provider(library: Path) -> _Provider:
+    providers = POINTER(POINTER(_Provider))()
+    count = c_uint32()
+    loaded = ctypes.CDLL(str(library))
+    _require(loaded.QnnSystemInterface_getProviders(ctypes.byref(providers), ctypes.byref(count)), "no QNN System API")
+    for index in range(count.value):
+        if providers[index].contents.version.major == _SYSTEM_API_MAJOR:
+            return providers[index].contents
+    raise _refusal(f"{library.name} has no System API of version {_SYSTEM_API_MAJOR}")
+
+
+def _facts(info: _BinaryInfo, binary: bytes) -> ContextFacts:
+    _know("binary info", info.version, (_BINARY_INFO_VERSION,))
+    if not info.graphs or not info.graph_count or not info.context_blob:
+        raise _refusal("no graph or no architecture is told in it")
+    graphs = info.graphs[: info.graph_count]
+    _know("context blob", info.context_blob.contents.version, (_BLOB_VERSION,))
+    return ContextFacts(
+        build=_text(info.build),
+        soc=_SOC_NAMES.get(info.soc_model, f"SoC model {info.soc_model}"),
+        arch=info.context_blob.contents.arch,
+        vtcm_mib=max(_vtcm_bytes(graph) for graph in graphs) // 2**20,
+        kernel_elements=kernel_elements(binary),
+        tensors=tuple(tensor for graph in graphs for tensor in _tensors(graph)),
+    )
+
+
+def _vtcm_bytes(graph: _Graph) -> int:
+    _know("graph info", graph.version, (_GRAPH_INFO_VERSION,))
+    if not graph.blob:
+        raise _refusal("its graph tells no VTCM size")
+    _know("graph blob", graph.blob.contents.version, (_BLOB_VERSION,))
+    return graph.blob.contents.vtcm_bytes
+
+
+def _tensors(graph: _Graph) -> Iterator[GraphTensor]:
+    for role, count, tensors in (
+        ("input", graph.input_count, graph.inputs),
+        ("output", graph.output_count, graph.outputs),
+    ):
+        for tensor in tensors[:count] if count else ():
+            _know("tensor", tensor.version, _TENSOR_VERSIONS)
+            grid = tensor.quantization
+            whole = grid.definition == _DEFINED and grid.encoding == _PER_TENSOR
+            yield GraphTensor(
+                name=_text(tensor.name),
+                role=role,
+                dtype=_dtype(tensor.dtype),
+                shape=tuple(tensor.dimensions[: tensor.rank]) if tensor.rank else (),
+                scale=float(grid.scale) if whole else None,
+                zero_point=-grid.offset if whole else None,
+            )
+
+
+def _dtype(code: int) -> str:
+    kind = _KINDS.get(code >> 8)
+    return f"type {code:#x}" if kind is None else f"{kind}{code & 0xFF:x}"
+
+
+def _text(name: bytes | None) -> str:
+    return "" if name is None else name.decode(errors="replace")
+
+
+def _know(what: str, version: int, known: tuple[int, ...]) -> None:
+    if version not in known:
+        raise _refusal(f"its {what} is of version {version}, known are {list(known)}")
+
+
+def _require(result: int, problem: str) -> None:
+    if result:
+        raise _refusal(f"{problem} (QNN error {result & 0xFFFF})")
+
+
+def _refusal(problem: str) -> EvidenceError:
+    return EvidenceError(f"not a readable QNN context binary: {problem}")

@@ -1,0 +1,125 @@
+"""The times of a capture joined to the operators: handles, modules, subgraphs, fused operators, warm-ups, samples."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tasks.comparison.profile import profiled
+from tasks.errors import EvidenceError
+from tasks.records import Blob, Capture, DelegatedNode, Execution, Instruction, LaunchResult, Operator, ProfileProgram
+from tasks.storage.store import Store
+from tests.handmade import CAPTURE, LOWERED, SHIPPING
+
+DATA = Path(__file__).parents[1] / "data"
+NAMES = ("aten_convolution_default", "aten_relu_default", "aten_convolution_default_1", "aten_relu_default_1")
+
+
+def operator(handle: int, name: str, module: str) -> Operator:
+    return Operator(
+        index=handle, name=name, target=f"aten.{handle}", debug_handle=handle, output_index=0, source_nodes=(),
+        module_path=module, stack_trace=f"line {handle}", shape=(1,), dtype="float32", quantization=None,
+        axis_order=None, subgraph=0, constant=False, unused=False,
+    )  # fmt: skip
+
+
+OPERATORS = (
+    operator(9, "conv", "features.0"),
+    operator(10, "relu", "features.2"),
+    operator(12, "conv_1", "features.3"),
+    operator(13, "relu_1", "features.5"),
+)
+NODES = tuple(
+    DelegatedNode(subgraph=0, name=name, debug_handle=handle, users=users)
+    for name, handle, users in zip(
+        (*NAMES, "quantized_decomposed_dequantize_per_tensor_default"),
+        (9, 10, 12, 13, None),
+        (NAMES[1:2], NAMES[2:3], NAMES[3:4], ("elsewhere",), ("output",)),
+        strict=True,
+    )
+)
+KNOWN = replace(
+    LOWERED,
+    operators=OPERATORS,
+    instructions=(Instruction(id=0, debug_handles=(9, 10, 12, 13), backend="QnnBackend", subgraph=0),),
+    profile=ProfileProgram(program=Blob(sha256="a" * 64, size=1), unavailable=None, nodes=NODES, schematics=()),
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(tmp_path)
+
+
+def captured(store: Store, *, iterations: int = 2, warm_up: int = 0, outputs: Blob = CAPTURE.outputs) -> Capture:
+    """What two programs left that ran two samples twice."""
+    log = store.put_bytes((DATA / "digits_qnn_profile.etdump").read_bytes())
+    launch = replace(SHIPPING.launch, samples=2, iterations=iterations, warm_up=warm_up)
+    results: tuple[LaunchResult, ...] = (
+        replace(SHIPPING, launch=launch),
+        replace(SHIPPING, launch=replace(launch, name="profile")),
+    )
+    execution = Execution(device="local", results=results, outputs=CAPTURE.execution.outputs)
+    return replace(CAPTURE, execution=execution, etdump=log, etdump_profile=log, outputs_profile=outputs)
+
+
+def test_an_operator_inside_the_delegate_is_joined_by_its_debug_handle(store: Store) -> None:
+    rows = {(row.program, row.node): row for row in profiled(KNOWN, captured(store), store=store)}
+    relu = rows["profile", "aten_relu_default"]
+    assert (relu.unit, relu.raw, relu.inferences, relu.samples) == (
+        "cycles", (46804.0, 40567.0, 42497.0, 38288.0), (0, 1, 2, 3), (0, 0, 1, 1),
+    )  # fmt: skip
+    assert (relu.debug_handles, relu.operators) == ((10,), OPERATORS[1:2])
+    assert (relu.instruction, relu.backend, relu.subgraph, relu.counted_in) == (0, "QnnBackend", 0, ())
+
+
+def test_an_operator_without_cycles_says_where_it_is_counted(store: Store) -> None:
+    rows = profiled(KNOWN, captured(store), store=store)
+    assert {row.node: row.counted_in for row in rows if row.counted_in} == {
+        "aten_convolution_default": ("aten_relu_default",),
+        "aten_convolution_default_1": ("aten_relu_default_1",),
+        "quantized_decomposed_dequantize_per_tensor_default": ("output",),
+    }
+
+
+def test_what_belongs_to_no_operator_has_none_and_a_call_has_all_of_its_subgraph(store: Store) -> None:
+    rows = {row.name: row for row in profiled(KNOWN, captured(store), store=store) if row.program == "profile"}
+    assert rows["DELEGATE_CALL #0"].operators == OPERATORS
+    assert rows["DELEGATE_CALL #0"].subgraph == 0
+    for name in ("Input OpId_2 (cycles)", "Accelerator (execute) time (cycles) #0", "Method::execute"):
+        assert (rows[name].operators, rows[name].debug_handles, rows[name].counted_in) == ((), (), ())
+    assert (rows["Method::execute"].subgraph, rows["Method::execute"].backend) == (None, None)
+    assert (rows["Method::init"].inferences, rows["Method::init"].samples) == ((), ())
+
+
+def test_an_instruction_that_the_lowering_did_not_announce_is_told_without_operators(store: Store) -> None:
+    rows = profiled(replace(KNOWN, instructions=()), captured(store), store=store)
+    assert {(row.operators, row.debug_handles, row.backend, row.subgraph) for row in rows} == {((), (), None, None)}
+    assert len(rows) == len(profiled(KNOWN, captured(store), store=store))
+
+
+def test_warm_ups_count_for_nothing(store: Store) -> None:
+    rows = profiled(KNOWN, captured(store, iterations=1, warm_up=1), store=store)
+    assert {(row.program, len(row.raw)) for row in rows if row.name == "Method::execute"} == {
+        ("shipping", 2), ("profile", 2),
+    }  # fmt: skip
+    (relu,) = (row for row in rows if row.program == "profile" and row.node == "aten_relu_default")
+    assert (relu.raw, relu.inferences, relu.samples) == ((40567.0, 38288.0), (0, 1), (0, 1))
+
+
+def test_a_profile_program_that_computes_something_else_is_told(store: Store) -> None:
+    rows = profiled(KNOWN, captured(store, outputs=Blob(sha256="b" * 64, size=1)), store=store)
+    assert {(row.program, row.same_outputs) for row in rows} == {("shipping", True), ("profile", False)}
+
+
+def test_without_a_profile_program_there_is_the_shipping_program_s_log(store: Store) -> None:
+    alone = replace(captured(store), etdump_profile=None, outputs_profile=None)
+    assert {row.program for row in profiled(KNOWN, alone, store=store)} == {"shipping"}
+
+
+def test_a_log_of_another_number_of_inferences_is_no_evidence(store: Store) -> None:
+    with pytest.raises(EvidenceError) as refused:
+        profiled(KNOWN, captured(store, iterations=3), store=store)
+    assert str(refused.value) == "the shipping program's etdump holds 4 inferences, 6 were asked for"

@@ -1,0 +1,214 @@
+"""The command line as a user meets it: what it says of itself, and what it says when it is used wrongly."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conf.load import load
+from tests.flows.conftest import Program
+
+ROOT = Path(__file__).parents[3]
+GOLDEN = ROOT / "tests" / "goldens" / "cli.txt"
+VERBS = ("run", "plan", "devices", "doctor", "report", "diff", "serve", "recompare", "cache", "cache prune")
+
+
+def help_of(program: Program) -> str:
+    """The help of every verb, one after the other. Written into GOLDEN when the command line changes on purpose."""
+    pages = []
+    for verb in ((), *(tuple(each.split()) for each in VERBS)):
+        ran = program.run(*verb, "--help")
+        assert (ran.returncode, ran.stderr) == (0, "")
+        pages.append(f"$ qnnsweep {' '.join([*verb, '--help'])}\n{ran.stdout}")
+    return "\n".join("\n".join(line.rstrip() for line in page.splitlines()) for page in pages) + "\n"
+
+
+def complaint(ran: subprocess.CompletedProcess[str], exit_code: int) -> str:
+    """The one line on stderr that is ours."""
+    assert ran.returncode == exit_code
+    assert "Traceback" not in ran.stderr
+    (line,) = (line for line in ran.stderr.splitlines() if line.startswith("qnnsweep: "))
+    assert ran.stderr.endswith(f"{line}\n")
+    assert ran.stdout == ""
+    return line.removeprefix("qnnsweep: ")
+
+
+def test_the_help_of_every_verb_is_as_written_down(program: Program) -> None:
+    assert help_of(program) == GOLDEN.read_text()
+
+
+def test_what_the_help_of_recompare_gives_as_examples_can_be_asked_for() -> None:
+    (examples,) = re.findall(r"For example: (\S+), or '(\S+)'\.", GOLDEN.read_text())
+    assert [len(load(["model=digits_cnn", each]).cells) for each in examples] == [1, 1]
+
+
+def test_no_verb_at_all_is_answered_with_the_help(program: Program) -> None:
+    ran = program.run()
+    assert ran.returncode == 2
+    assert ran.stdout + ran.stderr == program.run("--help").stdout
+
+
+def test_the_installed_command_is_the_same_program(program: Program) -> None:
+    command = Path(sys.executable).parent / "qnnsweep"
+    ran = subprocess.run(
+        [command, "plan", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=program.environment,
+        cwd=program.folder,
+    )
+    assert ran.stdout == program.run("plan", "--json").stdout
+
+
+def test_a_plan_is_a_table_of_cells_that_says_which_are_impossible_and_why(program: Program) -> None:
+    ran = program.run("plan", "scheme=fp16,8a8w", "soc=SM8350,SM8650")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    lines = [" ".join(line.split()) for line in ran.stdout.splitlines() if line.strip() and "─" not in line]
+    assert lines == [
+        "model scheme soc backend device note",
+        "digits_cnn fp16 SM8350 qnn local impossible: Hexagon v68 computes no 16-bit float; v69 or newer does",
+        "digits_cnn fp16 SM8650 qnn local",
+        "digits_cnn 8a8w SM8350 qnn local",
+        "digits_cnn 8a8w SM8650 qnn local",
+        "3 to run, 1 impossible",
+    ]
+
+
+def test_a_plan_as_json_is_one_line_of_all_cells_in_order(program: Program) -> None:
+    ran = program.run("plan", "--json", "scheme=fp16,8a8w", "soc=SM8350,SM8650")
+    assert (ran.returncode, ran.stderr, ran.stdout.count("\n")) == (0, "", 1)
+    local = {"model": "digits_cnn", "backend": "qnn", "device": "local"}
+    reason = "Hexagon v68 computes no 16-bit float; v69 or newer does"
+    assert json.loads(ran.stdout) == {
+        "cells": [
+            local
+            | {"scheme": scheme, "soc": soc, "impossible": reason if (scheme, soc) == ("fp16", "SM8350") else None}
+            for scheme in ("fp16", "8a8w")
+            for soc in ("SM8350", "SM8650")
+        ]
+    }
+
+
+def test_a_plan_leaves_nothing_behind_and_loads_nothing_heavy(program: Program, tmp_path: Path) -> None:
+    code = (
+        "import sys, atexit\n"
+        "heavy = ('torch', 'executorch', 'prefect', 'pandas', 'pyarrow', 'sklearn')\n"
+        "atexit.register(lambda: print('heavy:', *(name for name in heavy if name in sys.modules)))\n"
+        "from flows.cli.main import main; main()"
+    )
+    argv = [sys.executable, "-c", code, "plan", "--json", "experiment=nightly"]
+    ran = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=tmp_path, env=program.environment)
+    assert ran.stdout.splitlines()[-1] == "heavy:"
+    assert list(tmp_path.iterdir()) == []
+
+
+WRONG = {
+    "model=nope": "model=nope: no such model; one of ",
+    "scheme=9a9w": "scheme=9a9w: no such scheme; one of ",
+    "soc=SM1": "soc=SM1: no such soc; one of ",
+    "modle=x": "modle: no such key; there are: artifacts, backend, cache_folder, ",
+    "measure.iteration=3": "measure.iteration: no such key; in measure: ",
+    "measure.iterations=0": "measure.iterations=0: 1 or more",
+    "model.calibration=null": "model.calibration=null: scheme 8a8w is quantized and model digits_cnn has nothing to ",
+    "model.factory=net": "model.factory=net: not of the form package.module:function (model digits_cnn)",
+}
+
+
+@pytest.mark.parametrize("verb", ["run", "plan"])
+@pytest.mark.parametrize(("override", "begin"), WRONG.items(), ids=WRONG)
+def test_a_wrong_request_is_one_line_and_nothing_starts(
+    program: Program, tmp_path: Path, verb: str, override: str, begin: str
+) -> None:
+    ran = program.run(verb, f"artifacts={tmp_path}", override)
+    assert complaint(ran, 2).startswith(begin)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_an_artifacts_folder_that_cannot_be_one_is_one_line_and_nothing_starts(
+    program: Program, tmp_path: Path, place: str
+) -> None:
+    (tmp_path / "file").touch()
+    line = complaint(program.run("run", f"artifacts={tmp_path / place}"), 3)
+    assert line.startswith("artifacts: cannot use ")
+    assert line.endswith("a file is in the way: move it, or set artifacts=FOLDER to another folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_an_artifacts_folder_that_nobody_may_write_is_one_line_and_nothing_starts(program: Program) -> None:
+    # Not even root makes folders in sysfs.
+    line = complaint(program.run("run", "artifacts=/sys/qnnsweep"), 3)
+    assert line.startswith("artifacts: cannot use /sys/qnnsweep")
+    assert line.endswith("make it writable, or set artifacts=FOLDER to a folder that is")
+
+
+@pytest.mark.toolchain
+def test_a_factory_that_gives_no_module_is_one_line_and_nothing_is_compiled(program: Program, tmp_path: Path) -> None:
+    ran = program.run("run", f"artifacts={tmp_path}", "model.factory=os:getcwd", "scheme=fp16,8a8w")
+    assert complaint(ran, 2) == "model.factory=os:getcwd: gave a str, not a torch.nn.Module"
+    assert not (tmp_path / "tables").exists()
+    assert not (tmp_path / "devices").exists()
+
+
+def test_debug_shows_the_traceback_and_keeps_the_exit_code(program: Program) -> None:
+    ran = program.run("plan", "--debug", "model=nope")
+    assert ran.returncode == 2
+    first, *_, line = ran.stderr.splitlines()
+    assert first == "Traceback (most recent call last):"
+    assert line.startswith("qnnsweep: model=nope: no such model")
+
+
+def test_a_report_of_no_run_or_of_an_unknown_one_is_one_line(program: Program, tmp_path: Path) -> None:
+    folder = tmp_path / "never used"
+    line = complaint(program.run("report", f"--artifacts={folder}"), 2)
+    assert line == f"no run in {folder}; there are: none"
+    line = complaint(program.run("report", "20200101T000000Z-0000", f"--artifacts={folder}"), 2)
+    assert line == f"no run '20200101T000000Z-0000' in {folder}; there are: none"
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("arguments", [("--artefacts=x",), ("one", "two"), ("--json=3",)], ids=str)
+def test_a_wrong_option_is_refused_by_its_name(program: Program, arguments: tuple[str, ...]) -> None:
+    ran = program.run("report", *arguments)
+    assert ran.returncode == 2
+    assert "Error" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_an_unreachable_prefect_server_is_one_line_and_nothing_starts(program: Program, tmp_path: Path) -> None:
+    url = "http://127.0.0.1:9/api"
+    ran = subprocess.run(
+        [sys.executable, "-c", "from flows.cli.main import main; main()", "run", f"artifacts={tmp_path}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=program.folder,
+        env=program.environment | {"PREFECT_API_URL": url},
+    )
+    line = complaint(ran, 3)
+    assert line.startswith(f"PREFECT_API_URL={url}: ")
+    assert line.endswith("; start a server there, or unset it for a temporary one")
+
+
+def test_no_qnn_is_one_line_and_nothing_starts(program: Program, tmp_path: Path) -> None:
+    line = complaint(program.run("run", f"artifacts={tmp_path}", QNN_SDK_ROOT="/nonexistent"), 3)
+    assert line.startswith("QNN_SDK_ROOT=/nonexistent: no libQnnHtp.so, libQnnSystem.so in /nonexistent/")
+    assert line.endswith("unset it to use the onnxruntime-qnn wheel")
+
+
+def test_a_temporary_folder_too_long_for_sockets_is_one_line_and_nothing_starts(
+    program: Program, tmp_path: Path
+) -> None:
+    folder = tmp_path / ("long" * 25)
+    folder.mkdir()
+    line = complaint(program.run("run", f"artifacts={tmp_path / 'artifacts'}", TMPDIR=str(folder)), 3)
+    assert line == (
+        f"TMPDIR={folder}: too long for the sockets below it; set TMPDIR to a folder whose path has at most 75 bytes"
+    )
+    assert not (tmp_path / "artifacts" / "tables").exists()

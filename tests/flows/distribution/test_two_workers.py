@@ -1,0 +1,247 @@
+"""A sweep over two hosts that share one board: a Prefect server on PostgreSQL, a work pool, and a power cut."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from flows.server.leases import LEASE_S
+from tasks.storage import tables
+from tasks.storage.store import Store
+from tests.devices.loopback import Sshd, free_port, running, write_farm
+from tests.flows.conftest import Program
+from tests.flows.kept import passed
+from tests.flows.machines import Host, address, postgresql, prefect_server, wait
+from tests.object_store import ObjectStore, serving
+
+pytestmark = [pytest.mark.toolchain, pytest.mark.timeout(1500)]
+
+ROOT = Path(__file__).parents[3]
+ARTIFACTS = "s3://nights/artifacts"
+SILENCE_S = 60
+# The board's own word on who runs when: a lock that the kernel frees when the last process of a launch is gone.
+WATCHED = """\
+#!/bin/sh
+exec 9>>{folder}/lock
+flock -n 9 || echo "twice $(date +%s.%N)" >>{folder}/seen
+echo "begin $(date +%s.%N)" >>{folder}/seen
+{python} "$@"
+"""
+REPOSSESSED_EVERY_S = 15
+"""Prefect's server looks for expired leases that often."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    folder = tmp_path_factory.mktemp("server")
+    with postgresql() as database, prefect_server(folder, folder / "log", database) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    with serving(tmp_path_factory.mktemp("objects")) as store:
+        store.make("nights")
+        yield store
+
+
+@pytest.fixture(scope="module")
+def lead(
+    program: Program, server: httpx.Client, objects: ObjectStore, tmp_path_factory: pytest.TempPathFactory
+) -> Program:
+    """The program on the machine that asks for sweeps; its pools and deployments are those of prefect.yaml."""
+    own = {"PREFECT_API_URL": address(server), "PREFECT_HOME": str(tmp_path_factory.mktemp("lead"))}
+    own |= {"QNNSWEEP_ARTIFACTS": ARTIFACTS, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
+    own |= objects.environment
+    asking = replace(program, environment=program.environment | own)
+    for pool in ("qnnsweep", "qnnsweep-nights"):
+        prefect(asking, "work-pool", "create", pool, "--type", "process")
+    prefect(asking, "--no-prompt", "deploy", "--all", "--prefect-file", str(ROOT / "prefect.yaml"))
+    return asking
+
+
+def prefect(program: Program, *arguments: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "prefect", *arguments], env=program.environment, cwd=ROOT, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Iterator[Sshd]:
+    """A real sshd whose runner writes down when it begins, and whether it is begun twice at once."""
+    sshd = Sshd(folder=tmp_path / "board")
+    with running(sshd):
+        runner = sshd.folder / "watched"
+        runner.write_text(WATCHED.format(folder=sshd.folder, python=sys.executable))
+        runner.chmod(0o755)
+        yield sshd
+
+
+@pytest.fixture
+def conf(tmp_path: Path, board: Sshd) -> Path:
+    """Two models that differ in their name alone, and the one board."""
+    folder = tmp_path / "conf"
+    write_farm(folder, [], [board], python=str(board.folder / "watched"))
+    (folder / "model").mkdir()
+    for name in ("one", "other"):
+        shipped = yaml.safe_load((ROOT / "conf" / "model" / "digits_cnn.yaml").read_text())
+        (folder / "model" / f"{name}.yaml").write_text(yaml.safe_dump(shipped | {"name": name}))
+    return folder
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, lead: Program, objects: ObjectStore) -> Iterator[list[Host]]:
+    """Two, each with a worker that takes one shard at a time."""
+    quick = {"PREFECT_WORKER_QUERY_SECONDS": "2", "PREFECT_WORKER_PREFETCH_SECONDS": "2"}
+    kept = {name: lead.environment[name] for name in ("PATH", "PREFECT_API_URL", *objects.environment)}
+    both = [
+        Host(name=f"host{number}", folder=tmp_path / f"host{number}", environment=kept | quick) for number in (1, 2)
+    ]
+    for host in both:
+        work = ("worker", "start", "--pool", "qnnsweep", "--limit", "1", "--name", host.name)
+        host.start(sys.executable, "-m", "prefect", *work)
+    yield both
+    for host in both:
+        host.lose_power()
+
+
+def holder(board: Sshd) -> str:
+    """The host whose lease the board shows; empty when it is free or its launch has not begun."""
+    if not seen(board):
+        return ""
+    leases = sorted((board.folder / "work" / "qnnsweep" / "leases").glob("*"))
+    return leases[0].name.rpartition("-")[0].rpartition("-")[0] if leases else ""
+
+
+def seen(board: Sshd) -> list[tuple[str, float]]:
+    """What the board wrote down: `begin` or `twice`, and when."""
+    file = board.folder / "seen"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [(word, float(when)) for word, when in (line.split() for line in lines)]
+
+
+def test_every_cell_ends_and_none_is_twice_on_the_board_when_the_host_that_holds_it_loses_power(
+    lead: Program,
+    server: httpx.Client,
+    hosts: list[Host],
+    board: Sshd,
+    conf: Path,
+    tmp_path: Path,
+    objects: ObjectStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    command = [
+        "run", "--json", "--pool=qnnsweep", f"--config-dir={conf}", f"artifacts={ARTIFACTS}", "device=board_1",
+        "model=one,other", "scheme=fp32,8a8w,fp16", "backend=xnnpack", "model.evaluation.count=4",
+        "model.calibration.count=16", f"limits.silence_s={SILENCE_S}", "limits.parallel=1",
+    ]  # fmt: skip
+    before = set(shards(server))
+    with lead.start(*command) as sweep:
+        try:
+            name = wait(lambda: sweep.poll() is not None or holder(board), 300, "a cell is on the board")
+            (killed,) = [host for host in hosts if host.name == name]
+            killed.lose_power()
+            lost = time.time()
+            out, err = sweep.communicate(timeout=900)
+        finally:
+            sweep.kill()
+    assert sweep.returncode == 0, err
+    told = json.loads(out.splitlines()[-1])
+    for name, value in objects.environment.items():
+        monkeypatch.setenv(name, value)
+    kept = Store.at(ARTIFACTS, cache_folder=str(tmp_path))
+    rows = tables.rows(kept, "cells", told["run_id"])
+    assert [(row["model"], row["scheme"], row["outcome"]) for row in rows] == [
+        (model, scheme, outcome)
+        for model in ("one", "other")
+        for scheme, outcome in (("fp32", "passed"), ("8a8w", "passed"), ("fp16", "impossible"))
+    ]
+    assert {row["device"] for row in rows} == {"board_1"}
+    begun = [when for word, when in seen(board) if word == "begin"]
+    assert [word for word, _ in seen(board) if word == "twice"] == []
+    assert len(begun) > 8  # a shipping and a debug program a cell, and what the power cut ended
+    again = min(when for when in begun if when > lost)
+    assert again - lost < LEASE_S + REPOSSESSED_EVERY_S + 30
+    assert not [name for name in kept.files.names(f"runs/{told['run_id']}") if "shards" in name]
+    assert sorted(state for run, state in shards(server).items() if run not in before) == ["COMPLETED"] * 4 + [
+        "CRASHED"
+    ]
+    assert held(server) == 0
+
+
+def shards(server: httpx.Client) -> dict[str, str]:
+    """Every flow run of a shard, and the type of its state."""
+    runs = server.post("/flow_runs/filter", json={"flows": {"name": {"any_": ["shard"]}}}).raise_for_status().json()
+    return {run["id"]: run["state_type"] for run in runs}
+
+
+def held(server: httpx.Client) -> int:
+    """How many devices Prefect holds to be leased."""
+    limits: list[dict[str, Any]] = server.post("/v2/concurrency_limits/filter", json={}).raise_for_status().json()
+    return sum(limit["active_slots"] for limit in limits if limit["name"].startswith("qnnsweep-device-"))
+
+
+def test_shards_that_no_worker_brings_to_an_end_are_rows_that_say_why_and_a_cancelled_one_is_not_tried_again(
+    lead: Program, server: httpx.Client, tmp_path: Path
+) -> None:
+    small = ["model=digits_cnn", "scheme=8a8w,fp16", "soc=SM8350,SM8650", f"artifacts={tmp_path}"]
+    before = set(shards(server))
+    with lead.start("run", "--json", "--pool=qnnsweep", *small, "limits.shard_attempts=2") as sweep:
+        try:
+            for _ in range(3):  # two shards, and the second attempt of the one that crashes
+
+                def fresh() -> list[str]:
+                    return [run for run, state in shards(server).items() if state == "SCHEDULED" and run not in before]
+
+                (run, *_) = wait(fresh, 300, "a shard is asked for")
+                name = server.get(f"/flow_runs/{run}").json()["parameters"]["overrides"][-1]
+                state = "CANCELLED" if name == "scheme=fp16" else "CRASHED"
+                end = {"state": {"type": state, "message": "by a test"}, "force": True}
+                server.post(f"/flow_runs/{run}/set_state", json=end).raise_for_status()
+                before.add(run)
+            out, err = sweep.communicate(timeout=300)
+        finally:
+            sweep.kill()
+    assert sweep.returncode == 4, err
+    rows = tables.rows(Store(tmp_path), "cells", json.loads(out.splitlines()[-1])["run_id"])
+    assert [
+        (row["scheme"], row["soc"], row["outcome"], (row["error"] or "").rpartition(" ended ")[2]) for row in rows
+    ] == [
+        ("8a8w", "SM8350", "infrastructure", "Crashed: by a test"),
+        ("8a8w", "SM8650", "infrastructure", "Crashed: by a test"),
+        ("fp16", "SM8350", "impossible", ""),
+        ("fp16", "SM8650", "infrastructure", "Cancelled: by a test"),
+    ]
+
+
+@pytest.fixture
+def dask(lead: Program, tmp_path: Path) -> Iterator[str]:
+    """A Dask scheduler and one worker; gives the address."""
+    address = f"tcp://127.0.0.1:{free_port()}"
+    scheduler, worker = (Host(name=name, folder=tmp_path / name, environment=lead.environment) for name in ("s", "w"))
+    scheduler.start(sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", address, "--no-dashboard")
+    work = ("--nthreads", "1", "--no-nanny", "--no-dashboard")
+    worker.start(sys.executable, "-m", "distributed.cli.dask_worker", address, *work)
+    yield address
+    for host in (worker, scheduler):
+        host.lose_power()
+
+
+def test_the_same_shards_run_on_dask_workers(lead: Program, dask: str, tmp_path: Path) -> None:
+    small = ["model=digits_cnn", "model.evaluation.count=4", "model.calibration.count=16", "limits.parallel=1"]
+    asked = [*small, "scheme=fp32,8a8w,fp16", "backend=xnnpack", f"artifacts={tmp_path / 'artifacts'}"]
+    ran = lead.run("run", "--json", f"--dask={dask}", *asked)
+    told = passed(ran)
+    assert (told["outcomes"], told["toolchain_calls"]) == ({"impossible": 1, "passed": 2}, 5)
+    assert not (tmp_path / "artifacts" / "runs" / told["run_id"] / "shards").exists()

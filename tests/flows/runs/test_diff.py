@@ -1,0 +1,143 @@
+"""`qnnsweep diff` on two runs made by hand, from the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conf.load import load
+from conf.schema import Request, TrendConfig
+from flows.runs.history import trends
+from tasks.errors import DeviceError
+from tasks.records import Gap, Toolchain
+from tasks.results.outcome import CellResult
+from tasks.results.rows import rows
+from tasks.storage import tables
+from tasks.storage.store import Store
+from tests.flows.conftest import Program
+from tests.handmade import COMPARISON, LOWERED, up_to_lower, whole
+
+OLD = Toolchain(python="3.11.7", torch="2.13.0", executorch="1.5.1", torchao="0.18.0", qnn="v2.49.40")
+NEW = replace(OLD, qnn="v2.50.1")
+RUNS = ("20261120T220000Z-aaaa", "20261121T220000Z-bbbb", "20261121T230000Z-cccc")
+WORSE_OPERATORS = (
+    replace(COMPARISON.operators[0], gap=replace(COMPARISON.operators[0].gap, snr_db=35.0)),
+    COMPARISON.operators[1],
+    replace(COMPARISON.operators[2], status="not_dumped", gap=Gap(), verdict="blind"),
+    COMPARISON.operators[3],
+)
+
+
+@pytest.fixture(scope="module")
+def asked() -> Request:
+    return load(["tolerance=none"]).cells[0].request
+
+
+def write(root: Path, run: str, cells: Sequence[CellResult], toolchain: Toolchain = OLD) -> None:
+    store, made = Store.open(root), rows(run, cells, toolchain)
+    made["trends"] = trends(store, run, made["cells"], made["operators"], TrendConfig())
+    for table, contents in made.items():
+        tables.write(store, run, table, contents)
+
+
+def changes(told: dict[str, Any]) -> list[tuple[Any, ...]]:
+    (cell,) = told["cells"]
+    return [
+        (each["operator"], each["what"], each["before"], each["after"], each["verdict"]) for each in cell["changes"]
+    ]
+
+
+def test_two_equal_runs_have_no_difference(program: Program, asked: Request, tmp_path: Path) -> None:
+    for run in RUNS[:2]:
+        write(tmp_path, run, [whole(asked)])
+    ran = program.run("diff", "previous", "latest", "--json", f"--artifacts={tmp_path}")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    names = {"model": "digits_cnn", "scheme": "8a8w", "soc": "SM8650", "backend": "qnn", "device": "local"}
+    assert json.loads(ran.stdout) == {
+        "run_a": RUNS[0],
+        "run_b": RUNS[1],
+        "only_in_a": [],
+        "only_in_b": [],
+        "cells": [{"cell": names | {"farm": None}, "changed": [], "changes": []}],
+        "regressions": 0,
+    }
+
+
+def test_what_got_worse_is_told_with_what_changed_and_ends_with_1(
+    program: Program, asked: Request, tmp_path: Path
+) -> None:
+    worse = replace(COMPARISON, operators=WORSE_OPERATORS, observer_effect_snr_db=59.0)
+    lowered = replace(LOWERED, program=replace(LOWERED.program, size=1_100))
+    other = replace(asked, scheme=replace(asked.scheme, observer="HistogramObserver"))
+    write(tmp_path, RUNS[0], [whole(asked)])
+    write(tmp_path, RUNS[1], [whole(other, comparison=worse, lowered=lowered)], NEW)
+    ran = program.run("diff", "20261120", RUNS[1], "--json", f"--artifacts={tmp_path}")
+    assert (ran.returncode, ran.stderr) == (1, "")
+    told = json.loads(ran.stdout)
+    assert told["cells"][0]["changed"] == ["qnn v2.49.40 -> v2.50.1", "scheme"]
+    assert changes(told) == [
+        (None, "observer_effect_snr_db", 60.0, 59.0, "steady"),
+        (None, "coverage", 0.5, 0.25, "regressed"),
+        (None, "pte_bytes", 1000.0, 1100.0, "regressed"),
+        ("conv", "status", "exact, masked", "masked, not_dumped", "regressed"),
+        ("conv", "snr_db", 40.0, 35.0, "regressed"),
+    ]
+    assert told["regressions"] == 4
+    back = program.run("diff", RUNS[1], RUNS[0], "--json", f"--artifacts={tmp_path}")
+    assert back.returncode == 0
+    assert [each[-1] for each in changes(json.loads(back.stdout))] == [
+        "steady", "improved", "improved", "changed", "improved",
+    ]  # fmt: skip
+
+
+def test_the_terminal_shows_what_counts_and_the_cells_that_only_one_run_has(
+    program: Program, asked: Request, tmp_path: Path
+) -> None:
+    gone, came = (replace(asked, soc=replace(asked.soc, name=name)) for name in ("SM8550", "SM8750"))
+    write(tmp_path, RUNS[0], [whole(asked), whole(gone)])
+    write(tmp_path, RUNS[1], [up_to_lower(asked, "execute", RuntimeError("boom")), whole(came)])
+    ran = program.run("diff", RUNS[0], RUNS[1], f"--artifacts={tmp_path}")
+    assert (ran.returncode, ran.stderr) == (1, "")
+    lines = [" ".join(line.split()) for line in ran.stdout.splitlines() if line.strip() and "─" not in line]
+    cell = "digits_cnn · 8a8w · {} · qnn · local"
+    assert lines[0] == "cell what before after limit verdict"
+    assert f"{cell.format('SM8650')} outcome passed failed – regressed" in lines
+    assert lines[-3:] == [
+        f"{cell.format('SM8550')} only in {RUNS[0]}",
+        f"{cell.format('SM8750')} only in {RUNS[1]}",
+        f"1 regression, {RUNS[0]} -> {RUNS[1]}",
+    ]
+
+
+def test_a_cell_that_moved_to_another_device_is_the_same_cell(program: Program, asked: Request, tmp_path: Path) -> None:
+    moved = replace(asked, device=replace(asked.device, name="phone"))
+    write(tmp_path, RUNS[0], [up_to_lower(asked, "deploy", DeviceError("unplugged"))])
+    write(tmp_path, RUNS[1], [up_to_lower(moved, "deploy", DeviceError("unplugged"))])
+    told = json.loads(program.run("diff", RUNS[0], RUNS[1], "--json", f"--artifacts={tmp_path}").stdout)
+    assert (told["only_in_a"], told["only_in_b"], told["cells"][0]["changes"]) == ([], [], [])
+    assert told["cells"][0]["changed"] == ["device local -> phone"]
+
+
+ALL = ", ".join(RUNS)
+
+
+@pytest.mark.parametrize(
+    ("word", "begin", "end"),
+    [
+        ("2025", "no run '2025' in ", f"; there are: {ALL}"),
+        ("", "no run '' in ", f"; there are: {ALL}"),
+        ("20261121", "'20261121' begins several runs of ", f": {RUNS[1]}, {RUNS[2]}"),
+    ],
+)
+def test_a_run_that_is_not_there_is_one_line_and_ends_with_2(
+    program: Program, asked: Request, tmp_path: Path, word: str, begin: str, end: str
+) -> None:
+    for run in RUNS:
+        write(tmp_path, run, [whole(asked)])
+    ran = program.run("diff", word, "latest", f"--artifacts={tmp_path}")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", f"qnnsweep: {begin}{tmp_path}{end}\n")

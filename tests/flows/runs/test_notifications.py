@@ -1,0 +1,107 @@
+"""Somebody hears of a regression: through a notification block of a real Prefect server, over HTTP."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.blocks.notifications import CustomWebhookNotificationBlock
+from prefect.blocks.system import Secret
+from prefect.testing.utilities import prefect_test_harness
+
+from flows.runs import notifications
+from flows.runs.results import SweepResult
+from tasks.errors import RequestError
+from tasks.storage import tables
+from tasks.storage.store import Store
+from tests.handmade_rows import RUN
+
+from .nights import run_of
+from .test_history import judged
+
+
+@pytest.fixture(scope="module", autouse=True)
+def prefect_server() -> Iterator[None]:
+    with prefect_test_harness(server_startup_timeout=120):
+        yield
+
+
+@pytest.fixture
+def heard() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """A web server's address, and what was posted to it."""
+    posted: list[dict[str, Any]] = []
+
+    class Hearing(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hearing)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/", posted
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def webhook(url: str, name: str) -> str:
+    block = CustomWebhookNotificationBlock(
+        name=name, url=url, method="POST", json_data={"subject": "{{subject}}", "body": "{{body}}"}
+    )
+    block.save(name, overwrite=True)
+    return f"custom-webhook/{name}"
+
+
+def night(folder: Path, number: int) -> tuple[SweepResult, Store]:
+    """The fourth night lost ten dB, the third nothing."""
+    judged(folder, [*[{"final_snr_db": 30.0}] * 3, {"final_snr_db": 20.0, "torch": "2.14.0"}])
+    store = Store.open(folder)
+    frames = {name: tables.read(store, name, run_of(number)) for name in ("cells", "trends")}
+    return SweepResult(run=RUN, cells=frames["cells"], trends=frames["trends"], page=folder / "report.html"), store
+
+
+def test_who_is_to_hear_is_told_what_got_worse_and_where_to_look(
+    heard: tuple[str, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    url, posted = heard
+    notifications.tell(notifications.blocks([webhook(url, "team")]), *night(tmp_path, 3))
+    (told,) = posted
+    assert told["subject"] == f"qnnsweep: 1 regression in {RUN.run_id}"
+    assert "toy · 8a8w · SM8650 · phone" in told["body"]
+    assert "| 20 dB | 30 dB |" in told["body"]
+    assert "torch 2.13.0 -\\> 2.14.0" in told["body"]
+    assert told["body"].rstrip().endswith(f"/runs/{RUN.run_id}/report.html")
+
+
+def test_a_night_that_is_no_worse_is_not_told(heard: tuple[str, list[dict[str, Any]]], tmp_path: Path) -> None:
+    url, posted = heard
+    notifications.tell(notifications.blocks([webhook(url, "team")]), *night(tmp_path, 2))
+    assert posted == []
+
+
+def test_one_who_cannot_be_reached_keeps_nobody_else_from_hearing(
+    heard: tuple[str, list[dict[str, Any]]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url, posted = heard
+    names = [webhook("http://127.0.0.1:9/", "nobody"), webhook(url, "team")]
+    notifications.tell(notifications.blocks(names), *night(tmp_path, 3))
+    assert len(posted) == 1
+    assert "CustomWebhookNotificationBlock was not told: " in caplog.text
+
+
+def test_a_block_that_there_is_not_or_that_notifies_nobody_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"^trend.notify=custom-webhook/absent: this Prefect .* no such block"):
+        notifications.blocks(["custom-webhook/absent"])
+    Secret(value="x").save("word", overwrite=True)
+    with pytest.raises(RequestError, match=r"^trend.notify=secret/word: a Secret notifies nobody"):
+        notifications.blocks(["secret/word"])

@@ -1,0 +1,108 @@
+"""What the report's figures are drawn from, whole values; and what a page says of the nights before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tasks.report.figures import MEASURES, causes, latency, measured, shown_trends, with_times
+from tasks.report.page import render
+from tests.handmade_rows import CHANGED, LOGS, NIGHTS, RUN, nightly, sweep, trends
+
+EXECUTED = {
+    "program": "shipping", "event": "Method::execute", "kind": "program", "unit": "us", "count": 4, "operators": [],
+    "p10": 10.3, "p50": 12.0, "p90": 17.2, "mean": 13.25, "raw": [10.0, 11.0, 13.0, 19.0], "counted_in": [],
+}  # fmt: skip
+
+
+def counted(operators: list[str], p50: float, counted_in: list[str], **facts: Any) -> dict[str, Any]:
+    event = {"program": "profile", "event": "…", "kind": "operator", "unit": "cycles", "p50": p50}
+    return event | {"operators": operators, "counted_in": counted_in} | facts
+
+
+def test_a_cells_measures_are_those_that_the_matrix_can_be_coloured_by() -> None:
+    cell = {"final_snr_db": 30.5, "final_cosine": 0.99, "top1_agreement": 0.875, "latency_p50_ms": 2.5}
+    cell |= {"pte_bytes": 2048, "operators_compared": 7, "operators_total": 28}
+    told = measured(cell)
+    assert told == {"snr": 30.5, "cosine": 0.99, "top1": 87.5, "latency": 2.5, "size": 2.0, "coverage": 25.0}
+    assert list(told) == [measure.name for measure in MEASURES]
+
+
+def test_a_measure_that_is_not_defined_is_null_and_not_zero() -> None:
+    cell = dict.fromkeys(("final_snr_db", "final_cosine", "top1_agreement", "latency_p50_ms", "pte_bytes"))
+    assert set(measured(cell | {"operators_compared": None, "operators_total": None}).values()) == {None}
+
+
+def test_latencies_are_counted_in_bins_of_equal_width() -> None:
+    assert latency([counted(["a"], 1.0, []), EXECUTED]) == {
+        "unit": "us", "count": 4, "p10": 10.3, "p50": 12.0, "p90": 17.2, "mean": 13.25,
+        "low": 10.0, "high": 19.0, "bins": [2, 1, 0, 1],
+    }  # fmt: skip
+
+
+def test_a_cell_that_was_never_executed_has_no_latencies() -> None:
+    assert latency([]) is None
+    assert latency([EXECUTED | {"program": "profile"}]) is None
+
+
+def test_an_operator_has_the_time_of_its_event_and_says_with_whom_it_shares_it_and_who_has_it() -> None:
+    profile = [
+        counted(["pool", "getitem"], 40.0, []),
+        counted(["conv"], 0.0, ["relu"]),
+        counted(["softmax"], 3.5, [], kind="kernel", program="shipping", unit="us"),
+        counted(["relu"], 7.0, [], program="shipping"),
+    ]
+    rows = [{"operator": name} for name in ("pool", "conv", "softmax", "relu")]
+    assert with_times(rows, profile) == [
+        {"operator": "pool", "took_p50": 40.0, "took_unit": "cycles", "took_with": ["getitem"], "counted_in": []},
+        {"operator": "conv", "took_p50": 0.0, "took_unit": "cycles", "took_with": [], "counted_in": ["relu"]},
+        {"operator": "softmax", "took_p50": 3.5, "took_unit": "us", "took_with": [], "counted_in": []},
+        {"operator": "relu", "took_p50": None, "took_unit": None, "took_with": [], "counted_in": None},
+    ]
+
+
+def test_operators_without_a_log_of_theirs_are_as_they_were() -> None:
+    assert with_times([{"operator": "conv"}], [EXECUTED]) == [{"operator": "conv"}]
+
+
+def test_a_cells_own_series_are_all_shown_and_of_its_operators_those_that_changed_worst_first() -> None:
+    named = [(None, "steady"), ("a", "steady"), ("b", "improved"), ("c", "regressed"), (None, "still_bad")]
+    rows = [{"operator": operator, "verdict": verdict} for operator, verdict in named]
+    assert [(row["operator"], row["verdict"]) for row in shown_trends(rows)] == [
+        ("c", "regressed"), (None, "still_bad"), ("b", "improved"), (None, "steady"),
+    ]  # fmt: skip
+
+
+def test_one_cause_is_told_once_with_all_its_cells_the_latest_night_first() -> None:
+    first = {"first_bad_run": "night-1", "changed": ["qnn"]}
+    second = {"first_bad_run": "night-2", "changed": []}
+    assert causes([({"number": 0}, [first, second]), ({"number": 1}, [first])]) == [
+        {"first_bad_run": "night-2", "changed": (), "cells": [({"number": 0}, [second])]},
+        {
+            "first_bad_run": "night-1",
+            "changed": ("qnn",),
+            "cells": [({"number": 0}, [first]), ({"number": 1}, [first])],
+        },
+    ]
+
+
+@pytest.fixture(scope="module")
+def with_trends() -> str:
+    return render(RUN, sweep(nightly()) | {"trends": trends(nightly())}, LOGS)
+
+
+def test_a_page_with_regressions_begins_with_them_and_what_changed(with_trends: str) -> None:
+    assert '<a href="#regressions">3 cells regressed</a> against the nights before' in with_trends
+    section = with_trends[with_trends.index('<section id="regressions"') : with_trends.index('id="filter"')]
+    assert section.count(NIGHTS[-3]) == 1
+    assert [f"#cell-{number}-trends" in section for number in range(5, 10)] == [False, True, True, True, False]
+    assert [change for change in CHANGED if f"<li>{change}</li>" not in section] == []
+    assert "introduced_snr_db of aten_convolution_default_21 <b>12.5</b> after 41 dB" in section
+
+
+def test_a_run_without_trends_says_so_and_has_no_section_of_them() -> None:
+    page = render(RUN, sweep(nightly()), LOGS)
+    assert "this run has no table of them" in page
+    assert "regressed</a>" not in page
+    assert 'data-table="trends"' not in page

@@ -1,0 +1,93 @@
+"""What Model Explorer is given of a cell, whole: the edge graph, and numbers under the ids that its nodes have."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from tasks.records import Gap, OperatorComparison
+from tasks.report.model_explorer import edge_graph, exported_node_data, node_data
+from tests.handmade import COMPARISON, CONV, EXPORTED, GAP, VIEW, WORSE
+
+UNUSED = replace(CONV, index=2, name="conv[1]", output_index=1, unused=True)
+CALLS = {
+    "calls": [
+        ["aten.convolution.default", [{"input": 0}, {"constant": "weight"}, None, [1, 1]], {}, "float32"],
+        ["aten.view_copy.default", [{"operator": 0}, [1, -1]], {"like": {"operator": 0}}, None],
+    ],
+    "outputs": [{"operator": 1}],
+}
+THRESHOLDS = [
+    {"value": 0.0, "bgColor": "#e8813a"},
+    {"value": 10.0, "bgColor": "#f3a35c"},
+    {"value": 20.0, "bgColor": "#f6cfa6"},
+    {"value": 40.0, "bgColor": "#d9e4ea"},
+    {"value": 1e9, "bgColor": "#79b4e4"},
+]
+
+
+def edge(source: str) -> dict[str, str]:
+    return {"sourceNodeId": source, "sourceNodeOutputId": "0", "targetNodeInputId": "0"}
+
+
+def shaped(shape: str) -> list[dict[str, object]]:
+    return [{"id": "0", "attrs": [{"key": "tensor_shape", "value": shape}]}]
+
+
+def test_the_edge_graph_has_a_node_for_every_call_under_its_operators_name() -> None:
+    assert edge_graph([CONV, VIEW, UNUSED], EXPORTED.inputs, json.dumps(CALLS).encode()) == {
+        "label": "edge",
+        "graphs": [
+            {
+                "id": "edge",
+                "nodes": [
+                    {
+                        "id": "input:0", "label": "image", "namespace": "inputs",
+                        "outputsMetadata": shaped("float32[1,1,8,8]"),
+                    },
+                    {
+                        "id": "conv", "label": "aten.convolution.default", "namespace": "layers/0",
+                        "attrs": [
+                            {"key": "debug handle", "value": "4"},
+                            {"key": "output index", "value": "0"},
+                            {"key": "module", "value": "layers.0"},
+                            {"key": "runs on", "value": "delegate, subgraph 0"},
+                            {"key": "grid", "value": "uint8"},
+                        ],
+                        "incomingEdges": [edge("input:0")],
+                        "outputsMetadata": shaped("float32[1,2,8,8]"),
+                    },
+                    {
+                        "id": "view", "label": "aten.view_copy.default", "namespace": "",
+                        "attrs": [{"key": "output index", "value": "0"}, {"key": "runs on", "value": "CPU"}],
+                        "incomingEdges": [edge("conv")],
+                        "outputsMetadata": [],
+                    },
+                    {"id": "output", "label": "output", "namespace": "", "incomingEdges": [edge("view")]},
+                ],
+            }
+        ],
+    }  # fmt: skip
+
+
+def test_a_node_has_its_operators_worst_sample_and_its_worst_verdict() -> None:
+    rows = [*COMPARISON.operators, OperatorComparison(operator=CONV, sample=2, status="compared", gap=WORSE)]
+    rows += [OperatorComparison(operator=UNUSED, sample=0, status="unused", gap=Gap())]
+    introduced = {"name": "introduced SNR, dB", "results": {"conv": {"value": 20.0}}, "thresholds": THRESHOLDS}
+    verdicts = {"conv": {"value": "introduced", "bgColor": "#e8813a"}, "view": {"value": "blind", "bgColor": "#dddddd"}}
+    assert node_data(rows) == {
+        "total_snr_db": {
+            "edge": {"name": "total SNR, dB", "results": {"conv": {"value": 30.0}}, "thresholds": THRESHOLDS}
+        },
+        "introduced_snr_db": {"edge": introduced},
+        "verdict": {"edge": {"name": "verdict", "results": verdicts}},
+    }
+
+
+def test_the_exported_program_has_numbers_where_it_was_asked_for_as_a_reference() -> None:
+    row = OperatorComparison(operator=CONV, sample=0, status="compared", gap=GAP, reference="exported")
+    rows = [replace(row, nodes=("conv2d", "batch_norm")), replace(row, reference="quantized", nodes=("conv2d",))]
+    rows += [replace(row, nodes=("flatten",), gap=Gap())]
+    told = {"name": "total SNR, dB", "results": {"batch_norm": {"value": 40.0}}, "thresholds": THRESHOLDS}
+    assert exported_node_data(rows) == {"total_snr_db": {"graph": told}}
+    assert exported_node_data([]) == {}

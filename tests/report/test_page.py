@@ -1,0 +1,222 @@
+"""What a report must show, and what it must never let through."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import random
+import re
+import time
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tasks.records import RunFacts
+from tasks.report.page import render, summary_markdown, summary_table
+from tests.handmade_rows import LOG, LOGS, RUN, cell, measured, nightly, sweep, table, trends
+
+HOSTILE = ("</script><script>alert(1)</script>", "a|b\nc")
+
+
+class Page(HTMLParser):
+    """Everything in a page that could load, run or lead somewhere; its visible text; its JSON."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.data: list[Any] = []
+        self.ids: set[str] = set()
+        self._raw: str | None = None
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        attributes = dict(attrs)
+        self.tags.append((tag, attributes))
+        self.ids |= {identifier for identifier in [attributes.get("id")] if identifier}
+        self._raw = (attributes.get("type") or tag) if tag in {"script", "style"} else None
+
+    def handle_endtag(self, tag: str) -> None:
+        self._raw = None
+
+    def handle_data(self, data: str) -> None:
+        if self._raw == "application/json":
+            self.data.append(json.loads(data))
+        elif self._raw is None:
+            self.text.append(data)
+
+
+@pytest.fixture(scope="module")
+def html() -> str:
+    return render(RUN, sweep(nightly()), LOGS)
+
+
+@pytest.fixture(scope="module")
+def page(html: str) -> Page:
+    return Page(html)
+
+
+def test_matrix_facts_and_errors_are_there_without_the_script(page: Page) -> None:
+    text = " ".join(" ".join(page.text).split())
+    assert "9 of 27 cells did not pass" in text
+    assert "2 failed" in text
+    assert "graph_prepare.cc:217: Graph prepare failed: 0x3ea" in text
+    assert "16a8w needs 16-bit activations in every layer_norm" in text
+    assert "96.9 / 98.4" in text
+    assert "lowering <forward> & friends" in text
+
+
+def test_every_matrix_link_leads_to_a_cell(page: Page) -> None:
+    found = [attributes["href"] or "" for tag, attributes in page.tags if tag == "a"]
+    links = {link[1:] for link in found if link.startswith("#")}
+    assert {link for link in links if link.count("-") == 1} == {f"cell-{number}" for number in range(27)}
+    assert "cell-0-log" in links
+    assert "matrix" in links
+    assert links - page.ids == set()
+
+
+def test_nothing_is_loaded_from_anywhere(html: str, page: Page) -> None:
+    references = [
+        value
+        for _, attributes in page.tags
+        for name, value in attributes.items()
+        if name in {"src", "srcset", "href", "xlink:href", "action", "data", "poster"} and value is not None
+    ]
+    assert [value for value in references if not value.startswith("#")] == ["files/"]
+    assert [word for word in ("http://", "https://", "@import", "url(", "fetch(") if word in html] == []
+    assert {tag for tag, _ in page.tags} & {"link", "img", "iframe", "object", "embed", "base"} == set()
+
+
+def test_only_the_reports_own_script_may_run(page: Page) -> None:
+    policy = next(a["content"] for _, a in page.tags if a.get("http-equiv") == "Content-Security-Policy") or ""
+    assert "default-src 'none'" in policy
+    assert "script-src 'sha256-" in policy
+    assert [a.get("type") for tag, a in page.tags if tag == "script"].count(None) == 1
+
+
+def test_the_data_for_the_script_holds_every_operator(page: Page) -> None:
+    drawn = [data["operators"]["rows"] for data in page.data if "operators" in data]
+    assert drawn == [80] * 21
+
+
+def test_numbers_for_the_script_keep_six_digits_and_infinity(page: Page) -> None:
+    exact = cell("m", "s", "c", final_snr_db=math.inf, top1_agreement=1.0)
+    tables = sweep([exact], count=0) | {
+        "operators": table(
+            "operators", [exact | {"operator": "add", "status": "exact", "snr_db": math.inf, "mse": 1.23456789e-9}]
+        )
+    }
+    data = Page(render(RUN, tables, {})).data[0]["operators"]
+    assert (data["snr_db"], data["mse"], data["max_abs"]) == ("Infinity", 1.23457e-09, None)
+
+
+def test_columns_that_cells_share_are_in_the_page_once(page: Page) -> None:
+    pool = page.data[-1]
+    shared = {data["operators"]["@$operator"] for data in page.data if "operators" in data}
+    assert len(shared) == 1
+    names = [pool["strings"][text] for text in pool["columns"][shared.pop()]]
+    assert (names[:2], names[21], len(names)) == (
+        ["aten_convolution_default_0", "aten_hardtanh_default_1"], "aten_convolution_default_21", 80,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_appears_only_escaped(name: str) -> None:
+    hostile = cell(name, name, name, **measured(random.Random(1), 30.0))
+    hostile |= {"device": name, "outcome": "failed", "error": name, "error_type": name, "reason": name, "stage": name}
+    tables = sweep([hostile], count=3)
+    tables["operators"]["operator"] = name
+    bad = {"series": name, "operator": name, "unit": name, "first_bad_run": name, "verdict": "regressed"}
+    tables["trends"] = trends([hostile]).assign(**bad)
+    tables["trends"]["changed"] = [[name]] * len(tables["trends"])
+    facts = {field: getattr(RUN, field) for field in RUN.__dataclass_fields__}
+    run = RunFacts(**facts | {"run_id": name, "command": (name,), "tables": name, "report": name})
+
+    html = render(run, tables, {LOG: name})
+    assert "<script>alert" not in html
+    assert [tag for tag, _ in Page(html).tags].count("script") == 4
+    assert name in Page(html).data[-1]["strings"]
+
+    markdown = summary_markdown(run, tables["cells"])
+    assert "<script>" not in markdown.replace("\\<", "")
+    assert "a|b" not in markdown
+    rows = [line for line in markdown.splitlines() if line.startswith("|")]
+    assert [line.replace("\\|", "").count("|") for line in rows] == [12] * 3
+
+
+def test_a_long_log_is_shown_by_its_end_and_says_so() -> None:
+    log = "first line\n" + "x" * 99 + "\n" + "another line\n" * 10_000 + "last line"
+    text = "".join(Page(render(RUN, sweep(nightly()[:2]), {LOG: log})).text)
+    assert "first line" not in text
+    assert "last line" in text
+    assert "characters before this are left out" in text
+
+
+def test_an_empty_run_is_a_report_too() -> None:
+    nothing = table("cells", [])
+    assert "Nothing was planned" in render(RUN, {"cells": nothing}, {})
+    assert "0 cells: nothing planned." in summary_markdown(RUN, nothing)
+    assert summary_table(RUN, nothing).row_count == 0
+
+
+def test_devices_and_backends_are_columns_only_where_they_differ() -> None:
+    one = [cell("m", "fp16", "SM8650"), cell("m", "fp16", "SM8550")]
+    two = [cell("m", "fp16", "SM8650"), cell("m", "fp16", "SM8650") | {"device": "bench-3", "backend": "xnnpack"}]
+    heads = [[str(column.header) for column in summary_table(RUN, table("cells", rows)).columns] for rows in (one, two)]
+    numbers = ["SNR dB", "top-1 %", "pte KiB", "operators", "delegated / CPU", "lower s"]
+    assert heads[0] == ["model", "scheme", "soc", "outcome", *numbers, "note"]
+    assert heads[1] == ["model", "scheme", "soc", "device", "backend", "outcome", *numbers, "note"]
+
+
+def test_the_terminal_table_shows_rounded_numbers_and_dashes_for_null() -> None:
+    rows = [
+        cell(
+            "[red]m",
+            "8a8w",
+            "SM8650",
+            **measured(random.Random(1), 23.449) | {"lower_s": 57.04, "pte_bytes": 5_242_880},
+        ),
+        cell("m", "fp16", "SM8650", outcome="failed", stage="lower", error_type="ToolchainError", error="died\nlater"),
+    ]
+    written = io.StringIO()
+    Console(file=written, width=200).print(summary_table(RUN, table("cells", rows)))
+    lines = [re.split(r"\s{2,}", line.strip()) for line in written.getvalue().splitlines()]
+    body = [line for line in lines if line[0] in {"[red]m", "m"}]
+    assert body == [
+        ["[red]m", "8a8w", "SM8650", "✓ passed", "23.4", "100.0", "5,120", "71/80", "148/2", "57.0"],
+        ["m", "fp16", "SM8650", "✗ failed", *"––––––", "ToolchainError: died"],
+    ]
+
+
+def test_a_narrow_terminal_wraps_but_drops_no_number_and_no_note() -> None:
+    one = cell("efficientnet_lite0", "16a8w", "SM8650", **measured(random.Random(1), 11.94), reason="below 20.0 dB")
+    written = io.StringIO()
+    Console(file=written, width=100).print(summary_table(RUN, table("cells", [one | {"outcome": "out_of_tolerance"}])))
+    body = written.getvalue()
+    assert [word for word in ("SM8650", "11.9", "87.5", "71/80", "148/2", "below") if word not in body] == []
+
+
+def test_markdown_has_the_worst_cells_first() -> None:
+    lines = summary_markdown(RUN, table("cells", nightly())).splitlines()
+    body = [line.split(" | ") for line in lines if line.startswith("| ")][2:]
+    outcomes = ["✗ failed"] * 2 + ["! infrastructure"] + ["≠ out of tolerance"] * 3 + ["∅ impossible"] * 3
+    assert [row[3] for row in body] == outcomes + ["✓ passed"] * 18
+    assert lines[2].startswith("27 cells: 2 failed, 1 infrastructure, 3 out of tolerance, 3 impossible, 18 passed.")
+    assert "Report: artifacts/reports/20261121T0230Z-4f1c/report.html" in lines[6]
+
+
+def test_five_hundred_cells_stay_below_ten_megabytes_and_seconds() -> None:
+    chance = random.Random(5)
+    cells = [
+        cell(f"model_{number // 25}", f"scheme_{number // 5 % 5}", f"SM{number % 5}", **measured(chance, 30.0))
+        for number in range(500)
+    ]
+    tables, logs = sweep(cells, count=100) | {"trends": trends(cells)}, {LOG: "<warning> & so on\n" * 20_000}
+    started = time.process_time()  # other processes take what they take
+    html = render(RUN, tables, logs)
+    assert len(html.encode()) < 10_000_000
+    assert time.process_time() - started < 30

@@ -1,0 +1,244 @@
+"""What becomes of a cell, judged from records made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from conf.load import load
+from conf.schema import Request, ToleranceConfig
+from tasks.errors import (
+    DeviceError,
+    EnvironmentUnusable,
+    EvidenceError,
+    RequestError,
+    RunnerFailed,
+    ToolchainError,
+)
+from tasks.records import (
+    Blob,
+    Command,
+    Comparison,
+    ExportedModel,
+    Gap,
+    Operator,
+    OperatorComparison,
+    OutputComparison,
+    ProbeResult,
+)
+from tasks.results.outcome import CellResult, Finals, finals, judge
+
+BLOB = Blob(sha256="0" * 64, size=1)
+EXPORTED = ExportedModel(
+    model="digits_cnn", program=BLOB, inputs=(), outputs=(), calibration=None, calibration_samples=0, evaluation=BLOB,
+    sample_names=(), labels=(), outputs_eager=BLOB, outputs_exported=BLOB, mistakes=(), outputs_mistaken=BLOB,
+    weights="trained",
+)  # fmt: skip
+EXACT = Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=1.0)
+
+
+def output(sample: int, gap: Gap, rung: str = "device", **facts: Any) -> OutputComparison:
+    row = OutputComparison(
+        rung=rung,
+        sample=sample,
+        sample_name=f"digit {sample}",
+        output_index=0,
+        output="logits",
+        shape=(1, 10),
+        status="compared",
+        gap=gap,
+        previous_rung=None,
+        previous_snr_db=None,
+        label=None,
+        top1_reference=None,
+        top1_actual=None,
+    )
+    return replace(row, **facts)
+
+
+def comparison(*outputs: OutputComparison) -> Comparison:
+    return Comparison(outputs=outputs, operators=(), profile=(), observer_effect_snr_db=None, unexpected_events=())
+
+
+def gap(snr_db: float, cosine: float = 0.5, max_abs: float = 0.25) -> Gap:
+    return Gap(mse=0.5, mean_abs=0.125, max_abs=max_abs, snr_db=snr_db, cosine=cosine)
+
+
+@pytest.fixture(scope="module")
+def request_8a8w() -> Request:
+    request = load(["scheme=8a8w"]).cells[0].request
+    floors = ToleranceConfig(name="floors", final_snr_db={"8a8w": 20.0, "fp16": 50.0}, top1_agreement={"8a8w": 0.75})
+    return replace(request, tolerance=floors)
+
+
+def cell(request: Request, *outputs: OutputComparison, **facts: Any) -> CellResult:
+    known = {"exported": EXPORTED, "comparison": comparison(*outputs), "stage": "compare"}
+    return CellResult(request=request, **known | facts)
+
+
+def test_a_program_with_a_mistake_at_its_inputs_or_outputs_fails_whatever_its_numbers_are(
+    request_8a8w: Request,
+) -> None:
+    passed = ProbeResult(
+        side="input",
+        mistake="x",
+        sample=0,
+        status="passed",
+        relative_error=0.0,
+        relative_error_mistaken=1.0,
+        detail=None,
+    )
+    wrong = replace(passed, status="failed", mistake="the outputs come in the order ['b', 'a']")
+    good = comparison(output(0, EXACT))
+    others = tuple(replace(passed, status=status) for status in ("blind", "unclear", "refused"))
+    assert judge(cell(request_8a8w, comparison=replace(good, probe=(passed, *others)))) == ("passed", None)
+    for detail, said in ((None, ""), ("its bytes are int32", " (its bytes are int32)")):
+        probed = replace(good, probe=(passed, replace(wrong, detail=detail)))
+        assert judge(cell(request_8a8w, comparison=probed)) == (
+            "failed",
+            f"not comparable with the model: {wrong.mistake}{said}; the table `probe` has the evidence",
+        )
+
+
+def test_finals_are_the_worst_output_of_the_worst_sample_on_the_device() -> None:
+    found = finals(
+        comparison(
+            output(0, gap(-99.0, cosine=-1.0, max_abs=99.0), rung="quantized"),
+            output(0, gap(31.0, cosine=0.75, max_abs=0.5)),
+            output(1, gap(30.0, cosine=0.875, max_abs=0.125)),
+            output(1, EXACT),
+        )
+    )
+    assert found == Finals(
+        snr_db=30.0, cosine=0.75, max_abs=0.5, top1_agreement=None, accuracy=None, accuracy_eager=None
+    )
+
+
+def test_finals_of_exact_outputs_have_no_snr() -> None:
+    assert finals(comparison(output(0, EXACT))).snr_db is None
+    assert finals(comparison(output(0, EXACT))).max_abs == 0.0
+
+
+def test_shares_count_ranked_samples_and_labelled_ones() -> None:
+    found = finals(
+        comparison(
+            output(0, EXACT, top1_reference=3, top1_actual=3, label=3),
+            output(1, EXACT, top1_reference=3, top1_actual=4, label=4),
+            output(2, EXACT, top1_reference=5, top1_actual=5, label=None),
+            output(3, EXACT, top1_reference=6, top1_actual=6, label=7),
+            output(4, EXACT, top1_reference=None, top1_actual=None, label=9),
+        )
+    )
+    assert (found.top1_agreement, found.accuracy, found.accuracy_eager) == (3 / 4, 2 / 3, 1 / 3)
+
+
+def test_an_impossible_cell_is_that_and_says_why(request_8a8w: Request) -> None:
+    assert judge(CellResult(request=request_8a8w, impossible="no fp16 there")) == ("impossible", "no fp16 there")
+
+
+ERRORS = {
+    "failed": [
+        ToolchainError("lower failed", stage="lower", cause="SIGSEGV"),
+        RunnerFailed("aborted", command=Command(argv=(), exit_code=-6, seconds=1.0), log="0" * 64),
+        RequestError("no such thing"),
+        RuntimeError("a bug of ours"),
+        KeyboardInterrupt(),
+    ],
+    "infrastructure": [DeviceError("unplugged"), EvidenceError("damaged"), EnvironmentUnusable("disk full")],
+}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error"), [(outcome, error) for outcome, errors in ERRORS.items() for error in errors], ids=repr
+)
+def test_an_error_is_the_cells_own_or_the_infrastructures(
+    request_8a8w: Request, outcome: str, error: BaseException
+) -> None:
+    assert judge(CellResult(request=request_8a8w, stage="lower", error=error)) == (outcome, None)
+    # An error counts whatever was measured before it.
+    assert judge(cell(request_8a8w, output(0, gap(99.0)), error=error)) == (outcome, None)
+
+
+AGREES, DIFFERS = {"top1_reference": 1, "top1_actual": 1}, {"top1_reference": 1, "top1_actual": 2}
+
+
+@pytest.mark.parametrize(
+    ("outputs", "reason"),
+    [
+        ([output(0, gap(20.0))], None),
+        ([output(0, gap(19.96))], "final SNR 20.0 dB is below 20 dB"),
+        ([output(0, gap(99.0)), output(1, gap(-3.25))], "final SNR -3.2 dB is below 20 dB"),
+        ([output(0, EXACT, status="exact")], None),
+        ([output(0, gap(19.0), rung="edge"), output(0, gap(21.0))], None),
+        ([output(0, EXACT, **AGREES)] * 3 + [output(1, EXACT, **DIFFERS)], None),
+        ([output(0, EXACT, **AGREES), output(1, EXACT, **DIFFERS)], "top-1 agreement 50.0 % is below 75 %"),
+        (
+            [output(0, gap(1.0), **DIFFERS)],
+            "final SNR 1.0 dB is below 20 dB; top-1 agreement 0.0 % is below 75 %",
+        ),
+        ([output(0, Gap(), status="nonfinite_differs")], "output logits of digit 0: nonfinite_differs"),
+        (
+            [output(2, Gap(), status="shape_differs"), output(3, Gap(), status="nonfinite_differs")],
+            "output logits of digit 2: shape_differs",
+        ),
+        ([output(2, Gap(), rung="edge", status="nonfinite_differs"), output(2, EXACT)], None),
+    ],
+)
+def test_tolerances_are_asked_of_the_device(
+    request_8a8w: Request, outputs: list[OutputComparison], reason: str | None
+) -> None:
+    expected = ("passed", None) if reason is None else ("out_of_tolerance", reason)
+    assert judge(cell(request_8a8w, *outputs)) == expected
+
+
+def test_a_scheme_without_a_floor_passes_with_anything_finite(request_8a8w: Request) -> None:
+    other = replace(request_8a8w, scheme=replace(request_8a8w.scheme, name="8a4w"))
+    assert judge(cell(other, output(0, gap(-50.0), **DIFFERS))) == ("passed", None)
+    assert judge(cell(other, output(0, Gap(), status="nonfinite_differs")))[0] == "out_of_tolerance"
+
+
+def test_the_answers_of_random_weights_are_not_held_against_a_cell(request_8a8w: Request) -> None:
+    random = replace(EXPORTED, weights="random")
+    assert judge(cell(request_8a8w, output(0, gap(21.0), **DIFFERS), exported=random)) == ("passed", None)
+    assert judge(cell(request_8a8w, output(0, gap(19.0), **DIFFERS), exported=random)) == (
+        "out_of_tolerance",
+        "final SNR 19.0 dB is below 20 dB",
+    )
+
+
+def operator(index: int, verdict: str, sample: int = 0) -> OperatorComparison:
+    row = Operator(
+        index=index, name=f"op_{index}", target="aten.add.Tensor", debug_handle=index, output_index=0, source_nodes=(),
+        module_path="", stack_trace="", shape=(1,), dtype="float32", quantization=None, axis_order=None, subgraph=0,
+        constant=False, unused=False,
+    )  # fmt: skip
+    return OperatorComparison(operator=row, sample=sample, status="compared", gap=Gap(), verdict=verdict)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "reason"),
+    [
+        (None, None),
+        (2, None),
+        (1, "2 operators introduce error, at most 1 may: op_0, op_2"),
+        (0, "2 operators introduce error, at most 0 may: op_0, op_2"),
+    ],
+)
+def test_an_operator_that_introduces_error_in_any_sample_counts_once(
+    request_8a8w: Request, allowed: int | None, reason: str | None
+) -> None:
+    rows = [operator(index, verdict) for index, verdict in enumerate(["introduced", "inherited", "introduced"])]
+    rows += [operator(0, "introduced", 1), operator(1, "blind", 1), operator(2, "within_grid", 1)]
+    found = replace(comparison(output(0, gap(21.0))), operators=tuple(rows))
+    asked = replace(request_8a8w, tolerance=replace(request_8a8w.tolerance, introduced_operators=allowed))
+    expected = ("passed", None) if reason is None else ("out_of_tolerance", reason)
+    assert judge(cell(asked, comparison=found)) == expected
+
+
+def test_of_many_operators_that_introduce_error_five_are_named(request_8a8w: Request) -> None:
+    found = replace(comparison(), operators=tuple(operator(index, "introduced") for index in range(7)))
+    asked = replace(request_8a8w, tolerance=replace(request_8a8w.tolerance, introduced_operators=0))
+    names = "op_0, op_1, op_2, op_3, op_4"
+    assert judge(cell(asked, comparison=found))[1] == f"7 operators introduce error, at most 0 may: {names}"

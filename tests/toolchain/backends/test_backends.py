@@ -1,0 +1,131 @@
+"""The control groups: the same model through XNNPACK and ExecuTorch's own kernels, lowered, run and compared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from conf.load import load
+from tasks.bundle import bundle
+from tasks.compare import compare
+from tasks.lower import lower
+from tasks.measure import measure
+from tasks.quantize import quantize
+from tasks.records import Comparison, LoweredProgram
+
+if TYPE_CHECKING:
+    from flows.resources import Means
+
+pytestmark = pytest.mark.toolchain
+
+
+def measured(backend: str, scheme: str, means: Means, lowered: LoweredProgram) -> tuple[LoweredProgram, Comparison]:
+    """The model of `lowered`, exported once, through another backend up to the comparison."""
+    words = ["model=digits_cnn", f"scheme={scheme}", f"backend={backend}", "measure.operator_samples=2"]
+    (cell,) = load(words).cells
+    assert cell.impossible is None
+    ask, tools = cell.request, {"store": means.store, "children": means.children}
+    quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, **tools)
+    program = lower(quantized, ask.scheme, ask.backend.kind, None, 2, dump_operators=True, **tools)
+    made = bundle(program, ask.measure, store=means.store)
+    capture = measure(made, (ask.device,), None, store=means.store, farm=means.farm, step=lambda task: task.fn)
+    return program, compare(program, capture, True, ask.tolerance, True, **tools)
+
+
+def statuses(comparison: Comparison) -> dict[str, Counter[str]]:
+    """Operator type to how often it has which status, over two samples; `exact` counts as `compared`."""
+    found: dict[str, Counter[str]] = {}
+    for row in comparison.operators:
+        status = "compared" if row.status == "exact" else row.status
+        found.setdefault(row.operator.target.rpartition(".")[0] or "getitem", Counter())[status] += 1
+    return found
+
+
+def worst_snr_db(comparison: Comparison, rung: str) -> float:
+    rows = [row for row in comparison.outputs if row.rung == rung]
+    assert len(rows) == 8
+    assert {row.status for row in rows} <= {"compared", "exact"}
+    return min(row.gap.snr_db for row in rows if row.gap.snr_db is not None)
+
+
+def agreement(comparison: Comparison) -> list[bool]:
+    return [row.top1_actual == row.top1_reference for row in comparison.outputs if row.rung == "device"]
+
+
+def test_xnnpack_computes_in_float_what_eager_pytorch_does(means: Means, lowered: LoweredProgram) -> None:
+    program, comparison = measured("xnnpack", "fp32", means, lowered)
+    assert (program.backend, program.soc, program.delegated_subgraphs, program.compile_facts) == (
+        "xnnpack",
+        None,
+        1,
+        (),
+    )
+    assert worst_snr_db(comparison, "device") > 100
+    assert agreement(comparison) == [True] * 8
+    assert (comparison.observer_effect_snr_db, comparison.unexpected_events) == (None, ())
+    # The whole delegate is one instruction: what leaves it is seen, and nothing inside.
+    assert statuses(comparison) == {
+        "aten.convolution": {"not_dumped": 4},
+        "aten._native_batch_norm_legit_no_training": {"tuple": 4, "unused": 8},
+        "getitem": {"not_dumped": 4},
+        "aten.relu": {"not_dumped": 4},
+        "aten.max_pool2d": {"not_dumped": 2},
+        "aten.view_copy": {"not_dumped": 2},
+        "aten.linear": {"compared": 2},
+    }
+    (last, _) = [row for row in comparison.operators if row.status in ("compared", "exact")]
+    assert last.verdict in ("exact", "within_grid")
+    # Whatever was hidden before it and computes; views and what takes a tuple apart do not.
+    hidden = {row.name: row.target.rpartition(".")[0] for row in program.operators}
+    layer = ["aten.convolution", "aten._native_batch_norm_legit_no_training", "aten.relu"]
+    assert [hidden[name] for name in last.spans] == [*layer, *layer, "aten.max_pool2d"]
+
+
+def test_xnnpack_in_eight_bits_is_near_eager_pytorch(means: Means, lowered: LoweredProgram) -> None:
+    program, comparison = measured("xnnpack", "8a8w", means, lowered)
+    assert program.quantized.quantized
+    assert 20 < worst_snr_db(comparison, "device") < 100
+    assert 20 < worst_snr_db(comparison, "quantized") < 100
+    assert agreement(comparison) == [True] * 8
+    assert comparison.unexpected_events == ()
+    # One handle for an operator and the pair of quantize and dequantize behind it: the pair's end is its value.
+    assert statuses(comparison) == {
+        "quantized_decomposed.dequantize_per_channel": {"constant": 6},
+        "quantized_decomposed.quantize_per_tensor": {"superseded": 12},
+        "quantized_decomposed.dequantize_per_tensor": {"not_dumped": 10, "compared": 2},
+        "aten.convolution": {"not_dumped": 4},
+        "aten.relu": {"superseded": 4},
+        "aten.max_pool2d": {"superseded": 2},
+        "aten.view_copy": {"superseded": 2},
+        "aten.linear": {"superseded": 2},
+    }
+
+
+def test_portable_kernels_show_every_operator(means: Means, lowered: LoweredProgram) -> None:
+    program, comparison = measured("portable", "fp32", means, lowered)
+    assert (program.backend, program.soc, program.delegated_subgraphs) == ("portable", None, 0)
+    assert {row.subgraph for row in program.operators} == {None}
+    assert worst_snr_db(comparison, "device") > 100
+    assert agreement(comparison) == [True] * 8
+    assert (comparison.observer_effect_snr_db, comparison.unexpected_events) == (None, ())
+    assert statuses(comparison) == {
+        "aten.convolution": {"compared": 4},
+        "aten._native_batch_norm_legit_no_training": {"tuple": 4, "unused": 8},
+        "getitem": {"compared": 6},
+        "aten.relu": {"compared": 4},
+        "aten.max_pool2d_with_indices": {"tuple": 2, "unused": 2},
+        # A view of memory planned in advance: no kernel runs.
+        "aten.view_copy": {"not_dumped": 2},
+        "aten.permute_copy": {"constant": 2},
+        "aten.addmm": {"compared": 2},
+    }
+    compared = [row.gap.snr_db for row in comparison.operators if row.status == "compared"]
+    assert min(snr for snr in compared if snr is not None) > 100
+    # The host computes the very same kernels, but for the order in which floats are summed.
+    shown = [row for row in comparison.operators if row.status in ("compared", "exact")]
+    assert {row.verdict for row in shown} <= {"exact", "within_grid"}
+    assert {row.introduced_steps for row in shown} == {None}
+    assert min(row.introduced.snr_db for row in shown if row.introduced.snr_db is not None) > 100
+    assert len({tensor.identifier for tensor in program.dumped}) == len(program.dumped)

@@ -1,0 +1,43 @@
+"""The compiler's own words, as it prints them."""
+
+from __future__ import annotations
+
+from tasks.records import CompileFacts
+from tasks.toolchain.backends.qnn_log import compile_facts, errors
+
+REFUSED = """\
+[ERROR] [Qnn ExecuTorch]: Output[0] has incorrect Rank 4.
+[ERROR] [Qnn ExecuTorch]:  <E> QnnBackend_validateOpConfig failed 3110
+[ERROR] [Qnn ExecuTorch]:  <E> QnnBackend_validateOpConfig failed 3110
+[WARNING] [Qnn ExecuTorch]: Qnn Backend op validation failed with error: 3110
+[INFO 2026-11-21 09:32:59,934 qnn_partitioner.py:136] [QnnPartitioner] aten.index.Tensor | False
+"""
+COMPILED = """\
+====== DDR bandwidth summary ======
+spill_bytes=0
+fill_bytes=16
+write_total_bytes=2048
+read_total_bytes=34816
+
+spill_bytes=1
+fill_bytes=2
+write_total_bytes=3
+read_total_bytes=4
+"""
+
+
+def test_errors_are_told_once_without_times_and_names() -> None:
+    assert errors(REFUSED) == ["Output[0] has incorrect Rank 4.", "QnnBackend_validateOpConfig failed 3110"]
+    assert errors("all is well\n") == []
+
+
+def test_each_subgraph_has_its_facts() -> None:
+    assert compile_facts(COMPILED) == (
+        CompileFacts(subgraph=0, spill_bytes=0, fill_bytes=16, write_total_bytes=2048, read_total_bytes=34816),
+        CompileFacts(subgraph=1, spill_bytes=1, fill_bytes=2, write_total_bytes=3, read_total_bytes=4),
+    )
+
+
+def test_half_a_summary_is_no_fact() -> None:
+    assert compile_facts(COMPILED.removesuffix("read_total_bytes=4\n")) == ()
+    assert compile_facts("") == ()

@@ -1,0 +1,301 @@
+"""Asked against got, from the bytes of programs that were really compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from conf.load import load
+from conf.schema import Request
+from tasks.errors import ProgramDiffers
+from tasks.lower import confirm, lower
+from tasks.quantize import quantize
+from tasks.records import (
+    Blob,
+    ContextFacts,
+    DelegateFacts,
+    GraphTensor,
+    LoweredProgram,
+    ProgramCheck,
+    ProgramFacts,
+    ProgramTensor,
+)
+from tasks.results.outcome import CellResult
+from tasks.results.rows import rows
+from tasks.toolchain.readback.audit import audit, differences
+from tasks.toolchain.readback.qnn_context import kernel_elements
+
+import official  # isort: skip
+
+if TYPE_CHECKING:
+    from flows.resources import Means
+
+pytestmark = pytest.mark.toolchain
+
+Compile = Callable[..., LoweredProgram]
+
+
+@pytest.fixture(scope="module")
+def compiled(lowered: LoweredProgram, means: Means) -> Compile:
+    """The model of `lowered` for another scheme or SoC."""
+
+    def compile_for(*words: str) -> LoweredProgram:
+        (cell,) = load(["model=digits_cnn", *words]).cells
+        ask, tools = cell.request, {"store": means.store, "children": means.children}
+        quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, **tools)
+        return lower(quantized, ask.scheme, ask.backend.kind, ask.soc, 1, dump_operators=True, **tools)
+
+    return compile_for
+
+
+@pytest.fixture(scope="module")
+def other_soc(compiled: Compile) -> LoweredProgram:
+    return compiled("scheme=8a8w", "soc=SM8350")
+
+
+def facts_of(program: Blob, means: Means) -> ProgramFacts:
+    return means.children.call("lower", official.program_facts, program, means.store).value
+
+
+def in_place_of(lowered: LoweredProgram, program: Blob, means: Means) -> LoweredProgram:
+    """As if the compiler had given `program` for the cell of `lowered`."""
+    return replace(lowered, program=program, facts=facts_of(program, means))
+
+
+def checks(lowered: LoweredProgram, ask: Request, means: Means) -> tuple[ProgramCheck, ...]:
+    return audit(lowered, ask.scheme, ask.backend.kind, ask.soc, means.children.identity.qnn)
+
+
+def differing(lowered: LoweredProgram, ask: Request, means: Means) -> list[tuple[Any, ...]]:
+    return [
+        (check.program, check.subgraph, check.check, check.subject, check.asked, check.got)
+        for check in checks(lowered, ask, means)
+        if check.status == "differs"
+    ]
+
+
+def test_a_program_tells_from_its_own_bytes_what_it_is(lowered: LoweredProgram, means: Means) -> None:
+    facts = facts_of(lowered.program, means)
+    size = facts.delegates[0].size
+    assert 0 < size < lowered.program.size
+    assert facts == lowered.facts == ProgramFacts(
+        inputs=(ProgramTensor(shape=(1, 1, 8, 8), dtype="float32", dim_order=(0, 1, 2, 3)),),
+        outputs=(ProgramTensor(shape=(1, 10), dtype="float32", dim_order=(0, 1)),),
+        delegates=(
+            DelegateFacts(
+                backend="QnnBackend",
+                size=size,
+                calls=1,
+                soc="SM8650",
+                arch=75,
+                vtcm_mib=8,
+                precision="quantized",
+                dumps=False,
+                context=ContextFacts(
+                    build=means.children.identity.qnn,
+                    soc="SM8650",
+                    arch=75,
+                    vtcm_mib=8,
+                    kernel_elements=("float32", "int32", "ufixed8"),
+                    tensors=(
+                        GraphTensor(
+                            name="input_0_image@0",
+                            role="input",
+                            dtype="float32",
+                            shape=(1, 1, 8, 8),
+                            scale=None,
+                            zero_point=None,
+                        ),
+                        GraphTensor(
+                            name="output_quantized_decomposed_dequantize_per_tensor_default@0",
+                            role="output",
+                            dtype="float32",
+                            shape=(1, 10),
+                            scale=None,
+                            zero_point=None,
+                        ),
+                    ),
+                ),
+                unread=None,
+            ),
+        ),
+        kernel_calls=0,
+    )  # fmt: skip
+
+
+def test_every_check_of_a_program_as_asked_is_met_and_what_no_library_reads_says_so(
+    lowered: LoweredProgram, request_8a8w: Request, means: Means
+) -> None:
+    made = checks(lowered, request_8a8w, means)
+    assert differences(made) is None
+    interface = ["number of inputs", "input", "number of outputs", "output", "delegated subgraphs", "backend", "calls"]
+    options = ["SoC in the options", "arch in the options", "precision flag", "dumps tensors"]
+    context = ["SoC in the context", "arch in the context", "VTCM of the graph", "QNN build"]
+    one = [*interface, *options, *context, "activation element of the kernels", "weight element"]
+    assert [each.check for each in made if each.check != "grid"] == one * 2
+    assert [each.program for each in made if each.check != "grid"] == ["shipping"] * len(one) + ["debug"] * len(one)
+    unread = [each for each in made if each.status == "unread"]
+    assert [(each.check, each.asked, each.got) for each in unread] == [("weight element", "fixed8", None)] * 2
+    assert {each.reason for each in unread} == {
+        "the HTP compiler packs weights in a form of its own, and no library reads it back"
+    }
+    assert {each.reason for each in made if each.status == "met"} == {None}
+    cell = CellResult(request=request_8a8w, stage="bundle", lowered=lowered, error=RuntimeError())
+    found = rows("run", [cell], means.children.identity)["audit"]
+    assert [(row["check"], row["status"]) for row in found] == [(each.check, each.status) for each in made]
+
+
+def test_the_grid_of_every_dumped_tensor_is_the_one_its_codes_will_be_read_by(
+    lowered: LoweredProgram, request_8a8w: Request, means: Means
+) -> None:
+    grids = [each for each in checks(lowered, request_8a8w, means) if each.check == "grid"]
+    announced = [each.identifier for each in lowered.dumped if each.quantization]
+    assert [each.subject for each in grids] == announced
+    assert len(announced) >= 8
+    assert {(each.status, each.subgraph, each.asked == each.got) for each in grids} == {("met", 0, True)}
+
+
+def test_a_program_for_another_soc_is_refused_and_all_its_checks_are_told(
+    lowered: LoweredProgram, other_soc: LoweredProgram, request_8a8w: Request, means: Means
+) -> None:
+    ask = request_8a8w
+    wrong = in_place_of(lowered, other_soc.program, means)
+    asked = [("SM8650", "SM8350"), ("v75", "v68"), ("SM8650", "SM8350"), ("v75", "v68"), ("8 MiB", "4 MiB")]
+    told = ["SoC in the options", "arch in the options", "SoC in the context", "arch in the context"]
+    assert differing(wrong, ask, means) == [
+        ("shipping", 0, check, None, *pair) for check, pair in zip([*told, "VTCM of the graph"], asked, strict=True)
+    ]
+    with pytest.raises(ProgramDiffers) as refused:
+        confirm(wrong, ask.scheme, ask.backend.kind, ask.soc, means.children.identity)
+    assert str(refused.value).startswith(
+        "the compiled program is not the one asked for, so it is not measured: "
+        "shipping program, subgraph 0: SoC in the options: asked SM8650, got SM8350; "
+    )
+    assert (refused.value.stage, refused.value.checks) == ("lower", checks(wrong, ask, means))
+    cell = CellResult(request=ask, stage="lower", error=refused.value)
+    found = rows("run", [cell], means.children.identity)
+    assert (found["cells"][0]["outcome"], found["cells"][0]["error_type"]) == ("failed", "ProgramDiffers")
+    assert [(row["check"], row["status"]) for row in found["audit"]] == [
+        (check.check, check.status) for check in refused.value.checks
+    ]
+
+
+@pytest.fixture(scope="module")
+def of_16_bits(compiled: Compile) -> LoweredProgram:
+    return compiled("scheme=16a8w", "soc=SM8650")
+
+
+def test_a_grid_of_16_bits_that_torch_keeps_in_32_is_one_of_16(of_16_bits: LoweredProgram, means: Means) -> None:
+    (cell,) = load(["model=digits_cnn", "scheme=16a8w", "soc=SM8650"]).cells
+    made = checks(of_16_bits, cell.request, means)
+    (grid,) = [each for each in made if each.subject == "aten_linear_default@0"]
+    assert (grid.status, grid.asked.split()[0], grid.asked == grid.got) == ("met", "fixed16", True)
+    assert differences(made) is None
+
+
+def test_a_program_of_another_width_is_refused(
+    lowered: LoweredProgram, of_16_bits: LoweredProgram, request_8a8w: Request, means: Means
+) -> None:
+    wrong = in_place_of(lowered, of_16_bits.program, means)
+    kernels = "activation element of the kernels"
+    assert differing(wrong, request_8a8w, means) == [
+        ("shipping", None, kernels, None, "fixed8", "float32, int32, ufixed16")
+    ]
+
+
+def test_a_program_of_floats_is_refused(
+    lowered: LoweredProgram, compiled: Compile, request_8a8w: Request, means: Means
+) -> None:
+    wrong = in_place_of(lowered, compiled("scheme=fp16", "soc=SM8650").program, means)
+    kernels = "activation element of the kernels"
+    assert differing(wrong, request_8a8w, means) == [
+        ("shipping", 0, "precision flag", None, "quantized", "float16"),
+        ("shipping", None, kernels, None, "fixed8", "float16, float32, int32"),
+    ]
+
+
+def test_the_debug_program_in_the_shipping_ones_place_is_refused(
+    lowered: LoweredProgram, request_8a8w: Request, means: Means
+) -> None:
+    assert lowered.debug_program is not None
+    wrong = in_place_of(lowered, lowered.debug_program, means)
+    assert differing(wrong, request_8a8w, means) == [("shipping", 0, "dumps tensors", None, "False", "True")]
+
+
+def test_libraries_of_another_build_are_told(lowered: LoweredProgram, request_8a8w: Request, means: Means) -> None:
+    ask = request_8a8w
+    made = audit(lowered, ask.scheme, ask.backend.kind, ask.soc, "v2.0.0.1")
+    found = [(each.program, each.check, each.asked, each.got) for each in made if each.status == "differs"]
+    build = means.children.identity.qnn
+    assert found == [(program, "QNN build", "v2.0.0.1", build) for program in ("shipping", "debug")]
+
+
+def test_a_grid_that_is_not_the_compiled_one_is_told(
+    lowered: LoweredProgram, request_8a8w: Request, means: Means
+) -> None:
+    noted = next(each for each in lowered.dumped if each.identifier == "aten_linear_default@0")
+    grid = noted.quantization
+    assert grid is not None
+    shifted = replace(noted, quantization=replace(grid, zero_point=(grid.zero_point[0] + 1,)))
+    wrong = replace(lowered, dumped=tuple(shifted if each is noted else each for each in lowered.dumped))
+    (found,) = differing(wrong, request_8a8w, means)
+    assert found[:4] == ("debug", 0, "grid", "aten_linear_default@0")
+    scale = f"{grid.scale[0]:.6g}"
+    assert found[4:] == (
+        f"fixed8 scale {scale} zero point {grid.zero_point[0] + 1}",
+        f"fixed8 scale {scale} zero point {grid.zero_point[0]}",
+    )
+
+
+def test_inputs_that_changed_places_dtype_or_layout_and_a_lost_subgraph_are_told(
+    lowered: LoweredProgram, request_8a8w: Request, means: Means
+) -> None:
+    (image,) = lowered.facts.inputs
+    wrong = replace(
+        lowered,
+        facts=replace(
+            lowered.facts,
+            inputs=(replace(image, dtype="float16", dim_order=(0, 2, 3, 1)),),
+            outputs=(),
+            delegates=(),
+        ),
+    )
+    assert differing(wrong, request_8a8w, means) == [
+        (
+            *("shipping", None, "input", "image"),
+            "float32[1, 1, 8, 8] in axis order [0, 1, 2, 3]",
+            "float16[1, 1, 8, 8] in axis order [0, 2, 3, 1]",
+        ),
+        ("shipping", None, "number of outputs", None, "1", "0"),
+        ("shipping", None, "delegated subgraphs", None, "1", "0"),
+    ]
+
+
+def test_a_context_that_cannot_be_read_is_no_difference_but_says_why(
+    lowered: LoweredProgram, request_8a8w: Request, means: Means
+) -> None:
+    data = means.store.read(lowered.program)
+    place = data.index((0x5678ABCD).to_bytes(4, "little"))
+    for damage, reason in (
+        (b"none", "not a readable QNN context binary: it begins with b'none', not b'\\xcd\\xabxV'"),
+        (data[place : place + 12] + b"\xff" * 8, "it was cut short"),
+        (data[place : place + 256] + b"\xff" * 64, "QNN"),
+    ):
+        spoilt = means.store.put_bytes(data[:place] + damage + data[place + len(damage) :])
+        read = in_place_of(lowered, spoilt, means)
+        assert differing(read, request_8a8w, means) == []
+        unread = [each for each in checks(read, request_8a8w, means) if each.status == "unread"]
+        assert [each.check for each in unread if each.program == "shipping"] == [
+            *("SoC in the context", "arch in the context", "VTCM of the graph", "QNN build"),
+            *("activation element of the kernels", "weight element"),
+        ]
+        assert reason in (unread[0].reason or "")
+
+
+def test_element_types_are_those_of_kernel_names_and_of_nothing_else() -> None:
+    names = b"\0Quantize@FH.Ff\0MaxPool_valid.tcm@Ce*2.s4*2\0ForceFormat_Flat_c2f@FB\0"
+    assert kernel_elements(names) == ("float16", "ufixed16", "ufixed8")
+    assert kernel_elements(b"\0aten_convolution_default@0\0x@FB.\0*InputSlice@Xpb.xpb.\0") == ()

@@ -1,0 +1,194 @@
+"""What becomes of a capture whose files are damaged: a status for each operator, or an EvidenceError; nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from conf.schema import Request
+from tasks.errors import EvidenceError
+from tasks.records import Capture, Comparison, LoweredProgram
+
+import damaged  # isort: skip
+
+if TYPE_CHECKING:
+    from flows.resources import Means
+    from tests.toolchain.conftest import ChildrenWith
+
+pytestmark = pytest.mark.toolchain
+
+Compare = Callable[[Callable[[damaged.Files], None]], Comparison]
+Row = tuple[int, str, str, str, tuple[str, ...]]
+
+RELU, CONVOLUTION = "aten_relu_default", "aten_convolution_default_1"
+
+
+@pytest.fixture(scope="module")
+def after(request_8a8w: Request, means: Means, lowered: LoweredProgram, capture: Capture) -> Compare:
+    """The comparison of the session's capture after some damage."""
+
+    def compare(damage: Callable[[damaged.Files], None]) -> Comparison:
+        work = (lowered, capture, request_8a8w.tolerance, means.store)
+        return means.children.call("compare", damaged.compared_after, damage, *work).value
+
+    return compare
+
+
+@pytest.fixture(scope="module")
+def sound(after: Compare) -> Comparison:
+    return after(damaged.nothing)
+
+
+def changes(sound: Comparison, found: Comparison) -> list[Row]:
+    """The rows that the damage made others. All else is as before, and every operator still has its row."""
+    assert (found.outputs, found.profile, found.probe) == (sound.outputs, sound.profile, sound.probe)
+    return [
+        (row.sample, row.operator.name, row.status, row.verdict, row.spans)
+        for before, row in zip(sound.operators, found.operators, strict=True)
+        if row != before
+    ]
+
+
+def test_the_order_of_the_events_means_nothing(sound: Comparison, after: Compare) -> None:
+    assert {row.status for row in sound.operators} == {"compared", "constant", "tuple", "unused"}
+    assert after(damaged.events_reversed) == sound
+
+
+# The first relu cannot be compared, and the convolution behind it answers for both.
+UNSEEN = {
+    damaged.event_dropped: "not_dumped",
+    damaged.event_twice: "repeated",
+    damaged.tensor_empty: "shape_differs",
+    damaged.tensor_of_other_shape: "shape_differs",
+}
+
+
+@pytest.mark.parametrize(("damage", "status"), UNSEEN.items(), ids=lambda each: getattr(each, "__name__", ""))
+def test_an_operator_whose_event_is_damaged_says_so_and_the_next_one_answers_for_both(
+    damage: Callable[[damaged.Files], None], status: str, sound: Comparison, after: Compare
+) -> None:
+    found = after(damage)
+    assert changes(sound, found) == [
+        (0, RELU, status, "blind", ()),
+        (0, CONVOLUTION, "compared", "within_grid", (RELU,)),
+    ]
+    assert found.unexpected_events == ()
+
+
+def test_two_operators_that_exchanged_their_names_are_not_told_apart_by_their_shapes(
+    sound: Comparison, after: Compare
+) -> None:
+    assert changes(sound, after(damaged.names_exchanged)) == [
+        (0, RELU, "shape_differs", "blind", ()),
+        (0, CONVOLUTION, "compared", "within_grid", (RELU,)),
+        (0, "getitem", "shape_differs", "blind", ()),
+        (0, "aten_view_copy_default", "compared", "inherited", ("aten_max_pool2d_with_indices_default",)),
+    ]
+
+
+def test_an_event_that_nobody_announced_is_told_and_changes_no_row(sound: Comparison, after: Compare) -> None:
+    found = after(damaged.event_extra)
+    assert changes(sound, found) == []
+    assert found.unexpected_events == ("aten_relu_default_17@0",)
+
+
+def test_a_handle_that_two_tensors_claim_is_ambiguous(
+    sound: Comparison, request_8a8w: Request, means: Means, lowered: LoweredProgram, capture: Capture
+) -> None:
+    work = (lowered, capture, request_8a8w.tolerance, means.store)
+    found = means.children.call("compare", damaged.compared_with_a_handle_announced_twice, *work).value
+    assert changes(sound, found) == [
+        (sample, name, status, verdict, spans)
+        for sample in range(2)
+        for name, status, verdict, spans in (
+            (RELU, "ambiguous", "blind", ()),
+            (CONVOLUTION, "compared", "within_grid", (RELU,)),
+        )
+    ]
+
+
+@pytest.mark.parametrize("damage", [damaged.not_a_number, damaged.infinite])
+def test_one_element_that_is_no_number_is_the_operators_status_and_no_gap(
+    damage: Callable[[damaged.Files], None], sound: Comparison, after: Compare
+) -> None:
+    found = after(damage)
+    (relu, convolution) = changes(sound, found)
+    assert relu == (0, RELU, "nonfinite_differs", "introduced", ())
+    # Its own answers are the old ones, and those are wrong for the ones it is now said to have been given.
+    assert convolution == (0, CONVOLUTION, "masked", "introduced", ())
+    (row,) = [row for row in found.operators if row.status == "nonfinite_differs"]
+    assert (row.gap, row.nonfinite_actual, row.nonfinite_reference) == (type(row.gap)(), 1, 0)
+
+
+def test_a_number_at_the_end_of_float64_has_a_gap_without_the_part_that_overflows(
+    sound: Comparison, after: Compare
+) -> None:
+    found = after(damaged.huge)
+    row = next(row for row in found.operators if row.operator.name == RELU)
+    assert (row.status, row.verdict, row.gap.mse, row.gap.max_abs) == ("compared", "introduced", None, 1.7e308)
+
+
+REFUSED = {
+    damaged.buffer_truncated: (
+        r"logged tensor aten_max_pool2d_with_indices_default@0 of run 1, uint8 of shape \[1, 4, 4, 32\] and strides "
+        r"\[512, 128, 32, 1\] at byte \d+, reaches outside the debug buffer of \d+ bytes"
+    ),
+    damaged.buffer_empty: (
+        r"logged tensor aten_convolution_default@0 of run 1, uint8 of shape \[1, 8, 8, 16\] and strides "
+        r"\[1024, 128, 16, 1\] at byte \d+, reaches outside the debug buffer of 0 bytes"
+    ),
+    damaged.inference_dropped: "the debug program's etdump holds 1 inferences, 2 were asked for",
+    damaged.tensor_of_unknown_type: (
+        "logged tensor aten_relu_default@0 of run 1 is of float8_e5m2; numpy has no such type"
+    ),
+}
+
+
+@pytest.mark.parametrize(("damage", "line"), REFUSED.items(), ids=lambda each: getattr(each, "__name__", ""))
+def test_a_file_that_does_not_hold_what_it_says_is_no_evidence(
+    damage: Callable[[damaged.Files], None], line: str, after: Compare
+) -> None:
+    with pytest.raises(EvidenceError) as refused:
+        after(damage)
+    assert re.fullmatch(line, str(refused.value)), refused.value
+
+
+def test_a_final_answer_that_is_no_number_is_its_rows_status(
+    sound: Comparison, request_8a8w: Request, means: Means, lowered: LoweredProgram, capture: Capture
+) -> None:
+    work = (lowered, capture, request_8a8w.tolerance, means.store)
+    found = means.children.call("compare", damaged.compared_with_an_odd_answer, *work).value
+    assert found.operators == sound.operators
+    odd = [(row.rung, row.sample, row.top1_actual) for row in found.outputs if row.status == "nonfinite_differs"]
+    assert odd == [("device", 0, None)]
+
+
+# A thousand. The shipping program's log is where the times come from.
+FILES = {
+    ("debug_buffer", False): 250,
+    ("debug_buffer", True): 50,
+    ("etdump_debug", False): 400,
+    ("etdump_debug", True): 100,
+    ("etdump", False): 200,
+}
+
+
+@pytest.mark.parametrize(("field", "replayed"), FILES, ids=lambda each: str(each))
+def test_a_mutated_file_gives_every_operator_its_row_or_an_evidence_error_and_no_hang(
+    field: str,
+    replayed: bool,
+    request_8a8w: Request,
+    means: Means,
+    children_with: ChildrenWith,
+    lowered: LoweredProgram,
+    capture: Capture,
+) -> None:
+    examples = FILES[field, replayed]
+    work = (field, examples, replayed, lowered, capture, request_8a8w.tolerance, means.store)
+    found = children_with(deadline_s=300).call("compare", damaged.fuzzed, *work).value
+    assert found.compared + found.refused >= 0.9 * examples  # fewer only where hypothesis drew one twice
+    assert found.compared > 0.1 * examples
+    assert found.refused > 0

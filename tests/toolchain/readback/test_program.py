@@ -1,0 +1,52 @@
+"""The facts of programs that differ in backend and in where the delegates' bytes lie."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from conf.load import load
+from tasks.lower import lower
+from tasks.quantize import quantize
+from tasks.records import DelegateFacts, LoweredProgram, ProgramTensor
+
+import official  # isort: skip
+
+if TYPE_CHECKING:
+    from flows.resources import Means
+
+pytestmark = pytest.mark.toolchain
+
+
+def test_a_delegate_of_another_backend_has_no_qnn_facts(lowered: LoweredProgram, means: Means) -> None:
+    (cell,) = load(["model=digits_cnn", "scheme=fp32", "backend=xnnpack"]).cells
+    ask, tools = cell.request, {"store": means.store, "children": means.children}
+    quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, **tools)
+    facts = lower(quantized, ask.scheme, ask.backend.kind, None, 1, dump_operators=False, **tools).facts
+    assert facts.inputs == (ProgramTensor(shape=(1, 1, 8, 8), dtype="float32", dim_order=(0, 1, 2, 3)),)
+    assert facts.outputs == (ProgramTensor(shape=(1, 10), dtype="float32", dim_order=(0, 1)),)
+    (delegate,) = facts.delegates
+    assert delegate.size > 0
+    assert delegate == DelegateFacts(
+        backend="XnnpackBackend",
+        size=delegate.size,
+        calls=1,
+        soc=None,
+        arch=None,
+        vtcm_mib=None,
+        precision=None,
+        dumps=None,
+        context=None,
+        unread=None,
+    )
+
+
+@pytest.mark.parametrize("segments", [False, True])
+def test_the_delegates_bytes_are_found_inside_the_flatbuffer_and_behind_it(
+    segments: bool, lowered: LoweredProgram, means: Means
+) -> None:
+    data = means.store.read(lowered.program)
+    moved = means.children.call("lower", official.with_delegates_in, data, segments).value
+    facts = means.children.call("lower", official.program_facts, means.store.put_bytes(moved), means.store).value
+    assert facts == lowered.facts

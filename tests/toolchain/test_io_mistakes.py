@@ -1,0 +1,154 @@
+"""Does the device take inputs and give outputs as the model does? Programs that really ran, right and wrong ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from safetensors.numpy import load as tensors
+
+from conf.load import load
+from conf.schema import DataConfig, InputConfig, ModelConfig
+from tasks.bundle import bundle
+from tasks.export import export
+from tasks.lower import lower
+from tasks.measure import measure
+from tasks.numerics.probe import probe
+from tasks.quantize import quantize
+from tasks.records import ExportedModel, LoweredProgram, ProbeResult
+
+if TYPE_CHECKING:
+    from flows.resources import Means
+
+pytestmark = pytest.mark.toolchain
+
+Lowered = Callable[..., LoweredProgram]
+Probed = Callable[[LoweredProgram, LoweredProgram], tuple[ProbeResult, ...]]
+
+
+def config(kind: str, order: str = "abc") -> ModelConfig:
+    words = kind == "Words"
+    data = DataConfig(source="interfaces:samples", arguments={"words": words}, count=2)
+    shape, dtype = ([1, 6], "int64") if words else ([1, 2, 4, 6], "float32")
+    return ModelConfig(
+        name=kind.lower(),
+        factory="interfaces:model",
+        arguments={"kind": kind},
+        inputs=[InputConfig(name=name, shape=shape, dtype=dtype) for name in order],
+        calibration=data,
+        evaluation=data,
+    )
+
+
+@pytest.fixture(scope="module")
+def exported(means: Means) -> Callable[..., ExportedModel]:
+    tools: Any = {"store": means.store, "children": means.children}
+    return lambda *arguments: export(config(*arguments), "", **tools)
+
+
+@pytest.fixture(scope="module")
+def compiled(means: Means, exported: Callable[..., ExportedModel]) -> Lowered:
+    """A model's shipping program, on ExecuTorch's own kernels unless words say otherwise."""
+
+    def compile_one(kind: str, order: str = "abc", words: tuple[str, ...] = ()) -> LoweredProgram:
+        ask = load(list(words) or ["scheme=fp32", "backend=portable"]).cells[0].request
+        tools: Any = {"store": means.store, "children": means.children}
+        soc = ask.soc if words else None
+        quantized = quantize(exported(kind, order), ask.scheme, ask.backend.kind, **tools)
+        return lower(quantized, ask.scheme, ask.backend.kind, soc, 1, dump_operators=False, **tools)
+
+    return compile_one
+
+
+@pytest.fixture(scope="module")
+def probed(means: Means) -> Probed:
+    """What the probe finds when `program` runs in the place of `lowered`'s own."""
+    ask = load([]).cells[0].request
+
+    def run(lowered: LoweredProgram, program: LoweredProgram) -> tuple[ProbeResult, ...]:
+        made = bundle(replace(lowered, program=program.program), ask.measure, store=means.store)
+        capture = measure(made, (ask.device,), None, store=means.store, farm=means.farm, step=lambda task: task.fn)
+        model = lowered.quantized.exported
+        eager, mistaken, device = (
+            tensors(means.store.read(blob)) for blob in (model.outputs_eager, model.outputs_mistaken, capture.outputs)
+        )
+        return probe(model, eager, mistaken, device)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def one(compiled: Lowered) -> LoweredProgram:
+    return compiled("One")
+
+
+ORDERS = ["acb", "bac", "bca", "cab", "cba"]
+AXES = [[0, 2, 3, 1], [0, 3, 1, 2], [0, 1, 3, 2]]
+
+
+def test_a_right_program_passes_every_probe(one: LoweredProgram, probed: Probed) -> None:
+    found = probed(one, one)
+    assert [(row.side, row.mistake, row.status) for row in found] == [
+        *(("input", f"the program takes its inputs in the order {list(order)}", "passed") for order in ORDERS),
+        *(
+            ("input", f"the program takes input {name} in the axis order {axes}", "passed")
+            for name in "abc"
+            for axes in AXES
+        ),
+        *(("output", f"output output is laid out in the axis order {axes}", "passed") for axes in AXES),
+        ("output", "output output is of another type or in other units", "passed"),
+    ]
+    assert all(row.relative_error is not None and row.relative_error < 1e-12 for row in found)
+    assert all(row.relative_error_mistaken is None or row.relative_error_mistaken > 1e-3 for row in found[:-1])
+
+
+@pytest.mark.parametrize("scheme", ["8a8w", "16a8w"])
+def test_a_quantized_program_on_the_htp_takes_the_users_order(scheme: str, compiled: Lowered, probed: Probed) -> None:
+    lowered = compiled("Two", words=("model=digits_cnn", f"scheme={scheme}", "soc=SM8650"))
+    found = probed(lowered, lowered)
+    assert {row.status for row in found} == {"passed"}
+    assert len(found) == 5 + 3 * 3 + 1 + 2 * (3 + 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "order", "mistake", "detail"),
+    [
+        ("TakesAnotherOrder", "cab", "the program takes its inputs in the order ['c', 'a', 'b']", None),
+        ("TakesChannelsLast", "abc", "the program takes input b in the axis order [0, 2, 3, 1]", None),
+        ("GivesChannelsLast", "abc", "output output is laid out in the axis order [0, 2, 3, 1]", None),
+        ("GivesCodes", "abc", "output output is of another type or in other units", "it is in other units"),
+        (
+            "GivesAnotherType",
+            "abc",
+            "output output is of another type or in other units",
+            "its bytes are int32, in other units",
+        ),
+    ],
+)
+def test_a_program_with_a_mistake_is_named_by_it(
+    kind: str, order: str, mistake: str, detail: str | None, one: LoweredProgram, compiled: Lowered, probed: Probed
+) -> None:
+    found = [row for row in probed(one, compiled(kind, order)) if row.status == "failed"]
+    assert [(row.mistake, row.detail) for row in found] == [(mistake, detail)]
+
+
+def test_outputs_that_changed_places_are_named(compiled: Lowered, probed: Probed) -> None:
+    found = [row for row in probed(compiled("Two"), compiled("TwoChangedPlaces")) if row.status == "failed"]
+    assert [row.mistake for row in found] == ["the outputs come in the order ['1', '0']"]
+
+
+def test_inputs_that_the_model_cannot_tell_apart_or_refuses_say_so(
+    exported: Callable[..., ExportedModel], means: Means
+) -> None:
+    model = exported("Words")
+    eager, mistaken = (tensors(means.store.read(blob)) for blob in (model.outputs_eager, model.outputs_mistaken))
+    found = {
+        row.mistake: (row.status, row.detail) for row in probe(model, eager, mistaken, eager) if row.side == "input"
+    }
+    refused = ("refused", "IndexError: index out of range in self")
+    assert found == {
+        f"the program takes its inputs in the order {list(order)}": ("blind", None) if order == "bac" else refused
+        for order in ORDERS
+    }

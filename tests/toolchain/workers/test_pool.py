@@ -1,0 +1,295 @@
+"""Whatever a call does, its caller gets a value or one error, and nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from tasks.errors import EnvironmentUnusable, EvidenceError, RequestError, ToolchainError
+from tasks.records import Blob
+from tasks.storage.store import Store
+from tests.processes import has_ended
+
+import misbehave  # isort: skip
+
+if TYPE_CHECKING:
+    from flows.resources import Means
+    from tests.toolchain.conftest import ChildrenWith
+
+pytestmark = pytest.mark.toolchain
+SOON_S = 5.0
+
+CALLER = """
+import sys
+from pathlib import Path
+import misbehave
+from tasks.storage.store import Store
+from tasks.toolchain.workers.pool import Children
+from tasks.toolchain.workers.scheduler import Places
+from tasks.toolchain.backends.qnn_sdk import find_sdk, identity
+
+if __name__ == "__main__":
+    root, name, argument = sys.argv[1:]
+    store = Store.open(Path(root))
+    sdk = find_sdk({}, store.root / "toolchain")
+    limits = {"places": Places(parallel=1, memory_bytes=2**36), "deadline_s": 600, "memory_bytes": 2**33}
+    children = Children(identity=identity(sdk), environment=sdk.environment({}), store=store, **limits)
+    children.call("lower", getattr(misbehave, name), argument)
+"""
+
+
+def eventually(condition: Callable[[], Any], seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def log_of(store: Store, error: ToolchainError) -> str:
+    assert error.log is not None
+    blob = store.find(error.log)
+    assert blob is not None
+    return store.read(blob).decode()
+
+
+def scratch_folders(store: Store) -> list[Path]:
+    return list(store.partial.iterdir())
+
+
+def test_a_value_comes_back_with_its_log_and_the_seconds_it_took(children_with: ChildrenWith, means: Means) -> None:
+    children = children_with()
+    done = children.call("export", misbehave.give, {"answer": (42, Blob(sha256="0" * 64, size=1))})
+    assert done.value == {"answer": (42, Blob(sha256="0" * 64, size=1))}
+    assert means.store.read(done.log) == b"giving it back\n"
+    assert 0 < done.seconds < 60
+
+
+def test_a_value_of_many_megabytes_comes_back_whole(children_with: ChildrenWith) -> None:
+    value = os.urandom(32 << 20)
+    assert children_with().call("export", misbehave.give, value).value == value
+
+
+def test_a_call_has_a_process_a_session_and_a_scratch_folder_of_its_own(
+    children_with: ChildrenWith, means: Means
+) -> None:
+    children, seen = children_with(), []
+    before = scratch_folders(means.store)
+    for _ in range(2):
+        seen.append(children.call("lower", misbehave.where_and_as_whom).value)
+    for folder, files, pid, session, sdk in seen:
+        assert (Path(folder).name, files) == ("lower", ["child.log", "left_behind"])
+        assert Path(folder).is_relative_to(means.store.partial)
+        assert pid == session != os.getsid(0)
+        assert Path(sdk).is_dir()
+    assert seen[0][0] != seen[1][0]
+    assert seen[0][2] != seen[1][2]
+    assert scratch_folders(means.store) == before
+
+
+def test_the_callers_own_environment_and_folder_stay_as_they_were(children_with: ChildrenWith) -> None:
+    before = (dict(os.environ), Path.cwd())
+    children_with().call("export", misbehave.give, None)
+    assert (dict(os.environ), Path.cwd()) == before
+
+
+def test_the_whole_log_is_kept_whoever_wrote_it_in_the_order_it_was_written(
+    children_with: ChildrenWith, means: Means
+) -> None:
+    done = children_with().call("lower", misbehave.print_everywhere)
+    assert means.store.read(done.log).decode().splitlines() == [
+        "python out",
+        "native out",
+        "python err",
+        "native err",
+        "a process of its own",
+        "no newline at the end",
+    ]
+
+
+def test_a_python_exception_is_a_toolchain_error_with_stage_and_name_and_its_traceback_in_the_log(
+    children_with: ChildrenWith, means: Means
+) -> None:
+    with pytest.raises(ToolchainError) as raised:
+        children_with().call("quantize", misbehave.raise_key_error)
+    error = raised.value
+    assert (error.stage, error.cause, str(error)) == ("quantize", "KeyError", "quantize failed: KeyError: 'absent'")
+    log = log_of(means.store, error)
+    assert log.startswith("about to look it up\nTraceback (most recent call last):\n")
+    assert log.endswith("KeyError: 'absent'\n")
+
+
+def test_an_exception_without_a_message_is_named_all_the_same(children_with: ChildrenWith) -> None:
+    with pytest.raises(ToolchainError, match=r"^lower failed: AssertionError: AssertionError\(\)$"):
+        children_with().call("lower", misbehave.raise_without_a_word)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [("request", RequestError), ("environment", EnvironmentUnusable), ("evidence", EvidenceError)],
+)
+def test_what_is_not_the_toolchains_fault_comes_back_as_itself(
+    kind: str, error: type[Exception], children_with: ChildrenWith
+) -> None:
+    with pytest.raises(error, match=r"^not like this$") as raised:
+        children_with().call("export", misbehave.refuse, kind)
+    assert type(raised.value) is error
+
+
+def test_any_other_error_of_ours_is_the_stages_failure(children_with: ChildrenWith) -> None:
+    with pytest.raises(ToolchainError, match=r"^lower failed: DeviceError: not like this$"):
+        children_with().call("lower", misbehave.refuse, "device")
+
+
+def test_an_abort_is_named_with_the_last_log_lines_native_ones_included(
+    children_with: ChildrenWith, means: Means
+) -> None:
+    with pytest.raises(ToolchainError) as raised:
+        children_with().call("lower", misbehave.abort_after_words)
+    error = raised.value
+    last = [f"line {number}" for number in range(misbehave.LINES_BEFORE - 11, misbehave.LINES_BEFORE)]
+    assert (error.stage, error.cause) == ("lower", "SIGABRT")
+    assert str(error).splitlines() == ["lower failed: SIGABRT", *last, "native last words"]
+    first = [f"line {number}" for number in range(misbehave.LINES_BEFORE)]
+    assert log_of(means.store, error).splitlines() == [*first, "native last words"]
+
+
+def test_a_segmentation_fault_is_named_by_its_signal(children_with: ChildrenWith) -> None:
+    with pytest.raises(ToolchainError, match=r"^lower failed: SIGSEGV\nreaching out$") as raised:
+        children_with().call("lower", misbehave.read_address_zero)
+    assert (raised.value.cause, raised.value.signal) == ("SIGSEGV", signal.SIGSEGV)
+
+
+def test_leaving_by_sys_exit_is_a_failure_even_with_code_zero(children_with: ChildrenWith) -> None:
+    with pytest.raises(ToolchainError, match=r"^lower failed: SystemExit: 0$") as raised:
+        children_with().call("lower", misbehave.leave, 0)
+    assert raised.value.cause == "SystemExit"
+
+
+def test_leaving_without_an_answer_is_a_failure_that_tells_the_exit_code(children_with: ChildrenWith) -> None:
+    with pytest.raises(ToolchainError, match=r"^lower failed: exit code 0 without an answer$") as raised:
+        children_with().call("lower", misbehave.leave_at_once, 0)
+    assert raised.value.cause == "exit"
+
+
+def test_a_value_that_cannot_be_sent_is_a_failure_that_says_why(children_with: ChildrenWith) -> None:
+    with pytest.raises(ToolchainError, match=r"exit code 1 without an answer(?s:.*)pickle"):
+        children_with().call("lower", misbehave.give_what_cannot_be_sent)
+
+
+def test_a_hang_ends_at_the_deadline_and_leaves_no_process(children_with: ChildrenWith, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    started = time.monotonic()
+    with pytest.raises(ToolchainError, match=r"^lower failed: deadline of 2 s\ngoing to sleep$") as raised:
+        children_with(deadline_s=2).call("lower", misbehave.hang, str(pids))
+    assert (raised.value.cause, raised.value.signal) == ("deadline", None)
+    assert time.monotonic() - started < 2 + 2
+    left = [int(pid) for pid in pids.read_text().split()]
+    assert len(left) == 3
+    assert eventually(lambda: all(map(has_ended, left)), 1)
+
+
+def test_a_child_above_its_memory_limit_is_stopped(children_with: ChildrenWith) -> None:
+    started = time.monotonic()
+    with pytest.raises(ToolchainError, match=r"^lower failed: memory limit of 1 GiB") as raised:
+        children_with(memory_bytes=2**30).call("lower", misbehave.eat_memory)
+    assert raised.value.cause == "memory limit"
+    assert time.monotonic() - started < 30
+
+
+def test_a_process_that_a_call_leaves_running_ends_with_it(children_with: ChildrenWith) -> None:
+    pid = children_with().call("lower", misbehave.leave_a_process_running, "return").value
+    assert eventually(lambda: has_ended(pid), 1)
+
+
+def test_a_process_that_an_aborted_call_leaves_running_neither_outlives_nor_delays_it(
+    children_with: ChildrenWith,
+) -> None:
+    started = time.monotonic()
+    with pytest.raises(ToolchainError, match="SIGABRT") as raised:
+        children_with().call("lower", misbehave.leave_a_process_running, "abort")
+    assert time.monotonic() - started < SOON_S
+    pid = int(str(raised.value).rpartition("forked ")[2])
+    assert eventually(lambda: has_ended(pid), 1)
+
+
+def test_calls_are_counted_stage_by_stage_failed_ones_too(children_with: ChildrenWith) -> None:
+    children = children_with()
+    assert children.calls == {}
+    children.call("export", misbehave.give, 1)
+    with pytest.raises(ToolchainError):
+        children.call("export", misbehave.raise_key_error)
+    children.call("compare", misbehave.give, 1)
+    assert children.calls == {"export": 2, "compare": 1}
+
+
+def test_at_most_so_many_run_at_once_whatever_number_of_threads_asks(
+    children_with: ChildrenWith, tmp_path: Path
+) -> None:
+    children = children_with(parallel=2)
+    with ThreadPoolExecutor(5) as pool:
+        seen = list(pool.map(lambda _: children.call("lower", misbehave.count_company, str(tmp_path)).value, range(5)))
+    assert max(seen) == 2
+    assert children.calls == {"lower": 5}
+
+
+def test_a_failed_call_gives_its_place_to_the_next(children_with: ChildrenWith) -> None:
+    children = children_with(parallel=1)
+    for _ in range(2):
+        with pytest.raises(ToolchainError):
+            children.call("lower", misbehave.leave_at_once, 3)
+    assert children.call("lower", misbehave.give, "fine").value == "fine"
+
+
+def kill_a_caller(source: str, tmp_path: Path) -> int:
+    """Kill a script whose call hangs: nothing of it may live on. How many scratch folders it leaves to be swept."""
+    pids = tmp_path / "pids"
+    script = tmp_path / "caller.py"
+    script.write_text(source)
+    with (tmp_path / "said").open("wb") as said:
+        caller = subprocess.Popen(
+            [sys.executable, str(script), str(tmp_path / "artifacts"), "hang_holding_the_interpreter", str(pids)],
+            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+            stdout=said,
+            stderr=said,
+        )
+    try:
+        assert eventually(pids.exists, 120), (tmp_path / "said").read_text()
+        family = [process.pid for process in psutil.Process(caller.pid).children(recursive=True)]
+    finally:
+        caller.send_signal(signal.SIGKILL)
+        caller.wait()
+    assert {int(pid) for pid in pids.read_text().split()} < set(family)
+    assert eventually(lambda: all(map(has_ended, family)), SOON_S)
+    return Store.open(tmp_path / "artifacts").sweep_partial()
+
+
+def test_a_killed_caller_leaves_no_process_behind(tmp_path: Path) -> None:
+    assert kill_a_caller(CALLER, tmp_path) == 1
+
+
+def test_a_package_of_the_same_name_where_the_user_stands_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "here" / "tasks").mkdir(parents=True)
+    (tmp_path / "here" / "tasks" / "__init__.py").write_text("raise SystemExit('the user's own was imported')")
+    script = tmp_path / "caller.py"
+    script.write_text(CALLER)
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "artifacts"), "give", "anything"],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+        cwd=tmp_path / "here",
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
