@@ -27,7 +27,7 @@ from tasks.deploy import deploy
 from tasks.devices.adb import AdbTransport
 from tasks.devices.farm import Farm
 from tasks.devices.ssh import SshTransport
-from tasks.devices.transport import Transport
+from tasks.devices.transport import RunRequest, Transport
 from tasks.records import Bundle
 from tasks.storage.store import Store
 from tests.devices.loopback import Adbd, AdbServer, Sshd, free_port, running
@@ -108,7 +108,7 @@ def measured(folder: Path, size: int, rounds: int) -> dict[str, Any]:
             seconds = [(timed(ours), timed(theirs)) for _ in range(rounds)]
             own, other = (statistics.median(side) for side in zip(*seconds, strict=True))
             told |= {f"{way}_s": own, f"{way}_plain_s": other, f"{way}_ratio": other / own}
-        told["sha256_s"] = timed(lambda: over_ssh.run(["sha256sum", there], deadline_s=DEADLINE_S))
+        told["sha256_s"] = timed(lambda: over_ssh.run(RunRequest(["sha256sum", there], deadline_s=DEADLINE_S)))
         over_ssh.close()
         extra = {name: redeployed(name, folder, phone, board) for name in ("ssh", "adb")}
     told |= {f"redeploy_extra_bytes_{name}": value for name, value in extra.items()}
@@ -159,7 +159,7 @@ def login(board: Sshd) -> SshConfig:
 
 def connect(*transports: Transport) -> None:
     for transport in transports:
-        transport.run(["true"], deadline_s=DEADLINE_S)
+        transport.run(RunRequest(["true"], deadline_s=DEADLINE_S))
 
 
 def plain(command: list[Any]) -> None:

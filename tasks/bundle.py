@@ -1,4 +1,4 @@
-"""bundle: LoweredProgram + inputs -> Bundle."""
+"""The stage bundle: LoweredProgram + inputs -> Bundle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PER_FILE_BYTES = 4096
 
 
 def bundle(lowered: LoweredProgram, measure: MeasureConfig, *, store: Store) -> Bundle:
-    """Lay out what a device needs: runner, programs, one raw file an input, and the lists that name them."""
+    """Put all that a device needs into the store: runner, programs, one raw file per input, and their lists."""
     exported = lowered.quantized.exported
     tensors = load(store.read(exported.evaluation))
     rows = [
@@ -38,23 +38,23 @@ def bundle(lowered: LoweredProgram, measure: MeasureConfig, *, store: Store) -> 
     )
     launches = [shipping]
     if lowered.debug_program is not None:
-        seen = rows[: lowered.operator_samples]
-        fitted = lowered.debug_buffer_bytes * len(seen) + _PER_FILE_BYTES
+        debug_rows = rows[: lowered.operator_samples]
+        needed_bytes = lowered.debug_buffer_bytes * len(debug_rows) + _PER_FILE_BYTES
         launches.append(
             replace(
                 shipping,
                 name="debug",
                 program=lowered.debug_program,
-                input_list=_input_list(store, seen),
-                samples=len(seen),
+                input_list=_input_list(store, debug_rows),
+                samples=len(debug_rows),
                 debug=True,
-                debug_buffer_bytes=fitted if measure.debug_buffer_bytes is None else measure.debug_buffer_bytes,
+                debug_buffer_bytes=needed_bytes if measure.debug_buffer_bytes is None else measure.debug_buffer_bytes,
                 iterations=1,
                 warm_up=0,
             )
         )
     if lowered.profile is not None and lowered.profile.program is not None:
-        # On the same samples as often: outputs and times of the two can be compared.
+        # The same samples as often as in shipping, so that outputs and times of the two can be compared.
         launches.append(replace(shipping, name="profile", program=lowered.profile.program))
     program = store.put_file(Path(runner.__file__))
     blobs = [program, *(blob for row in rows for blob in row)]
@@ -63,13 +63,13 @@ def bundle(lowered: LoweredProgram, measure: MeasureConfig, *, store: Store) -> 
 
 
 def _input_list(store: Store, rows: list[list[Blob]]) -> Blob:
-    """One inference a line, one file an input, in the order of the model's inputs."""
+    """Store the list with one inference per line: a file per input, in the order of the model's inputs."""
     lines = [" ".join(blob_path(blob) for blob in row) for row in rows]
     return store.put_bytes("".join(f"{line}\n" for line in lines).encode())
 
 
 def _matter(lowered: LoweredProgram, measure: MeasureConfig) -> object:
-    """What it reads of the two, and the runner's own source."""
+    """Return what the stage reads of its arguments, and the runner's own source."""
     exported, profile = lowered.quantized.exported, lowered.profile
     return (
         (lowered.program, lowered.debug_program, profile and profile.program),

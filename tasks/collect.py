@@ -1,4 +1,4 @@
-"""collect: Execution -> Capture. What came back is checked on arrival."""
+"""The stage collect: Execution -> Capture. Files are checked on arrival."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from tasks.storage.store import Store
 
 
 def collect(execution: Execution, *, device: Device, store: Store) -> Capture:
-    """Pull every launch's files and compare their digests with the device's. They go when the lease ends.
+    """Pull the files of every launch and compare their digests with the device's.
 
+    The end of the lease removes them from the device.
     Raises DeviceError for the channel and EvidenceError when a file is missing, damaged or of the wrong size.
     """
     pulled = {result.launch.name: _pull(execution, result, device, store) for result in execution.results}
@@ -37,7 +38,7 @@ def collect(execution: Execution, *, device: Device, store: Store) -> Capture:
 
 
 def _pull(execution: Execution, result: LaunchResult, device: Device, store: Store) -> tuple[Blob, Blob, Blob | None]:
-    """Outputs, etdump and debug buffer of one launch."""
+    """Pull and store outputs, etdump and debug buffer of one launch."""
     outputs = {
         output_file(sample, index): (sample, index)
         for sample in range(result.launch.samples)
@@ -52,7 +53,7 @@ def _pull(execution: Execution, result: LaunchResult, device: Device, store: Sto
         for name in names:
             arrived = folder / "launch" / name
             if not arrived.is_file():
-                raise EvidenceError(f"{device.name}: {name} was there and did not come along; run again")
+                raise EvidenceError(f"{device.name}: {name} was on the device, but was not transferred; run again")
             if name in outputs:
                 data = arrived.read_bytes()
                 _confirm(name, hashlib.sha256(data).hexdigest(), digests, device)
@@ -64,23 +65,23 @@ def _pull(execution: Execution, result: LaunchResult, device: Device, store: Sto
     return store.put_bytes(save(tensors)), blobs[ETDUMP], blobs.get(DEBUG_OUTPUT)
 
 
-def _confirm(name: str, found: str, digests: Mapping[str, str], device: Device) -> None:
-    if found != digests[name]:
-        raise EvidenceError(f"{device.name}: {name} changed on its way here; run again")
+def _confirm(name: str, sha256: str, digests: Mapping[str, str], device: Device) -> None:
+    if sha256 != digests[name]:
+        raise EvidenceError(f"{device.name}: {name} changed during the transfer; run again")
 
 
 def _digests(result: LaunchResult, names: list[str], device: Device) -> dict[str, str]:
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for batch in batches(names):
-        asked = device.run(["sha256sum", *batch], folder=result.folder)
-        if asked.exit_code != 0:
-            said = asked.stderr.decode(errors="replace").strip()
-            raise EvidenceError(f"{device.name}: the runner ended well but left no such file: {said}")
-        lines = [line.split(maxsplit=1) for line in asked.stdout.decode().splitlines()]
+        hashed = device.run(["sha256sum", *batch], folder=result.folder)
+        if hashed.exit_code != 0:
+            reason = hashed.stderr.decode(errors="replace").strip()
+            raise EvidenceError(f"{device.name}: the runner succeeded, but a file that it writes is missing: {reason}")
+        lines = [line.split(maxsplit=1) for line in hashed.stdout.decode().splitlines()]
         if len(lines) != len(batch):
-            raise DeviceError(f"{device.name}: sha256sum answered {len(lines)} lines for {len(batch)} files")
-        found |= {name: line[0] for name, line in zip(batch, lines, strict=True)}
-    return found
+            raise DeviceError(f"{device.name}: sha256sum printed {len(lines)} lines for {len(batch)} files")
+        digests |= {name: line[0] for name, line in zip(batch, lines, strict=True)}
+    return digests
 
 
 def _decode(data: bytes, execution: Execution, index: int) -> np.ndarray:

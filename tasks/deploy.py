@@ -1,4 +1,4 @@
-"""deploy: Bundle + device -> Deployment. Only what the device does not have travels."""
+"""The stage deploy: Bundle + device -> Deployment. Only blobs that the device does not have are sent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tasks.devices.device import BLOBS, Device, batches
 from tasks.devices.disk_space import make_room
 from tasks.devices.native_runner import RUNNER
 from tasks.devices.runner_cli import native_folder
-from tasks.devices.triage import of_channel
+from tasks.devices.transport import require_success
 from tasks.errors import DeviceError
 from tasks.records import Blob, Bundle, Deployment
 from tasks.stage import stage
@@ -16,19 +16,19 @@ from tasks.storage.store import Store
 
 
 def deploy(bundle: Bundle, *, device: Device, store: Store) -> Deployment:
-    """Push to `<work folder>/blobs/<sha256>` what the device itself does not find whole there. Raises DeviceError."""
+    """Push blobs to `<work folder>/blobs/<sha256>` unless the device confirms that it has them. Raises DeviceError."""
     folder = f"{device.work_folder}/{BLOBS}"
-    _must(device, ["mkdir", "-p", "--", folder])
-    carried = {name: store.put_file(path) for name, path in device.native.items()}
-    wanted = tuple(dict.fromkeys([*bundle.blobs, *carried.values()]))
-    whole = _whole(device, folder, wanted)
-    for names in batches([blob.sha256 for blob in whole]):
-        _must(device, ["touch", "-c", *names], folder=folder)  # it was of use today
-    missing = [blob for blob in wanted if blob not in whole]
+    _run(device, ["mkdir", "-p", "--", folder])
+    native = {name: store.put_file(path) for name, path in device.native.items()}
+    needed = tuple(dict.fromkeys([*bundle.blobs, *native.values()]))
+    present = _intact(device, folder, needed)
+    for names in batches([blob.sha256 for blob in present]):
+        _run(device, ["touch", "-c", *names], folder=folder)  # its time is that of its last use
+    missing = [blob for blob in needed if blob not in present]
     if missing:
-        _send(missing, device, store, keep=[blob.sha256 for blob in wanted])
-    if carried:
-        _lay_out(carried, device)
+        _send(missing, device, store, keep=[blob.sha256 for blob in needed])
+    if native:
+        _link_native_runner(native, device)
     return Deployment(
         device=device.name,
         work_folder=device.work_folder,
@@ -39,45 +39,42 @@ def deploy(bundle: Bundle, *, device: Device, store: Store) -> Deployment:
 
 
 def _send(missing: Sequence[Blob], device: Device, store: Store, *, keep: Sequence[str]) -> None:
-    """In one transfer to a folder of this lease. None gets its digest as a name before the device has confirmed it."""
+    """Send blobs in one transfer to a folder of this lease. Each is moved to `blobs` after the device confirmed it."""
     make_room(device, keep, sum(blob.size for blob in missing))
     arrivals = f"{device.lease_folder}/arriving"
     with store.scratch("arriving") as folder:
         for blob in missing:
             (folder / blob.sha256).hardlink_to(store.path(blob))
         device.transport.push(folder, arrivals)
-    damaged = set(missing) - _whole(device, arrivals, missing)
+    damaged = set(missing) - _intact(device, arrivals, missing)
     if damaged:
-        raise DeviceError(f"{device.name}: {len(damaged)} of {len(missing)} files arrived damaged; none was put to use")
+        raise DeviceError(f"{device.name}: {len(damaged)} of {len(missing)} files arrived damaged; none was used")
     for names in batches([blob.sha256 for blob in missing]):
-        _must(device, ["mv", "-f", *(f"{arrivals}/{name}" for name in names), f"{device.work_folder}/{BLOBS}"])
-    _must(device, ["rmdir", "--", arrivals])
+        _run(device, ["mv", "-f", *(f"{arrivals}/{name}" for name in names), f"{device.work_folder}/{BLOBS}"])
+    _run(device, ["rmdir", "--", arrivals])
 
 
-def _whole(device: Device, folder: str, blobs: Sequence[Blob]) -> set[Blob]:
-    """Those of `blobs` that lie in `folder` on the device with the content that their names promise."""
-    right: set[str] = set()
+def _intact(device: Device, folder: str, blobs: Sequence[Blob]) -> set[Blob]:
+    """Return the blobs that are in `folder` on the device with the content that their names promise."""
+    intact: set[str] = set()
     for names in batches([blob.sha256 for blob in blobs]):
-        # Its exit code says no more than that some are not there.
-        said = device.run(["sha256sum", *names], folder=folder).stdout.decode(errors="replace")
-        right |= {line.split()[0] for line in said.splitlines() if len(set(line.split())) == 1}
-    return {blob for blob in blobs if blob.sha256 in right}
+        # The exit code is ignored: it is not 0 when any of the files is missing.
+        printed = device.run(["sha256sum", *names], folder=folder).stdout.decode(errors="replace")
+        intact |= {line.split()[0] for line in printed.splitlines() if len(set(line.split())) == 1}
+    return {blob for blob in blobs if blob.sha256 in intact}
 
 
-def _lay_out(carried: Mapping[str, Blob], device: Device) -> None:
-    """The native runner and its libraries under their own names: links, so that all cells of the device share them."""
-    folder = f"{device.work_folder}/{native_folder(carried)}"
-    _must(device, ["mkdir", "-p", "--", folder])
-    for name, blob in carried.items():
-        _must(device, ["ln", "-sf", f"../../{BLOBS}/{blob.sha256}", f"{folder}/{name}"])
-    _must(device, ["chmod", "755", f"{folder}/{RUNNER}"])
+def _link_native_runner(files: Mapping[str, Blob], device: Device) -> None:
+    """Give the native runner and its libraries their own names, as links that all cells of the device share."""
+    folder = f"{device.work_folder}/{native_folder(files)}"
+    _run(device, ["mkdir", "-p", "--", folder])
+    for name, blob in files.items():
+        _run(device, ["ln", "-sf", f"../../{BLOBS}/{blob.sha256}", f"{folder}/{name}"])
+    _run(device, ["chmod", "755", f"{folder}/{RUNNER}"])
 
 
-def _must(device: Device, argv: list[str], *, folder: str | None = None) -> None:
-    result = device.run(argv, folder=folder)
-    if result.exit_code != 0:
-        why = result.stderr.decode(errors="replace").strip()
-        raise DeviceError(f"{device.name}: {argv[0]} failed: {why}", problem=of_channel(why))
+def _run(device: Device, argv: list[str], *, folder: str | None = None) -> None:
+    require_success(device.run(argv, folder=folder), f"{device.name}: {argv[0]} failed")
 
 
 deploy_task = stage(deploy, version=1, cached=False)

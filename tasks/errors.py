@@ -1,16 +1,16 @@
-"""Every error qnnsweep raises, sorted by who must act.
+"""All errors that qnnsweep raises, sorted by who must act.
 
 QnnsweepError
   RequestError      the configuration asks for something impossible   edit conf/; nothing ran
   ToolchainError    export, quantize or lower failed on the host      never retried
-    ProgramDiffers  the compiled program is another than asked for    never measured
+    ProgramDiffers  the compiled program is not the requested one     never measured
   EnvironmentUnusable  the machine lacks something qnnsweep needs     see `qnnsweep doctor`
   DeviceError       the channel to a device failed                    retried on another device
     DeadlinePassed    a command there took too long
   RunnerFailed      the device ran the program and the program failed never retried
-  EvidenceError     bytes are not what the record says                never used
+  EvidenceError     bytes do not match their record                   never used
 
-What code decides by is an attribute; messages are for people. Every error can be pickled with its attributes.
+Code decides by the attributes of an error; its message is for people. Every error can be pickled with its attributes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tasks.records import Command, ProgramCheck
 
 
 class EnvironmentUnusable(QnnsweepError):
-    """This machine lacks something: a library, disk space, a writable folder. The message is `problem; remedy`.
+    """The machine lacks something: a library, disk space, a writable folder. The message is `problem; remedy`.
 
-    Attributes: `problem`, `remedy` (what to do about it, empty where `problem` says it).
+    Attributes: `problem`, `remedy` (what to do, or empty if `problem` includes it).
     """
 
     def __init__(self, problem: str, *, remedy: str = "") -> None:
@@ -36,10 +36,10 @@ class EnvironmentUnusable(QnnsweepError):
 
 
 class ToolchainError(QnnsweepError):
-    """A toolchain child failed.
+    """A process of the toolchain failed.
 
     Attributes: `stage`, `cause` (an exception's type, a signal's name, `deadline` or `memory limit`),
-    `signal` (the signal that ended the child, or None), `log` (sha256 of the child's whole log in the store, or None).
+    `signal` (the signal that ended the process, or None), `log` (sha256 of its whole log in the store, or None).
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class ToolchainError(QnnsweepError):
 
 
 class ProgramDiffers(ToolchainError):
-    """The compiled program is not the one that was asked for: it is not measured.
+    """The compiled program is not the one that was requested, so it is not measured.
 
-    Attributes: `checks`, all that were made, those that were met too.
+    Attributes: `checks` (all checks of the audit, passed ones included).
     """
 
     def __init__(self, message: str, *, checks: tuple[ProgramCheck, ...], log: str | None) -> None:
@@ -64,7 +64,7 @@ class ProgramDiffers(ToolchainError):
 
 
 class DeviceProblem(Enum):
-    """What is wrong with a device, or with the way to it. The value is the remedy."""
+    """The kinds of problems of a device or of the channel to it. The value is the remedy."""
 
     FULL = "free space on the device, or lower device.keep_days"
     UNAUTHORIZED = "unlock the phone and allow this host's key, or give the adb server the key that the phone accepts"
@@ -79,9 +79,9 @@ class DeviceProblem(Enum):
 
 
 class DeviceError(QnnsweepError):
-    """The channel to a device failed, or the device under a program: not the program's fault.
+    """The channel to a device failed, or the device itself: the program that ran on it is not at fault.
 
-    Attributes: `problem`, which one it is, or None for a problem that the message alone describes.
+    Attributes: `problem` (its kind, or None if only the message describes it).
     """
 
     def __init__(self, message: str, *, problem: DeviceProblem | None = None) -> None:
@@ -92,7 +92,7 @@ class DeviceError(QnnsweepError):
 class DeadlinePassed(DeviceError):
     """A command on a device, or a transfer, ran past its deadline and was killed.
 
-    Attributes: `output`, what the command had printed until then, as far as it arrived.
+    Attributes: `output` (what had arrived of the command's output until then).
     """
 
     def __init__(self, message: str, *, output: bytes = b"") -> None:
@@ -101,9 +101,9 @@ class DeadlinePassed(DeviceError):
 
 
 class RunnerFailed(QnnsweepError):
-    """The device ran the runner and the runner failed: the program's fault.
+    """The device ran the runner, and the runner failed: the program is at fault.
 
-    Attributes: `command` that ended so, `log` (sha256 of what it printed).
+    Attributes: `command` (the one that failed), `log` (sha256 of its output).
     """
 
     def __init__(self, message: str, *, command: Command, log: str) -> None:
@@ -113,4 +113,4 @@ class RunnerFailed(QnnsweepError):
 
 
 class EvidenceError(QnnsweepError):
-    """Bytes that came back, or came out of the store, are not what their record says."""
+    """Bytes from a device or from the store do not match their record."""

@@ -1,4 +1,4 @@
-"""execute: Deployment -> Execution. One process a launch: a program that dies takes nothing with it."""
+"""The stage execute: Deployment -> Execution, with one process per launch, so that a crash affects one launch."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from tasks.devices.native_runner import RUNNER
 from tasks.devices.runner_cli import (
     OUTPUT_FOLDER,
     blob_path,
-    last_words,
+    last_lines,
     latencies_ms,
     native_folder,
     runner_arguments,
 )
-from tasks.devices.triage import of_channel, of_runner
+from tasks.devices.transport import RunRequest, require_success
+from tasks.devices.triage import of_runner
 from tasks.errors import DeadlinePassed, DeviceError, RunnerFailed
 from tasks.records import Command, Deployment, Execution, Launch, LaunchResult
 from tasks.stage import stage
 from tasks.storage.store import Store
 
-_ANSWER_S = 20.0
+_RESPONSE_S = 20.0
 
 
 def execute(deployment: Deployment, *, device: Device, store: Store) -> Execution:
-    """Start the runner for each launch. Raises RunnerFailed when it does not end well, DeviceError for the channel."""
+    """Run the runner for each launch. Raises RunnerFailed when it does not succeed, DeviceError for the channel."""
     results = tuple(_launch(deployment, launch, device, store) for launch in deployment.bundle.launches)
     return Execution(
         device=device.name,
@@ -39,31 +40,30 @@ def execute(deployment: Deployment, *, device: Device, store: Store) -> Executio
 
 def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store) -> LaunchResult:
     folder = f"{device.lease_folder}/{launch.name}"
-    made = device.run(["mkdir", "-p", "--", f"{folder}/{OUTPUT_FOLDER}"])
-    if made.exit_code != 0:
-        why = made.stderr.decode(errors="replace").strip()
-        raise DeviceError(f"{device.name}: cannot make {folder}: {why}", problem=of_channel(why))
-    argv, environment = _started(deployment, launch, device, store)
+    created = device.run(["mkdir", "-p", "--", f"{folder}/{OUTPUT_FOLDER}"])
+    require_success(created, f"{device.name}: cannot create {folder}")
+    argv, environment = _runner_command(deployment, launch, device, store)
     wait_until_cool(device)
+    request = RunRequest(argv, deadline_s=device.deadline_s, folder=folder, environment=environment)
     try:
-        result = device.transport.run(argv, deadline_s=device.deadline_s, folder=folder, environment=environment)
+        result = device.transport.run(request)
     except DeadlinePassed as late:
-        if not _answers(device):
+        if not _is_responsive(device):
             raise
-        # The device is well: it was the program that did not come to an end.
+        # The device is responsive, so the program itself did not end.
         command = Command(argv=tuple(argv), exit_code=-signal.SIGKILL, seconds=device.deadline_s)
         message = f"the {launch.name} program did not end within {device.deadline_s:g} s on {device.name}"
         raise RunnerFailed(message, log=store.put_bytes(late.output).sha256, command=command) from None
     command = Command(argv=tuple(argv), exit_code=result.exit_code, seconds=result.seconds)
     printed = result.stdout.decode(errors="replace")
-    said = result.stderr.decode(errors="replace")
+    errors = result.stderr.decode(errors="replace")
     log = store.put_bytes(result.stdout + b"\n" + result.stderr)
     if result.exit_code != 0:
-        words = last_words(said.splitlines() or printed.splitlines())
-        ended = f"the {launch.name} program ended with {_ending(result.exit_code)} on {device.name}"
-        if (known := of_runner(printed + said)) is not None:
-            raise DeviceError(f"{known.name}: {known.remedy}; {ended}\n{words}")
-        raise RunnerFailed(f"{ended}\n{words}", log=log.sha256, command=command)
+        end = last_lines(errors.splitlines() or printed.splitlines())
+        failure = f"the {launch.name} program ended with {_ending(result.exit_code)} on {device.name}\n{end}"
+        if (known := of_runner(printed + errors)) is not None:
+            raise DeviceError(f"{known.name}: {known.remedy}; {failure}")
+        raise RunnerFailed(failure, log=log.sha256, command=command)
     return LaunchResult(
         launch=launch,
         folder=folder,
@@ -73,10 +73,10 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
     )
 
 
-def _started(
+def _runner_command(
     deployment: Deployment, launch: Launch, device: Device, store: Store
 ) -> tuple[list[str], Mapping[str, str]]:
-    """The command line and the environment of the device's runner."""
+    """Return the command line and the environment of the device's runner."""
     flags = runner_arguments(
         program=blob_path(launch.program),
         input_list=blob_path(launch.input_list),
@@ -87,17 +87,17 @@ def _started(
         performance_mode=launch.performance_mode,
     )
     if device.runner is RunnerKind.python:
-        # -P: the runner's own folder, full of blobs, is no place to import from.
+        # -P: nothing is imported from the runner's own folder, which is full of blobs.
         return [device.python, "-P", blob_path(deployment.bundle.runner), *flags], device.environment
-    carried = {name: store.put_file(path) for name, path in device.native.items()}
-    here = f"{deployment.work_folder}/{native_folder(carried)}"
-    libraries = {"LD_LIBRARY_PATH": here, "ADSP_LIBRARY_PATH": here}
-    return [f"{here}/{RUNNER}", *flags], libraries | dict(device.environment)
+    native = {name: store.put_file(path) for name, path in device.native.items()}
+    folder = f"{deployment.work_folder}/{native_folder(native)}"
+    libraries = {"LD_LIBRARY_PATH": folder, "ADSP_LIBRARY_PATH": folder}
+    return [f"{folder}/{RUNNER}", *flags], libraries | dict(device.environment)
 
 
-def _answers(device: Device) -> bool:
+def _is_responsive(device: Device) -> bool:
     try:
-        return device.transport.run(["true"], deadline_s=_ANSWER_S).exit_code == 0
+        return device.transport.run(RunRequest(["true"], deadline_s=_RESPONSE_S)).exit_code == 0
     except DeviceError:
         return False
 

@@ -1,4 +1,4 @@
-"""measure: Bundle -> Capture, the three steps that happen on a device, under one lease."""
+"""The stage measure: Bundle -> Capture, with its three steps on a device under one lease."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ def measure(
     farm: Farm,
     step: Step,
 ) -> Capture:
-    """Deploy, execute, collect, on a free device of the SoC; on another one when a device lets the program down.
+    """Deploy, execute and collect on a free device of the SoC; repeat on another device when a device fails.
 
-    `soc` is None for a program of no SoC's. Raises DeviceError when no device is left, RunnerFailed or EvidenceError.
-    `step` gives each of the three its place in the sweep: the name of its run and who hears of it. `_toolchain`, for
-    the cache key alone: a local device runs its programs with it. `run_id` is written into the capture.
+    `soc`: None for a program that does not depend on an SoC.
+    `_toolchain`: only part of the cache key, because a local device runs its programs with it.
+    `run_id`: written into the capture.
+    `step`: returns a stage's task with its name in the sweep and its progress callbacks.
+    Raises DeviceError when no device is left, RunnerFailed or EvidenceError.
     """
     while True:
         with farm.lease(devices, soc) as device:
@@ -52,18 +54,19 @@ def measure(
 def _matter(
     bundle: Bundle, devices: tuple[DeviceConfig, ...], soc: SocConfig | None, toolchain: Toolchain | None, _: str | None
 ) -> object:
-    """A device is its name, the way there, and what runs the program on it; how long to wait for it is not."""
-    return bundle, [_device(each, soc) for each in sorted(devices, key=lambda each: each.name)], soc, toolchain
+    """Return what the result depends on: of a device its name, address and runner, but not its deadlines."""
+    by_name = sorted(devices, key=lambda device: device.name)
+    return bundle, [_device(device, soc) for device in by_name], soc, toolchain
 
 
 def _device(device: DeviceConfig, soc: SocConfig | None) -> object:
-    ours: list[object] = []
+    runner_files: list[object] = []
     if device.runner is RunnerKind.native and soc is not None:
         files = native_files(device, soc.arch, os.environ)
-        # Hundreds of megabytes, asked of every cell: their names, sizes and times stand for them.
-        ours = [[name, path.stat().st_size, path.stat().st_mtime_ns] for name, path in sorted(files.items())]
-    way = (device.name, device.transport, device.address, device.adb_server, device.ssh.jump, device.soc)
-    return way, device.runner, device.python, device.environment, device.below_celsius, ours
+        # The files have hundreds of megabytes and this runs per cell, so names, sizes and times stand for content.
+        runner_files = [[name, path.stat().st_size, path.stat().st_mtime_ns] for name, path in sorted(files.items())]
+    address = (device.name, device.transport, device.address, device.adb_server, device.ssh.jump, device.soc)
+    return address, device.runner, device.python, device.environment, device.below_celsius, runner_files
 
 
 measure_task = stage(measure, version=1, matter=_matter)

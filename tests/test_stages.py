@@ -129,11 +129,12 @@ def test_nothing_of_a_launch_is_left_on_the_device(packed: Bundle, means: Means,
 
 WRONG = {
     'Path("outputs/output_1_0.raw").unlink()': (
-        "{device}: the runner ended well but left no such file: "
+        "{device}: the runner succeeded, but a file that it writes is missing: "
         "sha256sum: outputs/output_1_0.raw: No such file or directory"
     ),
     'Path("etdump.etdp").unlink()': (
-        "{device}: the runner ended well but left no such file: sha256sum: etdump.etdp: No such file or directory"
+        "{device}: the runner succeeded, but a file that it writes is missing: "
+        "sha256sum: etdump.etdp: No such file or directory"
     ),
     'Path("outputs/output_1_0.raw").write_bytes(bytes(39))': "output 0 ({output}) has 39 bytes; float32[1, 10] has 40",
     'Path("outputs/output_1_0.raw").write_bytes(b"")': "output 0 ({output}) has 0 bytes; float32[1, 10] has 40",

@@ -16,6 +16,7 @@ from tasks.devices import facts
 from tasks.devices.device import LEASES, Device, open_device
 from tasks.devices.farm import quarantined_in
 from tasks.devices.native_runner import native_files
+from tasks.devices.transport import RunRequest
 from tasks.errors import DeviceError, EnvironmentUnusable, RequestError
 from tasks.storage.partial import is_abandoned
 from tasks.storage.store import Store
@@ -86,7 +87,7 @@ def _sighting(config: DeviceConfig, folder: Path, quarantined: str | None) -> Si
     }
     device = open_device(config, host_environment={}, folder=folder, native={})
     try:
-        found = facts.ask(device.transport, device.work_folder)
+        found = facts.read_facts(device.transport, device.work_folder)
         known |= {
             "soc_read": found.soc,
             "arch": found.arch,
@@ -122,14 +123,15 @@ def _wrong_soc(config: DeviceConfig, read: str | None) -> str | None:
 
 def _holder(device: Device) -> str | None:
     """Whoever has a lease on it now, as the device's own folders tell."""
-    listed = device.transport.run(["ls", "-1", f"{device.work_folder}/{LEASES}"], deadline_s=facts.DEADLINE_S)
+    folder = f"{device.work_folder}/{LEASES}"
+    listed = device.transport.run(RunRequest(["ls", "-1", folder], deadline_s=facts.DEADLINE_S))
     held = [name for name in listed.stdout.decode(errors="replace").splitlines() if not is_abandoned(name)]
     return held[0].rpartition("-")[0] if held else None
 
 
 def _python(config: DeviceConfig, device: Device) -> tuple[dict[str, str | None], str | None]:
     argv = [device.python, "-P", "-c", _VERSIONS]
-    ran = device.transport.run(argv, deadline_s=facts.DEADLINE_S, environment=config.environment)
+    ran = device.transport.run(RunRequest(argv, deadline_s=facts.DEADLINE_S, environment=config.environment))
     try:
         found = json.loads(ran.stdout)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Files that appear under their name only when they are complete, on the device and here."""
+"""Transfers that are atomic: a file appears under its name only when it is complete, on the device and here."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ import errno
 import posixpath
 import secrets
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-from tasks.devices.transport import Transport
-from tasks.devices.triage import of_channel
+from tasks.devices.transport import RunRequest, Transport, require_success
 from tasks.errors import DeviceError
 
 _HOUSEKEEPING_S = 60.0
 _CLEANING_S = 5.0
-"""After a transfer that failed: a device that hangs must not be waited for once more."""
-# A folder in the way must not swallow what arrives, as mv would have it.
-_MOVE = '[ ! -d "$2" ] && { [ ! -d "$1" ] || [ ! -e "$2" ]; } && mv -f -- "$1" "$2"'
+"""The deadline for cleaning up after a failed transfer. It is short, because the device may hang."""
+# mv would move the source into a folder that has the name of the target.
+_MOVE = """\
+if [ -d "$2" ] || { [ -d "$1" ] && [ -e "$2" ]; }; then echo "something else is there" >&2; exit 1; fi
+mv -f -- "$1" "$2"
+"""
 
 
 def push_atomically(transport: Transport, source: Path, target: str, transfer: Callable[[str], None]) -> None:
-    """Have `transfer` bring the source to a temporary name beside `target` on the device, then rename it there.
+    """Call `transfer` to copy the source to a temporary name beside `target` on the device, then rename the copy.
 
-    `transfer` makes the folder that it is to lie in: ADB does so by itself, and each command costs a round trip.
+    `transfer` creates the parent folder: ADB does so by itself, and each command costs a round trip.
     """
     if not source.exists():
         raise DeviceError(f"cannot push {source}: there is no such file")
@@ -32,19 +34,20 @@ def push_atomically(transport: Transport, source: Path, target: str, transfer: C
     arriving = posixpath.join(parent, f".incoming-{secrets.token_hex(8)}")
     try:
         transfer(arriving)
-        _must(transport, ["sh", "-c", _MOVE, "sh", arriving, target], f"move what arrived to {target}")
+        moved = transport.run(RunRequest(["sh", "-c", _MOVE, "sh", arriving, target], deadline_s=_HOUSEKEEPING_S))
+        require_success(moved, f"cannot rename the pushed file to {target} on the device")
     except BaseException:
         with contextlib.suppress(DeviceError):
-            transport.run(["rm", "-rf", "--", arriving], deadline_s=_CLEANING_S)
+            transport.run(RunRequest(["rm", "-rf", "--", arriving], deadline_s=_CLEANING_S))
         raise
 
 
 def pull_atomically(source: str, target: Path, transfer: Callable[[Path], None]) -> None:
-    """Have `transfer` bring the source to a temporary name beside `target` here, then rename it."""
+    """Call `transfer` to copy the source to a temporary name beside `target` here, then rename the copy."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".incoming-") as incoming:
-            fresh = Path(incoming, "whole")
+            fresh = Path(incoming, "complete")
             transfer(fresh)
             rename_into_place(fresh, target)
     except OSError as error:
@@ -52,14 +55,7 @@ def pull_atomically(source: str, target: Path, transfer: Callable[[Path], None])
 
 
 def rename_into_place(fresh: Path, target: Path) -> None:
-    """Give what is complete its name: a file replaces a file, a folder nothing. Raises OSError."""
+    """Rename a complete file or folder to `target`: a file replaces a file, a folder nothing. Raises OSError."""
     if fresh.is_dir() and target.exists():
         raise FileExistsError(errno.EEXIST, "something else is there", str(target))
     fresh.replace(target)
-
-
-def _must(transport: Transport, argv: Sequence[str], purpose: str) -> None:
-    result = transport.run(argv, deadline_s=_HOUSEKEEPING_S)
-    if result.exit_code != 0:
-        said = result.stderr.decode(errors="replace").strip() or "something else is there"
-        raise DeviceError(f"cannot {purpose} on the device: {said}", problem=of_channel(said))

@@ -1,4 +1,4 @@
-"""A device that is hot from the last launch is slow at the next: wait until it is cool."""
+"""A wait for a cool device: one that is hot from the last launch would be slow at the next."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from tasks.devices import facts
 from tasks.devices.device import Device
 from tasks.errors import DeviceError, DeviceProblem
 
-_LOOK_AGAIN_S = 2.0
+_POLL_S = 2.0
 
 
 def wait_until_cool(device: Device) -> None:
-    """Until the hottest sensor is below `below_celsius`. Raises DeviceError when it is not within `cool_down_s`."""
+    """Wait until the hottest sensor is below `below_celsius`. Raises DeviceError after `cool_down_s` seconds."""
     if (below := device.below_celsius) is None:
         return
     latest = time.monotonic() + device.cool_down_s
     while True:
-        celsius = facts.ask(device.transport, device.work_folder).celsius
+        celsius = facts.read_facts(device.transport, device.work_folder).celsius
         if celsius is None:
             raise DeviceError(f"{device.name}: device.below_celsius={below:g}, and it has no sensor that can be read")
         if celsius < below:
@@ -27,4 +27,4 @@ def wait_until_cool(device: Device) -> None:
                 f"{device.name} is too hot: {celsius:.1f} °C, not below {below:g} °C within {device.cool_down_s:g} s",
                 problem=DeviceProblem.HOT,
             )
-        time.sleep(min(_LOOK_AGAIN_S, max(0.1, latest - time.monotonic())))
+        time.sleep(min(_POLL_S, max(0.1, latest - time.monotonic())))

@@ -1,4 +1,4 @@
-"""A device held by one lease, and the way to it that its configuration names."""
+"""A device that is held by one lease, and the channel to it that its configuration describes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conf.schema import DeviceConfig, RunnerKind, TransportKind
 from tasks.devices.adb import AdbTransport
 from tasks.devices.local import LocalTransport
 from tasks.devices.ssh import SshTransport, address_of
-from tasks.devices.transport import CommandResult, Transport
+from tasks.devices.transport import CommandResult, RunRequest, Transport
 from tasks.storage.partial import owned_name
 
 LEASES, BLOBS, NATIVE = "leases", "blobs", "native"
@@ -20,17 +20,17 @@ LEASES, BLOBS, NATIVE = "leases", "blobs", "native"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Device:
-    """A device held by one lease: how to talk to it, where to work on it, what its processes need."""
+    """A device that is held by one lease: the channel to it, its folders, and what its processes need."""
 
     name: str
     transport: Transport
     work_folder: str
     lease_folder: str
-    """For what this lease alone leaves on the device: gone with all that is in it when the lease ends."""
+    """The folder for files of this lease alone. It is removed when the lease ends."""
     runner: RunnerKind = RunnerKind.python
     python: str = ""
     native: Mapping[str, Path] = field(default_factory=dict[str, Path])
-    """What the native runner needs beside it, by its name on the device."""
+    """Files of the native runner, by their names on the device."""
     environment: Mapping[str, str]
     deadline_s: float
     below_celsius: float | None = None
@@ -40,11 +40,13 @@ class Device:
 
     def run(self, argv: Sequence[str], *, folder: str | None = None) -> CommandResult:
         """Run a program with the device's environment, under its deadline. Raises DeviceError."""
-        return self.transport.run(argv, deadline_s=self.deadline_s, folder=folder, environment=self.environment)
+        return self.transport.run(
+            RunRequest(argv, deadline_s=self.deadline_s, folder=folder, environment=self.environment)
+        )
 
 
 def batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
-    """An Android shell takes command lines of 128 KiB."""
+    """Yield the names in parts that fit into one command line: an Android shell's limit is 128 KiB."""
     for start in range(0, len(names), 500):
         yield names[start : start + 500]
 
@@ -52,7 +54,10 @@ def batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
 def open_device(
     config: DeviceConfig, *, host_environment: Mapping[str, str], folder: Path, native: Mapping[str, Path]
 ) -> Device:
-    """`host_environment` and `folder` are a local device's: QNN's variables and where it works."""
+    """Return the device of a configuration, for a new lease. Nothing is connected before the first command.
+
+    `host_environment` (the variables that QNN needs) and `folder` are for local devices only.
+    """
     local = config.transport is TransportKind.local
     work_folder = config.work_folder or str(folder / "local")
     return Device(
@@ -73,6 +78,7 @@ def open_device(
 
 
 def transport_of(config: DeviceConfig) -> Transport:
+    """Return the channel that a configuration describes, not yet connected."""
     if config.transport is TransportKind.adb:
         host, _, port = (config.adb_server or "").partition(":")
         return AdbTransport(
@@ -87,7 +93,7 @@ def transport_of(config: DeviceConfig) -> Transport:
 
 
 def identity(config: DeviceConfig, folder: Path) -> str:
-    """What it is, whatever it is called: two names of one phone are one phone."""
+    """Return what identifies the physical device: two configurations of one phone are one phone."""
     if config.transport is TransportKind.local:
         return f"local {socket.gethostname()} {config.work_folder or folder / 'local'}"
     if config.transport is TransportKind.adb:

@@ -1,4 +1,4 @@
-"""Room on a device: what nobody used for long goes, and nothing outside a folder that qnnsweep made."""
+"""Disk space on a device: files that were not used for long are removed, but only below a folder of qnnsweep."""
 
 from __future__ import annotations
 
@@ -6,67 +6,66 @@ import math
 from collections.abc import Iterable
 
 from tasks.devices.device import Device
-from tasks.devices.triage import of_channel
+from tasks.devices.transport import require_success
 from tasks.errors import DeviceError, DeviceProblem
 
-# A folder that holds anything but qnnsweep's own is somebody's, and stays as it is.
-_OWN = """\
+_FOREIGN_FILES = 3
+# A folder with any file that is not qnnsweep's belongs to somebody else and is left as it is.
+_CLAIM = f"""\
 mkdir -p -- "$1" || exit
 [ -e "$1/.qnnsweep" ] && exit
-for each in $(ls -A -- "$1"); do case "$each" in blobs|leases|native) ;; *) exit 3 ;; esac; done
+for name in $(ls -A -- "$1"); do case "$name" in blobs|leases|native) ;; *) exit {_FOREIGN_FILES} ;; esac; done
 : >"$1/.qnnsweep"
 """
-# deploy touches what it uses: by its time a blob tells when it was last of use. A lease lasts hours at most.
-_OLD = """\
+# deploy touches every blob that it uses: its time is that of the last use. A lease lasts hours at most.
+_REMOVE_OLD = """\
 cd -- "$1" && [ -e .qnnsweep ] || exit
-for each in blobs leases native; do
-  [ ! -d "$each" ] || find "$each" -mindepth 1 -maxdepth 1 -mmin "+$2" -exec rm -rf -- {} +
+for name in blobs leases native; do
+  [ ! -d "$name" ] || find "$name" -mindepth 1 -maxdepth 1 -mmin "+$2" -exec rm -rf -- {} +
 done
 """
-# The names that stay come as arguments.
-_ALL_BUT = """\
+# The arguments after the folder are the names to keep.
+_REMOVE_OTHERS = """\
 cd -- "$1/blobs" && [ -e ../.qnnsweep ] || exit
 shift
-for each in *; do
-  case " $* " in *" $each "*) ;; *) rm -f -- "$each" ;; esac
+for name in *; do
+  case " $* " in *" $name "*) ;; *) rm -f -- "$name" ;; esac
 done
 """
-_FREE = "df -Pk . | { read -r _; read -r _ _ _ free _; echo $free; }"
+_FREE_KIB = "df -Pk . | { read -r _; read -r _ _ _ free _; echo $free; }"
 
 
 def prune(device: Device) -> None:
-    """Make the work folder if there is none, and remove what was not used for `keep_days`. Raises DeviceError."""
-    made = device.run(["sh", "-c", _OWN, "sh", device.work_folder])
-    if made.exit_code == 3:
+    """Create the work folder if it does not exist; remove what was not used for `keep_days`. Raises DeviceError."""
+    claimed = device.run(["sh", "-c", _CLAIM, "sh", device.work_folder])
+    if claimed.exit_code == _FOREIGN_FILES:
         raise DeviceError(
             f"{device.name}: device.work_folder={device.work_folder} holds files that are not qnnsweep's; "
-            "name a folder that is not there yet"
+            "choose a folder that does not exist yet"
         )
-    if made.exit_code != 0:
-        said = made.stderr.decode(errors="replace").strip()
-        raise DeviceError(
-            f"{device.name}: cannot use device.work_folder={device.work_folder}: {said}", problem=of_channel(said)
-        )
+    require_success(claimed, f"{device.name}: cannot use device.work_folder={device.work_folder}")
     minutes = math.ceil(device.keep_days * 24 * 60)
-    device.run(["sh", "-c", _OLD, "sh", device.work_folder, str(minutes)])
+    device.run(["sh", "-c", _REMOVE_OLD, "sh", device.work_folder, str(minutes)])
 
 
 def make_room(device: Device, needed: Iterable[str], arriving_bytes: int) -> None:
-    """Remove all blobs but `needed` where less than `least_free_mib` would be left. Raises DeviceError."""
-    wanted = arriving_bytes / 2**20 + device.least_free_mib
-    if _free_mib(device) >= wanted:
+    """Remove all blobs but `needed` if less than `least_free_mib` would remain free. Raises DeviceError."""
+    arriving_mib = arriving_bytes / 2**20
+    if _free_mib(device) >= arriving_mib + device.least_free_mib:
         return
-    device.run(["sh", "-c", _ALL_BUT, "sh", device.work_folder, *needed])
-    if (free := _free_mib(device)) < arriving_bytes / 2**20:
+    device.run(["sh", "-c", _REMOVE_OTHERS, "sh", device.work_folder, *needed])
+    if (free := _free_mib(device)) < arriving_mib:
         raise DeviceError(
-            f"{device.name}: No space left on device for {arriving_bytes / 2**20:.0f} MiB: {free:.0f} MiB free below "
-            f"{device.work_folder}, and nothing of qnnsweep's left to remove",
+            f"{device.name}: No space left on device for {arriving_mib:.0f} MiB: {free:.0f} MiB free below "
+            f"{device.work_folder}, and no file of qnnsweep remains that could be removed",
             problem=DeviceProblem.FULL,
         )
 
 
 def _free_mib(device: Device) -> float:
-    said = device.run(["sh", "-c", _FREE], folder=device.work_folder).stdout.decode().strip()
-    if not said.isdigit():
-        raise DeviceError(f"{device.name}: df does not say how much is free below {device.work_folder}: {said!r}")
-    return int(said) / 1024
+    free_kib = device.run(["sh", "-c", _FREE_KIB], folder=device.work_folder).stdout.decode().strip()
+    if not free_kib.isdigit():
+        raise DeviceError(
+            f"{device.name}: df does not report the free space below {device.work_folder}: it prints {free_kib!r}"
+        )
+    return int(free_kib) / 1024

@@ -1,27 +1,27 @@
-"""What a device says of itself, in one command that asks nothing of it but a shell."""
+"""Facts that a device reports about itself, read by one command that needs only a shell."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tasks.devices.transport import Transport
+from tasks.devices.transport import RunRequest, Transport
 
 DEADLINE_S = 30.0
 
-# $1 is the work folder: what df knows is asked of the nearest folder above it that exists.
-_ASK = r"""
-one() { [ -r "$2" ] && printf '%s=%s\n' "$1" "$(head -n 1 "$2")"; }
+# $1 is the work folder. It may not exist yet, so df reads the nearest existing folder above it.
+_SCRIPT = r"""
+show() { [ -r "$2" ] && printf '%s=%s\n' "$1" "$(head -n 1 "$2")"; }
 if command -v getprop >/dev/null; then
   printf 'soc=%s\n' "$(getprop ro.soc.model)"
   printf 'build=%s\n' "$(getprop ro.build.fingerprint)"
 fi
-one soc0_machine /sys/devices/soc0/machine
-one soc0_id /sys/devices/soc0/soc_id
+show soc0_machine /sys/devices/soc0/machine
+show soc0_id /sys/devices/soc0/soc_id
 printf 'arch=%s\n' "$(uname -m)"
 [ -r /etc/os-release ] && (. /etc/os-release; printf 'release=%s\n' "$PRETTY_NAME")
-for zone in /sys/class/thermal/thermal_zone*/temp; do one "temperature" "$zone"; done
-for each in capacity temp current_now voltage_now; do one "battery_$each" "/sys/class/power_supply/battery/$each"; done
+for zone in /sys/class/thermal/thermal_zone*/temp; do show "temperature" "$zone"; done
+for name in capacity temp current_now voltage_now; do show "battery_$name" "/sys/class/power_supply/battery/$name"; done
 folder=$1
 while [ ! -d "$folder" ]; do folder=$(dirname "$folder"); done
 df -Pk "$folder" | { read -r _; read -r _ _ _ free _; printf 'free=%s\n' "$free"; }
@@ -30,47 +30,48 @@ df -Pk "$folder" | { read -r _; read -r _ _ _ free _; printf 'free=%s\n' "$free"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """None is "the device does not say"."""
+    """The facts of one device. None: the device does not report it."""
 
     soc: str | None
     arch: str | None
     build: str | None
     free_mib: int | None
     celsius: float | None
-    """Of the hottest sensor."""
+    """The temperature of the hottest sensor."""
     battery_percent: int | None
     power_mw: float | None
-    """What it draws from its battery."""
+    """The power that it draws from its battery."""
 
 
-def ask(transport: Transport, work_folder: str) -> Facts:
-    """Raises DeviceError."""
-    said = transport.run(["sh", "-c", _ASK, "sh", work_folder], deadline_s=DEADLINE_S).stdout.decode(errors="replace")
-    pairs = [line.partition("=")[::2] for line in said.splitlines() if "=" in line]
-    found = {key: value.strip() for key, value in pairs if value.strip()}
+def read_facts(transport: Transport, work_folder: str) -> Facts:
+    """Read the facts of a device. Raises DeviceError."""
+    result = transport.run(RunRequest(["sh", "-c", _SCRIPT, "sh", work_folder], deadline_s=DEADLINE_S))
+    lines = result.stdout.decode(errors="replace").splitlines()
+    pairs = [line.partition("=")[::2] for line in lines if "=" in line]
+    values = {key: value.strip() for key, value in pairs if value.strip()}
     sensors = [_number(value) for key, value in pairs if key == "temperature"]
-    # Thermal zones count in millidegrees. One that is off or broken reads far from any device's temperature.
+    # Thermal zones are in millidegrees. A zone that is off or broken reads far from any device's temperature.
     plausible = [value / 1000 for value in sensors if value is not None and -40_000 < value < 150_000]
-    free = _number(found.get("free"))
-    percent = _number(found.get("battery_capacity"))
+    free = _number(values.get("free"))
+    percent = _number(values.get("battery_capacity"))
     return Facts(
-        soc=found.get("soc") or found.get("soc0_machine"),
-        arch=found.get("arch"),
-        build=found.get("build") or found.get("release"),
+        soc=values.get("soc") or values.get("soc0_machine"),
+        arch=values.get("arch"),
+        build=values.get("build") or values.get("release"),
         free_mib=int(free / 1024) if free is not None else None,
         celsius=max(plausible, default=None),
         battery_percent=int(percent) if percent is not None else None,
-        power_mw=_power_mw(found),
+        power_mw=_power_mw(values),
     )
 
 
-def soc_matches(read: str, soc: str) -> bool:
-    """Whether what a device calls its SoC (`SM8650`, `SM8650-AC`) is the SoC of that name."""
-    return read.upper().partition("-")[0] == soc.upper()
+def soc_matches(reported: str, soc: str) -> bool:
+    """Return whether the SoC that a device reports (`SM8650`, `SM8650-AC`) is the SoC of that name."""
+    return reported.upper().partition("-")[0] == soc.upper()
 
 
-def _power_mw(found: Mapping[str, str]) -> float | None:
-    microamperes, microvolts = _number(found.get("battery_current_now")), _number(found.get("battery_voltage_now"))
+def _power_mw(values: Mapping[str, str]) -> float | None:
+    microamperes, microvolts = _number(values.get("battery_current_now")), _number(values.get("battery_voltage_now"))
     if microamperes is None or microvolts is None:
         return None
     return abs(microamperes) * microvolts / 1e9

@@ -1,4 +1,4 @@
-"""Which device a cell gets, who holds one now, and which are not to be trusted any more in this run."""
+"""A farm of devices: it chooses a device per cell, leases it to one holder, and quarantines devices that failed."""
 
 from __future__ import annotations
 
@@ -16,31 +16,34 @@ from tasks.devices import facts
 from tasks.devices.device import LEASES, Device, identity, open_device
 from tasks.devices.disk_space import prune
 from tasks.devices.native_runner import native_files
+from tasks.devices.transport import RunRequest
 from tasks.errors import DeviceError, DeviceProblem
 from tasks.storage.partial import is_abandoned, owned_name, sweep
 
 QUARANTINE = "quarantine"
-_LOOK_AGAIN_S = 1.0
-_TIDY_S = 30.0
+_POLL_S = 1.0
+_CLEANING_S = 30.0
 
 
 class DeviceBusy(Exception):
-    """Somebody else, in this process or another, holds the device."""
+    """Another holder, in this process or another one, has the device."""
 
 
 DeviceLock = Callable[[str], AbstractContextManager[None]]
-"""Holds what the text names for as long as the context lasts. Raises DeviceBusy at once when somebody else does."""
+"""A lock on the device that the text identifies. Its context raises DeviceBusy at once if another holder has it."""
 
 
 class Farm:
-    """Devices, each held by one lease at a time. Safe to share between threads."""
+    """Devices, each of which has one lease at a time. Safe to share between threads."""
 
     def __init__(
         self, *, host_environment: Mapping[str, str], folder: Path, device_lock: DeviceLock | None = None
     ) -> None:
-        """`host_environment`: what a process on this machine needs to find QNN; `folder`: for local devices' work;
+        """Create the farm of a run.
 
-        `device_lock`: keeps other processes off a device. Without one only this process's own threads are kept off.
+        `host_environment`: the variables that a process on this machine needs to find QNN.
+        `folder`: the folder for local devices' work and for the record of quarantined devices.
+        `device_lock`: excludes other processes from a device; without it only this process's threads are excluded.
         """
         self._host_environment = dict(host_environment)
         self._folder = folder.absolute()
@@ -58,7 +61,7 @@ class Farm:
             return dict(self._quarantined)
 
     def quarantine(self, name: str, why: DeviceError) -> None:
-        """Trust the device no more in this run."""
+        """Exclude a device for the rest of this run."""
         with self._changed:
             self._quarantined.setdefault(name, why)
             self._changed.notify_all()
@@ -68,51 +71,54 @@ class Farm:
 
     @contextlib.contextmanager
     def lease(self, configs: Sequence[DeviceConfig], soc: SocConfig | None = None) -> Iterator[Device]:
-        """A device of `soc` for this holder alone, from deploy to collect: the least used of the free ones.
+        """Lease the least used free device of `soc`, from deploy to collect.
 
-        Waits while all that would do are busy. Raises DeviceError when none is left that may be trusted.
+        Waits while all suitable devices are busy. Raises DeviceError when all others are quarantined.
         """
         with contextlib.ExitStack() as stack:
             device = None
             unfit: set[str] = set()
             while device is None:
-                config = stack.enter_context(
-                    self._one_of([each for each in configs if each.name not in unfit], configs)
-                )
+                candidates = [config for config in configs if config.name not in unfit]
+                config = stack.enter_context(self._hold_one_of(candidates, configs))
                 try:
                     device = self._prepared(config, soc)
                 except DeviceError as error:
                     self.quarantine(config.name, error)
-                if device is None:  # quarantined, or of another SoC than the cell's
+                if device is None:  # it is quarantined, or has another SoC than the cell
                     unfit.add(config.name)
                     stack.pop_all().close()
             try:
                 yield device
             finally:
-                # A lost channel has been reported by whoever used it; a later lease removes what stays now.
+                # The holder has reported a lost channel already; a later lease removes what remains now.
                 with contextlib.suppress(DeviceError):
-                    device.transport.run(["rm", "-rf", "--", device.lease_folder], deadline_s=_TIDY_S)
+                    cleaning = RunRequest(["rm", "-rf", "--", device.lease_folder], deadline_s=_CLEANING_S)
+                    device.transport.run(cleaning)
                 device.transport.close()
 
     @contextlib.contextmanager
-    def _one_of(self, able: Sequence[DeviceConfig], asked: Sequence[DeviceConfig]) -> Iterator[DeviceConfig]:
+    def _hold_one_of(
+        self, candidates: Sequence[DeviceConfig], configs: Sequence[DeviceConfig]
+    ) -> Iterator[DeviceConfig]:
+        """Hold one of the candidates; `configs` are all devices that the cell may use."""
         with contextlib.ExitStack() as hold:
             config = None
             while config is None:
                 with self._changed:
-                    trusted = [each for each in able if each.name not in self._quarantined]
+                    trusted = [candidate for candidate in candidates if candidate.name not in self._quarantined]
                     if not trusted:
-                        raise self._none_left(asked)
-                    free = [each for each in trusted if self._key(each) not in self._held]
-                    chosen = sorted(free, key=lambda each: self._uses[each.name])
-                config = next((each for each in chosen if self._take(each, hold)), None)
+                        raise self._none_left(configs)
+                    free = [candidate for candidate in trusted if self._key(candidate) not in self._held]
+                    free.sort(key=lambda candidate: self._uses[candidate.name])
+                config = next((candidate for candidate in free if self._take(candidate, hold)), None)
                 if config is None:
                     with self._changed:
-                        self._changed.wait(_LOOK_AGAIN_S)
+                        self._changed.wait(_POLL_S)
             yield config
 
     def _take(self, config: DeviceConfig, hold: contextlib.ExitStack) -> bool:
-        """Hold the device if nobody else does."""
+        """Hold the device unless another holder has it; return whether it is held now."""
         key = self._key(config)
         with self._changed:
             if key in self._held:
@@ -124,19 +130,19 @@ class Farm:
                 self._held.discard(key)
                 self._changed.notify_all()
 
-        with contextlib.ExitStack() as taken:
-            taken.callback(release)
+        with contextlib.ExitStack() as locks:
+            locks.callback(release)
             try:
-                taken.enter_context(self._device_lock(key))
+                locks.enter_context(self._device_lock(key))
             except DeviceBusy:
                 return False
-            hold.push(taken.pop_all())
+            hold.push(locks.pop_all())
         with self._changed:
             self._uses[config.name] += 1
         return True
 
     def _prepared(self, config: DeviceConfig, soc: SocConfig | None) -> Device | None:
-        """The device, clean and of the right SoC; None when it is another SoC's. Raises DeviceError."""
+        """Open and clean the device; return None if it has another SoC. Raises DeviceError."""
         native: Mapping[str, Path] = {}
         if config.runner is RunnerKind.native and soc is not None:
             native = native_files(config, soc.arch, os.environ)
@@ -147,35 +153,36 @@ class Farm:
                 return None
             prune(device)
             _remove(device, _abandoned(device))
-            device.run(["mkdir", "-p", "--", device.lease_folder])  # whoever looks sees that the device is busy
+            device.run(["mkdir", "-p", "--", device.lease_folder])  # `qnnsweep devices` shows the device as busy
         except BaseException:
             device.transport.close()
             raise
         return device
 
     def _has_soc(self, config: DeviceConfig, soc: SocConfig, device: Device) -> bool:
-        """A device that says it is another than its configuration says is of no use. Raises DeviceError."""
+        """Return whether the device has the SoC. Raises DeviceError if it contradicts its own configuration."""
         if config.soc is None:
             return True
         with self._changed:
-            known = config.name in self._socs
-        if not known:
-            read = facts.ask(device.transport, device.work_folder).soc
+            is_read = config.name in self._socs
+        if not is_read:
+            reported = facts.read_facts(device.transport, device.work_folder).soc
             with self._changed:
-                self._socs[config.name] = read
-        read = self._socs[config.name]
+                self._socs[config.name] = reported
+        reported = self._socs[config.name]
         if config.soc == PROBE:
-            if read is None:
-                raise DeviceError(f"{config.name} does not say which SoC it is: name it in device.soc")
-            return facts.soc_matches(read, soc.name)
-        if read is not None and not facts.soc_matches(read, config.soc):
+            if reported is None:
+                raise DeviceError(f"{config.name} does not report its SoC: name it in device.soc")
+            return facts.soc_matches(reported, soc.name)
+        if reported is not None and not facts.soc_matches(reported, config.soc):
             raise DeviceError(
-                f"{config.name} is a {read}, not the {config.soc} that device.soc says", problem=DeviceProblem.WRONG_SOC
+                f"{config.name} reports the SoC {reported}, but device.soc is {config.soc}",
+                problem=DeviceProblem.WRONG_SOC,
             )
         return True
 
     def _none_left(self, configs: Sequence[DeviceConfig]) -> DeviceError:
-        other_soc = DeviceError("it is of another SoC")
+        other_soc = DeviceError("it has another SoC")
         reasons = {config.name: self._quarantined.get(config.name, other_soc) for config in configs}
         if len(configs) == 1:
             (reason,) = reasons.values()
@@ -188,16 +195,16 @@ class Farm:
 
 
 def quarantined_in(folder: Path) -> dict[str, str]:
-    """Devices that runs which are going on now do not trust, and why. `folder`: the farm's."""
+    """Return the devices that active runs have quarantined, and why. `folder`: the farm's folder."""
     sweep(folder / QUARANTINE)
-    found = [json.loads(path.read_text()) for path in sorted((folder / QUARANTINE).glob("*"))]
-    return {each["device"]: each["why"] for each in found}
+    entries = [json.loads(path.read_text()) for path in sorted((folder / QUARANTINE).glob("*"))]
+    return {entry["device"]: entry["why"] for entry in entries}
 
 
 def _abandoned(device: Device) -> list[str]:
-    """Folders of leases that were held by killed processes of this host."""
+    """Return the folders of leases whose holders were processes of this host and are dead."""
     leases = f"{device.work_folder}/{LEASES}"
-    listed = device.run(["ls", "-1", leases])  # fails where there never was one
+    listed = device.run(["ls", "-1", leases])  # it fails if there never was a lease
     return [f"{leases}/{name}" for name in listed.stdout.decode(errors="replace").splitlines() if is_abandoned(name)]
 
 

@@ -1,4 +1,4 @@
-"""What ExecuTorch's native `qnn_executor_runner` needs beside it on a device, and where this machine has it."""
+"""The files that ExecuTorch's native `qnn_executor_runner` needs on a device, and where this machine has them."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ _TARGETS = ("aarch64-android", "aarch64-oe-linux-gcc11.2", "aarch64-oe-linux-gcc
 
 
 def native_files(device: DeviceConfig, arch: int, environ: Mapping[str, str]) -> dict[str, Path]:
-    """File names on the device to files here, for a device of the Hexagon version `arch`.
+    """Map names on the device to files on this machine, for a device of the Hexagon version `arch`.
 
-    Raises EnvironmentUnusable that names all that is missing: asked before anything is sent.
+    Raises EnvironmentUnusable, with all that is missing, before anything is sent.
     """
     missing: list[str] = []
     sdk = environ.get("QNN_SDK_ROOT")
     build = Path(device.native_folder or "")
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for name in (RUNNER, BACKEND):
-        places = sorted(build.rglob(name)) if build.is_dir() else []
-        if places:
-            found[name] = places[0]
+        matches = sorted(build.rglob(name)) if build.is_dir() else []
+        if matches:
+            files[name] = matches[0]
         else:
             missing.append(f"{name} below device.native_folder={build}")
     if not sdk:
-        missing.append("QNN_SDK_ROOT, an unpacked Qualcomm AI Engine Direct SDK (PyPI has no devices' libraries)")
+        missing.append("QNN_SDK_ROOT, an unpacked Qualcomm AI Engine Direct SDK (PyPI has no libraries for devices)")
     else:
-        libraries = [Path(sdk, "lib", target) for target in _TARGETS]
-        folder = next((each for each in libraries if (each / "libQnnHtp.so").is_file()), libraries[0])
-        wanted = {name: folder / name for name in ("libQnnHtp.so", "libQnnSystem.so", f"libQnnHtpV{arch}Stub.so")}
+        folders = [Path(sdk, "lib", target) for target in _TARGETS]
+        folder = next((folder for folder in folders if (folder / "libQnnHtp.so").is_file()), folders[0])
+        libraries = {name: folder / name for name in ("libQnnHtp.so", "libQnnSystem.so", f"libQnnHtpV{arch}Stub.so")}
         skel = f"libQnnHtpV{arch}Skel.so"
-        wanted[skel] = Path(sdk, "lib", f"hexagon-v{arch}", "unsigned", skel)
-        found |= wanted
-        missing += [str(path) for path in wanted.values() if not path.is_file()]
+        libraries[skel] = Path(sdk, "lib", f"hexagon-v{arch}", "unsigned", skel)
+        files |= libraries
+        missing += [str(path) for path in libraries.values() if not path.is_file()]
     if missing:
         raise EnvironmentUnusable(f"device {device.name}: its native runner lacks {'; '.join(missing)}")
-    return found
+    return files

@@ -1,8 +1,9 @@
 """A command for the POSIX shell at the far end of a channel.
 
-Quoted once, watched over there, and its end said by itself: a channel that breaks says nothing, and some tools then
-exit with 0. The channel's input carries the script, so that no argument or variable shows in a list of processes; it
-stays open as long as somebody waits, and its end kills the command on the device.
+The command line is quoted once, a watchdog on the device limits its time, and a printed token marks its end: a broken
+channel reports nothing, and some tools then exit with 0. The script goes through the channel's input, so that no
+argument or variable appears in a list of processes. The input stays open as long as the caller waits, and its end
+kills the command on the device.
 """
 
 from __future__ import annotations
@@ -11,16 +12,15 @@ import math
 import re
 import secrets
 import shlex
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tasks.devices.transport import CommandResult
+from tasks.devices.transport import CommandResult, RunRequest
 from tasks.errors import DeviceError, DeviceProblem
 
 _LATER_S = 15
-"""How much later than the host's deadline the device's own falls, for when the channel hangs."""
+"""How many seconds the device's own deadline is after the host's. It counts when the channel hangs."""
 
-# 9: the channel's input, 8: its stderr. The shell's own remarks ("Killed") must not be taken for the command's.
+# 9 is the channel's input, 8 its stderr. The shell's own remarks ("Killed") must not mix with the command's output.
 _SCRIPT = """\
 exec 9<&0 </dev/null 8>&2 2>/dev/null
 say() {{ printf '\\n{token} %s\\n' "$1"; printf '\\n{token} %s\\n' "$1" >&8; }}
@@ -43,7 +43,7 @@ say "end $code"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemoteCommand:
-    """`start` is the command line to give to the device's shell, `script` what to write to its input then."""
+    """A command for the device's shell: `start` is its command line, `script` is then written to its input."""
 
     argv: tuple[str, ...]
     folder: str | None
@@ -52,37 +52,36 @@ class RemoteCommand:
     script: bytes
 
     @classmethod
-    def of(
-        cls, argv: Sequence[str], *, deadline_s: float, folder: str | None, environment: Mapping[str, str] | None
-    ) -> RemoteCommand:
+    def of(cls, request: RunRequest) -> RemoteCommand:
+        """Write the script for a request."""
         token = f"qnnsweep-{secrets.token_hex(12)}"
         script = _SCRIPT.format(
             token=token,
-            exports="\n".join(f"export {name}={shlex.quote(value)}" for name, value in (environment or {}).items()),
-            folder=shlex.quote(folder) if folder is not None else '"$PWD"',
-            program=shlex.quote(argv[0]),
-            command=shlex.join(argv),
-            latest=math.ceil(deadline_s + _LATER_S),
+            exports="\n".join(f"export {name}={shlex.quote(value)}" for name, value in request.environment.items()),
+            folder=shlex.quote(request.folder) if request.folder is not None else '"$PWD"',
+            program=shlex.quote(request.argv[0]),
+            command=shlex.join(request.argv),
+            latest=math.ceil(request.deadline_s + _LATER_S),
         ).encode(errors="surrogateescape")
         start = f'eval "$(head -c {len(script)})"'
-        return cls(argv=tuple(argv), folder=folder, token=token, start=start, script=script)
+        return cls(argv=tuple(request.argv), folder=request.folder, token=token, start=start, script=script)
 
     def ended(self, stdout: bytes | bytearray, stderr: bytes | bytearray) -> bool:
-        """Whether both streams have come to their end."""
+        """Return whether both streams have come to their end."""
         return all(self._end(stream) is not None for stream in (stdout, stderr))
 
     def result(self, stdout: bytes, stderr: bytes, seconds: float) -> CommandResult | None:
-        """What the command left; None when the channel did not last until its end.
+        """Return the command's result, or None when the channel broke before the command's end.
 
-        Raises DeviceError when it could not be started.
+        Raises DeviceError when the command could not be started.
         """
-        for word, what, problem in (
+        for word, value, problem in (
             ("folder", self.folder, None),
             ("program", self.argv[0], DeviceProblem.RUNNER_MISSING),
         ):
             if f"\n{self.token} {word}\n".encode() in stderr:
                 raise DeviceError(
-                    f"cannot start {self.argv[0]!r} on the device: no {word} {what!r} there", problem=problem
+                    f"cannot start {self.argv[0]!r} on the device: no {word} {value!r} there", problem=problem
                 )
         out, err = self._end(stdout), self._end(stderr)
         if out is None or err is None:
@@ -95,8 +94,8 @@ class RemoteCommand:
             seconds=seconds,
         )
 
-    def said_before(self, stderr: bytes) -> str:
-        """What the channel's own program said, besides the command."""
+    def channel_output(self, stderr: bytes) -> str:
+        """Return what the channel's own program wrote to `stderr`, without the command's output."""
         begin, end = f"\n{self.token} begin\n".encode(), f"\n{self.token} end ".encode()
         before, began, after = stderr.partition(begin)
         tail = after.rpartition(end)[2] if end in after else b""
@@ -104,12 +103,12 @@ class RemoteCommand:
 
     def _end(self, stream: bytes | bytearray) -> re.Match[bytes] | None:
         token = self.token.encode()
-        # Looked for at the end alone first: this is asked again and again of a growing stream.
+        # Search the tail alone first: this is called again and again on a growing stream.
         if token + b" end " not in stream[-200:]:
             return None
         return re.search(rb"\n%b begin\n(.*)\n%b end (\d+)\n" % (token, token), stream, re.DOTALL)
 
 
 def _exit_code(status: int) -> int:
-    """A shell reports a signal as 128 and its number."""
+    """Return a shell's status as an exit code: a shell reports a signal as 128 plus its number."""
     return 128 - status if 128 < status < 128 + 65 else status

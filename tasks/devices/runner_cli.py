@@ -1,4 +1,4 @@
-"""The runner's command line and what it prints: one form for the native binary and the project's own."""
+"""The command line and the output of a runner: the native binary and the project's own have the same form."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _LATENCY = re.compile(r"\] (\d+) inference took ([\d.]+) ms, avg ([\d.]+) ms")
 
 
 def blob_path(blob: Blob) -> str:
-    """Where a blob lies, as seen from a launch's folder on any device."""
+    """Return the path of a blob, relative to a launch's folder on any device."""
     return f"../../../blobs/{blob.sha256}"
 
 
-def native_folder(carried: Mapping[str, Blob]) -> str:
-    """Where the native runner lies with its libraries, below a work folder: another build gets another folder."""
-    return f"native/{digest(sorted(carried.items()))[:16]}"
+def native_folder(files: Mapping[str, Blob]) -> str:
+    """Return the folder of the native runner and its libraries, relative to a work folder: one per build."""
+    return f"native/{digest(sorted(files.items()))[:16]}"
 
 
 def runner_arguments(
@@ -35,7 +35,7 @@ def runner_arguments(
     debug_buffer_bytes: int,
     performance_mode: int,
 ) -> list[str]:
-    """Flags of `qnn_executor_runner`; paths are as seen from the launch's folder, where everything is written."""
+    """Return flags of `qnn_executor_runner`. Paths are relative to the launch's folder, where all output goes."""
     flags = [
         f"--model_path={program}",
         f"--input_list_path={input_list}",
@@ -55,15 +55,16 @@ def runner_arguments(
 
 
 def latencies_ms(printed: str) -> tuple[float, ...]:
-    """Mean milliseconds an inference took, one number a line of the input list, in its order."""
+    """Return the mean milliseconds per inference, one number per line of the input list, in its order."""
     return tuple(float(mean) for _, _, mean in _LATENCY.findall(printed))
 
 
 def output_file(sample: int, index: int) -> str:
+    """Return the path of an output of a sample, relative to the launch's folder."""
     return f"{OUTPUT_FOLDER}/output_{sample}_{index}.raw"
 
 
-def last_words(lines: Sequence[str], count: int = 8) -> str:
-    """The end of a runner's output, for an error message: it says why it died there, if anywhere."""
-    said = [line.strip() for line in lines if line.strip() and not line.startswith("Extension modules:")]
-    return "\n".join(line[:300] for line in said[-count:])
+def last_lines(lines: Sequence[str], count: int = 8) -> str:
+    """Return the end of a runner's output for an error message: the likeliest place of the reason."""
+    relevant = [line.strip() for line in lines if line.strip() and not line.startswith("Extension modules:")]
+    return "\n".join(line[:300] for line in relevant[-count:])

@@ -1,4 +1,4 @@
-"""A board or a simulator host over SSH, by paramiko."""
+"""A channel to a board or a simulator host over SSH, with paramiko."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import shlex
 import tarfile
 import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,15 @@ import paramiko
 from conf.schema import HostKeys, SshConfig
 from tasks.devices.atomic_transfer import pull_atomically, push_atomically
 from tasks.devices.remote_command import RemoteCommand
-from tasks.devices.transport import CommandResult, past_deadline
+from tasks.devices.transport import CommandResult, RunRequest, past_deadline
 from tasks.devices.triage import of_channel
 from tasks.errors import DeviceError, DeviceProblem
 
-# paramiko's default order begins with ciphers that it computes at half the speed.
+# paramiko prefers ciphers that it computes at half the speed.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
 _REKEY_BYTES = 2**35
-"""paramiko asks for new keys after 512 MiB, and that hangs now and then in the middle of a stream. 32 GiB is OpenSSH's
-order of magnitude for these ciphers."""
+"""paramiko exchanges keys after 512 MiB, which sometimes hangs in the middle of a stream. OpenSSH's limit for these
+ciphers is of the order of 32 GiB."""
 _BROKEN = (paramiko.SSHException, OSError, EOFError)
 _GRACE_S = 5.0
 _CONNECT_S = 20.0
@@ -36,66 +36,58 @@ _WINDOW_BYTES = 2**26
 _PACKET_BYTES = 2**17
 _CHUNK_BYTES = 2**20
 _SENT_BYTES = 2**15 - 1024
-"""What sshd takes in one packet: paramiko copies what is left of a larger piece for each."""
+"""The size that fits into one packet of sshd: of a larger piece paramiko copies the rest for every packet."""
 
 
 @dataclass(kw_only=True, slots=True)
 class SshTransport:
-    """`Transport` over SSH. One connection, made when it is first needed; broken stays broken."""
+    """A `Transport` over SSH with one connection, opened at the first use. A broken connection is not reopened."""
 
     user: str | None
     host: str
     port: int
     config: SshConfig
     deadline_s: float
-    """For each transfer."""
+    """The deadline of each transfer."""
     _client: paramiko.SSHClient | None = None
     _jump: paramiko.SSHClient | None = None
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     def push(self, source: Path, target: str) -> None:
         def transfer(arriving: str) -> None:
-            there, parent = shlex.quote(arriving), shlex.quote(posixpath.dirname(arriving))
-            take = f"mkdir {there} && tar -C {there} -xof -" if source.is_dir() else f"cat >{there}"
-            take = f"mkdir -p -- {parent} && {take}"
-            with self._stream(take, f"push {source} to {target}") as channel:
+            remote, parent = shlex.quote(arriving), shlex.quote(posixpath.dirname(arriving))
+            receive = f"mkdir {remote} && tar -C {remote} -xof -" if source.is_dir() else f"cat >{remote}"
+            with self._stream(f"mkdir -p -- {parent} && {receive}", "push", f"{source} to {target}") as channel:
                 _send(source, channel)
 
         push_atomically(self, source, target, transfer)
 
     def pull(self, source: str, target: Path) -> None:
         def transfer(fresh: Path) -> None:
-            there = shlex.quote(source)
-            is_folder = self.run(["test", "-d", source], deadline_s=self.deadline_s).exit_code == 0
-            give = f"tar -C {there} -cf - ." if is_folder else f"cat -- {there}"
-            with self._stream(give, f"pull {source} to {target}") as channel:
+            remote = shlex.quote(source)
+            is_folder = self.run(RunRequest(["test", "-d", source], deadline_s=self.deadline_s)).exit_code == 0
+            send = f"tar -C {remote} -cf - ." if is_folder else f"cat -- {remote}"
+            with self._stream(send, "pull", f"{source} to {target}") as channel:
                 _receive(channel, fresh, is_folder=is_folder)
 
         pull_atomically(source, target, transfer)
 
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        deadline_s: float,
-        folder: str | None = None,
-        environment: Mapping[str, str] | None = None,
-    ) -> CommandResult:
-        command = RemoteCommand.of(argv, deadline_s=deadline_s, folder=folder, environment=environment)
+    def run(self, request: RunRequest) -> CommandResult:
+        command, program = RemoteCommand.of(request), request.argv[0]
         started = time.monotonic()
         try:
             with self._connected().open_session(timeout=_CONNECT_S) as channel:
                 channel.exec_command(command.start)
-                out, err = _listen(channel, command, started + deadline_s)
+                out, err = _read_streams(channel, command, started + request.deadline_s)
         except TimeoutError as error:
-            said = b"".join(part for part in error.args if isinstance(part, bytes))
-            raise past_deadline(argv[0], deadline_s, said) from None
+            output = b"".join(part for part in error.args if isinstance(part, bytes))
+            raise past_deadline(program, request.deadline_s, output) from None
         except _BROKEN as error:
-            raise self._lost(f" while it ran {argv[0]!r}: {_words(error)}") from error
+            raise self._lost(f" while it ran {program!r}: {_reason(error)}") from error
         result = command.result(out, err, time.monotonic() - started)
         if result is None:
-            said = command.said_before(err) or "the connection ended"
-            raise self._lost(f" while it ran {argv[0]!r}: {said}")
+            reason = command.channel_output(err) or "the connection ended"
+            raise self._lost(f" while it ran {program!r}: {reason}")
         return result
 
     def close(self) -> None:
@@ -109,8 +101,8 @@ class SshTransport:
         return f"{self.host}:{self.port}"
 
     @contextlib.contextmanager
-    def _stream(self, command: str, purpose: str) -> Generator[paramiko.Channel]:
-        """The input and output of a command on the device, which must end well, within the deadline."""
+    def _stream(self, command: str, verb: str, purpose: str) -> Generator[paramiko.Channel]:
+        """Run a command on the device for its input and output. Raises DeviceError unless it succeeds in time."""
         late = threading.Event()
         try:
             with self._connected().open_session(_WINDOW_BYTES, _PACKET_BYTES, _CONNECT_S) as channel:
@@ -127,30 +119,29 @@ class SshTransport:
                         yield channel
                         channel.shutdown_write()
                     except OSError as error:
-                        # The command itself may have ended early: then it says why, below.
+                        # The command itself may have ended early: its stderr, read below, has the reason.
                         if not channel.exit_status_ready() or late.is_set():
                             raise error
                     status = channel.recv_exit_status()
-                    said = (
-                        b"".join(iter(lambda: channel.recv_stderr(_CHUNK_BYTES), b"")).decode(errors="replace").strip()
-                    )
+                    stderr = b"".join(iter(lambda: channel.recv_stderr(_CHUNK_BYTES), b""))
+                    reason = stderr.decode(errors="replace").strip()
                 finally:
                     timer.cancel()
         except (*_BROKEN, tarfile.TarError) as error:
             if late.is_set():
-                raise past_deadline(purpose.partition(" ")[0], self.deadline_s) from None
+                raise past_deadline(verb, self.deadline_s) from None
             broken = DeviceProblem.LOST if isinstance(error, EOFError | paramiko.SSHException) else None
-            problem = broken or of_channel(_words(error))
-            raise DeviceError(f"cannot {purpose} ({self._name}): {_words(error)}", problem=problem) from error
+            problem = broken or of_channel(_reason(error))
+            raise DeviceError(f"cannot {verb} {purpose} ({self._name}): {_reason(error)}", problem=problem) from error
         if late.is_set():
-            raise past_deadline(purpose.partition(" ")[0], self.deadline_s)
+            raise past_deadline(verb, self.deadline_s)
         if status != 0:
-            why = said or ("the connection ended" if status < 0 else f"exit code {status}")
-            problem = DeviceProblem.LOST if status < 0 else of_channel(said)
-            raise DeviceError(f"cannot {purpose} ({self._name}): {why}", problem=problem)
+            problem = DeviceProblem.LOST if status < 0 else of_channel(reason)
+            reason = reason or ("the connection ended" if status < 0 else f"exit code {status}")
+            raise DeviceError(f"cannot {verb} {purpose} ({self._name}): {reason}", problem=problem)
 
-    def _lost(self, why: str) -> DeviceError:
-        return DeviceError(f"lost the device {self._name}{why}", problem=DeviceProblem.LOST)
+    def _lost(self, reason: str) -> DeviceError:
+        return DeviceError(f"lost the device {self._name}{reason}", problem=DeviceProblem.LOST)
 
     def _connected(self) -> paramiko.Transport:
         with self._guard:
@@ -174,7 +165,7 @@ class SshTransport:
                 )
             except _BROKEN as error:
                 raise DeviceError(
-                    f"{host}:{port} does not lead to {self._name}: {_words(error)}", problem=DeviceProblem.LOST
+                    f"{host}:{port} does not lead to {self._name}: {_reason(error)}", problem=DeviceProblem.LOST
                 ) from error
         client = self._log_in(self.user, self.host, self.port, tunnel)
         transport = client.get_transport()
@@ -212,13 +203,13 @@ class SshTransport:
             client.close()
             raise DeviceError(
                 f"wrong host key: {host}:{port} shows another than {known} has for it; "
-                "if the device was set up again, remove its line from that file",
+                "if the device was installed again, remove its line from that file",
                 problem=DeviceProblem.HOST_KEY,
             ) from error
         except paramiko.AuthenticationException as error:
             client.close()
             raise DeviceError(
-                f"{host}:{port} refuses the login of {user or 'this user'}: {_words(error)}; "
+                f"{host}:{port} refuses the login of {user or 'this user'}: {_reason(error)}; "
                 "check device.ssh: key_file, agent, password_variable",
                 problem=DeviceProblem.LOGIN,
             ) from error
@@ -231,7 +222,7 @@ class SshTransport:
                     problem=DeviceProblem.HOST_KEY,
                 ) from error
             raise DeviceError(
-                f"{host}:{port} cannot be reached: {_words(error)}", problem=DeviceProblem.LOST
+                f"{host}:{port} cannot be reached: {_reason(error)}", problem=DeviceProblem.LOST
             ) from error
         return client
 
@@ -244,7 +235,7 @@ class SshTransport:
 
 
 def address_of(address: str) -> tuple[str | None, str, int]:
-    """User, host and port of `[user@]host[:port]`; an IPv6 host stands in brackets."""
+    """Return user, host and port of `[user@]host[:port]`; an IPv6 host is in brackets."""
     user, _, rest = address.rpartition("@")
     if rest.startswith("["):
         host, _, port = rest[1:].partition("]")
@@ -262,8 +253,8 @@ def _transport(sock: Any, **options: Any) -> paramiko.Transport:
     return transport
 
 
-def _listen(channel: paramiko.Channel, command: RemoteCommand, latest: float) -> tuple[bytes, bytes]:
-    """Both streams up to their end, or to that of the channel. Raises TimeoutError at the deadline."""
+def _read_streams(channel: paramiko.Channel, command: RemoteCommand, latest: float) -> tuple[bytes, bytes]:
+    """Return both streams up to their end or the channel's. Raises TimeoutError, with both, at the time `latest`."""
     out, err = bytearray(), bytearray()
     channel.settimeout(max(0.1, latest - time.monotonic()))
     channel.sendall(command.script)
@@ -274,30 +265,30 @@ def _listen(channel: paramiko.Channel, command: RemoteCommand, latest: float) ->
             err += channel.recv_stderr(2**20)
         if command.ended(out, err):
             break
-        # In this order: what came before the end is read before the end counts.
+        # The order matters: data that arrived before the channel's end is read before the end counts.
         if (channel.closed or channel.eof_received) and not channel.recv_ready() and not channel.recv_stderr_ready():
             break
-        if (left := latest - time.monotonic()) <= 0:
-            _let_die(channel)
+        if (remaining := latest - time.monotonic()) <= 0:
+            _wait_for_kill(channel)
             raise TimeoutError(bytes(out), bytes(err))
-        select.select([channel], [], [], min(left, 1.0))
+        select.select([channel], [], [], min(remaining, 1.0))
     return bytes(out), bytes(err)
 
 
-def _let_die(channel: paramiko.Channel) -> None:
-    """The end of its input has the device kill the command: wait until it has, but not for ever."""
+def _wait_for_kill(channel: paramiko.Channel) -> None:
+    """End the channel's input, which makes the device kill the command, and wait a limited time for that."""
     channel.shutdown_write()
     latest = time.monotonic() + _GRACE_S
     while not channel.exit_status_ready() and time.monotonic() < latest:
-        while channel.recv_ready():  # a full window would keep the device from ending
+        while channel.recv_ready():  # a full window would stop the device from ending
             channel.recv(2**20)
         while channel.recv_stderr_ready():
             channel.recv_stderr(2**20)
         time.sleep(0.05)
 
 
-class _Ends:
-    """A channel's two ends as tarfile wants them. paramiko's own files, closed by the collector, complain aloud."""
+class _TarStream:
+    """A channel as the file object of tarfile. The garbage collector closes paramiko's own files with warnings."""
 
     def __init__(self, channel: paramiko.Channel) -> None:
         self.read = channel.recv
@@ -309,9 +300,9 @@ class _Ends:
 
 
 def _send(source: Path, channel: paramiko.Channel) -> None:
-    ends: Any = _Ends(channel)
+    stream: Any = _TarStream(channel)
     if source.is_dir():
-        with tarfile.open(fileobj=ends, mode="w|", bufsize=_SENT_BYTES) as archive:
+        with tarfile.open(fileobj=stream, mode="w|", bufsize=_SENT_BYTES) as archive:
             archive.add(source, arcname=".")
         return
     with source.open("rb") as file:
@@ -320,15 +311,15 @@ def _send(source: Path, channel: paramiko.Channel) -> None:
 
 
 def _receive(channel: paramiko.Channel, target: Path, *, is_folder: bool) -> None:
-    ends: Any = _Ends(channel)
+    stream: Any = _TarStream(channel)
     if is_folder:
-        with tarfile.open(fileobj=ends, mode="r|", bufsize=_CHUNK_BYTES) as archive:
-            archive.extractall(target, filter="data")  # nothing outside the folder, whatever the device says
+        with tarfile.open(fileobj=stream, mode="r|", bufsize=_CHUNK_BYTES) as archive:
+            archive.extractall(target, filter="data")  # a member's name cannot lead outside the folder
         return
     with target.open("wb") as file:
         while data := channel.recv(_CHUNK_BYTES):
             file.write(data)
 
 
-def _words(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     return str(error).strip() or ("the connection ended" if isinstance(error, EOFError) else type(error).__name__)

@@ -1,62 +1,79 @@
-"""The three verbs a device must have. The channel raises, the command returns."""
+"""The contract of a channel to a device: three verbs. A channel that fails raises; a command that fails returns."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from tasks.errors import DeadlinePassed
+from tasks.devices.triage import of_channel
+from tasks.errors import DeadlinePassed, DeviceError
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """A program to run on a device."""
+
+    argv: Sequence[str]
+    _: KW_ONLY
+    deadline_s: float
+    """After so many seconds the program is killed with its children, which raises DeadlinePassed."""
+    folder: str | None = None
+    """The working directory; None is the channel's own."""
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Variables besides those that the device sets."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandResult:
-    """What a command that ran to its end left: its own business, whatever it is."""
+    """What a command that ran to its end left. A failed command is a result too."""
 
     argv: tuple[str, ...]
     exit_code: int
-    """Negative: ended by that signal."""
+    """A negative number is the signal that ended the command."""
     stdout: bytes
     stderr: bytes
     seconds: float
 
 
 class Transport(Protocol):
-    """Bytes and commands to and from one device. Every method raises DeviceError when the channel fails.
+    """A channel for bytes and commands to one device. Every method raises DeviceError when the channel fails.
 
-    `push` and `pull` have a deadline too: the one that the transport was made with.
+    `push` and `pull` have a deadline too: the one that the transport was created with.
     """
 
     def push(self, source: Path, target: str) -> None:
-        """Copy a file or a folder to the device, whole or not at all: `target` appears only when complete.
+        """Copy a file or a folder to the device atomically: `target` appears only when it is complete.
 
-        A file replaces a file. A folder goes only where nothing is.
+        A file replaces a file. A folder never replaces anything.
         """
         ...
 
     def pull(self, source: str, target: Path) -> None:
-        """Copy a file or a folder from the device to `target`, whole or not at all; else as `push`."""
+        """Copy a file or a folder from the device to `target`, atomically, under the rules of `push`."""
         ...
 
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        deadline_s: float,
-        folder: str | None = None,
-        environment: Mapping[str, str] | None = None,
-    ) -> CommandResult:
-        """Run a program, in `folder` if given. At the deadline it is killed with its children: DeviceError.
+    def run(self, request: RunRequest) -> CommandResult:
+        """Run a program and wait for its end.
 
-        What it leaves running in its own session is killed when it ends, or when this process or the channel dies.
+        Processes that it leaves in its session are killed when it ends, or when this process or the channel dies.
         """
         ...
 
     def close(self) -> None:
-        """Let go of the channel. Never raises."""
+        """Close the channel. Never raises."""
         ...
 
 
 def past_deadline(program: str, deadline_s: float, output: bytes = b"") -> DeadlinePassed:
+    """Return the error for a program or a transfer that was killed at its deadline, with its output until then."""
     return DeadlinePassed(f"{program!r} ran past its deadline of {deadline_s:g} s and was killed", output=output)
+
+
+def require_success(result: CommandResult, failure: str) -> CommandResult:
+    """Return the result of a command that succeeded. Raises DeviceError, with `failure` and the reason, for others."""
+    if result.exit_code != 0:
+        reason = result.stderr.decode(errors="replace").strip()
+        raise DeviceError(f"{failure}: {reason or f'exit code {result.exit_code}'}", problem=of_channel(reason))
+    return result

@@ -1,4 +1,4 @@
-"""Whose fault it was: messages that tell of the device or its libraries, not of the program that ran there."""
+"""Known messages of other programs that blame a device or its libraries, not the program that ran there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tasks.errors import DeviceProblem
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Signature:
-    """A known message. `evidence` is where it was seen: `here`, a library's own text, or an issue of upstream."""
+    """A known message. `evidence` is its source: `here` (these tests), a library's own text, or an upstream issue."""
 
     name: str
     pattern: str
@@ -48,19 +48,19 @@ RUNNER: tuple[Signature, ...] = (
     Signature(
         name="skel_not_found",
         pattern=r"0x80000406|Unable to load Skel Library|Failed to load skel",
-        remedy="the DSP does not find its skel: the device needs another Hexagon version's, or refuses unsigned ones",
+        remedy="the DSP cannot load the skel: the device has another Hexagon version, or refuses unsigned skels",
         evidence="pytorch/executorch issue 2788: DspTransport.openSession qnn_open failed, 0x80000406",
     ),
     Signature(
         name="transport",
         pattern=r"Failed to create transport for device, error: 4000|Transport layer setup failed",
-        remedy="the DSP takes no session: reboot the device",
+        remedy="the DSP accepts no session: reboot the device",
         evidence="UbiquitousLearning/mllm issue 272: Failed to create transport for device, error: 4000",
     ),
     Signature(
         name="no_pd",
         pattern=r"Failed to find available PD|createUnsignedPD .*(failed|not supported)",
-        remedy="another process holds the DSP's protection domains, or the device allows no unsigned ones",
+        remedy="another process holds the DSP's protection domains, or the device allows no unsigned domains",
         evidence="libQnnHtp.so of QNN 2.49.40 has this text; xororz/local-dream issue 310",
     ),
     Signature(
@@ -78,13 +78,13 @@ RUNNER: tuple[Signature, ...] = (
     Signature(
         name="dma",
         pattern=r"(?i)(dma[- ]?buf|rpcmem)\w* .*(fail|error)",
-        remedy="the device gives no shared memory: reboot it",
-        evidence="names of the driver's own allocators; not seen with its failure",
+        remedy="the device cannot allocate shared memory: reboot it",
+        evidence="the names of the driver's own allocators; no failure of them was seen",
     ),
     Signature(
         name="unsupported_arch",
         pattern=r"Unsupported HTP Arch",
-        remedy="the device is of another Hexagon version than its configuration says: correct device.soc",
+        remedy="the device has another Hexagon version than its configuration: correct device.soc",
         evidence="libQnnHtp.so of QNN 2.49.40 has this text",
     ),
     Signature(
@@ -94,7 +94,7 @@ RUNNER: tuple[Signature, ...] = (
         evidence="the dynamic linkers' own texts",
     ),
 )
-"""Of a runner that ended badly: what it says of the device under it."""
+"""Messages about the device in the output of a runner that failed."""
 
 
 def of_channel(text: str) -> DeviceProblem | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from conf.schema import SshConfig
 from tasks.devices.adb import AdbTransport
 from tasks.devices.local import LocalTransport
 from tasks.devices.ssh import SshTransport
-from tasks.devices.transport import Transport
+from tasks.devices.transport import CommandResult, RunRequest, Transport
 
 from .bench import Bench, standing
 from .loopback import Adbd, AdbServer, Sshd, running
@@ -29,6 +30,9 @@ class TransportCase:
     """As the device names it."""
     here: Path
     """The same folder as this machine names it: the devices of tests are on this machine."""
+
+    def run(self, argv: list[str], *, deadline_s: float = 60, **options: Any) -> CommandResult:
+        return self.transport.run(RunRequest(argv, deadline_s=deadline_s, **options))
 
 
 @pytest.fixture(scope="session")

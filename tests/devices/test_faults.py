@@ -174,7 +174,7 @@ def test_files_that_arrive_damaged_are_put_to_no_use(bench: Bench, way: str) -> 
     path = f"{'/data/bin' if way == 'over_adb' else programs}:/usr/bin:/bin"
     config = replace(config, environment={"PATH": path})
     assert bench.measure(bench.bundle(WRITES), config, bench.here).execution.device == "here"
-    assert str(bench.farm.quarantined[config.name]).endswith("3 of 3 files arrived damaged; none was put to use")
+    assert str(bench.farm.quarantined[config.name]).endswith("3 of 3 files arrived damaged; none was used")
     assert blobs(bench.phone.data) + blobs(bench.board.folder) == []
 
 
@@ -245,7 +245,7 @@ def test_a_device_of_another_soc_than_it_was_said_to_be_is_quarantined(bench: Be
     (bench.phone.data / "properties").write_text("ro.soc.model=SM8550\n")
     phone = replace(bench.over_adb, soc="SM8650")
     assert bench.measure(bench.bundle(WRITES), phone, bench.here, soc=SM8650).execution.device == "here"
-    assert str(bench.farm.quarantined["phone"]) == "phone is a SM8550, not the SM8650 that device.soc says"
+    assert str(bench.farm.quarantined["phone"]) == "phone reports the SoC SM8550, but device.soc is SM8650"
     assert bench.farm.quarantined["phone"].problem is DeviceProblem.WRONG_SOC
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.devices.transport import Transport
+from tasks.devices.transport import RunRequest, Transport
 from tasks.errors import DeviceError
 from tests.processes import assert_dead
 
@@ -92,7 +92,7 @@ def arriving(folder: Path) -> Callable[[], bool]:
 def test_a_device_that_is_gone_before_is_an_error(fragile: Fragile) -> None:
     fragile.break_off()
     with pytest.raises(DeviceError):
-        fragile.reach(30).run(["true"], deadline_s=30)
+        fragile.reach(30).run(RunRequest(["true"], deadline_s=30))
 
 
 def test_a_device_that_goes_away_during_a_push_leaves_no_file_under_the_final_name(
@@ -125,7 +125,7 @@ def test_a_device_that_goes_away_during_a_command_is_an_error_and_the_command_di
     breaking = when((fragile.here / "pid").exists, fragile.break_off)
     started = time.monotonic()
     with pytest.raises(DeviceError, match=r"lost the device .* while it ran"):
-        fragile.reach(60).run([sys.executable, "-c", SLEEPER], deadline_s=300, folder=fragile.folder)
+        fragile.reach(60).run(RunRequest([sys.executable, "-c", SLEEPER], deadline_s=300, folder=fragile.folder))
     breaking.join()
     assert time.monotonic() - started < 60
     assert_dead(int((fragile.here / "pid").read_text()), within_s=20)
@@ -137,7 +137,7 @@ def test_a_device_that_stops_to_answer_is_an_error_at_the_deadline_and_the_comma
     freezing = when((fragile.here / "pid").exists, fragile.freeze)
     started = time.monotonic()
     with pytest.raises(DeviceError, match=r"deadline of 4 s"):
-        fragile.reach(60).run([sys.executable, "-c", SLEEPER], deadline_s=4, folder=fragile.folder)
+        fragile.reach(60).run(RunRequest([sys.executable, "-c", SLEEPER], deadline_s=4, folder=fragile.folder))
     freezing.join()
     assert time.monotonic() - started < 20
     fragile.thaw()
@@ -172,12 +172,12 @@ def test_a_connection_is_good_for_more_than_a_gigabyte(tmp_path: Path) -> None:
 
 def test_a_command_dies_with_the_process_that_asked_for_it(fragile: Fragile, tmp_path: Path) -> None:
     transport = fragile.reach(60)
-    transport.run(["true"], deadline_s=60)
+    transport.run(RunRequest(["true"], deadline_s=60))
     transport.close()
     child = os.fork()
     if child == 0:
         try:
-            fragile.reach(60).run([sys.executable, "-c", SLEEPER], deadline_s=300, folder=fragile.folder)
+            fragile.reach(60).run(RunRequest([sys.executable, "-c", SLEEPER], deadline_s=300, folder=fragile.folder))
         finally:
             os._exit(0)
     killing = when((fragile.here / "pid").exists, lambda: os.kill(child, 9))
@@ -193,6 +193,6 @@ def test_a_killed_adb_server_is_an_error_and_no_hang(tmp_path: Path) -> None:
     with running(server, device):
         breaking = when((seen.here / "pid").exists, server.kill)
         with pytest.raises(DeviceError, match=r"lost the device"):
-            seen.reach(60).run([sys.executable, "-c", SLEEPER], deadline_s=300, folder=seen.folder)
+            seen.reach(60).run(RunRequest([sys.executable, "-c", SLEEPER], deadline_s=300, folder=seen.folder))
         breaking.join()
         assert_dead(int((seen.here / "pid").read_text()), within_s=20)

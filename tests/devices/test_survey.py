@@ -73,7 +73,7 @@ def test_what_is_wrong_with_a_device_is_said_with_what_to_do(bench: Bench) -> No
     assert exit_code == 4
     assert found["phone_1"]["problem"] == "it is a SM8550, not the SM8650 asked for"
     assert found["board_1"]["reachable"] is False
-    assert found["board_1"]["problem"].startswith(f"127.0.0.1:{bench.board.port} cannot be transport_case: ")
+    assert found["board_1"]["problem"].startswith(f"127.0.0.1:{bench.board.port} cannot be reached: ")
     assert found["board_1"]["problem"].endswith("; check its cable, its network and its power")
 
 

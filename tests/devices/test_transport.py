@@ -84,7 +84,7 @@ def test_several_hands_work_on_one_device_at_once(transport_case: TransportCase,
         content, source, back = os.urandom(200_000), tmp_path / f"source {number}", tmp_path / f"back {number}"
         source.write_bytes(content)
         transport_case.transport.push(source, f"{transport_case.folder}/{number}")
-        said = transport_case.transport.run(["cat", f"{transport_case.folder}/{number}"], deadline_s=60)
+        said = transport_case.run(["cat", f"{transport_case.folder}/{number}"])
         transport_case.transport.pull(f"{transport_case.folder}/{number}", back)
         return said.stdout == content == back.read_bytes()
 
@@ -142,7 +142,7 @@ def test_a_file_that_is_not_there_is_an_error_that_names_it(transport_case: Tran
 
 def test_a_command_returns_its_exit_code_and_both_streams_apart(transport_case: TransportCase) -> None:
     code = "import sys; sys.stdout.buffer.write(b'out\\xff\\0'); sys.stderr.buffer.write(b'err\\r\\n'); sys.exit(37)"
-    result = transport_case.transport.run(python(code), deadline_s=60)
+    result = transport_case.run(python(code))
     assert (result.argv, result.exit_code) == (tuple(python(code)), 37)
     assert (result.stdout, result.stderr) == (b"out\xff\0", b"err\r\n")
     assert 0 < result.seconds < 60
@@ -150,7 +150,7 @@ def test_a_command_returns_its_exit_code_and_both_streams_apart(transport_case: 
 
 def test_ten_megabytes_on_both_streams_do_not_block(transport_case: TransportCase) -> None:
     code = "import sys; sys.stdout.write('o' * 10_000_000); sys.stderr.write('e' * 10_000_000)"
-    result = transport_case.transport.run(python(code), deadline_s=60)
+    result = transport_case.run(python(code))
     assert (len(result.stdout), len(result.stderr), result.exit_code) == (10_000_000, 10_000_000, 0)
 
 
@@ -159,18 +159,18 @@ def test_a_command_that_a_signal_ends_says_which(transport_case: TransportCase, 
     code = (
         f"import resource, os; resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); os.kill(os.getpid(), {number.value})"
     )
-    assert transport_case.transport.run(python(code), deadline_s=60).exit_code == -number
+    assert transport_case.run(python(code)).exit_code == -number
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(arguments=st.lists(st.sampled_from(HOSTILE) | words, min_size=1, max_size=8))
 def test_every_argument_arrives_as_it_was_given(transport_case: TransportCase, arguments: list[str]) -> None:
-    result = transport_case.transport.run(python(SAY_ARGUMENTS, *arguments), deadline_s=60)
+    result = transport_case.run(python(SAY_ARGUMENTS, *arguments))
     assert result.stdout.split(b"\0") == [argument.encode() for argument in arguments]
 
 
 def test_every_hostile_argument_arrives_as_it_was_given(transport_case: TransportCase) -> None:
-    result = transport_case.transport.run(python(SAY_ARGUMENTS, *HOSTILE), deadline_s=60)
+    result = transport_case.run(python(SAY_ARGUMENTS, *HOSTILE))
     assert result.stdout.split(b"\0") == [argument.encode() for argument in HOSTILE]
 
 
@@ -178,10 +178,7 @@ def test_every_hostile_argument_arrives_as_it_was_given(transport_case: Transpor
 def test_a_command_runs_in_the_folder_that_is_given(transport_case: TransportCase, name: str) -> None:
     (transport_case.here / name).mkdir()
     code = "from pathlib import Path; Path('was here').touch()"
-    assert (
-        transport_case.transport.run(python(code), deadline_s=60, folder=f"{transport_case.folder}/{name}").exit_code
-        == 0
-    )
+    assert transport_case.run(python(code), folder=f"{transport_case.folder}/{name}").exit_code == 0
     assert [path.name for path in (transport_case.here / name).iterdir()] == ["was here"]
 
 
@@ -194,10 +191,7 @@ def test_a_command_gets_the_environment_that_is_given_and_none_of_ours(
     code = "import os, sys; sys.stdout.buffer.write(b'\\0'.join(k + b'=' + v for k, v in os.environb.items()))"
     found, own = (
         dict(line.split("=", 1) for line in result.stdout.decode().split("\0"))
-        for result in (
-            transport_case.transport.run(python(code), deadline_s=60, environment=environment)
-            for environment in (given, None)
-        )
+        for result in (transport_case.run(python(code), environment=environment or {}) for environment in (given, None))
     )
     assert {name: found.get(name) for name in given} == given
     assert set(found) == set(own) | set(given)
@@ -205,7 +199,7 @@ def test_a_command_gets_the_environment_that_is_given_and_none_of_ours(
 
 
 def test_a_command_has_no_input_to_wait_for(transport_case: TransportCase) -> None:
-    result = transport_case.transport.run(python("import sys; print(len(sys.stdin.read()))"), deadline_s=60)
+    result = transport_case.run(python("import sys; print(len(sys.stdin.read()))"))
     assert (result.exit_code, result.stdout) == (0, b"0\n")
 
 
@@ -221,7 +215,7 @@ time.sleep({sleep})
 def test_at_the_deadline_the_command_and_all_it_started_are_killed(transport_case: TransportCase) -> None:
     started = time.monotonic()
     with pytest.raises(DeviceError) as late:
-        transport_case.transport.run(python(GRANDCHILD.format(sleep=600)), deadline_s=2, folder=transport_case.folder)
+        transport_case.run(python(GRANDCHILD.format(sleep=600)), deadline_s=2, folder=transport_case.folder)
     assert time.monotonic() - started < 20
     assert sys.executable in str(late.value)
     assert "deadline of 2 s" in str(late.value)
@@ -229,15 +223,13 @@ def test_at_the_deadline_the_command_and_all_it_started_are_killed(transport_cas
 
 
 def test_what_a_command_leaves_running_is_killed_when_it_ends(transport_case: TransportCase) -> None:
-    result = transport_case.transport.run(
-        python(GRANDCHILD.format(sleep=0)), deadline_s=60, folder=transport_case.folder
-    )
+    result = transport_case.run(python(GRANDCHILD.format(sleep=0)), folder=transport_case.folder)
     assert result.exit_code == 0
     assert_dead(int((transport_case.here / "pids").read_text()), within_s=5)
 
 
 def test_a_program_or_a_folder_that_is_not_there_is_an_error_that_names_it(transport_case: TransportCase) -> None:
     with pytest.raises(DeviceError, match="no-such-program"):
-        transport_case.transport.run(["no-such-program"], deadline_s=60)
+        transport_case.run(["no-such-program"])
     with pytest.raises(DeviceError, match="no such folder"):
-        transport_case.transport.run(python(""), deadline_s=60, folder=f"{transport_case.folder}/no such folder")
+        transport_case.run(python(""), folder=f"{transport_case.folder}/no such folder")
