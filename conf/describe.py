@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import types
-from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from enum import EnumType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from conf.errors import did_you_mean, one_of, printable
 from conf.schema import Request
 
 _WORDS: dict[object, str] = {
@@ -19,25 +18,6 @@ _WORDS: dict[object, str] = {
     bool: "true or false",
     Any: "anything",
 }
-
-
-def shown(value: object) -> str:
-    """`value` on one printable line of at most 120 characters, whatever it holds."""
-    text = "null" if value is None else str(value)
-    line = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
-    return line if len(line) <= 120 else f"{line[:117]}..."
-
-
-def one_of(choices: Iterable[str]) -> str:
-    """`one of a, b, c`, or `there are none`."""
-    names = sorted(choices)
-    return f"one of {', '.join(map(shown, names))}" if names else "there are none"
-
-
-def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """`, did you mean x?` when a choice is close to `word`, otherwise nothing."""
-    close = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
-    return f", did you mean {shown(close[0])}?" if close else ""
 
 
 def accepted(key: str) -> str:
@@ -63,9 +43,9 @@ def no_such_key(key: str, *, of: object = None) -> str:
     parent, _, last = key.rpartition(".")
     known = _keys(of) or _keys(_annotation(parent))
     if not known:  # below a mapping of the user's own, such as model.arguments
-        return f"{shown(key)}: no such key; write +{shown(key)}=… to add it"
-    where = f"in {shown(parent)}" if parent else "there are"
-    return f"{shown(key)}: no such key; {where}: {', '.join(sorted(known))}{did_you_mean(last, known)}"
+        return f"{printable(key)}: no such key; write +{printable(key)}=… to add it"
+    where = f"in {printable(parent)}" if parent else "there are"
+    return f"{printable(key)}: no such key; {where}: {', '.join(sorted(known))}{did_you_mean(last, known)}"
 
 
 def _annotation(key: str) -> object:

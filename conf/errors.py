@@ -1,8 +1,10 @@
-"""The base of qnnsweep's errors, and the error for a wrong request. `tasks.errors` has the others."""
+"""The base of qnnsweep's errors, the error for a wrong request, and the words for it. `tasks.errors` has the others."""
 
 from __future__ import annotations
 
 import copyreg
+import difflib
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -27,3 +29,22 @@ class RequestError(QnnsweepError):
         self.problem = problem
         self.key = key
         self.value = value
+
+
+def printable(value: object) -> str:
+    """Return `value` as one printable line of at most 120 characters."""
+    text = "null" if value is None else str(value)
+    line = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+    return line if len(line) <= 120 else f"{line[:117]}..."
+
+
+def one_of(choices: Iterable[str]) -> str:
+    """Return `one of a, b, c`, or `there are none`."""
+    names = sorted(choices)
+    return f"one of {', '.join(map(printable, names))}" if names else "there are none"
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """Return `, did you mean x?` when a choice is close to `word`, otherwise nothing."""
+    close = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
+    return f", did you mean {printable(close[0])}?" if close else ""

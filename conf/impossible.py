@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from conf.describe import shown
+from conf.errors import printable
 from conf.schema import PROBE, BackendKind, DeviceConfig, Precision, Request, RunnerKind
 
 
@@ -87,7 +87,7 @@ def reason(request: Request) -> str | None:
     """Why the cell cannot be, in one line, or None when nothing is known against it."""
     known = next((rule.reason for rule in RULES if _forbids(rule, request)), None)
     if known is None and not any(suits(device, request) for device in request.devices):
-        return f"no device of {shown(request.where)} is a {shown(request.soc.name)} or a simulator host"
+        return f"no device of {printable(request.where)} is a {printable(request.soc.name)} or a simulator host"
     return known
 
 

@@ -25,10 +25,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from conf.describe import is_known, no_such_key, shown
-from conf.errors import RequestError
+from conf.describe import is_known, no_such_key
+from conf.errors import RequestError, printable
+from conf.names import AXES
 from conf.options import GROUPS, SHIPPED, Options
-from conf.plan import AXES, WHOLE_SWEEPS, Plan, plan
+from conf.plan import WHOLE_SWEEPS, Plan, plan
 from conf.refusal import refusal
 from conf.schema import DeviceConfig, Request
 
@@ -108,7 +109,7 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
         noise = ("Error parsing override", "LexerNoViableAltException", "See ")
         lines = (line.strip(" ^") for line in str(error.message).splitlines())
         problem = next((line for line in lines if line and not line.startswith(noise)), "a character out of place")
-        raise RequestError(f"{shown(error.override)}: not of the form key=value: {shown(problem)}") from None
+        raise RequestError(f"{printable(error.override)}: not of the form key=value: {printable(problem)}") from None
 
 
 def _search_path(overrides: Iterable[Override]) -> list[Path]:
@@ -117,7 +118,7 @@ def _search_path(overrides: Iterable[Override]) -> list[Path]:
         if override.key_or_group == SEARCH_PATH:
             folders = override.value()
             if not isinstance(folders, list) or not all(isinstance(folder, str) for folder in folders):
-                raise RequestError(f"{shown(override.input_line)}: a list of folders: {SEARCH_PATH}=[/my/conf]")
+                raise RequestError(f"{printable(override.input_line)}: a list of folders: {SEARCH_PATH}=[/my/conf]")
             found += [Path(str(folder).removeprefix("file://")) for folder in folders]
     return found
 
@@ -126,9 +127,9 @@ def _assignments(overrides: Iterable[Override], options: Options) -> dict[str, t
     """A key to the overrides, one a value, that give it its values: several for an axis of the sweep."""
     found: dict[str, tuple[str, ...]] = {}
     for override in overrides:
-        key, line = override.key_or_group, shown(override.input_line)
+        key, line = override.key_or_group, printable(override.input_line)
         if key in found:
-            raise RequestError(f"{line}: {shown(key)} is given twice; to sweep write {shown(key)}=a,b")
+            raise RequestError(f"{line}: {printable(key)} is given twice; to sweep write {printable(key)}=a,b")
         if key.startswith(("hydra.", "hydra/")):
             raise RequestError(f"{line}: of Hydra's own keys {SEARCH_PATH} alone is understood here")
         if not key:
@@ -139,14 +140,14 @@ def _assignments(overrides: Iterable[Override], options: Options) -> dict[str, t
         if not found[key] and key != "experiment":
             raise RequestError(f"{line}: no value in it")
         if len(found[key]) > 1 and key.partition(".")[0] in (*WHOLE_SWEEPS, "experiment"):
-            raise RequestError(f"{line}: one sweep has one {shown(key)}")
+            raise RequestError(f"{line}: one sweep has one {printable(key)}")
     return found
 
 
 def _choices(override: Override, options: Options) -> tuple[str, ...]:
     group, value = override.key_or_group, override.value()
     if override.is_delete() or override.package is not None:
-        raise RequestError(f"{shown(override.input_line)}: write {group}=name")
+        raise RequestError(f"{printable(override.input_line)}: write {group}=name")
     if isinstance(value, Glob):
         chosen = value.filter(sorted(options.files[group]))
     elif override.is_sweep_override():
@@ -165,13 +166,13 @@ def _values(override: Override) -> tuple[str, ...]:
 
 
 def _swept(override: Override) -> list[ElementType]:
-    line = shown(override.input_line)
+    line = printable(override.input_line)
     if isinstance(override.value(), Glob):
         raise RequestError(f"{line}: glob chooses among the options of {', '.join(GROUPS)} only")
     try:
         elements = list(itertools.islice(override.sweep_iterator(), MOST_CELLS + 1))
     except (HydraException, ValueError) as error:
-        raise RequestError(f"{line}: no list of values can be made of it: {shown(error)}") from None
+        raise RequestError(f"{line}: no list of values can be made of it: {printable(error)}") from None
     if len(elements) > MOST_CELLS:
         raise RequestError(f"{line}: a sweep has at most {MOST_CELLS} cells")
     return elements
@@ -280,7 +281,7 @@ def _device(
     try:
         chosen = f"device={_quoted(options.name('device', name))}"
     except RequestError as error:
-        raise RequestError(f"farm {shown(request.farm.name)}: {error}") from None
+        raise RequestError(f"farm {printable(request.farm.name)}: {error}") from None
     asked = (chosen, *(line for line in lines if line.lstrip("+~").startswith("device.")))
     if asked not in known:
         known[asked] = _request(_compose(asked, options), asked).device

@@ -1,8 +1,24 @@
-"""The names that the configuration and the tasks share: stages, reference graphs and metrics."""
+"""The names that the configuration and the tasks share, and the names that a configuration can choose from."""
 
 from __future__ import annotations
 
 from typing import Literal, get_args
+
+AXES = ("model", "scheme", "soc", "backend", "device")
+"""The axes of a sweep, outermost first. The names of its options on these axes identify a cell."""
+
+QUANT_DTYPES = ("16a16w", "16a2w", "16a4w", "16a4w_block", "16a8w", "8a4w", "8a8w", "fp16a8w")
+"""The members of ExecuTorch's `QuantDtype`, without `use_`."""
+CHIPSETS = (
+    *("QCM6490", "QCS9100", "SA8255", "SA8295", "SA8797", "SAR2230P", "SC8380XP", "SM8350", "SM8450", "SM8475"),
+    *("SM8550", "SM8650", "SM8750", "SM8845", "SM8850", "SSG2115P", "SSG2125P", "SW6100", "SXR1230P", "SXR2230P"),
+    "SXR2330P",
+)
+"""The members of ExecuTorch's `QcomChipset`, which QNN compiles for, without `UNKNOWN_SM`."""
+OBSERVERS = ("HistogramObserver", "MinMaxObserver", "MovingAverageMinMaxObserver")
+"""torchao's per-tensor observers, since an activation has one scale."""
+DTYPES = ("bool", "float16", "float32", "float64", "int16", "int32", "int64", "int8", "uint8")
+"""The torch dtypes that a model's input can have."""
 
 Stage = Literal["export", "quantize", "lower", "bundle", "deploy", "execute", "collect", "measure", "compare"]
 STAGES: tuple[Stage, ...] = get_args(Stage)

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from conf.describe import did_you_mean, one_of, shown
-from conf.errors import RequestError
-from conf.plan import AXES
+from conf.errors import RequestError, did_you_mean, one_of, printable
+from conf.names import AXES
 
 SHIPPED = Path(__file__).parent
 GROUPS = (*AXES, "farm", "tolerance", "experiment")
@@ -33,7 +32,7 @@ class Options:
         for folder in (SHIPPED, *searched):
             if not any((folder / group).is_dir() for group in GROUPS):
                 wanted = ", ".join(f"{group}/" for group in GROUPS)
-                raise RequestError(f"{shown(folder)}: not a folder of configuration: it has none of {wanted}")
+                raise RequestError(f"{printable(folder)}: not a folder of configuration: it has none of {wanted}")
             for group, options in files.items():
                 for file in sorted((folder / group).glob("*.yaml")):
                     _one_of_each_name(group, file, options.setdefault(file.stem, file))
@@ -57,12 +56,12 @@ class Options:
         """
         options = self.files[group]
         if not isinstance(value, str) or not value:
-            raise RequestError(f"{group}={shown(value)}: {one_of(options)}; to sweep write {group}=a,b")
+            raise RequestError(f"{group}={printable(value)}: {one_of(options)}; to sweep write {group}=a,b")
         if value.endswith(".yaml"):
             return self._link(group, Path(value).expanduser())
         if value not in options:
             guess = did_you_mean(value, options)
-            raise RequestError(f"{group}={shown(value)}: no such {group}; {one_of(options)}{guess}")
+            raise RequestError(f"{group}={printable(value)}: no such {group}; {one_of(options)}{guess}")
         return value
 
     def stands_alone(self, line: str) -> bool:
@@ -88,7 +87,7 @@ class Options:
 
     def _link(self, group: str, file: Path) -> str:
         if not file.is_file():
-            raise RequestError(f"{group}={shown(file)}: no such file")
+            raise RequestError(f"{group}={printable(file)}: no such file")
         link = self.links / group / file.name
         _one_of_each_name(group, file, self.files[group].setdefault(file.stem, link), new=link)
         if self.files[group][file.stem] == link and not link.exists():
@@ -99,4 +98,6 @@ class Options:
 
 def _one_of_each_name(group: str, file: Path, known: Path, new: Path | None = None) -> None:
     if known != new and known.resolve() != file.resolve():
-        raise RequestError(f"{shown(file)}: there is a {group} of that name already, {shown(known)}; rename one")
+        raise RequestError(
+            f"{printable(file)}: there is a {group} of that name already, {printable(known)}; rename one"
+        )

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf.check import problems
-from conf.describe import shown
-from conf.errors import RequestError
+from conf.errors import RequestError, printable
 from conf.impossible import reason
+from conf.names import AXES
 from conf.schema import LimitsConfig, Request, RetentionConfig, ScheduleConfig, TrendConfig
 
-AXES = ("model", "scheme", "soc", "backend", "device")
-"""What a cell is called by, outermost first."""
 WHOLE_SWEEPS = ("artifacts", "cache_folder", "limits", "schedule", "retention", "trend")
 """Keys that have one value in a sweep."""
 
@@ -55,7 +53,7 @@ def plan(requests: Iterable[Request], *, swept: Sequence[str] = (), folders: Seq
     named: dict[tuple[str, ...], Request] = {}
     for request in requests:
         for problem in problems(request):
-            raise RequestError(problem)
+            raise problem
         if named.setdefault(_names(request), request) != request:
             raise RequestError(_two_of_one_name(request, swept))
     cells = tuple(PlannedCell(request=request, impossible=reason(request)) for request in named.values())
@@ -85,9 +83,9 @@ def _names(request: Request) -> tuple[str, ...]:
 
 
 def _two_of_one_name(request: Request, swept: Sequence[str]) -> str:
-    names = " ".join(f"{axis}={shown(name)}" for axis, name in zip(AXES, _names(request), strict=True))
+    names = " ".join(f"{axis}={printable(name)}" for axis, name in zip(AXES, _names(request), strict=True))
     culprits = [key for key in swept if key not in AXES] or swept
     return (
-        f"{', '.join(map(shown, culprits)) or 'the requests'}: two different cells would both be called {names}; "
+        f"{', '.join(map(printable, culprits)) or 'the requests'}: two different cells would both be called {names}; "
         f"only {', '.join(AXES)} tell cells apart: give each its own name"
     )

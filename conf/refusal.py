@@ -16,8 +16,8 @@ from omegaconf.errors import (
 )
 from yaml import MarkedYAMLError
 
-from conf.describe import accepted, no_such_key, shown
-from conf.errors import RequestError
+from conf.describe import accepted, no_such_key
+from conf.errors import RequestError, printable
 from conf.options import GROUPS
 
 
@@ -33,7 +33,7 @@ def refusal(error: BaseException, *, asked: Sequence[str] = ()) -> RequestError:
     overridden = {override.lstrip("+~").partition("=")[0] for override in asked} - set(GROUPS)
     own = key is not None and key.startswith(tuple(overridden))
     place = files[0] if files else "" if own else " ".join(asked)
-    return RequestError(f"{line} (in {shown(place)})" if place else line)
+    return RequestError(f"{line} (in {printable(place)})" if place else line)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -46,12 +46,12 @@ def _said(error: BaseException) -> str | None:
     """What an error of a kind we know says; None for one that only wraps another."""
     if isinstance(error, MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
-        place = f"{shown(mark.name)}, line {mark.line + 1}" if mark else "configuration"
+        place = f"{printable(mark.name)}, line {mark.line + 1}" if mark else "configuration"
         return f"{place}: not YAML: {_one_line(error.problem or error.context or 'unreadable')}"
     if isinstance(error, UnicodeError):
         return f"not a text file in UTF-8: {_one_line(str(error))}"
     if isinstance(error, OSError):
-        return f"{shown(error.filename)}: {error.strerror}" if error.filename else _one_line(str(error))
+        return f"{printable(error.filename)}: {error.strerror}" if error.filename else _one_line(str(error))
     if isinstance(error, OmegaConfBaseException) and (key := _key(error)):
         return _of_key(key, error)
     return None
@@ -67,16 +67,16 @@ def _of_key(key: str, error: OmegaConfBaseException) -> str:
     if isinstance(error, ConfigAttributeError | ConfigKeyError):
         return no_such_key(key, of=error.object_type)
     if isinstance(error, MissingMandatoryValue):
-        return f"{shown(key)}: not given; {accepted(key)}"
+        return f"{printable(key)}: not given; {accepted(key)}"
     if isinstance(error, InterpolationResolutionError | GrammarParseError | KeyValidationError):
-        return f"{shown(key)}: {_one_line(str(error))}"
+        return f"{printable(key)}: {_one_line(str(error))}"
     if (words := accepted(key)) == "anything":  # OmegaConf shortens the key of what lies in a list
-        return f"{shown(key)}={shown(error.value)}: {_one_line(str(error))}"
-    return f"{shown(key)}={shown(error.value)}: {words}"
+        return f"{printable(key)}={printable(error.value)}: {_one_line(str(error))}"
+    return f"{printable(key)}={printable(error.value)}: {words}"
 
 
 def _one_line(text: str) -> str:
     lines = [line.strip() for line in re.sub(r"^In '[^']+': ", "", text).splitlines() if line.strip()]
     if not lines:
         return "unreadable"
-    return shown(" ".join(lines[:2]) if lines[0].endswith(":") else lines[0])
+    return printable(" ".join(lines[:2]) if lines[0].endswith(":") else lines[0])

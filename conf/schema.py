@@ -9,7 +9,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
+
+from conf.constraints import (
+    above_zero,
+    at_least,
+    choice,
+    decibels,
+    dimensions,
+    function_path,
+    function_path_or,
+    host_address,
+    host_and_port,
+    not_blank,
+    notification_block,
+    one_of_numbers,
+    share,
+)
+from conf.names import DTYPES, METRICS, OBSERVERS, OPERATOR_REFERENCES
+
+Natural = Annotated[int, at_least(0)]
+Count = Annotated[int, at_least(1)]
+Positive = Annotated[float, above_zero]
+Floor = Annotated[float, at_least(0, "a number, 0 or more")]
+Decibels = Annotated[float, decibels]
+Function = Annotated[str, function_path]
+BlockShape = Annotated[list[int], dimensions("a block's shape, every dimension 1 or more", least_rank=1)]
+HostAddress = Annotated[str, host_address]
+NotificationBlock = Annotated[str, notification_block]
 
 PROBE = "probe"
 """A device's SoC that is to be read from the device."""
@@ -74,26 +101,26 @@ class Reuse(Enum):
 
 @dataclass(kw_only=True, slots=True)
 class InputConfig:
-    name: str
+    name: Annotated[str, not_blank("the argument's name in the module's forward")]
     """The argument's name in the module's `forward`; the order of inputs is the order of this list."""
-    shape: list[int]
-    dtype: str = "float32"
+    shape: Annotated[list[int], dimensions("every dimension is 1 or more")]
+    dtype: Annotated[str, choice(DTYPES, "dtype")] = "float32"
     """A torch dtype without its prefix: float32, int32, int64, bool …"""
 
 
 @dataclass(kw_only=True, slots=True)
 class DataConfig:
-    source: str
+    source: Function
     """`package.module:function`, called with `count` and `arguments`; yields samples (see docs/models.md)."""
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
-    count: int = 8
+    count: Annotated[int, at_least(1, "1 or more samples")] = 8
     """How many samples to take."""
 
 
 @dataclass(kw_only=True, slots=True)
 class ModelConfig:
     name: str
-    factory: str
+    factory: Function
     """`package.module:function`, any callable that gives a `torch.nn.Module`."""
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
     inputs: list[InputConfig] = field(default_factory=list[InputConfig])
@@ -114,22 +141,22 @@ class SchemeConfig:
     per_channel_conv: bool = True
     per_channel_linear: bool = True
     per_channel_embedding: bool = False
-    observer: str = "MinMaxObserver"
+    observer: Annotated[str, choice(OBSERVERS, "observer")] = "MinMaxObserver"
     """A torchao pt2e observer class for activations. ExecuTorch's own default, MovingAverageMinMaxObserver, depends on
     the order of the samples and forgets the extremes of early ones."""
     activation_symmetric: bool = False
-    calibration_samples: int = 128
+    calibration_samples: Count = 128
     """At most this many of the model's calibration samples."""
-    block_size: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    block_size: dict[str, BlockShape] = field(default_factory=dict[str, list[int]])
     """Block quantization only: operator type (`conv2d`, `linear`) to the block's shape."""
 
 
 @dataclass(kw_only=True, slots=True)
 class SocConfig:
     name: str
-    arch: int
+    arch: Count
     """Hexagon architecture: 75 is v75."""
-    vtcm_mib: int
+    vtcm_mib: Count
 
 
 @dataclass(kw_only=True, slots=True)
@@ -149,9 +176,9 @@ class SshConfig:
     """Ask the ssh-agent for keys."""
     password_variable: str | None = None
     """The environment variable that holds the password: never the password itself."""
-    jump: str | None = None
+    jump: HostAddress | None = None
     """`[user@]host[:port]` of a host to go through; its key is checked in the same way."""
-    keep_alive_s: int = 15
+    keep_alive_s: Natural = 15
 
 
 @dataclass(kw_only=True, slots=True)
@@ -160,7 +187,7 @@ class DeviceConfig:
     transport: TransportKind = TransportKind.local
     address: str | None = None
     """adb: the serial that `adb devices` shows, or host:port; ssh: `[user@]host[:port]`; null for a local device."""
-    adb_server: str | None = None
+    adb_server: Annotated[str, host_and_port] | None = None
     """`host:port` of the adb server; null is adb's own default."""
     ssh: SshConfig = field(default_factory=SshConfig)
     soc: str | None = None
@@ -176,15 +203,15 @@ class DeviceConfig:
     """Variables of every process there. A value may be a secret: it shows in no list of processes and in no table."""
     tags: list[str] = field(default_factory=list[str])
     """Words of your own, for `qnnsweep devices`."""
-    deadline_s: float = 600.0
+    deadline_s: Positive = 600.0
     """Every command on the device, and every transfer, is stopped after this many seconds."""
     below_celsius: float | None = None
     """A launch waits until the hottest sensor of the device is below this; null does not wait."""
-    cool_down_s: float = 900.0
+    cool_down_s: Positive = 900.0
     """How long a launch waits for that."""
-    keep_days: float = 14.0
+    keep_days: Positive = 14.0
     """What was not used on the device for this long is removed from its work folder."""
-    least_free_mib: int = 512
+    least_free_mib: Natural = 512
     """With less than this free there, everything that the cell does not need is removed from its work folder."""
 
 
@@ -201,9 +228,9 @@ class FarmConfig:
 class OperatorTolerance:
     """How far an operator may be from the reference. Both must be exceeded for an error to be its own."""
 
-    snr_db: float | None = None
+    snr_db: Decibels | None = None
     """Least SNR, in dB; null asks nothing."""
-    steps: float | None = None
+    steps: Annotated[float, at_least(0, "a number of steps, 0 or more")] | None = None
     """Largest error in steps of the device's grid, where it has one; null leaves it to `snr_db`."""
 
 
@@ -212,9 +239,9 @@ class ToleranceConfig:
     """What a cell must reach to pass. A threshold of null asks nothing."""
 
     name: str
-    final_snr_db: dict[str, float] = field(default_factory=dict[str, float])
+    final_snr_db: dict[str, Decibels] = field(default_factory=dict[str, float])
     """Scheme name to the least SNR, in dB, of any final output of any sample against eager fp32."""
-    top1_agreement: dict[str, float] = field(default_factory=dict[str, float])
+    top1_agreement: dict[str, Annotated[float, share]] = field(default_factory=dict[str, float])
     """Scheme name to the least share of samples whose largest output is at the same index as eager's."""
     operators: dict[str, OperatorTolerance] = field(default_factory=dict[str, OperatorTolerance])
     """`<scheme>/<target>`, `*/<target>`, `<scheme>` or `*` (the first found wins) to what an operator may introduce."""
@@ -226,41 +253,41 @@ class ToleranceConfig:
 class MeasureConfig:
     performance_mode: PerformanceMode = PerformanceMode.default
     """How fast the HTP's clocks run, as Qualcomm's driver calls it. The simulator has none."""
-    warm_up: int = 0
+    warm_up: Natural = 0
     """Inferences before the timed ones, per sample."""
-    iterations: int = 1
+    iterations: Count = 1
     """Timed inferences per sample."""
-    operator_samples: int = 1
+    operator_samples: Count = 1
     """Evaluation samples for which every operator's tensor is captured and compared."""
     dump_operators: bool = True
     """Build and run the debug program. Off: final outputs only."""
     replay: bool = True
     """Run every operator again on the device's own inputs, to tell introduced from inherited error."""
-    references: list[str] = field(default_factory=lambda: ["edge"])
+    references: list[Annotated[str, choice(OPERATOR_REFERENCES, "reference")]] = field(default_factory=lambda: ["edge"])
     """The graphs that operators are compared with: `edge`, which is one in any case and alone tells introduced error;
     `exported`, the float program of torch.export; `quantized`, what pt2e converted."""
-    debug_buffer_bytes: int | None = None
+    debug_buffer_bytes: Count | None = None
     """Size of the runner's debug buffer; null sizes it from the graph."""
-    profile_level: int = 0
+    profile_level: Annotated[int, one_of_numbers(0, 2, 3)] = 0
     """Look at the time inside the delegate, with a third program: 2 logs each operator's cycles, 3 keeps the compiler's
     schematic of the optimized graph too. Off with 0: the shipping program is never slowed down by it."""
-    metrics: list[str] = field(default_factory=list[str])
+    metrics: list[Annotated[str, function_path_or(METRICS)]] = field(default_factory=list[str])
     """More metrics for the table `metrics`: names of `conf.names.METRICS`, or your own as
     `package.module:function`, a function of (actual, reference) or an ExecuTorch NumericalComparatorBase."""
 
 
 @dataclass(kw_only=True, slots=True)
 class LimitsConfig:
-    parallel: int | None = None
+    parallel: Count | None = None
     """Toolchain children at once; null is one a core."""
-    memory_gib: float | None = None
+    memory_gib: Positive | None = None
     """What they may have together, by what earlier runs needed: the others wait. Null is 80 % of the machine's."""
-    child_deadline_s: float = 3600.0
-    child_memory_gib: float = 16.0
+    child_deadline_s: Positive = 3600.0
+    child_memory_gib: Positive = 16.0
     """A toolchain child above this resident size is stopped and its cell fails."""
-    shard_attempts: int = 3
+    shard_attempts: Count = 3
     """On a work pool: how often a shard of the sweep is tried when its worker dies or fails."""
-    silence_s: float = 90.0
+    silence_s: Annotated[float, at_least(60, "60 or more, two heartbeats of Prefect's")] = 90.0
     """On a work pool: a shard that Prefect has not heard of for so long has crashed. At least two heartbeats
     (PREFECT_FLOWS_HEARTBEAT_FREQUENCY, which prefect.yaml sets to 30 s, Prefect's least)."""
 
@@ -279,11 +306,11 @@ class ScheduleConfig:
 class RetentionConfig:
     """Which runs go after one has ended: each that any of the three says. Null keeps all. The newest always stays."""
 
-    keep_runs: int | None = None
+    keep_runs: Count | None = None
     """At most so many runs."""
-    keep_days: float | None = None
+    keep_days: Positive | None = None
     """None that ended longer ago."""
-    max_gib: float | None = None
+    max_gib: Positive | None = None
     """The oldest, until runs, results and blobs have no more than this together."""
 
 
@@ -294,22 +321,22 @@ class FloorConfig:
     Those in bytes and ms are shares of the baseline: 0.05 is 5 %. With 0 every change for the worse is one.
     """
 
-    passed: float = 0.0
-    final_snr_db: float = 1.0
-    final_cosine: float = 0.002
-    top1_agreement: float = 0.01
-    accuracy: float = 0.01
-    observer_effect_snr_db: float = 3.0
-    coverage: float = 0.0
-    operators_introduced: float = 0.0
-    delegated_nodes: float = 0.0
-    non_delegated_nodes: float = 0.0
-    pte_bytes: float = 0.01
-    spill_bytes: float = 0.05
-    latency_p50_ms: float = 0.05
-    snr_db: float = 3.0
+    passed: Floor = 0.0
+    final_snr_db: Floor = 1.0
+    final_cosine: Floor = 0.002
+    top1_agreement: Floor = 0.01
+    accuracy: Floor = 0.01
+    observer_effect_snr_db: Floor = 3.0
+    coverage: Floor = 0.0
+    operators_introduced: Floor = 0.0
+    delegated_nodes: Floor = 0.0
+    non_delegated_nodes: Floor = 0.0
+    pte_bytes: Floor = 0.01
+    spill_bytes: Floor = 0.05
+    latency_p50_ms: Floor = 0.05
+    snr_db: Floor = 3.0
     """Of an operator: the total gap."""
-    introduced_snr_db: float = 3.0
+    introduced_snr_db: Floor = 3.0
     """Of an operator."""
 
 
@@ -317,16 +344,16 @@ class FloorConfig:
 class TrendConfig:
     """When a night is worse than those before it: docs/history.md has the formula."""
 
-    nights: int = 30
+    nights: Count = 30
     """At most so many nights are the baseline; a level that is kept as long becomes it. Twice as many are read."""
-    least_nights: int = 10
+    least_nights: Count = 10
     """Latency, which has noise of its own, is judged from so many nights on; the other series from the second on."""
-    sigmas: float = 4.0
+    sigmas: Floor = 4.0
     """A change is beyond the noise when it is more than so many of its standard deviations."""
     floors: FloorConfig = field(default_factory=FloorConfig)
     fail: bool = False
     """A regression makes the exit code 1, even if every cell passed."""
-    notify: list[str] = field(default_factory=list[str])
+    notify: list[NotificationBlock] = field(default_factory=list[str])
     """Who hears of one: notification blocks of Prefect's, `<type>/<name>`, such as custom-webhook/team."""
 
 

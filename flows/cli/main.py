@@ -89,7 +89,7 @@ def run(
 def plan(overrides: Overrides = None, config_dir: ConfigDirs = None, json_: Json = False, debug: Debug = False) -> None:
     """Show the cells a run would have, and which are impossible and why. Runs nothing."""
     with _told(debug):
-        from conf.plan import AXES
+        from conf.names import AXES
 
         planned = _plan(overrides, config_dir or [])
         cells = [dict(zip(AXES, cell.names, strict=True)) | {"impossible": cell.impossible} for cell in planned.cells]
@@ -255,11 +255,11 @@ def _plan(overrides: Sequence[str] | None, folders: Sequence[Path]) -> Plan:
 
 
 def _store(artifacts: str) -> Store:
-    from conf.check import place_problems
+    from conf.check import artifacts_problems
     from tasks.storage.store import Store
 
-    for problem in place_problems(artifacts, key="--artifacts"):
-        raise RequestError(problem)
+    for error in artifacts_problems(artifacts, key="--artifacts"):
+        raise error
     return Store.at(artifacts)
 
 

@@ -8,8 +8,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from conf.describe import shown
-from conf.plan import AXES
+from conf.errors import printable
+from conf.names import AXES
 from flows.cli.devices import Sighting
 from flows.cli.doctor import Check
 from flows.runs.diff import Difference
@@ -62,7 +62,7 @@ def devices_table(sightings: Sequence[Sighting]) -> Table:
             each.problem or "",
         )
         mark = Text("✓", "green") if usable else Text("✗", "bold red")
-        table.add_row(mark, *(Text("–" if cell is None else shown(cell)) for cell in cells))
+        table.add_row(mark, *(Text("–" if cell is None else printable(cell)) for cell in cells))
     return table
 
 
@@ -92,7 +92,7 @@ def diff_table(found: Difference) -> Table:
 
 def _cell_name(cell: Mapping[str, str | None]) -> str:
     where = cell["farm"] or cell["device"]
-    return shown(" · ".join(filter(None, (cell["model"], cell["scheme"], cell["soc"], cell["backend"], where))))
+    return printable(" · ".join(filter(None, (cell["model"], cell["scheme"], cell["soc"], cell["backend"], where))))
 
 
 def _table(*columns: str, caption: str | None = None) -> Table:

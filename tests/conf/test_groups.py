@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from conf.check import CHIPSETS, OBSERVERS, QUANT_DTYPES
 from conf.load import load
+from conf.names import AXES, CHIPSETS, OBSERVERS, QUANT_DTYPES
 from conf.options import GROUPS, SHIPPED
-from conf.plan import AXES
 from conf.schema import ToleranceConfig
 
 GOLDEN = Path(__file__).parents[1] / "goldens" / "groups.json"

@@ -12,7 +12,8 @@ import pytest
 
 from conf.errors import RequestError
 from conf.load import load
-from conf.plan import AXES, Plan
+from conf.names import AXES
+from conf.plan import Plan
 from conf.schema import BackendKind, LimitsConfig, MeasureConfig, Precision, ScheduleConfig, TransportKind, TrendConfig
 
 

@@ -82,7 +82,7 @@ REFUSALS = {
     "measure.references=exported": "measure.references=exported: a list, each item text",
     "measure.profile_level=1": "measure.profile_level=1: one of 0, 2, 3",
     "measure.debug_buffer_bytes=0": "measure.debug_buffer_bytes=0: 1 or more",
-    "scheme.calibration_samples=0": "scheme.calibration_samples=0: 1 or more",
+    "scheme.calibration_samples=0": "scheme.calibration_samples=0: 1 or more (scheme 8a8w)",
     "limits.parallel=0": "limits.parallel=0: 1 or more",
     "limits.shard_attempts=0": "limits.shard_attempts=0: 1 or more",
     "limits.silence_s=30": "limits.silence_s=30.0: 60 or more, two heartbeats of Prefect's",

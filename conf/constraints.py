@@ -1,0 +1,122 @@
+"""Constraints that a field's type cannot express. `conf.schema` states each in the annotation of the field it limits.
+
+A constraint is a function that returns what it accepts when it refuses a value, and None when it accepts the value.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from conf.errors import RequestError, did_you_mean, one_of, printable
+
+Constraint = Callable[[Any], str | None]
+_Search = Callable[[Any], list[tuple[str, Any, str]]]
+"""Returns the path, the value and the accepted values of each violation."""
+
+
+def at_least(least: float, accepted: str = "") -> Constraint:
+    return lambda number: None if least <= number < math.inf else accepted or f"{least} or more"
+
+
+def above_zero(number: float) -> str | None:
+    return None if 0 < number < math.inf else "a number above 0"
+
+
+def decibels(number: float) -> str | None:
+    return None if math.isfinite(number) else "a number of dB"
+
+
+def share(number: float) -> str | None:
+    return None if 0 <= number <= 1 else "a share from 0 to 1"
+
+
+def dimensions(accepted: str, *, least_rank: int = 0) -> Constraint:
+    return lambda sizes: accepted if len(sizes) < least_rank or any(size < 1 for size in sizes) else None
+
+
+def not_blank(accepted: str) -> Constraint:
+    return lambda text: None if text.strip() else f"empty; {accepted}"
+
+
+def choice(choices: tuple[str, ...], noun: str) -> Constraint:
+    def constraint(word: str) -> str | None:
+        return None if word in choices else f"no such {noun}; {one_of(choices)}{did_you_mean(word, choices)}"
+
+    return constraint
+
+
+def one_of_numbers(*choices: int) -> Constraint:
+    return lambda number: None if number in choices else one_of(map(str, choices))
+
+
+def matches(pattern: str, accepted: str) -> Constraint:
+    return lambda text: None if re.fullmatch(pattern, text) else accepted
+
+
+host_and_port = matches(r"[\w.-]+:\d{1,5}", "not of the form host:port")
+host_address = matches(
+    r"([^@\s]+@)?(\[[0-9a-fA-F:.%\w]+\]|[^@:\s\[\]/-][^@:\s\[\]/]*)(:\d{1,5})?", "not of the form [user@]host[:port]"
+)
+notification_block = matches(
+    r"[a-z0-9-]+/[a-z0-9-]+", "a notification block of Prefect's, <type>/<name>: custom-webhook/team"
+)
+
+
+def function_path(text: str) -> str | None:
+    module, colon, function = text.partition(":")
+    is_path = bool(colon) and function.isidentifier() and all(part.isidentifier() for part in module.split("."))
+    return None if is_path else "not of the form package.module:function"
+
+
+def function_path_or(choices: tuple[str, ...]) -> Constraint:
+    def constraint(text: str) -> str | None:
+        if text in choices or not function_path(text):
+            return None
+        return f"package.module:function, or {one_of(choices)}{did_you_mean(text, choices)}"
+
+    return constraint
+
+
+def violations(config: object, key: str) -> Iterator[RequestError]:
+    """Yield an error for each violated constraint of the dataclass `config`. `key` is its own key in the request."""
+    if search := _search(type(config)):
+        for path, value, accepted in search(config):
+            yield RequestError(accepted, key=key + path, value=printable(value))
+
+
+@cache
+def _search(annotation: Any) -> _Search | None:
+    """Return a function that searches a value of this annotation for violations; None if nothing constrains it."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        constraints = annotation.__metadata__
+        return lambda value: [("", value, accepted) for accept in constraints if (accepted := accept(value))]
+    if isinstance(annotation, type) and is_dataclass(annotation):
+        hints = get_type_hints(annotation, include_extras=True)
+        of_fields = [(field.name, nested) for field in fields(annotation) if (nested := _search(hints[field.name]))]
+        return lambda config: [
+            (f".{name}{path}", value, accepted)
+            for name, search in of_fields
+            for path, value, accepted in search(getattr(config, name))
+        ]
+    search = next(filter(None, map(_search, arguments)), None)
+    if search is None:
+        return None
+    if origin is dict:
+        return lambda entries: [
+            (f".{printable(name)}{path}", value, accepted)
+            for name, entry in entries.items()
+            for path, value, accepted in search(entry)
+        ]
+    if origin is list:  # the index is in the path of an item that has fields
+        return lambda items: [
+            (path and f"[{index}]{path}", value, accepted)
+            for index, item in enumerate(items)
+            for path, value, accepted in search(item)
+        ]
+    return lambda value: [] if value is None else search(value)

@@ -1,0 +1,72 @@
+"""Constraints are stated in annotations, and violations are found at any depth of a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, is_dataclass
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import pytest
+
+from conf.constraints import above_zero, at_least, choice, decibels, dimensions, share, violations
+from conf.schema import Request
+
+UNCONSTRAINED = {".device.below_celsius", ".tolerance.introduced_operators"}
+
+
+@dataclass
+class Part:
+    word: Annotated[str, choice(("red", "green"), "colour")] = "red"
+    free: int = -1
+
+
+@dataclass
+class Whole:
+    part: Part
+    number: Annotated[int, at_least(1)] | None
+    parts: list[Part]
+    shares: dict[str, Annotated[float, share]]
+    shape: Annotated[list[int], dimensions("sizes")]
+    gains: list[Annotated[float, decibels]]
+
+
+def test_a_violation_names_its_own_key_at_any_depth() -> None:
+    whole = Whole(Part("blue"), 0, [Part(), Part("gren")], {"a\n": 2.0, "b": 1.0}, [1, 0], [1.0, float("nan")])
+    assert [str(error) for error in violations(whole, "key")] == [
+        "key.part.word=blue: no such colour; one of green, red",
+        "key.number=0: 1 or more",
+        "key.parts[1].word=gren: no such colour; one of green, red, did you mean green?",
+        "key.shares.a\\n=2.0: a share from 0 to 1",
+        "key.shape=[1, 0]: sizes",
+        "key.gains=nan: a number of dB",
+    ]
+
+
+def test_null_and_what_is_not_annotated_are_accepted() -> None:
+    assert list(violations(Whole(Part(free=-9), None, [], {}, [], []), "key")) == []
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_is_finite(number: float) -> None:
+    assert at_least(0)(number)
+    assert above_zero(number)
+    assert decibels(number)
+    assert share(number)
+
+
+def numbers(annotation: Any, key: str) -> Iterator[tuple[str, bool]]:
+    """Yield the key of each number below `annotation`, and whether an annotation constrains it."""
+    if get_origin(annotation) is Annotated or annotation in (int, float):
+        yield key, annotation not in (int, float)
+    elif isinstance(annotation, type) and is_dataclass(annotation):
+        for name, hint in get_type_hints(annotation, include_extras=True).items():
+            yield from numbers(hint, f"{key}.{name}")
+    else:
+        for argument in get_args(annotation):
+            yield from numbers(argument, key)
+
+
+def test_every_number_of_a_request_is_constrained() -> None:
+    found = {key: constrained for key, constrained in numbers(Request, "") if not key.startswith(".pool")}
+    assert len(found) > 40
+    assert {key for key, constrained in found.items() if not constrained} == {*UNCONSTRAINED}
