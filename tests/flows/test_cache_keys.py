@@ -40,7 +40,7 @@ from flows.graph import Graph, Work
 from flows.resources import Means
 from tasks.bundle import bundle_task
 from tasks.compare import compare_task
-from tasks.devices import native
+from tasks.devices import native_runner
 from tasks.export import export_task
 from tasks.lower import lower_task
 from tasks.measure import measure_task
@@ -113,7 +113,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         names += [
             f"aarch64-android/libQnnHtpV{arch}Stub.so", f"hexagon-v{arch}/unsigned/libQnnHtpV{arch}Skel.so",
         ]  # fmt: skip
-    for path in [*(libraries / name for name in names), tmp_path / native.RUNNER, tmp_path / native.BACKEND]:
+    for path in [
+        *(libraries / name for name in names),
+        tmp_path / native_runner.RUNNER,
+        tmp_path / native_runner.BACKEND,
+    ]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("of a device")
     monkeypatch.setenv("QNN_SDK_ROOT", str(tmp_path / "sdk"))
@@ -256,7 +260,7 @@ def test_a_change_computes_again_what_depends_on_it_and_nothing_else(folder: Pat
         assert computed(changed(world, change), kept) == expected, change.why
 
 
-@pytest.mark.parametrize("name", [native.RUNNER, native.BACKEND, "sdk/lib/aarch64-android/libQnnHtp.so"])
+@pytest.mark.parametrize("name", [native_runner.RUNNER, native_runner.BACKEND, "sdk/lib/aarch64-android/libQnnHtp.so"])
 def test_another_native_runner_is_measured_again(folder: Path, name: str) -> None:
     ask = request(folder, SCHEMES["quantized"])
     ask = replace(ask, device=replace(ask.device, runner=RunnerKind.native, soc="SM8650"))

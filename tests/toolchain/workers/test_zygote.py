@@ -14,7 +14,7 @@ from tasks.toolchain.workers.pool import Children
 from tests.processes import has_ended
 
 import misbehave  # isort: skip
-from test_child import CALLER, SOON_S, eventually, kill_a_caller, log_of, scratch_folders  # isort: skip
+from test_pool import CALLER, SOON_S, eventually, kill_a_caller, log_of, scratch_folders  # isort: skip
 
 if TYPE_CHECKING:
     from flows.resources import Means
