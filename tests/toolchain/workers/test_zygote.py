@@ -13,8 +13,9 @@ from tasks.errors import EvidenceError, ToolchainError
 from tasks.toolchain.workers.pool import Children
 from tests.processes import has_ended
 
+from .test_pool import CALLER, SOON_S, eventually, kill_a_caller, log_of, scratch_folders
+
 import misbehave  # isort: skip
-from test_pool import CALLER, SOON_S, eventually, kill_a_caller, log_of, scratch_folders  # isort: skip
 
 if TYPE_CHECKING:
     from flows.resources import Means
