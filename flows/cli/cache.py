@@ -11,7 +11,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from flows.cli.options import Artifacts, Debug, Json, console, told
+from flows.cli.options import Artifacts, Debug, Json, console, exit_on_error
 from tasks.errors import RequestError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def show(
     """Show what the store holds, by stage and by run; remove what is no longer wanted."""
     if context.invoked_subcommand is not None:
         return
-    with told(debug):
+    with exit_on_error(debug):
         from tasks.storage.inventory import inventory
 
         found = inventory(_store(artifacts), runs)
@@ -71,7 +71,7 @@ def prune(
 
     Without a choice of runs only what killed sweeps left goes, when it is a day old.
     """
-    with told(debug):
+    with exit_on_error(debug):
         from tasks.storage.occupancy import alone
         from tasks.storage.retention import Selection, planned, remove
 

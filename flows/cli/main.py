@@ -15,9 +15,7 @@ import typer
 from rich.console import Console
 
 from flows.cli.cache import app as cache
-from flows.cli.options import Artifacts, Debug, Json
-from flows.cli.options import console as _console
-from flows.cli.options import told as _told
+from flows.cli.options import Artifacts, Debug, Json, console, exit_on_error
 from flows.exit_codes import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, INTERRUPTED, NOT_ALL_PASSED, PASSED
 from flows.server.settings import settle_prefect
 from tasks.errors import RequestError
@@ -74,7 +72,7 @@ def run(
 ) -> None:
     """Run a sweep: every model × scheme × SoC that the overrides name. Ask again and it continues where it was."""
     folders = config_dir or []
-    with _told(debug):
+    with exit_on_error(debug):
         planned = _plan(overrides, folders)
         if pool or dask:
             result = _spread(overrides or [], folders, pool, dask)
@@ -88,7 +86,7 @@ def run(
 @app.command(epilog=_EXITS)
 def plan(overrides: Overrides = None, config_dir: ConfigDirs = None, json_: Json = False, debug: Debug = False) -> None:
     """Show the cells a run would have, and which are impossible and why. Runs nothing."""
-    with _told(debug):
+    with exit_on_error(debug):
         from conf.names import AXES
 
         planned = _plan(overrides, config_dir or [])
@@ -98,7 +96,7 @@ def plan(overrides: Overrides = None, config_dir: ConfigDirs = None, json_: Json
         else:
             from flows.cli.tables import plan_table
 
-            _console().print(plan_table(cells))
+            console().print(plan_table(cells))
 
 
 @app.command(epilog=_EXITS)
@@ -106,7 +104,7 @@ def devices(
     overrides: Overrides = None, config_dir: ConfigDirs = None, json_: Json = False, debug: Debug = False
 ) -> None:
     """Ask every device what it is and whether it can be used. Name some with device= or farm=."""
-    with _told(debug):
+    with exit_on_error(debug):
         from flows.cli.devices import survey
         from flows.cli.tables import devices_table
 
@@ -114,7 +112,7 @@ def devices(
         if json_:
             print(json.dumps({"devices": [each.as_dict() for each in found]}))
         else:
-            _console().print(devices_table(found))
+            console().print(devices_table(found))
         usable = all(each.reachable and each.problem is None and each.quarantined is None for each in found)
         raise typer.Exit(PASSED if usable else DEVICES_UNUSABLE)
 
@@ -125,7 +123,7 @@ def doctor(json_: Json = False, debug: Debug = False, artifacts: Artifacts = "ar
 
     Python, torch, ExecuTorch, QNN and its backends, adb, memory and disk.
     """
-    with _told(debug):
+    with exit_on_error(debug):
         from flows.cli.doctor import checks
         from flows.cli.tables import checks_table
 
@@ -133,7 +131,7 @@ def doctor(json_: Json = False, debug: Debug = False, artifacts: Artifacts = "ar
         if json_:
             print(json.dumps({"checks": [check.as_dict() for check in found]}))
         else:
-            _console().print(checks_table(found))
+            console().print(checks_table(found))
         raise typer.Exit(PASSED if all(check.ok or not check.needed for check in found) else ENVIRONMENT_UNUSABLE)
 
 
@@ -149,7 +147,7 @@ def report(
     artifacts: Artifacts = "artifacts",
 ) -> None:
     """Show a run's summary and write its report.html anew."""
-    with _told(debug):
+    with exit_on_error(debug):
         from flows.runs.results import export_tsv, redraw
 
         store = _store(artifacts)
@@ -168,7 +166,7 @@ def diff(
     artifacts: Artifacts = "artifacts",
 ) -> None:
     """Compare two runs, cell by cell and operator by operator, and say what changed between them."""
-    with _told(debug):
+    with exit_on_error(debug):
         from flows.runs.diff import diff as difference
 
         found = difference(_store(artifacts), run_a, run_b)
@@ -177,7 +175,7 @@ def diff(
         else:
             from flows.cli.tables import diff_table
 
-            _console().print(diff_table(found))
+            console().print(diff_table(found))
         raise typer.Exit(NOT_ALL_PASSED if found.regressions else PASSED)
 
 
@@ -194,7 +192,7 @@ def serve(
     Needs a Prefect server; runs until it is stopped, one sweep at a time. For example: experiment=nightly.
     """
     folders = config_dir or []
-    with _told(debug):
+    with exit_on_error(debug):
         plan = _plan(overrides, folders)
         settle_prefect()
         from flows.cli import serve
@@ -220,7 +218,7 @@ def recompare(
 
     For example: tolerance=none, or 'tolerance.operators={8a8w:{snr_db:30}}'.
     """
-    with _told(debug):
+    with exit_on_error(debug):
         settle_prefect()
         from flows.cli import progress
         from flows.recompare import planned
@@ -301,12 +299,12 @@ def _show(result: SweepResult, *, as_json: bool) -> None:
     from tasks.report.page import summary_table
 
     facts, outcomes = result.run, result.cells["outcome"].value_counts()
-    console = _console()
+    output = console()
     copy = f"\n  here {result.page}" if "://" in facts.report else ""
-    console.print(summary_table(facts, result.cells))
+    output.print(summary_table(facts, result.cells))
     if (worse := regressions_table(result.trends)) is not None:
-        console.print(worse)
-    console.print(
+        output.print(worse)
+    output.print(
         f"{facts.seconds:.0f} s, {facts.toolchain_calls} toolchain calls, {facts.reused} results reused\n"
         f"tables {facts.tables}\nreport {facts.report}{copy}",
         highlight=False,

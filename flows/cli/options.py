@@ -32,7 +32,7 @@ def console() -> Console:
 
 
 @contextmanager
-def told(debug: bool) -> Iterator[None]:
+def exit_on_error(debug: bool) -> Iterator[None]:
     """Our own errors become one line and an exit code; with --debug the traceback too."""
     try:
         yield
