@@ -37,7 +37,7 @@ print(json.dumps({"python": platform.python_version(), "executorch": version("ex
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sighting:
+class DeviceStatus:
     """One device as it was found. None is "it does not say", or that it could not be asked."""
 
     device: str
@@ -61,11 +61,15 @@ class Sighting:
     """Host and process of whoever holds it."""
     quarantined: str | None = None
 
+    @property
+    def usable(self) -> bool:
+        return self.reachable and self.problem is None and self.quarantined is None
+
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def survey(overrides: Sequence[str], config_dirs: Sequence[Path]) -> list[Sighting]:
+def survey(overrides: Sequence[str], config_dirs: Sequence[Path]) -> list[DeviceStatus]:
     """The devices that the overrides name (`device=`, `farm=`), all of them when none does. Raises RequestError."""
     named = any(line.lstrip("+~").startswith(("device=", "farm=")) for line in overrides)
     plan = load([*overrides, *([] if named else ["device=glob(*)"])], config_dirs=config_dirs)
@@ -73,10 +77,10 @@ def survey(overrides: Sequence[str], config_dirs: Sequence[Path]) -> list[Sighti
     folder = Store.at(plan.artifacts, plan.cache_folder).root / "devices"
     suspects = quarantined_in(folder)
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        return list(threads.map(lambda config: _sighting(config, folder, suspects.get(config.name)), configs.values()))
+        return list(threads.map(lambda config: _status(config, folder, suspects.get(config.name)), configs.values()))
 
 
-def _sighting(config: DeviceConfig, folder: Path, quarantined: str | None) -> Sighting:
+def _status(config: DeviceConfig, folder: Path, quarantined: str | None) -> DeviceStatus:
     known: dict[str, Any] = {
         "device": config.name,
         "transport": config.transport.name,
@@ -101,10 +105,10 @@ def _sighting(config: DeviceConfig, folder: Path, quarantined: str | None) -> Si
         problem = _wrong_soc(config, found.soc)
         versions, lack = _native(config) if config.runner is RunnerKind.native else _python(config, device)
         known |= versions
-        return Sighting(**known, reachable=True, problem=problem or lack)
+        return DeviceStatus(**known, reachable=True, problem=problem or lack)
     except DeviceError as error:
         remedy = f"; {error.problem.value}" if error.problem else ""
-        return Sighting(**known, reachable=False, problem=f"{error}{remedy}")
+        return DeviceStatus(**known, reachable=False, problem=f"{error}{remedy}")
     finally:
         device.transport.close()
 

@@ -108,13 +108,12 @@ def devices(
         from flows.cli.devices import survey
         from flows.cli.tables import devices_table
 
-        found = survey(overrides or [], config_dir or [])
+        statuses = survey(overrides or [], config_dir or [])
         if json_:
-            print(json.dumps({"devices": [each.as_dict() for each in found]}))
+            print(json.dumps({"devices": [status.as_dict() for status in statuses]}))
         else:
-            console().print(devices_table(found))
-        usable = all(each.reachable and each.problem is None and each.quarantined is None for each in found)
-        raise typer.Exit(PASSED if usable else DEVICES_UNUSABLE)
+            console().print(devices_table(statuses))
+        raise typer.Exit(PASSED if all(status.usable for status in statuses) else DEVICES_UNUSABLE)
 
 
 @app.command()

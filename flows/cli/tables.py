@@ -10,7 +10,7 @@ from rich.text import Text
 
 from conf.errors import printable
 from conf.names import AXES
-from flows.cli.devices import Sighting
+from flows.cli.devices import DeviceStatus
 from flows.cli.doctor import Check
 from flows.runs.diff import Difference
 from flows.runs.regressions import with_unit
@@ -36,32 +36,30 @@ def checks_table(checks: Sequence[Check]) -> Table:
     return table
 
 
-def devices_table(sightings: Sequence[Sighting]) -> Table:
+def devices_table(statuses: Sequence[DeviceStatus]) -> Table:
     table = _table(
         "", "device", "by", "SoC asked", "SoC read", "arch", "build", "free", "°C", "battery", "runner", "QNN", "state",
         "what to do",
     )  # fmt: skip
-    for each in sightings:
-        usable = each.reachable and each.problem is None and each.quarantined is None
-        state = (
-            f"quarantined: {each.quarantined}" if each.quarantined else f"busy: {each.busy}" if each.busy else "free"
-        )
+    for status in statuses:
+        free = f"busy: {status.busy}" if status.busy else "free"
+        state = f"quarantined: {status.quarantined}" if status.quarantined else free
         cells = (
-            each.device,
-            each.transport,
-            each.soc_asked or "any",
-            each.soc_read,
-            each.arch,
-            each.os_build,
-            None if each.free_mib is None else f"{each.free_mib / 1024:.1f} GiB",
-            None if each.celsius is None else f"{each.celsius:.0f}",
-            None if each.battery_percent is None else f"{each.battery_percent} %",
-            each.runner,
-            each.qnn,
-            state if each.reachable else "unreachable",
-            each.problem or "",
+            status.device,
+            status.transport,
+            status.soc_asked or "any",
+            status.soc_read,
+            status.arch,
+            status.os_build,
+            None if status.free_mib is None else f"{status.free_mib / 1024:.1f} GiB",
+            None if status.celsius is None else f"{status.celsius:.0f}",
+            None if status.battery_percent is None else f"{status.battery_percent} %",
+            status.runner,
+            status.qnn,
+            state if status.reachable else "unreachable",
+            status.problem or "",
         )
-        mark = Text("✓", "green") if usable else Text("✗", "bold red")
+        mark = Text("✓", "green") if status.usable else Text("✗", "bold red")
         table.add_row(mark, *(Text("–" if cell is None else printable(cell)) for cell in cells))
     return table
 
