@@ -99,7 +99,7 @@ def computed(plan: Plan, means: Means, run_id: str) -> Computed:
     done, heard = CellsDone(plan.cells, create_progress(run_id, len(plan.cells))), watcher.get()
 
     def watch(stage: str, whose: str, state: str) -> None:
-        done.tell(stage, whose, state)
+        done.update(stage, whose, state)
         heard(stage, whose, state)
 
     graph = Graph(means, watch, run_id)

@@ -231,8 +231,8 @@ def recompare(
         screen = Console(stderr=True)
         with _interruptible(screen), screen.status("starting Prefect …"):
             connect.ensure()
-        with _interruptible(screen), progress.shown(plan.cells, screen) as watching:
-            watcher.set(watching.tell)
+        with _interruptible(screen), progress.show_progress(plan.cells, screen) as display:
+            watcher.set(display.update)
             result = flow(artifacts, run_, overrides or [])
         _show(result, as_json=json_)
         raise typer.Exit(_exit_code(result.cells["outcome"].tolist()))
@@ -272,8 +272,8 @@ def _sweep(plan: Plan, overrides: list[str], folders: list[Path]) -> SweepResult
     screen = Console(stderr=True)
     with _interruptible(screen), screen.status("starting Prefect …"):
         connect.ensure()
-    with _interruptible(screen), progress.shown(plan.cells, screen) as watching:
-        watcher.set(watching.tell)
+    with _interruptible(screen), progress.show_progress(plan.cells, screen) as display:
+        watcher.set(display.update)
         return sweep(overrides, [str(folder.absolute()) for folder in folders])
 
 
@@ -289,7 +289,7 @@ def _spread(overrides: list[str], folders: list[Path], pool: str | None, dask: s
     screen = Console(stderr=True)
     serve.ensure_server()
     with _interruptible(screen):
-        watcher.set(progress.Lines((), screen, stages=("shard",)).tell)
+        watcher.set(progress.ProgressLog((), screen, stages=("shard",)).update)
         return spread(overrides, [str(folder.absolute()) for folder in folders], pool, dask)
 
 

@@ -1,4 +1,4 @@
-"""What the Prefect UI shows of a run: how far it is, its cells as a table and as Markdown, where its files are."""
+"""A run's Prefect artifacts: its progress, its cells as a table and as Markdown, and links to its files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from prefect.artifacts import (
 )
 
 from conf.plan import PlannedCell
-from flows.runs.eta import Pace
+from flows.runs.eta import EtaEstimate
 from flows.runs.regressions import regressions_markdown
 from flows.runs.results import SweepResult, report_name, run_folder
 from tasks.report.page import summary_markdown, summary_rows
@@ -28,52 +28,52 @@ UPDATE_EVERY_S = 1.0
 
 
 class CellsDone:
-    """How many of a run's cells have ended: told from any thread, passed on by the flow's own once a second."""
+    """The percentage of cells that have ended: updated by any thread, published by the flow's once per second."""
 
     def __init__(
         self,
         cells: Sequence[PlannedCell],
-        pass_on: Callable[[float], None],
+        publish: Callable[[float], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._pace = Pace(cells)
+        self._eta = EtaEstimate(cells)
         self._all = len(cells)
-        self._pass_on = pass_on
+        self._publish = publish
         self._clock = clock
-        self._guard = threading.Lock()
-        self._passed = 0.0
-        self._passed_at = clock()
+        self._lock = threading.Lock()
+        self._published = 0.0
+        self._published_at = clock()
 
-    def tell(self, stage: str, whose: str, state: str) -> None:
-        """A stage of a subject is now `running`, `done`, `reused` or `failed`."""
-        with self._guard:
-            self._pace.tell(stage, whose, state)
+    def update(self, stage: str, label: str, state: str) -> None:
+        """Record that the stage of the work `label` is now `running`, `done`, `reused` or `failed`."""
+        with self._lock:
+            self._eta.update(stage, label, state)
 
     def show(self) -> None:
-        """Pass the percentage on if it is another one, unless something was a second ago."""
-        if self._clock() - self._passed_at >= UPDATE_EVERY_S:
-            self._update(self._percent())
+        """Publish the percentage if it has changed, at most once per `UPDATE_EVERY_S`."""
+        if self._clock() - self._published_at >= UPDATE_EVERY_S:
+            self._publish_change(self._percent())
 
     def end(self) -> None:
-        self._update(100.0)
+        self._publish_change(100.0)
 
-    def _update(self, percent: float) -> None:
-        if percent != self._passed:
-            self._pass_on(percent)
-            self._passed, self._passed_at = percent, self._clock()
+    def _publish_change(self, percent: float) -> None:
+        if percent != self._published:
+            self._publish(percent)
+            self._published, self._published_at = percent, self._clock()
 
     def _percent(self) -> float:
-        with self._guard:
-            left = self._pace.cells - self._pace.ended
+        with self._lock:
+            left = self._eta.cells - self._eta.ended
         return 100.0 * (self._all - left) / self._all
 
 
 def create_progress(run_id: str, cells: int) -> Callable[[float], None]:
-    """Prefect's progress artifact of a run; what is given takes a percentage."""
-    made = create_progress_artifact(
+    """Create the run's progress artifact and return a function that updates its percentage."""
+    created = create_progress_artifact(
         key="cells-done", progress=0.0, description=f"{run_id}: cells that have ended, of {cells}"
     )
-    artifact = cast(UUID, made)  # a coroutine only where a loop runs, and a flow's thread has none
+    artifact = cast(UUID, created)  # a coroutine only inside an event loop, which a flow's thread has not
 
     def update(percent: float) -> None:
         update_progress_artifact(artifact_id=artifact, progress=percent)
@@ -82,7 +82,7 @@ def create_progress(run_id: str, cells: int) -> Callable[[float], None]:
 
 
 def create_artifacts(result: SweepResult, store: Store) -> None:
-    """Leave what became of a run with Prefect, under keys that every run of the flow shares."""
+    """Create the run's artifacts, under keys that all runs of the flow share."""
     run, cells = result.run, result.cells
     markdown = summary_markdown(run, cells) + regressions_markdown(result.trends)
     create_markdown_artifact(key="sweep", markdown=markdown, description=shlex.join(run.command))

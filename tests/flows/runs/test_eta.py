@@ -1,4 +1,4 @@
-"""How far a sweep is, and how long the rest will take."""
+"""The estimate of the time that a sweep will still take."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from conf.load import load
 from conf.names import CELL_STAGES
 from flows.graph import subject
-from flows.runs.eta import Pace
+from flows.runs.eta import EtaEstimate
 
 
 class Clock:
@@ -18,72 +18,74 @@ class Clock:
         return self.now
 
 
-class Told:
-    """A pace of digits_cnn in two schemes on two SoCs: one export, two quantizations, four of the rest."""
+class PlayedSweep:
+    """An estimate for digits_cnn in two schemes on two SoCs: one export, two quantizations, four of the rest."""
 
     def __init__(self) -> None:
         self.clock = Clock()
         cells = load(["model=digits_cnn", "scheme=8a8w,16a8w", "soc=SM8550,SM8650"]).cells
-        self.pace = Pace(cells, self.clock)
+        self.eta = EtaEstimate(cells, self.clock)
         self.requests = [cell.request for cell in cells]
 
     def do(self, stage: str, cell: int, seconds: float = 0.0, state: str = "done") -> None:
-        whose = subject(stage, self.requests[cell])
+        label = subject(stage, self.requests[cell])
         if state != "reused":
-            self.pace.tell(stage, whose, "running")
+            self.eta.update(stage, label, "running")
         self.clock.now += seconds
-        self.pace.tell(stage, whose, state)
+        self.eta.update(stage, label, state)
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def played() -> PlayedSweep:
+    return PlayedSweep()
 
 
-def test_nothing_is_promised_before_every_stage_has_been_seen(told: Told) -> None:
+def test_no_time_is_estimated_before_every_stage_has_run_once(played: PlayedSweep) -> None:
     for stage in CELL_STAGES[:-1]:
-        told.do(stage, 0, 1.0)
-    assert (told.pace.words(), told.pace.left_s()) == ("0 of 4 cells", None)
+        played.do(stage, 0, 1.0)
+    assert (played.eta.summary(), played.eta.seconds_left()) == ("0 of 4 cells", None)
 
 
-def test_what_is_left_takes_as_long_as_its_like_took(told: Told) -> None:
+def test_the_rest_is_estimated_by_the_mean_duration_of_each_stage(played: PlayedSweep) -> None:
     for stage in CELL_STAGES:
-        told.do(stage, 0, 2.0)
+        played.do(stage, 0, 2.0)
     # One quantization, and three each of lower, bundle, deploy, execute, collect and compare.
-    assert told.pace.left_s() == pytest.approx(2.0 * (1 + 3 * 6))
-    assert told.pace.words() == "1 of 4 cells, about 40 s left"
+    assert played.eta.seconds_left() == pytest.approx(2.0 * (1 + 3 * 6))
+    assert played.eta.summary() == "1 of 4 cells, about 40 s left"
 
 
-def test_what_went_on_at_the_same_time_is_expected_to_go_on_so(told: Told) -> None:
+def test_the_estimate_assumes_the_concurrency_so_far(played: PlayedSweep) -> None:
     for stage in CELL_STAGES[:2]:
-        told.do(stage, 0, 2.0)
-    told.do("quantize", 2, 2.0)
+        played.do(stage, 0, 2.0)
+    played.do("quantize", 2, 2.0)
     for stage in CELL_STAGES[2:]:
         for cell in (0, 1):
-            told.pace.tell(stage, subject(stage, told.requests[cell]), "running")
-        told.clock.now += 2.0
+            played.eta.update(stage, subject(stage, played.requests[cell]), "running")
+        played.clock.now += 2.0
         for cell in (0, 1):
-            told.pace.tell(stage, subject(stage, told.requests[cell]), "done")
-    passed, busy = 2.0 * 9, 2.0 * (3 + 2 * 6)
-    assert told.pace.left_s() == pytest.approx(2.0 * 2 * 6 * passed / busy)
+            played.eta.update(stage, subject(stage, played.requests[cell]), "done")
+    elapsed, busy = 2.0 * 9, 2.0 * (3 + 2 * 6)
+    assert played.eta.seconds_left() == pytest.approx(2.0 * 2 * 6 * elapsed / busy)
 
 
-def test_reused_work_is_done_and_teaches_nothing(told: Told) -> None:
+def test_reused_work_has_ended_and_gives_no_duration(played: PlayedSweep) -> None:
     for cell in range(4):
         for stage in CELL_STAGES:
-            told.do(stage, cell, state="reused")
-    assert (told.pace.ended, told.pace.words()) == (4, "4 of 4 cells")
+            played.do(stage, cell, state="reused")
+    assert (played.eta.ended, played.eta.summary()) == (4, "4 of 4 cells")
 
 
-def test_a_failure_ends_all_cells_that_stand_on_it_and_what_only_they_waited_for(told: Told) -> None:
-    told.do("export", 0, 1.0)
-    told.do("quantize", 0, 1.0)
-    told.do("quantize", 2, 1.0, state="failed")
-    assert told.pace.ended == 2
+def test_a_failure_ends_all_cells_that_depend_on_it_and_drops_the_work_of_these_cells_alone(
+    played: PlayedSweep,
+) -> None:
+    played.do("export", 0, 1.0)
+    played.do("quantize", 0, 1.0)
+    played.do("quantize", 2, 1.0, state="failed")
+    assert played.eta.ended == 2
     for stage in CELL_STAGES[2:]:
-        told.do(stage, 0, 1.0)
-    assert told.pace.ended == 3
-    assert told.pace.left_s() == pytest.approx(6.0 * 9 / 8)  # a failure is no example of how long things take
+        played.do(stage, 0, 1.0)
+    assert played.eta.ended == 3
+    assert played.eta.seconds_left() == pytest.approx(6.0 * 9 / 8)  # the duration of a failure does not count
 
 
 @pytest.mark.parametrize(
@@ -98,12 +100,12 @@ def test_a_failure_ends_all_cells_that_stand_on_it_and_what_only_they_waited_for
         (7000.0, "1.9 h"),
     ],
 )
-def test_the_time_left_is_told_no_finer_than_it_is_known(seconds: float, words: str, told: Told) -> None:
+def test_the_time_left_is_rounded(seconds: float, words: str, played: PlayedSweep) -> None:
     for stage in CELL_STAGES:
-        told.do(stage, 0, seconds / 19)
-    assert told.pace.words() == f"1 of 4 cells, about {words} left"
+        played.do(stage, 0, seconds / 19)
+    assert played.eta.summary() == f"1 of 4 cells, about {words} left"
 
 
-def test_an_impossible_cell_is_not_waited_for() -> None:
+def test_an_impossible_cell_is_not_counted() -> None:
     cells = load(["model=digits_cnn", "scheme=8a8w,fp16", "soc=SM8350"]).cells
-    assert Pace(cells).words() == "0 of 1 cells"
+    assert EtaEstimate(cells).summary() == "0 of 1 cells"
