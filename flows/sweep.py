@@ -53,7 +53,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     folders = [Path(folder) for folder in config_dirs or ()]
     plan = load(overrides, config_dirs=folders)
     store = Store.at(plan.artifacts, plan.cache_folder)
-    hearers = notifications.blocks(plan.trend.notify)
+    notifiers = notifications.load_notifiers(plan.trend.notify)
     with in_use(store), _libraries_at_rest():
         began = Begun.now()
         means = prepare(plan, device_lock=leases.exclusive)
@@ -64,7 +64,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
         contents = rows(run.run_id, found.cells, run.toolchain, means.children.took)
         result = results.write(run, contents, store, plan.trend)
         create_artifacts(result, store)
-    notifications.tell(hearers, result, store)
+    notifications.send(notifiers, result, store)
     retained(plan.retention, store)
     return result
 

@@ -74,7 +74,7 @@ def spread(
     plan, parts = cut(overrides, folders)
     store = Store.at(plan.artifacts, plan.cache_folder)
     store.try_out()
-    hearers = notifications.blocks(plan.trend.notify)
+    notifiers = notifications.load_notifiers(plan.trend.notify)
     shared = {"config_dirs": list(map(str, folders)), "run_id": began.run_id}
     asked = [
         {"overrides": part.overrides, "number": part.number} | shared
@@ -104,7 +104,7 @@ def spread(
     result = results.join(run, kept, store, plan.trend)
     store.files.remove_all(parts_folder(run.run_id))
     create_artifacts(result, store)
-    notifications.tell(hearers, result, store)
+    notifications.send(notifiers, result, store)
     return result
 
 

@@ -1,4 +1,4 @@
-"""Tells people what got worse, by notification blocks that they keep in Prefect: a webhook, Slack, e-mail …"""
+"""Notifications about regressions, through notification blocks of Prefect: a webhook, Slack, e-mail …"""
 
 from __future__ import annotations
 
@@ -16,32 +16,35 @@ from tasks.report.format import plural
 from tasks.storage.store import Store
 
 
-def blocks(names: Sequence[str]) -> list[NotificationBlock]:
-    """The blocks of these names, `<type>/<name>` as the UI shows them. Raises RequestError for one that is none."""
-    found: list[NotificationBlock] = []
+def load_notifiers(names: Sequence[str]) -> list[NotificationBlock]:
+    """Return the blocks of these names, `<type>/<name>` as in Prefect's UI. Raises RequestError for any other name."""
+    notifiers: list[NotificationBlock] = []
     for name in names:
         try:
             block = cast("Any", Block.load(name))
         except (ValueError, RuntimeError) as error:
             raise RequestError(
-                f"trend.notify={name}: this Prefect server has no such block; make one in its UI under Blocks, for "
+                f"trend.notify={name}: this Prefect server has no such block; create one in its UI under Blocks, for "
                 "example of the type Custom Webhook: custom-webhook/NAME"
             ) from error
         if not isinstance(block, NotificationBlock):
-            raise RequestError(f"trend.notify={name}: a {type(block).__name__} notifies nobody; a notification block")
-        found.append(block)
-    return found
+            raise RequestError(
+                f"trend.notify={name}: a {type(block).__name__} is not a notification block; name one that is"
+            )
+        notifiers.append(block)
+    return notifiers
 
 
-def tell(them: Sequence[NotificationBlock], result: SweepResult, store: Store) -> None:
-    """Send each what got worse in this run; nothing where nothing did. One that cannot be reached stops no night."""
-    if not (worse := count(result.trends)):
+def send(notifiers: Sequence[NotificationBlock], result: SweepResult, store: Store) -> None:
+    """Send the regressions of a run, if it has any. A notifier that cannot be reached does not fail the run."""
+    if not (regressions := count(result.trends)):
         return
     run = result.run.run_id
-    subject = f"qnnsweep: {plural(worse, 'regression')} in {run}"
+    subject = f"qnnsweep: {plural(regressions, 'regression')} in {run}"
     body = f"{regressions_markdown(result.trends)}\n{store.link(report_name(run))}\n"
-    for block in them:
+    for notifier in notifiers:
         try:
-            cast("Any", block).notify(body, subject)  # declared a coroutine; outside of one Prefect's own are none
-        except Exception as error:  # noqa: BLE001 - the border to other people's services
-            get_logger("qnnsweep").error("%s was not told: %s: %s", type(block).__name__, type(error).__name__, error)
+            cast("Any", notifier).notify(body, subject)  # synchronous here, although it is declared as a coroutine
+        except Exception as error:  # noqa: BLE001 - an external service may fail in any way
+            kind = type(notifier).__name__
+            get_logger("qnnsweep").error("%s was not notified: %s: %s", kind, type(error).__name__, error)

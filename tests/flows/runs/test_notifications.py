@@ -1,4 +1,4 @@
-"""Somebody hears of a regression: through a notification block of a real Prefect server, over HTTP."""
+"""Notifications about regressions: sent over HTTP, through a notification block of a real Prefect server."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def prefect_server() -> Iterator[None]:
 
 
 @pytest.fixture
-def heard() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """A web server's address, and what was posted to it."""
+def webhook_server() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The address of a web server, and the list of what was posted to it."""
     posted: list[dict[str, Any]] = []
 
-    class Hearing(BaseHTTPRequestHandler):
+    class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(204)
@@ -45,7 +45,7 @@ def heard() -> Iterator[tuple[str, list[dict[str, Any]]]]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hearing)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}/", posted
@@ -63,45 +63,47 @@ def webhook(url: str, name: str) -> str:
 
 
 def night(folder: Path, number: int) -> tuple[SweepResult, Store]:
-    """The fourth night lost ten dB, the third nothing."""
+    """The result of a night: the fourth (3) lost ten dB, the ones before nothing."""
     judged(folder, [*[{"final_snr_db": 30.0}] * 3, {"final_snr_db": 20.0, "torch": "2.14.0"}])
     store = Store.open(folder)
     frames = {name: tables.read(store, name, run_of(number)) for name in ("cells", "trends")}
     return SweepResult(run=RUN, cells=frames["cells"], trends=frames["trends"], page=folder / "report.html"), store
 
 
-def test_who_is_to_hear_is_told_what_got_worse_and_where_to_look(
-    heard: tuple[str, list[dict[str, Any]]], tmp_path: Path
+def test_a_notification_names_the_regression_and_links_to_the_report(
+    webhook_server: tuple[str, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
-    url, posted = heard
-    notifications.tell(notifications.blocks([webhook(url, "team")]), *night(tmp_path, 3))
-    (told,) = posted
-    assert told["subject"] == f"qnnsweep: 1 regression in {RUN.run_id}"
-    assert "toy · 8a8w · SM8650 · phone" in told["body"]
-    assert "| 20 dB | 30 dB |" in told["body"]
-    assert "torch 2.13.0 -\\> 2.14.0" in told["body"]
-    assert told["body"].rstrip().endswith(f"/runs/{RUN.run_id}/report.html")
+    url, posted = webhook_server
+    notifications.send(notifications.load_notifiers([webhook(url, "team")]), *night(tmp_path, 3))
+    (notification,) = posted
+    assert notification["subject"] == f"qnnsweep: 1 regression in {RUN.run_id}"
+    assert "toy · 8a8w · SM8650 · phone" in notification["body"]
+    assert "| 20 dB | 30 dB |" in notification["body"]
+    assert "torch 2.13.0 -\\> 2.14.0" in notification["body"]
+    assert notification["body"].rstrip().endswith(f"/runs/{RUN.run_id}/report.html")
 
 
-def test_a_night_that_is_no_worse_is_not_told(heard: tuple[str, list[dict[str, Any]]], tmp_path: Path) -> None:
-    url, posted = heard
-    notifications.tell(notifications.blocks([webhook(url, "team")]), *night(tmp_path, 2))
+def test_a_run_without_a_regression_sends_no_notification(
+    webhook_server: tuple[str, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    url, posted = webhook_server
+    notifications.send(notifications.load_notifiers([webhook(url, "team")]), *night(tmp_path, 2))
     assert posted == []
 
 
-def test_one_who_cannot_be_reached_keeps_nobody_else_from_hearing(
-    heard: tuple[str, list[dict[str, Any]]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_notifier_that_cannot_be_reached_does_not_stop_the_others(
+    webhook_server: tuple[str, list[dict[str, Any]]], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    url, posted = heard
+    url, posted = webhook_server
     names = [webhook("http://127.0.0.1:9/", "nobody"), webhook(url, "team")]
-    notifications.tell(notifications.blocks(names), *night(tmp_path, 3))
+    notifications.send(notifications.load_notifiers(names), *night(tmp_path, 3))
     assert len(posted) == 1
-    assert "CustomWebhookNotificationBlock was not told: " in caplog.text
+    assert "CustomWebhookNotificationBlock was not notified: " in caplog.text
 
 
-def test_a_block_that_there_is_not_or_that_notifies_nobody_is_refused() -> None:
+def test_a_block_that_is_missing_or_sends_no_notifications_is_refused() -> None:
     with pytest.raises(RequestError, match=r"^trend.notify=custom-webhook/absent: this Prefect .* no such block"):
-        notifications.blocks(["custom-webhook/absent"])
+        notifications.load_notifiers(["custom-webhook/absent"])
     Secret(value="x").save("word", overwrite=True)
-    with pytest.raises(RequestError, match=r"^trend.notify=secret/word: a Secret notifies nobody"):
-        notifications.blocks(["secret/word"])
+    with pytest.raises(RequestError, match=r"^trend.notify=secret/word: a Secret is not a notification block"):
+        notifications.load_notifiers(["secret/word"])
