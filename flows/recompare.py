@@ -88,7 +88,7 @@ def planned(store: Store, run_id: str | None, overrides: Sequence[str]) -> tuple
         key = _key(override)
         if not any(key == asked or key.startswith(f"{asked}.") for asked in _ASKABLE):
             raise RequestError(f"{override}: a past run can be compared again with other {', '.join(_ASKABLE)} alone")
-    run = results.past(store, run_id)
+    run = results.find_run(store, run_id)
     if run.command[:2] != ("qnnsweep", "run"):
         raise RequestError(f"run {run.run_id} was itself a recompare; name the run it came from: {run.command[2]}")
     folders = [Path(each.removeprefix("--config-dir=")) for each in run.command[2:] if each.startswith("--config-dir=")]

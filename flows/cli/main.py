@@ -147,10 +147,10 @@ def report(
 ) -> None:
     """Show a run's summary and write its report.html anew."""
     with exit_on_error(debug):
-        from flows.runs.results import export_tsv, redraw
+        from flows.runs.results import export_tsv, rerender
 
         store = _store(artifacts)
-        result = redraw(store, run_id)
+        result = rerender(store, run_id)
         if tsv is not None:
             export_tsv(store, result.run.run_id, tsv)
         _show(result, as_json=json_)

@@ -48,7 +48,7 @@ def shard(overrides: list[str], config_dirs: list[str], run_id: str, number: int
         run = began.ended(means, found.reused, command(overrides, folders))
         lay_out(found.cells, run_id, means.store)
         contents = rows(run_id, found.cells, run.toolchain, means.children.took)
-        results.keep(run, contents, place(means.store, run_id, number))
+        results.write_rows(run, contents, place(means.store, run_id, number))
 
 
 def _cut_by(overrides: list[str]) -> list[str]:

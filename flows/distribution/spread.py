@@ -89,7 +89,7 @@ def spread(
         tried = on_pool.with_options(retries=plan.limits.shard_attempts - 1)
         errors = _errors([each | more for each in asked], tried, ThreadPoolTaskRunner())
     kept = [place(store, began.run_id, part.number) for part in parts]
-    past = [results.kept_facts(began.run_id, each) for each in kept if results.is_kept(began.run_id, each)]
+    past = [results.read_facts(began.run_id, each) for each in kept if results.is_complete(began.run_id, each)]
     run = began.facts(
         store,
         command(overrides, folders, f"--dask={dask}" if dask else f"--pool={pool}"),
@@ -98,9 +98,9 @@ def spread(
         toolchain=past[0].toolchain if past else None,
     )
     for part, here in zip(parts, kept, strict=True):
-        if not results.is_kept(run.run_id, here):
+        if not results.is_complete(run.run_id, here):
             lost = stopped(part.plan, errors.get(part.number) or _nothing_came(plan.artifacts))
-            results.keep(run, rows(run.run_id, lost, None), here)
+            results.write_rows(run, rows(run.run_id, lost, None), here)
     result = results.join(run, kept, store, plan.trend)
     store.files.remove_all(parts_folder(run.run_id))
     create_artifacts(result, store)

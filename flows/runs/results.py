@@ -51,32 +51,32 @@ def write(
     """
     cells, operators = contents["cells"], contents["operators"]
     judged = trends(store, run.run_id, cells, operators, trend) if trend else []
-    keep(run, {**contents, "trends": judged}, store)
-    return _drawn(run, store)
+    write_rows(run, {**contents, "trends": judged}, store)
+    return _rendered(run, store)
 
 
-def keep(run: RunFacts, contents: Mapping[str, Sequence[Mapping[str, Any]]], store: Store) -> None:
+def write_rows(run: RunFacts, contents: Mapping[str, Sequence[Mapping[str, Any]]], store: Store) -> None:
     """A run's rows and facts in the store's place."""
-    _keep_facts(run, store)
+    _write_facts(run, store)
     for table in sorted(contents, key=lambda name: name == "cells"):
         tables.write(store, run.run_id, table, contents[table])
 
 
-def is_kept(run_id: str, store: Store) -> bool:
-    """Whether `keep` came to its end there."""
+def is_complete(run_id: str, store: Store) -> bool:
+    """Whether `write_rows` came to its end there."""
     return run_id in tables.runs(store)
 
 
 def join(run: RunFacts, parts: Sequence[Store], store: Store, trend: TrendConfig) -> SweepResult:
     """One run out of its parts, each kept in a place of its own, and its report."""
-    _keep_facts(run, store)
+    _write_facts(run, store)
     for table in set(tables.TABLES) - {"cells", "trends"}:
         tables.join(store, run.run_id, table, parts)
     cells = [row for part in parts for row in tables.rows(part, "cells", run.run_id)]
     operators = tables.rows(store, "operators", run.run_id)
     tables.write(store, run.run_id, "trends", trends(store, run.run_id, cells, operators, trend))
     tables.write(store, run.run_id, "cells", cells)
-    return _drawn(run, store)
+    return _rendered(run, store)
 
 
 def export_tsv(store: Store, run_id: str, folder: Path) -> None:
@@ -89,24 +89,24 @@ def export_tsv(store: Store, run_id: str, folder: Path) -> None:
         raise RequestError(f"--tsv={folder}: cannot be written: {error.strerror}") from error
 
 
-def redraw(store: Store, run_id: str | None) -> SweepResult:
+def rerender(store: Store, run_id: str | None) -> SweepResult:
     """Draw the report of a past run anew, the latest if none is named. Raises RequestError if there is no such run."""
     if store.url or tables.runs(store):  # nothing is made where nothing was
         store.try_out()
-    return _drawn(past(store, run_id), store)
+    return _rendered(find_run(store, run_id), store)
 
 
-def past(store: Store, run_id: str | None) -> RunFacts:
+def find_run(store: Store, run_id: str | None) -> RunFacts:
     """The facts of a past run, the latest if none is named. Raises RequestError if there is no such run."""
     known = tables.runs(store)
     if not known or run_id not in (None, *known):
         wanted = "no run" if run_id is None else f"no run {run_id!r}"
         raise RequestError(f"{wanted} in {store.place}; there are: {', '.join(known) or 'none'}")
-    return kept_facts(run_id or known[-1], store)
+    return read_facts(run_id or known[-1], store)
 
 
-def kept_facts(run_id: str, store: Store) -> RunFacts:
-    """What `keep` wrote of a run. Raises EvidenceError."""
+def read_facts(run_id: str, store: Store) -> RunFacts:
+    """What `write_rows` wrote of a run. Raises EvidenceError."""
     name = _facts_name(run_id)
     try:
         facts = json.loads(store.files.read(name))
@@ -116,11 +116,11 @@ def kept_facts(run_id: str, store: Store) -> RunFacts:
         raise EvidenceError(f"{store.shown(name)} cannot be read: {error}") from error
 
 
-def _keep_facts(run: RunFacts, store: Store) -> None:
+def _write_facts(run: RunFacts, store: Store) -> None:
     store.files.write(_facts_name(run.run_id), json.dumps(asdict(run), indent=1).encode())
 
 
-def _drawn(run: RunFacts, store: Store) -> SweepResult:
+def _rendered(run: RunFacts, store: Store) -> SweepResult:
     read = {table: tables.read(store, table, run.run_id) for table in tables.TABLES}
     page = render(run, read, _logs(store, read["cells"]))
     store.files.write(report_name(run.run_id), page.encode())
