@@ -1,4 +1,4 @@
-"""A run on disk: its tables, its facts and its report. `cells` are written last: a run that has them is whole."""
+"""The results of a run: its tables, its facts and its report. The table `cells` is written last, when all else is."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class SweepResult:
     cells: pandas.DataFrame
     """The run's rows of the table `cells`, in the order planned."""
     page: Path
-    """The report as a file of this machine."""
+    """The path of the report on this machine."""
     trends: pandas.DataFrame
-    """Its rows of the table `trends`."""
+    """The run's rows of the table `trends`."""
 
 
 def run_folder(run_id: str) -> str:
-    """Below the store's place: what a run left besides its tables."""
+    """Return the folder, in the store's place, of everything that a run writes except its tables."""
     return f"runs/{run_id}"
 
 
@@ -45,9 +45,9 @@ def write(
     store: Store,
     trend: TrendConfig | None,
 ) -> SweepResult:
-    """Keep a run's rows and facts in the store's place, and draw its report.
+    """Write a run's rows and facts into the store's place, and render its report.
 
-    By `trend` it is held against the nights before; with None it is no night.
+    `trend`: how the run is compared with earlier runs; with None it is not.
     """
     cells, operators = contents["cells"], contents["operators"]
     judged = trends(store, run.run_id, cells, operators, trend) if trend else []
@@ -56,23 +56,23 @@ def write(
 
 
 def write_rows(run: RunFacts, contents: Mapping[str, Sequence[Mapping[str, Any]]], store: Store) -> None:
-    """A run's rows and facts in the store's place."""
+    """Write a run's rows and facts into the store's place."""
     _write_facts(run, store)
     for table in sorted(contents, key=lambda name: name == "cells"):
         tables.write(store, run.run_id, table, contents[table])
 
 
 def is_complete(run_id: str, store: Store) -> bool:
-    """Whether `write_rows` came to its end there."""
+    """Return whether all rows of the run have been written there."""
     return run_id in tables.runs(store)
 
 
-def join(run: RunFacts, parts: Sequence[Store], store: Store, trend: TrendConfig) -> SweepResult:
-    """One run out of its parts, each kept in a place of its own, and its report."""
+def join(run: RunFacts, shards: Sequence[Store], store: Store, trend: TrendConfig) -> SweepResult:
+    """Join the shards of a run, each stored in a place of its own, and render the report."""
     _write_facts(run, store)
     for table in set(tables.TABLES) - {"cells", "trends"}:
-        tables.join(store, run.run_id, table, parts)
-    cells = [row for part in parts for row in tables.rows(part, "cells", run.run_id)]
+        tables.join(store, run.run_id, table, shards)
+    cells = [row for shard in shards for row in tables.rows(shard, "cells", run.run_id)]
     operators = tables.rows(store, "operators", run.run_id)
     tables.write(store, run.run_id, "trends", trends(store, run.run_id, cells, operators, trend))
     tables.write(store, run.run_id, "cells", cells)
@@ -80,24 +80,24 @@ def join(run: RunFacts, parts: Sequence[Store], store: Store, trend: TrendConfig
 
 
 def export_tsv(store: Store, run_id: str, folder: Path) -> None:
-    """Every table of a run as `<folder>/<table>.tsv`. Raises RequestError where that cannot be written."""
+    """Write every table of a run to `<folder>/<table>.tsv`. Raises RequestError for a folder that is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for table in tables.TABLES:
             (folder / f"{table}.tsv").write_text(tables.tsv(store, table, run_id))
     except OSError as error:
-        raise RequestError(f"--tsv={folder}: cannot be written: {error.strerror}") from error
+        raise RequestError(f"--tsv={folder}: cannot be written: {error.strerror}; choose another folder") from error
 
 
 def rerender(store: Store, run_id: str | None) -> SweepResult:
-    """Draw the report of a past run anew, the latest if none is named. Raises RequestError if there is no such run."""
-    if store.url or tables.runs(store):  # nothing is made where nothing was
+    """Render the report of a past run again, by default of the latest. Raises RequestError if there is no such run."""
+    if store.url or tables.runs(store):  # create no folder where there is no run
         store.try_out()
     return _rendered(find_run(store, run_id), store)
 
 
 def find_run(store: Store, run_id: str | None) -> RunFacts:
-    """The facts of a past run, the latest if none is named. Raises RequestError if there is no such run."""
+    """Return the facts of a past run, by default of the latest. Raises RequestError if there is no such run."""
     known = tables.runs(store)
     if not known or run_id not in (None, *known):
         wanted = "no run" if run_id is None else f"no run {run_id!r}"
@@ -106,7 +106,7 @@ def find_run(store: Store, run_id: str | None) -> RunFacts:
 
 
 def read_facts(run_id: str, store: Store) -> RunFacts:
-    """What `write_rows` wrote of a run. Raises EvidenceError."""
+    """Return the facts that `write_rows` wrote. Raises EvidenceError."""
     name = _facts_name(run_id)
     try:
         facts = json.loads(store.files.read(name))
@@ -129,9 +129,9 @@ def _rendered(run: RunFacts, store: Store) -> SweepResult:
 
 
 def _logs(store: Store, cells: pandas.DataFrame) -> dict[str, str]:
-    """The text of each log that a cell's row names and the store still has."""
-    found = {sha256: store.find(sha256) for sha256 in cells["log"].dropna().unique()}
-    return {sha256: store.read(blob).decode(errors="replace") for sha256, blob in found.items() if blob}
+    """Return the text of each log that a row of `cells` names and the store still has."""
+    blobs = {sha256: store.find(sha256) for sha256 in cells["log"].dropna().unique()}
+    return {sha256: store.read(blob).decode(errors="replace") for sha256, blob in blobs.items() if blob}
 
 
 def _facts_name(run_id: str) -> str:
