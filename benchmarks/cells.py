@@ -12,13 +12,13 @@ from pathlib import Path
 from conf.load import load
 from conf.schema import Request
 from flows.resources import Means, prepare
-from flows.runs.files import Measured, evidence
+from flows.runs.files import CellEvidence, read_evidence
 from tasks.errors import EvidenceError
 from tasks.storage import tables
 from tasks.storage.store import Store
 
 
-def cell(artifacts: str, *overrides: str) -> tuple[Request, Means, Measured]:
+def cell(artifacts: str, *overrides: str) -> tuple[Request, Means, CellEvidence]:
     """The one cell that the overrides ask for, from the newest run below `artifacts` that has it."""
     plan = load([*overrides])
     (planned,) = plan.cells
@@ -30,9 +30,9 @@ def cell(artifacts: str, *overrides: str) -> tuple[Request, Means, Measured]:
     return planned.request, prepare(replace(plan, artifacts=artifacts)), found
 
 
-def _kept(artifacts: Path, request: Request) -> Iterator[Measured]:
+def _kept(artifacts: Path, request: Request) -> Iterator[CellEvidence]:
     store = Store(artifacts)
     for run_id in reversed(tables.runs(store)):
         with contextlib.suppress(EvidenceError):  # of an earlier version
-            if (found := evidence(run_id, request, store)) is not None:
+            if (found := read_evidence(run_id, request, store)) is not None:
                 yield found

@@ -21,7 +21,7 @@ from flows.graph import judged_by, other_references, settled, subject
 from flows.resources import Means, prepare
 from flows.run import new_run_id
 from flows.runs import results
-from flows.runs.files import Measured, evidence, lay_out
+from flows.runs.files import CellEvidence, link_files, read_evidence
 from flows.runs.retention import holdings
 from flows.sweep import ended_by_sigterm, watcher
 from tasks.compare import compare_task
@@ -47,7 +47,7 @@ _ASKABLE = ("tolerance", "measure.replay", "measure.metrics", "measure.reference
 def recompare(artifacts: str, run_id: str | None, overrides: list[str]) -> results.SweepResult:
     """Compare every cell of a past run again, as a run of its own. `overrides` are of the tolerance and the replay.
 
-    Raises RequestError when there is no such run or an override is of something that was measured or not kept.
+    Raises RequestError when there is no such run or an override is of something that was measured or not stored.
     """
     store = Store.at(artifacts)
     with in_use(store):
@@ -61,7 +61,7 @@ def _recompared(store: Store, run_id: str | None, overrides: list[str]) -> resul
     store = means.store
     past = _kept(plan, run.run_id, store)
     with ended_by_sigterm():
-        works = [(cell, measured, _submitted(cell, measured, means)) for cell, measured in past]
+        works = [(cell, evidence, _submitted(cell, evidence, means)) for cell, evidence in past]
         done = [_result(run.run_id, *work) for work in works]
     new = new_run_id(started)
     facts = replace(
@@ -77,7 +77,7 @@ def _recompared(store: Store, run_id: str | None, overrides: list[str]) -> resul
     )
     kept = {name: is_reused(future.state) for *_, future in works if future and (name := kept_as(future.state))}
     write_holdings(store, new, holdings(done, kept, store))
-    lay_out(done, new, store)
+    link_files(done, new, store)
     contents = rows(new, done, run.toolchain or means.children.identity, verb="recompare")
     return results.write(facts, contents, store, trend=None)
 
@@ -100,16 +100,16 @@ def planned(store: Store, run_id: str | None, overrides: Sequence[str]) -> tuple
     return run, replace(plan, artifacts=store.place, cache_folder=None)
 
 
-def _kept(plan: Plan, run_id: str, store: Store) -> Iterator[tuple[PlannedCell, Measured | None]]:
+def _kept(plan: Plan, run_id: str, store: Store) -> Iterator[tuple[PlannedCell, CellEvidence | None]]:
     for cell in plan.cells:
-        yield cell, evidence(run_id, cell.request, store)
+        yield cell, read_evidence(run_id, cell.request, store)
 
 
 def _check_references(run_id: str, plan: Plan, store: Store) -> None:
     """Refuse a reference whose values a lowering of the run did not keep."""
     asked = {name for cell in plan.cells for name in other_references(cell.request.measure)}
-    for _, measured in _kept(plan, run_id, store) if asked else ():
-        stored = {each.name for each in measured.lowered.references} if measured else asked
+    for _, evidence in _kept(plan, run_id, store) if asked else ():
+        stored = {each.name for each in evidence.lowered.references} if evidence else asked
         for name in sorted(asked - stored):
             raise RequestError(
                 f"measure.references={name}: run {run_id} did not keep that graph's values; "
@@ -117,8 +117,8 @@ def _check_references(run_id: str, plan: Plan, store: Store) -> None:
             )
 
 
-def _submitted(cell: PlannedCell, measured: Measured | None, means: Means) -> PrefectFuture[Comparison] | None:
-    if measured is None:
+def _submitted(cell: PlannedCell, evidence: CellEvidence | None, means: Means) -> PrefectFuture[Comparison] | None:
+    if evidence is None:
         return None
     request = cell.request
     whose = subject("compare", request)
@@ -126,26 +126,26 @@ def _submitted(cell: PlannedCell, measured: Measured | None, means: Means) -> Pr
         compare_task, f"compare {whose}", store=means.store, on_change=partial(watcher.get(), "compare", whose)
     )
     judged = judged_by(request)
-    return task.submit(measured.lowered, measured.capture, *judged, store=means.store, children=means.children)
+    return task.submit(evidence.lowered, evidence.capture, *judged, store=means.store, children=means.children)
 
 
 def _result(
-    run_id: str, cell: PlannedCell, measured: Measured | None, future: PrefectFuture[Comparison] | None
+    run_id: str, cell: PlannedCell, evidence: CellEvidence | None, future: PrefectFuture[Comparison] | None
 ) -> CellResult:
     if cell.impossible is not None:
         return CellResult(request=cell.request, impossible=cell.impossible)
-    if measured is None or future is None:
+    if evidence is None or future is None:
         return CellResult(
             request=cell.request, error=EvidenceError(f"run {run_id} brought no capture of this cell: see its own row")
         )
     comparison, error = settled(future)
-    lowered = measured.lowered
+    lowered = evidence.lowered
     return CellResult(
         request=cell.request,
         exported=lowered.quantized.exported,
         quantized=lowered.quantized,
         lowered=lowered,
-        capture=measured.capture,
+        capture=evidence.capture,
         stage="compare",
         comparison=comparison,
         error=error,

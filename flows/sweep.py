@@ -24,7 +24,7 @@ from flows.resources import Means, prepare
 from flows.run import Begun, command
 from flows.runs import notifications, results
 from flows.runs.artifacts import UPDATE_EVERY_S, CellsDone, create_artifacts, create_progress
-from flows.runs.files import lay_out
+from flows.runs.files import link_files
 from flows.runs.retention import holdings, retained
 from flows.server import leases
 from tasks.errors import EnvironmentUnusable, RequestError
@@ -60,7 +60,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
         found = computed(plan, means, began.run_id)
         run = began.ended(means, found.reused, command(overrides, folders))
         write_holdings(store, run.run_id, holdings(found.cells, found.kept, store))
-        lay_out(found.cells, run.run_id, store)
+        link_files(found.cells, run.run_id, store)
         contents = rows(run.run_id, found.cells, run.toolchain, means.children.took)
         result = results.write(run, contents, store, plan.trend)
         create_artifacts(result, store)

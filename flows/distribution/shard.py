@@ -14,7 +14,7 @@ from conf.plan import Plan
 from flows.resources import prepare
 from flows.run import Begun, command
 from flows.runs import results
-from flows.runs.files import lay_out
+from flows.runs.files import link_files
 from flows.server import leases
 from flows.sweep import Computed, computed
 from tasks.errors import RequestError
@@ -46,7 +46,7 @@ def shard(overrides: list[str], config_dirs: list[str], run_id: str, number: int
         except RequestError as error:
             found = Computed(cells=stopped(plan, error), reused=0, kept={})
         run = began.ended(means, found.reused, command(overrides, folders))
-        lay_out(found.cells, run_id, means.store)
+        link_files(found.cells, run_id, means.store)
         contents = rows(run_id, found.cells, run.toolchain, means.children.took)
         results.write_rows(run, contents, place(means.store, run_id, number))
 
