@@ -14,7 +14,6 @@ import psutil
 import pytest
 
 from conf.schema import DeviceConfig, SocConfig
-from tasks.devices import triage
 from tasks.errors import DeviceError, DeviceProblem, RunnerFailed
 
 from .bench import WRITES, Bench, when
@@ -22,7 +21,6 @@ from .refusing_adbd import RefusingAdbd
 
 SM8650 = SocConfig(name="SM8650", arch=75, vtcm_mib=8)
 SLEEPS = "import time; open('started', 'w').close(); time.sleep(600)"
-SAYS = "import sys; print({text!r}); sys.exit(1)"
 
 
 def there(path: Path) -> Callable[[], bool]:
@@ -212,33 +210,6 @@ def test_a_runner_that_prints_garbage_and_writes_its_files_is_collected(bench: B
     )
     capture = bench.measure(bench.bundle(garbage + WRITES), bench.over_adb)
     assert (capture.execution.device, capture.execution.results[0].latencies_ms) == ("phone", ())
-
-
-SPOKEN = {
-    "stub_mismatch": "<E> Stub lib id mismatch: expected (v2.28.2.24), detected (v2.25.17.24)",
-    "skel_not_found": "<E> DspTransport.openSession qnn_open failed, 0x80000406",
-    "transport": "<E> Failed to create transport for device, error: 4000",
-    "no_pd": "<E> Failed to find available PD for contextId 1 on deviceId 0 coreId 0with context size estimate 9",
-    "pd_memory": "<E> fastrpc memory map for fd: 33 with length: 817889280 failed with error: 0x1",
-    "ssr": "<E> SSR detected on device config {0,0,0}. Thread will handle cleanup for all impacted sessions",
-    "dma": "E rpcmem: rpcmem_alloc failed for size 4096",
-    "unsupported_arch": "<E> Unsupported HTP Arch 0 68",
-    "library_missing": "error while loading shared libraries: libQnnHtp.so: cannot open shared object file",
-}
-
-
-def test_every_signature_of_a_runner_has_been_spoken() -> None:
-    assert {name: getattr(triage.of_runner(text), "name", None) for name, text in SPOKEN.items()} == {
-        name: name for name in SPOKEN
-    }
-    assert [each.name for each in triage.RUNNER] == list(SPOKEN)
-
-
-@pytest.mark.parametrize("name", SPOKEN)
-def test_a_runner_that_ends_badly_and_blames_the_device_is_moved_to_a_sibling(bench: Bench, name: str) -> None:
-    code = f"import os\nif '/here/' not in os.getcwd():\n    {SAYS.format(text=SPOKEN[name])}\n{WRITES}"
-    assert bench.measure(bench.bundle(code), bench.over_adb, bench.here).execution.device == "here"
-    assert str(bench.farm.quarantined["phone"]).startswith(f"{name}: ")
 
 
 def test_a_device_of_another_soc_than_it_was_said_to_be_is_quarantined(bench: Bench) -> None:

@@ -1,32 +1,25 @@
-"""From a bundle to a comparison on the real local device; and what each stage does when something is wrong."""
+"""bundle, deploy, execute and collect on the local device, and what each does when something is wrong."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from conf.schema import DeviceConfig, MeasureConfig, OperatorTolerance, Request, ToleranceConfig
+from conf.schema import DeviceConfig, MeasureConfig, Request
 from flows.resources import Means
 from tasks.bundle import bundle
 from tasks.collect import collect
-from tasks.compare import compare
 from tasks.deploy import deploy
 from tasks.devices.device import Device
 from tasks.errors import EvidenceError, RunnerFailed
 from tasks.execute import execute
 from tasks.measure import measure
-from tasks.records import Bundle, Capture, Comparison, LoweredProgram, OperatorComparison
-from tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES
-from tasks.results.outcome import finals
+from tasks.records import Bundle, LoweredProgram
 
 pytestmark = pytest.mark.toolchain
-
-TOLERANCE = ToleranceConfig(name="test", operators={"8a8w": OperatorTolerance(snr_db=28, steps=3)})
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +32,6 @@ def device(tmp_path: Path, means: Means, request_8a8w: Request) -> Iterator[Devi
     """A local device that has nothing yet, leased."""
     with means.farm.lease([fresh(tmp_path)]) as device:
         yield device
-
-
-def compared(
-    means: Means, lowered: LoweredProgram, capture: Capture, classifier: bool = True, replayed: bool = True
-) -> Comparison:
-    asked = (classifier, TOLERANCE, replayed)
-    return compare(lowered, capture, *asked, store=means.store, children=means.children)
 
 
 def fresh(folder: Path) -> DeviceConfig:
@@ -204,101 +190,3 @@ def test_a_runner_that_hangs_on_a_device_that_answers_is_killed_and_the_program_
     log = means.store.find(failed.value.log)
     assert log is not None
     assert means.store.read(log) == b"so far\n"
-
-
-def test_every_operator_and_every_output_has_one_row(lowered: LoweredProgram, capture: Capture, means: Means) -> None:
-    found = compared(means, lowered, capture)
-    assert [(row.sample, row.operator) for row in found.operators] == [
-        (sample, operator) for sample in range(2) for operator in lowered.operators
-    ]
-    statuses = [row.status for row in found.operators]
-    assert set(statuses) <= set(OPERATOR_STATUSES)
-    for sample in range(2):
-        own = [row for row in found.operators if row.sample == sample]
-        assert sum(row.status in COMPARED for row in own) >= 7
-        assert all((row.gap.mse is not None) == (row.status in COMPARED) for row in own)
-    names = lowered.quantized.exported.sample_names
-    assert [(row.rung, row.sample_name, row.output_index, row.status) for row in found.outputs] == [
-        (rung, name, 0, "exact" if rung == "exported" else "compared")
-        for rung in ("exported", "quantized", "edge", "device")
-        for name in names
-    ]
-    assert {(row.rung, row.previous_rung) for row in found.outputs} == {
-        ("exported", None),
-        ("quantized", "exported"),
-        ("edge", "quantized"),
-        ("device", "edge"),
-    }
-    assert all((row.previous_snr_db is None) == (row.rung == "exported") for row in found.outputs)
-    assert found.unexpected_events == ()
-    assert finals(found).top1_agreement == 1.0
-    assert (finals(found).snr_db or 0) > 25
-    assert {row.name for row in found.profile} >= {"Method::execute", "Program::load_method"}
-
-
-def test_an_operator_that_was_compared_is_judged_on_the_devices_own_inputs(
-    lowered: LoweredProgram, capture: Capture, means: Means
-) -> None:
-    replayed, total = (compared(means, lowered, capture, replayed=each).operators for each in (True, False))
-    for row, alone in zip(replayed, total, strict=True):
-        assert (row.verdict == "blind") == (row.status not in COMPARED), row.operator.name
-        assert (row.introduced.max_abs is not None) == (row.status in COMPARED)
-        assert (row.introduced_steps is not None) == (row.status in COMPARED)
-        # Without the replay: the same rows, and nobody to blame.
-        assert alone == OperatorComparison(
-            operator=row.operator, sample=row.sample, status=row.status, gap=row.gap, verdict="blind"
-        )
-    found = {row.verdict for row in replayed if row.status in COMPARED}
-    assert found <= {"within_grid", "exact"}  # the simulator computes this model right
-    ratios = [row.introduced.snr_db for row in replayed if row.introduced.snr_db is not None]
-    # 36.6 to 42.9 dB were seen: a step of an eight-bit grid. What only moves or picks codes introduces nothing at all.
-    assert len(ratios) >= 8
-    assert min(ratios) > 34
-    assert np.median(ratios) > 37
-    exact = {row.operator.target for row in replayed if row.introduced.max_abs == 0}
-    assert exact >= {"getitem", "aten.view_copy.default"}
-
-
-def test_what_is_no_classifier_has_no_answers(lowered: LoweredProgram, capture: Capture, means: Means) -> None:
-    found = compared(means, lowered, capture, classifier=False)
-    assert {(row.top1_reference, row.top1_actual) for row in found.outputs} == {(None, None)}
-    assert finals(found).top1_agreement is None
-    assert finals(found).accuracy is None
-
-
-def test_a_log_of_another_number_of_inferences_is_no_evidence(
-    lowered: LoweredProgram, capture: Capture, means: Means
-) -> None:
-    # The shipping program's log: eight inferences, where the debug program had two.
-    wrong = replace(capture, etdump_debug=capture.etdump)
-    with pytest.raises(EvidenceError) as refused:
-        compared(means, lowered, wrong)
-    assert str(refused.value) == "the debug program's etdump holds 8 inferences, 2 were asked for"
-
-
-def test_without_a_debug_program_final_outputs_are_compared_all_the_same(
-    lowered: LoweredProgram, capture: Capture, means: Means, tmp_path: Path
-) -> None:
-    plain = replace(lowered, debug_program=None, debug_unavailable="not asked for")
-    packed = bundle(plain, MeasureConfig(iterations=2, warm_up=1), store=means.store)
-    assert [launch.name for launch in packed.launches] == ["shipping"]
-    back = measure(packed, (fresh(tmp_path),), None, store=means.store, farm=means.farm, step=lambda task: task.fn)
-    assert (back.outputs_debug, back.etdump_debug, back.debug_buffer) == (None, None, None)
-    assert back.outputs == capture.outputs  # bit-equal in the simulator, however often it ran before
-    found = compared(means, plain, back)
-    assert (found.operators, found.observer_effect_snr_db) == ((), None)
-    assert len(found.outputs) == 8 * 4
-    (execution,) = (event for event in found.profile if event.name == "Method::execute")
-    assert len(execution.raw) == 8 * 2  # warm-ups are not measurements
-
-
-def test_a_lost_capture_says_what_to_do(
-    lowered: LoweredProgram, capture: Capture, means: Means, tmp_path: Path
-) -> None:
-    kept = means.store.path(capture.outputs)
-    shutil.move(kept, tmp_path / "elsewhere")
-    try:
-        with pytest.raises(EvidenceError, match=r" is missing: restore \w+ from a copy of this folder, or run again"):
-            compared(means, lowered, capture)
-    finally:
-        shutil.move(tmp_path / "elsewhere", kept)

@@ -1,0 +1,33 @@
+"""A launch waits for a cool device."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+
+from tasks.errors import DeviceProblem
+
+from .bench import WRITES, Bench
+
+
+def test_a_launch_waits_until_the_device_is_cool(bench: Bench) -> None:
+    bench.phone.sense(71.5)
+    phone = replace(bench.over_adb, below_celsius=45, cool_down_s=60)
+    cooling = threading.Timer(3, bench.phone.sense, [44.9])
+    cooling.start()
+    began = time.monotonic()
+    assert bench.measure(bench.bundle(WRITES), phone).execution.device == "phone"
+    assert time.monotonic() - began >= 3
+    cooling.join()
+
+
+def test_a_device_that_stays_hot_is_quarantined_and_one_without_a_sensor_too(bench: Bench) -> None:
+    bench.phone.sense(71.5)
+    phone = replace(bench.over_adb, below_celsius=45, cool_down_s=2)
+    assert bench.measure(bench.bundle(WRITES), phone, bench.here).execution.device == "here"
+    assert str(bench.farm.quarantined["phone"]) == "phone is too hot: 71.5 °C, not below 45 °C within 2 s"
+    assert bench.farm.quarantined["phone"].problem is DeviceProblem.HOT
+    (bench.phone.data / "sys" / "class" / "thermal" / "thermal_zone0" / "temp").unlink()
+    assert bench.measure(bench.bundle(WRITES), replace(phone, name="bare"), bench.here).execution.device == "here"
+    assert str(bench.farm.quarantined["bare"]) == "bare: device.below_celsius=45, and it has no sensor that can be read"
