@@ -11,14 +11,14 @@ from pathlib import Path
 
 from conf.load import load
 from conf.schema import Request
-from flows.resources import Means, prepare
+from flows.resources import Resources, prepare
 from flows.runs.files import CellEvidence, read_evidence
 from tasks.errors import EvidenceError
 from tasks.storage import tables
 from tasks.storage.store import Store
 
 
-def cell(artifacts: str, *overrides: str) -> tuple[Request, Means, CellEvidence]:
+def cell(artifacts: str, *overrides: str) -> tuple[Request, Resources, CellEvidence]:
     """The one cell that the overrides ask for, from the newest run below `artifacts` that has it."""
     plan = load([*overrides])
     (planned,) = plan.cells

@@ -66,12 +66,12 @@ def main() -> int:
 
 def prepared(artifacts: str, overrides: list[str], folder: Path) -> dict[str, str]:
     """Have the cell's records in `folder`; what QNN's libraries need in the environment of who imports ExecuTorch."""
-    _, means, measured = cell(artifacts, *overrides)
+    _, resources, measured = cell(artifacts, *overrides)
     for name, record in (("lowered", measured.lowered), ("capture", measured.capture)):
         (folder / f"{name}.parquet").write_bytes(encode(record))
-    asked = {"overrides": overrides, "store": str(means.store.root)}
+    asked = {"overrides": overrides, "store": str(resources.store.root)}
     (folder / "asked.json").write_text(json.dumps(asked))
-    return find_sdk(os.environ, means.store.root / "toolchain").environment(os.environ)
+    return find_sdk(os.environ, resources.store.root / "toolchain").environment(os.environ)
 
 
 def ran(side: str, folder: str, environment: Mapping[str, str]) -> dict[str, Any]:

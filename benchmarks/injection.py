@@ -111,9 +111,9 @@ def main() -> None:
     given = parser.parse_args()
     summary: dict[str, dict[str, int]] = {}
     for model, scheme in CELLS:
-        request, means, measured = cell(given.artifacts, f"model={model}", f"scheme={scheme}", f"soc={SOC}")
-        work = (measured.lowered, measured.capture, request.tolerance, given.operators, means.store)
-        injections = means.children.call("compare", inject, *work).value
+        request, resources, measured = cell(given.artifacts, f"model={model}", f"scheme={scheme}", f"soc={SOC}")
+        work = (measured.lowered, measured.capture, request.tolerance, given.operators, resources.store)
+        injections = resources.children.call("compare", inject, *work).value
         print(f"\n{model} {scheme} {SOC}")
         for kind in KINDS:
             of = [each for each in injections if each.kind == kind]

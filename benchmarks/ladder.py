@@ -25,7 +25,7 @@ from tasks.numerics.metrics import snr_db
 
 if TYPE_CHECKING:
     from conf.schema import Request
-    from flows.resources import Means
+    from flows.resources import Resources
     from tasks.records import Blob, Capture, LoweredProgram, QuantizedModel
     from tasks.storage.store import Store
 
@@ -45,16 +45,16 @@ class Made:
 class Bench:
     """One cell's stages, cached like a sweep's, on any converted graph."""
 
-    def __init__(self, request: Request, means: Means) -> None:
+    def __init__(self, request: Request, resources: Resources) -> None:
         self._request = request
-        self._means = means
+        self._resources = resources
 
     def quantized(self) -> QuantizedModel:
         from tasks.export import export_task
         from tasks.quantize import quantize_task
         from tasks.toolchain.source_digest import code_digest
 
-        ask, children = self._request, self._means.children
+        ask, children = self._request, self._resources.children
         exported = self._run(export_task, ask.model, code_digest(ask.model), children=children)
         return self._run(quantize_task, exported, ask.scheme, ask.backend.kind, ask.soc.arch, children=children)
 
@@ -63,15 +63,15 @@ class Bench:
         from tasks.lower import lower_task
         from tasks.measure import measure_task
 
-        ask, children = self._request, self._means.children
+        ask, children = self._request, self._resources.children
         matter = (quantized, ask.scheme, ask.backend.kind, ask.soc, 1, dump)
         lowered = self._run(lower_task, *matter, children=children)
         bundle = self._run(bundle_task, lowered, ask.measure)
-        capture = self._run(measure_task, bundle, ask.device, farm=self._means.farm, step=self._bound)
+        capture = self._run(measure_task, bundle, ask.device, farm=self._resources.farm, step=self._bound)
         return Made(quantized=quantized, lowered=lowered, capture=capture)
 
-    def _run(self, task: Any, *matter: Any, **means: Any) -> Any:
-        return self._bound(task)(*matter, store=self._means.store, **means)
+    def _run(self, task: Any, *matter: Any, **resources: Any) -> Any:
+        return self._bound(task)(*matter, store=self._resources.store, **resources)
 
     def _bound(self, task: Any) -> Any:
         from tasks.stage import bound
@@ -79,7 +79,7 @@ class Bench:
         def tell(state: str) -> None:
             print(f"{task.name} {state}", file=sys.stderr)
 
-        return bound(task, task.name, store=self._means.store, on_change=tell)
+        return bound(task, task.name, store=self._resources.store, on_change=tell)
 
 
 def main() -> int:
@@ -112,9 +112,9 @@ def measured(overrides: list[str]) -> dict[str, Any]:
 
     plan = load(overrides)
     (cell,) = plan.cells
-    means = prepare(plan)
-    store, children = means.store, means.children
-    bench = Bench(cell.request, means)
+    resources = prepare(plan)
+    store, children = resources.store, resources.children
+    bench = Bench(cell.request, resources)
     made = bench.made(bench.quantized(), dump=True)
     ablation: pairs.Ablation = children.call("ablate", pairs.ablate, made.quantized, store).value
     replayed = children.call("replay", replay.replay, made.lowered, made.capture, store).value

@@ -54,8 +54,8 @@ def _swept(requests: list[Request], folder: Path, *, dump_operators: bool) -> It
 
     ask = requests[0]
     plan = load([f"artifacts={folder}"])
-    means = prepare(plan)
-    tools: Any = {"store": means.store, "children": means.children}
+    resources = prepare(plan)
+    tools: Any = {"store": resources.store, "children": resources.children}
     exported = export(ask.model, "", **tools)
     quantized = quantize(exported, ask.scheme, ask.backend.kind, **tools)
 
@@ -65,8 +65,8 @@ def _swept(requests: list[Request], folder: Path, *, dump_operators: bool) -> It
     with ThreadPoolExecutor(len(requests)) as pool:
         for each, lowered in zip(requests, pool.map(one, requests), strict=True):
             parts = lowered.operators, lowered.delegation, lowered.delegated_subgraphs, lowered.program
-            yield each.soc.name, official_path.told(*parts, means.store)
-    TOOK.extend(asdict(each) for each in means.children.took)
+            yield each.soc.name, official_path.told(*parts, resources.store)
+    TOOK.extend(asdict(each) for each in resources.children.took)
 
 
 def official(requests: list[Request], folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -77,9 +77,9 @@ def official(requests: list[Request], folder: Path) -> Iterator[tuple[str, dict[
     """
     from flows.resources import prepare
 
-    means = prepare(load([f"artifacts={folder}"]))
-    children = means.children
-    yield from children.call("official", official_path.cell_by_cell, requests, means.store, time.time()).value
+    resources = prepare(load([f"artifacts={folder}"]))
+    children = resources.children
+    yield from children.call("official", official_path.cell_by_cell, requests, resources.store, time.time()).value
 
 
 SIDES = {"qnnsweep": qnnsweep, "whole": whole, "official": official}

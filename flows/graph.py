@@ -14,7 +14,7 @@ from conf.impossible import suits
 from conf.names import CELL_STAGES, MEASURE_STEPS, METRICS, OPERATOR_REFERENCES
 from conf.plan import PlannedCell
 from conf.schema import BackendKind, MeasureConfig, Request, Reuse, ToleranceConfig
-from flows.resources import Means
+from flows.resources import Resources
 from tasks.bundle import bundle_task
 from tasks.compare import compare_task
 from tasks.export import export_task
@@ -58,8 +58,8 @@ class Work:
 class Graph:
     """Submits each piece of work once, whichever cell asks for it first."""
 
-    def __init__(self, means: Means, watch: Watch, run_id: str) -> None:
-        self._means = means
+    def __init__(self, resources: Resources, watch: Watch, run_id: str) -> None:
+        self._resources = resources
         self._run_id = run_id
         self._watch = watch
         self._works: dict[str, Work] = {}
@@ -70,11 +70,11 @@ class Graph:
         model = digest(request.model)
         if model not in self._codes:  # read once a sweep: its cells must agree, whatever is edited meanwhile
             self._codes[model] = code_digest(request.model)
-        return self._submit(export_task, request, request.model, self._codes[model], children=self._means.children)
+        return self._submit(export_task, request, request.model, self._codes[model], children=self._resources.children)
 
     def cell(self, request: Request) -> dict[str, Work]:
         """All of a cell's work, by the record of `CellResult` that it gives."""
-        kind, scheme, children = request.backend.kind, request.scheme, self._means.children
+        kind, scheme, children = request.backend.kind, request.scheme, self._resources.children
         soc = request.soc if kind is BackendKind.qnn else None
         exported = self.export(request)
         quantized = self._submit(quantize_task, request, exported, scheme, kind, children=children)
@@ -90,7 +90,7 @@ class Graph:
             soc,
             children.identity,
             self._run_id,
-            farm=self._means.farm,
+            farm=self._resources.farm,
             step=lambda task: self._bound(task, request),
         )
         comparison = self._submit(compare_task, request, lowered, capture, *judged_by(request), children=children)
@@ -129,12 +129,12 @@ class Graph:
         states = [work.future.state for work in self._works.values()]
         return {name: is_reused(state) for state in states if (name := kept_as(state)) is not None}
 
-    def _submit(self, task: Task[..., Any], request: Request, *matter: Any, **means: Any) -> Work:
+    def _submit(self, task: Task[..., Any], request: Request, *matter: Any, **resources: Any) -> Work:
         key = digest([task.name, *(each.key if isinstance(each, Work) else each for each in matter)])
         if key not in self._works:
             # Opaque: Prefect walks through every value of a result, and asks its server for the state of a bare future.
             values = [opaque(each.future) if isinstance(each, Work) else each for each in matter]
-            future = self._bound(task, request).submit(*values, store=self._means.store, **means)
+            future = self._bound(task, request).submit(*values, store=self._resources.store, **resources)
             self._works[key] = Work(key=key, future=future)
         return self._works[key]
 
@@ -148,7 +148,7 @@ class Graph:
                 self._watch(name, whose, state)
 
         anew = task.name == "measure" and request.reuse is not Reuse.capture
-        return bound(task, f"{task.name} {whose}", store=self._means.store, on_change=on_change, anew=anew)
+        return bound(task, f"{task.name} {whose}", store=self._resources.store, on_change=on_change, anew=anew)
 
 
 def judged_by(request: Request) -> tuple[bool, ToleranceConfig, bool, tuple[str, ...], tuple[str, ...], str]:

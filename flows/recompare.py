@@ -18,7 +18,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from conf.load import load
 from conf.plan import Plan, PlannedCell
 from flows.graph import judged_by, other_references, settled, subject
-from flows.resources import Means, prepare
+from flows.resources import Resources, prepare
 from flows.run import new_run_id
 from flows.runs import results
 from flows.runs.files import CellEvidence, link_files, read_evidence
@@ -57,11 +57,11 @@ def recompare(artifacts: str, run_id: str | None, overrides: list[str]) -> resul
 def _recompared(store: Store, run_id: str | None, overrides: list[str]) -> results.SweepResult:
     run, plan = planned(store, run_id, overrides)
     started, began = datetime.now(UTC), time.monotonic()
-    means = prepare(plan)
-    store = means.store
+    resources = prepare(plan)
+    store = resources.store
     past = _kept(plan, run.run_id, store)
     with ended_by_sigterm():
-        works = [(cell, evidence, _submitted(cell, evidence, means)) for cell, evidence in past]
+        works = [(cell, evidence, _submitted(cell, evidence, resources)) for cell, evidence in past]
         done = [_result(run.run_id, *work) for work in works]
     new = new_run_id(started)
     facts = replace(
@@ -78,7 +78,7 @@ def _recompared(store: Store, run_id: str | None, overrides: list[str]) -> resul
     kept = {name: is_reused(future.state) for *_, future in works if future and (name := kept_as(future.state))}
     write_holdings(store, new, holdings(done, kept, store))
     link_files(done, new, store)
-    contents = rows(new, done, run.toolchain or means.children.identity, verb="recompare")
+    contents = rows(new, done, run.toolchain or resources.children.identity, verb="recompare")
     return results.write(facts, contents, store, trend=None)
 
 
@@ -117,16 +117,18 @@ def _check_references(run_id: str, plan: Plan, store: Store) -> None:
             )
 
 
-def _submitted(cell: PlannedCell, evidence: CellEvidence | None, means: Means) -> PrefectFuture[Comparison] | None:
+def _submitted(
+    cell: PlannedCell, evidence: CellEvidence | None, resources: Resources
+) -> PrefectFuture[Comparison] | None:
     if evidence is None:
         return None
     request = cell.request
     whose = subject("compare", request)
     task = bound(
-        compare_task, f"compare {whose}", store=means.store, on_change=partial(watcher.get(), "compare", whose)
+        compare_task, f"compare {whose}", store=resources.store, on_change=partial(watcher.get(), "compare", whose)
     )
     judged = judged_by(request)
-    return task.submit(evidence.lowered, evidence.capture, *judged, store=means.store, children=means.children)
+    return task.submit(evidence.lowered, evidence.capture, *judged, store=resources.store, children=resources.children)
 
 
 def _result(

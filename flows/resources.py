@@ -28,7 +28,7 @@ MOST_MEMORY = 0.8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Means:
+class Resources:
     """What the stages of one sweep work with."""
 
     store: Store
@@ -36,7 +36,7 @@ class Means:
     farm: Farm
 
 
-def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Means:
+def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
     """Open the store, find QNN, set the limits. Raises EnvironmentUnusable.
 
     Without a `device_lock` this process alone is kept from using a device twice at a time.
@@ -67,7 +67,7 @@ def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Means:
     for device, soc in _native(plan):
         native_files(device, soc.arch, os.environ)
     farm = Farm(host_environment=environment, folder=store.root / "devices", device_lock=device_lock)
-    return Means(store=store, children=children, farm=farm)
+    return Resources(store=store, children=children, farm=farm)
 
 
 def _native(plan: Plan) -> Iterator[tuple[DeviceConfig, SocConfig]]:

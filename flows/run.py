@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from conf.names import COMPILE_STAGES
-from flows.resources import Means
+from flows.resources import Resources
 from flows.runs import results
 from tasks.records import RunFacts, Toolchain
 from tasks.storage.store import Store
@@ -29,10 +29,12 @@ class Begun:
         started = datetime.now(UTC)
         return cls(run_id=run_id or new_run_id(started), started=started, clock_s=time.monotonic())
 
-    def ended(self, means: Means, reused: int, command: tuple[str, ...]) -> RunFacts:
-        """The facts of a run whose cells were all computed with these means."""
-        calls = sum(count for stage, count in means.children.calls.items() if stage in COMPILE_STAGES)
-        return self.facts(means.store, command, toolchain_calls=calls, reused=reused, toolchain=means.children.identity)
+    def ended(self, resources: Resources, reused: int, command: tuple[str, ...]) -> RunFacts:
+        """The facts of a run whose cells were all computed with these resources."""
+        calls = sum(count for stage, count in resources.children.calls.items() if stage in COMPILE_STAGES)
+        return self.facts(
+            resources.store, command, toolchain_calls=calls, reused=reused, toolchain=resources.children.identity
+        )
 
     def facts(
         self, store: Store, command: tuple[str, ...], *, toolchain_calls: int, reused: int, toolchain: Toolchain | None

@@ -20,7 +20,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from conf.load import load
 from conf.plan import Plan
 from flows.graph import Graph, Watch
-from flows.resources import Means, prepare
+from flows.resources import Resources, prepare
 from flows.run import Begun, command
 from flows.runs import notifications, results
 from flows.runs.artifacts import UPDATE_EVERY_S, CellsDone, create_artifacts, create_progress
@@ -56,12 +56,12 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     notifiers = notifications.load_notifiers(plan.trend.notify)
     with in_use(store), _libraries_at_rest():
         began = Begun.now()
-        means = prepare(plan, device_lock=leases.exclusive)
-        found = computed(plan, means, began.run_id)
-        run = began.ended(means, found.reused, command(overrides, folders))
+        resources = prepare(plan, device_lock=leases.exclusive)
+        found = computed(plan, resources, began.run_id)
+        run = began.ended(resources, found.reused, command(overrides, folders))
         write_holdings(store, run.run_id, holdings(found.cells, found.kept, store))
         link_files(found.cells, run.run_id, store)
-        contents = rows(run.run_id, found.cells, run.toolchain, means.children.took)
+        contents = rows(run.run_id, found.cells, run.toolchain, resources.children.took)
         result = results.write(run, contents, store, plan.trend)
         create_artifacts(result, store)
     notifications.send(notifiers, result, store)
@@ -93,7 +93,7 @@ def importable(plan: Plan) -> None:
     sys.path += [folder for folder in map(str, plan.folders) if folder not in sys.path]
 
 
-def computed(plan: Plan, means: Means, run_id: str) -> Computed:
+def computed(plan: Plan, resources: Resources, run_id: str) -> Computed:
     """Run every possible cell. Raises the RequestError or EnvironmentUnusable that a model's export meets."""
     importable(plan)
     done, heard = CellsDone(plan.cells, create_progress(run_id, len(plan.cells))), watcher.get()
@@ -102,7 +102,7 @@ def computed(plan: Plan, means: Means, run_id: str) -> Computed:
         done.update(stage, whose, state)
         heard(stage, whose, state)
 
-    graph = Graph(means, watch, run_id)
+    graph = Graph(resources, watch, run_id)
     with ended_by_sigterm():
         cells = _run(plan, graph, done)
     return Computed(cells=cells, reused=graph.reused, kept=graph.kept)

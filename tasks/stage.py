@@ -1,7 +1,7 @@
 """How a stage becomes a Prefect task whose cached results are Parquet files; the only Prefect in tasks/.
 
 A result is found again by the digest of what made it: the stage and its version, the toolchain where one is used, and
-every positional argument, or what of them the stage says it reads. Keyword-only arguments are means and count for
+every positional argument, or what of them the stage says it reads. Keyword-only arguments are resources and count for
 nothing.
 """
 

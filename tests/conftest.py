@@ -13,7 +13,7 @@ from flows.server.settings import settle_prefect
 from tasks.records import Capture, LoweredProgram
 
 if TYPE_CHECKING:
-    from flows.resources import Means
+    from flows.resources import Resources
 
 settle_prefect()
 
@@ -30,7 +30,7 @@ def request_8a8w() -> Request:
 
 
 @pytest.fixture(scope="session")
-def means(tmp_path_factory: pytest.TempPathFactory) -> Means:
+def resources(tmp_path_factory: pytest.TempPathFactory) -> Resources:
     """A real store, children of the real toolchain, and the local device."""
     from flows.resources import prepare
 
@@ -38,14 +38,14 @@ def means(tmp_path_factory: pytest.TempPathFactory) -> Means:
 
 
 @pytest.fixture(scope="session")
-def lowered(request_8a8w: Request, means: Means) -> LoweredProgram:
+def lowered(request_8a8w: Request, resources: Resources) -> LoweredProgram:
     """`request_8a8w`, exported, quantized and lowered by the real toolchain."""
     from tasks.export import export
     from tasks.lower import lower
     from tasks.quantize import quantize
 
     ask = request_8a8w
-    tools: Any = {"store": means.store, "children": means.children}
+    tools: Any = {"store": resources.store, "children": resources.children}
     exported = export(ask.model, "", **tools)
     quantized = quantize(exported, ask.scheme, ask.backend.kind, **tools)
     return lower(
@@ -54,12 +54,17 @@ def lowered(request_8a8w: Request, means: Means) -> LoweredProgram:
 
 
 @pytest.fixture(scope="session")
-def capture(request_8a8w: Request, means: Means, lowered: LoweredProgram) -> Capture:
+def capture(request_8a8w: Request, resources: Resources, lowered: LoweredProgram) -> Capture:
     """What the local device gave back for `lowered`."""
     from tasks.bundle import bundle
     from tasks.measure import measure
 
-    made = bundle(lowered, request_8a8w.measure, store=means.store)
+    made = bundle(lowered, request_8a8w.measure, store=resources.store)
     return measure(
-        made, (request_8a8w.device,), request_8a8w.soc, store=means.store, farm=means.farm, step=lambda task: task.fn
+        made,
+        (request_8a8w.device,),
+        request_8a8w.soc,
+        store=resources.store,
+        farm=resources.farm,
+        step=lambda task: task.fn,
     )

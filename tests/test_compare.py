@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from conf.schema import DeviceConfig, MeasureConfig, OperatorTolerance, ToleranceConfig
-from flows.resources import Means
+from flows.resources import Resources
 from tasks.bundle import bundle
 from tasks.compare import compare
 from tasks.errors import EvidenceError
@@ -25,14 +25,16 @@ TOLERANCE = ToleranceConfig(name="test", operators={"8a8w": OperatorTolerance(sn
 
 
 def compared(
-    means: Means, lowered: LoweredProgram, capture: Capture, classifier: bool = True, replayed: bool = True
+    resources: Resources, lowered: LoweredProgram, capture: Capture, classifier: bool = True, replayed: bool = True
 ) -> Comparison:
     asked = (classifier, TOLERANCE, replayed)
-    return compare(lowered, capture, *asked, store=means.store, children=means.children)
+    return compare(lowered, capture, *asked, store=resources.store, children=resources.children)
 
 
-def test_every_operator_and_every_output_has_one_row(lowered: LoweredProgram, capture: Capture, means: Means) -> None:
-    found = compared(means, lowered, capture)
+def test_every_operator_and_every_output_has_one_row(
+    lowered: LoweredProgram, capture: Capture, resources: Resources
+) -> None:
+    found = compared(resources, lowered, capture)
     assert [(row.sample, row.operator) for row in found.operators] == [
         (sample, operator) for sample in range(2) for operator in lowered.operators
     ]
@@ -62,9 +64,9 @@ def test_every_operator_and_every_output_has_one_row(lowered: LoweredProgram, ca
 
 
 def test_an_operator_that_was_compared_is_judged_on_the_devices_own_inputs(
-    lowered: LoweredProgram, capture: Capture, means: Means
+    lowered: LoweredProgram, capture: Capture, resources: Resources
 ) -> None:
-    replayed, total = (compared(means, lowered, capture, replayed=each).operators for each in (True, False))
+    replayed, total = (compared(resources, lowered, capture, replayed=each).operators for each in (True, False))
     for row, alone in zip(replayed, total, strict=True):
         assert (row.verdict == "blind") == (row.status not in COMPARED), row.operator.name
         assert (row.introduced.max_abs is not None) == (row.status in COMPARED)
@@ -84,34 +86,34 @@ def test_an_operator_that_was_compared_is_judged_on_the_devices_own_inputs(
     assert exact >= {"getitem", "aten.view_copy.default"}
 
 
-def test_what_is_no_classifier_has_no_answers(lowered: LoweredProgram, capture: Capture, means: Means) -> None:
-    found = compared(means, lowered, capture, classifier=False)
+def test_what_is_no_classifier_has_no_answers(lowered: LoweredProgram, capture: Capture, resources: Resources) -> None:
+    found = compared(resources, lowered, capture, classifier=False)
     assert {(row.top1_reference, row.top1_actual) for row in found.outputs} == {(None, None)}
     assert finals(found).top1_agreement is None
     assert finals(found).accuracy is None
 
 
 def test_a_log_of_another_number_of_inferences_is_no_evidence(
-    lowered: LoweredProgram, capture: Capture, means: Means
+    lowered: LoweredProgram, capture: Capture, resources: Resources
 ) -> None:
     # The shipping program's log: eight inferences, where the debug program had two.
     wrong = replace(capture, etdump_debug=capture.etdump)
     with pytest.raises(EvidenceError) as refused:
-        compared(means, lowered, wrong)
+        compared(resources, lowered, wrong)
     assert str(refused.value) == "the debug program's etdump holds 8 inferences, 2 were asked for"
 
 
 def test_without_a_debug_program_final_outputs_are_compared_all_the_same(
-    lowered: LoweredProgram, capture: Capture, means: Means, tmp_path: Path
+    lowered: LoweredProgram, capture: Capture, resources: Resources, tmp_path: Path
 ) -> None:
     plain = replace(lowered, debug_program=None, debug_unavailable="not asked for")
-    packed = bundle(plain, MeasureConfig(iterations=2, warm_up=1), store=means.store)
+    packed = bundle(plain, MeasureConfig(iterations=2, warm_up=1), store=resources.store)
     assert [launch.name for launch in packed.launches] == ["shipping"]
     device = DeviceConfig(name="fresh", work_folder=str(tmp_path / "device"))
-    back = measure(packed, (device,), None, store=means.store, farm=means.farm, step=lambda task: task.fn)
+    back = measure(packed, (device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn)
     assert (back.outputs_debug, back.etdump_debug, back.debug_buffer) == (None, None, None)
     assert back.outputs == capture.outputs  # bit-equal in the simulator, however often it ran before
-    found = compared(means, plain, back)
+    found = compared(resources, plain, back)
     assert (found.operators, found.observer_effect_snr_db) == ((), None)
     assert len(found.outputs) == 8 * 4
     (execution,) = (event for event in found.profile if event.name == "Method::execute")
@@ -119,12 +121,12 @@ def test_without_a_debug_program_final_outputs_are_compared_all_the_same(
 
 
 def test_a_lost_capture_says_what_to_do(
-    lowered: LoweredProgram, capture: Capture, means: Means, tmp_path: Path
+    lowered: LoweredProgram, capture: Capture, resources: Resources, tmp_path: Path
 ) -> None:
-    kept = means.store.path(capture.outputs)
+    kept = resources.store.path(capture.outputs)
     shutil.move(kept, tmp_path / "elsewhere")
     try:
         with pytest.raises(EvidenceError, match=r" is missing: restore \w+ from a copy of this folder, or run again"):
-            compared(means, lowered, capture)
+            compared(resources, lowered, capture)
     finally:
         shutil.move(tmp_path / "elsewhere", kept)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conf.schema import DeviceConfig, MeasureConfig, Request
-from flows.resources import Means
+from flows.resources import Resources
 from tasks.bundle import bundle
 from tasks.collect import collect
 from tasks.deploy import deploy
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.toolchain
 
 
 @pytest.fixture(scope="module")
-def packed(request_8a8w: Request, means: Means, lowered: LoweredProgram) -> Bundle:
-    return bundle(lowered, request_8a8w.measure, store=means.store)
+def packed(request_8a8w: Request, resources: Resources, lowered: LoweredProgram) -> Bundle:
+    return bundle(lowered, request_8a8w.measure, store=resources.store)
 
 
 @pytest.fixture
-def device(tmp_path: Path, means: Means, request_8a8w: Request) -> Iterator[Device]:
+def device(tmp_path: Path, resources: Resources, request_8a8w: Request) -> Iterator[Device]:
     """A local device that has nothing yet, leased."""
-    with means.farm.lease([fresh(tmp_path)]) as device:
+    with resources.farm.lease([fresh(tmp_path)]) as device:
         yield device
 
 
@@ -42,9 +42,9 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def with_runner(packed: Bundle, means: Means, code: str) -> Bundle:
+def with_runner(packed: Bundle, resources: Resources, code: str) -> Bundle:
     """The same bundle with another program in the runner's place."""
-    runner = means.store.put_bytes(code.encode())
+    runner = resources.store.put_bytes(code.encode())
     return replace(packed, runner=runner, blobs=(runner, *packed.blobs))
 
 
@@ -65,11 +65,11 @@ Path("debug_output.bin").touch()
 """
 
 
-def test_only_what_the_device_does_not_have_travels(packed: Bundle, device: Device, means: Means) -> None:
-    first = deploy(packed, device=device, store=means.store)
+def test_only_what_the_device_does_not_have_travels(packed: Bundle, device: Device, resources: Resources) -> None:
+    first = deploy(packed, device=device, store=resources.store)
     assert (first.blobs_sent, first.bytes_sent) == (len(packed.blobs), sum(blob.size for blob in packed.blobs))
     assert (first.device, first.work_folder, first.bundle) == (device.name, device.work_folder, packed)
-    second = deploy(packed, device=device, store=means.store)
+    second = deploy(packed, device=device, store=resources.store)
     assert second == replace(first, blobs_sent=0, bytes_sent=0)
     assert files(Path(device.work_folder)) - {".qnnsweep"} == {f"blobs/{blob.sha256}" for blob in packed.blobs}
 
@@ -88,23 +88,23 @@ def rotten(blob: Path) -> None:
 
 @pytest.mark.parametrize("harm", [truncated, rotten, Path.unlink], ids=["truncated", "rotten", "gone"])
 def test_a_blob_that_was_damaged_on_the_device_is_found_and_sent_again(
-    harm: Callable[[Path], None], packed: Bundle, device: Device, means: Means
+    harm: Callable[[Path], None], packed: Bundle, device: Device, resources: Resources
 ) -> None:
-    deploy(packed, device=device, store=means.store)
+    deploy(packed, device=device, store=resources.store)
     program = packed.launches[0].program
     there = Path(device.work_folder, "blobs", program.sha256)
     harm(there)
-    again = deploy(packed, device=device, store=means.store)
+    again = deploy(packed, device=device, store=resources.store)
     assert (again.blobs_sent, again.bytes_sent) == (1, program.size)
-    assert there.read_bytes() == means.store.read(program)
+    assert there.read_bytes() == resources.store.read(program)
 
 
-def test_nothing_of_a_launch_is_left_on_the_device(packed: Bundle, means: Means, tmp_path: Path) -> None:
-    with means.farm.lease([fresh(tmp_path)]) as device:
-        deployment = deploy(packed, device=device, store=means.store)
-        execution = execute(deployment, device=device, store=means.store)
+def test_nothing_of_a_launch_is_left_on_the_device(packed: Bundle, resources: Resources, tmp_path: Path) -> None:
+    with resources.farm.lease([fresh(tmp_path)]) as device:
+        deployment = deploy(packed, device=device, store=resources.store)
+        execution = execute(deployment, device=device, store=resources.store)
         seen = sorted(files(Path(device.lease_folder)))
-        collect(execution, device=device, store=means.store)
+        collect(execution, device=device, store=resources.store)
     outputs = [f"outputs/output_{sample}_0.raw" for sample in range(8)]
     shipping = [f"shipping/{name}" for name in ("etdump.etdp", "inference_speed.txt", *outputs)]
     debug = [f"debug/{name}" for name in ("debug_output.bin", "etdump.etdp", "inference_speed.txt", *outputs[:2])]
@@ -129,64 +129,68 @@ WRONG = {
 
 @pytest.mark.parametrize(("change", "line"), WRONG.items(), ids=lambda _: "")
 def test_a_runner_that_ends_well_and_leaves_the_wrong_files_is_no_evidence(
-    change: str, line: str, packed: Bundle, device: Device, means: Means
+    change: str, line: str, packed: Bundle, device: Device, resources: Resources
 ) -> None:
-    pretended = with_runner(packed, means, pretend(packed, change))
-    deployment = deploy(pretended, device=device, store=means.store)
-    execution = execute(deployment, device=device, store=means.store)
+    pretended = with_runner(packed, resources, pretend(packed, change))
+    deployment = deploy(pretended, device=device, store=resources.store)
+    execution = execute(deployment, device=device, store=resources.store)
     with pytest.raises(EvidenceError) as wrong:
-        collect(execution, device=device, store=means.store)
+        collect(execution, device=device, store=resources.store)
     assert str(wrong.value) == line.format(device=device.name, output=packed.outputs[0].name)
 
 
-def test_a_runner_that_leaves_the_right_files_is_collected(packed: Bundle, device: Device, means: Means) -> None:
-    deployment = deploy(with_runner(packed, means, pretend(packed, "")), device=device, store=means.store)
-    execution = execute(deployment, device=device, store=means.store)
+def test_a_runner_that_leaves_the_right_files_is_collected(
+    packed: Bundle, device: Device, resources: Resources
+) -> None:
+    deployment = deploy(with_runner(packed, resources, pretend(packed, "")), device=device, store=resources.store)
+    execution = execute(deployment, device=device, store=resources.store)
     assert [result.latencies_ms for result in execution.results] == [(), ()]
-    capture = collect(execution, device=device, store=means.store)
+    capture = collect(execution, device=device, store=resources.store)
     assert capture.execution == execution
 
 
 def test_a_runner_that_fails_is_quoted_and_leaves_its_log(
-    packed: Bundle, device: Device, means: Means, tmp_path: Path
+    packed: Bundle, device: Device, resources: Resources, tmp_path: Path
 ) -> None:
     code = "import sys; print('loaded'); sys.exit('E executorch:main.cpp:1] no\\n' * 20)"
-    deployment = deploy(with_runner(packed, means, code), device=device, store=means.store)
+    deployment = deploy(with_runner(packed, resources, code), device=device, store=resources.store)
     with pytest.raises(RunnerFailed) as failed:
-        execute(deployment, device=device, store=means.store)
+        execute(deployment, device=device, store=resources.store)
     words = "\n".join(["E executorch:main.cpp:1] no"] * 8)
     assert str(failed.value) == f"the shipping program ended with exit code 1 on {device.name}\n{words}"
     assert failed.value.command.exit_code == 1
-    log = means.store.find(failed.value.log)
+    log = resources.store.find(failed.value.log)
     assert log is not None
-    assert means.store.read(log) == b"loaded\n\n" + b"E executorch:main.cpp:1] no\n" * 20 + b"\n"
+    assert resources.store.read(log) == b"loaded\n\n" + b"E executorch:main.cpp:1] no\n" * 20 + b"\n"
 
 
 def test_too_small_a_debug_buffer_aborts_the_runner_and_its_last_words_say_so(
-    lowered: LoweredProgram, means: Means, tmp_path: Path
+    lowered: LoweredProgram, resources: Resources, tmp_path: Path
 ) -> None:
-    starved = bundle(lowered, MeasureConfig(operator_samples=2, debug_buffer_bytes=1), store=means.store)
+    starved = bundle(lowered, MeasureConfig(operator_samples=2, debug_buffer_bytes=1), store=resources.store)
     with pytest.raises(RunnerFailed) as failed:
-        measure(starved, (fresh(tmp_path),), None, store=means.store, farm=means.farm, step=lambda task: task.fn)
+        measure(
+            starved, (fresh(tmp_path),), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
+        )
     first, *words = str(failed.value).splitlines()
     assert first == f"the debug program ended with SIGABRT on {tmp_path.name}"
     assert "Ran out of space to store intermediate outputs" in "\n".join(words)
     assert failed.value.command.exit_code == -6
     assert "--debug_buffer_size=1" in failed.value.command.argv
-    log = means.store.find(failed.value.log)
+    log = resources.store.find(failed.value.log)
     assert log is not None
-    assert b"is loaded." in means.store.read(log)
+    assert b"is loaded." in resources.store.read(log)
     assert list((tmp_path / "device" / "leases").iterdir()) == []
 
 
 def test_a_runner_that_hangs_on_a_device_that_answers_is_killed_and_the_program_is_blamed(
-    packed: Bundle, means: Means, tmp_path: Path
+    packed: Bundle, resources: Resources, tmp_path: Path
 ) -> None:
-    hanging = with_runner(packed, means, "import time; print('so far', flush=True); time.sleep(600)")
+    hanging = with_runner(packed, resources, "import time; print('so far', flush=True); time.sleep(600)")
     config = replace(fresh(tmp_path), deadline_s=4)
     with pytest.raises(RunnerFailed, match=r"^the shipping program did not end within 4 s on ") as failed:
-        measure(hanging, (config,), None, store=means.store, farm=means.farm, step=lambda task: task.fn)
+        measure(hanging, (config,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn)
     assert failed.value.command.exit_code == -9
-    log = means.store.find(failed.value.log)
+    log = resources.store.find(failed.value.log)
     assert log is not None
-    assert means.store.read(log) == b"so far\n"
+    assert resources.store.read(log) == b"so far\n"

@@ -58,7 +58,7 @@ class Kitchen:
         cached: bool = True,
         name: str = "cook",
         toolchain: Toolchain = TOOLCHAIN,
-        means: str = "",
+        resources: str = "",
         make: Callable[[Store], Any] = lambda _: Command(argv=("a",), exit_code=0, seconds=0.5),
         reads: Callable[..., object] | None = None,
         anew: bool = False,
@@ -66,7 +66,7 @@ class Kitchen:
         """Run the stage in a flow and with a store of its own, as another sweep would."""
         own = Store(self.store.root)
 
-        def cook(what: Any = None, measure: Any = None, *, store: Store, children: Children, means: str) -> Any:
+        def cook(what: Any = None, measure: Any = None, *, store: Store, children: Children, resources: str) -> Any:
             self.ran.append(str(task_run.name))
             return make(store)
 
@@ -75,7 +75,7 @@ class Kitchen:
 
         @flow
         def sweep() -> Any:
-            return task(*matter, store=own, children=Children(identity=toolchain), means=means)
+            return task(*matter, store=own, children=Children(identity=toolchain), resources=resources)
 
         return sweep()
 
@@ -137,8 +137,8 @@ def test_what_is_made_anew_is_found_by_who_asks_later(kitchen: Kitchen) -> None:
 
 
 def test_means_count_for_nothing(kitchen: Kitchen) -> None:
-    kitchen.cook("soup", means="a small pot")
-    kitchen.cook("soup", means="a big pot")
+    kitchen.cook("soup", resources="a small pot")
+    kitchen.cook("soup", resources="a big pot")
     kitchen.cook("soup", name="another cell's soup")
     assert kitchen.states == MADE + REUSED + REUSED
 

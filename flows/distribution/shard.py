@@ -39,16 +39,16 @@ def shard(overrides: list[str], config_dirs: list[str], run_id: str, number: int
     folders = [Path(folder) for folder in config_dirs]
     plan = load(overrides, config_dirs=folders)
     began = Begun.now(run_id)
-    means = prepare(plan, device_lock=leases.exclusive)
-    with in_use(means.store):
+    resources = prepare(plan, device_lock=leases.exclusive)
+    with in_use(resources.store):
         try:
-            found = computed(plan, means, run_id)
+            found = computed(plan, resources, run_id)
         except RequestError as error:
             found = Computed(cells=stopped(plan, error), reused=0, kept={})
-        run = began.ended(means, found.reused, command(overrides, folders))
-        link_files(found.cells, run_id, means.store)
-        contents = rows(run_id, found.cells, run.toolchain, means.children.took)
-        results.write_rows(run, contents, place(means.store, run_id, number))
+        run = began.ended(resources, found.reused, command(overrides, folders))
+        link_files(found.cells, run_id, resources.store)
+        contents = rows(run_id, found.cells, run.toolchain, resources.children.took)
+        results.write_rows(run, contents, place(resources.store, run_id, number))
 
 
 def _cut_by(overrides: list[str]) -> list[str]:

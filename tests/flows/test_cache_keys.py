@@ -37,7 +37,7 @@ from conf.schema import (
 )
 from flows import graph
 from flows.graph import Graph, Work
-from flows.resources import Means
+from flows.resources import Resources
 from tasks.bundle import bundle_task
 from tasks.compare import compare_task
 from tasks.devices import native_runner
@@ -130,15 +130,17 @@ class Imagined(Graph):
     """The graph, whose work is looked up by its key and otherwise imagined on the spot."""
 
     def __init__(self, world: World, kept: dict[str, Any]) -> None:
-        means: Any = SimpleNamespace(store=None, farm=None, children=SimpleNamespace(identity=world.toolchain))
-        super().__init__(Means(store=means.store, children=means.children, farm=means.farm), lambda *_: None, "a run")
+        resources: Any = SimpleNamespace(store=None, farm=None, children=SimpleNamespace(identity=world.toolchain))
+        super().__init__(
+            Resources(store=resources.store, children=resources.children, farm=resources.farm), lambda *_: None, "a run"
+        )
         self._world = world
         self._kept = kept
         self.computed: list[str] = []
 
-    def _submit(self, task: Any, request: Request, *matter: Any, **means: Any) -> Work:
+    def _submit(self, task: Any, request: Request, *matter: Any, **resources: Any) -> Work:
         values = [each.future if isinstance(each, Work) else each for each in matter]
-        given = inspect.signature(task.fn).bind(*values, store=None, **means)
+        given = inspect.signature(task.fn).bind(*values, store=None, **resources)
         given.apply_defaults()
         version = task.cache_policy.version + (task.name == self._world.raised)
         policy = replace(task.cache_policy, version=version)

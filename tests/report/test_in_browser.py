@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from conf.schema import Request
 from flows.graph import judged_by
-from flows.resources import Means
+from flows.resources import Resources
 from flows.runs import results
 from tasks.compare import compare
 from tasks.records import Capture, LoweredProgram
@@ -25,9 +25,9 @@ pytestmark = pytest.mark.toolchain
 
 
 @pytest.fixture(scope="module")
-def real(means: Means, request_8a8w: Request, lowered: LoweredProgram, capture: Capture) -> str:
+def real(resources: Resources, request_8a8w: Request, lowered: LoweredProgram, capture: Capture) -> str:
     """The report of a sweep of one cell, by the real toolchain and the real device, as `qnnsweep run` writes it."""
-    compared = compare(lowered, capture, *judged_by(request_8a8w), store=means.store, children=means.children)
+    compared = compare(lowered, capture, *judged_by(request_8a8w), store=resources.store, children=resources.children)
     cell = CellResult(
         request=request_8a8w,
         stage="compare",
@@ -37,7 +37,7 @@ def real(means: Means, request_8a8w: Request, lowered: LoweredProgram, capture: 
         capture=capture,
         comparison=compared,
     )
-    written = results.write(RUN, rows(RUN.run_id, [cell], means.children.identity), means.store, trend=None)
+    written = results.write(RUN, rows(RUN.run_id, [cell], resources.children.identity), resources.store, trend=None)
     return written.page.absolute().as_uri()
 
 

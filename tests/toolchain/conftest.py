@@ -21,7 +21,7 @@ from tasks.toolchain.workers.pool import Children
 from tasks.toolchain.workers.scheduler import Places
 
 if TYPE_CHECKING:
-    from flows.resources import Means
+    from flows.resources import Resources
 
 # Where it is set C's stdout has no buffer to lose, in no process: the children must not depend on it.
 os.environ.pop("PYTHONUNBUFFERED", None)
@@ -35,15 +35,15 @@ class ChildrenWith(Protocol):
 
 
 @pytest.fixture(scope="session")
-def children_with(means: Means) -> ChildrenWith:
-    """Children of the store in `means` with limits of one's own, from the same fork server."""
-    sdk = find_sdk(os.environ, means.store.root / "toolchain")
+def children_with(resources: Resources) -> ChildrenWith:
+    """Children of the store in `resources` with limits of one's own, from the same fork server."""
+    sdk = find_sdk(os.environ, resources.store.root / "toolchain")
 
     def make(*, parallel: int = 2, deadline_s: float = 120, memory_bytes: int = 2**33) -> Children:
         return Children(
             identity=identity(sdk),
             environment=sdk.environment(os.environ),
-            store=means.store,
+            store=resources.store,
             places=Places(parallel=parallel, memory_bytes=2**36),
             deadline_s=deadline_s,
             memory_bytes=memory_bytes,
@@ -67,9 +67,11 @@ class StartRunner(Protocol):
 
 
 @pytest.fixture(scope="session")
-def start_runner(means: Means) -> StartRunner:
+def start_runner(resources: Resources) -> StartRunner:
     """Starts the runner as a device does: in `folder`, on a program and one tuple of input files an inference."""
-    environment = {"PATH": os.environ["PATH"]} | find_sdk(os.environ, means.store.root / "toolchain").environment({})
+    environment = {"PATH": os.environ["PATH"]} | find_sdk(os.environ, resources.store.root / "toolchain").environment(
+        {}
+    )
 
     def start(folder: Path, program: bytes, inputs: Sequence[Sequence[bytes]], *flags: str) -> Ran:
         (folder / "outputs").mkdir(parents=True)
@@ -94,8 +96,8 @@ def start_runner(means: Means) -> StartRunner:
 
 
 @pytest.fixture(scope="session")
-def images(means: Means, lowered: LoweredProgram) -> list[tuple[bytes]]:
+def images(resources: Resources, lowered: LoweredProgram) -> list[tuple[bytes]]:
     """The evaluation samples of `lowered` as a runner's input files."""
     exported = lowered.quantized.exported
-    tensors = load(means.store.read(exported.evaluation))
+    tensors = load(resources.store.read(exported.evaluation))
     return [(tensors[f"{sample}/image"].tobytes(),) for sample in range(len(exported.sample_names))]

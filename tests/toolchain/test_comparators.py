@@ -13,7 +13,7 @@ from tasks.errors import RequestError, ToolchainError
 from tasks.records import MetricValue, Operator, Quantization
 
 if TYPE_CHECKING:
-    from flows.resources import Means
+    from flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 
@@ -36,43 +36,43 @@ def pair(handle: int | None = 7) -> Pair:
     return Pair(of=of, actual=ACTUAL, reference=REFERENCE, grid=GRID)
 
 
-def in_a_child(means: Means, names: Sequence[str], pairs: Sequence[Pair]) -> tuple[MetricValue, ...]:
-    return means.children.call("compare", measured_by, names, pairs).value
+def in_a_child(resources: Resources, names: Sequence[str], pairs: Sequence[Pair]) -> tuple[MetricValue, ...]:
+    return resources.children.call("compare", measured_by, names, pairs).value
 
 
-def answers(means: Means, *names: str, pairs: int = 1) -> dict[str, tuple[float | None, str | None]]:
-    found = in_a_child(means, names, [pair()] * pairs)
+def answers(resources: Resources, *names: str, pairs: int = 1) -> dict[str, tuple[float | None, str | None]]:
+    found = in_a_child(resources, names, [pair()] * pairs)
     assert [(each.operator and each.operator.name, each.sample, each.metric) for each in found] == [
         ("conv", 1, name) for name in names
     ] * pairs
     return {each.metric: (each.value, each.problem) for each in found}
 
 
-def test_ours_are_what_executorch_s_comparators_say(means: Means) -> None:
+def test_ours_are_what_executorch_s_comparators_say(resources: Resources) -> None:
     theirs = ("own_metrics:MSEComparator", "own_metrics:L1Comparator", "own_metrics:SNRComparator")
-    found = answers(means, "mse", "l1", "snr_db", *theirs, "own_metrics:QcomMSEComparator", pairs=2)
+    found = answers(resources, "mse", "l1", "snr_db", *theirs, "own_metrics:QcomMSEComparator", pairs=2)
     for ours, name in zip(("mse", "l1", "snr_db"), theirs, strict=True):
         assert found[ours] == (pytest.approx(found[name][0], rel=1e-12), None)
     assert found["own_metrics:QcomMSEComparator"] == (pytest.approx(found["mse"][0], rel=1e-5), None)
 
 
-def test_a_function_of_one_s_own_gets_the_tensors_and_may_have_no_answer(means: Means) -> None:
-    found = answers(means, "own_metrics:largest", "max_abs", "max_steps", "own_metrics:undefined")
+def test_a_function_of_one_s_own_gets_the_tensors_and_may_have_no_answer(resources: Resources) -> None:
+    found = answers(resources, "own_metrics:largest", "max_abs", "max_steps", "own_metrics:undefined")
     assert found["own_metrics:largest"] == (pytest.approx(found["max_abs"][0], rel=1e-6), None)
     assert found["max_steps"] == (pytest.approx(found["max_abs"][0] / 0.125, rel=1e-12), None)  # type: ignore[operator]
     assert found["own_metrics:undefined"] == (None, None)
 
 
-def test_a_metric_that_fails_is_told_and_the_others_answer(means: Means) -> None:
-    assert answers(means, "own_metrics:broken", "own_metrics:endless", "own_metrics:largest")[
+def test_a_metric_that_fails_is_told_and_the_others_answer(resources: Resources) -> None:
+    assert answers(resources, "own_metrics:broken", "own_metrics:endless", "own_metrics:largest")[
         "own_metrics:largest"
     ] == (pytest.approx(float(np.abs(ACTUAL - REFERENCE).max())), None)
-    assert answers(means, "own_metrics:broken") == {"own_metrics:broken": (None, "ValueError: no such thing")}
-    assert answers(means, "own_metrics:endless") == {"own_metrics:endless": (None, "it gave inf")}
+    assert answers(resources, "own_metrics:broken") == {"own_metrics:broken": (None, "ValueError: no such thing")}
+    assert answers(resources, "own_metrics:endless") == {"own_metrics:endless": (None, "it gave inf")}
 
 
-def test_a_comparator_s_preprocessing_sees_the_debug_handles_and_may_leave_a_pair_out(means: Means) -> None:
-    found = in_a_child(means, ["own_metrics:Halved"], [pair(7), pair(8), pair(None)])
+def test_a_comparator_s_preprocessing_sees_the_debug_handles_and_may_leave_a_pair_out(resources: Resources) -> None:
+    found = in_a_child(resources, ["own_metrics:Halved"], [pair(7), pair(8), pair(None)])
     assert [(each.value, each.problem) for each in found] == [
         (pytest.approx(float(REFERENCE.sum()) / 2, rel=1e-5), None), (None, None), (None, None),
     ]  # fmt: skip
@@ -87,14 +87,14 @@ def test_a_comparator_s_preprocessing_sees_the_debug_handles_and_may_leave_a_pai
         ("own_metrics:Demanding", "cannot be made without arguments"),
     ],
 )
-def test_what_is_no_metric_is_the_request_s_fault(means: Means, name: str, line: str) -> None:
+def test_what_is_no_metric_is_the_request_s_fault(resources: Resources, name: str, line: str) -> None:
     with pytest.raises(RequestError, match=rf"^measure\.metrics={name}: {line}"):
-        answers(means, name)
+        answers(resources, name)
 
 
-def test_a_metric_that_kills_its_process_is_a_failed_child(means: Means) -> None:
+def test_a_metric_that_kills_its_process_is_a_failed_child(resources: Resources) -> None:
     with pytest.raises(ToolchainError, match=r"^compare failed: SIGABRT"):
-        answers(means, "own_metrics:fatal")
+        answers(resources, "own_metrics:fatal")
 
 
 def test_with_nothing_to_compare_nothing_of_one_s_own_is_loaded() -> None:

@@ -13,18 +13,18 @@ from tasks.records import Blob, LoweredProgram
 import cuts  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.resources import Means
+    from flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 
 
 @pytest.fixture(scope="module")
-def ablation(means: Means, lowered: LoweredProgram) -> dict[str, Any]:
-    return means.children.call("ablate", cuts.ablate, lowered.quantized, means.store).value
+def ablation(resources: Resources, lowered: LoweredProgram) -> dict[str, Any]:
+    return resources.children.call("ablate", cuts.ablate, lowered.quantized, resources.store).value
 
 
-def same(means: Means, one: Blob, other: Blob) -> bool:
-    left, right = load(means.store.read(one)), load(means.store.read(other))
+def same(resources: Resources, one: Blob, other: Blob) -> bool:
+    left, right = load(resources.store.read(one)), load(resources.store.read(other))
     return sorted(left) == sorted(right) and all(np.array_equal(left[key], right[key]) for key in left)
 
 
@@ -43,10 +43,10 @@ def test_every_pair_has_one_kind_and_those_before_a_clamp_are_the_fused_ones(abl
 
 
 def test_the_edge_rung_is_the_converted_graph_without_any_pair(
-    ablation: dict[str, Any], lowered: LoweredProgram, means: Means
+    ablation: dict[str, Any], lowered: LoweredProgram, resources: Resources
 ) -> None:
-    assert same(means, ablation["outputs"]["without any pair"], lowered.outputs_edge)
-    assert not same(means, ablation["outputs"]["converted"], lowered.outputs_edge)
+    assert same(resources, ablation["outputs"]["without any pair"], lowered.outputs_edge)
+    assert not same(resources, ablation["outputs"]["converted"], lowered.outputs_edge)
 
 
 def test_a_pair_is_its_saturation_and_its_rounding(ablation: dict[str, Any]) -> None:
@@ -70,7 +70,7 @@ def test_folding_batch_norms_is_no_error_and_float_parameters_are_a_smaller_one(
     ],
 )
 def test_on_the_host_a_variant_answers_like_the_graph_it_stands_for(
-    name: str, like: str, ablation: dict[str, Any], lowered: LoweredProgram, means: Means
+    name: str, like: str, ablation: dict[str, Any], lowered: LoweredProgram, resources: Resources
 ) -> None:
-    changed = means.children.call("variant", cuts.variant, lowered.quantized, name, means.store).value
-    assert same(means, changed.outputs_quantized, ablation["outputs"][like])
+    changed = resources.children.call("variant", cuts.variant, lowered.quantized, name, resources.store).value
+    assert same(resources, changed.outputs_quantized, ablation["outputs"][like])

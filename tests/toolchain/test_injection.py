@@ -10,7 +10,7 @@ from conf.schema import Request
 from tasks.records import Capture, LoweredProgram
 
 if TYPE_CHECKING:
-    from flows.resources import Means
+    from flows.resources import Resources
 
 import injection  # isort: skip
 
@@ -18,10 +18,10 @@ pytestmark = pytest.mark.toolchain
 
 
 def test_whatever_is_done_to_an_operator_it_is_the_one_that_is_named(
-    request_8a8w: Request, means: Means, lowered: LoweredProgram, capture: Capture
+    request_8a8w: Request, resources: Resources, lowered: LoweredProgram, capture: Capture
 ) -> None:
-    work = (lowered, capture, request_8a8w.tolerance, 30, means.store)
-    found = means.children.call("compare", injection.inject, *work).value
+    work = (lowered, capture, request_8a8w.tolerance, 30, resources.store)
+    found = resources.children.call("compare", injection.inject, *work).value
     assert {each.kind for each in found} >= {"scaled", "channels_swapped", "clamped"}
     assert len({each.operator for each in found}) >= 5
     assert [each for each in found if not each.found or each.blamed] == []

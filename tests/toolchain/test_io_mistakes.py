@@ -20,7 +20,7 @@ from tasks.quantize import quantize
 from tasks.records import ExportedModel, LoweredProgram, ProbeResult
 
 if TYPE_CHECKING:
-    from flows.resources import Means
+    from flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 
@@ -43,18 +43,18 @@ def config(kind: str, order: str = "abc") -> ModelConfig:
 
 
 @pytest.fixture(scope="module")
-def exported(means: Means) -> Callable[..., ExportedModel]:
-    tools: Any = {"store": means.store, "children": means.children}
+def exported(resources: Resources) -> Callable[..., ExportedModel]:
+    tools: Any = {"store": resources.store, "children": resources.children}
     return lambda *arguments: export(config(*arguments), "", **tools)
 
 
 @pytest.fixture(scope="module")
-def compiled(means: Means, exported: Callable[..., ExportedModel]) -> Lowered:
+def compiled(resources: Resources, exported: Callable[..., ExportedModel]) -> Lowered:
     """A model's shipping program, on ExecuTorch's own kernels unless words say otherwise."""
 
     def compile_one(kind: str, order: str = "abc", words: tuple[str, ...] = ()) -> LoweredProgram:
         ask = load(list(words) or ["scheme=fp32", "backend=portable"]).cells[0].request
-        tools: Any = {"store": means.store, "children": means.children}
+        tools: Any = {"store": resources.store, "children": resources.children}
         soc = ask.soc if words else None
         quantized = quantize(exported(kind, order), ask.scheme, ask.backend.kind, **tools)
         return lower(quantized, ask.scheme, ask.backend.kind, soc, 1, dump_operators=False, **tools)
@@ -63,16 +63,19 @@ def compiled(means: Means, exported: Callable[..., ExportedModel]) -> Lowered:
 
 
 @pytest.fixture(scope="module")
-def probed(means: Means) -> Probed:
+def probed(resources: Resources) -> Probed:
     """What the probe finds when `program` runs in the place of `lowered`'s own."""
     ask = load([]).cells[0].request
 
     def run(lowered: LoweredProgram, program: LoweredProgram) -> tuple[ProbeResult, ...]:
-        made = bundle(replace(lowered, program=program.program), ask.measure, store=means.store)
-        capture = measure(made, (ask.device,), None, store=means.store, farm=means.farm, step=lambda task: task.fn)
+        made = bundle(replace(lowered, program=program.program), ask.measure, store=resources.store)
+        capture = measure(
+            made, (ask.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
+        )
         model = lowered.quantized.exported
         eager, mistaken, device = (
-            tensors(means.store.read(blob)) for blob in (model.outputs_eager, model.outputs_mistaken, capture.outputs)
+            tensors(resources.store.read(blob))
+            for blob in (model.outputs_eager, model.outputs_mistaken, capture.outputs)
         )
         return probe(model, eager, mistaken, device)
 
@@ -140,10 +143,10 @@ def test_outputs_that_changed_places_are_named(compiled: Lowered, probed: Probed
 
 
 def test_inputs_that_the_model_cannot_tell_apart_or_refuses_say_so(
-    exported: Callable[..., ExportedModel], means: Means
+    exported: Callable[..., ExportedModel], resources: Resources
 ) -> None:
     model = exported("Words")
-    eager, mistaken = (tensors(means.store.read(blob)) for blob in (model.outputs_eager, model.outputs_mistaken))
+    eager, mistaken = (tensors(resources.store.read(blob)) for blob in (model.outputs_eager, model.outputs_mistaken))
     found = {
         row.mistake: (row.status, row.detail) for row in probe(model, eager, mistaken, eager) if row.side == "input"
     }

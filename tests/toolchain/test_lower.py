@@ -16,7 +16,7 @@ from tasks.toolchain.tensors import read_tensors
 import official  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.resources import Means
+    from flows.resources import Resources
     from tests.toolchain.conftest import StartRunner
 
 pytestmark = pytest.mark.toolchain
@@ -35,10 +35,10 @@ COMPUTED = [
 
 
 @pytest.fixture(scope="module")
-def record(means: Means, lowered: LoweredProgram) -> dict[str, Any]:
+def record(resources: Resources, lowered: LoweredProgram) -> dict[str, Any]:
     """The ETRecord as ExecuTorch's own parser reads it."""
     assert lowered.etrecord is not None
-    return means.children.call("lower", official.read_etrecord, lowered.etrecord, means.store).value
+    return resources.children.call("lower", official.read_etrecord, lowered.etrecord, resources.store).value
 
 
 @pytest.fixture(scope="module")
@@ -111,9 +111,9 @@ def test_every_computed_operator_of_a_quantized_program_has_its_grid(computed: l
     assert [grid.zero_point for grid in relus if grid] == [(0,), (0,)]
 
 
-def test_a_reference_value_lies_in_its_operators_grid(lowered: LoweredProgram, means: Means) -> None:
+def test_a_reference_value_lies_in_its_operators_grid(lowered: LoweredProgram, resources: Resources) -> None:
     """Scale and zero point belong to the operator they stand with: its float values are within their range."""
-    reference = read_tensors(means.store, lowered.reference)
+    reference = read_tensors(resources.store, lowered.reference)
     for row in lowered.operators:
         grid = row.quantization
         if grid is None or row.shape is None:
@@ -129,12 +129,12 @@ def test_a_reference_value_lies_in_its_operators_grid(lowered: LoweredProgram, m
                 assert value.min() >= low - room, row.name
 
 
-def test_a_per_channel_grid_has_a_scale_and_a_zero_point_for_each_channel(means: Means) -> None:
+def test_a_per_channel_grid_has_a_scale_and_a_zero_point_for_each_channel(resources: Resources) -> None:
     given = {"scales": [0.1, 0.2], "zero_points": [0, 3], "axis": 1, "quant_min": -127, "quant_max": 127}
     noted = [given, given | {"zero_points": None}, None]
     grid = Quantization(scale=(0.1, 0.2), zero_point=(0, 3), axis=1, quant_min=-127, quant_max=127, dtype="int8")
     expected = [grid, dataclasses.replace(grid, zero_point=(0, 0)), None]
-    assert means.children.call("lower", official.noted_grids, noted).value == expected
+    assert resources.children.call("lower", official.noted_grids, noted).value == expected
 
 
 def test_delegation_is_counted_by_type_and_sums_to_the_graph(lowered: LoweredProgram, record: dict[str, Any]) -> None:
@@ -176,10 +176,10 @@ def test_every_computed_operator_is_announced_once_with_its_own_grid_and_layout(
 
 
 def test_the_runtime_logs_what_was_announced_and_nothing_else(
-    lowered: LoweredProgram, capture: Capture, means: Means
+    lowered: LoweredProgram, capture: Capture, resources: Resources
 ) -> None:
     assert capture.etdump_debug is not None
-    dump = read_etdump(means.store.read(capture.etdump_debug))
+    dump = read_etdump(resources.store.read(capture.etdump_debug))
     operators = [entry for entry in dump.tensors if not entry.is_output and not entry.delegate_argument]
     announced = {tensor.identifier for tensor in lowered.dumped if not tensor.identifier.startswith("instruction:")}
     for run in sorted({entry.run for entry in operators}):
@@ -197,8 +197,8 @@ def test_the_compiler_says_what_it_moves(lowered: LoweredProgram) -> None:
     assert facts.read_total_bytes > 10_000
 
 
-def test_the_delegated_graph_can_be_read(lowered: LoweredProgram, means: Means) -> None:
-    text = means.store.read(lowered.delegated_graph).decode()
+def test_the_delegated_graph_can_be_read(lowered: LoweredProgram, resources: Resources) -> None:
+    text = resources.store.read(lowered.delegated_graph).decode()
     assert "backend_id: QnnBackend" in text
     assert [row.name for row in lowered.operators if not row.unused and f"%{row.name} : " not in text] == []
 
@@ -211,34 +211,36 @@ def test_the_etrecord_opens_in_executorchs_own_tools(record: dict[str, Any]) -> 
     }
 
 
-def test_the_bundled_program_passes_executorchs_own_verification(lowered: LoweredProgram, means: Means) -> None:
+def test_the_bundled_program_passes_executorchs_own_verification(lowered: LoweredProgram, resources: Resources) -> None:
     assert lowered.bundled_program is not None
     for case in range(lowered.operator_samples):
-        means.children.call("lower", official.verify_bundled, lowered.bundled_program, means.store, case, 2.0)
+        resources.children.call("lower", official.verify_bundled, lowered.bundled_program, resources.store, case, 2.0)
 
 
-def test_the_bundled_programs_expected_outputs_are_eager_pytorchs(lowered: LoweredProgram, means: Means) -> None:
+def test_the_bundled_programs_expected_outputs_are_eager_pytorchs(
+    lowered: LoweredProgram, resources: Resources
+) -> None:
     """Quantized to eight bits, no program gives the float answers to six digits."""
     assert lowered.bundled_program is not None
     with pytest.raises(ToolchainError, match="lower failed: RuntimeError"):
-        means.children.call("lower", official.verify_bundled, lowered.bundled_program, means.store, 0, 1e-6)
+        resources.children.call("lower", official.verify_bundled, lowered.bundled_program, resources.store, 0, 1e-6)
 
 
 def test_a_debug_buffer_of_the_announced_size_holds_it_and_one_too_small_aborts(
     lowered: LoweredProgram,
     capture: Capture,
-    means: Means,
+    resources: Resources,
     start_runner: StartRunner,
     images: list[tuple[bytes]],
     tmp_path: Path,
 ) -> None:
     assert lowered.debug_program is not None
     assert capture.debug_buffer is not None
-    dump = read_etdump(means.store.read(capture.etdump_debug))  # type: ignore[arg-type]
+    dump = read_etdump(resources.store.read(capture.etdump_debug))  # type: ignore[arg-type]
     needed = max(entry.offset for entry in dump.tensors if entry.run == 1)
     # Codes of one byte are counted as four, the widest that is logged.
     assert needed < lowered.debug_buffer_bytes < 5 * needed
-    program = means.store.read(lowered.debug_program)
+    program = resources.store.read(lowered.debug_program)
     flags = ("--dump_intermediate_outputs", "--debug_output_path=debug.bin")
     enough = f"--debug_buffer_size={lowered.debug_buffer_bytes}"
     assert start_runner(tmp_path / "enough", program, images[:1], *flags, enough).exit_code == 0

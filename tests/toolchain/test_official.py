@@ -16,32 +16,34 @@ from tasks.records import LoweredProgram
 import official  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.resources import Means
+    from flows.resources import Resources
     from tests.toolchain.conftest import StartRunner
 
 pytestmark = pytest.mark.toolchain
 
 
 @pytest.fixture(scope="module")
-def lowered_fp16(means: Means, lowered: LoweredProgram) -> tuple[Request, LoweredProgram]:
+def lowered_fp16(resources: Resources, lowered: LoweredProgram) -> tuple[Request, LoweredProgram]:
     """The float sister of `lowered`: the same exported model in fp16."""
     ask = load(["model=digits_cnn", "scheme=fp16", "soc=SM8650"]).cells[0].request
     model = lowered.quantized.exported
-    passed = quantize(model, ask.scheme, ask.backend.kind, store=means.store, children=means.children)
+    passed = quantize(model, ask.scheme, ask.backend.kind, store=resources.store, children=resources.children)
     asked = (passed, ask.scheme, ask.backend.kind, ask.soc, 0)
-    return ask, lower(*asked, dump_operators=False, store=means.store, children=means.children)
+    return ask, lower(*asked, dump_operators=False, store=resources.store, children=resources.children)
 
 
 def compare_with_official(
     ask: Request,
     ours: LoweredProgram,
-    means: Means,
+    resources: Resources,
     start_runner: StartRunner,
     images: list[tuple[bytes]],
     folder: Path,
 ) -> None:
-    store = means.store
-    theirs = means.children.call("lower", official.lower_officially, ours.quantized, ask.scheme, ask.soc, store).value
+    store = resources.store
+    theirs = resources.children.call(
+        "lower", official.lower_officially, ours.quantized, ask.scheme, ask.soc, store
+    ).value
     found = []
     for name, program in (("ours", ours.program), ("theirs", theirs)):
         done = start_runner(folder / name, store.read(program), images)
@@ -56,19 +58,19 @@ def compare_with_official(
 def test_a_quantized_program_computes_the_bits_that_the_official_one_does(
     request_8a8w: Request,
     lowered: LoweredProgram,
-    means: Means,
+    resources: Resources,
     start_runner: StartRunner,
     images: list[tuple[bytes]],
     tmp_path: Path,
 ) -> None:
-    compare_with_official(request_8a8w, lowered, means, start_runner, images, tmp_path)
+    compare_with_official(request_8a8w, lowered, resources, start_runner, images, tmp_path)
 
 
 def test_a_float_program_computes_the_bits_that_the_official_one_does(
     lowered_fp16: tuple[Request, LoweredProgram],
-    means: Means,
+    resources: Resources,
     start_runner: StartRunner,
     images: list[tuple[bytes]],
     tmp_path: Path,
 ) -> None:
-    compare_with_official(*lowered_fp16, means, start_runner, images, tmp_path)
+    compare_with_official(*lowered_fp16, resources, start_runner, images, tmp_path)

@@ -20,32 +20,36 @@ from tasks.records import LoweredProgram, ProfiledEvent
 from tasks.toolchain.readback.etdump import read_etdump
 
 if TYPE_CHECKING:
-    from flows.resources import Means
+    from flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 
 
 @pytest.fixture(scope="module")
-def profiling(request_8a8w: Request, means: Means, lowered: LoweredProgram) -> LoweredProgram:
+def profiling(request_8a8w: Request, resources: Resources, lowered: LoweredProgram) -> LoweredProgram:
     """The model of `lowered`, compiled with a profile program of level 3 in place of the debug program."""
     ask = request_8a8w
-    tools = {"store": means.store, "children": means.children}
+    tools = {"store": resources.store, "children": resources.children}
     return lower(lowered.quantized, ask.scheme, ask.backend.kind, ask.soc, 2, False, 3, **tools)
 
 
 @pytest.fixture(scope="module")
-def events(request_8a8w: Request, means: Means, profiling: LoweredProgram) -> tuple[ProfiledEvent, ...]:
+def events(request_8a8w: Request, resources: Resources, profiling: LoweredProgram) -> tuple[ProfiledEvent, ...]:
     """What its shipping and its profile program logged."""
-    made = bundle(profiling, MeasureConfig(iterations=2, warm_up=1, profile_level=3), store=means.store)
+    made = bundle(profiling, MeasureConfig(iterations=2, warm_up=1, profile_level=3), store=resources.store)
     assert [launch.name for launch in made.launches] == ["shipping", "profile"]
-    capture = measure(made, (request_8a8w.device,), None, store=means.store, farm=means.farm, step=lambda task: task.fn)
-    return profiled(profiling, capture, store=means.store)
+    capture = measure(
+        made, (request_8a8w.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
+    )
+    return profiled(profiling, capture, store=resources.store)
 
 
-def test_the_profile_program_is_the_shipping_program_but_for_a_switch(means: Means, profiling: LoweredProgram) -> None:
+def test_the_profile_program_is_the_shipping_program_but_for_a_switch(
+    resources: Resources, profiling: LoweredProgram
+) -> None:
     assert profiling.profile is not None
     assert profiling.profile.program is not None
-    shipping, logging = means.store.read(profiling.program), means.store.read(profiling.profile.program)
+    shipping, logging = resources.store.read(profiling.program), resources.store.read(profiling.profile.program)
     assert len(shipping) == len(logging)
     # Its options, and a stamp that two compilations of one program differ in as well.
     assert 0 < sum(one != other for one, other in zip(shipping, logging, strict=True)) < len(shipping) / 100
@@ -76,10 +80,10 @@ def test_the_operators_cycles_are_all_of_the_accelerator_s(events: tuple[Profile
 
 
 def test_an_operator_without_cycles_has_nothing_left_in_the_compiler_s_schematic(
-    means: Means, profiling: LoweredProgram, events: tuple[ProfiledEvent, ...]
+    resources: Resources, profiling: LoweredProgram, events: tuple[ProfiledEvent, ...]
 ) -> None:
     assert profiling.profile is not None
-    (schematic,) = (means.store.read(blob).decode() for blob in profiling.profile.schematics)
+    (schematic,) = (resources.store.read(blob).decode() for blob in profiling.profile.schematics)
     optimized = schematic.partition(":::BEGIN:graph_after_optimization:::")[2].partition(":::END:")[0]
     # The lower half of an operation's id is the id that its cycles are booked on.
     operations = re.findall(r"0x[0-9a-f]{8}([0-9a-f]{8}): \{\s*'operation':'q::", optimized)
@@ -102,30 +106,32 @@ def test_nothing_is_left_where_the_user_stands(profiling: LoweredProgram) -> Non
 
 
 def test_the_shipping_program_logs_nothing_from_inside_its_delegate(
-    request_8a8w: Request, means: Means, profiling: LoweredProgram
+    request_8a8w: Request, resources: Resources, profiling: LoweredProgram
 ) -> None:
-    made = bundle(profiling, MeasureConfig(), store=means.store)
-    capture = measure(made, (request_8a8w.device,), None, store=means.store, farm=means.farm, step=lambda task: task.fn)
-    assert {event.delegate_identifier for event in read_etdump(means.store.read(capture.etdump)).events} == {None}
+    made = bundle(profiling, MeasureConfig(), store=resources.store)
+    capture = measure(
+        made, (request_8a8w.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
+    )
+    assert {event.delegate_identifier for event in read_etdump(resources.store.read(capture.etdump)).events} == {None}
     assert capture.etdump_profile is not None
     assert capture.outputs_profile == capture.outputs
 
 
 @pytest.mark.parametrize("backend", ["xnnpack", "portable"])
 def test_a_backend_without_such_a_log_says_so_and_still_gives_the_runtime_s(
-    backend: str, means: Means, lowered: LoweredProgram
+    backend: str, resources: Resources, lowered: LoweredProgram
 ) -> None:
     ask = load(["model=digits_cnn", "scheme=fp32", f"backend={backend}"]).cells[0].request
-    tools = {"store": means.store, "children": means.children}
+    tools = {"store": resources.store, "children": resources.children}
     quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, **tools)
     program = lower(quantized, ask.scheme, ask.backend.kind, None, 1, False, 2, **tools)
     assert program.profile is not None
     assert program.profile.unavailable == "this backend has no log of its own to switch on"
     capture = measure(
-        bundle(program, MeasureConfig(), store=means.store), (ask.device,), None, store=means.store,
-        farm=means.farm, step=lambda task: task.fn,
+        bundle(program, MeasureConfig(), store=resources.store), (ask.device,), None, store=resources.store,
+        farm=resources.farm, step=lambda task: task.fn,
     )  # fmt: skip
-    found = profiled(program, capture, store=means.store)
+    found = profiled(program, capture, store=resources.store)
     assert {event.program for event in found} == {"shipping"}
     timed = [event for event in found if event.kind in ("kernel", "delegate_call")]
     assert {event.unit for event in timed} == {"us"}

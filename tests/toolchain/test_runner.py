@@ -16,7 +16,7 @@ from tasks.toolchain import runner
 from tasks.toolchain.readback.etdump import read_etdump
 
 if TYPE_CHECKING:
-    from flows.resources import Means
+    from flows.resources import Resources
     from tests.toolchain.conftest import StartRunner
 
 FLAGS = {
@@ -39,8 +39,8 @@ FLAGS = {
 
 
 @pytest.fixture(scope="session")
-def program(means: Means, lowered: LoweredProgram) -> bytes:
-    return means.store.read(lowered.program)
+def program(resources: Resources, lowered: LoweredProgram) -> bytes:
+    return resources.store.read(lowered.program)
 
 
 def run_plain(*flags: str, folder: Path | None = None) -> tuple[int, str, str]:

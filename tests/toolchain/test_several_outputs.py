@@ -17,23 +17,23 @@ from tasks.quantize import quantize
 from tasks.records import Comparison
 
 if TYPE_CHECKING:
-    from flows.resources import Means
+    from flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 
 
 @pytest.fixture(scope="module", params=["8a8w", "16a8w"])
-def comparison(request: pytest.FixtureRequest, means: Means) -> Comparison:
+def comparison(request: pytest.FixtureRequest, resources: Resources) -> Comparison:
     ask = load(["model=digits_cnn", f"scheme={request.param}", "soc=SM8650"]).cells[0].request
     data = DataConfig(source="outputs:samples", count=8)
     inputs = [InputConfig(name="image", shape=[1, 1, 8, 8])]
     model = ModelConfig(name="best", factory="outputs:build", inputs=inputs, calibration=data, evaluation=data)
-    tools: Any = {"store": means.store, "children": means.children}
+    tools: Any = {"store": resources.store, "children": resources.children}
     exported = export(model, "", **tools)
     quantized = quantize(exported, ask.scheme, ask.backend.kind, **tools)
     lowered = lower(quantized, ask.scheme, ask.backend.kind, ask.soc, 1, True, **tools)
-    made = bundle(lowered, ask.measure, store=means.store)
-    capture = measure(made, (ask.device,), None, store=means.store, farm=means.farm, step=lambda task: task.fn)
+    made = bundle(lowered, ask.measure, store=resources.store)
+    capture = measure(made, (ask.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn)
     return compare(lowered, capture, False, ask.tolerance, True, **tools)
 
 

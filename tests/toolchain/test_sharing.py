@@ -19,7 +19,7 @@ from tasks.toolchain.workers.pool import Took
 import official_path  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.resources import Means
+    from flows.resources import Resources
     from tests.toolchain.conftest import ChildrenWith, StartRunner
 
 pytestmark = pytest.mark.toolchain
@@ -37,13 +37,13 @@ class Together:
 
 @pytest.fixture(scope="module", params=["8a8w", "fp16"])
 def together(
-    request: pytest.FixtureRequest, means: Means, lowered: LoweredProgram, children_with: ChildrenWith
+    request: pytest.FixtureRequest, resources: Resources, lowered: LoweredProgram, children_with: ChildrenWith
 ) -> Together:
     """The same quantized model lowered for three SoCs at the same time, the debug programs too."""
     cells = load(["model=digits_cnn", f"scheme={request.param}", f"soc={','.join(SOCS)}"]).cells
     asks = [cell.request for cell in cells if cell.impossible is None]
     children = children_with()
-    tools: Any = {"store": means.store, "children": children}
+    tools: Any = {"store": resources.store, "children": children}
     quantized = quantize(lowered.quantized.exported, asks[0].scheme, asks[0].backend.kind, **tools)
 
     def one(ask: Request) -> LoweredProgram:
@@ -64,18 +64,18 @@ def test_the_edge_program_is_made_once_for_all_socs(together: Together) -> None:
 
 
 def test_every_soc_gets_what_the_official_path_gives_it_alone(
-    together: Together, means: Means, start_runner: StartRunner, images: list[tuple[bytes]], tmp_path: Path
+    together: Together, resources: Resources, start_runner: StartRunner, images: list[tuple[bytes]], tmp_path: Path
 ) -> None:
     for ask, ours in zip(together.requests, together.programs, strict=True):
-        asked = ours.quantized.exported, ask.scheme, ask.soc, means.store
-        theirs = means.children.call("lower", official_path.build, *asked).value
+        asked = ours.quantized.exported, ask.scheme, ask.soc, resources.store
+        theirs = resources.children.call("lower", official_path.build, *asked).value
         assert tuple(replace(row, subgraph=None) for row in ours.operators) == theirs.operators
         assert tuple(replace(row, refusals=()) for row in ours.delegation) == theirs.delegation
         assert ours.delegated_subgraphs == theirs.delegated_subgraphs
         assert ours.program.size == theirs.program.size
         outputs = []
         for name, program in (("ours", ours.program), ("theirs", theirs.program)):
-            done = start_runner(tmp_path / ask.soc.name / name, means.store.read(program), images)
+            done = start_runner(tmp_path / ask.soc.name / name, resources.store.read(program), images)
             assert done.exit_code == 0, done.stderr
             outputs.append(done.outputs)
         assert len(set(outputs[0].values())) == len(images)

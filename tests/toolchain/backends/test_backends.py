@@ -16,21 +16,23 @@ from tasks.quantize import quantize
 from tasks.records import Comparison, LoweredProgram
 
 if TYPE_CHECKING:
-    from flows.resources import Means
+    from flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 
 
-def measured(backend: str, scheme: str, means: Means, lowered: LoweredProgram) -> tuple[LoweredProgram, Comparison]:
+def measured(
+    backend: str, scheme: str, resources: Resources, lowered: LoweredProgram
+) -> tuple[LoweredProgram, Comparison]:
     """The model of `lowered`, exported once, through another backend up to the comparison."""
     words = ["model=digits_cnn", f"scheme={scheme}", f"backend={backend}", "measure.operator_samples=2"]
     (cell,) = load(words).cells
     assert cell.impossible is None
-    ask, tools = cell.request, {"store": means.store, "children": means.children}
+    ask, tools = cell.request, {"store": resources.store, "children": resources.children}
     quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, **tools)
     program = lower(quantized, ask.scheme, ask.backend.kind, None, 2, dump_operators=True, **tools)
-    made = bundle(program, ask.measure, store=means.store)
-    capture = measure(made, (ask.device,), None, store=means.store, farm=means.farm, step=lambda task: task.fn)
+    made = bundle(program, ask.measure, store=resources.store)
+    capture = measure(made, (ask.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn)
     return program, compare(program, capture, True, ask.tolerance, True, **tools)
 
 
@@ -54,8 +56,8 @@ def agreement(comparison: Comparison) -> list[bool]:
     return [row.top1_actual == row.top1_reference for row in comparison.outputs if row.rung == "device"]
 
 
-def test_xnnpack_computes_in_float_what_eager_pytorch_does(means: Means, lowered: LoweredProgram) -> None:
-    program, comparison = measured("xnnpack", "fp32", means, lowered)
+def test_xnnpack_computes_in_float_what_eager_pytorch_does(resources: Resources, lowered: LoweredProgram) -> None:
+    program, comparison = measured("xnnpack", "fp32", resources, lowered)
     assert (program.backend, program.soc, program.delegated_subgraphs, program.compile_facts) == (
         "xnnpack",
         None,
@@ -83,8 +85,8 @@ def test_xnnpack_computes_in_float_what_eager_pytorch_does(means: Means, lowered
     assert [hidden[name] for name in last.spans] == [*layer, *layer, "aten.max_pool2d"]
 
 
-def test_xnnpack_in_eight_bits_is_near_eager_pytorch(means: Means, lowered: LoweredProgram) -> None:
-    program, comparison = measured("xnnpack", "8a8w", means, lowered)
+def test_xnnpack_in_eight_bits_is_near_eager_pytorch(resources: Resources, lowered: LoweredProgram) -> None:
+    program, comparison = measured("xnnpack", "8a8w", resources, lowered)
     assert program.quantized.quantized
     assert 20 < worst_snr_db(comparison, "device") < 100
     assert 20 < worst_snr_db(comparison, "quantized") < 100
@@ -103,8 +105,8 @@ def test_xnnpack_in_eight_bits_is_near_eager_pytorch(means: Means, lowered: Lowe
     }
 
 
-def test_portable_kernels_show_every_operator(means: Means, lowered: LoweredProgram) -> None:
-    program, comparison = measured("portable", "fp32", means, lowered)
+def test_portable_kernels_show_every_operator(resources: Resources, lowered: LoweredProgram) -> None:
+    program, comparison = measured("portable", "fp32", resources, lowered)
     assert (program.backend, program.soc, program.delegated_subgraphs) == ("portable", None, 0)
     assert {row.subgraph for row in program.operators} == {None}
     assert worst_snr_db(comparison, "device") > 100

@@ -31,7 +31,7 @@ from tasks.toolchain.readback.qnn_context import kernel_elements
 import official  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.resources import Means
+    from flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 
@@ -39,12 +39,12 @@ Compile = Callable[..., LoweredProgram]
 
 
 @pytest.fixture(scope="module")
-def compiled(lowered: LoweredProgram, means: Means) -> Compile:
+def compiled(lowered: LoweredProgram, resources: Resources) -> Compile:
     """The model of `lowered` for another scheme or SoC."""
 
     def compile_for(*words: str) -> LoweredProgram:
         (cell,) = load(["model=digits_cnn", *words]).cells
-        ask, tools = cell.request, {"store": means.store, "children": means.children}
+        ask, tools = cell.request, {"store": resources.store, "children": resources.children}
         quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, **tools)
         return lower(quantized, ask.scheme, ask.backend.kind, ask.soc, 1, dump_operators=True, **tools)
 
@@ -56,29 +56,29 @@ def other_soc(compiled: Compile) -> LoweredProgram:
     return compiled("scheme=8a8w", "soc=SM8350")
 
 
-def facts_of(program: Blob, means: Means) -> ProgramFacts:
-    return means.children.call("lower", official.program_facts, program, means.store).value
+def facts_of(program: Blob, resources: Resources) -> ProgramFacts:
+    return resources.children.call("lower", official.program_facts, program, resources.store).value
 
 
-def in_place_of(lowered: LoweredProgram, program: Blob, means: Means) -> LoweredProgram:
+def in_place_of(lowered: LoweredProgram, program: Blob, resources: Resources) -> LoweredProgram:
     """As if the compiler had given `program` for the cell of `lowered`."""
-    return replace(lowered, program=program, facts=facts_of(program, means))
+    return replace(lowered, program=program, facts=facts_of(program, resources))
 
 
-def checks(lowered: LoweredProgram, ask: Request, means: Means) -> tuple[ProgramCheck, ...]:
-    return audit(lowered, ask.scheme, ask.backend.kind, ask.soc, means.children.identity.qnn)
+def checks(lowered: LoweredProgram, ask: Request, resources: Resources) -> tuple[ProgramCheck, ...]:
+    return audit(lowered, ask.scheme, ask.backend.kind, ask.soc, resources.children.identity.qnn)
 
 
-def differing(lowered: LoweredProgram, ask: Request, means: Means) -> list[tuple[Any, ...]]:
+def differing(lowered: LoweredProgram, ask: Request, resources: Resources) -> list[tuple[Any, ...]]:
     return [
         (check.program, check.subgraph, check.check, check.subject, check.asked, check.got)
-        for check in checks(lowered, ask, means)
+        for check in checks(lowered, ask, resources)
         if check.status == "differs"
     ]
 
 
-def test_a_program_tells_from_its_own_bytes_what_it_is(lowered: LoweredProgram, means: Means) -> None:
-    facts = facts_of(lowered.program, means)
+def test_a_program_tells_from_its_own_bytes_what_it_is(lowered: LoweredProgram, resources: Resources) -> None:
+    facts = facts_of(lowered.program, resources)
     size = facts.delegates[0].size
     assert 0 < size < lowered.program.size
     assert facts == lowered.facts == ProgramFacts(
@@ -95,7 +95,7 @@ def test_a_program_tells_from_its_own_bytes_what_it_is(lowered: LoweredProgram, 
                 precision="quantized",
                 dumps=False,
                 context=ContextFacts(
-                    build=means.children.identity.qnn,
+                    build=resources.children.identity.qnn,
                     soc="SM8650",
                     arch=75,
                     vtcm_mib=8,
@@ -127,9 +127,9 @@ def test_a_program_tells_from_its_own_bytes_what_it_is(lowered: LoweredProgram, 
 
 
 def test_every_check_of_a_program_as_asked_is_met_and_what_no_library_reads_says_so(
-    lowered: LoweredProgram, request_8a8w: Request, means: Means
+    lowered: LoweredProgram, request_8a8w: Request, resources: Resources
 ) -> None:
-    made = checks(lowered, request_8a8w, means)
+    made = checks(lowered, request_8a8w, resources)
     assert differences(made) is None
     interface = ["number of inputs", "input", "number of outputs", "output", "delegated subgraphs", "backend", "calls"]
     options = ["SoC in the options", "arch in the options", "precision flag", "dumps tensors"]
@@ -144,14 +144,14 @@ def test_every_check_of_a_program_as_asked_is_met_and_what_no_library_reads_says
     }
     assert {each.reason for each in made if each.status == "met"} == {None}
     cell = CellResult(request=request_8a8w, stage="bundle", lowered=lowered, error=RuntimeError())
-    found = rows("run", [cell], means.children.identity)["audit"]
+    found = rows("run", [cell], resources.children.identity)["audit"]
     assert [(row["check"], row["status"]) for row in found] == [(each.check, each.status) for each in made]
 
 
 def test_the_grid_of_every_dumped_tensor_is_the_one_its_codes_will_be_read_by(
-    lowered: LoweredProgram, request_8a8w: Request, means: Means
+    lowered: LoweredProgram, request_8a8w: Request, resources: Resources
 ) -> None:
-    grids = [each for each in checks(lowered, request_8a8w, means) if each.check == "grid"]
+    grids = [each for each in checks(lowered, request_8a8w, resources) if each.check == "grid"]
     announced = [each.identifier for each in lowered.dumped if each.quantization]
     assert [each.subject for each in grids] == announced
     assert len(announced) >= 8
@@ -159,24 +159,24 @@ def test_the_grid_of_every_dumped_tensor_is_the_one_its_codes_will_be_read_by(
 
 
 def test_a_program_for_another_soc_is_refused_and_all_its_checks_are_told(
-    lowered: LoweredProgram, other_soc: LoweredProgram, request_8a8w: Request, means: Means
+    lowered: LoweredProgram, other_soc: LoweredProgram, request_8a8w: Request, resources: Resources
 ) -> None:
     ask = request_8a8w
-    wrong = in_place_of(lowered, other_soc.program, means)
+    wrong = in_place_of(lowered, other_soc.program, resources)
     asked = [("SM8650", "SM8350"), ("v75", "v68"), ("SM8650", "SM8350"), ("v75", "v68"), ("8 MiB", "4 MiB")]
     told = ["SoC in the options", "arch in the options", "SoC in the context", "arch in the context"]
-    assert differing(wrong, ask, means) == [
+    assert differing(wrong, ask, resources) == [
         ("shipping", 0, check, None, *pair) for check, pair in zip([*told, "VTCM of the graph"], asked, strict=True)
     ]
     with pytest.raises(ProgramDiffers) as refused:
-        confirm(wrong, ask.scheme, ask.backend.kind, ask.soc, means.children.identity)
+        confirm(wrong, ask.scheme, ask.backend.kind, ask.soc, resources.children.identity)
     assert str(refused.value).startswith(
         "the compiled program is not the one asked for, so it is not measured: "
         "shipping program, subgraph 0: SoC in the options: asked SM8650, got SM8350; "
     )
-    assert (refused.value.stage, refused.value.checks) == ("lower", checks(wrong, ask, means))
+    assert (refused.value.stage, refused.value.checks) == ("lower", checks(wrong, ask, resources))
     cell = CellResult(request=ask, stage="lower", error=refused.value)
-    found = rows("run", [cell], means.children.identity)
+    found = rows("run", [cell], resources.children.identity)
     assert (found["cells"][0]["outcome"], found["cells"][0]["error_type"]) == ("failed", "ProgramDiffers")
     assert [(row["check"], row["status"]) for row in found["audit"]] == [
         (check.check, check.status) for check in refused.value.checks
@@ -188,60 +188,64 @@ def of_16_bits(compiled: Compile) -> LoweredProgram:
     return compiled("scheme=16a8w", "soc=SM8650")
 
 
-def test_a_grid_of_16_bits_that_torch_keeps_in_32_is_one_of_16(of_16_bits: LoweredProgram, means: Means) -> None:
+def test_a_grid_of_16_bits_that_torch_keeps_in_32_is_one_of_16(
+    of_16_bits: LoweredProgram, resources: Resources
+) -> None:
     (cell,) = load(["model=digits_cnn", "scheme=16a8w", "soc=SM8650"]).cells
-    made = checks(of_16_bits, cell.request, means)
+    made = checks(of_16_bits, cell.request, resources)
     (grid,) = [each for each in made if each.subject == "aten_linear_default@0"]
     assert (grid.status, grid.asked.split()[0], grid.asked == grid.got) == ("met", "fixed16", True)
     assert differences(made) is None
 
 
 def test_a_program_of_another_width_is_refused(
-    lowered: LoweredProgram, of_16_bits: LoweredProgram, request_8a8w: Request, means: Means
+    lowered: LoweredProgram, of_16_bits: LoweredProgram, request_8a8w: Request, resources: Resources
 ) -> None:
-    wrong = in_place_of(lowered, of_16_bits.program, means)
+    wrong = in_place_of(lowered, of_16_bits.program, resources)
     kernels = "activation element of the kernels"
-    assert differing(wrong, request_8a8w, means) == [
+    assert differing(wrong, request_8a8w, resources) == [
         ("shipping", None, kernels, None, "fixed8", "float32, int32, ufixed16")
     ]
 
 
 def test_a_program_of_floats_is_refused(
-    lowered: LoweredProgram, compiled: Compile, request_8a8w: Request, means: Means
+    lowered: LoweredProgram, compiled: Compile, request_8a8w: Request, resources: Resources
 ) -> None:
-    wrong = in_place_of(lowered, compiled("scheme=fp16", "soc=SM8650").program, means)
+    wrong = in_place_of(lowered, compiled("scheme=fp16", "soc=SM8650").program, resources)
     kernels = "activation element of the kernels"
-    assert differing(wrong, request_8a8w, means) == [
+    assert differing(wrong, request_8a8w, resources) == [
         ("shipping", 0, "precision flag", None, "quantized", "float16"),
         ("shipping", None, kernels, None, "fixed8", "float16, float32, int32"),
     ]
 
 
 def test_the_debug_program_in_the_shipping_ones_place_is_refused(
-    lowered: LoweredProgram, request_8a8w: Request, means: Means
+    lowered: LoweredProgram, request_8a8w: Request, resources: Resources
 ) -> None:
     assert lowered.debug_program is not None
-    wrong = in_place_of(lowered, lowered.debug_program, means)
-    assert differing(wrong, request_8a8w, means) == [("shipping", 0, "dumps tensors", None, "False", "True")]
+    wrong = in_place_of(lowered, lowered.debug_program, resources)
+    assert differing(wrong, request_8a8w, resources) == [("shipping", 0, "dumps tensors", None, "False", "True")]
 
 
-def test_libraries_of_another_build_are_told(lowered: LoweredProgram, request_8a8w: Request, means: Means) -> None:
+def test_libraries_of_another_build_are_told(
+    lowered: LoweredProgram, request_8a8w: Request, resources: Resources
+) -> None:
     ask = request_8a8w
     made = audit(lowered, ask.scheme, ask.backend.kind, ask.soc, "v2.0.0.1")
     found = [(each.program, each.check, each.asked, each.got) for each in made if each.status == "differs"]
-    build = means.children.identity.qnn
+    build = resources.children.identity.qnn
     assert found == [(program, "QNN build", "v2.0.0.1", build) for program in ("shipping", "debug")]
 
 
 def test_a_grid_that_is_not_the_compiled_one_is_told(
-    lowered: LoweredProgram, request_8a8w: Request, means: Means
+    lowered: LoweredProgram, request_8a8w: Request, resources: Resources
 ) -> None:
     noted = next(each for each in lowered.dumped if each.identifier == "aten_linear_default@0")
     grid = noted.quantization
     assert grid is not None
     shifted = replace(noted, quantization=replace(grid, zero_point=(grid.zero_point[0] + 1,)))
     wrong = replace(lowered, dumped=tuple(shifted if each is noted else each for each in lowered.dumped))
-    (found,) = differing(wrong, request_8a8w, means)
+    (found,) = differing(wrong, request_8a8w, resources)
     assert found[:4] == ("debug", 0, "grid", "aten_linear_default@0")
     scale = f"{grid.scale[0]:.6g}"
     assert found[4:] == (
@@ -251,7 +255,7 @@ def test_a_grid_that_is_not_the_compiled_one_is_told(
 
 
 def test_inputs_that_changed_places_dtype_or_layout_and_a_lost_subgraph_are_told(
-    lowered: LoweredProgram, request_8a8w: Request, means: Means
+    lowered: LoweredProgram, request_8a8w: Request, resources: Resources
 ) -> None:
     (image,) = lowered.facts.inputs
     wrong = replace(
@@ -263,7 +267,7 @@ def test_inputs_that_changed_places_dtype_or_layout_and_a_lost_subgraph_are_told
             delegates=(),
         ),
     )
-    assert differing(wrong, request_8a8w, means) == [
+    assert differing(wrong, request_8a8w, resources) == [
         (
             *("shipping", None, "input", "image"),
             "float32[1, 1, 8, 8] in axis order [0, 1, 2, 3]",
@@ -275,19 +279,19 @@ def test_inputs_that_changed_places_dtype_or_layout_and_a_lost_subgraph_are_told
 
 
 def test_a_context_that_cannot_be_read_is_no_difference_but_says_why(
-    lowered: LoweredProgram, request_8a8w: Request, means: Means
+    lowered: LoweredProgram, request_8a8w: Request, resources: Resources
 ) -> None:
-    data = means.store.read(lowered.program)
+    data = resources.store.read(lowered.program)
     place = data.index((0x5678ABCD).to_bytes(4, "little"))
     for damage, reason in (
         (b"none", "not a readable QNN context binary: it begins with b'none', not b'\\xcd\\xabxV'"),
         (data[place : place + 12] + b"\xff" * 8, "it was cut short"),
         (data[place : place + 256] + b"\xff" * 64, "QNN"),
     ):
-        spoilt = means.store.put_bytes(data[:place] + damage + data[place + len(damage) :])
-        read = in_place_of(lowered, spoilt, means)
-        assert differing(read, request_8a8w, means) == []
-        unread = [each for each in checks(read, request_8a8w, means) if each.status == "unread"]
+        spoilt = resources.store.put_bytes(data[:place] + damage + data[place + len(damage) :])
+        read = in_place_of(lowered, spoilt, resources)
+        assert differing(read, request_8a8w, resources) == []
+        unread = [each for each in checks(read, request_8a8w, resources) if each.status == "unread"]
         assert [each.check for each in unread if each.program == "shipping"] == [
             *("SoC in the context", "arch in the context", "VTCM of the graph", "QNN build"),
             *("activation element of the kernels", "weight element"),

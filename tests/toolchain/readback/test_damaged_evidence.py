@@ -15,7 +15,7 @@ from tasks.records import Capture, Comparison, LoweredProgram
 import damaged  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.resources import Means
+    from flows.resources import Resources
     from tests.toolchain.conftest import ChildrenWith
 
 pytestmark = pytest.mark.toolchain
@@ -27,12 +27,12 @@ RELU, CONVOLUTION = "aten_relu_default", "aten_convolution_default_1"
 
 
 @pytest.fixture(scope="module")
-def after(request_8a8w: Request, means: Means, lowered: LoweredProgram, capture: Capture) -> Compare:
+def after(request_8a8w: Request, resources: Resources, lowered: LoweredProgram, capture: Capture) -> Compare:
     """The comparison of the session's capture after some damage."""
 
     def compare(damage: Callable[[damaged.Files], None]) -> Comparison:
-        work = (lowered, capture, request_8a8w.tolerance, means.store)
-        return means.children.call("compare", damaged.compared_after, damage, *work).value
+        work = (lowered, capture, request_8a8w.tolerance, resources.store)
+        return resources.children.call("compare", damaged.compared_after, damage, *work).value
 
     return compare
 
@@ -96,10 +96,10 @@ def test_an_event_that_nobody_announced_is_told_and_changes_no_row(sound: Compar
 
 
 def test_a_handle_that_two_tensors_claim_is_ambiguous(
-    sound: Comparison, request_8a8w: Request, means: Means, lowered: LoweredProgram, capture: Capture
+    sound: Comparison, request_8a8w: Request, resources: Resources, lowered: LoweredProgram, capture: Capture
 ) -> None:
-    work = (lowered, capture, request_8a8w.tolerance, means.store)
-    found = means.children.call("compare", damaged.compared_with_a_handle_announced_twice, *work).value
+    work = (lowered, capture, request_8a8w.tolerance, resources.store)
+    found = resources.children.call("compare", damaged.compared_with_a_handle_announced_twice, *work).value
     assert changes(sound, found) == [
         (sample, name, status, verdict, spans)
         for sample in range(2)
@@ -157,10 +157,10 @@ def test_a_file_that_does_not_hold_what_it_says_is_no_evidence(
 
 
 def test_a_final_answer_that_is_no_number_is_its_rows_status(
-    sound: Comparison, request_8a8w: Request, means: Means, lowered: LoweredProgram, capture: Capture
+    sound: Comparison, request_8a8w: Request, resources: Resources, lowered: LoweredProgram, capture: Capture
 ) -> None:
-    work = (lowered, capture, request_8a8w.tolerance, means.store)
-    found = means.children.call("compare", damaged.compared_with_an_odd_answer, *work).value
+    work = (lowered, capture, request_8a8w.tolerance, resources.store)
+    found = resources.children.call("compare", damaged.compared_with_an_odd_answer, *work).value
     assert found.operators == sound.operators
     odd = [(row.rung, row.sample, row.top1_actual) for row in found.outputs if row.status == "nonfinite_differs"]
     assert odd == [("device", 0, None)]
@@ -181,13 +181,13 @@ def test_a_mutated_file_gives_every_operator_its_row_or_an_evidence_error_and_no
     field: str,
     replayed: bool,
     request_8a8w: Request,
-    means: Means,
+    resources: Resources,
     children_with: ChildrenWith,
     lowered: LoweredProgram,
     capture: Capture,
 ) -> None:
     examples = FILES[field, replayed]
-    work = (field, examples, replayed, lowered, capture, request_8a8w.tolerance, means.store)
+    work = (field, examples, replayed, lowered, capture, request_8a8w.tolerance, resources.store)
     found = children_with(deadline_s=300).call("compare", damaged.fuzzed, *work).value
     assert found.compared + found.refused >= 0.9 * examples  # fewer only where hypothesis drew one twice
     assert found.compared > 0.1 * examples

@@ -14,14 +14,14 @@ from tasks.records import DelegateFacts, LoweredProgram, ProgramTensor
 import official  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.resources import Means
+    from flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 
 
-def test_a_delegate_of_another_backend_has_no_qnn_facts(lowered: LoweredProgram, means: Means) -> None:
+def test_a_delegate_of_another_backend_has_no_qnn_facts(lowered: LoweredProgram, resources: Resources) -> None:
     (cell,) = load(["model=digits_cnn", "scheme=fp32", "backend=xnnpack"]).cells
-    ask, tools = cell.request, {"store": means.store, "children": means.children}
+    ask, tools = cell.request, {"store": resources.store, "children": resources.children}
     quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, **tools)
     facts = lower(quantized, ask.scheme, ask.backend.kind, None, 1, dump_operators=False, **tools).facts
     assert facts.inputs == (ProgramTensor(shape=(1, 1, 8, 8), dtype="float32", dim_order=(0, 1, 2, 3)),)
@@ -44,9 +44,11 @@ def test_a_delegate_of_another_backend_has_no_qnn_facts(lowered: LoweredProgram,
 
 @pytest.mark.parametrize("segments", [False, True])
 def test_the_delegates_bytes_are_found_inside_the_flatbuffer_and_behind_it(
-    segments: bool, lowered: LoweredProgram, means: Means
+    segments: bool, lowered: LoweredProgram, resources: Resources
 ) -> None:
-    data = means.store.read(lowered.program)
-    moved = means.children.call("lower", official.with_delegates_in, data, segments).value
-    facts = means.children.call("lower", official.program_facts, means.store.put_bytes(moved), means.store).value
+    data = resources.store.read(lowered.program)
+    moved = resources.children.call("lower", official.with_delegates_in, data, segments).value
+    facts = resources.children.call(
+        "lower", official.program_facts, resources.store.put_bytes(moved), resources.store
+    ).value
     assert facts == lowered.facts

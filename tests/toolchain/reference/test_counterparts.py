@@ -20,7 +20,7 @@ from tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES
 import linked  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.resources import Means
+    from flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 
@@ -28,18 +28,18 @@ BOTH = ("exported", "quantized")
 
 
 @pytest.fixture(scope="module")
-def asked(request_8a8w: Request, means: Means, lowered: LoweredProgram) -> LoweredProgram:
+def asked(request_8a8w: Request, resources: Resources, lowered: LoweredProgram) -> LoweredProgram:
     """`lowered` again, with both references."""
-    ask, tools = request_8a8w, {"store": means.store, "children": means.children}
+    ask, tools = request_8a8w, {"store": resources.store, "children": resources.children}
     fixed = (lowered.quantized, ask.scheme, ask.backend.kind, ask.soc, ask.measure.operator_samples)
     return lower(*fixed, True, 0, BOTH, **tools)
 
 
 @pytest.fixture(scope="module")
-def comparison(request_8a8w: Request, means: Means, asked: LoweredProgram, capture: Capture) -> Comparison:
+def comparison(request_8a8w: Request, resources: Resources, asked: LoweredProgram, capture: Capture) -> Comparison:
     """The capture of `lowered`: the programs are the same."""
     work = (asked, capture, True, request_8a8w.tolerance, True, (), BOTH)
-    return compare(*work, store=means.store, children=means.children)
+    return compare(*work, store=resources.store, children=resources.children)
 
 
 def of(comparison: Comparison, reference: str, sample: int = 0) -> dict[str, OperatorComparison]:
@@ -61,10 +61,10 @@ def test_without_being_asked_a_lowering_keeps_no_other_reference(
 
 
 def test_what_is_asked_beside_the_edge_graph_changes_nothing_of_it(
-    request_8a8w: Request, means: Means, lowered: LoweredProgram, capture: Capture, comparison: Comparison
+    request_8a8w: Request, resources: Resources, lowered: LoweredProgram, capture: Capture, comparison: Comparison
 ) -> None:
     work = (lowered, capture, True, request_8a8w.tolerance, True)
-    plain = compare(*work, store=means.store, children=means.children)
+    plain = compare(*work, store=resources.store, children=resources.children)
     assert plain.against_others == ()
     assert replace(comparison, against_others=()) == plain
 
@@ -127,12 +127,12 @@ def test_an_operator_of_the_quantized_graph_is_itself_and_not_what_rounds_it(com
 
 
 def test_what_no_device_shows_says_why_before_it_says_what_it_stands_for(
-    request_8a8w: Request, means: Means, asked: LoweredProgram, capture: Capture
+    request_8a8w: Request, resources: Resources, asked: LoweredProgram, capture: Capture
 ) -> None:
     """The relu is not announced: nothing that is logged is its value."""
     blind = replace(asked, dumped=tuple(each for each in asked.dumped if "relu_default@" not in each.identifier))
     work = (blind, capture, True, request_8a8w.tolerance, False, (), BOTH)
-    found = compare(*work, store=means.store, children=means.children)
+    found = compare(*work, store=resources.store, children=resources.children)
     row = of(found, "exported")["aten_relu_default"]
     assert (row.status, row.nodes, row.gap) == ("not_dumped", ("relu",), Gap())
 
@@ -142,18 +142,18 @@ SHAPES = {"attention": [1, 6, 16], "folded": [1, 2, 6, 6]}
 
 
 @cache
-def links(means: Means, name: str, scheme: str, backend: str) -> Links:
+def links(resources: Resources, name: str, scheme: str, backend: str) -> Links:
     """What the operators of a model of taken_apart.py stand for."""
     (cell,) = load(["model=digits_cnn", f"scheme={scheme}", f"backend={backend}", "soc=SM8650"]).cells
     ask = cell.request
-    tools: Any = {"store": means.store, "children": means.children}
+    tools: Any = {"store": resources.store, "children": resources.children}
     data = DataConfig(source="taken_apart:samples", count=8, arguments={"name": name})
     inputs = [InputConfig(name="x", shape=SHAPES[name])]
     model = ModelConfig(name=name, factory=f"taken_apart:{name}", inputs=inputs, calibration=data, evaluation=data)
     exported = export(model, "", **tools)
     quantized = quantize(exported, ask.scheme, ask.backend.kind, **tools)
-    work = (quantized, ask.scheme, ask.backend.kind, means.store)
-    return means.children.call("lower", linked.linked, *work).value
+    work = (quantized, ask.scheme, ask.backend.kind, resources.store)
+    return resources.children.call("lower", linked.linked, *work).value
 
 
 def standing(rows: dict[str, linked.Linked]) -> dict[str, tuple[str, ...]]:
@@ -171,8 +171,10 @@ CLAIMS = {
 
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize(("scheme", "backend"), CLAIMS)
-def test_no_operator_stands_for_what_it_does_not_compute(name: str, scheme: str, backend: str, means: Means) -> None:
-    found = links(means, name, scheme, backend)
+def test_no_operator_stands_for_what_it_does_not_compute(
+    name: str, scheme: str, backend: str, resources: Resources
+) -> None:
+    found = links(resources, name, scheme, backend)
     for rows, _ in found.values():
         far = {each: row.snr_db for each, row in rows.items() if row.status is None}
         assert len(far) >= 9
@@ -180,8 +182,8 @@ def test_no_operator_stands_for_what_it_does_not_compute(name: str, scheme: str,
         assert {row.status for row in rows.values()} <= {None, "superseded", "ambiguous", "shape_differs", "no_node"}
 
 
-def test_a_node_that_became_several_operators_has_its_value_in_the_one_that_leaves_them(means: Means) -> None:
-    rows, unclaimed = links(means, "attention", "fp32", "portable")["exported"]
+def test_a_node_that_became_several_operators_has_its_value_in_the_one_that_leaves_them(resources: Resources) -> None:
+    rows, unclaimed = links(resources, "attention", "fp32", "portable")["exported"]
     inside = {name: row.status for name, row in rows.items() if row.nodes == ("scaled_dot_product_attention",)}
     assert len(inside) > 15
     assert [status for status in inside.values() if status is None] == [None]
@@ -192,8 +194,8 @@ def test_a_node_that_became_several_operators_has_its_value_in_the_one_that_leav
     assert unclaimed == []
 
 
-def test_where_the_quantizer_takes_a_node_apart_without_a_trace_nobody_stands_for_it(means: Means) -> None:
-    rows, unclaimed = links(means, "attention", "8a8w", "qnn")["exported"]
+def test_where_the_quantizer_takes_a_node_apart_without_a_trace_nobody_stands_for_it(resources: Resources) -> None:
+    rows, unclaimed = links(resources, "attention", "8a8w", "qnn")["exported"]
     assert unclaimed == ["scaled_dot_product_attention"]
     assert {rows[name].status for name in ("aten_bmm_default", "aten__safe_softmax_default")} == {"no_node"}
     # What they read may be a part of the same node.
@@ -203,8 +205,8 @@ def test_where_the_quantizer_takes_a_node_apart_without_a_trace_nobody_stands_fo
     assert rows["aten_view_copy_default"].status == "shape_differs"
 
 
-def test_a_batch_norm_that_became_part_of_a_convolution_is_kept_in_its_set(means: Means) -> None:
-    rows, unclaimed = links(means, "folded", "8a8w", "qnn")["exported"]
+def test_a_batch_norm_that_became_part_of_a_convolution_is_kept_in_its_set(resources: Resources) -> None:
+    rows, unclaimed = links(resources, "folded", "8a8w", "qnn")["exported"]
     assert standing(rows) == {
         "aten_convolution_default": ("conv2d", "batch_norm"),
         "aten_hardtanh_default": ("hardtanh_",),
@@ -221,8 +223,8 @@ def test_a_batch_norm_that_became_part_of_a_convolution_is_kept_in_its_set(means
     assert unclaimed == ["dropout", "clone"]
 
 
-def test_what_rounds_stands_for_no_node_of_the_float_program(means: Means) -> None:
-    found = links(means, "folded", "8a8w", "xnnpack")
+def test_what_rounds_stands_for_no_node_of_the_float_program(resources: Resources) -> None:
+    found = links(resources, "folded", "8a8w", "xnnpack")
     rounding = [name for name in found["exported"][0] if "quantize_per_tensor" in name]
     assert len(rounding) > 10
     assert {found["exported"][0][name].status for name in rounding} == {"no_node"}

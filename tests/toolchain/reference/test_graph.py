@@ -14,15 +14,15 @@ from tasks.records import Blob, LoweredProgram
 import graphs  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.resources import Means
+    from flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 
 
 @pytest.fixture(scope="module")
-def mixed(means: Means) -> dict[str, Any]:
+def mixed(resources: Resources) -> dict[str, Any]:
     """Three inputs, several outputs, integers and booleans, topk and split."""
-    return means.children.call("lower", graphs.run_mixed, means.store).value
+    return resources.children.call("lower", graphs.run_mixed, resources.store).value
 
 
 def test_a_graph_of_every_type_computes_to_the_bit_what_the_edge_program_does(mixed: dict[str, Any]) -> None:
@@ -73,9 +73,9 @@ def test_a_part_that_nobody_takes_has_a_row_of_its_own(mixed: dict[str, Any]) ->
     assert mixed["unused"] == ["aten_split_with_sizes_copy_default[1]"]
 
 
-def test_numbers_without_a_json_form_come_back_exactly(mixed: dict[str, Any], means: Means) -> None:
+def test_numbers_without_a_json_form_come_back_exactly(mixed: dict[str, Any], resources: Resources) -> None:
     calls, _ = mixed["blobs"]
-    text = means.store.read(calls).decode()
+    text = resources.store.read(calls).decode()
     assert '{"float": "-inf"}' in text
     assert "Infinity" not in text
     assert '{"dtype": "float32"}' in text
@@ -84,9 +84,9 @@ def test_numbers_without_a_json_form_come_back_exactly(mixed: dict[str, Any], me
 
 @pytest.mark.parametrize("sample", [0, 1])
 def test_the_lowered_programs_graph_gives_what_the_lowering_kept(
-    lowered: LoweredProgram, means: Means, sample: int
+    lowered: LoweredProgram, resources: Resources, sample: int
 ) -> None:
-    found = means.children.call("lower", graphs.run_lowered, lowered, sample, means.store).value
+    found = resources.children.call("lower", graphs.run_lowered, lowered, sample, resources.store).value
     constants = [row.index for row in lowered.operators if row.constant]
     assert found == {
         "operators": [
@@ -99,21 +99,21 @@ def test_the_lowered_programs_graph_gives_what_the_lowering_kept(
     }
 
 
-def test_the_lowered_programs_graph_is_the_edge_program(lowered: LoweredProgram, means: Means) -> None:
-    found = means.children.call("lower", graphs.run_edge_program, lowered, means.store).value
+def test_the_lowered_programs_graph_is_the_edge_program(lowered: LoweredProgram, resources: Resources) -> None:
+    found = resources.children.call("lower", graphs.run_edge_program, lowered, resources.store).value
     assert found == ["float32[1, 10] same"] * 8
 
 
 FLOATS = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
 
 
-def called(means: Means, *asked: Any) -> Any:
-    return means.children.call("compare", graphs.call, *asked).value
+def called(resources: Resources, *asked: Any) -> Any:
+    return resources.children.call("compare", graphs.call, *asked).value
 
 
-def test_an_operator_without_a_mixed_precision_kernel_is_computed_in_single(means: Means) -> None:
+def test_an_operator_without_a_mixed_precision_kernel_is_computed_in_single(resources: Resources) -> None:
     pair = ({"input": 0}, {"input": 1})
-    made = called(means, "aten.mm.default", pair, (FLOATS.astype(np.float16), FLOATS), "float16")
+    made = called(resources, "aten.mm.default", pair, (FLOATS.astype(np.float16), FLOATS), "float16")
     assert (made.dtype, made.tolist()) == (np.float16, (FLOATS @ FLOATS).tolist())
 
 
@@ -126,25 +126,27 @@ def test_an_operator_without_a_mixed_precision_kernel_is_computed_in_single(mean
         ("aten.mm.default", ({"input": 0}, {"input": 1}), "aten.mm.default: mat1 and mat2 shapes cannot be multiplied"),
     ],
 )
-def test_what_the_host_cannot_make_says_why(means: Means, target: str, arguments: tuple[Any, ...], why: str) -> None:
-    assert str(called(means, target, arguments, (FLOATS, np.ones((3, 1), np.float32)))).startswith(why)
+def test_what_the_host_cannot_make_says_why(
+    resources: Resources, target: str, arguments: tuple[Any, ...], why: str
+) -> None:
+    assert str(called(resources, target, arguments, (FLOATS, np.ones((3, 1), np.float32)))).startswith(why)
 
 
 @pytest.mark.parametrize(
     "text",
     [b"no JSON", b"[]", b"{}", b'{"calls": [[1, 2]], "outputs": []}', b'{"calls": 3, "outputs": []}', b"\xff"],
 )
-def test_calls_that_are_damaged_are_no_evidence(lowered: LoweredProgram, means: Means, text: bytes) -> None:
-    blob = means.store.put_bytes(text)
+def test_calls_that_are_damaged_are_no_evidence(lowered: LoweredProgram, resources: Resources, text: bytes) -> None:
+    blob = resources.store.put_bytes(text)
     with pytest.raises(EvidenceError, match=rf"^blob {blob.sha256} is no reference graph: "):
-        read(means, blob, lowered.reference_constants)
+        read(resources, blob, lowered.reference_constants)
 
 
-def test_constants_that_are_damaged_are_no_evidence(lowered: LoweredProgram, means: Means) -> None:
-    blob = means.store.put_bytes(b"no tensors")
+def test_constants_that_are_damaged_are_no_evidence(lowered: LoweredProgram, resources: Resources) -> None:
+    blob = resources.store.put_bytes(b"no tensors")
     with pytest.raises(EvidenceError, match=rf"^blob {blob.sha256} is not a safetensors file: "):
-        read(means, lowered.reference_calls, blob)
+        read(resources, lowered.reference_calls, blob)
 
 
-def read(means: Means, calls: Blob, constants: Blob) -> None:
-    means.children.call("compare", graphs.read, calls, constants, means.store)
+def read(resources: Resources, calls: Blob, constants: Blob) -> None:
+    resources.children.call("compare", graphs.read, calls, constants, resources.store)

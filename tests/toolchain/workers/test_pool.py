@@ -23,7 +23,7 @@ from tests.processes import has_ended
 import misbehave  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.resources import Means
+    from flows.resources import Resources
     from tests.toolchain.conftest import ChildrenWith
 
 pytestmark = pytest.mark.toolchain
@@ -68,11 +68,13 @@ def scratch_folders(store: Store) -> list[Path]:
     return list(store.partial.iterdir())
 
 
-def test_a_value_comes_back_with_its_log_and_the_seconds_it_took(children_with: ChildrenWith, means: Means) -> None:
+def test_a_value_comes_back_with_its_log_and_the_seconds_it_took(
+    children_with: ChildrenWith, resources: Resources
+) -> None:
     children = children_with()
     done = children.call("export", misbehave.give, {"answer": (42, Blob(sha256="0" * 64, size=1))})
     assert done.value == {"answer": (42, Blob(sha256="0" * 64, size=1))}
-    assert means.store.read(done.log) == b"giving it back\n"
+    assert resources.store.read(done.log) == b"giving it back\n"
     assert 0 < done.seconds < 60
 
 
@@ -82,20 +84,20 @@ def test_a_value_of_many_megabytes_comes_back_whole(children_with: ChildrenWith)
 
 
 def test_a_call_has_a_process_a_session_and_a_scratch_folder_of_its_own(
-    children_with: ChildrenWith, means: Means
+    children_with: ChildrenWith, resources: Resources
 ) -> None:
     children, seen = children_with(), []
-    before = scratch_folders(means.store)
+    before = scratch_folders(resources.store)
     for _ in range(2):
         seen.append(children.call("lower", misbehave.where_and_as_whom).value)
     for folder, files, pid, session, sdk in seen:
         assert (Path(folder).name, files) == ("lower", ["child.log", "left_behind"])
-        assert Path(folder).is_relative_to(means.store.partial)
+        assert Path(folder).is_relative_to(resources.store.partial)
         assert pid == session != os.getsid(0)
         assert Path(sdk).is_dir()
     assert seen[0][0] != seen[1][0]
     assert seen[0][2] != seen[1][2]
-    assert scratch_folders(means.store) == before
+    assert scratch_folders(resources.store) == before
 
 
 def test_the_callers_own_environment_and_folder_stay_as_they_were(children_with: ChildrenWith) -> None:
@@ -105,10 +107,10 @@ def test_the_callers_own_environment_and_folder_stay_as_they_were(children_with:
 
 
 def test_the_whole_log_is_kept_whoever_wrote_it_in_the_order_it_was_written(
-    children_with: ChildrenWith, means: Means
+    children_with: ChildrenWith, resources: Resources
 ) -> None:
     done = children_with().call("lower", misbehave.print_everywhere)
-    assert means.store.read(done.log).decode().splitlines() == [
+    assert resources.store.read(done.log).decode().splitlines() == [
         "python out",
         "native out",
         "python err",
@@ -119,13 +121,13 @@ def test_the_whole_log_is_kept_whoever_wrote_it_in_the_order_it_was_written(
 
 
 def test_a_python_exception_is_a_toolchain_error_with_stage_and_name_and_its_traceback_in_the_log(
-    children_with: ChildrenWith, means: Means
+    children_with: ChildrenWith, resources: Resources
 ) -> None:
     with pytest.raises(ToolchainError) as raised:
         children_with().call("quantize", misbehave.raise_key_error)
     error = raised.value
     assert (error.stage, error.cause, str(error)) == ("quantize", "KeyError", "quantize failed: KeyError: 'absent'")
-    log = log_of(means.store, error)
+    log = log_of(resources.store, error)
     assert log.startswith("about to look it up\nTraceback (most recent call last):\n")
     assert log.endswith("KeyError: 'absent'\n")
 
@@ -153,7 +155,7 @@ def test_any_other_error_of_ours_is_the_stages_failure(children_with: ChildrenWi
 
 
 def test_an_abort_is_named_with_the_last_log_lines_native_ones_included(
-    children_with: ChildrenWith, means: Means
+    children_with: ChildrenWith, resources: Resources
 ) -> None:
     with pytest.raises(ToolchainError) as raised:
         children_with().call("lower", misbehave.abort_after_words)
@@ -162,7 +164,7 @@ def test_an_abort_is_named_with_the_last_log_lines_native_ones_included(
     assert (error.stage, error.cause) == ("lower", "SIGABRT")
     assert str(error).splitlines() == ["lower failed: SIGABRT", *last, "native last words"]
     first = [f"line {number}" for number in range(misbehave.LINES_BEFORE)]
-    assert log_of(means.store, error).splitlines() == [*first, "native last words"]
+    assert log_of(resources.store, error).splitlines() == [*first, "native last words"]
 
 
 def test_a_segmentation_fault_is_named_by_its_signal(children_with: ChildrenWith) -> None:

@@ -18,7 +18,7 @@ from .test_pool import CALLER, SOON_S, eventually, kill_a_caller, log_of, scratc
 import misbehave  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.resources import Means
+    from flows.resources import Resources
     from tests.toolchain.conftest import ChildrenWith
 
 pytestmark = pytest.mark.toolchain
@@ -36,9 +36,9 @@ def add(children: Children, folder: Path, word: str) -> tuple[list[str], int, in
 
 
 def test_holders_of_one_key_share_a_ground_and_none_sees_what_another_did_to_it(
-    children_with: ChildrenWith, means: Means, tmp_path: Path
+    children_with: ChildrenWith, resources: Resources, tmp_path: Path
 ) -> None:
-    children, before = children_with(), scratch_folders(means.store)
+    children, before = children_with(), scratch_folders(resources.store)
     words = ["a", "b", "c", "d"]
     with children.ground("key", "edge", misbehave.make_ground, str(tmp_path)), ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda word: add(children, tmp_path, word), words))
@@ -49,7 +49,7 @@ def test_holders_of_one_key_share_a_ground_and_none_sees_what_another_did_to_it(
     assert pids == [session for _, _, session, _ in found]
     assert len({folder for *_, folder in found}) == 4
     assert all(map(has_ended, [made, *pids]))
-    assert scratch_folders(means.store) == before
+    assert scratch_folders(resources.store) == before
     assert children.calls == {"lower": 4}
     assert [(each.stage, each.seconds > 0, each.peak_bytes > 0) for each in children.took if each.stage == "edge"] == [
         ("edge", True, True)
@@ -64,11 +64,11 @@ def test_a_ground_is_made_anew_when_its_last_holder_has_left(children_with: Chil
 
 
 def test_the_log_of_a_call_begins_with_the_log_of_its_ground(
-    children_with: ChildrenWith, means: Means, tmp_path: Path
+    children_with: ChildrenWith, resources: Resources, tmp_path: Path
 ) -> None:
     with children_with().ground("key", "edge", misbehave.make_ground, str(tmp_path)) as ground:
         logs = [ground.call("lower", misbehave.add_to, word).log for word in ("a", "b")]
-    assert [means.store.read(log) for log in logs] == [
+    assert [resources.store.read(log) for log in logs] == [
         b"the ground is made\nadding a\n",
         b"the ground is made\nadding b\n",
     ]
@@ -86,13 +86,13 @@ def test_the_log_of_a_call_begins_with_the_log_of_its_ground(
     ],
 )
 def test_a_call_that_fails_leaves_its_ground_and_its_neighbours_whole(
-    misdeed: tuple[object, ...], cause: str, children_with: ChildrenWith, means: Means, tmp_path: Path
+    misdeed: tuple[object, ...], cause: str, children_with: ChildrenWith, resources: Resources, tmp_path: Path
 ) -> None:
     with children_with().ground("key", "edge", misbehave.make_ground, str(tmp_path)) as ground:
         with pytest.raises(ToolchainError) as raised:
             ground.call("lower", misbehave.on_ground, *misdeed)
         assert (raised.value.stage, raised.value.cause) == ("lower", cause)
-        assert log_of(means.store, raised.value).startswith("the ground is made\n")
+        assert log_of(resources.store, raised.value).startswith("the ground is made\n")
         assert ground.call("lower", misbehave.add_to, "after").value[0] == ["made once", "after"]
     assert len(list(tmp_path.iterdir())) == 1
 
