@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.comparison.evidence import Evidence
-from tasks.numerics.dequantize import codes_of, undo_layout
+from tasks.numerics.dequantize import quantize, undo_layout
 from tasks.numerics.element_use import CapturedValue, Kernels, Value
 from tasks.toolchain.readback.etdump import tensor
 
@@ -46,12 +46,12 @@ def clamped(real: Array, _: CapturedValue) -> Array:
 
 def one_step_off(real: Array, captured: CapturedValue) -> Array:
     """A zero point that is off by one."""
-    return real if captured.grid is None else real + captured.grid.scale[0]
+    return real if captured.qparams is None else real + captured.qparams.scale[0]
 
 
 def zero_point_lost(real: Array, captured: CapturedValue) -> Array:
     """Codes read without their zero point."""
-    return real if captured.grid is None else real + captured.grid.zero_point[0] * captured.grid.scale[0]
+    return real if captured.qparams is None else real + captured.qparams.zero_point[0] * captured.qparams.scale[0]
 
 
 KINDS: dict[str, Callable[[Array, CapturedValue], Array]] = {
@@ -87,19 +87,19 @@ def damaged(scene: Scene, index: int, kind: str) -> dict[int, CapturedValue]:
         shown = captured.get(each)
         made = kernels.call(each, before) if shown is None or moved else None
         if shown is not None:
-            before[each] = _single(shown.real())
+            before[each] = _single(shown.dequantized())
         elif made is not None:
             before[each] = made
         if each == index:
             assert shown is not None, "only what was captured can be damaged"
-            changed[each] = _stored(KINDS[kind](shown.real(), shown), shown)
-            after[each] = _single(changed[each].real())
+            changed[each] = _stored(KINDS[kind](shown.dequantized(), shown), shown)
+            after[each] = _single(changed[each].dequantized())
         elif moved:
             remade = kernels.call(each, ChainMap(after, before))
             if remade is not None and shown is not None and isinstance(made, np.ndarray):
                 assert isinstance(remade, np.ndarray), "the same call"
                 changed[each] = _moved(shown, made, remade)
-                after[each] = _single(changed[each].real())
+                after[each] = _single(changed[each].dequantized())
             elif remade is not None:
                 after[each] = remade
     return changed
@@ -119,16 +119,16 @@ def written(scene: Scene, changed: Mapping[int, CapturedValue], debug_buffer: by
 
 def error_db(shown: CapturedValue, changed: CapturedValue) -> float | None:
     """What the damage does to the operator's own tensor: SNR in dB, None where it does nothing."""
-    clean = shown.real().astype(np.float64)
-    error = changed.real().astype(np.float64) - clean
+    clean = shown.dequantized().astype(np.float64)
+    error = changed.dequantized().astype(np.float64) - clean
     energy, signal = float(np.square(error).sum()), float(np.square(clean).sum())
     return 10 * float(np.log10(signal / energy)) if energy and signal else None
 
 
 def error_steps(shown: CapturedValue, changed: CapturedValue) -> float:
     """The largest error in steps of the grid; in the tensor's own unit where it has none."""
-    step = shown.grid.scale[0] if shown.grid else 1.0
-    return float(np.abs(changed.real().astype(np.float64) - shown.real()).max(initial=0.0)) / step
+    step = shown.qparams.scale[0] if shown.qparams else 1.0
+    return float(np.abs(changed.dequantized().astype(np.float64) - shown.dequantized()).max(initial=0.0)) / step
 
 
 def _single(real: Array) -> Array:
@@ -136,14 +136,14 @@ def _single(real: Array) -> Array:
 
 
 def _stored(real: Array, like: CapturedValue) -> CapturedValue:
-    elements = real if like.grid is None else codes_of(real, like.grid)
+    elements = real if like.qparams is None else quantize(real, like.qparams)
     return replace(like, elements=elements.astype(like.elements.dtype))
 
 
 def _moved(shown: CapturedValue, before: Array, after: Array) -> CapturedValue:
-    if shown.grid is not None:
-        steps = codes_of(after, shown.grid) - codes_of(before, shown.grid)
-        elements = np.clip(shown.elements + steps, shown.grid.quant_min, shown.grid.quant_max)
+    if shown.qparams is not None:
+        steps = quantize(after, shown.qparams) - quantize(before, shown.qparams)
+        elements = np.clip(shown.elements + steps, shown.qparams.quant_min, shown.qparams.quant_max)
     elif before.dtype.kind == "f":
         elements = shown.elements + (after - before)
     else:

@@ -175,7 +175,7 @@ class _Judge:
             # Metrics of a user's own may look at the shape: what nobody reads is put right, not left out.
             shown = actual if used_mask is None else np.where(used_mask, actual, reference)
             of = _told(operator, operator.output_index, sample, "edge")
-            self.pairs.append(Pair(of=of, actual=shown, reference=reference, grid=dumped.quantization))
+            self.pairs.append(Pair(of=of, actual=shown, reference=reference, qparams=dumped.quantization))
         bare = OperatorComparison(
             operator=operator,
             sample=sample,
@@ -270,7 +270,7 @@ def _output_pairs(rungs: Mapping[str, Tensors], eager: Tensors) -> Iterator[Pair
         for key, actual in answers.items():
             sample, _, index = key.partition("/")
             of = replace(_told(None, int(index), int(sample), "eager"), rung=rung)
-            yield Pair(of=of, actual=actual, reference=eager[key], grid=None)
+            yield Pair(of=of, actual=actual, reference=eager[key], qparams=None)
 
 
 def _told(operator: Operator | None, output_index: int, sample: int, reference: str) -> MetricValue:

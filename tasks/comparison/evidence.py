@@ -13,7 +13,7 @@ from safetensors.numpy import load
 
 from tasks.errors import EvidenceError
 from tasks.numerics.align import AlignedOperator, Match, align
-from tasks.numerics.dequantize import snap, undo_layout
+from tasks.numerics.dequantize import fake_quantize, undo_layout
 from tasks.numerics.element_use import CapturedValue, Kernels, Value
 from tasks.records import Capture, LoweredProgram, OtherReference
 from tasks.storage.store import Store
@@ -81,7 +81,7 @@ class Evidence:
         }
 
     def captured_values(self, sample: int) -> dict[int, CapturedValue]:
-        """Those that can be replayed on: of the operator's own shape, with a grid where the tensor holds codes."""
+        """Those that can be replayed on: of the operator's own shape, with qparams where the tensor is quantized."""
         return dict(self._captured(sample))
 
     def reference(self, sample: int, index: int) -> Array:
@@ -112,17 +112,19 @@ class Evidence:
         for sample in self.samples:
             inputs = [evaluation[f"{sample}/{spec.name}"] for spec in exported.inputs]
             pairs = zip(inputs, grids, strict=True)
-            yield kernels_on([each if grid is None else snap(each, grid).astype(each.dtype) for each, grid in pairs])
+            yield kernels_on(
+                [x if qparams is None else fake_quantize(x, qparams).astype(x.dtype) for x, qparams in pairs]
+            )
 
     def _captured(self, sample: int) -> Iterator[tuple[int, CapturedValue]]:
         for index, each in self.logged_operators(sample).items():
             operator, elements = self._lowered.operators[index], each.in_torch_layout
             if elements is None or elements.shape != operator.shape:
                 continue
-            codes = elements.dtype.kind in "iu" and (operator.dtype or "").startswith(("float", "bfloat"))
-            grid = each.match.dumped.quantization if codes else None
-            if not codes or grid is not None:
-                yield index, CapturedValue(elements=elements, grid=grid)
+            quantized = elements.dtype.kind in "iu" and (operator.dtype or "").startswith(("float", "bfloat"))
+            qparams = each.match.dumped.quantization if quantized else None
+            if not quantized or qparams is not None:
+                yield index, CapturedValue(elements=elements, qparams=qparams)
 
 
 def _runs(dump: ETDump, samples: int) -> list[int]:

@@ -23,7 +23,7 @@ class Pair:
     of: MetricValue
     actual: NDArray[Any]
     reference: NDArray[Any]
-    grid: Quantization | None
+    qparams: Quantization | None
     """The device's, in whose steps the error is counted."""
 
 
@@ -36,7 +36,7 @@ def measured_by(names: Sequence[str], pairs: Sequence[Pair]) -> tuple[MetricValu
     answers = _own(own, pairs) if own and pairs else {}
     values: list[MetricValue] = []
     for number, pair in enumerate(pairs):
-        ours = metric_values([name for name in asked if name in METRICS], pair.actual, pair.reference, pair.grid)
+        ours = metric_values([name for name in asked if name in METRICS], pair.actual, pair.reference, pair.qparams)
         told = {name: (value, None) for name, value in ours.items()}
         told |= dict(zip(own, answers.get(str(number), []), strict=True))
         values += [replace(pair.of, metric=name, value=told[name][0], problem=told[name][1]) for name in asked]

@@ -1,4 +1,4 @@
-"""Between a device's numbers and PyTorch's: integer codes to reals, reals onto the device's grid, layouts undone."""
+"""Conversion between a device's tensors and PyTorch's: quantized and dequantized values, and axis orders."""
 
 from __future__ import annotations
 
@@ -13,39 +13,41 @@ from tasks.errors import EvidenceError
 from tasks.records import Quantization
 
 
-def dequantize(codes: NDArray[Any], quantization: Quantization) -> NDArray[np.float64]:
-    """The reals that integer codes stand for, (code - zero_point) * scale, in float64 and of the same shape.
+def dequantize(quantized: NDArray[Any], qparams: Quantization) -> NDArray[np.float64]:
+    """Return (quantized - zero_point) * scale, in float64 and of the same shape.
 
-    Per channel, `codes` are in PyTorch's layout, to which `quantization.axis` refers. Raises EvidenceError if the
-    quantization does not fit the tensor.
+    `quantized` is in PyTorch's layout, to which `qparams.axis` refers. Raises EvidenceError if the qparams do not fit
+    the tensor.
     """
-    scale, zero_point = _grid(quantization, codes.shape)
-    return (codes.astype(np.float64) - zero_point) * scale
+    scale, zero_point = _broadcastable(qparams, quantized.shape)
+    return (quantized.astype(np.float64) - zero_point) * scale
 
 
-def snap(real: NDArray[Any], quantization: Quantization) -> NDArray[np.float64]:
-    """The reals that the device can hold nearest to `real`: on the grid, ties to the even code, clamped to its ends.
+def fake_quantize(values: NDArray[Any], qparams: Quantization) -> NDArray[np.float64]:
+    """Return the nearest values that the device can represent, in float64 and of the same shape.
 
-    The code is clamp(round(x / scale) + zero_point, quant_min, quant_max) as in `quantized_decomposed`'s
-    `quantize_per_tensor`, here in float64 and by division, not by the inverse. NaN stays NaN.
-    Raises EvidenceError like `dequantize`.
+    That is `dequantize(quantize(values, qparams), qparams)`. NaN stays NaN. Raises EvidenceError like `dequantize`.
     """
-    return dequantize(codes_of(real, quantization), quantization)
+    return dequantize(quantize(values, qparams), qparams)
 
 
-def codes_of(real: NDArray[Any], quantization: Quantization) -> NDArray[np.float64]:
-    """The codes that stand for `snap(real, quantization)`, whole numbers in float64. Raises like `dequantize`."""
-    scale, zero_point = _grid(quantization, real.shape)
-    with np.errstate(over="ignore", under="ignore"):  # beyond the grid's ends either way, or at its middle
-        steps = np.rint(real.astype(np.float64) / scale)
-    return np.clip(steps + zero_point, quantization.quant_min, quantization.quant_max)
+def quantize(values: NDArray[Any], qparams: Quantization) -> NDArray[np.float64]:
+    """Return clamp(round(values / scale) + zero_point, quant_min, quant_max): integers in float64, of the same shape.
+
+    Ties round to even. This is the formula of `quantized_decomposed.quantize_per_tensor`, in float64 and by division
+    instead of multiplication by the inverse. Raises EvidenceError like `dequantize`.
+    """
+    scale, zero_point = _broadcastable(qparams, values.shape)
+    with np.errstate(over="ignore", under="ignore"):  # beyond the ends of the grid, or at zero
+        steps = np.rint(values.astype(np.float64) / scale)
+    return np.clip(steps + zero_point, qparams.quant_min, qparams.quant_max)
 
 
 def undo_layout(x: NDArray[Any], axis_order: Sequence[int] | None) -> NDArray[Any]:
-    """A view of a device's tensor in PyTorch's layout; None is PyTorch's own.
+    """Return a view of a device's tensor in PyTorch's layout.
 
-    `axis_order` took PyTorch's layout to the device's: x_device = x_torch.permute(axis_order). Raises EvidenceError if
-    it is not a permutation of the tensor's axes.
+    `axis_order`: the permutation from PyTorch's layout to the device's, x_device = x_torch.permute(axis_order); None if
+    they are the same. Raises EvidenceError if it is no permutation of the tensor's axes.
     """
     if axis_order is None:
         return x
@@ -56,10 +58,10 @@ def undo_layout(x: NDArray[Any], axis_order: Sequence[int] | None) -> NDArray[An
     return np.transpose(x, [axis_order.index(axis) for axis in range(x.ndim)])
 
 
-def _grid(quantization: Quantization, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Scale and zero point, shaped to broadcast against a tensor of this shape in PyTorch's layout."""
-    scale, zero_point = quantization.scale, quantization.zero_point
-    axis = quantization.axis
+def _broadcastable(qparams: Quantization, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return scale and zero point, shaped to broadcast against a tensor of this shape in PyTorch's layout."""
+    scale, zero_point = qparams.scale, qparams.zero_point
+    axis = qparams.axis
     if axis is None:
         channels, broadcast = 1, ()
     elif -len(shape) <= axis < len(shape):
@@ -72,5 +74,5 @@ def _grid(quantization: Quantization, shape: tuple[int, ...]) -> tuple[NDArray[n
             f"{len(scale)} scales and {len(zero_point)} zero points do not fit shape {shape} along axis {axis}"
         )
     if not all(math.isfinite(step) and step > 0 for step in scale):
-        raise EvidenceError(f"a quantization's scales are positive numbers, not {scale}")
+        raise EvidenceError(f"the scales of a quantization must be positive numbers, not {scale}")
     return np.array(scale, np.float64).reshape(broadcast), np.array(zero_point, np.float64).reshape(broadcast)

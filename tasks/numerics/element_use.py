@@ -70,13 +70,13 @@ class Kernels(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CapturedValue:
-    """One operator's value on the device, in PyTorch's layout; `grid` is None where the elements are the values."""
+    """One operator's value on the device, in PyTorch's layout. `qparams`: None if the elements are not quantized."""
 
     elements: Array
-    grid: Quantization | None
+    qparams: Quantization | None
 
-    def real(self) -> Array:
-        return self.elements if self.grid is None else dequantize(self.elements, self.grid)
+    def dequantized(self) -> Array:
+        return self.elements if self.qparams is None else dequantize(self.elements, self.qparams)
 
 
 class ElementUse:
@@ -162,16 +162,16 @@ class ElementUse:
             return np.ones(1, np.bool_)
         if isinstance(answer, np.ndarray) and isinstance(right, np.ndarray):
             shown = self._captured.get(reader)
-            return _apart(answer, right, shown.grid if shown else None) & (weights[0] != 0)
+            return _apart(answer, right, shown.qparams if shown else None) & (weights[0] != 0)
         pairs = zip(answer, right, weights, strict=True)
         return np.array([bool(_apart(a, r, None)[w != 0].any()) for a, r, w in pairs if w is not None])
 
 
-def _apart(answer: Array, right: Array, grid: Quantization | None) -> Array:
+def _apart(answer: Array, right: Array, qparams: Quantization | None) -> Array:
     """Elements that the device's grid, or a float's precision, would tell apart."""
     if right.dtype.kind != "f":
         return answer != right
     largest = float(np.abs(right[np.isfinite(right)]).max(initial=0.0))
-    least = _SAME * largest if grid is None else min(grid.scale) / 2
+    least = _SAME * largest if qparams is None else min(qparams.scale) / 2
     with np.errstate(invalid="ignore"):
         return ~((np.abs(answer - right) <= least) | (answer == right) | (np.isnan(answer) & np.isnan(right)))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tasks.numerics.dequantize import codes_of, dequantize
+from tasks.numerics.dequantize import dequantize, quantize
 from tasks.numerics.element_use import Array, CapturedValue, ElementUse, Kernels, Value
 from tasks.numerics.metrics import gap, snr_db
 from tasks.records import Gap
@@ -61,7 +61,7 @@ def replay(kernels: Kernels, captured: Mapping[int, CapturedValue], is_suspect: 
             continue
         if index in kernels.getitem_index:  # it shows the tuple that it takes from
             behind = tuple(each for each in behind if each not in sources)
-        actual = shown.real()
+        actual = shown.dequantized()
         values[index] = actual.astype(np.float32) if actual.dtype == np.float64 else actual
         if isinstance(made, np.ndarray) and made.shape == actual.shape:
             found[index] = _introduced(_Difference.between(actual, made, shown), behind)
@@ -74,7 +74,7 @@ def replay(kernels: Kernels, captured: Mapping[int, CapturedValue], is_suspect: 
             continue
         made = kernels.call(index, values)
         assert isinstance(made, np.ndarray), "it was made before"
-        difference = _Difference.between(captured[index].real(), made, captured[index])
+        difference = _Difference.between(captured[index].dequantized(), made, captured[index])
         used_mask, masking_readers = element_use.used_mask(index, difference.actual, difference.expected)
         found[index] = _discounted(found[index], difference, used_mask, masking_readers)
     return found
@@ -90,14 +90,14 @@ def _fused(
     """
     unrounded: dict[int, Value] = {}
     for source in kernels.sources[index]:
-        if source in captured and captured[source].grid is not None:
+        if source in captured and captured[source].qparams is not None:
             made = kernels.call(source, values)
             if isinstance(made, np.ndarray):
                 unrounded[source] = made
     made = kernels.call(index, ChainMap(unrounded, dict(values))) if unrounded else None
     if not isinstance(made, np.ndarray):
         return None
-    difference = _Difference.between(captured[index].real(), made, captured[index])
+    difference = _Difference.between(captured[index].dequantized(), made, captured[index])
     return _introduced(difference, tuple(dict.fromkeys((*found.spans, *unrounded))))
 
 
@@ -131,9 +131,9 @@ class _Difference:
 
     @classmethod
     def between(cls, actual: Array, made: Array, shown: CapturedValue) -> _Difference:
-        if shown.grid is not None:
-            codes = codes_of(made, shown.grid)
-            return cls(actual, dequantize(codes, shown.grid), shown.elements - codes)
+        if shown.qparams is not None:
+            expected = quantize(made, shown.qparams)
+            return cls(actual, dequantize(expected, shown.qparams), shown.elements - expected)
         if actual.dtype.kind != "f":
             return cls(actual, made, actual.astype(np.float64) - made.astype(np.float64))
         return cls(actual, made, None)

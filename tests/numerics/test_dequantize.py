@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tasks.errors import EvidenceError
-from tasks.numerics.dequantize import dequantize, snap, undo_layout
+from tasks.numerics.dequantize import dequantize, fake_quantize, undo_layout
 from tasks.records import Quantization
 
 UINT8 = Quantization(scale=(0.5,), zero_point=(10,), axis=None, quant_min=0, quant_max=255, dtype="uint8")
@@ -39,33 +39,33 @@ def test_codes_become_reals_per_tensor_and_per_channel() -> None:
 
 
 @given(quantized())
-def test_each_code_is_offset_and_scaled_by_its_own_channel(case: tuple[np.ndarray, Quantization]) -> None:
-    codes, quantization = case
-    real = dequantize(codes, quantization)
-    assert (real.shape, real.dtype) == (codes.shape, np.float64)
-    for index in np.ndindex(codes.shape):
-        channel = 0 if quantization.axis is None else index[quantization.axis]
-        code = int(codes[index]) - quantization.zero_point[channel]
-        assert real[index] == code * quantization.scale[channel]
+def test_each_quantized_value_is_offset_and_scaled_by_its_own_channel(case: tuple[np.ndarray, Quantization]) -> None:
+    values, qparams = case
+    dequantized = dequantize(values, qparams)
+    assert (dequantized.shape, dequantized.dtype) == (values.shape, np.float64)
+    for index in np.ndindex(values.shape):
+        channel = 0 if qparams.axis is None else index[qparams.axis]
+        steps = int(values[index]) - qparams.zero_point[channel]
+        assert dequantized[index] == steps * qparams.scale[channel]
 
 
 @given(quantized())
-def test_what_is_on_the_grid_stays_where_it_is(case: tuple[np.ndarray, Quantization]) -> None:
-    real = dequantize(*case)
-    np.testing.assert_array_equal(snap(real, case[1]), real)
+def test_fake_quantize_keeps_representable_values(case: tuple[np.ndarray, Quantization]) -> None:
+    dequantized = dequantize(*case)
+    np.testing.assert_array_equal(fake_quantize(dequantized, case[1]), dequantized)
 
 
 @given(quantized(), st.floats(-0.49, 0.49))
-def test_what_is_less_than_half_a_step_off_snaps_back(case: tuple[np.ndarray, Quantization], steps: float) -> None:
-    codes, quantization = case
-    real = dequantize(codes, quantization)
-    a_step = dequantize(np.asarray(codes, np.float64) + 1.0, quantization) - real
-    np.testing.assert_array_equal(snap(real + steps * a_step, quantization), real)
+def test_fake_quantize_removes_errors_below_half_a_step(case: tuple[np.ndarray, Quantization], steps: float) -> None:
+    values, qparams = case
+    dequantized = dequantize(values, qparams)
+    step = dequantize(np.asarray(values, np.float64) + 1.0, qparams) - dequantized
+    np.testing.assert_array_equal(fake_quantize(dequantized + steps * step, qparams), dequantized)
 
 
-def test_snapping_goes_to_the_even_step_on_a_tie_and_stops_at_the_ends() -> None:
-    real = np.array([0.25, 0.75, -0.25, 1e300, -np.inf, np.nan])
-    np.testing.assert_array_equal(snap(real, UINT8), [0.0, 1.0, 0.0, 122.5, -5.0, np.nan])
+def test_fake_quantize_rounds_ties_to_even_and_clamps_at_the_ends() -> None:
+    dequantized = np.array([0.25, 0.75, -0.25, 1e300, -np.inf, np.nan])
+    np.testing.assert_array_equal(fake_quantize(dequantized, UINT8), [0.0, 1.0, 0.0, 122.5, -5.0, np.nan])
 
 
 @given(
@@ -100,12 +100,12 @@ def test_an_order_that_is_no_permutation_of_the_axes_is_refused(axis_order: tupl
         ({"axis": 0}, "2 scales and 2 zero points do not fit"),
         ({"axis": None}, "2 scales and 2 zero points do not fit"),
         ({"zero_point": (0,)}, "2 scales and 1 zero points do not fit"),
-        ({"scale": (1.0, 0.0)}, "scales are positive"),
-        ({"scale": (1.0, float("nan"))}, "scales are positive"),
+        ({"scale": (1.0, 0.0)}, "scales of a quantization must be positive"),
+        ({"scale": (1.0, float("nan"))}, "scales of a quantization must be positive"),
     ],
 )
 def test_a_quantization_that_does_not_fit_is_refused(changes: dict, problem: str) -> None:
     unfit = dataclasses.replace(CHANNELS, **changes)
-    for bring in (dequantize, snap):
+    for convert in (dequantize, fake_quantize):
         with pytest.raises(EvidenceError, match=problem):
-            bring(np.zeros((3, 2), np.int8), unfit)
+            convert(np.zeros((3, 2), np.int8), unfit)

@@ -14,7 +14,7 @@ from tasks.numerics.dequantize import dequantize
 from tasks.numerics.element_use import Array, CapturedValue, ElementUse
 from tasks.records import Quantization
 
-from .arithmetic import (
+from .numpy_graph import (
     Op,
     Program,
     above,
@@ -24,11 +24,11 @@ from .arithmetic import (
     entry,
     gathered,
     getitem,
-    grid,
     matmul,
     max_pool,
     mean,
     multiplied,
+    quantization,
     refused,
     relu,
     relu6,
@@ -211,15 +211,15 @@ def test_what_the_readers_grid_cannot_hold_is_no_difference(step: float, read: l
         return np.floor(x * 5) / 5
 
     program = read_by(Op(reads=(0,), forward=rounded, pullback=lambda w, x: [np.zeros_like(x)]))
-    shown = {1: CapturedValue(elements=np.zeros(3, np.int64), grid=grid(step))}
+    shown = {1: CapturedValue(elements=np.zeros(3, np.int64), qparams=quantization(step))}
     assert used_elements(program, [0.1, 0.1, 0.1], [0.15, 0.25, 0.65], shown)[0] == read
 
 
 def test_a_per_channel_grid_s_finest_step_tells_apart() -> None:
     finest = Quantization(scale=(9.0, 0.1), zero_point=(0, 0), axis=0, quant_min=-128, quant_max=127, dtype="int8")
-    shown = {1: CapturedValue(elements=np.zeros(2, np.int8), grid=finest)}
+    shown = {1: CapturedValue(elements=np.zeros(2, np.int8), qparams=finest)}
     assert used_elements(read_by(sign(0)), [1, -1], [1, 1], shown)[0] == [False, True]
-    assert np.array_equal(shown[1].real(), dequantize(np.zeros(2, np.int8), finest))
+    assert np.array_equal(shown[1].dequantized(), dequantize(np.zeros(2, np.int8), finest))
 
 
 def test_a_nan_is_read() -> None:

@@ -61,10 +61,10 @@ def test_equal_tensors_are_exact() -> None:
 
 
 def test_a_per_channel_axis_is_counted_after_the_layout_is_undone() -> None:
-    grid = Quantization(scale=(1.0, 10.0), zero_point=(0, 0), axis=1, quant_min=-128, quant_max=127, dtype="int8")
+    qparams = Quantization(scale=(1.0, 10.0), zero_point=(0, 0), axis=1, quant_min=-128, quant_max=127, dtype="int8")
     captured = np.array([[[[1, 1]]]], np.int8)  # N H W C
     reference = np.array([1.0, 10.0], np.float32).reshape(1, 2, 1, 1)
-    assert compare_operator(operator((1, 2, 1, 1)), grid, NHWC, captured, reference).status == "exact"
+    assert compare_operator(operator((1, 2, 1, 1)), qparams, NHWC, captured, reference).status == "exact"
 
 
 def test_an_integer_reference_is_compared_code_by_code() -> None:
@@ -166,12 +166,12 @@ def test_an_infinity_that_somebody_reads_is_no_masked_one() -> None:
 
 def test_the_simulator_s_max_pool_is_exact_on_its_own_inputs() -> None:
     """A real capture, end to end: log, alignment, dequantization, layout. The grid is what the compiler was given."""
-    grid = Quantization(
+    qparams = Quantization(
         scale=(0.008616707287728786,), zero_point=(0,), axis=None, quant_min=0, quant_max=255, dtype="uint8"
     )
     identifiers = {"aten_relu_default@0": 10, "aten_max_pool2d_with_indices_default@0": 11}
     announced = [
-        DumpedTensor(identifier=name, debug_handles=(handle,), output_index=0, quantization=grid, axis_order=NHWC)
+        DumpedTensor(identifier=name, debug_handles=(handle,), output_index=0, quantization=qparams, axis_order=NHWC)
         for name, handle in identifiers.items()
     ]
     relu = replace(operator((1, 8, 8, 8)), debug_handle=10)
@@ -186,9 +186,9 @@ def test_the_simulator_s_max_pool_is_exact_on_its_own_inputs() -> None:
     ]
     for before, after in (alignment.operators[:2], alignment.operators[2:]):
         relu_values, pool_codes = (tensor(row.matches[0].event, buffer) for row in (before, after))
-        pool_input = dequantize(undo_layout(relu_values, NHWC), grid)
+        pool_input = dequantize(undo_layout(relu_values, NHWC), qparams)
         reference = pool_input.reshape(1, 8, 4, 2, 4, 2).max(axis=(3, 5))
-        assert compare_operator(after.operator, grid, NHWC, pool_codes, reference) == Compared(
+        assert compare_operator(after.operator, qparams, NHWC, pool_codes, reference) == Compared(
             status="exact",
             gap=Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=pytest.approx(1.0)),
         )

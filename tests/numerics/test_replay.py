@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tasks.numerics.dequantize import dequantize, snap
+from tasks.numerics.dequantize import dequantize, fake_quantize
 from tasks.numerics.element_use import Array, CapturedValue
 from tasks.numerics.metrics import gap, snr_db
 from tasks.numerics.replay import Introduced, effect_db, replay
 from tasks.records import Gap, Quantization
 
-from .arithmetic import (  # isort: skip
-    Device, Op, Program, above, added, chosen, constant, entry, gathered, getitem, grid, matmul, max_pool, mean,
+from .numpy_graph import (  # isort: skip
+    Device, Op, Program, above, added, chosen, constant, entry, gathered, getitem, matmul, max_pool, mean, quantization,
     refused, relu, relu6, scaled, sliced, softmax, split, topk, transposed, viewed,
 )  # fmt: skip
 
@@ -63,13 +63,13 @@ def networks(draw: st.DrawFn) -> tuple[Program, Device]:
         program.add(draw(st.sampled_from(STEPS))(source))
     used = {source for op in program.ops for source in op.reads}
     program.leaving = [index for index in range(len(program.ops)) if index not in used]
-    grids = {
-        index: grid(draw(st.sampled_from([0.001, 0.01])), draw(st.integers(-50, 50)))
+    qparams = {
+        index: quantization(draw(st.sampled_from([0.001, 0.01])), draw(st.integers(-50, 50)))
         for index in range(1, len(program.ops))
         if draw(st.booleans())
     }
-    hidden = {index for index in range(2, len(program.ops)) if index not in grids and draw(st.booleans())}
-    return program, Device(grids, frozenset(hidden))
+    hidden = {index for index in range(2, len(program.ops)) if index not in qparams and draw(st.booleans())}
+    return program, Device(qparams, frozenset(hidden))
 
 
 NETWORKS = networks().filter(lambda drawn: drawn[0].fits())
@@ -81,7 +81,7 @@ def test_a_device_that_computes_right_introduces_nothing_anywhere(drawn: tuple[P
     program, device = drawn
     found = replay(program, device.capture(program), any_error)
     assert introducing(found) == []
-    assert {each.steps for index, each in found.items() if index in device.grids} <= {0.0}
+    assert {each.steps for index, each in found.items() if index in device.qparams} <= {0.0}
     assert set(found) == {index for index in range(len(program.ops)) if index not in device.hidden}
 
 
@@ -95,16 +95,16 @@ def test_one_damaged_operator_introduces_the_error_and_no_other_does(
     index = data.draw(st.sampled_from(sorted(set(clean) - {0})))
     place = tuple(data.draw(st.integers(0, size - 1)) for size in clean[index].elements.shape)
     # Far more than what operators before it, not rounded, could explain.
-    by = data.draw(st.sampled_from([-2000, 2000])) if index in device.grids else 3.0
+    by = data.draw(st.sampled_from([-2000, 2000])) if index in device.qparams else 3.0
     captured = device.capture(program, {index: add_at(place, by)})
     found = replay(program, captured, any_error)
     here = found.pop(index)
     assert introducing(found) == []
     if any_error(index, here):
         assert here.masked == 0
-        change = captured[index].real() - clean[index].real()
+        change = captured[index].dequantized() - clean[index].dequantized()
         assert here.gap.max_abs == pytest.approx(np.abs(change).max(), rel=1e-3)
-        assert here.steps == (abs(by) if index in device.grids else None)
+        assert here.steps == (abs(by) if index in device.qparams else None)
     else:  # nobody reads it
         assert (here.masked, here.used_mask is not None and here.used_mask[place]) == (1, False)
         assert here.masked_by
@@ -113,10 +113,10 @@ def test_one_damaged_operator_introduces_the_error_and_no_other_does(
 def test_total_error_grows_with_depth_and_the_introduced_does_not() -> None:
     """One bad operator in the middle of a chain that multiplies its error."""
     program = line(entry(IMAGE), *(scaled(index, 1.5) for index in range(6)))
-    device = Device({index: grid() for index in range(1, 7)})
-    captured = device.capture(program, {3: lambda codes: codes + 40})
+    device = Device({index: quantization() for index in range(1, 7)})
+    captured = device.capture(program, {3: lambda quantized: quantized + 40})
     found = replay(program, captured, any_error)
-    total = [np.abs(captured[index].real() - program.run()[index]).max() for index in range(1, 7)]
+    total = [np.abs(captured[index].dequantized() - program.run()[index]).max() for index in range(1, 7)]
     assert total[2] < total[3] < total[4] < total[5]
     assert [found[index].steps for index in range(1, 7)] == [0, 0, 40, 0, 0, 0]
     assert found[3].gap.max_abs == pytest.approx(0.4)
@@ -171,13 +171,13 @@ def test_an_error_that_is_partly_read_is_measured_over_what_is_read() -> None:
 def folded(scale_before: float, scale: float) -> tuple[Program, dict[int, CapturedValue]]:
     """A clamp that a compiler computes with the operator before it: what is logged between was never rounded."""
     program = line(entry(IMAGE), scaled(0, 1.1), relu6(1), scaled(2, 2.0))
-    before, after = grid(scale_before), grid(scale)
+    before, after = quantization(scale_before), quantization(scale)
     made = program.run()
     conv = Device({1: before}).capture(line(*program.ops[:2]))[1]
-    relu_codes = Device({2: after}).capture(line(*program.ops[:3]))[2]
-    last = scaled(2, 2.0).forward(relu_codes.real().astype(np.float32))
+    quantized_relu = Device({2: after}).capture(line(*program.ops[:3]))[2]
+    last = scaled(2, 2.0).forward(quantized_relu.dequantized().astype(np.float32))
     assert isinstance(made[2], np.ndarray)
-    return program, {1: conv, 2: relu_codes, 3: CapturedValue(elements=last, grid=None)}
+    return program, {1: conv, 2: quantized_relu, 3: CapturedValue(elements=last, qparams=None)}
 
 
 def test_a_clamp_that_is_folded_into_the_operator_before_it_is_not_blamed() -> None:
@@ -193,7 +193,7 @@ def test_a_clamp_that_is_wrong_is_blamed_folded_or_not() -> None:
     program, captured = folded(0.25, 0.01)
     elements = captured[2].elements.copy()
     elements[0, 1] += 100
-    found = replay(program, captured | {2: CapturedValue(elements=elements, grid=captured[2].grid)}, any_error)
+    found = replay(program, captured | {2: CapturedValue(elements=elements, qparams=captured[2].qparams)}, any_error)
     assert introducing(found)[0] == 2
     assert (found[2].steps or 0) >= 90
 
@@ -207,8 +207,8 @@ def test_what_the_device_did_not_show_is_counted_with_the_next_that_it_did() -> 
     assert {index: each.spans for index, each in found.items()} == {0: (), 4: (1, 3), 5: ()}
     wrong = captured[4].elements + np.float32(1)
     shown = captured | {
-        4: CapturedValue(elements=wrong, grid=None),
-        5: CapturedValue(elements=np.clip(wrong, 0, 6), grid=None),
+        4: CapturedValue(elements=wrong, qparams=None),
+        5: CapturedValue(elements=np.clip(wrong, 0, 6), qparams=None),
     }
     assert introducing(replay(program, shown, any_error)) == [4]
 
@@ -247,7 +247,7 @@ def test_what_cannot_be_made_again_is_left_out_and_says_why() -> None:
 def test_the_order_of_the_largest_is_an_integer_of_its_own() -> None:
     program = line(entry(IMAGE), topk(0, 2), getitem(1, 0), getitem(1, 1), gathered(0, 3), added(2, 4))
     captured = Device({}).capture(program)
-    narrow = CapturedValue(elements=captured[3].elements.astype(np.int32), grid=None)
+    narrow = CapturedValue(elements=captured[3].elements.astype(np.int32), qparams=None)
     assert introducing(replay(program, captured | {3: narrow}, any_error)) == []
     captured = Device({}).capture(program, {3: lambda places: places[:, ::-1].copy()})
     found = replay(program, captured, any_error)
@@ -259,11 +259,11 @@ def test_the_order_of_the_largest_is_an_integer_of_its_own() -> None:
 def test_booleans_differ_by_a_step(dtype: type) -> None:
     program = line(entry(IMAGE), above(0, 1.0), scaled(0, 2.0), chosen(1, 0, 2))
     captured = Device({}).capture(program)
-    same = CapturedValue(elements=captured[1].elements.astype(dtype), grid=None)
+    same = CapturedValue(elements=captured[1].elements.astype(dtype), qparams=None)
     assert introducing(replay(program, captured | {1: same}, any_error)) == []
     other = np.logical_xor(captured[1].elements, [[True, False, False, False], [False] * 4])
     wrong = Device({}).capture(program, {1: lambda _: other})
-    found = replay(program, wrong | {1: CapturedValue(elements=other.astype(dtype), grid=None)}, any_error)
+    found = replay(program, wrong | {1: CapturedValue(elements=other.astype(dtype), qparams=None)}, any_error)
     assert introducing(found) == [1]
     assert (found[1].steps, found[1].gap.max_abs, found[1].masked) == (1.0, 1.0, 0)
 
@@ -285,14 +285,14 @@ def test_each_channel_has_its_own_step() -> None:
     program = line(entry(IMAGE), scaled(0, 1.0), scaled(1, 2.0))
     device = Device({1: fine})
     assert introducing(replay(program, device.capture(program), any_error)) == []
-    found = replay(program, device.capture(program, {1: lambda codes: codes + np.array([[7], [2]])}), any_error)
+    found = replay(program, device.capture(program, {1: lambda quantized: quantized + np.array([[7], [2]])}), any_error)
     assert introducing(found) == [1]
     assert (found[1].steps, found[1].gap.max_abs) == (7.0, 2.0)
 
 
 def test_a_grid_that_cannot_hold_the_value_is_no_error_of_the_operator() -> None:
     """Saturation is the grid's: what the operator should have is what the device can hold."""
-    narrow = grid(0.01, 0, bits=8)
+    narrow = quantization(0.01, 0, bits=8)
     program = line(entry(IMAGE), scaled(0, 100.0), scaled(1, 1.0))
     captured = Device({1: narrow}).capture(program)
     assert captured[1].elements.max() == 127
@@ -376,10 +376,13 @@ def test_an_error_whose_way_cannot_be_computed_has_no_effect_that_is_known() -> 
 
 
 def test_the_expected_value_is_one_the_device_can_hold() -> None:
-    coarse = grid(0.5, 3)
+    coarse = quantization(0.5, 3)
     program = line(entry(IMAGE), scaled(0, 1.1))
-    captured = {0: CapturedValue(elements=IMAGE, grid=None), 1: CapturedValue(elements=np.full((2, 4), 3), grid=coarse)}
-    expected = snap(IMAGE * np.float32(1.1), coarse)
+    captured = {
+        0: CapturedValue(elements=IMAGE, qparams=None),
+        1: CapturedValue(elements=np.full((2, 4), 3), qparams=coarse),
+    }
+    expected = fake_quantize(IMAGE * np.float32(1.1), coarse)
     found = replay(program, captured, any_error)[1]
     assert found.gap == gap(dequantize(captured[1].elements, coarse), expected)
     assert found.steps == np.abs(expected / 0.5).max()

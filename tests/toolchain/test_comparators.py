@@ -33,7 +33,7 @@ def pair(handle: int | None = 7) -> Pair:
         operator=operator, output_index=0, sample=1, rung="device", reference="edge", metric="", value=None,
         problem=None,
     )  # fmt: skip
-    return Pair(of=of, actual=ACTUAL, reference=REFERENCE, grid=GRID)
+    return Pair(of=of, actual=ACTUAL, reference=REFERENCE, qparams=GRID)
 
 
 def in_a_child(resources: Resources, names: Sequence[str], pairs: Sequence[Pair]) -> tuple[MetricValue, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.numerics.dequantize import codes_of
+from tasks.numerics.dequantize import quantize
 from tasks.numerics.element_use import Array, CapturedValue, Value
 from tasks.records import Quantization
 
@@ -121,7 +121,7 @@ Damage = Callable[[Array], Array]
 class Device:
     """Computes a program in its order, each captured operator's value put on its grid and handed on from there."""
 
-    grids: Mapping[int, Quantization]
+    qparams: Mapping[int, Quantization]
     hidden: frozenset[int] = frozenset()
     """Not logged, and not rounded."""
 
@@ -136,19 +136,21 @@ class Device:
             if op.constant or index in self.hidden or isinstance(value, tuple):
                 values[index] = value
                 continue
-            shown[index] = logged(value, self.grids.get(index), damage)
-            values[index] = shown[index].real().astype(value.dtype)
+            shown[index] = logged(value, self.qparams.get(index), damage)
+            values[index] = shown[index].dequantized().astype(value.dtype)
         return shown
 
 
-def logged(value: Array, grid: Quantization | None, damage: Damage = lambda elements: elements) -> CapturedValue:
-    if grid is None:
-        return CapturedValue(elements=np.asarray(damage(value)), grid=None)
-    codes = np.asarray(codes_of(value, grid)).astype(np.int64)
-    return CapturedValue(elements=np.asarray(np.clip(damage(codes), grid.quant_min, grid.quant_max)), grid=grid)
+def logged(value: Array, qparams: Quantization | None, damage: Damage = lambda elements: elements) -> CapturedValue:
+    if qparams is None:
+        return CapturedValue(elements=np.asarray(damage(value)), qparams=None)
+    quantized = np.asarray(quantize(value, qparams)).astype(np.int64)
+    return CapturedValue(
+        elements=np.asarray(np.clip(damage(quantized), qparams.quant_min, qparams.quant_max)), qparams=qparams
+    )
 
 
-def grid(scale: float = 0.01, zero_point: int = 0, bits: int = 16) -> Quantization:
+def quantization(scale: float = 0.01, zero_point: int = 0, bits: int = 16) -> Quantization:
     half = 2 ** (bits - 1)
     return Quantization(
         scale=(scale,), zero_point=(zero_point,), axis=None, quant_min=-half, quant_max=half - 1, dtype=f"int{bits}"
