@@ -17,7 +17,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from conf.schema import TrendConfig
-from tasks.numerics.trend import SERIES, Night, judge
+from tasks.numerics.trend import SERIES, Night, assess
 
 NIGHTS, CHANGED = 60, 40
 LATENCY = SERIES["latency_p50_ms"]
@@ -52,7 +52,7 @@ def regressed(sigma: float, size: float, noise: np.random.Generator) -> list[int
     for number in range(NIGHTS):
         value = (1 + size * (number >= CHANGED)) * (1 + float(noise.normal(0, sigma)))
         night = Night(run=str(number), value=value, passed=True)
-        answer = judge(nights, night, LATENCY, TrendConfig().floors.latency_p50_ms, TrendConfig())
+        answer = assess(nights, night, LATENCY, TrendConfig().floors.latency_p50_ms, TrendConfig())
         nights.append(replace(night, verdict=answer.verdict, first_bad_run=answer.first_bad_run))
         found += [number] if answer.verdict == "regressed" else []
     return found

@@ -87,7 +87,7 @@ class Night:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Judgement:
+class Assessment:
     """What is told of tonight. All is None, and `nights` 0, where there is nothing to say it with."""
 
     verdict: TrendVerdict
@@ -113,21 +113,21 @@ class Baseline:
     """What a change must exceed."""
 
 
-def judge(earlier: Sequence[Night], tonight: Night, series: Series, floor: float, config: TrendConfig) -> Judgement:
+def assess(earlier: Sequence[Night], tonight: Night, series: Series, floor: float, config: TrendConfig) -> Assessment:
     """The verdict on tonight's value, from the earlier nights of the same series, oldest first.
 
     What was told of a night decides whether it belongs to a baseline, so what is told tomorrow does not depend on
     how far back one looks.
     """
     if tonight.value is None:
-        return Judgement(verdict="undefined")
+        return Assessment(verdict="undefined")
     if not earlier:
-        return Judgement(verdict="new")
+        return Assessment(verdict="new")
     defined = [night for night in earlier if night.value is not None][-2 * config.nights :]
     levels = _levels(defined, config.nights)
     least = config.least_nights if series.noisy else 1
     if sum(map(len, levels)) < least:
-        return Judgement(verdict="no_baseline")
+        return Assessment(verdict="no_baseline")
     level = _values(levels[-1])
     recent = baseline([*map(_values, levels)], series, floor, config)
     oldest = baseline([level[: max(1, config.nights // 2)]], series, floor, config)
@@ -135,8 +135,8 @@ def judge(earlier: Sequence[Night], tonight: Night, series: Series, floor: float
     def fall(before: float, now: float) -> float:
         return series.better * (before - now)
 
-    def told(verdict: TrendVerdict, against: Baseline, first_bad: str | None = None) -> Judgement:
-        return Judgement(
+    def told(verdict: TrendVerdict, against: Baseline, first_bad: str | None = None) -> Assessment:
+        return Assessment(
             verdict=verdict,
             first_bad_run=first_bad,
             last_good_run=first_bad and _last_good(defined, first_bad),

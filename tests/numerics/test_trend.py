@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conf.schema import FloorConfig, TrendConfig
-from tasks.numerics.trend import BAD, OPERATOR_SERIES, SERIES, Judgement, Night, Series, beyond, judge
+from tasks.numerics.trend import BAD, OPERATOR_SERIES, SERIES, Assessment, Night, Series, assess, beyond
 
 SNR = SERIES["final_snr_db"]
 LATENCY = SERIES["latency_p50_ms"]
@@ -27,13 +27,13 @@ def followed(
     floor: float = 1.0,
     config: TrendConfig = CONFIG,
     failed: Sequence[int] = (),
-) -> list[Judgement]:
+) -> list[Assessment]:
     """What is told night by night, each night knowing what was told before."""
     nights: list[Night] = []
-    told: list[Judgement] = []
+    told: list[Assessment] = []
     for number, value in enumerate(values):
         night = Night(run=f"run{number:03}", value=value, passed=number not in failed)
-        told.append(judge(nights, night, series, floor, config))
+        told.append(assess(nights, night, series, floor, config))
         nights.append(replace(night, verdict=told[-1].verdict, first_bad_run=told[-1].first_bad_run))
     return told
 
@@ -91,7 +91,7 @@ def test_a_worse_value_gets_no_better_verdict(values: list[float | None], less: 
 def test_the_order_in_which_a_short_baseline_came_does_not_matter(values: list[float], value: int) -> None:
     def told(values: Sequence[float]) -> tuple[object, ...]:
         nights = [Night(run=str(number), value=each, passed=True) for number, each in enumerate(values)]
-        answer = judge(nights, Night(run="tonight", value=float(value), passed=True), SNR, 1.0, CONFIG)
+        answer = assess(nights, Night(run="tonight", value=float(value), passed=True), SNR, 1.0, CONFIG)
         return answer.verdict, answer.nights, answer.median, answer.mad
 
     assert told(values) == told(sorted(values))
@@ -188,7 +188,7 @@ def test_a_noisy_series_waits_for_a_baseline_and_must_be_beyond_its_noise_and_th
 
 
 def test_what_is_told_says_what_it_was_held_against() -> None:
-    assert followed([*NOISY, 20.0])[-1] == Judgement(
+    assert followed([*NOISY, 20.0])[-1] == Assessment(
         verdict="regressed",
         first_bad_run="run010",
         last_good_run="run009",
