@@ -1,4 +1,4 @@
-"""The schema in words: what a key accepts, which keys there are, what was perhaps meant."""
+"""Descriptions of the schema in words: which keys there are, and what a key accepts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from enum import EnumType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from conf.errors import did_you_mean, one_of, printable
+from conf.errors import RequestError, did_you_mean, one_of, printable
 from conf.schema import Request
 
 _WORDS: dict[object, str] = {
@@ -21,38 +21,40 @@ _WORDS: dict[object, str] = {
 
 
 def accepted(key: str) -> str:
-    """What the key (`measure.iterations`, `model.inputs[0].shape`) accepts, in words; `anything` for an unknown one."""
+    """Describe what the key (`measure.iterations`, `model.inputs[0].shape`) accepts; `anything` for an unknown key."""
     return _words(_annotation(key))
 
 
 def is_known(key: str) -> bool:
-    """Whether the schema has the key, or leaves what is below it to the user, as below `model.arguments`."""
-    found: object = Request
+    """Return whether the schema has the key, or lets the user add keys there, as below `model.arguments`."""
+    annotation: object = Request
     for part in _parts(key):
-        if (known := _keys(found)) and part not in known:
+        if (keys := _keys(annotation)) and part not in keys:
             return False
-        found = _below(found, part)
+        annotation = _below(annotation, part)
     return True
 
 
-def no_such_key(key: str, *, of: object = None) -> str:
-    """The refusal of a key the schema does not have: where it was looked for and what is there.
+def no_such_key(key: str, *, schema: object = None) -> RequestError:
+    """Return the error for a key that the schema does not have, with the keys that it has there.
 
-    `of` is the schema's class that was asked for it, in case the key alone does not lead there.
+    `schema`: the class in which the key was looked up, in case the key alone does not lead to it.
     """
     parent, _, last = key.rpartition(".")
-    known = _keys(of) or _keys(_annotation(parent))
-    if not known:  # below a mapping of the user's own, such as model.arguments
-        return f"{printable(key)}: no such key; write +{printable(key)}=… to add it"
+    keys = _keys(schema) or _keys(_annotation(parent))
+    if not keys:  # below a mapping to which the user may add keys, such as model.arguments
+        return RequestError(f"no such key; write +{printable(key)}=… to add it", key=printable(key))
     where = f"in {printable(parent)}" if parent else "there are"
-    return f"{printable(key)}: no such key; {where}: {', '.join(sorted(known))}{did_you_mean(last, known)}"
+    return RequestError(
+        f"no such key; {where}: {', '.join(sorted(keys))}{did_you_mean(last, keys)}", key=printable(key)
+    )
 
 
 def _annotation(key: str) -> object:
-    found: object = Request
+    annotation: object = Request
     for part in _parts(key):
-        found = _below(found, part)
-    return found
+        annotation = _below(annotation, part)
+    return annotation
 
 
 def _parts(key: str) -> list[str]:
@@ -78,7 +80,7 @@ def _keys(annotation: object) -> list[str]:
     kind = _without_none(annotation)
     if not (isinstance(kind, type) and is_dataclass(kind)):
         return []
-    return [field.name for field in fields(kind) if field.metadata.get("asked", True)]
+    return [field.name for field in fields(kind) if field.metadata.get("is_key", True)]
 
 
 def _words(annotation: object) -> str:
@@ -87,8 +89,8 @@ def _words(annotation: object) -> str:
         return f"{_words(kind)}, or null"
     if isinstance(kind, EnumType):
         return one_of(kind.__members__)
-    if known := _keys(kind):
-        return f"a mapping with {', '.join(known)}"
+    if keys := _keys(kind):
+        return f"a mapping with {', '.join(keys)}"
     if get_origin(kind) is list:
         return f"a list, each item {_words(get_args(kind)[0])}"
     if get_origin(kind) is dict:

@@ -1,7 +1,7 @@
-"""From words on a command line to a plan. The only module that knows Hydra.
+"""From the overrides of a command line to a plan.
 
-The grammar is Hydra's own, sweeps included; an experiment names its axes under `hydra.sweeper.params`, as Hydra's
-basic sweeper has it, and the same key on the command line wins.
+The grammar is Hydra's, sweeps included. An experiment names its axes under `hydra.sweeper.params`, the key of Hydra's
+basic sweeper; the same key on the command line takes precedence.
 """
 
 from __future__ import annotations
@@ -10,96 +10,108 @@ import itertools
 import math
 import re
 import tempfile
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast, get_type_hints
+from typing import cast
 
-from hydra import compose, initialize_config_dir
+from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ElementType, Glob, Override, Quote, QuotedString, Transformer
+from hydra.core.override_parser.types import ElementType, Glob, Override, QuotedString, Transformer
 from hydra.errors import HydraException, OverrideParseException
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+from omegaconf import OmegaConf
 
+from conf.compose import SEARCH_PATH, Overrides, compose, compose_cells, compose_request, quoted
 from conf.describe import is_known, no_such_key
 from conf.errors import RequestError, printable
 from conf.names import AXES
 from conf.options import GROUPS, SHIPPED, Options
-from conf.plan import WHOLE_SWEEPS, Plan, plan
-from conf.refusal import refusal
+from conf.plan import SWEEP_KEYS, Plan, plan
 from conf.schema import DeviceConfig, Request
 
 MOST_CELLS = 10_000
 SHARED_BY = ("model", "scheme")
-"""Cells that agree in these share their edge program: they belong into one process."""
-SEARCH_PATH = "hydra.searchpath"
+"""The axes of a shard. Cells with the same options on them share an edge program, so one process should run them."""
 
 ConfigStore.instance().store(name="request", node=Request)
 
 
 def load(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> Plan:
-    """The plan the overrides ask for: the product of all sweeps, model outermost, then scheme, soc, backend, device.
+    """Return the plan of the overrides: the product of all sweeps, model outermost, then scheme, soc, backend, device.
 
-    `config_dirs` are folders of the user's own, each with model/, scheme/ … like the shipped one; `group=file.yaml`
-    takes a single file. Raises RequestError, in one line, for everything that is wrong with any of it.
+    `config_dirs`: folders of the user's own, each with model/, scheme/ … like the shipped one. `group=file.yaml`
+    selects a single file. Raises RequestError, with a message of one line, for everything that is wrong.
     """
-    with _read(overrides, config_dirs) as asked:
-        values, options = asked.values, asked.options
-        swept = [key for key, lines in values.items() if len(lines) > 1]
-        return plan(_requests(values, options), swept=swept, folders=options.own_folders)
+    with parse(overrides, config_dirs) as parsed:
+        swept = [key for key, values in parsed.values.items() if len(values) > 1]
+        return plan(_requests(parsed), swept=swept, folders=parsed.options.user_folders)
 
 
 def shards(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> list[list[str]]:
-    """The same request in parts, one a model and a scheme: each is overrides that can be asked for on their own.
+    """Split the request into one per model and scheme, each as overrides that `load` accepts.
 
-    Together they are the cells of `load`, each in one part, in its order. Files and folders are named absolutely.
+    Together they have the cells of `load`, each once and in its order. Paths of files and folders are absolute.
     """
-    with _read(overrides, config_dirs) as asked:
-        values = asked.values
-        cut = [key for key in _in_order(values) if key.partition(".")[0] in SHARED_BY and values[key]]
-        folders = ",".join(_quoted(str(folder.absolute())) for folder in asked.searched)
-        kept = [f"{SEARCH_PATH}=[{folders}]"] if folders else []
-        kept += [_line(key, lines, asked.options) for key, lines in asked.own.items() if lines and key not in cut]
-        parts = itertools.product(*([_line(key, [line], asked.options) for line in values[key]] for key in cut))
-        return [[*kept, *part] for part in parts]
+    with parse(overrides, config_dirs) as parsed:
+        split = [key for key in _axes_first(parsed.values) if key.partition(".")[0] in SHARED_BY and parsed.values[key]]
+        folders = ",".join(quoted(str(folder.absolute())) for folder in parsed.search_path)
+        common = [f"{SEARCH_PATH}=[{folders}]"] if folders else []
+        for key, values in parsed.command_line.items():
+            if values and key not in split:
+                common.append(_override(key, values, parsed.options))
+        parts = ([_override(key, [value], parsed.options) for value in parsed.values[key]] for key in split)
+        return [[*common, *part] for part in itertools.product(*parts)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Asked:
-    """What overrides say. `own` are theirs alone, `values` have the experiment's axes too: a key to its lines."""
+class ParsedOverrides:
+    """Overrides by key, one per value: a swept key has several. The overrides themselves are in Hydra's grammar."""
 
-    own: dict[str, tuple[str, ...]]
-    values: dict[str, tuple[str, ...]]
+    command_line: dict[str, Overrides]
+    values: dict[str, Overrides]
+    """Those of the command line, and the axes of the experiment."""
     options: Options
-    searched: Sequence[Path]
+    search_path: Sequence[Path]
+    """The folders that the command line sets as Hydra's search path."""
+
+    def cells(self) -> Iterator[Overrides]:
+        """Return the overrides of each cell in the order of a plan. Raises RequestError for too many cells."""
+        axes = [self.values[key] for key in _axes_first(self.values) if self.values[key]]
+        if (count := math.prod(map(len, axes))) > MOST_CELLS:
+            raise RequestError(f"{count} cells: a sweep has at most {MOST_CELLS}")
+        return itertools.product(*axes)
 
 
 @contextmanager
-def _read(overrides: Sequence[str], config_dirs: Sequence[Path]) -> Generator[_Asked]:
-    """Hydra composes only while the context lasts."""
+def parse(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Generator[ParsedOverrides]:
+    """Parse the overrides. Hydra can compose them only within this context. Raises RequestError."""
     parsed = _parse(overrides)
     with tempfile.TemporaryDirectory(prefix="qnnsweep-conf-") as links:
-        searched = _search_path(parsed)
-        options = Options.of([*config_dirs, *searched], links=Path(links))
-        own = _assignments((override for override in parsed if override.key_or_group != SEARCH_PATH), options)
+        search_path = _search_path(parsed)
+        options = Options.of([*config_dirs, *search_path], links=Path(links))
+        others = (override for override in parsed if override.key_or_group != SEARCH_PATH)
+        command_line = _values_by_key(others, options)
         with initialize_config_dir(str(SHIPPED), job_name="qnnsweep", version_base="1.3"):
-            values = _experiment(own.get("experiment", ()), options) | own
+            values = _experiment(command_line.get("experiment", ()), options) | command_line
             if values.get("device") and values.get("farm"):
                 raise RequestError("device=, farm=: a cell goes to one or to the other; name one of them")
-            yield _Asked(own=own, values=values, options=options, searched=searched)
+            yield ParsedOverrides(command_line=command_line, values=values, options=options, search_path=search_path)
 
 
-def _line(key: str, lines: Sequence[str], options: Options) -> str:
-    """One override of one key for all of `lines`; a single file by its own path."""
+def _override(key: str, values: Sequence[str], options: Options) -> str:
+    """Join the overrides of one key into one that sweeps. Single files are named by their absolute paths."""
     if key in GROUPS:
-        chosen = [str(override.value()) for override in _parse(lines)]
-        return f"{key}={','.join(_plain(options.anywhere(key, name)) for name in chosen)}"
-    first, *others = lines
-    return ",".join([first, *(line.partition("=")[2] for line in others)])
+        names = [str(override.value()) for override in _parse(values)]
+        return f"{key}={','.join(_quoted_if_needed(options.portable_name(key, name)) for name in names)}"
+    first, *others = values
+    return ",".join([first, *(other.partition("=")[2] for other in others)])
+
+
+def _error(override: str | None, problem: str) -> RequestError:
+    key, equals, value = printable(override).partition("=")
+    return RequestError(problem, key=key, value=value if equals else None)
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
@@ -109,198 +121,116 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
         noise = ("Error parsing override", "LexerNoViableAltException", "See ")
         lines = (line.strip(" ^") for line in str(error.message).splitlines())
         problem = next((line for line in lines if line and not line.startswith(noise)), "a character out of place")
-        raise RequestError(f"{printable(error.override)}: not of the form key=value: {printable(problem)}") from None
+        raise _error(error.override, f"not of the form key=value: {printable(problem)}") from None
 
 
 def _search_path(overrides: Iterable[Override]) -> list[Path]:
-    found: list[Path] = []
+    search_path: list[Path] = []
     for override in overrides:
         if override.key_or_group == SEARCH_PATH:
             folders = override.value()
             if not isinstance(folders, list) or not all(isinstance(folder, str) for folder in folders):
-                raise RequestError(f"{printable(override.input_line)}: a list of folders: {SEARCH_PATH}=[/my/conf]")
-            found += [Path(str(folder).removeprefix("file://")) for folder in folders]
-    return found
+                raise _error(override.input_line, f"a list of folders: {SEARCH_PATH}=[/my/conf]")
+            search_path += [Path(str(folder).removeprefix("file://")) for folder in folders]
+    return search_path
 
 
-def _assignments(overrides: Iterable[Override], options: Options) -> dict[str, tuple[str, ...]]:
-    """A key to the overrides, one a value, that give it its values: several for an axis of the sweep."""
-    found: dict[str, tuple[str, ...]] = {}
+def _values_by_key(overrides: Iterable[Override], options: Options) -> dict[str, Overrides]:
+    """Map each key to its overrides, one per value; a swept key has several."""
+    values: dict[str, Overrides] = {}
     for override in overrides:
-        key, line = override.key_or_group, printable(override.input_line)
-        if key in found:
-            raise RequestError(f"{line}: {printable(key)} is given twice; to sweep write {printable(key)}=a,b")
+        key, line = override.key_or_group, override.input_line
+        if key in values:
+            raise _error(line, f"{printable(key)} is given twice; to sweep write {printable(key)}=a,b")
         if key.startswith(("hydra.", "hydra/")):
-            raise RequestError(f"{line}: of Hydra's own keys {SEARCH_PATH} alone is understood here")
+            raise _error(line, f"of Hydra's own keys {SEARCH_PATH} alone is understood here")
         if not key:
-            raise RequestError(f"{line}: not of the form key=value: no key")
+            raise _error(line, "not of the form key=value: no key")
         if key not in GROUPS and not is_known(key):
-            raise RequestError(no_such_key(key))
-        found[key] = _choices(override, options) if key in GROUPS else _values(override)
-        if not found[key] and key != "experiment":
-            raise RequestError(f"{line}: no value in it")
-        if len(found[key]) > 1 and key.partition(".")[0] in (*WHOLE_SWEEPS, "experiment"):
-            raise RequestError(f"{line}: one sweep has one {printable(key)}")
-    return found
+            raise no_such_key(key)
+        values[key] = _options(override, options) if key in GROUPS else _values(override)
+        if not values[key] and key != "experiment":
+            raise _error(line, "no value in it")
+        if len(values[key]) > 1 and key.partition(".")[0] in (*SWEEP_KEYS, "experiment"):
+            raise _error(line, f"one sweep has one {printable(key)}")
+    return values
 
 
-def _choices(override: Override, options: Options) -> tuple[str, ...]:
+def _options(override: Override, options: Options) -> Overrides:
     group, value = override.key_or_group, override.value()
     if override.is_delete() or override.package is not None:
-        raise RequestError(f"{printable(override.input_line)}: write {group}=name")
+        raise _error(override.input_line, f"write {group}=name")
     if isinstance(value, Glob):
-        chosen = value.filter(sorted(options.files[group]))
+        names = value.filter(sorted(options.files[group]))
     elif override.is_sweep_override():
-        chosen = [element.text if isinstance(element, QuotedString) else element for element in _swept(override)]
+        names = [element.text if isinstance(element, QuotedString) else element for element in _elements(override)]
     elif group == "experiment" and value is None:
-        chosen = []
+        names = []
     else:
-        chosen = [value]
-    return tuple(f"{group}={_quoted(options.name(group, choice))}" for choice in chosen)
+        names = [value]
+    return tuple(f"{group}={quoted(options.name(group, name))}" for name in names)
 
 
-def _values(override: Override) -> tuple[str, ...]:
+def _values(override: Override) -> Overrides:
     if not override.is_sweep_override():
         return (str(override.input_line),)
-    return tuple(f"{override.get_key_element()}={Transformer.str(element)}" for element in _swept(override))
+    return tuple(f"{override.get_key_element()}={Transformer.str(element)}" for element in _elements(override))
 
 
-def _swept(override: Override) -> list[ElementType]:
-    line = printable(override.input_line)
+def _elements(override: Override) -> list[ElementType]:
+    """Return the values that the override sweeps."""
+    line = override.input_line
     if isinstance(override.value(), Glob):
-        raise RequestError(f"{line}: glob chooses among the options of {', '.join(GROUPS)} only")
+        raise _error(line, f"glob chooses among the options of {', '.join(GROUPS)} only")
     try:
         elements = list(itertools.islice(override.sweep_iterator(), MOST_CELLS + 1))
     except (HydraException, ValueError) as error:
-        raise RequestError(f"{line}: no list of values can be made of it: {printable(error)}") from None
+        raise _error(line, f"no list of values can be made of it: {printable(error)}") from None
     if len(elements) > MOST_CELLS:
-        raise RequestError(f"{line}: a sweep has at most {MOST_CELLS} cells")
+        raise _error(line, f"a sweep has at most {MOST_CELLS} cells")
     return elements
 
 
-def _experiment(chosen: Sequence[str], options: Options) -> dict[str, tuple[str, ...]]:
-    """The axes that the experiment names itself."""
-    if not chosen:
+def _experiment(selected: Sequence[str], options: Options) -> dict[str, Overrides]:
+    """Return the axes that the experiment names."""
+    if not selected:
         return {}
-    composed = _compose(chosen, options, with_hydra=True)
+    composed = compose(selected, options, with_hydra=True)
     parameters = cast(dict[str, str], OmegaConf.select(composed, "hydra.sweeper.params") or {})
-    return _assignments(_parse([f"{key}={value}" for key, value in parameters.items()]), options)
+    return _values_by_key(_parse([f"{key}={value}" for key, value in parameters.items()]), options)
 
 
-def _in_order(keys: Iterable[str]) -> list[str]:
-    """The axes first, outermost first."""
-    known = list(keys)
-    return [*(axis for axis in AXES if axis in known), *(key for key in known if key not in AXES)]
+def _axes_first(keys: Iterable[str]) -> list[str]:
+    """Return the keys with the axes in front, the outermost first."""
+    names = list(keys)
+    return [*(axis for axis in AXES if axis in names), *(key for key in names if key not in AXES)]
 
 
-def _requests(values: dict[str, tuple[str, ...]], options: Options) -> Iterator[Request]:
-    """One request a cell, in the order of a plan."""
-    if (count := math.prod(len(lines) for lines in values.values() if lines)) > MOST_CELLS:
-        raise RequestError(f"{count} cells: a sweep has at most {MOST_CELLS}")
-    pools: dict[tuple[str, ...], DeviceConfig] = {}
-    alone = _standing_alone(values, options)
-    read = dict(_read_alone(alone, values, options))
-    known: dict[tuple[str, ...], Request] = {}
-    for lines in itertools.product(*(values[key] for key in _in_order(values) if values[key])):
-        request = _assembled(lines, alone, read, known, options)
+def _requests(parsed: ParsedOverrides) -> Iterator[Request]:
+    """Compose one request per cell, in the order of a plan, each with the devices of its farm."""
+    pools: dict[Overrides, DeviceConfig] = {}
+    cells = list(parsed.cells())
+    for cell, request in zip(cells, compose_cells(cells, parsed.values, parsed.options), strict=True):
         if request.pool:
-            raise RequestError(no_such_key("pool"))
-        request.pool = [_device(name, lines, request, options, pools) for name in request.farm.devices]
+            raise no_such_key("pool")
+        request.pool = [_device(name, cell, request, parsed.options, pools) for name in request.farm.devices]
         yield request
 
 
-def _standing_alone(values: dict[str, tuple[str, ...]], options: Options) -> dict[str, tuple[str, ...]]:
-    """The lines of swept groups whose options speak of their own group alone, each to all lines of its group."""
-    asked = [(key, line) for key, lines in values.items() for line in lines]
-    if any("${" in line or (key in GROUPS and not options.is_plain(line)) for key, line in asked):
-        return {}
-    swept = (values[axis] for axis in AXES if len(values.get(axis, ())) > 1)
-    return {line: lines for lines in swept if all(map(options.stands_alone, lines)) for line in lines}
-
-
-def _assembled(
-    lines: tuple[str, ...],
-    alone: dict[str, tuple[str, ...]],
-    read: dict[str, Any],
-    known: dict[tuple[str, ...], Request],
-    options: Options,
-) -> Request:
-    """The request of these lines. Groups that stand alone are composed together, one option of each at a time."""
-
-    def composed(number: int) -> Request:
-        """With the option of that number, or else the first, of every group that stands alone."""
-        asked = tuple(_numbered(alone[line], number) if line in alone else line for line in lines)
-        if asked not in known:
-            known[asked] = _request(_compose(asked, options), asked)
-        return known[asked]
-
-    groups: dict[str, Any] = {}
-    for line in lines:
-        if line in alone and (number := alone[line].index(line)):
-            axis = line.partition("=")[0]
-            groups[axis] = read[line] if line in read else getattr(composed(number), axis)
-    return replace(composed(0), **groups)
-
-
-def _read_alone(
-    alone: Collection[str], values: Mapping[str, tuple[str, ...]], options: Options
-) -> Iterator[tuple[str, Any]]:
-    """Of groups that stand alone, where nothing else in the request speaks of them, what Hydra makes of an option.
-
-    In a tenth of the time. One with a mistake in it is left to Hydra, which says what is wrong.
-    """
-    chosen = (line for key, lines in values.items() if key in GROUPS for line in lines)
-    if not all(line in alone or options.stands_alone(line) for line in chosen):
-        return
-    spoken_of = {key.partition(".")[0] for key in values if key not in GROUPS}
-    for line in alone:
-        (override,) = _parse([line])
-        group = override.key_or_group
-        if group not in spoken_of:
-            with suppress(OmegaConfBaseException, YAMLError, OSError, ValueError):
-                schema = OmegaConf.structured(get_type_hints(Request)[group])
-                file = OmegaConf.load(options.files[group][str(override.value())])
-                yield line, OmegaConf.to_object(OmegaConf.merge(schema, file))
-
-
-def _numbered(lines: tuple[str, ...], number: int) -> str:
-    return lines[number] if number < len(lines) else lines[0]
-
-
-def _request(composed: DictConfig, lines: Sequence[str]) -> Request:
-    try:
-        return cast(Request, OmegaConf.to_object(composed))
-    except OmegaConfBaseException as error:
-        raise refusal(error, asked=lines) from None
-
-
 def _device(
-    name: str, lines: Sequence[str], request: Request, options: Options, known: dict[tuple[str, ...], DeviceConfig]
+    name: str, cell: Overrides, request: Request, options: Options, composed: dict[Overrides, DeviceConfig]
 ) -> DeviceConfig:
-    """The farm's device of that name, with what the request sets of `device`."""
+    """Return the farm's device of that name, with the cell's overrides of `device`."""
     try:
-        chosen = f"device={_quoted(options.name('device', name))}"
+        selected = f"device={quoted(options.name('device', name))}"
     except RequestError as error:
         raise RequestError(f"farm {printable(request.farm.name)}: {error}") from None
-    asked = (chosen, *(line for line in lines if line.lstrip("+~").startswith("device.")))
-    if asked not in known:
-        known[asked] = _request(_compose(asked, options), asked).device
-    return known[asked]
+    overrides = (selected, *(override for override in cell if override.lstrip("+~").startswith("device.")))
+    if overrides not in composed:
+        composed[overrides] = compose_request(overrides, options).device
+    return composed[overrides]
 
 
-def _compose(lines: Sequence[str], options: Options, *, with_hydra: bool = False) -> DictConfig:
-    folders = ",".join(_quoted(str(folder)) for folder in options.folders)
-    search = [f"{SEARCH_PATH}=[{folders}]"] if folders else []
-    try:
-        return compose("config", [*lines, *search], return_hydra_config=with_hydra)
-    except (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError) as error:
-        raise refusal(error, asked=lines) from None
-
-
-def _plain(text: str) -> str:
-    """As a person would type it, where Hydra reads that as this very text."""
-    return text if re.fullmatch(r"[\w./-]+", text) and _parse([f"x={text}"])[0].value() == text else _quoted(text)
-
-
-def _quoted(text: str) -> str:
-    return QuotedString(text=text, quote=Quote.single).with_quotes()
+def _quoted_if_needed(text: str) -> str:
+    """Return `text` as a person would type it where Hydra parses that as the same text, otherwise in quotes."""
+    return text if re.fullmatch(r"[\w./-]+", text) and _parse([f"x={text}"])[0].value() == text else quoted(text)

@@ -1,4 +1,4 @@
-"""The options of every configuration group: the shipped ones, the user's own folders, and single files."""
+"""The options of each configuration group: shipped ones, those of the user's folders, and single files."""
 
 from __future__ import annotations
 
@@ -16,88 +16,88 @@ GROUPS = (*AXES, "farm", "tolerance", "experiment")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """Every group's options by name. A file asked for by its path becomes one through a link below `links`."""
+    """The options of every group by name. A file named by its path becomes an option through a link below `links`."""
 
     files: Mapping[str, dict[str, Path]]
-    searched: tuple[Path, ...]
+    config_dirs: tuple[Path, ...]
     links: Path
 
     @classmethod
-    def of(cls, searched: Sequence[Path], *, links: Path) -> Options:
-        """The options of the shipped folder and of `searched`, each with at least one folder named after a group.
+    def of(cls, config_dirs: Sequence[Path], *, links: Path) -> Options:
+        """Return the options of the shipped folder and of `config_dirs`, folders that each have a group's subfolder.
 
-        Raises RequestError for another kind of folder and for two options of one name: Hydra would silently take one.
+        Raises RequestError for another folder, and for two options of one name, of which Hydra would take the first
+        without a message.
         """
         files: dict[str, dict[str, Path]] = {group: {} for group in GROUPS}
-        for folder in (SHIPPED, *searched):
+        for folder in (SHIPPED, *config_dirs):
             if not any((folder / group).is_dir() for group in GROUPS):
                 wanted = ", ".join(f"{group}/" for group in GROUPS)
                 raise RequestError(f"{printable(folder)}: not a folder of configuration: it has none of {wanted}")
             for group, options in files.items():
                 for file in sorted((folder / group).glob("*.yaml")):
-                    _one_of_each_name(group, file, options.setdefault(file.stem, file))
-        return cls(files=files, searched=tuple(folder.absolute() for folder in searched), links=links)
+                    _check_unique(group, file, options.setdefault(file.stem, file))
+        return cls(files=files, config_dirs=tuple(folder.absolute() for folder in config_dirs), links=links)
 
     @property
-    def folders(self) -> tuple[Path, ...]:
-        """All that must be searched besides the shipped one."""
-        return (*self.searched, self.links) if any(self.links.iterdir()) else self.searched
+    def search_path(self) -> tuple[Path, ...]:
+        """The folders that Hydra must search in addition to the shipped one."""
+        return (*self.config_dirs, self.links) if any(self.links.iterdir()) else self.config_dirs
 
     @property
-    def own_folders(self) -> tuple[Path, ...]:
-        """Where the user's own options lie: the searched folders, and those of single files."""
+    def user_folders(self) -> tuple[Path, ...]:
+        """The folders of the user's own options: `config_dirs`, and the folders of single files."""
         files = (link.resolve().parent for link in sorted(self.links.glob("*/*.yaml")))
-        return tuple(dict.fromkeys((*self.searched, *files)))
+        return tuple(dict.fromkeys((*self.config_dirs, *files)))
 
     def name(self, group: str, value: object) -> str:
-        """The name of the option that `group=value` means: a name as it is, or a file ending in .yaml.
+        """Return the name of the option that `group=value` selects: `value`, or the stem of the file that it names.
 
-        Raises RequestError when there is none.
+        Raises RequestError when there is no such option.
         """
         options = self.files[group]
         if not isinstance(value, str) or not value:
-            raise RequestError(f"{group}={printable(value)}: {one_of(options)}; to sweep write {group}=a,b")
+            problem = f"{one_of(options)}; to sweep write {group}=a,b"
+            raise RequestError(problem, key=group, value=printable(value))
         if value.endswith(".yaml"):
             return self._link(group, Path(value).expanduser())
         if value not in options:
-            guess = did_you_mean(value, options)
-            raise RequestError(f"{group}={printable(value)}: no such {group}; {one_of(options)}{guess}")
+            problem = f"no such {group}; {one_of(options)}{did_you_mean(value, options)}"
+            raise RequestError(problem, key=group, value=printable(value))
         return value
 
-    def stands_alone(self, line: str) -> bool:
-        """Whether the option that `group='name'` chooses says nothing of other groups, and takes nothing from them."""
-        text = self._bytes(line)
-        return text is not None and not re.search(rb"@package|\$\{|^defaults:", text, flags=re.MULTILINE)
+    def file(self, override: str) -> Path | None:
+        """Return the file of the option that the override `group='name'` selects, and None if it selects none."""
+        group, _, name = override.partition("=")
+        return self.files[group].get(name.strip("'"))
 
-    def is_plain(self, line: str) -> bool:
-        """Whether the option takes nothing from elsewhere."""
-        text = self._bytes(line)
-        return text is not None and b"${" not in text
+    def is_self_contained(self, override: str) -> bool:
+        """Return whether the option that the override selects neither sets nor reads a key of another group."""
+        file = self.file(override)
+        return file is not None and not re.search(rb"@package|\$\{|^defaults:", file.read_bytes(), flags=re.MULTILINE)
 
-    def _bytes(self, line: str) -> bytes | None:
-        """What is in the option's file, readable or not; None where `group='name'` chooses none."""
-        group, _, name = line.partition("=")
-        file = self.files[group].get(name.strip("'"))
-        return None if file is None else file.read_bytes()
+    def has_interpolation(self, override: str) -> bool:
+        """Return whether the option that the override selects may read a key of another group."""
+        file = self.file(override)
+        return file is None or b"${" in file.read_bytes()
 
-    def anywhere(self, group: str, name: str) -> str:
-        """What an option is asked for by from any folder and process: its name, or the path of a single file."""
+    def portable_name(self, group: str, name: str) -> str:
+        """Return what selects the option from any folder and process: its name, or the path of a single file."""
         file = self.files[group][name]
         return str(file.resolve()) if self.links in file.parents else name
 
     def _link(self, group: str, file: Path) -> str:
         if not file.is_file():
-            raise RequestError(f"{group}={printable(file)}: no such file")
+            raise RequestError("no such file", key=group, value=printable(file))
         link = self.links / group / file.name
-        _one_of_each_name(group, file, self.files[group].setdefault(file.stem, link), new=link)
+        _check_unique(group, file, self.files[group].setdefault(file.stem, link), new=link)
         if self.files[group][file.stem] == link and not link.exists():
             link.parent.mkdir(exist_ok=True)
             link.symlink_to(file.resolve())
         return file.stem
 
 
-def _one_of_each_name(group: str, file: Path, known: Path, new: Path | None = None) -> None:
+def _check_unique(group: str, file: Path, known: Path, new: Path | None = None) -> None:
     if known != new and known.resolve() != file.resolve():
-        raise RequestError(
-            f"{printable(file)}: there is a {group} of that name already, {printable(known)}; rename one"
-        )
+        problem = f"there is a {group} of that name already, {printable(known)}; rename one"
+        raise RequestError(f"{printable(file)}: {problem}")

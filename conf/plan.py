@@ -12,7 +12,7 @@ from conf.impossible import reason
 from conf.names import AXES
 from conf.schema import LimitsConfig, Request, RetentionConfig, ScheduleConfig, TrendConfig
 
-WHOLE_SWEEPS = ("artifacts", "cache_folder", "limits", "schedule", "retention", "trend")
+SWEEP_KEYS = ("artifacts", "cache_folder", "limits", "schedule", "retention", "trend")
 """Keys that have one value in a sweep."""
 
 
@@ -31,7 +31,7 @@ class PlannedCell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """At least one cell. What `WHOLE_SWEEPS` names is the same in every request."""
+    """At least one cell. What `SWEEP_KEYS` names is the same in every request."""
 
     cells: tuple[PlannedCell, ...]
     artifacts: str
@@ -61,7 +61,7 @@ def plan(requests: Iterable[Request], *, swept: Sequence[str] = (), folders: Seq
         raise RequestError("the sweep is empty: no cell to run")
     first = cells[0].request
     for request in named.values():
-        for key in WHOLE_SWEEPS:
+        for key in SWEEP_KEYS:
             if getattr(request, key) != getattr(first, key):
                 raise RequestError(f"{key}: it differs between cells; one sweep has one")
     return Plan(

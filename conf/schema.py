@@ -369,7 +369,7 @@ class Request:
     tolerance: ToleranceConfig
     farm: FarmConfig = field(default_factory=FarmConfig)
     """Ask for `farm=` instead of `device=`: what is set of `device` then holds for all of its devices."""
-    pool: list[DeviceConfig] = field(default_factory=list[DeviceConfig], metadata={"asked": False})
+    pool: list[DeviceConfig] = field(default_factory=list[DeviceConfig], metadata={"is_key": False})
     """The farm's devices: made from their names when the request is, and not to be asked for."""
     measure: MeasureConfig = field(default_factory=MeasureConfig)
     reuse: Reuse = Reuse.programs

@@ -1,0 +1,122 @@
+"""Composition of a sweep's requests by Hydra.
+
+`compose_each` is the plain version: Hydra composes each cell. `compose_cells` returns equal requests in a fraction of
+the time. An option is self-contained when it neither reads nor sets a key of another group. Its group is then the same
+in every cell that has the option, and is composed once instead of once per cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from typing import Any, cast, get_type_hints
+
+import hydra
+from hydra.core.override_parser.types import Quote, QuotedString
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from conf.hydra_errors import to_request_error
+from conf.names import AXES
+from conf.options import GROUPS, Options
+from conf.schema import Request
+
+SEARCH_PATH = "hydra.searchpath"
+Overrides = tuple[str, ...]
+"""The overrides of one cell, one per key."""
+
+
+def compose_each(cells: Iterable[Overrides], options: Options) -> Iterator[Request]:
+    """Compose each cell by itself."""
+    return (compose_request(cell, options) for cell in cells)
+
+
+def compose_cells(
+    cells: Iterable[Overrides], values: Mapping[str, Sequence[str]], options: Options
+) -> Iterator[Request]:
+    """Compose the cells, each self-contained option once.
+
+    `values`: maps each key to its overrides, of which every cell has one. The options of several self-contained axes
+    are composed together: the second option of each axis in one request, the third of each in another, and so on.
+    """
+    axis_of = _self_contained(values, options)
+    loaded = dict(_load_directly(axis_of, values, options))
+
+    @cache
+    def composed(overrides: Overrides) -> Request:
+        return compose_request(overrides, options)
+
+    def compose_variant(cell: Overrides, index: int) -> Request:
+        """Compose the cell with the option at `index`, or else the first, on each self-contained axis."""
+        axes = (axis_of.get(override, (override,)) for override in cell)
+        return composed(tuple(axis[index] if index < len(axis) else axis[0] for axis in axes))
+
+    for cell in cells:
+        groups: dict[str, Any] = {}
+        for override in cell:
+            if index := axis_of.get(override, (override,)).index(override):
+                group = override.partition("=")[0]
+                is_loaded = override in loaded
+                groups[group] = loaded[override] if is_loaded else getattr(compose_variant(cell, index), group)
+        yield replace(compose_variant(cell, 0), **groups)
+
+
+def _self_contained(values: Mapping[str, Sequence[str]], options: Options) -> dict[str, Sequence[str]]:
+    """Map each override of the swept axes whose options are all self-contained to all overrides of its axis.
+
+    The result is empty when an override or an option has an interpolation, which may read any group.
+    """
+    for key, overrides in values.items():
+        for override in overrides:
+            if "${" in override or (key in GROUPS and options.has_interpolation(override)):
+                return {}
+    swept = (values[axis] for axis in AXES if len(values.get(axis, ())) > 1)
+    return {override: axis for axis in swept if all(map(options.is_self_contained, axis)) for override in axis}
+
+
+def _load_directly(
+    axis_of: Mapping[str, Sequence[str]], values: Mapping[str, Sequence[str]], options: Options
+) -> Iterator[tuple[str, Any]]:
+    """Load options with OmegaConf alone where the result is what Hydra would compose. That is ten times faster.
+
+    All options of the request must be self-contained, and no override may set a key of the group. An option with a
+    mistake in it is left to Hydra, whose error says what is wrong.
+    """
+    chosen = (override for key, overrides in values.items() if key in GROUPS for override in overrides)
+    if not all(map(options.is_self_contained, chosen)):
+        return
+    overridden = {key.partition(".")[0] for key in values if key not in GROUPS}
+    for override in axis_of:
+        group = override.partition("=")[0]
+        if group not in overridden and (file := options.file(override)):
+            with suppress(OmegaConfBaseException, YAMLError, OSError, ValueError):
+                schema = OmegaConf.structured(get_type_hints(Request)[group])
+                yield override, OmegaConf.to_object(OmegaConf.merge(schema, OmegaConf.load(file)))
+
+
+def compose_request(overrides: Sequence[str], options: Options) -> Request:
+    """Return the request of these overrides. Raises RequestError."""
+    composed = compose(overrides, options)
+    try:
+        return cast(Request, OmegaConf.to_object(composed))
+    except OmegaConfBaseException as error:
+        raise to_request_error(error, overrides=overrides) from None
+
+
+def compose(overrides: Sequence[str], options: Options, *, with_hydra: bool = False) -> DictConfig:
+    """Compose the overrides with Hydra. `with_hydra`: keep Hydra's own keys. Raises RequestError."""
+    folders = ",".join(quoted(str(folder)) for folder in options.search_path)
+    search_path = [f"{SEARCH_PATH}=[{folders}]"] if folders else []
+    try:
+        return hydra.compose("config", [*overrides, *search_path], return_hydra_config=with_hydra)
+    except (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError) as error:
+        raise to_request_error(error, overrides=overrides) from None
+
+
+def quoted(text: str) -> str:
+    """Return `text` as Hydra's grammar quotes it."""
+    return QuotedString(text=text, quote=Quote.single).with_quotes()

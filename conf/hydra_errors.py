@@ -1,0 +1,80 @@
+"""Translation of the errors of Hydra, OmegaConf and YAML into RequestErrors of one line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    GrammarParseError,
+    InterpolationResolutionError,
+    KeyValidationError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+)
+from yaml import MarkedYAMLError
+
+from conf.describe import accepted, no_such_key
+from conf.errors import RequestError, printable
+from conf.options import GROUPS
+
+
+def to_request_error(error: BaseException, *, overrides: Sequence[str] = ()) -> RequestError:
+    """Return the RequestError that explains `error`, or its cause, to the person who wrote the request.
+
+    `overrides`: what was composed. The message names them unless it names the file or the override at fault.
+    """
+    chain = list(_chain(error))
+    explained = next((explained for link in chain if (explained := _explain(link))), RequestError(_one_line(error)))
+    files = [f"{matched[1]}.yaml" for link in chain if (matched := re.match(r"In '([^']+)'", str(link)))]
+    overridden = {override.lstrip("+~").partition("=")[0] for override in overrides} - set(GROUPS)
+    is_named = explained.key is not None and explained.key.startswith(tuple(overridden))
+    location = files[0] if files else "" if is_named else " ".join(overrides)
+    if not location:
+        return explained
+    problem = f"{explained.problem} (in {printable(location)})"
+    return RequestError(problem, key=explained.key, value=explained.value)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _explain(error: BaseException) -> RequestError | None:
+    """Return the explanation of an error of a known kind, and None for one that only wraps another."""
+    if isinstance(error, MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        location = f"{printable(mark.name)}, line {mark.line + 1}" if mark else "configuration"
+        return RequestError(f"{location}: not YAML: {_one_line(error.problem or error.context or 'unreadable')}")
+    if isinstance(error, UnicodeError):
+        return RequestError(f"not a text file in UTF-8: {_one_line(error)}")
+    if isinstance(error, OSError):
+        return RequestError(f"{printable(error.filename)}: {error.strerror}" if error.filename else _one_line(error))
+    if isinstance(error, OmegaConfBaseException) and (key := error.full_key or error.key):
+        return _explain_key(str(key), error)
+    return None
+
+
+def _explain_key(key: str, error: OmegaConfBaseException) -> RequestError:
+    if isinstance(error, ConfigAttributeError | ConfigKeyError):
+        return no_such_key(key, schema=error.object_type)
+    if isinstance(error, MissingMandatoryValue):
+        return RequestError(f"not given; {accepted(key)}", key=printable(key))
+    if isinstance(error, InterpolationResolutionError | GrammarParseError | KeyValidationError):
+        return RequestError(_one_line(error), key=printable(key))
+    words = accepted(key)
+    # OmegaConf shortens the key of an item of a list, so that the schema does not contain the key.
+    return RequestError(
+        _one_line(error) if words == "anything" else words, key=printable(key), value=printable(error.value)
+    )
+
+
+def _one_line(text: object) -> str:
+    lines = [line.strip() for line in re.sub(r"^In '[^']+': ", "", str(text)).splitlines() if line.strip()]
+    if not lines:
+        return "unreadable"
+    return printable(" ".join(lines[:2]) if lines[0].endswith(":") else lines[0])
