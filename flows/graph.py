@@ -48,7 +48,7 @@ def subject(stage: str, request: Request) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
+class Submission:
     """A submitted piece of work. Two that compute the same from the same have one key."""
 
     key: str
@@ -62,17 +62,17 @@ class Graph:
         self._resources = resources
         self._run_id = run_id
         self._watch = watch
-        self._works: dict[str, Work] = {}
+        self._submissions: dict[str, Submission] = {}
         self._begun: set[tuple[str, str]] = set()
         self._codes: dict[str, str] = {}
 
-    def export(self, request: Request) -> Work:
+    def export(self, request: Request) -> Submission:
         model = digest(request.model)
         if model not in self._codes:  # read once a sweep: its cells must agree, whatever is edited meanwhile
             self._codes[model] = code_digest(request.model)
         return self._submit(export_task, request, request.model, self._codes[model], children=self._resources.children)
 
-    def cell(self, request: Request) -> dict[str, Work]:
+    def cell(self, request: Request) -> dict[str, Submission]:
         """All of a cell's work, by the record of `CellResult` that it gives."""
         kind, scheme, children = request.backend.kind, request.scheme, self._resources.children
         soc = request.soc if kind is BackendKind.qnn else None
@@ -103,40 +103,40 @@ class Graph:
             "comparison": comparison,
         }
 
-    def result(self, planned: PlannedCell, works: dict[str, Work]) -> CellResult:
+    def result(self, planned: PlannedCell, submissions: dict[str, Submission]) -> CellResult:
         """Wait for a cell's work and say what became of it: the records of all stages up to the first that failed."""
         code = self._codes.get(digest(planned.request.model))
         cell = CellResult(request=planned.request, impossible=planned.impossible, code=code)
-        for record, work in works.items():
-            answer, cell.error = settled(work.future)
+        for record, submission in submissions.items():
+            answer, cell.error = settled(submission.future)
             if cell.error is not None:
                 break
             setattr(cell, record, answer)
-            if (name := kept_as(work.future.state)) is not None:
+            if (name := kept_as(submission.future.state)) is not None:
                 cell.kept[record] = name
         begun = [stage for stage in CELL_STAGES if (stage, subject(stage, planned.request)) in self._begun]
-        cell.stage = begun[-1] if works and begun else None
+        cell.stage = begun[-1] if submissions and begun else None
         return cell
 
     @property
     def reused(self) -> int:
         """How many results came from the cache."""
-        return sum(is_reused(work.future.state) for work in self._works.values())
+        return sum(is_reused(submission.future.state) for submission in self._submissions.values())
 
     @property
     def kept(self) -> dict[str, bool]:
         """The names of the results that it found or made, and whether they were found."""
-        states = [work.future.state for work in self._works.values()]
+        states = [submission.future.state for submission in self._submissions.values()]
         return {name: is_reused(state) for state in states if (name := kept_as(state)) is not None}
 
-    def _submit(self, task: Task[..., Any], request: Request, *matter: Any, **resources: Any) -> Work:
-        key = digest([task.name, *(each.key if isinstance(each, Work) else each for each in matter)])
-        if key not in self._works:
+    def _submit(self, task: Task[..., Any], request: Request, *matter: Any, **resources: Any) -> Submission:
+        key = digest([task.name, *(each.key if isinstance(each, Submission) else each for each in matter)])
+        if key not in self._submissions:
             # Opaque: Prefect walks through every value of a result, and asks its server for the state of a bare future.
-            values = [opaque(each.future) if isinstance(each, Work) else each for each in matter]
+            values = [opaque(each.future) if isinstance(each, Submission) else each for each in matter]
             future = self._bound(task, request).submit(*values, store=self._resources.store, **resources)
-            self._works[key] = Work(key=key, future=future)
-        return self._works[key]
+            self._submissions[key] = Submission(key=key, future=future)
+        return self._submissions[key]
 
     def _bound(self, task: Task[..., Any], request: Request) -> Task[..., Any]:
         whose = subject(task.name, request)

@@ -61,8 +61,8 @@ def _recompared(store: Store, run_id: str | None, overrides: list[str]) -> resul
     store = resources.store
     past = _kept(plan, run.run_id, store)
     with ended_by_sigterm():
-        works = [(cell, evidence, _submitted(cell, evidence, resources)) for cell, evidence in past]
-        done = [_result(run.run_id, *work) for work in works]
+        submissions = [(cell, evidence, _submitted(cell, evidence, resources)) for cell, evidence in past]
+        done = [_result(run.run_id, *submission) for submission in submissions]
     new = new_run_id(started)
     facts = replace(
         run,
@@ -75,7 +75,7 @@ def _recompared(store: Store, run_id: str | None, overrides: list[str]) -> resul
         tables=store.shown("tables"),
         report=store.shown(results.report_name(new)),
     )
-    kept = {name: is_reused(future.state) for *_, future in works if future and (name := kept_as(future.state))}
+    kept = {name: is_reused(future.state) for *_, future in submissions if future and (name := kept_as(future.state))}
     write_holdings(store, new, holdings(done, kept, store))
     link_files(done, new, store)
     contents = rows(new, done, run.toolchain or resources.children.identity, verb="recompare")

@@ -125,13 +125,13 @@ def _run(plan: Plan, graph: Graph, done: CellsDone) -> list[CellResult]:
     possible = [cell for cell in plan.cells if cell.impossible is None]
     # Every export ends before anything is compiled: what is wrong with a model's configuration shows there.
     exports = [graph.export(cell.request) for cell in possible]
-    for work in exports:
-        work.future.wait()
-        error = work.future.state.result(raise_on_failure=False)
+    for submission in exports:
+        submission.future.wait()
+        error = submission.future.state.result(raise_on_failure=False)
         if isinstance(error, RequestError | EnvironmentUnusable):
             raise error
-    works = [graph.cell(cell.request) if cell.impossible is None else {} for cell in plan.cells]
-    futures = {work.key: work.future for each in works for work in each.values()}
+    submissions = [graph.cell(cell.request) if cell.impossible is None else {} for cell in plan.cells]
+    futures = {submission.key: submission.future for each in submissions for submission in each.values()}
     # Not their states: what stands on a failed task stays pending for ever.
     ended = threading.Semaphore(0)
     for future in futures.values():
@@ -141,4 +141,4 @@ def _run(plan: Plan, graph: Graph, done: CellsDone) -> list[CellResult]:
             done.show()
         done.show()
     done.end()
-    return [graph.result(cell, work) for cell, work in zip(plan.cells, works, strict=True)]
+    return [graph.result(cell, submission) for cell, submission in zip(plan.cells, submissions, strict=True)]

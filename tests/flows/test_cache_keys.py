@@ -36,7 +36,7 @@ from conf.schema import (
     ToleranceConfig,
 )
 from flows import graph
-from flows.graph import Graph, Work
+from flows.graph import Graph, Submission
 from flows.resources import Resources
 from tasks.bundle import bundle_task
 from tasks.compare import compare_task
@@ -138,8 +138,8 @@ class Imagined(Graph):
         self._kept = kept
         self.computed: list[str] = []
 
-    def _submit(self, task: Any, request: Request, *matter: Any, **resources: Any) -> Work:
-        values = [each.future if isinstance(each, Work) else each for each in matter]
+    def _submit(self, task: Any, request: Request, *matter: Any, **resources: Any) -> Submission:
+        values = [each.future if isinstance(each, Submission) else each for each in matter]
         given = inspect.signature(task.fn).bind(*values, store=None, **resources)
         given.apply_defaults()
         version = task.cache_policy.version + (task.name == self._world.raised)
@@ -150,7 +150,7 @@ class Imagined(Graph):
             made_of = (version, self._world.toolchain)
             self._kept[key] = getattr(self, f"_{task.name}")(made_of, *values)
         future: Any = self._kept[key]
-        return Work(key=key, future=future)
+        return Submission(key=key, future=future)
 
     def _export(self, made_of: Any, model: ModelConfig, _code: str) -> ExportedModel:
         assert model.calibration is not None
