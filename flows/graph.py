@@ -108,7 +108,7 @@ class Graph:
         code = self._codes.get(digest(planned.request.model))
         cell = CellResult(request=planned.request, impossible=planned.impossible, code=code)
         for record, submission in submissions.items():
-            answer, cell.error = settled(submission.future)
+            answer, cell.error = await_result(submission.future)
             if cell.error is not None:
                 break
             setattr(cell, record, answer)
@@ -160,7 +160,7 @@ def judged_by(request: Request) -> tuple[bool, ToleranceConfig, bool, tuple[str,
     return request.model.classifier, tolerance, ask.replay, metrics, other_references(ask), code
 
 
-def settled(future: PrefectFuture[Any]) -> tuple[Any, BaseException | None]:
+def await_result(future: PrefectFuture[Any]) -> tuple[Any, BaseException | None]:
     """Wait for the work: its answer, or why it has none."""
     future.wait()
     answer = future.state.result(raise_on_failure=False)

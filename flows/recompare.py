@@ -17,7 +17,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from conf.load import load
 from conf.plan import Plan, PlannedCell
-from flows.graph import judged_by, other_references, settled, subject
+from flows.graph import await_result, judged_by, other_references, subject
 from flows.resources import Resources, prepare
 from flows.run import new_run_id
 from flows.runs import results
@@ -140,7 +140,7 @@ def _result(
         return CellResult(
             request=cell.request, error=EvidenceError(f"run {run_id} brought no capture of this cell: see its own row")
         )
-    comparison, error = settled(future)
+    comparison, error = await_result(future)
     lowered = evidence.lowered
     return CellResult(
         request=cell.request,

@@ -28,7 +28,7 @@ from conf.plan import Plan
 from flows.distribution import heartbeats
 from flows.distribution.dask import runner as dask_runner
 from flows.distribution.shard import SHARD, parts_folder, place, shard, stopped
-from flows.graph import settled
+from flows.graph import await_result
 from flows.run import Begun, command
 from flows.runs import notifications, results
 from flows.runs.artifacts import create_artifacts
@@ -142,7 +142,7 @@ def _errors(
             asked = futures[future]
             future.wait()
             died = EnvironmentUnusable("every Dask worker that had its shard died; the scheduler's log has more")
-            error = settled(future)[1] if future.state.is_final() else died
+            error = await_result(future)[1] if future.state.is_final() else died
             found[asked["number"]] = error
             watcher.get()("shard", shlex.join(asked["overrides"]), "failed" if error else "done")
     return found
