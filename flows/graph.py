@@ -28,11 +28,11 @@ from tasks.storage.digest import digest
 from tasks.toolchain.source_digest import code_digest, functions_digest
 
 Watch = Callable[[str, str, str], None]
-"""Told a stage, its subject (see `subject`) and how it goes (see `tasks.stage.OnChange`)."""
+"""Called with a stage, its label (see `work_label`) and its new state (see `tasks.stage.OnChange`)."""
 
 
-def subject(stage: str, request: Request) -> str:
-    """Whose work a stage is: a model's, a model's and a scheme's, … What is shared has one subject."""
+def work_label(stage: str, request: Request) -> str:
+    """Return the label of a stage's work. Cells that share the work share the label."""
     qnn = request.backend.kind is BackendKind.qnn
     target = request.soc.name if qnn else request.backend.name
     if stage == "export":
@@ -114,7 +114,7 @@ class Graph:
             setattr(cell, record, answer)
             if (name := kept_as(submission.future.state)) is not None:
                 cell.kept[record] = name
-        begun = [stage for stage in CELL_STAGES if (stage, subject(stage, planned.request)) in self._begun]
+        begun = [stage for stage in CELL_STAGES if (stage, work_label(stage, planned.request)) in self._begun]
         cell.stage = begun[-1] if submissions and begun else None
         return cell
 
@@ -139,16 +139,16 @@ class Graph:
         return self._submissions[key]
 
     def _bound(self, task: Task[..., Any], request: Request) -> Task[..., Any]:
-        whose = subject(task.name, request)
+        label = work_label(task.name, request)
 
         def on_change(state: str) -> None:
             # A capture that is reused is its three steps.
             for name in MEASURE_STEPS if (task.name, state) == ("measure", "reused") else (task.name,):
-                self._begun.add((name, whose))
-                self._watch(name, whose, state)
+                self._begun.add((name, label))
+                self._watch(name, label, state)
 
         anew = task.name == "measure" and request.reuse is not Reuse.capture
-        return bound(task, f"{task.name} {whose}", store=self._resources.store, on_change=on_change, anew=anew)
+        return bound(task, f"{task.name} {label}", store=self._resources.store, on_change=on_change, anew=anew)
 
 
 def judged_by(request: Request) -> tuple[bool, ToleranceConfig, bool, tuple[str, ...], tuple[str, ...], str]:

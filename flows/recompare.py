@@ -17,7 +17,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from conf.load import load
 from conf.plan import Plan, PlannedCell
-from flows.graph import await_result, judged_by, other_references, subject
+from flows.graph import await_result, judged_by, other_references, work_label
 from flows.resources import Resources, prepare
 from flows.run import new_run_id
 from flows.runs import results
@@ -123,9 +123,9 @@ def _submitted(
     if evidence is None:
         return None
     request = cell.request
-    whose = subject("compare", request)
+    label = work_label("compare", request)
     task = bound(
-        compare_task, f"compare {whose}", store=resources.store, on_change=partial(watcher.get(), "compare", whose)
+        compare_task, f"compare {label}", store=resources.store, on_change=partial(watcher.get(), "compare", label)
     )
     judged = judged_by(request)
     return task.submit(evidence.lowered, evidence.capture, *judged, store=resources.store, children=resources.children)

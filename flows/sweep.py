@@ -98,9 +98,9 @@ def computed(plan: Plan, resources: Resources, run_id: str) -> Computed:
     importable(plan)
     done, heard = CellsDone(plan.cells, create_progress(run_id, len(plan.cells))), watcher.get()
 
-    def watch(stage: str, whose: str, state: str) -> None:
-        done.update(stage, whose, state)
-        heard(stage, whose, state)
+    def watch(stage: str, label: str, state: str) -> None:
+        done.update(stage, label, state)
+        heard(stage, label, state)
 
     graph = Graph(resources, watch, run_id)
     with ended_by_sigterm():

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from conf.names import CELL_STAGES
 from conf.plan import PlannedCell
-from flows.graph import subject
+from flows.graph import work_label
 from flows.runs.eta import EtaEstimate
 
 _MARKS = {"done": ("✓", "green"), "reused": ("↺", "blue"), "failed": ("✗", "bold red")}
@@ -47,10 +47,10 @@ class ProgressTable:
             states, since, summary = dict(self._states), dict(self._since), self._eta.summary()
         lines = []
         for request in self._cells:
-            keys = [(stage, subject(stage, request)) for stage in CELL_STAGES]
+            keys = [(stage, work_label(stage, request)) for stage in CELL_STAGES]
             marks = [states.get(key) for key in keys]
             ended = "failed" in marks or marks[-1] in ("done", "reused")
-            lines.append((ended, subject("compare", request), [_mark(states, since, key) for key in keys]))
+            lines.append((ended, work_label("compare", request), [_mark(states, since, key) for key in keys]))
         room = max(3, (options.height or console.height) - _LINES_AROUND)
         # On a small screen only running cells are drawn; those that have ended are left out first.
         running = [line for line in lines if not line[0]]

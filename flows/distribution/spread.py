@@ -119,8 +119,8 @@ def on_pool(
     assert state is not None, "its end was waited for"
     if not state.is_completed():
         kind = ShardCancelled if state.is_cancelled() else EnvironmentUnusable
-        whose = shlex.join(overrides)
-        raise kind(f"its shard ({whose}) ended {state.name}: {state.message or 'Prefect does not say why'}")
+        label = shlex.join(overrides)
+        raise kind(f"its shard ({label}) ended {state.name}: {state.message or 'Prefect does not say why'}")
 
 
 @task(name="shard", cache_policy=NO_CACHE)

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from conf.names import CELL_STAGES
 from conf.plan import PlannedCell
-from flows.graph import subject
+from flows.graph import work_label
 
 _FINAL_STATES = ("done", "reused", "failed")
 
@@ -24,12 +24,12 @@ class EtaEstimate:
         """The number of cells that wait for no stage."""
         self._clock = clock
         self._start = clock()
-        self._pending = {(stage, subject(stage, request)) for request in requests for stage in CELL_STAGES}
+        self._pending = {(stage, work_label(stage, request)) for request in requests for stage in CELL_STAGES}
         self._waiting_cells: dict[tuple[str, str], list[int]] = defaultdict(list)
         self._stages_left = [len(CELL_STAGES)] * len(requests)
         for number, request in enumerate(requests):
             for stage in CELL_STAGES:
-                self._waiting_cells[stage, subject(stage, request)].append(number)
+                self._waiting_cells[stage, work_label(stage, request)].append(number)
         self._since: dict[tuple[str, str], float] = {}
         self._durations: dict[str, list[float]] = defaultdict(list)
 

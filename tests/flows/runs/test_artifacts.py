@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conf.load import load
 from conf.names import CELL_STAGES
-from flows.graph import subject
+from flows.graph import work_label
 from flows.runs.artifacts import CellsDone
 
 
@@ -34,9 +34,9 @@ def test_the_progress_counts_compared_failed_and_impossible_cells_and_is_publish
     done.show()
     assert published == [25.0]
     for stage in CELL_STAGES:
-        done.update(stage, subject(stage, possible[0]), "done")
-    done.update("lower", subject("lower", possible[1]), "failed")
-    done.update("compare", subject("compare", possible[2]), "running")
+        done.update(stage, work_label(stage, possible[0]), "done")
+    done.update("lower", work_label("lower", possible[1]), "failed")
+    done.update("compare", work_label("compare", possible[2]), "running")
     clock.now += 0.9
     done.show()
     assert published == [25.0]

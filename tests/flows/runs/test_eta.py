@@ -6,7 +6,7 @@ import pytest
 
 from conf.load import load
 from conf.names import CELL_STAGES
-from flows.graph import subject
+from flows.graph import work_label
 from flows.runs.eta import EtaEstimate
 
 
@@ -28,7 +28,7 @@ class PlayedSweep:
         self.requests = [cell.request for cell in cells]
 
     def do(self, stage: str, cell: int, seconds: float = 0.0, state: str = "done") -> None:
-        label = subject(stage, self.requests[cell])
+        label = work_label(stage, self.requests[cell])
         if state != "reused":
             self.eta.update(stage, label, "running")
         self.clock.now += seconds
@@ -60,10 +60,10 @@ def test_the_estimate_assumes_the_concurrency_so_far(played: PlayedSweep) -> Non
     played.do("quantize", 2, 2.0)
     for stage in CELL_STAGES[2:]:
         for cell in (0, 1):
-            played.eta.update(stage, subject(stage, played.requests[cell]), "running")
+            played.eta.update(stage, work_label(stage, played.requests[cell]), "running")
         played.clock.now += 2.0
         for cell in (0, 1):
-            played.eta.update(stage, subject(stage, played.requests[cell]), "done")
+            played.eta.update(stage, work_label(stage, played.requests[cell]), "done")
     elapsed, busy = 2.0 * 9, 2.0 * (3 + 2 * 6)
     assert played.eta.seconds_left() == pytest.approx(2.0 * 2 * 6 * elapsed / busy)
 
