@@ -63,7 +63,7 @@ class Graph:
         self._run_id = run_id
         self._watch = watch
         self._submissions: dict[str, Submission] = {}
-        self._begun: set[tuple[str, str]] = set()
+        self._started_stages: set[tuple[str, str]] = set()
         self._codes: dict[str, str] = {}
 
     def export(self, request: Request) -> Submission:
@@ -114,8 +114,10 @@ class Graph:
             setattr(cell, record, answer)
             if (name := kept_as(submission.future.state)) is not None:
                 cell.kept[record] = name
-        begun = [stage for stage in CELL_STAGES if (stage, work_label(stage, planned.request)) in self._begun]
-        cell.stage = begun[-1] if submissions and begun else None
+        started_stages = [
+            stage for stage in CELL_STAGES if (stage, work_label(stage, planned.request)) in self._started_stages
+        ]
+        cell.stage = started_stages[-1] if submissions and started_stages else None
         return cell
 
     @property
@@ -144,7 +146,7 @@ class Graph:
         def on_change(state: str) -> None:
             # A capture that is reused is its three steps.
             for name in MEASURE_STEPS if (task.name, state) == ("measure", "reused") else (task.name,):
-                self._begun.add((name, label))
+                self._started_stages.add((name, label))
                 self._watch(name, label, state)
 
         anew = task.name == "measure" and request.reuse is not Reuse.capture

@@ -17,15 +17,15 @@ from tasks.storage.store import Store
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Begun:
-    """A run that has begun."""
+class RunStart:
+    """The id and the start of a run."""
 
     run_id: str
     started: datetime
     clock_s: float
 
     @classmethod
-    def now(cls, run_id: str | None = None) -> Begun:
+    def now(cls, run_id: str | None = None) -> RunStart:
         started = datetime.now(UTC)
         return cls(run_id=run_id or new_run_id(started), started=started, clock_s=time.monotonic())
 

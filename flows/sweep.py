@@ -21,7 +21,7 @@ from conf.load import load
 from conf.plan import Plan
 from flows.graph import Graph, Watch
 from flows.resources import Resources, prepare
-from flows.run import Begun, command
+from flows.run import RunStart, command
 from flows.runs import notifications, results
 from flows.runs.artifacts import UPDATE_EVERY_S, CellsDone, create_artifacts, create_progress
 from flows.runs.files import link_files
@@ -55,10 +55,10 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     store = Store.at(plan.artifacts, plan.cache_folder)
     notifiers = notifications.load_notifiers(plan.trend.notify)
     with in_use(store), _libraries_at_rest():
-        began = Begun.now()
+        run_start = RunStart.now()
         resources = prepare(plan, device_lock=leases.exclusive)
-        found = computed(plan, resources, began.run_id)
-        run = began.ended(resources, found.reused, command(overrides, folders))
+        found = computed(plan, resources, run_start.run_id)
+        run = run_start.ended(resources, found.reused, command(overrides, folders))
         write_holdings(store, run.run_id, holdings(found.cells, found.kept, store))
         link_files(found.cells, run.run_id, store)
         contents = rows(run.run_id, found.cells, run.toolchain, resources.children.took)

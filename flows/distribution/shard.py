@@ -12,7 +12,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from conf.load import SHARED_BY, load
 from conf.plan import Plan
 from flows.resources import prepare
-from flows.run import Begun, command
+from flows.run import RunStart, command
 from flows.runs import results
 from flows.runs.files import link_files
 from flows.server import leases
@@ -38,14 +38,14 @@ def shard(overrides: list[str], config_dirs: list[str], run_id: str, number: int
     """
     folders = [Path(folder) for folder in config_dirs]
     plan = load(overrides, config_dirs=folders)
-    began = Begun.now(run_id)
+    run_start = RunStart.now(run_id)
     resources = prepare(plan, device_lock=leases.exclusive)
     with in_use(resources.store):
         try:
             found = computed(plan, resources, run_id)
         except RequestError as error:
             found = Computed(cells=stopped(plan, error), reused=0, kept={})
-        run = began.ended(resources, found.reused, command(overrides, folders))
+        run = run_start.ended(resources, found.reused, command(overrides, folders))
         link_files(found.cells, run_id, resources.store)
         contents = rows(run_id, found.cells, run.toolchain, resources.children.took)
         results.write_rows(run, contents, place(resources.store, run_id, number))

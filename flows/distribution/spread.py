@@ -29,7 +29,7 @@ from flows.distribution import heartbeats
 from flows.distribution.dask import runner as dask_runner
 from flows.distribution.shard import SHARD, parts_folder, place, shard, stopped
 from flows.graph import await_result
-from flows.run import Begun, command
+from flows.run import RunStart, command
 from flows.runs import notifications, results
 from flows.runs.artifacts import create_artifacts
 from flows.sweep import watcher
@@ -70,12 +70,12 @@ def spread(
     EnvironmentUnusable where there is no such deployment or scheduler.
     """
     folders = [Path(folder) for folder in config_dirs or ()]
-    began = Begun.now()
+    run_start = RunStart.now()
     plan, parts = cut(overrides, folders)
     store = Store.at(plan.artifacts, plan.cache_folder)
     store.try_out()
     notifiers = notifications.load_notifiers(plan.trend.notify)
-    shared = {"config_dirs": list(map(str, folders)), "run_id": began.run_id}
+    shared = {"config_dirs": list(map(str, folders)), "run_id": run_start.run_id}
     asked = [
         {"overrides": part.overrides, "number": part.number} | shared
         for part in parts
@@ -88,9 +88,9 @@ def spread(
         more = {"deployment": _deployment(pool or POOL), "poll_s": max(_POLL_S, len(asked) / _POLLS_PER_SECOND)}
         tried = on_pool.with_options(retries=plan.limits.shard_attempts - 1)
         errors = _errors([each | more for each in asked], tried, ThreadPoolTaskRunner())
-    kept = [place(store, began.run_id, part.number) for part in parts]
-    past = [results.read_facts(began.run_id, each) for each in kept if results.is_complete(began.run_id, each)]
-    run = began.facts(
+    kept = [place(store, run_start.run_id, part.number) for part in parts]
+    past = [results.read_facts(run_start.run_id, each) for each in kept if results.is_complete(run_start.run_id, each)]
+    run = run_start.facts(
         store,
         command(overrides, folders, f"--dask={dask}" if dask else f"--pool={pool}"),
         toolchain_calls=sum(each.toolchain_calls for each in past),
