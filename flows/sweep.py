@@ -57,7 +57,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     with in_use(store), _libraries_at_rest():
         run_start = RunStart.now()
         resources = prepare(plan, device_lock=leases.exclusive)
-        found = computed(plan, resources, run_start.run_id)
+        found = run_cells(plan, resources, run_start.run_id)
         run = run_start.ended(resources, found.reused, command(overrides, folders))
         write_holdings(store, run.run_id, holdings(found.cells, found.kept, store))
         link_files(found.cells, run.run_id, store)
@@ -80,7 +80,7 @@ def _libraries_at_rest() -> Generator[None]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Computed:
+class CellResults:
     """What became of every cell of a plan, and which kept results were found or made: name to whether it was found."""
 
     cells: list[CellResult]
@@ -93,7 +93,7 @@ def importable(plan: Plan) -> None:
     sys.path += [folder for folder in map(str, plan.folders) if folder not in sys.path]
 
 
-def computed(plan: Plan, resources: Resources, run_id: str) -> Computed:
+def run_cells(plan: Plan, resources: Resources, run_id: str) -> CellResults:
     """Run every possible cell. Raises the RequestError or EnvironmentUnusable that a model's export meets."""
     importable(plan)
     done, heard = CellsDone(plan.cells, create_progress(run_id, len(plan.cells))), watcher.get()
@@ -105,7 +105,7 @@ def computed(plan: Plan, resources: Resources, run_id: str) -> Computed:
     graph = Graph(resources, watch, run_id)
     with ended_by_sigterm():
         cells = _run(plan, graph, done)
-    return Computed(cells=cells, reused=graph.reused, kept=graph.kept)
+    return CellResults(cells=cells, reused=graph.reused, kept=graph.kept)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from flows.run import RunStart, command
 from flows.runs import results
 from flows.runs.files import link_files
 from flows.server import leases
-from flows.sweep import Computed, computed
+from flows.sweep import CellResults, run_cells
 from tasks.errors import RequestError
 from tasks.results.outcome import CellResult
 from tasks.results.rows import rows
@@ -42,9 +42,9 @@ def shard(overrides: list[str], config_dirs: list[str], run_id: str, number: int
     resources = prepare(plan, device_lock=leases.exclusive)
     with in_use(resources.store):
         try:
-            found = computed(plan, resources, run_id)
+            found = run_cells(plan, resources, run_id)
         except RequestError as error:
-            found = Computed(cells=stopped(plan, error), reused=0, kept={})
+            found = CellResults(cells=stopped(plan, error), reused=0, kept={})
         run = run_start.ended(resources, found.reused, command(overrides, folders))
         link_files(found.cells, run_id, resources.store)
         contents = rows(run_id, found.cells, run.toolchain, resources.children.took)
