@@ -21,7 +21,7 @@ _HEARTBEAT = "prefect.flow-run.heartbeat"
 _ENDED = {f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Cancelling", "Cancelled", "Crashed")}
 
 
-def end_after(seconds: float) -> None:
+def mark_crashed_after(seconds: float) -> None:
     """Have the server, from now on, call every shard crashed that it has not heard of for so long."""
     wanted = AutomationCore(
         name=NAME,

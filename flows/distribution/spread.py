@@ -84,7 +84,7 @@ def spread(
     if dask is not None:
         errors = _errors(asked, on_dask, dask_runner(dask))
     else:
-        heartbeats.end_after(plan.limits.silence_s)
+        heartbeats.mark_crashed_after(plan.limits.silence_s)
         more = {"deployment": _deployment(pool or POOL), "poll_s": max(_POLL_S, len(asked) / _POLLS_PER_SECOND)}
         tried = on_pool.with_options(retries=plan.limits.shard_attempts - 1)
         errors = _errors([each | more for each in asked], tried, ThreadPoolTaskRunner())
