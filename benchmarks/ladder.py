@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors.numpy import load as load_tensors
 
-from flows.server.settings import settle_prefect
+from flows.server.settings import configure_prefect
 from tasks.numerics.metrics import snr_db
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def main() -> int:
     parser.add_argument("overrides", nargs="*", help="one quantized cell on QNN, in the grammar of `qnnsweep run`")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line")
     asked = parser.parse_args()
-    settle_prefect()
+    configure_prefect()
     from flows.server import connect
 
     connect.ensure()

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from conf.load import load
 from conf.plan import Plan
-from flows.server.settings import settle_prefect
+from flows.server.settings import configure_prefect
 
 SCHEMES = "8a8w,16a8w,8a4w,16a4w,16a16w,16a2w,16a4w_block"
 SOCS = (
@@ -75,7 +75,7 @@ def main() -> None:
     # Prefect's own database grows with every run: neither side begins with somebody's years in it.
     with tempfile.TemporaryDirectory() as home:
         os.environ["PREFECT_HOME"] = home
-        settle_prefect()
+        configure_prefect()
         from empty_flow import empty
         from memory import GIB, Peak
 

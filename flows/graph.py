@@ -114,10 +114,10 @@ class Graph:
             setattr(cell, record, answer)
             if (name := kept_as(submission.future.state)) is not None:
                 cell.kept[record] = name
-        started_stages = [
+        started = [
             stage for stage in CELL_STAGES if (stage, work_label(stage, planned.request)) in self._started_stages
         ]
-        cell.stage = started_stages[-1] if submissions and started_stages else None
+        cell.stage = started[-1] if submissions and started else None
         return cell
 
     @property

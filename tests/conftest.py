@@ -9,13 +9,13 @@ from hypothesis import settings
 
 from conf.load import load
 from conf.schema import Request
-from flows.server.settings import settle_prefect
+from flows.server.settings import configure_prefect
 from tasks.records import Capture, LoweredProgram
 
 if TYPE_CHECKING:
     from flows.resources import Resources
 
-settle_prefect()
+configure_prefect()
 
 # What takes long on a machine that does other things too is no failure.
 settings.register_profile("patient", deadline=None)

@@ -17,7 +17,7 @@ from rich.console import Console
 from flows.cli.cache import app as cache
 from flows.cli.options import Artifacts, Debug, Json, console, exit_on_error
 from flows.exit_codes import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, INTERRUPTED, NOT_ALL_PASSED, PASSED
-from flows.server.settings import settle_prefect
+from flows.server.settings import configure_prefect
 from tasks.errors import RequestError
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def serve(
     folders = config_dir or []
     with exit_on_error(debug):
         plan = _plan(overrides, folders)
-        settle_prefect()
+        configure_prefect()
         from flows.cli import serve
         from flows.resources import prepare
 
@@ -218,7 +218,7 @@ def recompare(
     For example: tolerance=none, or 'tolerance.operators={8a8w:{snr_db:30}}'.
     """
     with exit_on_error(debug):
-        settle_prefect()
+        configure_prefect()
         from flows.cli import progress
         from flows.recompare import planned
         from flows.recompare import recompare as flow
@@ -262,7 +262,7 @@ def _store(artifacts: str) -> Store:
 
 def _sweep(plan: Plan, overrides: list[str], folders: list[Path]) -> SweepResult:
     """Run the flow, with its progress on the screen."""
-    settle_prefect()
+    configure_prefect()
     from flows.cli import progress
     from flows.resources import prepare
     from flows.server import connect
@@ -279,7 +279,7 @@ def _sweep(plan: Plan, overrides: list[str], folders: list[Path]) -> SweepResult
 
 def _spread(overrides: list[str], folders: list[Path], pool: str | None, dask: str | None) -> SweepResult:
     """Run the flow of many machines. This one only waits: it need not have what the workers have."""
-    settle_prefect()
+    configure_prefect()
     from flows.cli import progress, serve
     from flows.distribution.spread import spread
     from flows.sweep import watcher

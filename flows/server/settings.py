@@ -16,7 +16,7 @@ _SETTINGS = {
 }
 
 
-def settle_prefect() -> None:
+def configure_prefect() -> None:
     """Set what is not set. Must run before anything imports prefect."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)

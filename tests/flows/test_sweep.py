@@ -47,8 +47,8 @@ def branching():
 NODE_DATA = ("total_snr_db", "introduced_snr_db", "verdict")
 ARTIFACTS = """\
 import json
-from flows.server.settings import settle_prefect
-settle_prefect()
+from flows.server.settings import configure_prefect
+configure_prefect()
 from prefect.client.orchestration import get_client
 with get_client(sync_client=True) as client:
     found = client.read_artifacts(limit=200)

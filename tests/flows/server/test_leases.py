@@ -15,8 +15,8 @@ pytestmark = pytest.mark.timeout(900)
 # Each process has a temporary Prefect server of its own, as every `qnnsweep run` does.
 HOLD = """
 import sys
-from flows.server.settings import settle_prefect
-settle_prefect()
+from flows.server.settings import configure_prefect
+configure_prefect()
 from flows.server import leases, connect
 from tasks.devices.farm import DeviceBusy
 connect.ensure()
