@@ -25,7 +25,7 @@ from flows.run import RunStart, command
 from flows.runs import notifications, results
 from flows.runs.artifacts import UPDATE_EVERY_S, CellsDone, create_artifacts, create_progress
 from flows.runs.files import link_files
-from flows.runs.retention import holdings, retained
+from flows.runs.retention import apply_retention, holdings
 from flows.server import leases
 from tasks.errors import EnvironmentUnusable, RequestError
 from tasks.results.outcome import CellResult
@@ -65,7 +65,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
         result = results.write(run, contents, store, plan.trend)
         create_artifacts(result, store)
     notifications.send(notifiers, result, store)
-    retained(plan.retention, store)
+    apply_retention(plan.retention, store)
     return result
 
 

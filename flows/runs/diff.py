@@ -1,4 +1,4 @@
-"""Two runs side by side: cell by cell, series by series, operator by operator."""
+"""The comparison of two runs: cell by cell, series by series and operator by operator."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from tasks.storage.store import Store
 
 CELL = ("model", "scheme", "soc", "backend", "device", "farm")
 Verdict = Literal["regressed", "improved", "steady", "changed", "undefined"]
-_SEEN = {"compared", "exact", "masked"}
+_COMPARED = {"compared", "exact", "masked"}
 _WORST_FIRST = ("introduced", "inherited", "blind", "within_grid", "exact")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """Something of a cell, or of one of its operators, that is not the same in both runs."""
+    """A property of a cell, or of one of its operators, that differs between the two runs."""
 
     what: str
-    """A series, or `outcome`, `status`, `verdict`; `operator` for one that only one run has."""
+    """The name of a series, or `outcome`, `status`, `verdict`; `operator` for an operator that only one run has."""
     operator: str | None
     unit: str
     before: float | str | None
     after: float | str | None
     limit: float | None
-    """What a difference must exceed to count."""
+    """The difference that must be exceeded to count."""
     verdict: Verdict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellDifference:
     cell: Mapping[str, str | None]
-    """The names of `CELL`, as the second run has them."""
+    """The columns of `CELL` in the second run."""
     changed: Sequence[str]
-    """What differs of all that makes the cell: toolchain, device, model, scheme, soc, configuration."""
+    """The inputs of the cell that differ: versions, device, model, scheme, soc, configuration."""
     changes: Sequence[Change]
 
 
@@ -50,7 +50,7 @@ class Difference:
     only_in_a: Sequence[Mapping[str, str | None]]
     only_in_b: Sequence[Mapping[str, str | None]]
     cells: Sequence[CellDifference]
-    """Those that both runs have, in the order of the second."""
+    """The cells that both runs have, in the order of the second."""
 
     @property
     def regressions(self) -> int:
@@ -61,10 +61,10 @@ class Difference:
 
 
 def diff(store: Store, run_a: str, run_b: str) -> Difference:
-    """What the second run has that the first has not.
+    """Return the differences of the second run from the first.
 
-    Runs are named as `resolve` takes them. Floors are those of `TrendConfig`; where the second run was held against the
-    nights before it, its own floors and its noise count.
+    `run_a`, `run_b`: any name that `resolve` accepts. The floors are the defaults of `TrendConfig`, except where the
+    second run was compared with earlier nights: there its own floors and its noise count.
     """
     config = TrendConfig()
     run_a, run_b = resolve(store, run_a), resolve(store, run_b)
@@ -77,7 +77,7 @@ def diff(store: Store, run_a: str, run_b: str) -> Difference:
             (run_b, {names(b): key(b) for _, b in pairs}),
         )
     )
-    judged = {
+    trends = {
         (key(row), row["series"]): row
         for row in plain(tables.read(store, "trends", run_b))
         if row["operator"] is None and row["mad"] is not None
@@ -87,7 +87,7 @@ def diff(store: Store, run_a: str, run_b: str) -> Difference:
             cell=_named(b),
             changed=changes(a, b),
             changes=[
-                *_series(a, b, judged, config),
+                *_series(a, b, trends, config),
                 *(
                     _operators(key(b), side_a, side_b, config)
                     if a["operators_compared"] and b["operators_compared"]
@@ -107,35 +107,35 @@ def diff(store: Store, run_a: str, run_b: str) -> Difference:
     )
 
 
-def resolve(store: Store, asked: str) -> str:
-    """A run's id from itself, from its beginning, or from `latest` or `previous`. Raises RequestError."""
+def resolve(store: Store, name: str) -> str:
+    """Return the id of the run that `name` means: an id, its beginning, `latest` or `previous`. Raises RequestError."""
     known = tables.runs(store)
-    found = {"latest": known[-1:], "previous": known[-2:-1]}.get(asked, [run for run in known if run.startswith(asked)])
-    if asked in known:
-        return asked
-    if not asked or not found:
-        raise RequestError(f"no run {asked!r} in {store.place}; there are: {', '.join(known) or 'none'}")
-    if len(found) > 1:
-        raise RequestError(f"{asked!r} begins several runs of {store.place}: {', '.join(found)}")
-    return found[0]
+    matches = {"latest": known[-1:], "previous": known[-2:-1]}.get(name, [run for run in known if run.startswith(name)])
+    if name in known:
+        return name
+    if not name or not matches:
+        raise RequestError(f"no run {name!r} in {store.place}; there are: {', '.join(known) or 'none'}")
+    if len(matches) > 1:
+        raise RequestError(f"{name!r} begins several runs of {store.place}: {', '.join(matches)}; name one of them")
+    return matches[0]
 
 
 def _pairs(before: Sequence[Row], after: Sequence[Row]) -> list[tuple[Row, Row]]:
-    """The cells that both have. One that moved to another device is the same cell, if there is no other of its name."""
-    found: dict[Key, Row] = {}
+    """Return the cells that both runs have. A cell that moved to another device is the same, if its name is unique."""
+    earlier: dict[Key, Row] = {}
     known = {key(row): row for row in before}
     for row in after:
         if key(row) in known:
-            found[names(row)] = known.pop(key(row))
-    left = [row for row in after if names(row) not in found]
+            earlier[names(row)] = known.pop(key(row))
+    left = [row for row in after if names(row) not in earlier]
     for row in left:
-        same = [each for each in known.values() if _place(each) == _place(row)]
-        if len(same) == 1 and sum(_place(each) == _place(row) for each in left) == 1:
-            found[names(row)] = known.pop(key(same[0]))
-    return [(found[names(row)], row) for row in after if names(row) in found]
+        same = [other for other in known.values() if _target(other) == _target(row)]
+        if len(same) == 1 and sum(_target(other) == _target(row) for other in left) == 1:
+            earlier[names(row)] = known.pop(key(same[0]))
+    return [(earlier[names(row)], row) for row in after if names(row) in earlier]
 
 
-def _place(row: Row) -> Key:
+def _target(row: Row) -> Key:
     return tuple(row[name] for name in ("model", "scheme", "soc", "backend"))
 
 
@@ -143,7 +143,7 @@ def _named(row: Row) -> dict[str, str | None]:
     return {name: row[name] for name in CELL}
 
 
-def _series(a: Row, b: Row, judged: Mapping[tuple[Key, str], Row], config: TrendConfig) -> Iterator[Change]:
+def _series(a: Row, b: Row, trends: Mapping[tuple[Key, str], Row], config: TrendConfig) -> Iterator[Change]:
     if a["outcome"] != b["outcome"]:
         passed = (value(a, "passed"), value(b, "passed"))
         verdict: Verdict = "changed"
@@ -152,17 +152,17 @@ def _series(a: Row, b: Row, judged: Mapping[tuple[Key, str], Row], config: Trend
         yield _change("outcome", a["outcome"], b["outcome"], verdict)
     for name, series in SERIES.items():
         if name != "passed":
-            yield from _judged(name, None, series, value(a, name), value(b, name), config, judged.get((key(b), name)))
+            yield from _changed(name, None, series, value(a, name), value(b, name), config, trends.get((key(b), name)))
 
 
-def _judged(
+def _changed(
     name: str,
     operator: str | None,
     series: Series,
     before: float | None,
     after: float | None,
     config: TrendConfig,
-    history: Row | None = None,
+    trend: Row | None = None,
 ) -> Iterator[Change]:
     if before == after:
         return
@@ -170,7 +170,7 @@ def _judged(
     limit = None
     if before is not None and after is not None:
         floor = getattr(config.floors, name) * (abs(before) if series.relative else 1)
-        limit = beyond(history["floor"], history["mad"], history["nights"], config) if history else floor
+        limit = beyond(trend["floor"], trend["mad"], trend["nights"], config) if trend else floor
         gained = series.better * (after - before)
         verdict = "regressed" if -gained > limit else "improved" if gained > limit else "steady"
     yield _change(name, before, after, verdict, operator=operator, unit=series.unit, limit=limit)
@@ -178,7 +178,7 @@ def _judged(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Operators:
-    """One run's operators against the edge graph, by the cell that both runs have."""
+    """The operators of one run, compared with the edge graph, by the key of the cell in the second run."""
 
     rows: Mapping[Key, Mapping[str, Sequence[Row]]]
     gaps: Gaps
@@ -198,29 +198,29 @@ def _operators(cell: Key, before: _Operators, after: _Operators, config: TrendCo
         if then is None or now is None:
             yield _change("operator", then and "there", now and "there", "changed", operator=operator)
             continue
-        was, is_ = _status(then), _status(now)
-        if was != is_:
-            lost = was <= _SEEN and not is_ <= _SEEN
-            words = [", ".join(sorted(each)) for each in (was, is_)]
-            yield _change("status", words[0], words[1], "regressed" if lost else "changed", operator=operator)
+        before_set, after_set = _statuses(then), _statuses(now)
+        if before_set != after_set:
+            lost = before_set <= _COMPARED and not after_set <= _COMPARED
+            was, is_ = (", ".join(sorted(statuses)) for statuses in (before_set, after_set))
+            yield _change("status", was, is_, "regressed" if lost else "changed", operator=operator)
         verdicts = _verdict(then), _verdict(now)
         if verdicts[0] != verdicts[1]:
-            guilty = "regressed" if verdicts[1] == "introduced" else "changed"
-            yield _change("verdict", *verdicts, guilty, operator=operator)
+            introduced = "regressed" if verdicts[1] == "introduced" else "changed"
+            yield _change("verdict", *verdicts, introduced, operator=operator)
         for name, series in OPERATOR_SERIES.items():
             gaps = [side.gaps[cell, operator][name] for side in (before, after)]
-            yield from _judged(name, operator, series, gaps[0], gaps[1], config)
+            yield from _changed(name, operator, series, gaps[0], gaps[1], config)
 
 
-def _status(rows: Sequence[Row]) -> set[str]:
+def _statuses(rows: Sequence[Row]) -> set[str]:
     return {row["status"] for row in rows}
 
 
 def _verdict(rows: Sequence[Row]) -> str | None:
-    found = {row["verdict"] for row in rows}
-    return next((verdict for verdict in _WORST_FIRST if verdict in found), None)
+    verdicts = {row["verdict"] for row in rows}
+    return next((verdict for verdict in _WORST_FIRST if verdict in verdicts), None)
 
 
-def _change(what: str, before: Any, after: Any, verdict: Verdict, **more: Any) -> Change:
-    nothing: dict[str, Any] = {"operator": None, "unit": "", "limit": None}
-    return Change(what=what, before=before, after=after, verdict=verdict, **nothing | more)
+def _change(what: str, before: Any, after: Any, verdict: Verdict, **fields: Any) -> Change:
+    defaults: dict[str, Any] = {"operator": None, "unit": "", "limit": None}
+    return Change(what=what, before=before, after=after, verdict=verdict, **defaults | fields)

@@ -1,4 +1,4 @@
-"""What got worse in a run, for people: a table for the terminal, Markdown for Prefect."""
+"""The regressions of a run, as a table for the terminal and as Markdown for Prefect."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _COLUMNS = ("cell", "worse", "is", "was", "since", "changed then")
 
 
 def count(trends: pandas.DataFrame) -> int:
-    """How many series regressed in this very run."""
+    """Return the number of series that regressed in this run, not before."""
     return trends["verdict"].tolist().count("regressed")
 
 
 def regressions_table(trends: pandas.DataFrame) -> Table | None:
-    """One line a series that is worse than it was, those of this run first; None when none is."""
+    """Return a table with one line per series that is worse, new regressions first; None if there is none."""
     lines = _lines(trends)
     if not lines:
         return None
@@ -35,7 +35,7 @@ def regressions_table(trends: pandas.DataFrame) -> Table | None:
 
 
 def regressions_markdown(trends: pandas.DataFrame) -> str:
-    """The same as Markdown; empty when nothing is worse."""
+    """Return the same as Markdown; empty if no series is worse."""
     lines = _lines(trends)
     if not lines:
         return ""
@@ -50,7 +50,7 @@ def _title(trends: pandas.DataFrame) -> str:
 
 
 def _lines(trends: pandas.DataFrame) -> list[tuple[bool, list[str]]]:
-    """Whether it is of this run, and its columns."""
+    """Return per bad series whether it regressed in this run, and its columns."""
     bad = [row for row in plain(trends) if row["verdict"] in BAD]
     ordered = sorted(bad, key=lambda row: row["verdict"] != "regressed")
     return [(row["verdict"] == "regressed", _line(row)) for row in ordered]
@@ -59,7 +59,7 @@ def _lines(trends: pandas.DataFrame) -> list[tuple[bool, list[str]]]:
 def _line(row: dict[str, Any]) -> list[str]:
     cell = " · ".join(filter(None, (row["model"], row["scheme"], row["soc"], row["farm"] or row["device"])))
     worse = f"{row['operator']} {row['series']}" if row["operator"] else row["series"]
-    changed = ", ".join(row["changed"]) or "nothing that is known"
+    changed = ", ".join(row["changed"]) or "nothing known"
     return [
         printable(cell),
         printable(worse),
@@ -73,5 +73,5 @@ def _line(row: dict[str, Any]) -> list[str]:
 def with_unit(value: float | str | None, unit: str) -> str:
     if value is None or isinstance(value, str):
         return value or "–"
-    shown = f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.4g}"
-    return shown if unit in ("1", "") else f"{shown} {unit}"
+    number = f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.4g}"
+    return number if unit in ("1", "") else f"{number} {unit}"

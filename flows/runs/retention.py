@@ -1,4 +1,4 @@
-"""What a run holds of the store, and which runs go when one has ended."""
+"""The blobs that a run references in the store, and the removal of old runs after a sweep."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DAY_S, _GIB = 86_400.0, 2**30
 
 
 def holdings(cells: Iterable[CellResult], results: Mapping[str, bool], store: Store) -> Holdings:
-    """All that the run's report and a `recompare` of it read: what its records name, and the logs of its errors."""
+    """Return everything that the report and a `recompare` read: the blobs of the records and the logs of the errors."""
     blobs: dict[str, int] = {}
     for cell in cells:
         for record in (cell.exported, cell.quantized, cell.lowered, cell.bundle, cell.capture):
@@ -29,14 +29,14 @@ def holdings(cells: Iterable[CellResult], results: Mapping[str, bool], store: St
     return Holdings(results=dict(results), blobs=blobs)
 
 
-def retained(asked: RetentionConfig, store: Store) -> None:
-    """Remove the runs that are kept no longer. While another sweep is going on it is left to that one."""
-    if (asked.keep_runs, asked.keep_days, asked.max_gib) == (None, None, None):
+def apply_retention(config: RetentionConfig, store: Store) -> None:
+    """Remove the runs that exceed the limits of retention. If another sweep is running, that one will do it."""
+    if (config.keep_runs, config.keep_days, config.max_gib) == (None, None, None):
         return
     selection = Selection(
-        at_most=asked.keep_runs,
-        older_than_s=None if asked.keep_days is None else asked.keep_days * _DAY_S,
-        larger_than=None if asked.max_gib is None else int(asked.max_gib * _GIB),
+        at_most=config.keep_runs,
+        older_than_s=None if config.keep_days is None else config.keep_days * _DAY_S,
+        larger_than=None if config.max_gib is None else int(config.max_gib * _GIB),
         protected=1,
     )
     try:

@@ -131,7 +131,7 @@ ALL = ", ".join(RUNS)
     [
         ("2025", "no run '2025' in ", f"; there are: {ALL}"),
         ("", "no run '' in ", f"; there are: {ALL}"),
-        ("20261121", "'20261121' begins several runs of ", f": {RUNS[1]}, {RUNS[2]}"),
+        ("20261121", "'20261121' begins several runs of ", f": {RUNS[1]}, {RUNS[2]}; name one of them"),
     ],
 )
 def test_a_run_that_is_not_there_is_one_line_and_ends_with_2(

@@ -35,7 +35,7 @@ def test_the_terminal_shows_what_is_worse_since_when_and_what_changed_then(told:
     assert lines == [
         "1 regression, 1 from before",
         "cell worse is was since changed then",
-        f"toy · 8a8w · SM8650 · phone pte_bytes 2,000,000 bytes 70,000 bytes {run_of(4)} nothing that is known",
+        f"toy · 8a8w · SM8650 · phone pte_bytes 2,000,000 bytes 70,000 bytes {run_of(4)} nothing known",
         f"toy · 8a8w · SM8650 · phone final_snr_db 25 dB 30 dB {run_of(3)} qnn v2.49.40 -> v2.50.1",
     ]
 
