@@ -64,22 +64,22 @@ class Bench:
         from tasks.measure import measure_task
 
         ask, children = self._request, self._resources.children
-        matter = (quantized, ask.scheme, ask.backend.kind, ask.soc, 1, dump)
-        lowered = self._run(lower_task, *matter, children=children)
+        key_inputs = (quantized, ask.scheme, ask.backend.kind, ask.soc, 1, dump)
+        lowered = self._run(lower_task, *key_inputs, children=children)
         bundle = self._run(bundle_task, lowered, ask.measure)
-        capture = self._run(measure_task, bundle, ask.device, farm=self._resources.farm, step=self._bound)
+        capture = self._run(measure_task, bundle, ask.device, farm=self._resources.farm, step=self._configure_task)
         return Made(quantized=quantized, lowered=lowered, capture=capture)
 
-    def _run(self, task: Any, *matter: Any, **resources: Any) -> Any:
-        return self._bound(task)(*matter, store=self._resources.store, **resources)
+    def _run(self, task: Any, *key_inputs: Any, **resources: Any) -> Any:
+        return self._configure_task(task)(*key_inputs, store=self._resources.store, **resources)
 
-    def _bound(self, task: Any) -> Any:
-        from tasks.stage import bound
+    def _configure_task(self, task: Any) -> Any:
+        from tasks.stage import configure_task
 
         def tell(state: str) -> None:
             print(f"{task.name} {state}", file=sys.stderr)
 
-        return bound(task, task.name, store=self._resources.store, on_change=tell)
+        return configure_task(task, task.name, store=self._resources.store, on_change=tell)
 
 
 def main() -> int:

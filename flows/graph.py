@@ -23,7 +23,7 @@ from tasks.measure import measure_task
 from tasks.numerics.verdict import of_scheme
 from tasks.quantize import quantize_task
 from tasks.results.outcome import CellResult
-from tasks.stage import bound, is_reused, kept_as
+from tasks.stage import configure_task, is_reused, result_name
 from tasks.storage.digest import digest
 from tasks.toolchain.source_digest import code_digest, functions_digest
 
@@ -91,7 +91,7 @@ class Graph:
             children.identity,
             self._run_id,
             farm=self._resources.farm,
-            step=lambda task: self._bound(task, request),
+            step=lambda task: self._configure_task(task, request),
         )
         comparison = self._submit(compare_task, request, lowered, capture, *judged_by(request), children=children)
         return {
@@ -112,8 +112,8 @@ class Graph:
             if cell.error is not None:
                 break
             setattr(cell, record, answer)
-            if (name := kept_as(submission.future.state)) is not None:
-                cell.kept[record] = name
+            if (name := result_name(submission.future.state)) is not None:
+                cell.result_names[record] = name
         started = [
             stage for stage in CELL_STAGES if (stage, work_label(stage, planned.request)) in self._started_stages
         ]
@@ -126,21 +126,21 @@ class Graph:
         return sum(is_reused(submission.future.state) for submission in self._submissions.values())
 
     @property
-    def kept(self) -> dict[str, bool]:
+    def result_names(self) -> dict[str, bool]:
         """The names of the results that it found or made, and whether they were found."""
         states = [submission.future.state for submission in self._submissions.values()]
-        return {name: is_reused(state) for state in states if (name := kept_as(state)) is not None}
+        return {name: is_reused(state) for state in states if (name := result_name(state)) is not None}
 
-    def _submit(self, task: Task[..., Any], request: Request, *matter: Any, **resources: Any) -> Submission:
-        key = digest([task.name, *(each.key if isinstance(each, Submission) else each for each in matter)])
+    def _submit(self, task: Task[..., Any], request: Request, *key_inputs: Any, **resources: Any) -> Submission:
+        key = digest([task.name, *(each.key if isinstance(each, Submission) else each for each in key_inputs)])
         if key not in self._submissions:
             # Opaque: Prefect walks through every value of a result, and asks its server for the state of a bare future.
-            values = [opaque(each.future) if isinstance(each, Submission) else each for each in matter]
-            future = self._bound(task, request).submit(*values, store=self._resources.store, **resources)
+            values = [opaque(each.future) if isinstance(each, Submission) else each for each in key_inputs]
+            future = self._configure_task(task, request).submit(*values, store=self._resources.store, **resources)
             self._submissions[key] = Submission(key=key, future=future)
         return self._submissions[key]
 
-    def _bound(self, task: Task[..., Any], request: Request) -> Task[..., Any]:
+    def _configure_task(self, task: Task[..., Any], request: Request) -> Task[..., Any]:
         label = work_label(task.name, request)
 
         def on_change(state: str) -> None:
@@ -149,8 +149,10 @@ class Graph:
                 self._started_stages.add((name, label))
                 self._watch(name, label, state)
 
-        anew = task.name == "measure" and request.reuse is not Reuse.capture
-        return bound(task, f"{task.name} {label}", store=self._resources.store, on_change=on_change, anew=anew)
+        refresh = task.name == "measure" and request.reuse is not Reuse.capture
+        return configure_task(
+            task, f"{task.name} {label}", store=self._resources.store, on_change=on_change, refresh=refresh
+        )
 
 
 def judged_by(request: Request) -> tuple[bool, ToleranceConfig, bool, tuple[str, ...], tuple[str, ...], str]:

@@ -29,7 +29,7 @@ from tasks.errors import EvidenceError, RequestError
 from tasks.records import Comparison, RunFacts
 from tasks.results.outcome import CellResult
 from tasks.results.rows import rows
-from tasks.stage import bound, is_reused, kept_as
+from tasks.stage import configure_task, is_reused, result_name
 from tasks.storage.holdings import write_holdings
 from tasks.storage.occupancy import in_use
 from tasks.storage.store import Store
@@ -75,8 +75,10 @@ def _recompared(store: Store, run_id: str | None, overrides: list[str]) -> resul
         tables=store.shown("tables"),
         report=store.shown(results.report_name(new)),
     )
-    kept = {name: is_reused(future.state) for *_, future in submissions if future and (name := kept_as(future.state))}
-    write_holdings(store, new, holdings(done, kept, store))
+    names = {
+        name: is_reused(future.state) for *_, future in submissions if future and (name := result_name(future.state))
+    }
+    write_holdings(store, new, holdings(done, names, store))
     link_files(done, new, store)
     contents = rows(new, done, run.toolchain or resources.children.identity, verb="recompare")
     return results.write(facts, contents, store, trend=None)
@@ -124,7 +126,7 @@ def _submitted(
         return None
     request = cell.request
     label = work_label("compare", request)
-    task = bound(
+    task = configure_task(
         compare_task, f"compare {label}", store=resources.store, on_change=partial(watcher.get(), "compare", label)
     )
     judged = judged_by(request)

@@ -59,7 +59,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
         resources = prepare(plan, device_lock=leases.exclusive)
         found = run_cells(plan, resources, run_start.run_id)
         run = run_start.ended(resources, found.reused, command(overrides, folders))
-        write_holdings(store, run.run_id, holdings(found.cells, found.kept, store))
+        write_holdings(store, run.run_id, holdings(found.cells, found.result_names, store))
         link_files(found.cells, run.run_id, store)
         contents = rows(run.run_id, found.cells, run.toolchain, resources.children.took)
         result = results.write(run, contents, store, plan.trend)
@@ -85,7 +85,7 @@ class CellResults:
 
     cells: list[CellResult]
     reused: int
-    kept: dict[str, bool]
+    result_names: dict[str, bool]
 
 
 def importable(plan: Plan) -> None:
@@ -105,7 +105,7 @@ def run_cells(plan: Plan, resources: Resources, run_id: str) -> CellResults:
     graph = Graph(resources, watch, run_id)
     with ended_by_sigterm():
         cells = _run(plan, graph, done)
-    return CellResults(cells=cells, reused=graph.reused, kept=graph.kept)
+    return CellResults(cells=cells, reused=graph.reused, result_names=graph.result_names)
 
 
 @contextmanager

@@ -68,7 +68,7 @@ def _input_list(store: Store, rows: list[list[Blob]]) -> Blob:
     return store.put_bytes("".join(f"{line}\n" for line in lines).encode())
 
 
-def _matter(lowered: LoweredProgram, measure: MeasureConfig) -> object:
+def _key_inputs(lowered: LoweredProgram, measure: MeasureConfig) -> object:
     """Return what the stage reads of its arguments, and the runner's own source."""
     exported, profile = lowered.quantized.exported, lowered.profile
     return (
@@ -80,4 +80,4 @@ def _matter(lowered: LoweredProgram, measure: MeasureConfig) -> object:
     )
 
 
-bundle_task = stage(bundle, version=1, matter=_matter)
+bundle_task = stage(bundle, version=1, key_inputs=_key_inputs)

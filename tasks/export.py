@@ -23,9 +23,9 @@ def export(model: ModelConfig, _code: str, *, store: Store, children: Children) 
     return replace(done.value, log=done.log, seconds=done.seconds)
 
 
-def _matter(model: ModelConfig, code: str) -> object:
+def _key_inputs(model: ModelConfig, code: str) -> object:
     """Its name is a label, and what its outputs mean is `compare`'s affair."""
     return replace(model, name="", classifier=False), code
 
 
-export_task = stage(export, version=3, matter=_matter)
+export_task = stage(export, version=3, key_inputs=_key_inputs)

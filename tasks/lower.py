@@ -83,9 +83,9 @@ def _lowered(
     return replace(done.value, log=done.log, seconds=done.seconds)
 
 
-def _matter(quantized: QuantizedModel, scheme: SchemeConfig, *asked: object) -> object:
+def _key_inputs(quantized: QuantizedModel, scheme: SchemeConfig, *asked: object) -> object:
     """How it was quantized is in the quantized program; its name is a label."""
     return quantized, scheme.precision, scheme.quant_dtype, *asked
 
 
-lower_task = stage(lower, version=7, matter=_matter)
+lower_task = stage(lower, version=7, key_inputs=_key_inputs)

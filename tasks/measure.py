@@ -51,7 +51,7 @@ def measure(
                 farm.quarantine(device.name, error)
 
 
-def _matter(
+def _key_inputs(
     bundle: Bundle, devices: tuple[DeviceConfig, ...], soc: SocConfig | None, toolchain: Toolchain | None, _: str | None
 ) -> object:
     """Return what the result depends on: of a device its name, address and runner, but not its deadlines."""
@@ -69,4 +69,4 @@ def _device(device: DeviceConfig, soc: SocConfig | None) -> object:
     return address, device.runner, device.python, device.environment, device.below_celsius, runner_files
 
 
-measure_task = stage(measure, version=1, matter=_matter)
+measure_task = stage(measure, version=1, key_inputs=_key_inputs)

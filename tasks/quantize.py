@@ -32,7 +32,7 @@ def quantize(
     return replace(quantized, exported=_uncalibrated(exported))
 
 
-def _matter(exported: ExportedModel, scheme: SchemeConfig, kind: BackendKind) -> object:
+def _key_inputs(exported: ExportedModel, scheme: SchemeConfig, kind: BackendKind) -> object:
     """Its name is a label. A float scheme asks for nothing else: the exported program passes through."""
     if scheme.precision is Precision.quantized:
         return exported, replace(scheme, name=""), kind
@@ -44,4 +44,4 @@ def _uncalibrated(exported: ExportedModel) -> ExportedModel:
     return replace(exported, calibration=None, calibration_samples=0)
 
 
-quantize_task = stage(quantize, version=3, matter=_matter)
+quantize_task = stage(quantize, version=3, key_inputs=_key_inputs)

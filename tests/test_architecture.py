@@ -41,7 +41,7 @@ def parts(kind: Any) -> Iterator[Any]:
         yield from parts(argument)
 
 
-def is_matter(kind: Any) -> bool:
+def is_key_input(kind: Any) -> bool:
     """Whether a value of that type says what is to be done, not with what: it has a digest."""
     return kind in (str, int, float, bool, type(None), *RECORDS) or (
         isinstance(kind, type) and kind.__module__ == schema.__name__
@@ -53,9 +53,9 @@ def test_a_stage_is_a_function_of_values_that_returns_one_record(name: str) -> N
     function = getattr(importlib.import_module(f"tasks.{name}"), name)
     hints = get_type_hints(function)
     for parameter in inspect.signature(function).parameters.values():
-        found = {kind for kind in parts(hints[parameter.name]) if not is_matter(kind)}
+        found = {kind for kind in parts(hints[parameter.name]) if not is_key_input(kind)}
         if parameter.kind is parameter.KEYWORD_ONLY:
-            assert found, f"{parameter.name} is matter: it belongs before the star, where the cache key sees it"
+            assert found, f"{parameter.name} is a key input: it belongs before the star, where the cache key sees it"
         else:
             assert not found, f"{parameter.name} has no digest: it belongs behind the star"
     assert hints["return"] in RECORDS

@@ -17,7 +17,7 @@ from prefect.testing.utilities import prefect_test_harness
 from conf.schema import MeasureConfig
 from tasks.errors import ToolchainError
 from tasks.records import Blob, Command, ExportedModel, Launch, QuantizedModel, TensorSpec, Toolchain
-from tasks.stage import bound, is_reused, kept_as, stage
+from tasks.stage import configure_task, is_reused, result_name, stage
 from tasks.storage.codec import decode, encode
 from tasks.storage.store import Store
 
@@ -53,7 +53,7 @@ class Kitchen:
 
     def cook(
         self,
-        *matter: Any,
+        *key_inputs: Any,
         version: int = 1,
         cached: bool = True,
         name: str = "cook",
@@ -61,7 +61,7 @@ class Kitchen:
         resources: str = "",
         make: Callable[[Store], Any] = lambda _: Command(argv=("a",), exit_code=0, seconds=0.5),
         reads: Callable[..., object] | None = None,
-        anew: bool = False,
+        refresh: bool = False,
     ) -> Any:
         """Run the stage in a flow and with a store of its own, as another sweep would."""
         own = Store(self.store.root)
@@ -70,12 +70,12 @@ class Kitchen:
             self.ran.append(str(task_run.name))
             return make(store)
 
-        made = stage(cook, version=version, cached=cached, matter=reads)
-        task = bound(made, name, store=own, on_change=self.states.append, anew=anew)
+        made = stage(cook, version=version, cached=cached, key_inputs=reads)
+        task = configure_task(made, name, store=own, on_change=self.states.append, refresh=refresh)
 
         @flow
         def sweep() -> Any:
-            return task(*matter, store=own, children=Children(identity=toolchain), resources=resources)
+            return task(*key_inputs, store=own, children=Children(identity=toolchain), resources=resources)
 
         return sweep()
 
@@ -89,14 +89,14 @@ def records(store: Store) -> list[Path]:
     return sorted((store.root / "results" / "records").glob("*"))
 
 
-def test_equal_matter_is_computed_once(kitchen: Kitchen) -> None:
+def test_equal_key_inputs_are_computed_once(kitchen: Kitchen) -> None:
     first = kitchen.cook("soup", MeasureConfig(iterations=3))
     assert kitchen.cook("soup", MeasureConfig(iterations=3)) == first
     assert kitchen.states == MADE + REUSED
     assert len(kitchen.ran) == 1
 
 
-def test_other_matter_is_computed_anew(kitchen: Kitchen) -> None:
+def test_different_key_inputs_are_computed_again(kitchen: Kitchen) -> None:
     kitchen.cook("soup", MeasureConfig())
     kitchen.cook("stew", MeasureConfig())
     kitchen.cook("soup", MeasureConfig(warm_up=1))
@@ -105,21 +105,21 @@ def test_other_matter_is_computed_anew(kitchen: Kitchen) -> None:
     assert kitchen.states == MADE * 5
 
 
-def test_another_version_of_the_stage_is_computed_anew(kitchen: Kitchen) -> None:
+def test_another_version_of_the_stage_is_computed_again(kitchen: Kitchen) -> None:
     kitchen.cook("soup", version=1)
     kitchen.cook("soup", version=2)
     kitchen.cook("soup", version=1)
     assert kitchen.states == MADE + MADE + REUSED
 
 
-def test_another_toolchain_is_computed_anew(kitchen: Kitchen) -> None:
+def test_another_toolchain_is_computed_again(kitchen: Kitchen) -> None:
     kitchen.cook("soup")
     for part in ("python", "torch", "executorch", "torchao", "qnn"):
         kitchen.cook("soup", toolchain=replace(TOOLCHAIN, **{part: "another"}))
     assert kitchen.states == MADE * 6
 
 
-def test_what_a_stage_does_not_read_is_no_matter(kitchen: Kitchen) -> None:
+def test_what_a_stage_does_not_read_is_not_in_the_cache_key(kitchen: Kitchen) -> None:
     def read(what: str, measure: MeasureConfig) -> object:
         return what, measure.iterations
 
@@ -129,14 +129,14 @@ def test_what_a_stage_does_not_read_is_no_matter(kitchen: Kitchen) -> None:
     assert kitchen.states == MADE + REUSED + MADE
 
 
-def test_what_is_made_anew_is_found_by_who_asks_later(kitchen: Kitchen) -> None:
+def test_a_refreshed_result_is_found_by_later_runs(kitchen: Kitchen) -> None:
     kitchen.cook("soup")
-    later = kitchen.cook("soup", anew=True, make=lambda _: Command(argv=("b",), exit_code=0, seconds=0.5))
+    later = kitchen.cook("soup", refresh=True, make=lambda _: Command(argv=("b",), exit_code=0, seconds=0.5))
     assert kitchen.cook("soup") == later
     assert kitchen.states == MADE + MADE + REUSED
 
 
-def test_means_count_for_nothing(kitchen: Kitchen) -> None:
+def test_keyword_arguments_are_not_in_the_cache_key(kitchen: Kitchen) -> None:
     kitchen.cook("soup", resources="a small pot")
     kitchen.cook("soup", resources="a big pot")
     kitchen.cook("soup", name="another cell's soup")
@@ -269,11 +269,12 @@ def test_only_a_reused_result_counts_as_reused(store: Store) -> None:
     @flow
     def sweep() -> list[bool]:
         futures = [
-            bound(task, "cook", store=store, on_change=lambda _: None).submit(what, store=store) for what in ("a", "b")
+            configure_task(task, "cook", store=store, on_change=lambda _: None).submit(what, store=store)
+            for what in ("a", "b")
         ]
         for future in futures:
             future.wait()
-        assert {kept_as(future.state) for future in futures} == {path.name for path in records(store)}
+        assert {result_name(future.state) for future in futures} == {path.name for path in records(store)}
         return [is_reused(future.state) for future in futures]
 
     assert sweep() == [False, False]

@@ -44,7 +44,7 @@ def shard(overrides: list[str], config_dirs: list[str], run_id: str, number: int
         try:
             found = run_cells(plan, resources, run_id)
         except RequestError as error:
-            found = CellResults(cells=stopped(plan, error), reused=0, kept={})
+            found = CellResults(cells=stopped(plan, error), reused=0, result_names={})
         run = run_start.ended(resources, found.reused, command(overrides, folders))
         link_files(found.cells, run_id, resources.store)
         contents = rows(run_id, found.cells, run.toolchain, resources.children.took)

@@ -99,8 +99,8 @@ def _files(cell: CellResult) -> Iterator[tuple[str, Blob]]:
 
 def _evidence(cell: CellResult, store: Store) -> Iterator[tuple[str, Blob]]:
     if cell.lowered is not None and cell.capture is not None:
-        yield LOWERED, store.put_bytes(_encoded(cell.lowered, cell.kept.get("lowered"), store))
-        yield CAPTURE, store.put_bytes(_encoded(cell.capture, cell.kept.get("capture"), store))
+        yield LOWERED, store.put_bytes(_encoded(cell.lowered, cell.result_names.get("lowered"), store))
+        yield CAPTURE, store.put_bytes(_encoded(cell.capture, cell.result_names.get("capture"), store))
 
 
 def _encoded(record: LoweredProgram | Capture, result_name: str | None, store: Store) -> bytes:

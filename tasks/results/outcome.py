@@ -32,7 +32,7 @@ class CellResult:
     """The last stage that was begun; None when none was."""
     error: BaseException | None = None
     """Why that stage did not end well."""
-    kept: dict[str, str] = field(default_factory=dict)
+    result_names: dict[str, str] = field(default_factory=dict)
     """A record's field to the name of the result that it is kept as."""
 
 

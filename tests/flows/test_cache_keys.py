@@ -138,8 +138,8 @@ class Imagined(Graph):
         self._kept = kept
         self.computed: list[str] = []
 
-    def _submit(self, task: Any, request: Request, *matter: Any, **resources: Any) -> Submission:
-        values = [each.future if isinstance(each, Submission) else each for each in matter]
+    def _submit(self, task: Any, request: Request, *key_inputs: Any, **resources: Any) -> Submission:
+        values = [each.future if isinstance(each, Submission) else each for each in key_inputs]
         given = inspect.signature(task.fn).bind(*values, store=None, **resources)
         given.apply_defaults()
         version = task.cache_policy.version + (task.name == self._world.raised)

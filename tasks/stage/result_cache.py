@@ -1,0 +1,155 @@
+"""The cached results of stages: Parquet files in the store that Prefect reads and writes through its storage blocks.
+
+Prefect reads a result in three steps, which would read, decode and check the same files three times. Each thread
+keeps what the first step read until the last step has used it:
+
+    Prefect's engine                 this module                            store
+    ResultStore.exists(key)    ->    _CacheKeyStorage.read_path      ->     results/keys/<key>, results/records/<key>,
+                                       decode, check blobs, keep            and whether the record's blobs exist
+    ResultStore.read(key)      ->    _CacheKeyStorage.read_path      ->     nothing: the kept key
+                                     _CacheRecordStorage.read_path   ->     nothing: the kept bytes
+      deserialize              ->    RecordSerializer.loads                 the kept record, which is then dropped
+
+A missing, damaged or incomplete result makes the first step raise, which Prefect takes for "no result": the stage
+computes it again and writes both files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from prefect.filesystems import WritableFileSystem
+from prefect.serializers import Serializer
+from pydantic import PrivateAttr
+
+from tasks.errors import EvidenceError
+from tasks.records import Blob
+from tasks.storage.codec import decode, encode
+from tasks.storage.holdings import named_blobs
+from tasks.storage.store import Store
+
+RECORDS, _KEYS = "results/records", "results/keys"
+"""Folders of the store: the results, by the names that `result_name` returns, and Prefect's metadata of each."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _CachedResult:
+    """A complete cached result: its store and name, Prefect's metadata, its bytes, and the record in them."""
+
+    store: Store
+    name: str
+    metadata: bytes
+    data: bytes
+    record: object
+
+
+class _LastRead(threading.local):
+    """The result that this thread read last, for the later steps of the same look-up."""
+
+    result: _CachedResult | None = None
+
+
+_last_read = _LastRead()
+
+
+class RecordSerializer(Serializer):  # its parametrized form cannot be subclassed
+    """A serializer of records as Parquet. No content of a result file can produce anything but a record."""
+
+    type: str = "qnnsweep-record"
+
+    def dumps(self, obj: Any) -> bytes:
+        return encode(obj)
+
+    def loads(self, blob: bytes) -> Any:
+        result, _last_read.result = _last_read.result, None
+        return result.record if result is not None and result.data == blob else decode(blob)
+
+
+class _AtomicFiles(WritableFileSystem):
+    """A folder of the store in which files appear when they are complete."""
+
+    _block_type_name = "qnnsweep results"
+    folder: str
+    _store: Store = PrivateAttr()
+
+    def _resolve_path(self, path: str) -> None:
+        """Return None to Prefect: a name does not include its folder, which may be moved or mounted elsewhere."""
+
+    def read_path(self, path: str, **_: Any) -> bytes:  # type: ignore[override]
+        return self._store.files.read(self._file(path))
+
+    async def aread_path(self, path: str) -> bytes:
+        return self.read_path(path)
+
+    def write_path(self, path: str, content: bytes, **_: Any) -> str:  # type: ignore[override]
+        self._store.files.write(self._file(path), content)
+        return path
+
+    async def awrite_path(self, path: str, content: bytes) -> str:
+        return self.write_path(path, content)
+
+    def _file(self, path: str) -> str:
+        return f"{self.folder}/{Path(path).name}"
+
+    def _last_read(self, path: str) -> _CachedResult | None:
+        """Return the result of that name if it is what this thread read last."""
+        result = _last_read.result
+        return result if result and (result.store, result.name) == (self._store, Path(path).name) else None
+
+
+class _CacheRecordStorage(_AtomicFiles):
+    """The storage block of the results themselves."""
+
+    _block_type_name = "qnnsweep result records"
+    folder: str = RECORDS
+
+    def read_path(self, path: str, **more: Any) -> bytes:  # type: ignore[override]
+        result = self._last_read(path)
+        return super().read_path(path, **more) if result is None else result.data
+
+
+class _CacheKeyStorage(_AtomicFiles):
+    """The storage block of Prefect's metadata, which says that a result exists.
+
+    A result that cannot be read, or whose blobs are gone, does not exist: the stage computes it again.
+    """
+
+    _block_type_name = "qnnsweep result keys"
+    folder: str = _KEYS
+    _checked_blobs: set[Blob] = PrivateAttr(default_factory=set)
+    """Blobs that exist: many results name the same ones, and nothing removes a blob while a sweep uses it."""
+
+    def read_path(self, path: str, **_: Any) -> bytes:  # type: ignore[override]
+        result = self._last_read(path) or self._read(path)
+        _last_read.result = result
+        return result.metadata
+
+    def _read(self, path: str) -> _CachedResult:
+        store, name = self._store, Path(path).name
+        metadata, data = (store.files.read(f"{folder}/{name}") for folder in (self.folder, RECORDS))
+        record = decode(data)
+        for blob in {*named_blobs(record)}:
+            if blob not in self._checked_blobs and not store.has(blob):
+                raise EvidenceError(f"{path} names the blob {blob.sha256}, which is gone")
+            self._checked_blobs.add(blob)
+        return _CachedResult(store, name, metadata, data, record)
+
+
+@lru_cache(maxsize=8)
+def key_storage(store: Store) -> _CacheKeyStorage:
+    """Return the one block for all tasks of a sweep, which has a store of its own."""
+    block = _CacheKeyStorage()
+    block._store = store
+    return block
+
+
+@lru_cache(maxsize=8)
+def record_storage(store: Store) -> _CacheRecordStorage:
+    """Return the one block for all tasks of a sweep."""
+    block = _CacheRecordStorage()
+    block._store = store
+    return block

@@ -1,0 +1,128 @@
+"""The Prefect task of a stage, and its cache key.
+
+A cache key is the digest of the stage, its version, the toolchain where the stage uses one, and every positional
+argument, or what the stage selects of them. Keyword-only arguments are resources and not in the key.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from prefect import Task
+from prefect.cache_policies import NO_CACHE, CachePolicy
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.context import TaskRunContext
+
+from tasks.stage.result_cache import RecordSerializer, key_storage, record_storage
+from tasks.storage.digest import digest
+from tasks.storage.store import Store
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+OnChange = Callable[[str], None]
+"""Called with `running`, `done`, `reused` or `failed` when a task run enters that state."""
+
+
+def stage(
+    function: Callable[P, R], *, version: int, cached: bool = True, key_inputs: Callable[..., object] | None = None
+) -> Task[P, R]:
+    """Return the Prefect task of a stage.
+
+    `version`: raise it when the function, or what it calls, computes something else.
+    `key_inputs`: selects what the result depends on; by default all positional arguments.
+    """
+    name = function.__name__
+    return Task(
+        fn=function,
+        name=name,
+        version=str(version),
+        persist_result=cached,
+        cache_policy=_RecordKey(stage=name, version=version, key_inputs=key_inputs) if cached else NO_CACHE,
+        result_serializer=RecordSerializer() if cached else None,
+    )
+
+
+def configure_task(
+    task: Task[P, R], name: str, *, store: Store, on_change: OnChange, refresh: bool = False
+) -> Task[P, R]:
+    """Return the task for one sweep, with the name of its run, the store of its results and a callback for its states.
+
+    `refresh`: ignore a cached result, but cache this one.
+    """
+
+    def on_running(_task: object, _run: TaskRun, _state: State) -> None:
+        on_change("running")
+
+    def on_completion(_task: object, _run: TaskRun, state: State) -> None:
+        on_change("reused" if is_reused(state) else "done")
+
+    def on_failure(_task: object, _run: TaskRun, _state: State) -> None:
+        on_change("failed")
+
+    # Prefect formats the name with the arguments.
+    run_name = name.replace("{", "{{").replace("}", "}}")
+    # Not `with_options`, which reads and parses the function's source again.
+    configured = copy.copy(task)
+    configured.task_run_name = run_name
+    configured.on_running_hooks, configured.on_completion_hooks = [on_running], [on_completion]
+    configured.on_failure_hooks = [on_failure]
+    if refresh:
+        configured.refresh_cache = True
+    if isinstance(task.cache_policy, _RecordKey):
+        configured.cache_policy = task.cache_policy.configure(key_storage=key_storage(store))
+        # Task's constructor wants a block that a server has registered; a block that the store names needs no server.
+        configured.result_storage = record_storage(store)
+    return configured
+
+
+def is_reused(state: State) -> bool:
+    return state.name == "Cached"
+
+
+def result_name(state: State) -> str | None:
+    """Return the name below `RECORDS` of the result that a task run reused or computed; None if it caches none."""
+    key = getattr(getattr(state.data, "metadata", None), "storage_key", None)
+    return None if key is None else Path(key).name  # older stores have the whole path, from before they could be moved
+
+
+class _DropHookLines(logging.Filter):
+    """A filter for the four lines per task that Prefect logs about our hooks: they bury what happened."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith(("Running hook ", "Hook "))
+
+
+logging.getLogger("prefect.task_runs").addFilter(_DropHookLines())
+
+
+@dataclasses.dataclass
+class _RecordKey(CachePolicy):
+    """The cache policy of a stage: the digest of its key inputs.
+
+    Prefect would only log what is raised here, and run uncached: the caller that submits a task first takes the digest
+    of all its key inputs.
+    """
+
+    stage: str = ""
+    version: int = 0
+    key_inputs: Callable[..., object] | None = None
+
+    def compute_key(
+        self,
+        task_ctx: TaskRunContext,
+        inputs: dict[str, Any],
+        flow_parameters: dict[str, Any],  # noqa: ARG002 - Prefect passes it
+        **kwargs: Any,  # noqa: ARG002
+    ) -> str:
+        parameters = inspect.signature(task_ctx.task.fn).parameters.values()
+        values = [inputs[parameter.name] for parameter in parameters if parameter.kind is not parameter.KEYWORD_ONLY]
+        selected = values if self.key_inputs is None else self.key_inputs(*values)
+        toolchain = getattr(inputs.get("children"), "identity", None)
+        return f"{self.stage}-{digest([self.stage, self.version, toolchain, selected])}.parquet"
