@@ -83,15 +83,15 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def reason(request: Request) -> str | None:
+def impossible_reason(request: Request) -> str | None:
     """Why the cell cannot be, in one line, or None when nothing is known against it."""
     known = next((rule.reason for rule in RULES if _forbids(rule, request)), None)
-    if known is None and not any(suits(device, request) for device in request.devices):
+    if known is None and not any(can_run_on(device, request) for device in request.devices):
         return f"no device of {printable(request.where)} is a {printable(request.soc.name)} or a simulator host"
     return known
 
 
-def suits(device: DeviceConfig, request: Request) -> bool:
+def can_run_on(device: DeviceConfig, request: Request) -> bool:
     """Whether the cell may go to the device, as far as its configuration tells: a probed SoC is known there alone."""
     if request.backend.kind is not BackendKind.qnn:
         return device.runner is RunnerKind.python

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from conf.check import problems
 from conf.errors import RequestError, printable
-from conf.impossible import reason
+from conf.impossible import impossible_reason
 from conf.names import AXES
 from conf.schema import LimitsConfig, Request, RetentionConfig, ScheduleConfig, TrendConfig
 
@@ -56,7 +56,7 @@ def plan(requests: Iterable[Request], *, swept: Sequence[str] = (), folders: Seq
             raise problem
         if named.setdefault(_names(request), request) != request:
             raise RequestError(_two_of_one_name(request, swept))
-    cells = tuple(PlannedCell(request=request, impossible=reason(request)) for request in named.values())
+    cells = tuple(PlannedCell(request=request, impossible=impossible_reason(request)) for request in named.values())
     if not cells:
         raise RequestError("the sweep is empty: no cell to run")
     first = cells[0].request

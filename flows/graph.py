@@ -10,7 +10,7 @@ from prefect import Task
 from prefect.futures import PrefectFuture
 from prefect.utilities.annotations import opaque
 
-from conf.impossible import suits
+from conf.impossible import can_run_on
 from conf.names import CELL_STAGES, MEASURE_STEPS, METRICS, OPERATOR_REFERENCES
 from conf.plan import PlannedCell
 from conf.schema import BackendKind, MeasureConfig, Request, Reuse, ToleranceConfig
@@ -86,7 +86,7 @@ class Graph:
             measure_task,
             request,
             bundle,
-            tuple(each for each in request.devices if suits(each, request)),
+            tuple(device for device in request.devices if can_run_on(device, request)),
             soc,
             children.identity,
             self._run_id,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from conf.impossible import suits
+from conf.impossible import can_run_on
 from conf.plan import Plan
 from conf.schema import DeviceConfig, LimitsConfig, RunnerKind, SocConfig
 from flows import expected_costs
@@ -74,7 +74,7 @@ def _native(plan: Plan) -> Iterator[tuple[DeviceConfig, SocConfig]]:
     """Devices with the native runner, and the SoCs that it is to run programs for."""
     for cell in plan.cells:
         for device in cell.request.devices:
-            if device.runner is RunnerKind.native and cell.impossible is None and suits(device, cell.request):
+            if device.runner is RunnerKind.native and cell.impossible is None and can_run_on(device, cell.request):
                 yield device, cell.request.soc
 
 
