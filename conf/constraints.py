@@ -82,6 +82,18 @@ def function_path_or(choices: tuple[str, ...]) -> Constraint:
     return constraint
 
 
+Natural = Annotated[int, at_least(0)]
+Count = Annotated[int, at_least(1)]
+Positive = Annotated[float, above_zero]
+NonNegative = Annotated[float, at_least(0, "a number, 0 or more")]
+Share = Annotated[float, share]
+Decibels = Annotated[float, decibels]
+FunctionPath = Annotated[str, function_path]
+HostAddress = Annotated[str, host_address]
+HostAndPort = Annotated[str, host_and_port]
+NotificationBlock = Annotated[str, notification_block]
+
+
 def violations(config: object, key: str) -> Iterator[RequestError]:
     """Yield an error for each violated constraint of the dataclass `config`. `key` is its own key in the request."""
     if search := _search(type(config)):

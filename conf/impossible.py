@@ -1,6 +1,6 @@
-"""Which cells cannot be, and why: rules about a backend, what a scheme computes with, and the Hexagon architecture.
+"""The rules for impossible cells: a backend, what a scheme computes with, and the Hexagon architecture.
 
-A rule is here because somebody saw it, and `evidence` says where. All else is tried: to fail is a result.
+A rule is here because somebody observed it, and `evidence` says where. Every other cell is tried: to fail is a result.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from conf.schema import PROBE, BackendKind, DeviceConfig, Precision, Request, Ru
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """Cells of `backend` whose scheme computes with one of `computes`, on an architecture below `arch_below`.
+    """A rule that excludes the cells of `backend` whose scheme computes with one of `computes`, below an architecture.
 
-    `computes` holds `float32`, `float16` or members of ExecuTorch's QuantDtype without `use_`: what a scheme is, not
-    what it is called. `others` turns it around: any scheme but these. `arch_below` None is every architecture.
+    `computes`: `float32`, `float16` or members of ExecuTorch's QuantDtype without `use_`. A scheme's name is ignored.
+    `others`: exclude all schemes except these instead. `arch_below`: None excludes them on every architecture.
     """
 
     backend: BackendKind
@@ -41,9 +41,9 @@ RULES: tuple[Rule, ...] = (
         reason="Hexagon v68 computes no 16-bit float; v69 or newer does",
         evidence=(
             "ExecuTorch 1.5.1 generate_htp_compiler_spec: fp16 needs Snapdragon 8 Gen 1 (v69) or newer. The compiler "
-            "does not refuse it: on SM8350 QNN 2.49.40 kept 32-bit weights (1.7 times the bytes of SM8450's program) "
-            "and the simulator was 126 dB from fp32 where v69 to v75 are 67, both of a toy CNN: it says nothing of "
-            "the phone. For fp16a8w this follows the documentation alone; the simulator takes it on v68 too"
+            "accepts it: on SM8350 QNN 2.49.40 kept 32-bit weights (1.7 times the bytes of SM8450's program) "
+            "and the simulator was 126 dB from fp32 where v69 to v75 are 67, both for a toy CNN, which proves "
+            "nothing about the phone. For fp16a8w only the documentation says so; the simulator accepts it on v68"
         ),
     ),
     Rule(
@@ -84,21 +84,21 @@ RULES: tuple[Rule, ...] = (
 
 
 def impossible_reason(request: Request) -> str | None:
-    """Why the cell cannot be, in one line, or None when nothing is known against it."""
-    known = next((rule.reason for rule in RULES if _forbids(rule, request)), None)
-    if known is None and not any(can_run_on(device, request) for device in request.devices):
+    """Return in one line why the cell is impossible, and None if no rule excludes it."""
+    reason = next((rule.reason for rule in RULES if _excludes(rule, request)), None)
+    if reason is None and not any(can_run_on(device, request) for device in request.devices):
         return f"no device of {printable(request.where)} is a {printable(request.soc.name)} or a simulator host"
-    return known
+    return reason
 
 
 def can_run_on(device: DeviceConfig, request: Request) -> bool:
-    """Whether the cell may go to the device, as far as its configuration tells: a probed SoC is known there alone."""
+    """Return whether the device's configuration allows the cell. An SoC to probe is only known on the device."""
     if request.backend.kind is not BackendKind.qnn:
         return device.runner is RunnerKind.python
     return device.soc in (None, PROBE, request.soc.name)
 
 
-def _forbids(rule: Rule, request: Request) -> bool:
+def _excludes(rule: Rule, request: Request) -> bool:
     if rule.backend is not request.backend.kind:
         return False
     if rule.arch_below is not None and request.soc.arch >= rule.arch_below:

@@ -1,4 +1,4 @@
-"""A plan: the cells of one sweep in order, each with the reason why it cannot be, if there is one."""
+"""A plan: the cells of one sweep in order, each with the reason why it is impossible, if there is one."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from conf.names import AXES
 from conf.schema import LimitsConfig, Request, RetentionConfig, ScheduleConfig, TrendConfig
 
 SWEEP_KEYS = ("artifacts", "cache_folder", "limits", "schedule", "retention", "trend")
-"""Keys that have one value in a sweep."""
+"""The keys that have one value per sweep."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedCell:
-    """One cell. `impossible` is why it cannot be; None means that it will be tried."""
+    """A cell of a plan."""
 
     request: Request
     impossible: str | None
+    """The reason why the cell is impossible; None if it will be tried."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of `AXES`: no two cells of a plan share them."""
+        """The names of the cell's options on `AXES`, which identify it in a plan."""
         return _names(self.request)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """At least one cell. What `SWEEP_KEYS` names is the same in every request."""
+    """The cells of one sweep, at least one. The values of `SWEEP_KEYS` are the same in every request."""
 
     cells: tuple[PlannedCell, ...]
     artifacts: str
@@ -41,21 +42,21 @@ class Plan:
     retention: RetentionConfig
     trend: TrendConfig
     folders: tuple[Path, ...] = ()
-    """Where the user's own configuration lies: modules beside it can be imported."""
+    """The folders of the user's own configuration. Modules in them can be imported."""
 
 
 def plan(requests: Iterable[Request], *, swept: Sequence[str] = (), folders: Sequence[Path] = ()) -> Plan:
-    """Check the requests and make the plan of them; equal ones become one cell.
+    """Check the requests and return their plan. Equal requests become one cell.
 
-    `swept` are the keys that differ between requests, for the message. Raises RequestError for a request with a
-    problem, for two different requests with the same names, and for two that differ in what is the whole sweep's.
+    `swept`: the keys that differ between requests, for the message. Raises RequestError for a request with a problem,
+    for two different requests with the same names, and for two that differ in one of `SWEEP_KEYS`.
     """
     named: dict[tuple[str, ...], Request] = {}
     for request in requests:
         for problem in problems(request):
             raise problem
         if named.setdefault(_names(request), request) != request:
-            raise RequestError(_two_of_one_name(request, swept))
+            raise _same_name(request, swept)
     cells = tuple(PlannedCell(request=request, impossible=impossible_reason(request)) for request in named.values())
     if not cells:
         raise RequestError("the sweep is empty: no cell to run")
@@ -63,7 +64,7 @@ def plan(requests: Iterable[Request], *, swept: Sequence[str] = (), folders: Seq
     for request in named.values():
         for key in SWEEP_KEYS:
             if getattr(request, key) != getattr(first, key):
-                raise RequestError(f"{key}: it differs between cells; one sweep has one")
+                raise RequestError("it differs between cells; one sweep has one", key=key)
     return Plan(
         cells=cells,
         artifacts=first.artifacts,
@@ -82,10 +83,11 @@ def _names(request: Request) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _two_of_one_name(request: Request, swept: Sequence[str]) -> str:
+def _same_name(request: Request, swept: Sequence[str]) -> RequestError:
     names = " ".join(f"{axis}={printable(name)}" for axis, name in zip(AXES, _names(request), strict=True))
-    culprits = [key for key in swept if key not in AXES] or swept
-    return (
-        f"{', '.join(map(printable, culprits)) or 'the requests'}: two different cells would both be called {names}; "
+    keys = [key for key in swept if key not in AXES] or swept
+    problem = (
+        f"two different cells would both be called {names}; "
         f"only {', '.join(AXES)} tell cells apart: give each its own name"
     )
+    return RequestError(problem, key=", ".join(map(printable, keys)) or "the requests")

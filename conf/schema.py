@@ -1,8 +1,8 @@
-"""Everything that can be asked for, typed and checked.
+"""The schema of a request: every configuration key with its type, its constraint and its default.
 
-Each class is one configuration group; `Request` is one cell's whole configuration. The classes are plain (Hydra
-refuses frozen ones) and slotted, so that an unknown key is refused even with `+key=value`. Nobody writes to an
-instance after `conf.load` has made it.
+Each class is one configuration group; `Request` is one cell's whole configuration. The classes are not frozen, because
+Hydra refuses frozen ones, and they have slots, so that an unknown key is refused even with `+key=value`. No code writes
+to an instance after `conf.load` has returned it.
 """
 
 from __future__ import annotations
@@ -12,38 +12,32 @@ from enum import Enum
 from typing import Annotated, Any
 
 from conf.constraints import (
-    above_zero,
+    Count,
+    Decibels,
+    FunctionPath,
+    HostAddress,
+    HostAndPort,
+    Natural,
+    NonNegative,
+    NotificationBlock,
+    Positive,
+    Share,
     at_least,
     choice,
-    decibels,
     dimensions,
-    function_path,
     function_path_or,
-    host_address,
-    host_and_port,
     not_blank,
-    notification_block,
     one_of_numbers,
-    share,
 )
 from conf.names import DTYPES, METRICS, OBSERVERS, OPERATOR_REFERENCES
 
-Natural = Annotated[int, at_least(0)]
-Count = Annotated[int, at_least(1)]
-Positive = Annotated[float, above_zero]
-Floor = Annotated[float, at_least(0, "a number, 0 or more")]
-Decibels = Annotated[float, decibels]
-Function = Annotated[str, function_path]
-BlockShape = Annotated[list[int], dimensions("a block's shape, every dimension 1 or more", least_rank=1)]
-HostAddress = Annotated[str, host_address]
-NotificationBlock = Annotated[str, notification_block]
-
+BLOCK_SHAPE = dimensions("a block's shape, every dimension 1 or more", least_rank=1)
 PROBE = "probe"
-"""A device's SoC that is to be read from the device."""
+"""The value of `device.soc` that makes qnnsweep read the SoC from the device."""
 
 
 class Precision(Enum):
-    """How a scheme computes: in 32-bit float, in 16-bit float, or on quantized integers."""
+    """The arithmetic of a scheme: 32-bit float, 16-bit float, or quantized integers."""
 
     float32 = "float32"
     float16 = "float16"
@@ -63,7 +57,7 @@ class TransportKind(Enum):
 
 
 class RunnerKind(Enum):
-    """What runs a program: qnnsweep's own runner in Python, for x86_64 hosts, or ExecuTorch's native one."""
+    """The program that executes a cell: qnnsweep's Python runner, for x86_64 hosts, or ExecuTorch's native runner."""
 
     python = "python"
     native = "native"
@@ -84,25 +78,25 @@ class PerformanceMode(Enum):
 
 
 class HostKeys(Enum):
-    """Whether a host that known_hosts does not have is refused, or taken down at its first connection."""
+    """The treatment of a host that is not in known_hosts: reject it, or record its key at the first connection."""
 
     strict = "strict"
     accept_new = "accept_new"
 
 
 class Reuse(Enum):
-    """Which results of earlier runs are taken instead of making them again."""
+    """The results of earlier runs that are reused instead of being computed again."""
 
     programs = "programs"
-    """What no device had a part in."""
+    """Results that no device contributed to."""
     capture = "capture"
-    """A device's answers too, where the same device was given the same: its times are of that day."""
+    """Also measurements of the same program on the same device, with the times that were measured on that day."""
 
 
 @dataclass(kw_only=True, slots=True)
 class InputConfig:
     name: Annotated[str, not_blank("the argument's name in the module's forward")]
-    """The argument's name in the module's `forward`; the order of inputs is the order of this list."""
+    """The argument's name in the module's `forward`. The list of inputs is in the order of the arguments."""
     shape: Annotated[list[int], dimensions("every dimension is 1 or more")]
     dtype: Annotated[str, choice(DTYPES, "dtype")] = "float32"
     """A torch dtype without its prefix: float32, int32, int64, bool …"""
@@ -110,26 +104,26 @@ class InputConfig:
 
 @dataclass(kw_only=True, slots=True)
 class DataConfig:
-    source: Function
-    """`package.module:function`, called with `count` and `arguments`; yields samples (see docs/models.md)."""
+    source: FunctionPath
+    """`package.module:function`, called with `count` and `arguments`. It yields samples (see docs/models.md)."""
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
     count: Annotated[int, at_least(1, "1 or more samples")] = 8
-    """How many samples to take."""
+    """The number of samples to take."""
 
 
 @dataclass(kw_only=True, slots=True)
 class ModelConfig:
     name: str
-    factory: Function
-    """`package.module:function`, any callable that gives a `torch.nn.Module`."""
+    factory: FunctionPath
+    """`package.module:function`, any callable that returns a `torch.nn.Module`."""
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
     inputs: list[InputConfig] = field(default_factory=list[InputConfig])
     calibration: DataConfig | None = None
-    """Samples the observers see. Needed by every quantized scheme."""
+    """The samples that the observers see. Every quantized scheme needs them."""
     evaluation: DataConfig | None = None
-    """Samples every comparison is made on."""
+    """The samples that every comparison uses."""
     classifier: bool = False
-    """The largest element of an output is the answer: top-1 agreement and accuracy mean something."""
+    """Whether the largest element of an output is the answer, so that top-1 agreement and accuracy are meaningful."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -142,20 +136,20 @@ class SchemeConfig:
     per_channel_linear: bool = True
     per_channel_embedding: bool = False
     observer: Annotated[str, choice(OBSERVERS, "observer")] = "MinMaxObserver"
-    """A torchao pt2e observer class for activations. ExecuTorch's own default, MovingAverageMinMaxObserver, depends on
-    the order of the samples and forgets the extremes of early ones."""
+    """A torchao pt2e observer class for activations. ExecuTorch's default, MovingAverageMinMaxObserver, depends on the
+    order of the samples and loses the extremes of early ones."""
     activation_symmetric: bool = False
     calibration_samples: Count = 128
     """At most this many of the model's calibration samples."""
-    block_size: dict[str, BlockShape] = field(default_factory=dict[str, list[int]])
-    """Block quantization only: operator type (`conv2d`, `linear`) to the block's shape."""
+    block_size: dict[str, Annotated[list[int], BLOCK_SHAPE]] = field(default_factory=dict[str, list[int]])
+    """For block quantization: maps an operator type (`conv2d`, `linear`) to the block's shape."""
 
 
 @dataclass(kw_only=True, slots=True)
 class SocConfig:
     name: str
     arch: Count
-    """Hexagon architecture: 75 is v75."""
+    """The Hexagon architecture: 75 is v75."""
     vtcm_mib: Count
 
 
@@ -169,15 +163,15 @@ class BackendConfig:
 class SshConfig:
     host_keys: HostKeys = HostKeys.strict
     known_hosts: str | None = None
-    """Null is `~/.ssh/known_hosts`."""
+    """The path of the file; null is `~/.ssh/known_hosts`."""
     key_file: str | None = None
-    """A private key; null tries the usual ones in `~/.ssh`."""
+    """The path of a private key; null tries the usual ones in `~/.ssh`."""
     agent: bool = True
-    """Ask the ssh-agent for keys."""
+    """Whether to use the keys of the ssh-agent."""
     password_variable: str | None = None
-    """The environment variable that holds the password: never the password itself."""
+    """The name of the environment variable that holds the password, never the password itself."""
     jump: HostAddress | None = None
-    """`[user@]host[:port]` of a host to go through; its key is checked in the same way."""
+    """`[user@]host[:port]` of a jump host. Its key is checked in the same way."""
     keep_alive_s: Natural = 15
 
 
@@ -186,175 +180,180 @@ class DeviceConfig:
     name: str
     transport: TransportKind = TransportKind.local
     address: str | None = None
-    """adb: the serial that `adb devices` shows, or host:port; ssh: `[user@]host[:port]`; null for a local device."""
-    adb_server: Annotated[str, host_and_port] | None = None
-    """`host:port` of the adb server; null is adb's own default."""
+    """For adb the serial that `adb devices` shows, or host:port; for ssh `[user@]host[:port]`; null if local."""
+    adb_server: HostAndPort | None = None
+    """`host:port` of the adb server; null is adb's default."""
     ssh: SshConfig = field(default_factory=SshConfig)
     soc: str | None = None
-    """The SoC it is, or `probe` to read it from the device; null: a simulator host, which takes any SoC's programs."""
+    """The device's SoC; `probe` reads it from the device; null is a simulator host, which runs any SoC's programs."""
     runner: RunnerKind = RunnerKind.python
     work_folder: str | None = None
-    """Where blobs and launches are laid out on the device; null is `artifacts/devices/local`, for a local device."""
+    """The folder for blobs and launches on the device; null is `artifacts/devices/local`, for a local device."""
     python: str | None = None
-    """The interpreter that starts the project's runner on the device; null is this one, for a local device."""
+    """The interpreter that starts qnnsweep's runner on the device; null is this process's, for a local device."""
     native_folder: str | None = None
-    """Runner `native`: the folder of this machine's ExecuTorch build that has `qnn_executor_runner` in it."""
+    """For the native runner: the folder of this machine's ExecuTorch build that contains `qnn_executor_runner`."""
     environment: dict[str, str] = field(default_factory=dict[str, str])
-    """Variables of every process there. A value may be a secret: it shows in no list of processes and in no table."""
+    """Variables of every process on the device. A value can be a secret: no process list and no table shows it."""
     tags: list[str] = field(default_factory=list[str])
-    """Words of your own, for `qnnsweep devices`."""
+    """Labels of your choice, which `qnnsweep devices` shows."""
     deadline_s: Positive = 600.0
-    """Every command on the device, and every transfer, is stopped after this many seconds."""
+    """The seconds after which a command on the device, or a transfer, is stopped."""
     below_celsius: float | None = None
-    """A launch waits until the hottest sensor of the device is below this; null does not wait."""
+    """A launch waits until the hottest sensor of the device is below this temperature; null does not wait."""
     cool_down_s: Positive = 900.0
-    """How long a launch waits for that."""
+    """The most seconds that a launch waits for `below_celsius`."""
     keep_days: Positive = 14.0
-    """What was not used on the device for this long is removed from its work folder."""
+    """Files that were not used for this many days are removed from the device's work folder."""
     least_free_mib: Natural = 512
-    """With less than this free there, everything that the cell does not need is removed from its work folder."""
+    """With less free space than this, all files that the cell does not need are removed from the work folder."""
 
 
 @dataclass(kw_only=True, slots=True)
 class FarmConfig:
-    """Devices that share the cells of a sweep. Each cell goes to a free one of its SoC, or to a simulator host."""
+    """Devices that share the cells of a sweep. Each cell goes to a free device of its SoC, or to a simulator host."""
 
     name: str = ""
     devices: list[str] = field(default_factory=list[str])
-    """Options of the group `device`."""
+    """The names of options of the group `device`."""
 
 
 @dataclass(kw_only=True, slots=True)
 class OperatorTolerance:
-    """How far an operator may be from the reference. Both must be exceeded for an error to be its own."""
+    """The allowed difference of an operator from the reference. Only an error beyond both is introduced."""
 
     snr_db: Decibels | None = None
-    """Least SNR, in dB; null asks nothing."""
+    """The lowest SNR, in dB; null accepts any."""
     steps: Annotated[float, at_least(0, "a number of steps, 0 or more")] | None = None
-    """Largest error in steps of the device's grid, where it has one; null leaves it to `snr_db`."""
+    """The largest error in steps of the device's grid, where it has one; null leaves the decision to `snr_db`."""
 
 
 @dataclass(kw_only=True, slots=True)
 class ToleranceConfig:
-    """What a cell must reach to pass. A threshold of null asks nothing."""
+    """The thresholds that a cell must reach to pass. A threshold of null accepts any value."""
 
     name: str
     final_snr_db: dict[str, Decibels] = field(default_factory=dict[str, float])
-    """Scheme name to the least SNR, in dB, of any final output of any sample against eager fp32."""
-    top1_agreement: dict[str, Annotated[float, share]] = field(default_factory=dict[str, float])
-    """Scheme name to the least share of samples whose largest output is at the same index as eager's."""
+    """Maps a scheme's name to the lowest SNR, in dB, of any final output of any sample against eager fp32."""
+    top1_agreement: dict[str, Share] = field(default_factory=dict[str, float])
+    """Maps a scheme's name to the least share of samples whose largest output is at the same index as eager's."""
     operators: dict[str, OperatorTolerance] = field(default_factory=dict[str, OperatorTolerance])
-    """`<scheme>/<target>`, `*/<target>`, `<scheme>` or `*` (the first found wins) to what an operator may introduce."""
+    """Maps `<scheme>/<target>`, `*/<target>`, `<scheme>` or `*`, searched in this order, to a tolerance."""
     introduced_operators: int | None = None
-    """At most so many operators may introduce error; null reports them and lets the cell pass."""
+    """The most operators that may introduce error; null reports them and lets the cell pass."""
 
 
 @dataclass(kw_only=True, slots=True)
 class MeasureConfig:
     performance_mode: PerformanceMode = PerformanceMode.default
-    """How fast the HTP's clocks run, as Qualcomm's driver calls it. The simulator has none."""
+    """The HTP's clock rates, by the names of Qualcomm's driver. The simulator has no clock rates."""
     warm_up: Natural = 0
-    """Inferences before the timed ones, per sample."""
+    """The number of inferences before the timed ones, per sample."""
     iterations: Count = 1
-    """Timed inferences per sample."""
+    """The number of timed inferences per sample."""
     operator_samples: Count = 1
-    """Evaluation samples for which every operator's tensor is captured and compared."""
+    """The number of evaluation samples for which every operator's tensor is captured and compared."""
     dump_operators: bool = True
-    """Build and run the debug program. Off: final outputs only."""
+    """Whether to build and run the debug program. Without it only final outputs are compared."""
     replay: bool = True
-    """Run every operator again on the device's own inputs, to tell introduced from inherited error."""
+    """Whether to run every operator again on the device's inputs, which separates introduced from inherited error."""
     references: list[Annotated[str, choice(OPERATOR_REFERENCES, "reference")]] = field(default_factory=lambda: ["edge"])
-    """The graphs that operators are compared with: `edge`, which is one in any case and alone tells introduced error;
-    `exported`, the float program of torch.export; `quantized`, what pt2e converted."""
+    """The graphs that operators are compared with: `edge`, which is always used and alone shows introduced error;
+    `exported`, the float program of torch.export; `quantized`, the graph that pt2e converted."""
     debug_buffer_bytes: Count | None = None
-    """Size of the runner's debug buffer; null sizes it from the graph."""
+    """The size of the runner's debug buffer; null derives it from the graph."""
     profile_level: Annotated[int, one_of_numbers(0, 2, 3)] = 0
-    """Look at the time inside the delegate, with a third program: 2 logs each operator's cycles, 3 keeps the compiler's
-    schematic of the optimized graph too. Off with 0: the shipping program is never slowed down by it."""
+    """ExecuTorch's level of profiling inside the delegate, with a third program, so that the shipping program is not
+    slowed down. 0 is off, 2 logs each operator's cycles, 3 also keeps the compiler's schematic of the optimized graph.
+    1 is not accepted, because ExecuTorch treats it as off."""
     metrics: list[Annotated[str, function_path_or(METRICS)]] = field(default_factory=list[str])
-    """More metrics for the table `metrics`: names of `conf.names.METRICS`, or your own as
-    `package.module:function`, a function of (actual, reference) or an ExecuTorch NumericalComparatorBase."""
+    """The metrics of the table `metrics`: names of `conf.names.METRICS`, or your own as `package.module:function`, a
+    function of (actual, reference) or an ExecuTorch NumericalComparatorBase."""
 
 
 @dataclass(kw_only=True, slots=True)
 class LimitsConfig:
     parallel: Count | None = None
-    """Toolchain children at once; null is one a core."""
+    """The most toolchain workers at once; null is one per core."""
     memory_gib: Positive | None = None
-    """What they may have together, by what earlier runs needed: the others wait. Null is 80 % of the machine's."""
+    """The memory of all workers together, estimated from earlier runs. Further calls wait. Null is 80 % of the memory
+    of the machine."""
     child_deadline_s: Positive = 3600.0
     child_memory_gib: Positive = 16.0
-    """A toolchain child above this resident size is stopped and its cell fails."""
+    """A toolchain worker above this resident size is stopped, and its cell fails."""
     shard_attempts: Count = 3
-    """On a work pool: how often a shard of the sweep is tried when its worker dies or fails."""
+    """On a work pool: the number of attempts at a shard of the sweep whose worker dies or fails."""
     silence_s: Annotated[float, at_least(60, "60 or more, two heartbeats of Prefect's")] = 90.0
-    """On a work pool: a shard that Prefect has not heard of for so long has crashed. At least two heartbeats
-    (PREFECT_FLOWS_HEARTBEAT_FREQUENCY, which prefect.yaml sets to 30 s, Prefect's least)."""
+    """On a work pool: the seconds without a heartbeat after which a shard is marked as crashed. At least two heartbeats
+    (PREFECT_FLOWS_HEARTBEAT_FREQUENCY, which prefect.yaml sets to 30 s, Prefect's minimum)."""
 
 
 @dataclass(kw_only=True, slots=True)
 class ScheduleConfig:
-    """When `qnnsweep serve` has the sweep run by itself."""
+    """The schedule on which `qnnsweep serve` runs the sweep."""
 
     cron: str | None = None
-    """Five fields: minute, hour, day of the month, month, day of the week; null runs it only when somebody asks."""
+    """Five fields: minute, hour, day of the month, month, day of the week; null runs the sweep only on request."""
     timezone: str = "UTC"
-    """Of the cron line, a name of the tz database: Europe/Berlin."""
+    """The time zone of `cron`, a name of the tz database: Europe/Berlin."""
 
 
 @dataclass(kw_only=True, slots=True)
 class RetentionConfig:
-    """Which runs go after one has ended: each that any of the three says. Null keeps all. The newest always stays."""
+    """The runs that are removed when a run has ended: those beyond any of the limits. Null is no limit.
+
+    The newest run is never removed.
+    """
 
     keep_runs: Count | None = None
-    """At most so many runs."""
+    """The most runs that stay."""
     keep_days: Positive | None = None
-    """None that ended longer ago."""
+    """Runs that ended more days ago are removed."""
     max_gib: Positive | None = None
-    """The oldest, until runs, results and blobs have no more than this together."""
+    """The oldest runs are removed until runs, results and blobs together have at most this size."""
 
 
 @dataclass(kw_only=True, slots=True)
 class FloorConfig:
-    """The least change of each series of a cell that can be a regression, however little it varies.
+    """The smallest change of each series of a cell that can be a regression, however little the series varies.
 
-    Those in bytes and ms are shares of the baseline: 0.05 is 5 %. With 0 every change for the worse is one.
+    Floors in bytes and ms are shares of the baseline: 0.05 is 5 %. With 0 every change for the worse is a regression.
     """
 
-    passed: Floor = 0.0
-    final_snr_db: Floor = 1.0
-    final_cosine: Floor = 0.002
-    top1_agreement: Floor = 0.01
-    accuracy: Floor = 0.01
-    observer_effect_snr_db: Floor = 3.0
-    coverage: Floor = 0.0
-    operators_introduced: Floor = 0.0
-    delegated_nodes: Floor = 0.0
-    non_delegated_nodes: Floor = 0.0
-    pte_bytes: Floor = 0.01
-    spill_bytes: Floor = 0.05
-    latency_p50_ms: Floor = 0.05
-    snr_db: Floor = 3.0
-    """Of an operator: the total gap."""
-    introduced_snr_db: Floor = 3.0
-    """Of an operator."""
+    passed: NonNegative = 0.0
+    final_snr_db: NonNegative = 1.0
+    final_cosine: NonNegative = 0.002
+    top1_agreement: NonNegative = 0.01
+    accuracy: NonNegative = 0.01
+    observer_effect_snr_db: NonNegative = 3.0
+    coverage: NonNegative = 0.0
+    operators_introduced: NonNegative = 0.0
+    delegated_nodes: NonNegative = 0.0
+    non_delegated_nodes: NonNegative = 0.0
+    pte_bytes: NonNegative = 0.01
+    spill_bytes: NonNegative = 0.05
+    latency_p50_ms: NonNegative = 0.05
+    snr_db: NonNegative = 3.0
+    """The total gap of an operator."""
+    introduced_snr_db: NonNegative = 3.0
+    """The gap that an operator introduces."""
 
 
 @dataclass(kw_only=True, slots=True)
 class TrendConfig:
-    """When a night is worse than those before it: docs/history.md has the formula."""
+    """The decision whether a night is worse than those before it. docs/history.md has the formula."""
 
     nights: Count = 30
-    """At most so many nights are the baseline; a level that is kept as long becomes it. Twice as many are read."""
+    """The most nights in the baseline. A level that lasts as long becomes the baseline. Twice as many are read."""
     least_nights: Count = 10
-    """Latency, which has noise of its own, is judged from so many nights on; the other series from the second on."""
-    sigmas: Floor = 4.0
-    """A change is beyond the noise when it is more than so many of its standard deviations."""
+    """The number of nights that judging latency needs, because it is noisy. Other series need two nights."""
+    sigmas: NonNegative = 4.0
+    """The number of standard deviations of the noise that a change must exceed."""
     floors: FloorConfig = field(default_factory=FloorConfig)
     fail: bool = False
-    """A regression makes the exit code 1, even if every cell passed."""
+    """Whether a regression makes the exit code 1, even if every cell passed."""
     notify: list[NotificationBlock] = field(default_factory=list[str])
-    """Who hears of one: notification blocks of Prefect's, `<type>/<name>`, such as custom-webhook/team."""
+    """The Prefect notification blocks that report a regression, as `<type>/<name>`, such as custom-webhook/team."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -368,28 +367,28 @@ class Request:
     device: DeviceConfig
     tolerance: ToleranceConfig
     farm: FarmConfig = field(default_factory=FarmConfig)
-    """Ask for `farm=` instead of `device=`: what is set of `device` then holds for all of its devices."""
+    """Set `farm=` instead of `device=`. Overrides of `device` then apply to all devices of the farm."""
     pool: list[DeviceConfig] = field(default_factory=list[DeviceConfig], metadata={"is_key": False})
-    """The farm's devices: made from their names when the request is, and not to be asked for."""
+    """The farm's devices, composed from their names with the request. It is not a configuration key."""
     measure: MeasureConfig = field(default_factory=MeasureConfig)
     reuse: Reuse = Reuse.programs
-    """`capture` measures nothing that an earlier run measured on the same device; the rows name that run."""
+    """With `capture`, measurements of an earlier run on the same device are reused; the rows name that run."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     trend: TrendConfig = field(default_factory=TrendConfig)
     artifacts: str = "artifacts"
-    """Place of the store, the tables and the reports: a folder, or `s3://bucket/prefix`. One for the whole sweep."""
+    """The location of the store, the tables and the reports: a folder, or `s3://bucket/prefix`. A sweep has one."""
     cache_folder: str | None = None
-    """With artifacts=s3://…: this machine's folder for what is used of it, which can be removed at any time when no
-    sweep runs. null is one below ~/.cache/qnnsweep, or $XDG_CACHE_HOME/qnnsweep."""
+    """With artifacts=s3://…: the folder of this machine for local copies, which can be removed whenever no sweep runs.
+    null is a folder below ~/.cache/qnnsweep, or below $XDG_CACHE_HOME/qnnsweep."""
 
     @property
     def devices(self) -> tuple[DeviceConfig, ...]:
-        """Those that the cell may go to."""
+        """The devices that the cell may go to."""
         return tuple(self.pool) or (self.device,)
 
     @property
     def where(self) -> str:
-        """What the cell is called by: its farm, or its device."""
+        """The cell's name on the axis `device`: that of its farm, or of its device."""
         return self.farm.name if self.pool else self.device.name
