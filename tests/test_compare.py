@@ -1,4 +1,4 @@
-"""compare on captures of the local device."""
+"""The stage compare on captures of the local device."""
 
 from __future__ import annotations
 
@@ -34,51 +34,51 @@ def compared(
 def test_every_operator_and_every_output_has_one_row(
     lowered: LoweredProgram, capture: Capture, resources: Resources
 ) -> None:
-    found = compared(resources, lowered, capture)
-    assert [(row.sample, row.operator) for row in found.operators] == [
+    comparison = compared(resources, lowered, capture)
+    assert [(row.sample, row.operator) for row in comparison.operators] == [
         (sample, operator) for sample in range(2) for operator in lowered.operators
     ]
-    statuses = [row.status for row in found.operators]
+    statuses = [row.status for row in comparison.operators]
     assert set(statuses) <= set(OPERATOR_STATUSES)
     for sample in range(2):
-        own = [row for row in found.operators if row.sample == sample]
-        assert sum(row.status in COMPARED for row in own) >= 7
-        assert all((row.gap.mse is not None) == (row.status in COMPARED) for row in own)
+        rows = [row for row in comparison.operators if row.sample == sample]
+        assert sum(row.status in COMPARED for row in rows) >= 7
+        assert all((row.gap.mse is not None) == (row.status in COMPARED) for row in rows)
     names = lowered.quantized.exported.sample_names
-    assert [(row.rung, row.sample_name, row.output_index, row.status) for row in found.outputs] == [
+    assert [(row.rung, row.sample_name, row.output_index, row.status) for row in comparison.outputs] == [
         (rung, name, 0, "exact" if rung == "exported" else "compared")
         for rung in ("exported", "quantized", "edge", "device")
         for name in names
     ]
-    assert {(row.rung, row.previous_rung) for row in found.outputs} == {
+    assert {(row.rung, row.previous_rung) for row in comparison.outputs} == {
         ("exported", None),
         ("quantized", "exported"),
         ("edge", "quantized"),
         ("device", "edge"),
     }
-    assert all((row.previous_snr_db is None) == (row.rung == "exported") for row in found.outputs)
-    assert found.unexpected_events == ()
-    assert finals(found).top1_agreement == 1.0
-    assert (finals(found).snr_db or 0) > 25
-    assert {row.name for row in found.profile} >= {"Method::execute", "Program::load_method"}
+    assert all((row.previous_snr_db is None) == (row.rung == "exported") for row in comparison.outputs)
+    assert comparison.unexpected_events == ()
+    assert finals(comparison).top1_agreement == 1.0
+    assert (finals(comparison).snr_db or 0) > 25
+    assert {row.name for row in comparison.profile} >= {"Method::execute", "Program::load_method"}
 
 
 def test_an_operator_that_was_compared_is_judged_on_the_devices_own_inputs(
     lowered: LoweredProgram, capture: Capture, resources: Resources
 ) -> None:
-    replayed, total = (compared(resources, lowered, capture, replayed=each).operators for each in (True, False))
+    replayed, total = (compared(resources, lowered, capture, replayed=replay).operators for replay in (True, False))
     for row, alone in zip(replayed, total, strict=True):
         assert (row.verdict == "blind") == (row.status not in COMPARED), row.operator.name
         assert (row.introduced.max_abs is not None) == (row.status in COMPARED)
         assert (row.introduced_steps is not None) == (row.status in COMPARED)
-        # Without the replay: the same rows, and nobody to blame.
+        # Without the replay the rows are the same, but none has a verdict.
         assert alone == OperatorComparison(
             operator=row.operator, sample=row.sample, status=row.status, gap=row.gap, verdict="blind"
         )
-    found = {row.verdict for row in replayed if row.status in COMPARED}
-    assert found <= {"within_grid", "exact"}  # the simulator computes this model right
+    verdicts = {row.verdict for row in replayed if row.status in COMPARED}
+    assert verdicts <= {"within_grid", "exact"}  # the simulator computes this model right
     ratios = [row.introduced.snr_db for row in replayed if row.introduced.snr_db is not None]
-    # 36.6 to 42.9 dB were seen: a step of an eight-bit grid. What only moves or picks codes introduces nothing at all.
+    # Seen: 36.6 to 42.9 dB, a step of an eight-bit grid. Operators that only move quantized values introduce no error.
     assert len(ratios) >= 8
     assert min(ratios) > 34
     assert np.median(ratios) > 37
@@ -86,14 +86,16 @@ def test_an_operator_that_was_compared_is_judged_on_the_devices_own_inputs(
     assert exact >= {"getitem", "aten.view_copy.default"}
 
 
-def test_what_is_no_classifier_has_no_answers(lowered: LoweredProgram, capture: Capture, resources: Resources) -> None:
-    found = compared(resources, lowered, capture, classifier=False)
-    assert {(row.top1_reference, row.top1_actual) for row in found.outputs} == {(None, None)}
-    assert finals(found).top1_agreement is None
-    assert finals(found).accuracy is None
+def test_a_model_that_is_no_classifier_has_no_top1_columns(
+    lowered: LoweredProgram, capture: Capture, resources: Resources
+) -> None:
+    comparison = compared(resources, lowered, capture, classifier=False)
+    assert {(row.top1_reference, row.top1_actual) for row in comparison.outputs} == {(None, None)}
+    assert finals(comparison).top1_agreement is None
+    assert finals(comparison).accuracy is None
 
 
-def test_a_log_of_another_number_of_inferences_is_no_evidence(
+def test_an_etdump_with_another_number_of_inferences_is_refused(
     lowered: LoweredProgram, capture: Capture, resources: Resources
 ) -> None:
     # The shipping program's log: eight inferences, where the debug program had two.
@@ -103,7 +105,7 @@ def test_a_log_of_another_number_of_inferences_is_no_evidence(
     assert str(refused.value) == "the debug program's etdump holds 8 inferences, 2 were asked for"
 
 
-def test_without_a_debug_program_final_outputs_are_compared_all_the_same(
+def test_final_outputs_are_compared_without_a_debug_program(
     lowered: LoweredProgram, capture: Capture, resources: Resources, tmp_path: Path
 ) -> None:
     plain = replace(lowered, debug_program=None, debug_unavailable="not asked for")
@@ -113,20 +115,20 @@ def test_without_a_debug_program_final_outputs_are_compared_all_the_same(
     back = measure(packed, (device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn)
     assert (back.outputs_debug, back.etdump_debug, back.debug_buffer) == (None, None, None)
     assert back.outputs == capture.outputs  # bit-equal in the simulator, however often it ran before
-    found = compared(resources, plain, back)
-    assert (found.operators, found.observer_effect_snr_db) == ((), None)
-    assert len(found.outputs) == 8 * 4
-    (execution,) = (event for event in found.profile if event.name == "Method::execute")
+    comparison = compared(resources, plain, back)
+    assert (comparison.operators, comparison.observer_effect_snr_db) == ((), None)
+    assert len(comparison.outputs) == 8 * 4
+    (execution,) = (event for event in comparison.profile if event.name == "Method::execute")
     assert len(execution.raw) == 8 * 2  # warm-ups are not measurements
 
 
-def test_a_lost_capture_says_what_to_do(
+def test_a_lost_capture_is_an_error_with_a_remedy(
     lowered: LoweredProgram, capture: Capture, resources: Resources, tmp_path: Path
 ) -> None:
-    kept = resources.store.path(capture.outputs)
-    shutil.move(kept, tmp_path / "elsewhere")
+    path = resources.store.path(capture.outputs)
+    shutil.move(path, tmp_path / "elsewhere")
     try:
         with pytest.raises(EvidenceError, match=r" is missing: restore \w+ from a copy of this folder, or run again"):
             compared(resources, lowered, capture)
     finally:
-        shutil.move(tmp_path / "elsewhere", kept)
+        shutil.move(tmp_path / "elsewhere", path)

@@ -1,4 +1,4 @@
-"""bundle, deploy, execute and collect on the local device, and what each does when something is wrong."""
+"""The stages bundle, deploy, execute and collect on the local device, with right and wrong files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def packed(request_8a8w: Request, resources: Resources, lowered: LoweredProgram)
 
 @pytest.fixture
 def device(tmp_path: Path, resources: Resources, request_8a8w: Request) -> Iterator[Device]:
-    """A local device that has nothing yet, leased."""
+    """Lease a local device without any files."""
     with resources.farm.lease([fresh(tmp_path)]) as device:
         yield device
 
@@ -43,13 +43,13 @@ def files(folder: Path) -> set[str]:
 
 
 def with_runner(packed: Bundle, resources: Resources, code: str) -> Bundle:
-    """The same bundle with another program in the runner's place."""
+    """Return the same bundle with another program instead of the runner."""
     runner = resources.store.put_bytes(code.encode())
     return replace(packed, runner=runner, blobs=(runner, *packed.blobs))
 
 
 def pretend(packed: Bundle, change: str) -> str:
-    """A runner that leaves files of the right names and sizes and then does `change` to them."""
+    """Return the code of a runner that writes files of the right names and sizes and then runs `change`."""
     samples = {launch.input_list.sha256: launch.samples for launch in packed.launches}
     (output,) = packed.outputs
     assert (output.shape, output.dtype) == ((1, 10), "float32")
@@ -65,7 +65,9 @@ Path("debug_output.bin").touch()
 """
 
 
-def test_only_what_the_device_does_not_have_travels(packed: Bundle, device: Device, resources: Resources) -> None:
+def test_only_files_that_the_device_does_not_have_are_sent(
+    packed: Bundle, device: Device, resources: Resources
+) -> None:
     first = deploy(packed, device=device, store=resources.store)
     assert (first.blobs_sent, first.bytes_sent) == (len(packed.blobs), sum(blob.size for blob in packed.blobs))
     assert (first.device, first.work_folder, first.bundle) == (device.name, device.work_folder, packed)
@@ -79,15 +81,15 @@ def truncated(blob: Path) -> None:
     blob.write_bytes(blob.read_bytes()[:-1])
 
 
-def rotten(blob: Path) -> None:
+def corrupted(blob: Path) -> None:
     data = bytearray(blob.read_bytes())
     data[len(data) // 2] ^= 1
     blob.chmod(0o600)
     blob.write_bytes(data)
 
 
-@pytest.mark.parametrize("harm", [truncated, rotten, Path.unlink], ids=["truncated", "rotten", "gone"])
-def test_a_blob_that_was_damaged_on_the_device_is_found_and_sent_again(
+@pytest.mark.parametrize("harm", [truncated, corrupted, Path.unlink], ids=["truncated", "corrupted", "gone"])
+def test_a_blob_that_was_damaged_on_the_device_is_sent_again(
     harm: Callable[[Path], None], packed: Bundle, device: Device, resources: Resources
 ) -> None:
     deploy(packed, device=device, store=resources.store)
@@ -99,16 +101,16 @@ def test_a_blob_that_was_damaged_on_the_device_is_found_and_sent_again(
     assert there.read_bytes() == resources.store.read(program)
 
 
-def test_nothing_of_a_launch_is_left_on_the_device(packed: Bundle, resources: Resources, tmp_path: Path) -> None:
+def test_no_file_of_a_launch_remains_on_the_device(packed: Bundle, resources: Resources, tmp_path: Path) -> None:
     with resources.farm.lease([fresh(tmp_path)]) as device:
         deployment = deploy(packed, device=device, store=resources.store)
         execution = execute(deployment, device=device, store=resources.store)
-        seen = sorted(files(Path(device.lease_folder)))
+        written = sorted(files(Path(device.lease_folder)))
         collect(execution, device=device, store=resources.store)
     outputs = [f"outputs/output_{sample}_0.raw" for sample in range(8)]
     shipping = [f"shipping/{name}" for name in ("etdump.etdp", "inference_speed.txt", *outputs)]
     debug = [f"debug/{name}" for name in ("debug_output.bin", "etdump.etdp", "inference_speed.txt", *outputs[:2])]
-    assert seen == sorted([*debug, *shipping])
+    assert written == sorted([*debug, *shipping])
     assert files(tmp_path / "device") - {".qnnsweep"} == {f"blobs/{blob.sha256}" for blob in packed.blobs}
     assert list((tmp_path / "device" / "leases").iterdir()) == []
 
@@ -128,7 +130,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("change", "line"), WRONG.items(), ids=lambda _: "")
-def test_a_runner_that_ends_well_and_leaves_the_wrong_files_is_no_evidence(
+def test_wrong_files_of_a_runner_that_succeeds_are_refused(
     change: str, line: str, packed: Bundle, device: Device, resources: Resources
 ) -> None:
     pretended = with_runner(packed, resources, pretend(packed, change))
@@ -139,9 +141,7 @@ def test_a_runner_that_ends_well_and_leaves_the_wrong_files_is_no_evidence(
     assert str(wrong.value) == line.format(device=device.name, output=packed.outputs[0].name)
 
 
-def test_a_runner_that_leaves_the_right_files_is_collected(
-    packed: Bundle, device: Device, resources: Resources
-) -> None:
+def test_right_files_of_a_runner_are_collected(packed: Bundle, device: Device, resources: Resources) -> None:
     deployment = deploy(with_runner(packed, resources, pretend(packed, "")), device=device, store=resources.store)
     execution = execute(deployment, device=device, store=resources.store)
     assert [result.latencies_ms for result in execution.results] == [(), ()]
@@ -149,7 +149,7 @@ def test_a_runner_that_leaves_the_right_files_is_collected(
     assert capture.execution == execution
 
 
-def test_a_runner_that_fails_is_quoted_and_leaves_its_log(
+def test_the_output_of_a_runner_that_fails_is_quoted_and_stored(
     packed: Bundle, device: Device, resources: Resources, tmp_path: Path
 ) -> None:
     code = "import sys; print('loaded'); sys.exit('E executorch:main.cpp:1] no\\n' * 20)"
@@ -164,7 +164,7 @@ def test_a_runner_that_fails_is_quoted_and_leaves_its_log(
     assert resources.store.read(log) == b"loaded\n\n" + b"E executorch:main.cpp:1] no\n" * 20 + b"\n"
 
 
-def test_too_small_a_debug_buffer_aborts_the_runner_and_its_last_words_say_so(
+def test_a_debug_buffer_that_is_too_small_aborts_the_runner_with_that_message(
     lowered: LoweredProgram, resources: Resources, tmp_path: Path
 ) -> None:
     starved = bundle(lowered, MeasureConfig(operator_samples=2, debug_buffer_bytes=1), store=resources.store)
@@ -183,7 +183,7 @@ def test_too_small_a_debug_buffer_aborts_the_runner_and_its_last_words_say_so(
     assert list((tmp_path / "device" / "leases").iterdir()) == []
 
 
-def test_a_runner_that_hangs_on_a_device_that_answers_is_killed_and_the_program_is_blamed(
+def test_a_runner_that_hangs_on_a_responsive_device_is_killed_and_is_at_fault(
     packed: Bundle, resources: Resources, tmp_path: Path
 ) -> None:
     hanging = with_runner(packed, resources, "import time; print('so far', flush=True); time.sleep(600)")

@@ -1,4 +1,4 @@
-"""A phone and a board of one test's own, and cells for them that need no toolchain."""
+"""A phone and a board for one test, and cells for them that need no toolchain."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Path("etdump.etdp").write_bytes(b"etdump")
 """
 
 
-def when(happened: Callable[[], bool], then: Callable[[], object]) -> threading.Thread:
-    """Do `then` as soon as that happened."""
+def when(condition: Callable[[], bool], action: Callable[[], object]) -> threading.Thread:
+    """Call `action` in a thread as soon as `condition` holds."""
 
     def watch() -> None:
         for _ in range(12_000):
-            if happened():
-                then()
+            if condition():
+                action()
                 return
             time.sleep(0.005)
 
@@ -45,7 +45,7 @@ def when(happened: Callable[[], bool], then: Callable[[], object]) -> threading.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bench:
-    """A phone and a board of one test's own, to be broken, and a farm of both."""
+    """A phone and a board that one test may break, and a farm of both."""
 
     server: AdbServer
     phone: Adbd
@@ -84,7 +84,7 @@ class Bench:
         return DeviceConfig(name="here", work_folder=str(self.folder / "here" / "qnnsweep"), deadline_s=30)
 
     def bundle(self, code: str, *, ballast: int = 0) -> Bundle:
-        """One launch of a runner of that code."""
+        """Return a bundle with one launch, whose runner is this code."""
         runner, program = self.store.put_bytes(code.encode()), self.store.put_bytes(b"program")
         inputs = self.store.put_bytes(b"")
         weight = [self.store.put_bytes(os.urandom(ballast))] if ballast else []
@@ -105,7 +105,8 @@ class Bench:
 
 
 @contextmanager
-def standing(tmp_path: Path) -> Iterator[Bench]:
+def started_bench(tmp_path: Path) -> Iterator[Bench]:
+    """Start an adb server, a phone and a board."""
     for name in ("adb", "phone", "board"):
         (tmp_path / name).mkdir()
     server = AdbServer(folder=tmp_path / "adb")

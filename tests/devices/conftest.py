@@ -1,4 +1,4 @@
-"""Every way to a device, for the contract that all must keep. A new one is one more entry in `TRANSPORTS`."""
+"""Fixtures: every transport, for the contract that all must fulfil. A new transport is an entry in `TRANSPORTS`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tasks.devices.local import LocalTransport
 from tasks.devices.ssh import SshTransport
 from tasks.devices.transport import CommandResult, RunRequest, Transport
 
-from .bench import Bench, standing
+from .bench import Bench, started_bench
 from .loopback import Adbd, AdbServer, Sshd, running
 
 TRANSFER_S = 120
@@ -23,13 +23,13 @@ TRANSFER_S = 120
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransportCase:
-    """A device as a test sees it: a way to it, and its work folder, seen from both sides."""
+    """A transport to a device, and a work folder under its names on the device and on this machine."""
 
     transport: Transport
     folder: str
-    """As the device names it."""
+    """The folder's path on the device."""
     here: Path
-    """The same folder as this machine names it: the devices of tests are on this machine."""
+    """The same folder's path on this machine, where all devices of the tests run."""
 
     def run(self, argv: list[str], *, deadline_s: float = 60, **options: Any) -> CommandResult:
         return self.transport.run(RunRequest(argv, deadline_s=deadline_s, **options))
@@ -44,15 +44,15 @@ def adb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdbServer]:
 
 @pytest.fixture(scope="session")
 def phones(tmp_path_factory: pytest.TempPathFactory, adb_server: AdbServer) -> Iterator[tuple[Adbd, Adbd]]:
-    """Two real adbd, each in a sandbox."""
-    one, other = (Adbd(folder=tmp_path_factory.mktemp("adbd"), server=adb_server) for _ in range(2))
-    with running(one, other):
-        yield one, other
+    """Start two real adbd, each in a sandbox."""
+    first, second = (Adbd(folder=tmp_path_factory.mktemp("adbd"), server=adb_server) for _ in range(2))
+    with running(first, second):
+        yield first, second
 
 
 @pytest.fixture(scope="session")
 def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
-    """A real sshd."""
+    """Start a real sshd."""
     sshd = Sshd(folder=tmp_path_factory.mktemp("sshd"))
     with running(sshd):
         yield sshd
@@ -72,7 +72,7 @@ def local(request: pytest.FixtureRequest, folder: Path) -> TransportCase:
 
 
 def adb(request: pytest.FixtureRequest, folder: Path) -> TransportCase:
-    """Works in a folder of the device's own /data."""
+    """Return a case with a folder in the device's own /data."""
     phone, _ = request.getfixturevalue("phones")
     inside = f"test {folder.parent.name}"
     (phone.data / inside).mkdir()
@@ -90,12 +90,12 @@ TRANSPORTS: dict[str, Callable[[pytest.FixtureRequest, Path], TransportCase]] = 
 def transport_case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TransportCase]:
     folder = tmp_path / "on the device"
     folder.mkdir()
-    found = TRANSPORTS[request.param](request, folder)
-    yield found
-    found.transport.close()
+    case = TRANSPORTS[request.param](request, folder)
+    yield case
+    case.transport.close()
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    with standing(tmp_path) as bench:
+    with started_bench(tmp_path) as bench:
         yield bench

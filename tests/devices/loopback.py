@@ -1,4 +1,4 @@
-"""Real devices on this machine: `adbd`s in sandboxes, an `adb` server and an `sshd` of our own, all on loopback.
+"""Real devices on this machine: `adbd`s in sandboxes, a separate `adb` server and a separate `sshd`, all on loopback.
 
 As a program (`python tests/devices/loopback.py FOLDER`) it starts two adbd and an sshd, writes FOLDER/conf with the
 farm `loopback` of an adb, an ssh and a local device, and waits for Ctrl-C.
@@ -26,7 +26,7 @@ _LIBRARIES = ("usr/lib/x86_64-linux-gnu/android", "usr/lib/x86_64-linux-gnu")
 _PROGRAM = "usr/lib/android-sdk/platform-tools/adbd"
 _GETPROP = """\
 #!/bin/sh
-# Debian's adbd brings no getprop: the properties of this device are lines of a file of its own.
+# Debian's adbd has no getprop, so the properties of this device are lines of a file.
 sed -n "s/^$1=//p" /data/properties
 """
 _SSHD = """\
@@ -47,7 +47,7 @@ MaxStartups 64
 
 
 class ComponentMissing(Exception):
-    """Something that these devices are made of is not on this machine; says what to install."""
+    """A program that these devices need is not on this machine. The message says what to install."""
 
 
 def adbd_folder() -> Path:
@@ -55,7 +55,7 @@ def adbd_folder() -> Path:
 
 
 def require(*programs: str) -> None:
-    """Raise ComponentMissing unless all of `programs` (`adbd`: the unpacked one) are here and we are root."""
+    """Raise ComponentMissing unless all of `programs` (`adbd`: the unpacked one) exist and the user is root."""
     packages = {"adb": "adb", "sshd": "openssh-server", "bwrap": "bubblewrap", "gcc": "gcc libc6-dev"}
     search = f"{os.environ.get('PATH', '')}:/usr/sbin"
     missing = [name for name in programs if name != "adbd" and shutil.which(name, path=search) is None]
@@ -71,7 +71,7 @@ def require(*programs: str) -> None:
 
 
 def free_port() -> int:
-    """A port that nobody has. Above those that adb's server scans for emulators."""
+    """Return an unused port. It is above the ports that adb's server scans for emulators."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -84,12 +84,12 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> Non
         if process.poll() is not None:
             break
         time.sleep(0.05)
-    raise AssertionError(f"nobody listens on {port}:\n{log.read_text(errors='replace')}")
+    raise AssertionError(f"no process listens on {port}:\n{log.read_text(errors='replace')}")
 
 
 @dataclass(kw_only=True)
 class AdbServer:
-    """A server of our own, so that nobody's phones are touched and none of ours are seen."""
+    """A separate adb server: tests do not touch the user's phones, and their devices are invisible to the user."""
 
     folder: Path
     port: int = field(default_factory=free_port)
@@ -125,7 +125,7 @@ class AdbServer:
 
 @dataclass(kw_only=True)
 class Adbd:
-    """One `adbd` with a `/data` of its own. It sees the rest of this machine, and may change none of it."""
+    """An `adbd` with its own `/data`. It can read the rest of this machine and change none of it."""
 
     folder: Path
     server: AdbServer
@@ -140,23 +140,23 @@ class Adbd:
 
     @property
     def data(self) -> Path:
-        """Its `/data`, as this machine names it."""
+        """Return the path of its `/data` on this machine."""
         return self.folder / "data"
 
     @property
     def small(self) -> Path:
-        """Its `/data/small`, a disk of `small_bytes`, as this machine names it."""
+        """Return the path of its `/data/small`, a disk of `small_bytes`, on this machine."""
         return Path(f"/proc/{self.pid}/root/data/small")
 
     def sense(self, celsius: float) -> None:
-        """Have its thermal sensor show that."""
+        """Set the temperature that its thermal sensor shows."""
         zone = self.data / "sys" / "class" / "thermal" / "thermal_zone0"
         zone.mkdir(parents=True, exist_ok=True)
         (zone / "temp").write_text(f"{celsius * 1000:.0f}\n")
 
     @property
     def pid(self) -> int:
-        """Of adbd itself, inside its sandbox."""
+        """Return the process id of adbd itself, inside its sandbox."""
         assert self._process is not None
         (child,) = psutil.Process(self._process.pid).children()
         return child.pid
@@ -195,7 +195,7 @@ class Adbd:
         wait_for_port(self.port, self._process, log)
 
     def kill(self) -> None:
-        """As a battery taken out, but for processes that were started from it: they live on."""
+        """Kill adbd as if its battery were removed, except that the processes that it started live on."""
         if self._process is not None:
             for process in (*psutil.Process(self._process.pid).children(), self._process):
                 with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
@@ -212,7 +212,7 @@ class Adbd:
 
 @dataclass(kw_only=True)
 class Sshd:
-    """One `sshd` with keys of its own. `key` logs its user in."""
+    """An `sshd` with its own keys. `key` is the key file for a login."""
 
     folder: Path
     password: bool = False
@@ -257,17 +257,17 @@ class Sshd:
 
     @property
     def processes(self) -> list[psutil.Process]:
-        """Those that serve its connections: sshd's own, not what they run."""
-        own: list[psutil.Process] = []
-        for each in psutil.Process(self.pid).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):  # connections end when they like
-                if each.name().startswith("sshd"):
-                    own.append(each)
-        return own
+        """Return the sshd processes that serve connections, without the commands that they run."""
+        servers: list[psutil.Process] = []
+        for process in psutil.Process(self.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):  # a connection may end at any time
+                if process.name().startswith("sshd"):
+                    servers.append(process)
+        return servers
 
     def drop(self) -> None:
-        """Cut every connection, and take no new one."""
-        self._tell(signal.SIGKILL, psutil.Process(self.pid), *self.processes)
+        """Cut every connection and accept no new one."""
+        self._signal(signal.SIGKILL, psutil.Process(self.pid), *self.processes)
 
     def kill(self) -> None:
         if self._process is not None:
@@ -276,20 +276,20 @@ class Sshd:
             self._process = None
 
     def freeze(self) -> None:
-        self._tell(signal.SIGSTOP, *self.processes)
+        self._signal(signal.SIGSTOP, *self.processes)
 
     def thaw(self) -> None:
-        self._tell(signal.SIGCONT, *self.processes)
+        self._signal(signal.SIGCONT, *self.processes)
 
     @staticmethod
-    def _tell(what: signal.Signals, *processes: psutil.Process) -> None:
+    def _signal(number: signal.Signals, *processes: psutil.Process) -> None:
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
-                process.send_signal(what)
+                process.send_signal(number)
 
 
 def _rest_of_this_machine() -> Iterator[str]:
-    """Everything but what a device has of its own, to be read. /tmp is the tests': a device must not depend on it."""
+    """Yield mounts of this machine that a device may read. /tmp is only for tests: a device must not depend on it."""
     for path in sorted(Path("/").iterdir()):
         if path.name in ("data", "dev", "proc", "run", "sys", "lost+found"):
             continue
@@ -307,8 +307,8 @@ def running(*devices: AdbServer | Adbd | Sshd) -> Generator[None]:
         yield
 
 
-def write_farm(conf: Path, phones: Sequence[Adbd], boards: Sequence[Sshd], **of_all: object) -> list[str]:
-    """Configuration of a farm `loopback`: the phones, the boards and this machine. Gives the devices' names."""
+def write_farm(conf: Path, phones: Sequence[Adbd], boards: Sequence[Sshd], **shared: object) -> list[str]:
+    """Write the configuration of a farm `loopback` (phones, boards, this machine); return the devices' names."""
     devices: dict[str, dict[str, object]] = {}
     for index, phone in enumerate(phones, start=1):
         devices[f"phone_{index}"] = {
@@ -330,7 +330,7 @@ def write_farm(conf: Path, phones: Sequence[Adbd], boards: Sequence[Sshd], **of_
     for group in ("device", "farm"):
         (conf / group).mkdir(parents=True, exist_ok=True)
     for name, device in devices.items():
-        (conf / "device" / f"{name}.yaml").write_text(yaml.safe_dump({"name": name} | device | of_all))
+        (conf / "device" / f"{name}.yaml").write_text(yaml.safe_dump({"name": name} | device | shared))
     (conf / "farm" / "loopback.yaml").write_text(yaml.safe_dump({"name": "loopback", "devices": list(devices)}))
     return list(devices)
 

@@ -1,4 +1,4 @@
-"""Devices that are there and cannot be used: an adbd that accepts no key, and one that never says a word."""
+"""Unusable devices: an adbd that accepts no key, and one that never answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _AUTH, _TOKEN = 0x48545541, 1  # "AUTH" of ADB's protocol
 
 
 class RefusingAdbd:
-    """Listens on `port`. To each greeting of an adb server it answers with a demand for a key, or with nothing."""
+    """A listener on `port` that answers each greeting of an adb server with a demand for a key, or not at all."""
 
     def __init__(self, *, demands_key: bool) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -21,8 +21,8 @@ class RefusingAdbd:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        for each in (self._listener, *self._open):
-            each.close()
+        for endpoint in (self._listener, *self._open):
+            endpoint.close()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):

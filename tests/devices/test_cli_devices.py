@@ -1,4 +1,4 @@
-"""What `qnnsweep devices` sees: each device asked side by side, and what is wrong with it in words."""
+"""The command `qnnsweep devices`: the facts and the problems of each device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .loopback import write_farm
 
 
 def devices(bench: Bench, *overrides: str) -> tuple[int, dict[str, dict[str, Any]]]:
-    """Exit code and devices of `qnnsweep devices --json`."""
+    """Return the exit code and the devices of `qnnsweep devices --json`."""
     write_farm(bench.folder / "conf", [bench.phone], [bench.board])
     command = ["devices", "--json", f"--config-dir={bench.folder / 'conf'}", f"artifacts={bench.folder}", *overrides]
     ran = subprocess.run(
@@ -30,20 +30,20 @@ def devices(bench: Bench, *overrides: str) -> tuple[int, dict[str, dict[str, Any
         check=False,
     )
     assert ran.stderr == ""
-    return ran.returncode, {each["device"]: each for each in json.loads(ran.stdout.splitlines()[-1])["devices"]}
+    return ran.returncode, {row["device"]: row for row in json.loads(ran.stdout.splitlines()[-1])["devices"]}
 
 
-def test_a_farm_that_is_well_is_told_with_all_that_its_devices_say(bench: Bench) -> None:
+def test_a_usable_farm_is_shown_with_all_facts_of_its_devices(bench: Bench) -> None:
     (bench.phone.data / "properties").write_text("ro.soc.model=SM8650\nro.build.fingerprint=maker/phone:14\n")
     bench.phone.sense(31.4)
     battery = bench.phone.data / "sys" / "class" / "power_supply" / "battery"
     battery.mkdir(parents=True)
     for name, value in {"capacity": 83, "current_now": -500_000, "voltage_now": 4_000_000}.items():
         (battery / name).write_text(f"{value}\n")
-    exit_code, found = devices(bench, "farm=loopback")
+    exit_code, rows = devices(bench, "farm=loopback")
     assert exit_code == 0
-    assert list(found) == ["phone_1", "board_1", "bench"]
-    phone = found["phone_1"]
+    assert list(rows) == ["phone_1", "board_1", "bench"]
+    phone = rows["phone_1"]
     assert {key: value for key, value in phone.items() if key != "free_mib"} == {
         "device": "phone_1",
         "transport": "adb",
@@ -66,22 +66,22 @@ def test_a_farm_that_is_well_is_told_with_all_that_its_devices_say(bench: Bench)
     assert phone["free_mib"] > 0
 
 
-def test_what_is_wrong_with_a_device_is_said_with_what_to_do(bench: Bench) -> None:
+def test_a_problem_of_a_device_is_shown_with_its_remedy(bench: Bench) -> None:
     (bench.phone.data / "properties").write_text("ro.soc.model=SM8550\n")
     bench.board.kill()
-    exit_code, found = devices(bench, "farm=loopback", "device.soc=SM8650")
+    exit_code, rows = devices(bench, "farm=loopback", "device.soc=SM8650")
     assert exit_code == 4
-    assert found["phone_1"]["problem"] == "it is a SM8550, not the SM8650 asked for"
-    assert found["board_1"]["reachable"] is False
-    assert found["board_1"]["problem"].startswith(f"127.0.0.1:{bench.board.port} cannot be reached: ")
-    assert found["board_1"]["problem"].endswith("; check its cable, its network and its power")
+    assert rows["phone_1"]["problem"] == "it is a SM8550, not the SM8650 asked for"
+    assert rows["board_1"]["reachable"] is False
+    assert rows["board_1"]["problem"].startswith(f"127.0.0.1:{bench.board.port} cannot be reached: ")
+    assert rows["board_1"]["problem"].endswith("; check its cable, its network and its power")
 
 
-def test_who_holds_a_device_and_which_are_quarantined_now_is_told(bench: Bench) -> None:
+def test_holders_and_quarantined_devices_are_shown(bench: Bench) -> None:
     farm = Farm(host_environment={}, folder=bench.folder / "devices")  # of a run with that artifacts folder
-    farm.quarantine("board_1", DeviceError("it went away"))
-    with farm.lease([replace(bench.over_adb, work_folder="/data/local/tmp/qnnsweep")]) as held:
-        exit_code, found = devices(bench, "device=phone_1,board_1")
+    farm.quarantine("board_1", DeviceError("it is gone"))
+    with farm.lease([replace(bench.over_adb, work_folder="/data/local/tmp/qnnsweep")]) as device:
+        exit_code, rows = devices(bench, "device=phone_1,board_1")
     assert exit_code == 4
-    assert found["phone_1"]["busy"] == Path(held.lease_folder).name.rpartition("-")[0]
-    assert found["board_1"]["quarantined"] == "it went away"
+    assert rows["phone_1"]["busy"] == Path(device.lease_folder).name.rpartition("-")[0]
+    assert rows["board_1"]["quarantined"] == "it is gone"

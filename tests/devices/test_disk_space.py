@@ -1,4 +1,4 @@
-"""Old files are removed from a device, files of others never."""
+"""Old files are removed from a device; files of others never are."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ def blobs(folder: Path) -> set[str]:
     return {path.name for path in (folder / "blobs").iterdir()}
 
 
-@pytest.mark.parametrize("way", ["over_adb", "over_ssh", "here"])
-def test_what_was_not_used_for_long_goes_and_what_was_stays(bench: Bench, way: str) -> None:
-    config: DeviceConfig = getattr(bench, way)
-    here = bench.phone.data / "local" / "qnnsweep" if way == "over_adb" else Path(str(config.work_folder))
-    old, kept = bench.bundle(WRITES, ballast=1000), bench.bundle(WRITES)
+@pytest.mark.parametrize("config_name", ["over_adb", "over_ssh", "here"])
+def test_files_that_were_not_used_for_long_are_removed_and_others_stay(bench: Bench, config_name: str) -> None:
+    config: DeviceConfig = getattr(bench, config_name)
+    here = bench.phone.data / "local" / "qnnsweep" if config_name == "over_adb" else Path(str(config.work_folder))
+    old, recent = bench.bundle(WRITES, ballast=1000), bench.bundle(WRITES)
     bench.measure(old, config)
     for path in here.glob("blobs/*"):
         os.utime(path, (time.time() - 20 * DAY_S,) * 2)
     with bench.farm.lease([replace(config, keep_days=30)]) as device:
-        deploy(kept, device=device, store=bench.store)  # touches what it needs
+        deploy(recent, device=device, store=bench.store)  # it touches the blobs that it needs
     assert blobs(here) == {blob.sha256 for blob in old.blobs}
-    bench.measure(kept, config)
-    assert blobs(here) == {blob.sha256 for blob in kept.blobs}
+    bench.measure(recent, config)
+    assert blobs(here) == {blob.sha256 for blob in recent.blobs}
     assert list((here / "leases").iterdir()) == []
 
 
-def test_on_a_device_that_is_nearly_full_everything_that_the_cell_does_not_need_goes(bench: Bench) -> None:
+def test_on_a_nearly_full_device_all_files_that_the_cell_does_not_need_are_removed(bench: Bench) -> None:
     phone = replace(bench.over_adb, work_folder="/data/small/qnnsweep", least_free_mib=4)
     large, other = (bench.bundle(WRITES, ballast=10_000_000) for _ in range(2))
     for bundle in (large, other):
@@ -46,10 +46,10 @@ def test_on_a_device_that_is_nearly_full_everything_that_the_cell_does_not_need_
     assert blobs(bench.phone.small / "qnnsweep") == {blob.sha256 for blob in other.blobs}
 
 
-@pytest.mark.parametrize("way", ["over_adb", "over_ssh", "here"])
-def test_a_folder_with_files_of_somebody_elses_is_refused_and_stays_as_it_is(bench: Bench, way: str) -> None:
-    config: DeviceConfig = getattr(bench, way)
-    here = bench.phone.data / "local" / "qnnsweep" if way == "over_adb" else Path(str(config.work_folder))
+@pytest.mark.parametrize("config_name", ["over_adb", "over_ssh", "here"])
+def test_a_folder_with_files_of_others_is_refused_and_left_unchanged(bench: Bench, config_name: str) -> None:
+    config: DeviceConfig = getattr(bench, config_name)
+    here = bench.phone.data / "local" / "qnnsweep" if config_name == "over_adb" else Path(str(config.work_folder))
     (here / "blobs").mkdir(parents=True)
     for name in ("thesis.txt", "blobs/old"):
         (here / name).write_text("the only copy")

@@ -1,4 +1,4 @@
-"""A device is one holder's at a time, and clean for the next."""
+"""A device has one holder at a time and is clean for the next."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ def test_two_devices_are_held_at_once(farm: Farm, tmp_path: Path) -> None:
             together.wait()
 
     with ThreadPoolExecutor(2) as threads:
-        list(threads.map(hold, ["one", "other"]))
+        list(threads.map(hold, ["first", "second"]))
 
 
-def test_a_lease_ends_with_an_error_too(farm: Farm) -> None:
+def test_an_error_ends_the_lease(farm: Farm) -> None:
     for _ in range(2):
         with pytest.raises(DeviceError, match="lost"), farm.lease([DeviceConfig(name="phone")]):
             raise DeviceError("lost")
 
 
-def test_what_a_lease_leaves_on_the_device_goes_with_it(farm: Farm) -> None:
+def test_files_of_a_lease_are_removed_at_its_end(farm: Farm) -> None:
     with contextlib.suppress(DeviceError), farm.lease([DeviceConfig(name="phone")]) as device:
         folder = Path(device.lease_folder)
         (folder / "shipping" / "outputs").mkdir(parents=True)
@@ -71,34 +71,34 @@ def test_what_a_lease_leaves_on_the_device_goes_with_it(farm: Farm) -> None:
     assert list(folder.parent.iterdir()) == []
 
 
-def test_what_killed_processes_of_this_host_left_goes_with_the_next_lease(farm: Farm, tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+def test_the_next_lease_removes_files_of_killed_processes_of_this_host(farm: Farm, tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         pass
     host, tail = socket.gethostname(), "0123456789abcdef"
     leases = tmp_path / "devices" / "local" / "leases"
-    spared = {f"{host}-1-{tail}", f"elsewhere-{gone.pid}-{tail}", "a user's own"}
-    for name in (*spared, f"{host}-{gone.pid}-{tail}"):
+    remaining = {f"{host}-1-{tail}", f"elsewhere-{ended.pid}-{tail}", "a user's folder"}
+    for name in (*remaining, f"{host}-{ended.pid}-{tail}"):
         (leases / name / "shipping").mkdir(parents=True)
     with farm.lease([DeviceConfig(name="local")]) as device:
-        assert {path.name for path in leases.iterdir()} == spared | {Path(device.lease_folder).name}
-    assert {path.name for path in leases.iterdir()} == spared
+        assert {path.name for path in leases.iterdir()} == remaining | {Path(device.lease_folder).name}
+    assert {path.name for path in leases.iterdir()} == remaining
 
 
-def test_a_device_is_what_its_configuration_says(farm: Farm, tmp_path: Path) -> None:
+def test_a_device_has_the_values_of_its_configuration(farm: Farm, tmp_path: Path) -> None:
     with farm.lease([DeviceConfig(name="local")]) as device:
         assert (device.name, device.python, device.deadline_s) == ("local", sys.executable, 600.0)
         assert device.work_folder == str(tmp_path / "devices" / "local")
         assert Path(device.lease_folder).parent == Path(device.work_folder, "leases")
         assert device.environment == {"FROM": "host", "BOTH": "host"}
-    own = DeviceConfig(
+    config = DeviceConfig(
         name="mine",
         work_folder=str(tmp_path / "elsewhere"),
         python="/opt/python",
         environment={"BOTH": "device"},
         deadline_s=3,
     )
-    with farm.lease([own]) as device:
-        assert (device.work_folder, device.python, device.deadline_s) == (own.work_folder, "/opt/python", 3)
+    with farm.lease([config]) as device:
+        assert (device.work_folder, device.python, device.deadline_s) == (config.work_folder, "/opt/python", 3)
         assert device.environment == {"FROM": "host", "BOTH": "device"}
 
 

@@ -1,4 +1,4 @@
-"""The fault matrix: what breaks, whose fault it is called, who is quarantined, and that a sibling finishes the cell."""
+"""The fault matrix: for each fault the blamed part, the quarantined device, and the sibling that finishes the cell."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SM8650 = SocConfig(name="SM8650", arch=75, vtcm_mib=8)
 SLEEPS = "import time; open('started', 'w').close(); time.sleep(600)"
 
 
-def there(path: Path) -> Callable[[], bool]:
-    """Whether something of that pattern is there."""
+def exists(path: Path) -> Callable[[], bool]:
+    """Return a condition: some file matches the pattern."""
     return lambda: any(path.parents[3].glob(str(path.relative_to(path.parents[3]))))
 
 
@@ -32,17 +32,18 @@ def blobs(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("blobs/*") if path.is_file()]
 
 
-def assert_blobs_are_whole(folder: Path) -> None:
+def assert_blobs_are_intact(folder: Path) -> None:
     assert [path for path in blobs(folder) if hashlib.sha256(path.read_bytes()).hexdigest() != path.name] == []
 
 
 def assert_no_runner_is_left(bench: Bench) -> None:
+    runners: list[psutil.Process] = []
     for _ in range(200):
-        left = [each for each in psutil.process_iter() if is_runner(each)]
-        if not left:
+        runners = [process for process in psutil.process_iter() if is_runner(process)]
+        if not runners:
             return
         time.sleep(0.1)
-    raise AssertionError(left)
+    raise AssertionError(runners)
 
 
 def is_runner(process: psutil.Process) -> bool:
@@ -56,7 +57,7 @@ def is_runner(process: psutil.Process) -> bool:
 
 BREAKS: dict[str, Callable[[Bench], None]] = {
     "the phone is gone": lambda bench: bench.phone.kill(),
-    "the adb server is gone and answers nobody": lambda bench: bench.server.kill(),
+    "the adb server is gone": lambda bench: bench.server.kill(),
     "the phone hangs": lambda bench: bench.phone.freeze(),
 }
 
@@ -69,28 +70,28 @@ def test_a_cell_is_finished_by_a_sibling_when_the_phone_breaks(bench: Bench, fau
         BREAKS[fault](bench)
         bundle, breaking = bench.bundle(WRITES), None
     else:
-        # Hangs where it finds itself in the phone's /data, and writes outputs anywhere else.
+        # It hangs in the phone's /data, and writes outputs anywhere else.
         bundle = bench.bundle(f"import os\nif os.getcwd().startswith('/data/'):\n    {SLEEPS}\n{WRITES}")
         started = bench.phone.data / "local" / "qnnsweep" / "leases" / "*" / "shipping" / "started"
-        breaking = when(there(started), lambda: BREAKS[fault](bench))
-    began = time.monotonic()
+        breaking = when(exists(started), lambda: BREAKS[fault](bench))
+    begin = time.monotonic()
     capture = bench.measure(bundle, phone, bench.over_ssh)
     assert capture.execution.device == "board"
     assert set(bench.farm.quarantined) == {"phone"}
     assert bench.farm.quarantined["phone"].problem in (DeviceProblem.LOST, DeviceProblem.HUNG, DeviceProblem.OFFLINE)
-    assert time.monotonic() - began < 200
+    assert time.monotonic() - begin < 200
     if breaking is not None:
         breaking.join()
     if fault == "the phone hangs":
         bench.phone.thaw()
     assert_no_runner_is_left(bench)
-    # Trusted no more in this run, however well it may be by now.
+    # It stays excluded for this run, even if it works again by now.
     assert bench.measure(bench.bundle(WRITES), phone, bench.here).execution.device == "here"
 
 
-def test_a_cell_is_finished_by_a_sibling_when_the_phone_goes_away_during_deploy(bench: Bench) -> None:
+def test_a_cell_is_finished_by_a_sibling_when_the_phone_is_lost_during_deploy(bench: Bench) -> None:
     arriving = bench.phone.data / "local" / "qnnsweep" / "leases" / "*" / ".incoming-*" / "*"
-    breaking = when(there(arriving), bench.phone.kill)
+    breaking = when(exists(arriving), bench.phone.kill)
     capture = bench.measure(bench.bundle(WRITES, ballast=200_000_000), bench.over_adb, bench.here)
     breaking.join()
     assert capture.execution.device == "here"
@@ -122,7 +123,7 @@ def test_a_board_with_another_host_key_is_refused(bench: Bench) -> None:
     assert str(bench.farm.quarantined["board"]).startswith("wrong host key: 127.0.0.1:")
 
 
-def test_a_board_that_is_not_known_is_refused_unless_new_ones_are_accepted(bench: Bench) -> None:
+def test_a_board_with_an_unknown_host_key_is_refused(bench: Bench) -> None:
     known = bench.folder / "nobody yet"
     strict = replace(bench.over_ssh, ssh=replace(bench.over_ssh.ssh, known_hosts=str(known)))
     assert bench.measure(bench.bundle(WRITES), strict, bench.here).execution.device == "here"
@@ -141,7 +142,7 @@ def test_a_wrong_password_is_refused_and_not_repeated(bench: Bench, monkeypatch:
     assert "correct-horse" not in str(why)
 
 
-def test_a_full_disk_is_the_devices_fault_and_leaves_no_half_file(bench: Bench) -> None:
+def test_a_full_disk_is_a_fault_of_the_device_and_leaves_no_partial_file(bench: Bench) -> None:
     phone = replace(bench.over_adb, work_folder="/data/small/qnnsweep", least_free_mib=0)
     capture = bench.measure(bench.bundle(WRITES, ballast=40_000_000), phone, bench.here)
     assert capture.execution.device == "here"
@@ -149,7 +150,7 @@ def test_a_full_disk_is_the_devices_fault_and_leaves_no_half_file(bench: Bench) 
     assert blobs(bench.phone.small) == []
 
 
-def test_a_disk_that_fills_during_the_transfer_is_the_devices_fault_too(bench: Bench, tmp_path: Path) -> None:
+def test_a_disk_that_fills_during_the_transfer_is_a_fault_of_the_device(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(os.urandom(40_000_000))
     with (
         bench.farm.lease([bench.over_adb]) as device,
@@ -160,16 +161,16 @@ def test_a_disk_that_fills_during_the_transfer_is_the_devices_fault_too(bench: B
     assert list(bench.phone.small.iterdir()) == []
 
 
-@pytest.mark.parametrize("way", ["over_adb", "over_ssh"])
-def test_files_that_arrive_damaged_are_put_to_no_use(bench: Bench, way: str) -> None:
-    # A sha256sum on the device that finds every file in `arriving` changed.
-    config: DeviceConfig = getattr(bench, way)
-    programs = bench.phone.data / "bin" if way == "over_adb" else bench.folder / "bin"
+@pytest.mark.parametrize("config_name", ["over_adb", "over_ssh"])
+def test_files_that_arrive_damaged_are_not_used(bench: Bench, config_name: str) -> None:
+    # This sha256sum of the device reports every file as changed.
+    config: DeviceConfig = getattr(bench, config_name)
+    programs = bench.phone.data / "bin" if config_name == "over_adb" else bench.folder / "bin"
     programs.mkdir(exist_ok=True)
-    liar = programs / "sha256sum"
-    liar.write_text('#!/bin/sh\nfor each in "$@"; do printf "%064d  %s\\n" 0 "$each"; done\n')
-    liar.chmod(0o755)
-    path = f"{'/data/bin' if way == 'over_adb' else programs}:/usr/bin:/bin"
+    wrong_sha256sum = programs / "sha256sum"
+    wrong_sha256sum.write_text('#!/bin/sh\nfor file in "$@"; do printf "%064d  %s\\n" 0 "$file"; done\n')
+    wrong_sha256sum.chmod(0o755)
+    path = f"{'/data/bin' if config_name == 'over_adb' else programs}:/usr/bin:/bin"
     config = replace(config, environment={"PATH": path})
     assert bench.measure(bench.bundle(WRITES), config, bench.here).execution.device == "here"
     assert str(bench.farm.quarantined[config.name]).endswith("3 of 3 files arrived damaged; none was used")
@@ -193,9 +194,11 @@ FAILS = {
 
 
 @pytest.mark.parametrize("code", FAILS)
-@pytest.mark.parametrize("way", ["over_adb", "over_ssh", "here"])
-def test_a_program_that_fails_is_its_own_fault_and_is_not_tried_elsewhere(bench: Bench, code: str, way: str) -> None:
-    config = replace(getattr(bench, way), deadline_s=5)
+@pytest.mark.parametrize("config_name", ["over_adb", "over_ssh", "here"])
+def test_a_program_that_fails_is_at_fault_and_is_not_retried_elsewhere(
+    bench: Bench, code: str, config_name: str
+) -> None:
+    config = replace(getattr(bench, config_name), deadline_s=5)
     exit_code, words = FAILS[code]
     with pytest.raises(RunnerFailed, match=words) as failed:
         bench.measure(bench.bundle(code), config, replace(bench.here, name="sibling"))
@@ -212,7 +215,7 @@ def test_a_runner_that_prints_garbage_and_writes_its_files_is_collected(bench: B
     assert (capture.execution.device, capture.execution.results[0].latencies_ms) == ("phone", ())
 
 
-def test_a_device_of_another_soc_than_it_was_said_to_be_is_quarantined(bench: Bench) -> None:
+def test_a_device_with_another_soc_than_its_configuration_is_quarantined(bench: Bench) -> None:
     (bench.phone.data / "properties").write_text("ro.soc.model=SM8550\n")
     phone = replace(bench.over_adb, soc="SM8650")
     assert bench.measure(bench.bundle(WRITES), phone, bench.here, soc=SM8650).execution.device == "here"
@@ -220,7 +223,7 @@ def test_a_device_of_another_soc_than_it_was_said_to_be_is_quarantined(bench: Be
     assert bench.farm.quarantined["phone"].problem is DeviceProblem.WRONG_SOC
 
 
-def test_a_probed_device_gets_the_cells_of_its_soc_alone(bench: Bench) -> None:
+def test_a_probed_device_gets_only_the_cells_of_its_soc(bench: Bench) -> None:
     (bench.phone.data / "properties").write_text("ro.soc.model=SM8550-AC\n")
     phone = replace(bench.over_adb, soc="probe")
     assert bench.measure(bench.bundle(WRITES), phone, bench.here, soc=SM8650).execution.device == "here"
@@ -229,7 +232,7 @@ def test_a_probed_device_gets_the_cells_of_its_soc_alone(bench: Bench) -> None:
     assert bench.farm.quarantined == {}
 
 
-def test_without_a_sibling_the_cell_ends_with_the_devices_own_reason(bench: Bench) -> None:
+def test_without_a_sibling_the_cell_fails_with_the_reason_of_the_device(bench: Bench) -> None:
     bench.phone.kill()
     with pytest.raises(DeviceError, match="cannot be used") as alone:
         bench.measure(bench.bundle(WRITES), bench.over_adb)

@@ -1,4 +1,4 @@
-"""Names that mean something to a shell, a path or a terminal do nothing on a device but be names."""
+"""Text with a meaning for a shell, a path or a terminal is only a name on a device."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ HOSTILE = [
 
 
 def armed(bench: Bench, text: str) -> tuple[str, list[Path]]:
-    """The text with a place to leave a trace at, and everywhere the trace would be found."""
+    """Return the text with the path of a canary file in it, and all paths where the file could appear."""
     return text.replace("CANARY", "/data/canary"), [bench.phone.data / "canary", Path("/data/canary")]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-@pytest.mark.parametrize("way", ["over_adb", "over_ssh"])
-def test_in_every_field_of_a_device_it_is_only_a_name(bench: Bench, way: str, text: str) -> None:
-    config: DeviceConfig = getattr(bench, way)
-    hostile, traces = armed(bench, text)
+@pytest.mark.parametrize("config_name", ["over_adb", "over_ssh"])
+def test_in_every_field_of_a_device_it_is_only_text(bench: Bench, config_name: str, text: str) -> None:
+    config: DeviceConfig = getattr(bench, config_name)
+    hostile, canaries = armed(bench, text)
     prepared = replace(
         config,
         name=hostile,
@@ -46,19 +46,19 @@ def test_in_every_field_of_a_device_it_is_only_a_name(bench: Bench, way: str, te
     )
     code = f"import os\nassert os.environ['HOSTILE'] == {hostile!r}\n{WRITES}"
     assert bench.measure(bench.bundle(code), prepared).execution.device == hostile
-    assert [trace for trace in traces if trace.exists()] == []
+    assert [canary for canary in canaries if canary.exists()] == []
     missing = replace(prepared, python=hostile)
     with pytest.raises(DeviceError):
         bench.measure(bench.bundle(WRITES), replace(missing, name="other"))
-    assert [trace for trace in traces if trace.exists()] == []
+    assert [canary for canary in canaries if canary.exists()] == []
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_as_an_address_it_leads_nowhere(bench: Bench, text: str) -> None:
-    hostile, traces = armed(bench, text)
+def test_as_an_address_it_is_an_error(bench: Bench, text: str) -> None:
+    hostile, canaries = armed(bench, text)
     with pytest.raises(DeviceError):
         bench.measure(bench.bundle(WRITES), replace(bench.over_adb, address=hostile, deadline_s=5))
-    assert [trace for trace in traces if trace.exists()] == []
+    assert [canary for canary in canaries if canary.exists()] == []
 
 
 REFUSED = {
@@ -71,20 +71,17 @@ REFUSED = {
 }
 
 
-SSH = ["device.transport=ssh", "device.address=host", "device.work_folder=/var/tmp/qnnsweep", "device.python=python3"]
-
-
 @pytest.mark.parametrize("key", REFUSED)
-def test_what_cannot_be_is_refused_in_one_short_line(key: str) -> None:
+def test_an_impossible_value_is_refused_in_one_short_line(key: str) -> None:
     remote = [
         "device.transport=ssh",
         "device.address=host",
         "device.work_folder=/var/tmp/qnnsweep",
         "device.python=python3",
     ]
-    asked = [line for line in remote if not line.startswith(f"{key}=")]
+    overrides = [line for line in remote if not line.startswith(f"{key}=")]
     with pytest.raises(RequestError) as refused:
-        load([*asked, f"{key}='{REFUSED[key]}'"])
+        load([*overrides, f"{key}='{REFUSED[key]}'"])
     line = str(refused.value)
     assert line.startswith(key)
     assert "\n" not in line
@@ -92,7 +89,7 @@ def test_what_cannot_be_is_refused_in_one_short_line(key: str) -> None:
 
 
 @pytest.mark.parametrize("folder", ["/", "/data", "relative/folder", "/data/../etc", "~/qnnsweep"])
-def test_a_work_folder_that_others_could_use_too_is_refused(folder: str) -> None:
+def test_a_work_folder_that_others_may_use_is_refused(folder: str) -> None:
     with pytest.raises(RequestError, match=r"^device\.work_folder="):
         load(
             ["device.transport=adb", "device.address=serial", "device.python=python3", f"device.work_folder='{folder}'"]

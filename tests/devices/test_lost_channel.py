@@ -1,4 +1,4 @@
-"""What a way to a device does when the device goes away, or stops to answer, in the middle of something."""
+"""The behaviour of a transport when the device is lost or hangs in the middle of a transfer or a command."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ time.sleep(600)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fragile:
-    """A device of one test's own, to be broken."""
+    """A device that one test may break."""
 
     reach: Callable[[float], Transport]
-    """A new way to it, with that deadline for transfers."""
+    """Return a new transport to it, with this deadline for transfers."""
     folder: str
     here: Path
     break_off: Callable[[], None]
@@ -75,13 +75,15 @@ def board(folder: Path) -> tuple[Sshd, Fragile]:
 def fragile(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fragile]:
     folder = tmp_path / "device"
     folder.mkdir()
-    device, seen = phone(folder, request.getfixturevalue("adb_server")) if request.param == "adb" else board(folder)
+    device, fragile_device = (
+        phone(folder, request.getfixturevalue("adb_server")) if request.param == "adb" else board(folder)
+    )
     with running(device):
-        yield seen
+        yield fragile_device
 
 
 def arriving(folder: Path) -> Callable[[], bool]:
-    """Whether some of a file is there already."""
+    """Return a condition: a part of a file has arrived."""
     return lambda: any(
         path.is_file() and path.stat().st_size > 0
         for pattern in (".incoming-*", ".incoming-*/*")
@@ -89,15 +91,13 @@ def arriving(folder: Path) -> Callable[[], bool]:
     )
 
 
-def test_a_device_that_is_gone_before_is_an_error(fragile: Fragile) -> None:
+def test_a_lost_device_is_an_error(fragile: Fragile) -> None:
     fragile.break_off()
     with pytest.raises(DeviceError):
         fragile.reach(30).run(RunRequest(["true"], deadline_s=30))
 
 
-def test_a_device_that_goes_away_during_a_push_leaves_no_file_under_the_final_name(
-    fragile: Fragile, tmp_path: Path
-) -> None:
+def test_a_device_that_is_lost_during_a_push_has_no_file_under_the_final_name(fragile: Fragile, tmp_path: Path) -> None:
     (tmp_path / "source").write_bytes(bytes(LARGE))
     breaking = when(arriving(fragile.here), fragile.break_off)
     with pytest.raises(DeviceError, match=r"cannot push"):
@@ -111,7 +111,7 @@ def test_a_device_that_goes_away_during_a_push_leaves_no_file_under_the_final_na
     again.close()
 
 
-def test_a_device_that_goes_away_during_a_pull_leaves_no_file_here(fragile: Fragile, tmp_path: Path) -> None:
+def test_a_device_that_is_lost_during_a_pull_leaves_no_file_here(fragile: Fragile, tmp_path: Path) -> None:
     (fragile.here / "file").write_bytes(bytes(LARGE))
     back = tmp_path / "back"
     breaking = when(arriving(back), fragile.break_off)
@@ -121,7 +121,7 @@ def test_a_device_that_goes_away_during_a_pull_leaves_no_file_here(fragile: Frag
     assert list(back.iterdir()) == []
 
 
-def test_a_device_that_goes_away_during_a_command_is_an_error_and_the_command_dies_there(fragile: Fragile) -> None:
+def test_a_device_that_is_lost_during_a_command_is_an_error_and_the_command_dies_there(fragile: Fragile) -> None:
     breaking = when((fragile.here / "pid").exists, fragile.break_off)
     started = time.monotonic()
     with pytest.raises(DeviceError, match=r"lost the device .* while it ran"):
@@ -131,7 +131,7 @@ def test_a_device_that_goes_away_during_a_command_is_an_error_and_the_command_di
     assert_dead(int((fragile.here / "pid").read_text()), within_s=20)
 
 
-def test_a_device_that_stops_to_answer_is_an_error_at_the_deadline_and_the_command_dies_when_it_answers(
+def test_a_device_that_hangs_is_an_error_at_the_deadline_and_the_command_dies_when_it_continues(
     fragile: Fragile,
 ) -> None:
     freezing = when((fragile.here / "pid").exists, fragile.freeze)
@@ -144,7 +144,7 @@ def test_a_device_that_stops_to_answer_is_an_error_at_the_deadline_and_the_comma
     assert_dead(int((fragile.here / "pid").read_text()), within_s=30)
 
 
-def test_a_transfer_to_a_device_that_stops_to_answer_ends_at_its_deadline(fragile: Fragile, tmp_path: Path) -> None:
+def test_a_transfer_to_a_device_that_hangs_ends_at_its_deadline(fragile: Fragile, tmp_path: Path) -> None:
     (tmp_path / "source").write_bytes(bytes(LARGE))
     freezing = when(arriving(fragile.here), fragile.freeze)
     started = time.monotonic()
@@ -156,21 +156,21 @@ def test_a_transfer_to_a_device_that_stops_to_answer_ends_at_its_deadline(fragil
     fragile.thaw()
 
 
-def test_a_connection_is_good_for_more_than_a_gigabyte(tmp_path: Path) -> None:
-    # paramiko would exchange keys after 512 MiB, which hangs.
+def test_a_connection_transfers_more_than_a_gigabyte(tmp_path: Path) -> None:
+    # By default paramiko exchanges keys after 512 MiB, which may hang.
     (tmp_path / "device").mkdir()
     (tmp_path / "source").write_bytes(bytes(280_000_000))
-    device, seen = board(tmp_path / "device")
+    device, fragile_device = board(tmp_path / "device")
     with running(device):
-        transport = seen.reach(300)
+        transport = fragile_device.reach(300)
         for _ in range(4):
-            transport.push(tmp_path / "source", f"{seen.folder}/file")
-        transport.pull(f"{seen.folder}/file", tmp_path / "back")
+            transport.push(tmp_path / "source", f"{fragile_device.folder}/file")
+        transport.pull(f"{fragile_device.folder}/file", tmp_path / "back")
         assert (tmp_path / "back").stat().st_size == 280_000_000
         transport.close()
 
 
-def test_a_command_dies_with_the_process_that_asked_for_it(fragile: Fragile, tmp_path: Path) -> None:
+def test_a_command_dies_with_the_process_that_started_it(fragile: Fragile, tmp_path: Path) -> None:
     transport = fragile.reach(60)
     transport.run(RunRequest(["true"], deadline_s=60))
     transport.close()
@@ -189,10 +189,12 @@ def test_a_command_dies_with_the_process_that_asked_for_it(fragile: Fragile, tmp
 def test_a_killed_adb_server_is_an_error_and_no_hang(tmp_path: Path) -> None:
     server = AdbServer(folder=tmp_path)
     (tmp_path / "device").mkdir()
-    device, seen = phone(tmp_path / "device", server)
+    device, fragile_device = phone(tmp_path / "device", server)
     with running(server, device):
-        breaking = when((seen.here / "pid").exists, server.kill)
+        breaking = when((fragile_device.here / "pid").exists, server.kill)
         with pytest.raises(DeviceError, match=r"lost the device"):
-            seen.reach(60).run(RunRequest([sys.executable, "-c", SLEEPER], deadline_s=300, folder=seen.folder))
+            fragile_device.reach(60).run(
+                RunRequest([sys.executable, "-c", SLEEPER], deadline_s=300, folder=fragile_device.folder)
+            )
         breaking.join()
-        assert_dead(int((seen.here / "pid").read_text()), within_s=20)
+        assert_dead(int((fragile_device.here / "pid").read_text()), within_s=20)

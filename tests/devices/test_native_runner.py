@@ -1,4 +1,4 @@
-"""The native runner gets all its files, once."""
+"""The native runner gets all its files, and gets them once."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SM8650 = SocConfig(name="SM8650", arch=75, vtcm_mib=8)
 NATIVE = """\
 #!/bin/sh
 [ "$LD_LIBRARY_PATH" = "${0%/*}" ] && [ "$ADSP_LIBRARY_PATH" = "${0%/*}" ] || exit 9
-for each in libQnnHtp.so libQnnSystem.so libQnnHtpV75Stub.so libQnnHtpV75Skel.so libqnn_executorch_backend.so; do
-  [ "$(cat "${0%/*}/$each")" = "$each" ] || exit 10
+for name in libQnnHtp.so libQnnSystem.so libQnnHtpV75Stub.so libQnnHtpV75Skel.so libqnn_executorch_backend.so; do
+  [ "$(cat "${0%/*}/$name")" = "$name" ] || exit 10
 done
 printf '%s\\n' "$@" >arguments
 printf '\\0\\0\\0\\0\\0\\0\\0\\0' >outputs/output_0_0.raw
@@ -30,7 +30,7 @@ echo "I 00:00:00 executorch:qnn_executor_runner.cpp:1] 3 inference took 6.0 ms, 
 
 @pytest.fixture
 def sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in the shape of an SDK and one of a build, whose runner is a script that looks around."""
+    """Create an SDK folder and a build folder, whose runner is a script that checks the files beside it."""
     files = [
         "sdk/lib/aarch64-android/libQnnHtp.so",
         "sdk/lib/aarch64-android/libQnnSystem.so",
@@ -52,11 +52,11 @@ def native(config: DeviceConfig, sdk: Path) -> DeviceConfig:
     return replace(config, runner=RunnerKind.native, python=None, soc="SM8650", native_folder=str(sdk / "build"))
 
 
-@pytest.mark.parametrize("way", ["over_adb", "over_ssh"])
-def test_the_native_runner_finds_all_that_it_needs_beside_it_and_it_is_sent_once(
-    bench: Bench, sdk: Path, way: str
+@pytest.mark.parametrize("config_name", ["over_adb", "over_ssh"])
+def test_the_native_runner_has_all_its_files_beside_it_and_is_sent_once(
+    bench: Bench, sdk: Path, config_name: str
 ) -> None:
-    config = native(getattr(bench, way), sdk)
+    config = native(getattr(bench, config_name), sdk)
     bundle = bench.bundle(WRITES)
     first = bench.measure(bundle, config, soc=SM8650)
     assert first.execution.results[0].latencies_ms == (2.0,)
@@ -75,7 +75,7 @@ def test_the_native_runner_finds_all_that_it_needs_beside_it_and_it_is_sent_once
     assert stat.S_IMODE(next(iter(sdk.glob("build/**/qnn_executor_runner"))).stat().st_mode) & 0o111 == 0
 
 
-def test_all_that_the_native_runner_lacks_is_said_at_once(sdk: Path) -> None:
+def test_all_missing_files_of_the_native_runner_are_named_at_once(sdk: Path) -> None:
     device = DeviceConfig(name="phone", transport=TransportKind.adb, native_folder=str(sdk / "nothing"))
     with pytest.raises(EnvironmentUnusable) as lacking:
         native_files(device, 79, {"QNN_SDK_ROOT": str(sdk / "sdk")})

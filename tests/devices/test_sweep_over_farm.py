@@ -1,4 +1,4 @@
-"""Whole sweeps over a farm of real devices: what they share, what they survive, and who holds a device when."""
+"""Sweeps over a farm of real devices: sharing, leases, and recovery from a killed sweep."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.toolchain, pytest.mark.timeout(2400)]
 
 SECRET = "correct-horse-battery-staple"
 DIGITS = ("model=digits_cnn", "model.evaluation.count=4", "model.calibration.count=32", "limits.parallel=2")
-# A runner that writes on the device when it began and ended, then does what Python does.
+# A runner that logs on the device when it begins and ends, and runs Python in between.
 TIMED = """\
 #!/bin/sh
 echo "begin $(date +%s.%N)" >>/data/times
@@ -48,7 +48,7 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def conf(tmp_path_factory: pytest.TempPathFactory, phones: tuple[Adbd, Adbd], board: Sshd) -> Path:
-    """The farm `loopback`, with an environment that holds a secret."""
+    """Write the farm `loopback`, with a secret in the devices' environment."""
     folder = tmp_path_factory.mktemp("conf")
     write_farm(folder, phones[:1], [board], environment={"TOKEN": SECRET})
     return folder
@@ -56,7 +56,7 @@ def conf(tmp_path_factory: pytest.TempPathFactory, phones: tuple[Adbd, Adbd], bo
 
 @pytest.fixture
 def timed(tmp_path: Path, adb_server: AdbServer) -> Iterator[tuple[Adbd, Path]]:
-    """A phone of one test's own whose runner notes its times, and the configuration that names it alone."""
+    """Start a phone whose runner logs its times, and write the configuration of this phone."""
     phone = Adbd(folder=tmp_path / "phone", server=adb_server)
     phone.folder.mkdir()
     with running(phone):
@@ -72,7 +72,7 @@ def cells(artifacts: Path, ran: subprocess.CompletedProcess[str]) -> list[dict[s
 
 
 def spans(phone: Adbd) -> list[tuple[float, float]]:
-    """When the runner ran, as the phone wrote it down."""
+    """Return the begin and the end of each run of the runner, from the phone's log."""
     lines = [line.split() for line in (phone.data / "times").read_text().splitlines()]
     assert [word for word, _ in lines] == ["begin", "end"] * (len(lines) // 2), lines
     times = [float(when) for _, when in lines]
@@ -98,7 +98,7 @@ def test_one_program_gives_bit_equal_outputs_over_adb_over_ssh_and_here_and_is_s
     assert {row["outputs_sha256"] for row in again} == {rows[0]["outputs_sha256"]}
 
 
-def test_the_cells_of_a_sweep_are_spread_over_the_farm_and_no_secret_is_written_anywhere(
+def test_the_cells_of_a_sweep_use_the_whole_farm_and_no_secret_is_written_anywhere(
     program: Program, artifacts: Path, conf: Path
 ) -> None:
     ran = program.run(
@@ -108,8 +108,8 @@ def test_the_cells_of_a_sweep_are_spread_over_the_farm_and_no_secret_is_written_
     assert ran.returncode == 0, ran.stderr
     assert {row["device"] for row in cells(artifacts, ran)} == {"phone_1", "board_1", "bench"}
     for folder in (artifacts, Path(program.environment["PREFECT_HOME"])):
-        told = [path for path in folder.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
-        assert told == []
+        leaks = [path for path in folder.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+        assert leaks == []
     assert SECRET not in ran.stdout + ran.stderr
 
 
@@ -121,11 +121,11 @@ def test_two_sweeps_at_once_never_overlap_on_a_device(
     both = [
         program.start(*command, f"scheme={scheme}", f"artifacts={artifacts}") for scheme in ("8a8w,fp16", "16a8w,16a4w")
     ]
-    said = [process.communicate(timeout=800) for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
-    found = sorted(spans(phone))
-    assert len(found) == 8  # a shipping and a debug program for each of four cells
-    for (_, end), (begin, _) in itertools.pairwise(found):
+    outputs = [process.communicate(timeout=800) for process in both]
+    assert [process.returncode for process in both] == [0, 0], outputs
+    runs = sorted(spans(phone))
+    assert len(runs) == 8  # a shipping and a debug program for each of four cells
+    for (_, end), (begin, _) in itertools.pairwise(runs):
         assert begin >= end
 
 
@@ -142,8 +142,8 @@ def test_a_device_is_free_again_after_its_holder_was_killed(
             while not (phone.data / "times").exists():
                 assert holder.poll() is None
                 time.sleep(0.2)
-            running_now = [(each, each.info["cmdline"] or []) for each in psutil.process_iter(["cmdline"])]
-            sleepers = [each for each, words in running_now if words[:2] == ["/bin/sh", "/data/bin/timed"]]
+            commands = [(process, process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
+            sleepers = [process for process, argv in commands if argv[:2] == ["/bin/sh", "/data/bin/timed"]]
             assert sleepers
         finally:
             os.killpg(holder.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The contract of `Transport`: what each way to a device must do, by the real thing."""
+"""The contract of `Transport`, which every transport fulfils on a real device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.processes import assert_dead
 
 from .conftest import TransportCase
 
-SAY_ARGUMENTS = "import os, sys; sys.stdout.buffer.write(b'\\0'.join(os.fsencode(each) for each in sys.argv[1:]))"
+SAY_ARGUMENTS = "import os, sys; sys.stdout.buffer.write(b'\\0'.join(os.fsencode(word) for word in sys.argv[1:]))"
 HOSTILE = [
     "two words", " ", "", "'", '"', "it's", "a\nb", "\t", "$(reboot)", "`reboot`", "$HOME", "${IFS}", ";", "&&", "|",
     ">", "*", "?", "~", "\\", "\\n", "%s", "!", "#", "-rf", "--", "{a,b}", "名前", "é", "🐉", "\x01", "\x7f",
@@ -34,7 +34,7 @@ def python(code: str, *arguments: str) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("size", [0, 1, 5_000_000])
-def test_a_file_travels_there_and_back_bit_by_bit(
+def test_a_file_is_pushed_and_pulled_bit_by_bit(
     transport_case: TransportCase, tmp_path: Path, name: str, size: int
 ) -> None:
     content = os.urandom(size)
@@ -48,7 +48,7 @@ def test_a_file_travels_there_and_back_bit_by_bit(
     assert [path.name for path in back.parent.iterdir()] == [name]
 
 
-def test_fifty_megabytes_travel_there_and_back_bit_by_bit(transport_case: TransportCase, tmp_path: Path) -> None:
+def test_fifty_megabytes_are_pushed_and_pulled_bit_by_bit(transport_case: TransportCase, tmp_path: Path) -> None:
     source, back = tmp_path / "source", tmp_path / "back"
     source.write_bytes(os.urandom(50_000_000))
     transport_case.transport.push(source, f"{transport_case.folder}/file")
@@ -56,7 +56,7 @@ def test_fifty_megabytes_travel_there_and_back_bit_by_bit(transport_case: Transp
     assert source.read_bytes() == (transport_case.here / "file").read_bytes() == back.read_bytes()
 
 
-def test_a_folder_travels_there_and_back_with_all_that_is_in_it(transport_case: TransportCase, tmp_path: Path) -> None:
+def test_a_folder_is_pushed_and_pulled_with_all_its_contents(transport_case: TransportCase, tmp_path: Path) -> None:
     contents = {"file": b"1", "empty": b"", **{f"inner/{name}": os.urandom(1000) for name in NAMES}, "a/b/c": b"deep"}
     for name, content in contents.items():
         (tmp_path / "source" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -64,12 +64,12 @@ def test_a_folder_travels_there_and_back_with_all_that_is_in_it(transport_case: 
     transport_case.transport.push(tmp_path / "source", f"{transport_case.folder}/new/folder")
     transport_case.transport.pull(f"{transport_case.folder}/new/folder", tmp_path / "back")
     for folder in (transport_case.here / "new" / "folder", tmp_path / "back"):
-        found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-        assert found == contents
+        copied = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        assert copied == contents
     assert [path.name for path in (transport_case.here / "new").iterdir()] == ["folder"]
 
 
-def test_a_folder_goes_only_where_nothing_is(transport_case: TransportCase, tmp_path: Path) -> None:
+def test_a_folder_replaces_nothing(transport_case: TransportCase, tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "new").touch()
     for name in ("file", "folder"):
@@ -79,14 +79,14 @@ def test_a_folder_goes_only_where_nothing_is(transport_case: TransportCase, tmp_
     assert sorted(path.name for path in transport_case.here.rglob("*")) == ["file", "folder"]
 
 
-def test_several_hands_work_on_one_device_at_once(transport_case: TransportCase, tmp_path: Path) -> None:
+def test_several_threads_use_one_device_at_once(transport_case: TransportCase, tmp_path: Path) -> None:
     def there_and_back(number: int) -> bool:
         content, source, back = os.urandom(200_000), tmp_path / f"source {number}", tmp_path / f"back {number}"
         source.write_bytes(content)
         transport_case.transport.push(source, f"{transport_case.folder}/{number}")
-        said = transport_case.run(["cat", f"{transport_case.folder}/{number}"])
+        printed = transport_case.run(["cat", f"{transport_case.folder}/{number}"])
         transport_case.transport.pull(f"{transport_case.folder}/{number}", back)
-        return said.stdout == content == back.read_bytes()
+        return printed.stdout == content == back.read_bytes()
 
     with ThreadPoolExecutor(6) as threads:
         assert list(threads.map(there_and_back, range(12))) == [True] * 12
@@ -100,16 +100,16 @@ def test_a_file_replaces_another(transport_case: TransportCase, tmp_path: Path) 
         assert (transport_case.here / "file").read_bytes() == (tmp_path / "back").read_bytes() == content
 
 
-def test_whoever_looks_sees_a_whole_file_or_none(transport_case: TransportCase, tmp_path: Path) -> None:
+def test_a_file_is_visible_complete_or_not_at_all(transport_case: TransportCase, tmp_path: Path) -> None:
     size = 20_000_000
     source, remote, back = tmp_path / "source", transport_case.here / "file", tmp_path / "back"
     source.write_bytes(bytes(size))
-    seen: list[int] = []
+    sizes: list[int] = []
     ended = threading.Event()
 
     def look() -> None:
         while not ended.is_set():
-            seen.extend(path.stat().st_size for path in (remote, back) if path.exists())
+            sizes.extend(path.stat().st_size for path in (remote, back) if path.exists())
 
     with ThreadPoolExecutor(1) as threads:
         watching = threads.submit(look)
@@ -118,11 +118,11 @@ def test_whoever_looks_sees_a_whole_file_or_none(transport_case: TransportCase, 
             transport_case.transport.pull(f"{transport_case.folder}/file", back)
         ended.set()
         watching.result()
-    assert len(seen) > 5
-    assert set(seen) == {size}
+    assert len(sizes) > 5
+    assert set(sizes) == {size}
 
 
-def test_what_cannot_arrive_leaves_nothing_behind(transport_case: TransportCase, tmp_path: Path) -> None:
+def test_a_failed_push_leaves_nothing_behind(transport_case: TransportCase, tmp_path: Path) -> None:
     (transport_case.here / "in the way").mkdir()
     (transport_case.here / "in the way" / "file").touch()
     (tmp_path / "source").write_bytes(b"content")
@@ -131,7 +131,7 @@ def test_what_cannot_arrive_leaves_nothing_behind(transport_case: TransportCase,
     assert [path.name for path in transport_case.here.rglob("*")] == ["in the way", "file"]
 
 
-def test_a_file_that_is_not_there_is_an_error_that_names_it(transport_case: TransportCase, tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error_that_names_it(transport_case: TransportCase, tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="no such source"):
         transport_case.transport.push(tmp_path / "no such source", f"{transport_case.folder}/file")
     with pytest.raises(DeviceError, match="no such file here"):
@@ -155,7 +155,7 @@ def test_ten_megabytes_on_both_streams_do_not_block(transport_case: TransportCas
 
 
 @pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV, signal.SIGKILL])
-def test_a_command_that_a_signal_ends_says_which(transport_case: TransportCase, number: signal.Signals) -> None:
+def test_a_command_that_a_signal_ends_returns_its_number(transport_case: TransportCase, number: signal.Signals) -> None:
     code = (
         f"import resource, os; resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); os.kill(os.getpid(), {number.value})"
     )
@@ -164,41 +164,43 @@ def test_a_command_that_a_signal_ends_says_which(transport_case: TransportCase, 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(arguments=st.lists(st.sampled_from(HOSTILE) | words, min_size=1, max_size=8))
-def test_every_argument_arrives_as_it_was_given(transport_case: TransportCase, arguments: list[str]) -> None:
+def test_every_argument_arrives_unchanged(transport_case: TransportCase, arguments: list[str]) -> None:
     result = transport_case.run(python(SAY_ARGUMENTS, *arguments))
     assert result.stdout.split(b"\0") == [argument.encode() for argument in arguments]
 
 
-def test_every_hostile_argument_arrives_as_it_was_given(transport_case: TransportCase) -> None:
+def test_every_hostile_argument_arrives_unchanged(transport_case: TransportCase) -> None:
     result = transport_case.run(python(SAY_ARGUMENTS, *HOSTILE))
     assert result.stdout.split(b"\0") == [argument.encode() for argument in HOSTILE]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_command_runs_in_the_folder_that_is_given(transport_case: TransportCase, name: str) -> None:
+def test_a_command_runs_in_the_requested_folder(transport_case: TransportCase, name: str) -> None:
     (transport_case.here / name).mkdir()
     code = "from pathlib import Path; Path('was here').touch()"
     assert transport_case.run(python(code), folder=f"{transport_case.folder}/{name}").exit_code == 0
     assert [path.name for path in (transport_case.here / name).iterdir()] == ["was here"]
 
 
-def test_a_command_gets_the_environment_that_is_given_and_none_of_ours(
+def test_a_command_gets_the_requested_environment_and_no_other(
     transport_case: TransportCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QNNSWEEP_SECRET", "of this machine")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/of/this/machine")
-    given = {"PLAIN": "1", "HOSTILE": "it's $(x)\n;\"é", "PATH": os.environ["PATH"]}
+    variables = {"PLAIN": "1", "HOSTILE": "it's $(x)\n;\"é", "PATH": os.environ["PATH"]}
     code = "import os, sys; sys.stdout.buffer.write(b'\\0'.join(k + b'=' + v for k, v in os.environb.items()))"
-    found, own = (
+    changed, default = (
         dict(line.split("=", 1) for line in result.stdout.decode().split("\0"))
-        for result in (transport_case.run(python(code), environment=environment or {}) for environment in (given, None))
+        for result in (
+            transport_case.run(python(code), environment=environment or {}) for environment in (variables, None)
+        )
     )
-    assert {name: found.get(name) for name in given} == given
-    assert set(found) == set(own) | set(given)
-    assert not {"QNNSWEEP_SECRET", "LD_LIBRARY_PATH"} & set(own)
+    assert {name: changed.get(name) for name in variables} == variables
+    assert set(changed) == set(default) | set(variables)
+    assert not {"QNNSWEEP_SECRET", "LD_LIBRARY_PATH"} & set(default)
 
 
-def test_a_command_has_no_input_to_wait_for(transport_case: TransportCase) -> None:
+def test_a_command_has_an_empty_input(transport_case: TransportCase) -> None:
     result = transport_case.run(python("import sys; print(len(sys.stdin.read()))"))
     assert (result.exit_code, result.stdout) == (0, b"0\n")
 
@@ -212,7 +214,7 @@ time.sleep({sleep})
 """
 
 
-def test_at_the_deadline_the_command_and_all_it_started_are_killed(transport_case: TransportCase) -> None:
+def test_at_the_deadline_the_command_and_its_children_are_killed(transport_case: TransportCase) -> None:
     started = time.monotonic()
     with pytest.raises(DeviceError) as late:
         transport_case.run(python(GRANDCHILD.format(sleep=600)), deadline_s=2, folder=transport_case.folder)
@@ -222,13 +224,13 @@ def test_at_the_deadline_the_command_and_all_it_started_are_killed(transport_cas
     assert_dead(int((transport_case.here / "pids").read_text()), within_s=5)
 
 
-def test_what_a_command_leaves_running_is_killed_when_it_ends(transport_case: TransportCase) -> None:
+def test_processes_that_a_command_leaves_are_killed_at_its_end(transport_case: TransportCase) -> None:
     result = transport_case.run(python(GRANDCHILD.format(sleep=0)), folder=transport_case.folder)
     assert result.exit_code == 0
     assert_dead(int((transport_case.here / "pids").read_text()), within_s=5)
 
 
-def test_a_program_or_a_folder_that_is_not_there_is_an_error_that_names_it(transport_case: TransportCase) -> None:
+def test_a_missing_program_or_folder_is_an_error_that_names_it(transport_case: TransportCase) -> None:
     with pytest.raises(DeviceError, match="no-such-program"):
         transport_case.run(["no-such-program"])
     with pytest.raises(DeviceError, match="no such folder"):

@@ -9,7 +9,7 @@ from tasks.devices import triage
 from .bench import WRITES, Bench
 
 EXITS = "import sys; print({text!r}); sys.exit(1)"
-SPOKEN = {
+MESSAGES = {
     "stub_mismatch": "<E> Stub lib id mismatch: expected (v2.28.2.24), detected (v2.25.17.24)",
     "skel_not_found": "<E> DspTransport.openSession qnn_open failed, 0x80000406",
     "transport": "<E> Failed to create transport for device, error: 4000",
@@ -22,15 +22,15 @@ SPOKEN = {
 }
 
 
-def test_every_signature_of_a_runner_has_been_spoken() -> None:
-    assert {name: getattr(triage.of_runner(text), "name", None) for name, text in SPOKEN.items()} == {
-        name: name for name in SPOKEN
+def test_every_signature_has_a_message() -> None:
+    assert {name: getattr(triage.of_runner(text), "name", None) for name, text in MESSAGES.items()} == {
+        name: name for name in MESSAGES
     }
-    assert [each.name for each in triage.RUNNER] == list(SPOKEN)
+    assert [signature.name for signature in triage.RUNNER] == list(MESSAGES)
 
 
-@pytest.mark.parametrize("name", SPOKEN)
-def test_a_runner_that_ends_badly_and_blames_the_device_is_moved_to_a_sibling(bench: Bench, name: str) -> None:
-    code = f"import os\nif '/here/' not in os.getcwd():\n    {EXITS.format(text=SPOKEN[name])}\n{WRITES}"
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_runner_that_fails_because_of_the_device_is_retried_on_a_sibling(bench: Bench, name: str) -> None:
+    code = f"import os\nif '/here/' not in os.getcwd():\n    {EXITS.format(text=MESSAGES[name])}\n{WRITES}"
     assert bench.measure(bench.bundle(code), bench.over_adb, bench.here).execution.device == "here"
     assert str(bench.farm.quarantined["phone"]).startswith(f"{name}: ")
