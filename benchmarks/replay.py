@@ -107,7 +107,7 @@ def _captured(lowered: LoweredProgram, capture: Capture, store: Store) -> dict[s
             events.setdefault(event.delegate_identifier, event)
     operators = {row.debug_handle: row for row in lowered.operators if row.source_nodes}
     found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    for dumped in lowered.dumped:
+    for dumped in lowered.expected_tensors:
         event = events.get(dumped.identifier)
         row = operators.get(dumped.debug_handles[0]) if len(dumped.debug_handles) == 1 else None
         if event is None or row is None or dumped.quantization is None:

@@ -32,4 +32,4 @@ def compare(
     return children.call("compare", compare_capture, lowered, capture, *judged, urgent=True).value
 
 
-compare_task = stage(compare, version=4)
+compare_task = stage(compare, version=5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from conf.names import OperatorReference
 from conf.schema import BackendKind, SchemeConfig, SocConfig
 from tasks.errors import ProgramDiffers, ToolchainError
 from tasks.records import LoweredProgram, ProfileProgram, QuantizedModel, Toolchain
@@ -23,7 +24,7 @@ def lower(
     operator_samples: int,
     dump_operators: bool,
     profile_level: int = 0,
-    references: tuple[str, ...] = (),
+    references: tuple[OperatorReference, ...] = (),
     *,
     store: Store,
     children: Children,
@@ -41,14 +42,16 @@ def lower(
     with children.ground(digest(shared), "edge", calls.edge_model, *shared, store, subject=names) as edge:
         lowered = _lowered(edge, soc, dump_operators, profile_level, store)
         lowered = replace(lowered, edge_seconds=edge.seconds)
-    confirm(lowered, scheme, kind, soc, children.identity)
-    return lowered
+    return confirm(lowered, scheme, kind, soc, children.identity)
 
 
 def confirm(
     lowered: LoweredProgram, scheme: SchemeConfig, kind: BackendKind, soc: SocConfig | None, toolchain: Toolchain
-) -> None:
-    """Raise ProgramDiffers unless the programs' own bytes agree with the request, as far as they can be read."""
+) -> LoweredProgram:
+    """Return `lowered` with every check of the programs' own bytes against the request.
+
+    Raises ProgramDiffers where a check differs.
+    """
     checks = audit(lowered, scheme, kind, soc, toolchain.qnn)
     found = differences(checks)
     if found is not None:
@@ -58,6 +61,7 @@ def confirm(
             checks=checks,
             log=lowered.log.sha256 if lowered.log else None,
         )
+    return replace(lowered, checks=checks)
 
 
 def _lowered(
@@ -88,4 +92,4 @@ def _key_inputs(quantized: QuantizedModel, scheme: SchemeConfig, *asked: object)
     return quantized, scheme.precision, scheme.quant_dtype, *asked
 
 
-lower_task = stage(lower, version=7, key_inputs=_key_inputs)
+lower_task = stage(lower, version=8, key_inputs=_key_inputs)

@@ -12,11 +12,12 @@ from tasks.records import (
     ContextFacts,
     DelegateFacts,
     Gap,
+    IoCheck,
     MetricValue,
     OperatorComparison,
     OutputComparison,
-    ProbeResult,
     ProfiledEvent,
+    ProgramCheck,
     ProgramFacts,
 )
 from tasks.results.outcome import CellResult
@@ -37,7 +38,7 @@ EXPORTED = ExportedModel(
     model="digits_cnn", program=blob("1"), inputs=(TensorSpec(name="image", shape=(1, 1, 8, 8), dtype="float32"),),
     outputs=(TensorSpec(name="logits", shape=(1, 2), dtype="float32"),), calibration=None, calibration_samples=0,
     evaluation=blob("2"), sample_names=("a", "b"), labels=(7, None), outputs_eager=blob("3"),
-    outputs_exported=blob("c"), mistakes=(), outputs_mistaken=blob("3"), weights="trained",
+    outputs_exported=blob("c"), input_mistakes=(), mistaken_outputs=blob("3"), weights="trained",
     log=blob("a"), seconds=1.5,
 )  # fmt: skip
 QUANTIZED = QuantizedModel(
@@ -63,11 +64,14 @@ FACTS = ProgramFacts(
     inputs=(), outputs=(), kernel_calls=3,
     delegates=(DELEGATE, replace(DELEGATE, context=None, unread="not a readable QNN context binary")),
 )  # fmt: skip
+CHECKED = ProgramCheck(
+    program="shipping", subgraph=0, check="QNN build", subject=None, asked="v2", got="v2", status="met", reason=None,
+)  # fmt: skip
 LOWERED = LoweredProgram(
     quantized=QUANTIZED, backend="qnn", soc="SM8650", program=blob("6", 1000), debug_program=blob("7", 2000),
-    debug_unavailable=None, bundled_program=None, etrecord=None, input_grids=(GRID,), operators=(CONV, VIEW), dumped=(),
-    operator_samples=2, reference_calls=blob("e"), reference_constants=blob("f"), reference=blob("8"),
-    outputs_edge=blob("9"),
+    debug_unavailable=None, bundled_program=None, etrecord=None, input_qparams=(GRID,), operators=(CONV, VIEW),
+    expected_tensors=(), operator_samples=2, reference_calls=blob("e"), reference_constants=blob("f"),
+    reference=blob("8"), outputs_edge=blob("9"),
     delegation=(
         DelegationCount(operator="conv", delegated=5, not_delegated=0, refusals=()),
         DelegationCount(operator="view", delegated=1, not_delegated=2, refusals=("no layout",)),
@@ -77,7 +81,8 @@ LOWERED = LoweredProgram(
         CompileFacts(subgraph=0, spill_bytes=1, fill_bytes=2, write_total_bytes=3, read_total_bytes=4),
         CompileFacts(subgraph=1, spill_bytes=10, fill_bytes=20, write_total_bytes=30, read_total_bytes=40),
     ),
-    debug_buffer_bytes=64, facts=FACTS, debug_facts=None, log=blob("c"), seconds=3.5, edge_seconds=5.5,
+    debug_buffer_bytes=64, facts=FACTS, debug_facts=None, checks=(CHECKED,),
+    log=blob("c"), seconds=3.5, edge_seconds=5.5,
 )  # fmt: skip
 LAUNCH = Launch(
     name="shipping", program=LOWERED.program, input_list=blob("d"), samples=2, debug=False, debug_buffer_bytes=0,
@@ -102,7 +107,7 @@ ANSWER = OutputComparison(
     rung="device", sample=0, sample_name="a", output_index=0, output="logits", shape=(1, 2), status="compared", gap=GAP,
     previous_rung="edge", previous_snr_db=45.0, label=7, top1_reference=7, top1_actual=7,
 )  # fmt: skip
-PROBED = ProbeResult(
+PROBED = IoCheck(
     side="input", mistake="x", sample=1, status="passed", relative_error=0.25, relative_error_mistaken=2.0, detail=None,
 )  # fmt: skip
 COMPARISON = Comparison(
@@ -134,7 +139,7 @@ COMPARISON = Comparison(
         ),
     ),
     unexpected_events=(),
-    probe=(PROBED,),
+    io_checks=(PROBED,),
 )  # fmt: skip
 
 

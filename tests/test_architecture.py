@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 from prefect import Task
@@ -33,6 +33,9 @@ LARGEST_FILE = 400
 
 def parts(kind: Any) -> Iterator[Any]:
     """A type hint's plain types: those of `tuple[Blob, ...] | None` are Blob and NoneType."""
+    if get_origin(kind) is Literal:
+        yield from {type(word) for word in get_args(kind)}
+        return
     arguments = [argument for argument in get_args(kind) if argument is not Ellipsis]
     if not arguments or get_origin(kind) is Callable:
         yield kind

@@ -149,7 +149,7 @@ def test_what_does_not_change_a_record_does_not_change_what_is_made_of_it(kitche
     exported = ExportedModel(
         model="m", program=blob, inputs=(spec,), outputs=(spec,), calibration=None, calibration_samples=0,
         evaluation=blob, sample_names=("a",), labels=(None,), outputs_eager=blob,
-        outputs_exported=blob, mistakes=(), outputs_mistaken=blob, weights="random",
+        outputs_exported=blob, input_mistakes=(), mistaken_outputs=blob, weights="random",
     )  # fmt: skip
     quantized = QuantizedModel(
         exported=exported, scheme="fp16", program=blob, quantized=False, outputs_quantized=blob, seconds=1.0

@@ -14,6 +14,8 @@ MEANINGS = [
     ("EventKind", "EVENT_KINDS"),
     ("Rung", "RUNGS"),
     ("Reference", "REFERENCES"),
+    ("Outcome", "OUTCOMES"),
+    ("CheckStatus", "CHECK_STATUSES"),
     ("ProbeStatus", "PROBE_STATUSES"),
     ("TrendVerdict", "TREND_VERDICTS"),
 ]

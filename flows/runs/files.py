@@ -123,7 +123,8 @@ def _for_viewers(cell: CellResult, store: Store) -> Iterator[tuple[str, Blob]]:
     inputs = lowered.quantized.exported.inputs
     graphs = {"edge": edge_graph(lowered.operators, inputs, store.read(lowered.reference_calls))}
     graphs |= {f"edge_{name}": contents for name, contents in node_data(comparison.operators).items()}
-    graphs |= {f"exported_{name}": contents for name, contents in exported_node_data(comparison.against_others).items()}
+    exported = exported_node_data(comparison.other_references)
+    graphs |= {f"exported_{name}": contents for name, contents in exported.items()}
     for name, contents in graphs.items():
         yield f"{MODEL_EXPLORER}/{name}.json", store.put_bytes(_json(contents))
 

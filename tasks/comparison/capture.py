@@ -35,7 +35,7 @@ from tasks.records import (
     OtherReference,
     OutputComparison,
 )
-from tasks.records.vocabulary import COMPARED, RUNGS
+from tasks.records.vocabulary import COMPARED, RUNGS, Reference, Rung
 from tasks.storage.store import Store
 from tasks.toolchain.readback.etdump import LoggedTensor
 
@@ -63,7 +63,7 @@ def compare_capture(
     its record says.
     """
     exported = lowered.quantized.exported
-    rungs = {
+    rungs: dict[Rung, Tensors] = {
         "exported": _read(store, exported.outputs_exported),
         "quantized": _read(store, lowered.quantized.outputs_quantized),
         "edge": _read(store, lowered.outputs_edge),
@@ -78,20 +78,20 @@ def compare_capture(
         metrics=measured_by(metrics, [*_output_pairs(rungs, eager), *(judge.pairs if judge else ())])
         if metrics
         else (),
-        probe=probe(exported, eager, _read(store, exported.outputs_mistaken), rungs["device"]),
+        io_checks=probe(exported, eager, _read(store, exported.mistaken_outputs), rungs["device"]),
         profile=profiled(lowered, capture, store=store),
         observer_effect_snr_db=_observer_effect(capture, rungs["device"], store),
         unexpected_events=evidence.unexpected if evidence else (),
-        against_others=tuple(judge.against_others) if judge else (),
+        other_references=tuple(judge.other_references) if judge else (),
     )
 
 
 def _outputs(
-    lowered: LoweredProgram, rungs: Mapping[str, Tensors], eager: Tensors, classifier: bool
+    lowered: LoweredProgram, rungs: Mapping[Rung, Tensors], eager: Tensors, classifier: bool
 ) -> Iterator[OutputComparison]:
     exported = lowered.quantized.exported
-    before: str | None = None
-    for rung in (each for each in RUNGS if each in rungs):
+    before: Rung | None = None
+    for rung in RUNGS:
         for sample, name in enumerate(exported.sample_names):
             for index, output in enumerate(exported.outputs):
                 key = f"{sample}/{index}"
@@ -133,7 +133,7 @@ class _Judge:
         self.pairs: list[Pair] = []
         """What was compared, for other metrics; empty unless they were asked for."""
         self._others = list(evidence.others(references))
-        self.against_others: list[OperatorComparison] = []
+        self.other_references: list[OperatorComparison] = []
         """The rows of other references; those of a sample come with its rows."""
 
     def rows(self, replayed: bool) -> Iterator[OperatorComparison]:
@@ -150,7 +150,7 @@ class _Judge:
             for row in self._evidence.aligned(sample)
         ]
         for other, values in self._others:
-            self.against_others += self._against(other, values, sample, logged, found)
+            self.other_references += self._against(other, values, sample, logged, found)
         yield from self._followed(sample, rows, found, kernels) if kernels else rows
 
     def _row(
@@ -265,7 +265,7 @@ class _Judge:
         return tuple(self._lowered.operators[index].name for index in indices)
 
 
-def _output_pairs(rungs: Mapping[str, Tensors], eager: Tensors) -> Iterator[Pair]:
+def _output_pairs(rungs: Mapping[Rung, Tensors], eager: Tensors) -> Iterator[Pair]:
     for rung, answers in rungs.items():
         for key, actual in answers.items():
             sample, _, index = key.partition("/")
@@ -273,7 +273,7 @@ def _output_pairs(rungs: Mapping[str, Tensors], eager: Tensors) -> Iterator[Pair
             yield Pair(of=of, actual=actual, reference=eager[key], qparams=None)
 
 
-def _told(operator: Operator | None, output_index: int, sample: int, reference: str) -> MetricValue:
+def _told(operator: Operator | None, output_index: int, sample: int, reference: Reference) -> MetricValue:
     return MetricValue(
         operator=operator,
         output_index=output_index,

@@ -52,7 +52,7 @@ class Evidence:
         self._store = store
         dump = read_etdump(store.read(capture.etdump_debug))
         self._runs = _runs(dump, lowered.operator_samples)
-        alignment = align(lowered.operators, lowered.dumped, dump.tensors, runs=self._runs)
+        alignment = align(lowered.operators, lowered.expected_tensors, dump.tensors, runs=self._runs)
         self.unexpected = alignment.unexpected
         self._aligned: dict[int, list[AlignedOperator[LoggedTensor]]] = {run: [] for run in self._runs}
         for row in alignment.operators:
@@ -106,7 +106,7 @@ class Evidence:
 
     def kernels(self) -> Iterator[Kernels]:
         """The reference's operators on each sample's inputs, put on the device's grid."""
-        exported, grids = self._lowered.quantized.exported, self._lowered.input_grids
+        exported, grids = self._lowered.quantized.exported, self._lowered.input_qparams
         kernels_on = reference_kernels(self._lowered, self._store)
         evaluation: Mapping[str, Array] = load(self._store.read(exported.evaluation))
         for sample in self.samples:

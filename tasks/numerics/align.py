@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from tasks.records import DumpedTensor, Operator
+from tasks.records import ExpectedTensor, Operator
 from tasks.records.vocabulary import OperatorStatus
 
 
@@ -38,7 +38,7 @@ class Match(Generic[EventT]):
     """A logged tensor and what the lowering announced about it."""
 
     event: EventT
-    dumped: DumpedTensor
+    dumped: ExpectedTensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,18 +63,19 @@ class Alignment(Generic[EventT]):
 
 def align(
     operators: Sequence[Operator],
-    dumped: Sequence[DumpedTensor],
+    dumped: Sequence[ExpectedTensor],
     events: Sequence[EventT],
     *,
     runs: Sequence[int] | None = None,
 ) -> Alignment[EventT]:
     """Give every operator the tensor the device logged for it, or the reason why there is none.
 
-    An event's identifier names a DumpedTensor, whose debug handles and output index name a set of operators. The set's
-    value is that of its last operator in graph order; the earlier ones are inside it, `superseded` unless some tensor
-    speaks for them alone. `events` are in the order of the log. `runs` defaults to those in which anything was logged.
+    An event's identifier names an ExpectedTensor, whose debug handles and output index name a set of operators. The
+    set's value is that of its last operator in graph order; the earlier ones are inside it, `superseded` unless a
+    tensor names them alone. `events` are in the order of the log. `runs` defaults to those in which anything was
+    logged.
     """
-    announced: dict[str, list[DumpedTensor]] = defaultdict(list)
+    announced: dict[str, list[ExpectedTensor]] = defaultdict(list)
     for tensor in dict.fromkeys(dumped):
         announced[tensor.identifier].append(tensor)
     claims, superseded = _claims(operators, announced)
@@ -120,14 +121,14 @@ def _unmatchable(operator: Operator) -> OperatorStatus | None:
 
 
 def _claims(
-    operators: Sequence[Operator], announced: dict[str, list[DumpedTensor]]
-) -> tuple[dict[int, list[DumpedTensor]], set[int]]:
+    operators: Sequence[Operator], announced: dict[str, list[ExpectedTensor]]
+) -> tuple[dict[int, list[ExpectedTensor]], set[int]]:
     """The tensors that claim to be an operator's value, by operator index; and the operators that lie inside a set."""
     by_handle: dict[tuple[int, int], list[Operator]] = defaultdict(list)
     for operator in operators:
         if _unmatchable(operator) is None and operator.debug_handle is not None:
             by_handle[operator.debug_handle, operator.output_index].append(operator)
-    claims: dict[int, list[DumpedTensor]] = defaultdict(list)
+    claims: dict[int, list[ExpectedTensor]] = defaultdict(list)
     inside: set[int] = set()
     for members in by_handle.values():
         inside |= _all_but_last(members)
@@ -146,7 +147,7 @@ def _all_but_last(members: Iterable[Operator]) -> set[int]:
 
 
 def _by_identifier(
-    events: Sequence[EventT], announced: dict[str, list[DumpedTensor]]
+    events: Sequence[EventT], announced: dict[str, list[ExpectedTensor]]
 ) -> tuple[dict[tuple[int, str], list[EventT]], set[tuple[int, str]]]:
     """Events by run and identifier, and the identifiers whose events cannot be told apart.
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.numerics.io_mistakes import layouts, orders
-from tasks.records import ExportedModel, ProbeResult, TensorSpec
-from tasks.records.vocabulary import ProbeStatus
+from tasks.records import ExportedModel, IoCheck, TensorSpec
+from tasks.records.vocabulary import ProbeSide, ProbeStatus
 
 Array = NDArray[Any]
 Tensors = Mapping[str, Array]
@@ -28,17 +28,17 @@ _FEWEST_ON_A_LINE = 8
 _LARGEST = 1e100
 
 
-def probe(exported: ExportedModel, eager: Tensors, mistaken: Tensors, device: Tensors) -> tuple[ProbeResult, ...]:
+def probe(exported: ExportedModel, eager: Tensors, mistaken: Tensors, device: Tensors) -> tuple[IoCheck, ...]:
     """One result for each mistake that could have been made.
 
     `eager` and `device`: final outputs, keys `<sample>/<output index>`. `mistaken`: what eager PyTorch answers after
-    each of `exported.mistakes` at the inputs, keys `<mistake index>/<output index>`.
+    each of `exported.input_mistakes` at the inputs, keys `<mistake index>/<output index>`.
     """
     return (*_inputs(exported, eager, mistaken, device), *_outputs(exported, eager, device))
 
 
-def _inputs(exported: ExportedModel, eager: Tensors, mistaken: Tensors, device: Tensors) -> Iterator[ProbeResult]:
-    for index, mistake in enumerate(exported.mistakes):
+def _inputs(exported: ExportedModel, eager: Tensors, mistaken: Tensors, device: Tensors) -> Iterator[IoCheck]:
+    for index, mistake in enumerate(exported.input_mistakes):
         if mistake.refused is not None:
             yield _result("input", mistake.name, mistake.sample, "refused", None, None, mistake.refused)
             continue
@@ -47,7 +47,7 @@ def _inputs(exported: ExportedModel, eager: Tensors, mistaken: Tensors, device: 
         yield judged("input", mistake.name, mistake.sample, answer, own, _of(mistaken, index, count))
 
 
-def _outputs(exported: ExportedModel, eager: Tensors, device: Tensors) -> Iterator[ProbeResult]:
+def _outputs(exported: ExportedModel, eager: Tensors, device: Tensors) -> Iterator[IoCheck]:
     count, specs = len(exported.outputs), exported.outputs
     samples = range(len(exported.sample_names))
     for order in orders(specs):
@@ -62,15 +62,15 @@ def _outputs(exported: ExportedModel, eager: Tensors, device: Tensors) -> Iterat
         yield _clearest_reading(spec, index, eager, device, len(samples))
 
 
-def _clearest(name: str, eager: Tensors, device: Tensors, changed: Sequence[list[Array]], count: int) -> ProbeResult:
+def _clearest(name: str, eager: Tensors, device: Tensors, changed: Sequence[list[Array]], count: int) -> IoCheck:
     """Judged on the sample in which the mistake would change most."""
     sample = max(range(len(changed)), key=lambda each: relative_error(changed[each], _of(eager, each, count)))
     return judged("output", name, sample, _of(device, sample, count), _of(eager, sample, count), changed[sample])
 
 
 def judged(
-    side: str, name: str, sample: int, answer: Sequence[Array], own: Sequence[Array], mistaken: Sequence[Array]
-) -> ProbeResult:
+    side: ProbeSide, name: str, sample: int, answer: Sequence[Array], own: Sequence[Array], mistaken: Sequence[Array]
+) -> IoCheck:
     """`answer` is the device's, `own` the model's, `mistaken` the model's after the mistake."""
     error, mistaken_error = relative_error(answer, own), relative_error(answer, mistaken)
     if relative_error(mistaken, own) <= _ALIKE:
@@ -100,10 +100,10 @@ def relative_error(actual: Sequence[Array], reference: Sequence[Array]) -> float
     return float(np.mean(shares)) if shares else 0.0
 
 
-def _clearest_reading(spec: TensorSpec, index: int, eager: Tensors, device: Tensors, samples: int) -> ProbeResult:
+def _clearest_reading(spec: TensorSpec, index: int, eager: Tensors, device: Tensors, samples: int) -> IoCheck:
     """Bytes read as another type than they are, or real values in other units: quantization codes, for example."""
     name = f"output {spec.name} is of another type or in other units"
-    found: list[ProbeResult] = []
+    found: list[IoCheck] = []
     for sample in range(samples):
         answer, own = device[f"{sample}/{index}"], eager[f"{sample}/{index}"]
         error = relative_error([answer], [own])
@@ -154,15 +154,15 @@ def _of(tensors: Tensors, sample: int, count: int) -> list[Array]:
 
 
 def _result(
-    side: str,
+    side: ProbeSide,
     name: str,
     sample: int,
     status: ProbeStatus,
     error: float | None,
     mistaken: float | None,
     detail: str | None,
-) -> ProbeResult:
-    return ProbeResult(
+) -> IoCheck:
+    return IoCheck(
         side=side,
         mistake=name,
         sample=sample,

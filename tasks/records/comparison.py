@@ -5,6 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tasks.records.stages import Operator
+from tasks.records.vocabulary import (
+    EventKind,
+    OperatorStatus,
+    ProbeSide,
+    ProbeStatus,
+    ProgramName,
+    Reference,
+    Rung,
+    Verdict,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,15 +35,15 @@ class Gap:
 class OutputComparison:
     """One final output of one sample at one rung, against the eager fp32 module."""
 
-    rung: str
+    rung: Rung
     sample: int
     sample_name: str
     output_index: int
     output: str
     shape: tuple[int, ...]
-    status: str
+    status: OperatorStatus
     gap: Gap
-    previous_rung: str | None
+    previous_rung: Rung | None
     previous_snr_db: float | None
     """Against the rung before; None for the first, and where the two are equal."""
     label: int | None
@@ -51,9 +61,9 @@ class OperatorComparison:
 
     operator: Operator
     sample: int
-    status: str
+    status: OperatorStatus
     gap: Gap
-    reference: str = "edge"
+    reference: Reference = "edge"
     nodes: tuple[str, ...] | None = None
     """What it stands for in a reference that is not `edge`: that graph's nodes, the last of which has its value."""
     nonfinite_actual: int = 0
@@ -63,7 +73,7 @@ class OperatorComparison:
     """The largest introduced error in steps of the device's grid."""
     effect_snr_db: float | None = None
     """What the introduced error alone does to the final outputs: their SNR. For operators that introduce error."""
-    verdict: str = "blind"
+    verdict: Verdict = "blind"
     masked_elements: int = 0
     masked_by: tuple[str, ...] = ()
     """The readers that discard what differs in those elements."""
@@ -77,12 +87,12 @@ class OperatorComparison:
 class ProfiledEvent:
     """One timed event of a program's own log: `raw` counts `unit`, `us`, `cycles` or what else the delegate names."""
 
-    program: str  # `shipping` or `profile`
+    program: ProgramName  # `shipping` or `profile`
     same_outputs: bool
     """That program's final outputs are the shipping program's, bit by bit."""
     event_block: str
     name: str
-    kind: str  # a key of `tasks.numerics.timing.KINDS`
+    kind: EventKind
     node: str | None  # what the delegate calls the operator; `counted_in` names such
     instruction: int | None
     unit: str
@@ -103,25 +113,24 @@ class MetricValue:
     operator: Operator | None  # None for a final output
     output_index: int
     sample: int
-    rung: str
-    reference: str
+    rung: Rung
+    reference: Reference
     metric: str
     value: float | None
     problem: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ProbeResult:
+class IoCheck:
     """Whether one mistake at the program's inputs or outputs explains the device's answer better than the model does.
 
     Errors are the squared error over the energy of what explains: 0.01 is 20 dB. None is "not finite" or "not told".
     """
 
-    side: str
-    """`input` or `output`."""
+    side: ProbeSide
     mistake: str
     sample: int
-    status: str
+    status: ProbeStatus
     relative_error: float | None
     relative_error_mistaken: float | None
     detail: str | None
@@ -140,7 +149,7 @@ class Comparison:
     metrics: tuple[MetricValue, ...] = ()
     unexpected_events: tuple[str, ...]
     """Events the lowering did not announce: reported, never guessed at."""
-    probe: tuple[ProbeResult, ...] = ()
-    against_others: tuple[OperatorComparison, ...] = ()
+    io_checks: tuple[IoCheck, ...] = ()
+    other_references: tuple[OperatorComparison, ...] = ()
     """The operators against the other references that were asked for, total alone, then those graphs' own nodes that
     no operator stands for."""

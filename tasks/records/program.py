@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tasks.records.vocabulary import CheckStatus, ProgramName
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramTensor:
@@ -76,7 +78,7 @@ class ProgramFacts:
 class ProgramCheck:
     """One thing that was asked of a program, and what the program is. `status` is `met`, `differs` or `unread`."""
 
-    program: str
+    program: ProgramName
     """`shipping` or `debug`."""
     subgraph: int | None
     check: str
@@ -84,6 +86,6 @@ class ProgramCheck:
     """Which tensor, where a check is made for each."""
     asked: str
     got: str | None
-    status: str
+    status: CheckStatus
     reason: str | None
     """Why it could not be read."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.records.program import ProgramFacts
+from tasks.records.program import ProgramCheck, ProgramFacts
+from tasks.records.vocabulary import OperatorStatus, ProgramName, Reference
 
 IDENTITY_NEUTRAL: dict[str, Any] = {"identity": False}
 
@@ -88,11 +89,11 @@ class ExportedModel:
     labels: tuple[int | None, ...]
     outputs_eager: Blob
     outputs_exported: Blob
-    mistakes: tuple[InputMistake, ...]
-    outputs_mistaken: Blob
-    """Eager PyTorch's answers after each of `mistakes`; safetensors, keys `<mistake index>/<output index>`."""
+    input_mistakes: tuple[InputMistake, ...]
+    mistaken_outputs: Blob
+    """Eager PyTorch's answers after each of `input_mistakes`; safetensors, keys `<mistake index>/<output index>`."""
     weights: str
-    """Where the weights come from: `pretrained`, `trained`, `random` or `unstated`."""
+    """Where the weights come from: `pretrained`, `trained`, `random`, `unstated`, or a word of the model's own."""
     log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
     seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)
 
@@ -143,7 +144,7 @@ class Operator:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DumpedTensor:
+class ExpectedTensor:
     """A tensor the debug program is expected to log, under the name the delegate gives it.
 
     `identifier` is `<node>@<output index>` inside a QNN delegate; for what the runtime itself logs it is
@@ -213,7 +214,7 @@ class Counterpart:
     """What an operator stands for in another graph: its nodes in their order, of which the last has its value."""
 
     nodes: tuple[str, ...]
-    status: str | None  # why there is no value to compare with; None where there is one
+    status: OperatorStatus | None  # why there is no value to compare with; None where there is one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -223,7 +224,7 @@ class OtherReference:
     `values`: safetensors, keys `<sample>/<operator index>`, of the operators whose counterpart has no status.
     """
 
-    name: str
+    name: Reference
     values: Blob
     counterparts: tuple[Counterpart, ...]  # one an operator, in their order
     unclaimed: tuple[Operator, ...]  # its nodes that no operator stands for, numbered behind the operators
@@ -247,10 +248,10 @@ class LoweredProgram:
     """Why there is no debug program, in the toolchain's own words; None when there is one."""
     bundled_program: Blob | None
     etrecord: Blob | None
-    input_grids: tuple[Quantization | None, ...]
+    input_qparams: tuple[Quantization | None, ...]
     """The grid each of the model's inputs is put on, in their order; None where it is taken as it is."""
     operators: tuple[Operator, ...]
-    dumped: tuple[DumpedTensor, ...]
+    expected_tensors: tuple[ExpectedTensor, ...]
     operator_samples: int
     reference_calls: Blob
     reference_constants: Blob
@@ -265,6 +266,8 @@ class LoweredProgram:
     facts: ProgramFacts
     """What the shipping program is, read back from its bytes."""
     debug_facts: ProgramFacts | None
+    checks: tuple[ProgramCheck, ...] = field(default=(), metadata=IDENTITY_NEUTRAL)
+    """Every check of the programs' facts against the request."""
     instructions: tuple[Instruction, ...] = ()  # the shipping program's
     profile: ProfileProgram | None = None  # None where it was not asked for
     references: tuple[OtherReference, ...] = ()  # those that were asked for
@@ -280,7 +283,7 @@ class Launch:
     `input_list` names blobs by their place in a device's work folder, as seen from a launch's own folder.
     """
 
-    name: str
+    name: ProgramName
     program: Blob
     input_list: Blob
     samples: int

@@ -88,6 +88,16 @@ REFERENCES: dict[Reference, str] = {
 }
 """What a tensor is compared with."""
 
+Outcome = Literal["passed", "out_of_tolerance", "failed", "impossible", "infrastructure"]
+OUTCOMES: dict[Outcome, str] = {
+    "passed": "Every stage succeeded, and the final outputs are within the tolerance.",
+    "out_of_tolerance": "Every stage succeeded, and the device's results are beyond the tolerance.",
+    "failed": "A stage failed, or the program takes its inputs or gives its outputs in another way than the model.",
+    "impossible": "The plan itself says that this cell cannot run.",
+    "infrastructure": "The device, the machine or the stored evidence failed, not the cell.",
+}
+"""Every outcome of a cell."""
+
 ProgramName = Literal["shipping", "debug", "profile"]
 """The programs of one cell."""
 
@@ -101,6 +111,14 @@ PROBE_STATUSES: dict[ProbeStatus, str] = {
     "refused": "The model cannot be run on the inputs that result from the mistake.",
 }
 """Every result of a check for one mistake at the program's inputs or outputs."""
+
+CheckStatus = Literal["met", "differs", "unread"]
+CHECK_STATUSES: dict[CheckStatus, str] = {
+    "met": "The program is what was requested.",
+    "differs": "The program is something else.",
+    "unread": "The program's bytes do not say, or could not be read.",
+}
+"""Every result of a check of a finished program against the request."""
 
 TrendVerdict = Literal["steady", "regressed", "still_bad", "improved", "new", "no_baseline", "undefined"]
 TREND_VERDICTS: dict[TrendVerdict, str] = {

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from conf.schema import Request
 from tasks.errors import DeviceError, EnvironmentUnusable, EvidenceError
 from tasks.records import Bundle, Capture, Comparison, ExportedModel, LoweredProgram, OutputComparison, QuantizedModel
+from tasks.records.vocabulary import Outcome
 
-Outcome = Literal["passed", "out_of_tolerance", "failed", "impossible", "infrastructure"]
 _NOT_THE_CELL = (DeviceError, EnvironmentUnusable, EvidenceError)
 
 
@@ -58,7 +57,7 @@ def judge(cell: CellResult) -> tuple[Outcome, str | None]:
     if cell.error is not None:
         return ("infrastructure" if isinstance(cell.error, _NOT_THE_CELL) else "failed"), None
     assert cell.comparison is not None, "a cell without an error came through"
-    wrong = next((result for result in cell.comparison.probe if result.status == "failed"), None)
+    wrong = next((result for result in cell.comparison.io_checks if result.status == "failed"), None)
     if wrong is not None:
         why = f" ({wrong.detail})" if wrong.detail else ""
         return "failed", f"not comparable with the model: {wrong.mistake}{why}; the table `probe` has the evidence"

@@ -15,10 +15,10 @@ from tasks.numerics.ladder import steepest
 from tasks.numerics.modules import module_times
 from tasks.numerics.timing import Spread, spread
 from tasks.numerics.verdict import worst_operator
-from tasks.records import Blob, Command, CompileFacts, Gap, LoweredProgram, OperatorComparison, ProgramCheck, Toolchain
+from tasks.records import Blob, Command, CompileFacts, Gap, LoweredProgram, Operator, OperatorComparison, Toolchain
+from tasks.records.vocabulary import OperatorStatus
 from tasks.results.outcome import CellResult, finals, judge
 from tasks.storage.digest import digest
-from tasks.toolchain.readback.audit import audit
 from tasks.toolchain.workers.pool import Took
 
 Row = dict[str, Any]
@@ -71,8 +71,8 @@ def rows(
             "modules": _modules(cell),
             "metrics": _metrics(cell),
             "delegation": _delegation(cell),
-            "audit": _audit(cell, toolchain),
-            "probe": map(_own, cell.comparison.probe if cell.comparison else ()),
+            "audit": _audit(cell),
+            "probe": map(_own, cell.comparison.io_checks if cell.comparison else ()),
             "commands": _commands(cell),
             "cells": iter([_cell(cell, toolchain, verb)]),
         }
@@ -211,7 +211,7 @@ def _work(run_id: str, took: Took) -> Row:
 def _operators(cell: CellResult) -> Iterator[Row]:
     """A row for every operator, captured sample and reference, compared or not."""
     if cell.comparison is not None and cell.comparison.operators:
-        yield from map(_operator, (*cell.comparison.operators, *cell.comparison.against_others))
+        yield from map(_operator, (*cell.comparison.operators, *cell.comparison.other_references))
     elif cell.lowered is not None:
         for sample in range(cell.lowered.operator_samples):
             yield from map(_operator, _not_dumped(cell.lowered, cell.request.measure.references, sample))
@@ -221,10 +221,11 @@ def _not_dumped(lowered: LoweredProgram, references: Sequence[str], sample: int)
     for operator in lowered.operators:
         yield OperatorComparison(operator=operator, sample=sample, status="not_dumped", gap=Gap())
     for other in (each for each in lowered.references if each.name in references):
-        rows = [
+        rows: list[tuple[Operator, tuple[str, ...], OperatorStatus]] = [
             (row, each.nodes, "not_dumped") for row, each in zip(lowered.operators, other.counterparts, strict=True)
         ]
-        rows += [(node, (node.name,), "no_operator") for node in other.unclaimed]
+        for node in other.unclaimed:
+            rows.append((node, (node.name,), "no_operator"))
         for row, nodes, status in rows:
             yield OperatorComparison(
                 operator=row, sample=sample, status=status, gap=Gap(), reference=other.name, nodes=nodes
@@ -324,16 +325,12 @@ def _delegation(cell: CellResult) -> Iterator[Row]:
         }
 
 
-def _audit(cell: CellResult, toolchain: Toolchain | None) -> Iterator[Row]:
+def _audit(cell: CellResult) -> Iterator[Row]:
     """What was asked of the programs and what they are, those that were refused for it too."""
-    checks: Sequence[ProgramCheck] = ()
     if isinstance(cell.error, ProgramDiffers):
-        checks = cell.error.checks
+        yield from map(_own, cell.error.checks)
     elif cell.lowered is not None:
-        assert toolchain is not None, "something lowered it"
-        request = cell.request
-        checks = audit(cell.lowered, request.scheme, request.backend.kind, request.soc, toolchain.qnn)
-    yield from map(_own, checks)
+        yield from map(_own, cell.lowered.checks)
 
 
 def _commands(cell: CellResult) -> Iterator[Row]:

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -121,6 +121,8 @@ def _form(kind: Any) -> _Form:
         return _sequence(_form(arguments[0]))
     if origin is dict and arguments == (str, str):
         return _mapping()
+    if origin is Literal:
+        return _words(arguments)
     if isinstance(kind, type) and is_dataclass(kind):
         return _structure(kind)
     raise TypeError(f"{kind} has no Parquet form: use a record, tuple[T, ...], dict[str, str], a plain type or None")
@@ -134,6 +136,20 @@ def _scalar(kind: type) -> _Form:
         raise _mismatch(value, where, kind.__name__)
 
     return _Form(_SCALARS[kind], dump, lambda value: value)
+
+
+def _words(words: tuple[Any, ...]) -> _Form:
+    def dump(value: Any, where: str) -> str:
+        if value in words:
+            return str(value)
+        raise _mismatch(value, where, f"one of {', '.join(words)}")
+
+    def load(value: str) -> str:
+        if value in words:
+            return value
+        raise EvidenceError(f"{_UNREADABLE}: {value!r} is not a word of this version: {', '.join(words)}")
+
+    return _Form(pa.string(), dump, load)
 
 
 def _optional(inner: _Form) -> _Form:

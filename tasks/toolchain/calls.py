@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from conf.names import OperatorReference
 from conf.schema import BackendKind, ModelConfig, SchemeConfig, SocConfig
 from tasks.records import ExportedModel, LoweredProgram, QuantizedModel
 from tasks.storage.store import Store
@@ -46,7 +47,7 @@ def edge_model(
     scheme: SchemeConfig,
     kind: BackendKind,
     operator_samples: int,
-    references: tuple[str, ...],
+    references: tuple[OperatorReference, ...],
     store: Store,
 ) -> EdgeModel:
     from tasks.toolchain import edge

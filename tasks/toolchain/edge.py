@@ -14,6 +14,7 @@ from executorch.exir import EdgeProgramManager
 from executorch.exir.program._program import _gen_edge_manager_for_partitioners, lift_constant_tensor_pass
 from torch.export import ExportedProgram
 
+from conf.names import OperatorReference
 from conf.schema import BackendKind, SchemeConfig
 from tasks.records import Blob, Operator, OtherReference, Quantization, QuantizedModel
 from tasks.storage.store import Store
@@ -23,7 +24,7 @@ from tasks.toolchain.export import settle
 from tasks.toolchain.quantize import load_program
 from tasks.toolchain.reference.counterparts import other_reference
 from tasks.toolchain.reference.graph import ReferenceGraph, graph_of, put_graph
-from tasks.toolchain.reference.operators import input_grids, operator_table
+from tasks.toolchain.reference.operators import input_qparams, operator_table
 from tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples
 
 Samples = Sequence[tuple[torch.Tensor, ...]]
@@ -40,7 +41,7 @@ class EdgeModel:
     samples: Samples
     operator_samples: int
     operators: tuple[Operator, ...]
-    input_grids: tuple[Quantization | None, ...]
+    input_qparams: tuple[Quantization | None, ...]
     reference_calls: Blob
     reference_constants: Blob
     reference: Blob
@@ -53,7 +54,7 @@ def edge_model(
     scheme: SchemeConfig,
     kind: BackendKind,
     operator_samples: int,
-    references: Sequence[str],
+    references: Sequence[OperatorReference],
     store: Store,
 ) -> EdgeModel:
     """Transform the quantized graph as the backend wants it, and run it on the host operator by operator."""
@@ -77,7 +78,7 @@ def edge_model(
         samples=samples,
         operator_samples=len(seen),
         operators=tuple(operators),
-        input_grids=input_grids(graph),
+        input_qparams=input_qparams(graph),
         reference_calls=calls,
         reference_constants=constants,
         reference=put_tensors(store, values),

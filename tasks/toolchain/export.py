@@ -52,8 +52,8 @@ def export_model(model: ModelConfig, store: Store) -> ExportedModel:
         labels=tuple(_label(sample) for sample in evaluation),
         outputs_eager=put_tensors(store, outputs_by_sample(answers)),
         outputs_exported=put_tensors(store, outputs_by_sample(exported_answers)),
-        mistakes=mistakes,
-        outputs_mistaken=put_tensors(store, mistaken),
+        input_mistakes=mistakes,
+        mistaken_outputs=put_tensors(store, mistaken),
         weights=str(getattr(module, "weights_origin", "unstated")),
     )
 

@@ -22,7 +22,7 @@ from torch.export import ExportedProgram
 
 from conf.schema import SocConfig
 from tasks.errors import ToolchainError
-from tasks.records import Blob, DumpedTensor, LoweredProgram, TensorSpec
+from tasks.records import Blob, ExpectedTensor, LoweredProgram, TensorSpec
 from tasks.storage.store import Store
 from tasks.toolchain.backends.protocol import Backend, Delegation
 from tasks.toolchain.backends.select import backend_of
@@ -67,9 +67,9 @@ def lower_model(
         debug_unavailable=debug if isinstance(debug, str) else None,
         bundled_program=_bundled(store, ship.program, model.samples[: model.operator_samples], expected),
         etrecord=None if isinstance(debug, str) else _etrecord(store, debug.program, model.samples[0]),
-        input_grids=model.input_grids,
+        input_qparams=model.input_qparams,
         operators=tuple(replace(row, subgraph=taken.get(row.debug_handle or 0)) for row in model.operators),
-        dumped=() if isinstance(debug, str) else debug.dumped,
+        expected_tensors=() if isinstance(debug, str) else debug.dumped,
         operator_samples=model.operator_samples,
         reference_calls=model.reference_calls,
         reference_constants=model.reference_constants,
@@ -95,7 +95,7 @@ class Compiled:
     edge: EdgeProgramManager
     program: ExecutorchProgramManager
     noted: Delegation
-    dumped: tuple[DumpedTensor, ...]
+    dumped: tuple[ExpectedTensor, ...]
     logged_bytes: int
 
 

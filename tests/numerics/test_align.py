@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.numerics.align import Alignment, align
-from tasks.records import DumpedTensor, Operator
+from tasks.records import ExpectedTensor, Operator
 from tasks.records.vocabulary import OPERATOR_STATUSES
 
 
@@ -48,8 +48,8 @@ def operator(
     )
 
 
-def dumped(identifier: str, *handles: int, output_index: int = 0) -> DumpedTensor:
-    return DumpedTensor(
+def dumped(identifier: str, *handles: int, output_index: int = 0) -> ExpectedTensor:
+    return ExpectedTensor(
         identifier=identifier, debug_handles=handles, output_index=output_index, quantization=None, axis_order=None
     )
 
@@ -142,7 +142,7 @@ def test_of_operators_that_share_a_handle_the_last_is_the_value() -> None:
     ],
 )
 def test_two_claims_to_one_operator_are_not_decided(
-    announced: list[DumpedTensor], events: list[Event], rivals: int
+    announced: list[ExpectedTensor], events: list[Event], rivals: int
 ) -> None:
     (row,) = align([operator(0, 1)], announced, events).operators
     assert (row.reason, len(row.matches)) == ("ambiguous", rivals)
@@ -207,7 +207,7 @@ EVENTS = st.lists(
 
 @given(OPERATORS, ANNOUNCED, EVENTS)
 def test_every_row_has_one_match_or_one_reason_and_no_event_serves_two_rows(
-    operators: list[Operator], announced: list[DumpedTensor], events: list[Event]
+    operators: list[Operator], announced: list[ExpectedTensor], events: list[Event]
 ) -> None:
     alignment = align(operators, announced, events)
     runs = sorted({event.run for event in events})
@@ -227,7 +227,7 @@ def test_every_row_has_one_match_or_one_reason_and_no_event_serves_two_rows(
 
 @given(OPERATORS, ANNOUNCED, EVENTS, st.randoms())
 def test_the_order_of_what_was_announced_does_not_matter(
-    operators: list[Operator], announced: list[DumpedTensor], events: list[Event], random: object
+    operators: list[Operator], announced: list[ExpectedTensor], events: list[Event], random: object
 ) -> None:
     shuffled = list(announced)
     random.shuffle(shuffled)  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ from tasks.numerics.align import align
 from tasks.numerics.dequantize import dequantize, undo_layout
 from tasks.numerics.metrics import gap
 from tasks.numerics.operators import Compared, compare_operator, compare_values
-from tasks.records import DumpedTensor, Gap, Operator, Quantization
+from tasks.records import ExpectedTensor, Gap, Operator, Quantization
 from tasks.toolchain.readback.etdump import read_etdump, tensor
 
 DATA = Path(__file__).parent.parent / "data"
@@ -171,7 +171,7 @@ def test_the_simulator_s_max_pool_is_exact_on_its_own_inputs() -> None:
     )
     identifiers = {"aten_relu_default@0": 10, "aten_max_pool2d_with_indices_default@0": 11}
     announced = [
-        DumpedTensor(identifier=name, debug_handles=(handle,), output_index=0, quantization=qparams, axis_order=NHWC)
+        ExpectedTensor(identifier=name, debug_handles=(handle,), output_index=0, quantization=qparams, axis_order=NHWC)
         for name, handle in identifiers.items()
     ]
     relu = replace(operator((1, 8, 8, 8)), debug_handle=10)

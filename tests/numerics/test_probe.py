@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tasks.numerics.io_mistakes import layouts, orders
 from tasks.numerics.probe import judged, probe, relative_error
-from tasks.records import Blob, ExportedModel, InputMistake, ProbeResult, TensorSpec
+from tasks.records import Blob, ExportedModel, InputMistake, IoCheck, TensorSpec
 from tasks.records.vocabulary import PROBE_STATUSES
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -29,7 +29,7 @@ def model(*outputs: TensorSpec, mistakes: tuple[InputMistake, ...] = (), samples
     return ExportedModel(
         model="m", program=BLOB, inputs=(), outputs=outputs, calibration=None, calibration_samples=0, evaluation=BLOB,
         sample_names=("s",) * samples, labels=(None,) * samples, outputs_eager=BLOB, outputs_exported=BLOB,
-        mistakes=mistakes, outputs_mistaken=BLOB, weights="random",
+        input_mistakes=mistakes, mistaken_outputs=BLOB, weights="random",
     )  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def noise(seed: int, *shape: int) -> NDArray[np.float32]:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def failed(found: tuple[ProbeResult, ...]) -> list[tuple[str, str | None]]:
+def failed(found: tuple[IoCheck, ...]) -> list[tuple[str, str | None]]:
     return [(row.mistake, row.detail) for row in found if row.status == "failed"]
 
 
@@ -131,7 +131,7 @@ def test_an_input_mistake_is_judged_on_its_own_sample_and_a_refused_one_says_why
     mistaken = {"1/0": noise(2, 1, 30)}
     device = {"0/0": eager["0/0"], "1/0": mistaken["1/0"]}
     refused, swapped, *_ = probe(exported, eager, mistaken, device)
-    assert refused == ProbeResult(
+    assert refused == IoCheck(
         side="input", mistake="x", sample=0, status="refused", relative_error=None, relative_error_mistaken=None,
         detail="IndexError: 9",
     )  # fmt: skip

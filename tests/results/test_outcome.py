@@ -23,17 +23,17 @@ from tasks.records import (
     Comparison,
     ExportedModel,
     Gap,
+    IoCheck,
     Operator,
     OperatorComparison,
     OutputComparison,
-    ProbeResult,
 )
 from tasks.results.outcome import CellResult, Finals, finals, judge
 
 BLOB = Blob(sha256="0" * 64, size=1)
 EXPORTED = ExportedModel(
     model="digits_cnn", program=BLOB, inputs=(), outputs=(), calibration=None, calibration_samples=0, evaluation=BLOB,
-    sample_names=(), labels=(), outputs_eager=BLOB, outputs_exported=BLOB, mistakes=(), outputs_mistaken=BLOB,
+    sample_names=(), labels=(), outputs_eager=BLOB, outputs_exported=BLOB, input_mistakes=(), mistaken_outputs=BLOB,
     weights="trained",
 )  # fmt: skip
 EXACT = Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=1.0)
@@ -81,7 +81,7 @@ def cell(request: Request, *outputs: OutputComparison, **facts: Any) -> CellResu
 def test_a_program_with_a_mistake_at_its_inputs_or_outputs_fails_whatever_its_numbers_are(
     request_8a8w: Request,
 ) -> None:
-    passed = ProbeResult(
+    passed = IoCheck(
         side="input",
         mistake="x",
         sample=0,
@@ -93,9 +93,9 @@ def test_a_program_with_a_mistake_at_its_inputs_or_outputs_fails_whatever_its_nu
     wrong = replace(passed, status="failed", mistake="the outputs come in the order ['b', 'a']")
     good = comparison(output(0, EXACT))
     others = tuple(replace(passed, status=status) for status in ("blind", "unclear", "refused"))
-    assert judge(cell(request_8a8w, comparison=replace(good, probe=(passed, *others)))) == ("passed", None)
+    assert judge(cell(request_8a8w, comparison=replace(good, io_checks=(passed, *others)))) == ("passed", None)
     for detail, said in ((None, ""), ("its bytes are int32", " (its bytes are int32)")):
-        probed = replace(good, probe=(passed, replace(wrong, detail=detail)))
+        probed = replace(good, io_checks=(passed, replace(wrong, detail=detail)))
         assert judge(cell(request_8a8w, comparison=probed)) == (
             "failed",
             f"not comparable with the model: {wrong.mistake}{said}; the table `probe` has the evidence",

@@ -20,7 +20,7 @@ from tasks.storage.store import Store
 from tasks.toolchain.workers.pool import Took
 
 from tests.handmade import (  # isort: skip
-    ABORT, COMPARISON, CONV, LOWERED, PROBED, VIEW, WORSE, blob, every_kind, up_to_lower, whole,
+    ABORT, CHECKED, COMPARISON, CONV, LOWERED, PROBED, VIEW, WORSE, blob, every_kind, up_to_lower, whole,
 )  # fmt: skip
 
 RUN = "20261121T094931Z-5fcc"
@@ -201,7 +201,7 @@ def test_another_reference_has_rows_of_its_own_that_no_count_of_the_cell_knows(a
             nodes=("dropout",),
         ),
     )  # fmt: skip
-    cell = whole(asked, comparison=replace(COMPARISON, against_others=against))
+    cell = whole(asked, comparison=replace(COMPARISON, other_references=against))
     assert found(cell, "cells") == found(whole(asked), "cells")
     edge, others = found(cell, "operators")[:4], found(cell, "operators")[4:]
     assert edge == found(whole(asked), "operators")
@@ -349,6 +349,7 @@ def test_an_event_an_operator_type_and_a_command_have_one_row_each(asked: Reques
         {"operator": "conv", "occurrences_delegated": 5, "occurrences_not_delegated": 0, "refusals": ()},
         {"operator": "view", "occurrences_delegated": 1, "occurrences_not_delegated": 2, "refusals": ("no layout",)},
     ]  # fmt: skip
+    assert found(whole(asked), "audit") == [asdict(CHECKED)]
     assert found(whole(asked), "probe") == [asdict(PROBED)]
     assert found(whole(asked), "commands") == [
         {"argv": ("python", "runner"), "exit_code": 0, "seconds": 4.0},

@@ -6,9 +6,9 @@ import io
 import math
 import pickle
 import types
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, make_dataclass, replace
 from functools import cache
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pandas
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from tasks import records
 from tasks.errors import EvidenceError
-from tasks.records import Blob, Gap, LoweredProgram, Operator, Quantization, TensorSpec
+from tasks.records import Blob, Counterpart, Gap, LoweredProgram, Operator, Quantization, TensorSpec
 from tasks.storage.codec import decode, encode, is_of
 from tasks.storage.digest import digest
 
@@ -42,7 +42,9 @@ def any_of(kind: Any) -> st.SearchStrategy[Any]:
     if is_dataclass(kind):
         hints = get_type_hints(kind)
         return st.builds(kind, **{field.name: any_of(hints[field.name]) for field in fields(kind)})
-    if isinstance(kind, types.UnionType):
+    if get_origin(kind) is Literal:
+        return st.sampled_from(get_args(kind))
+    if get_origin(kind) in (Union, types.UnionType):
         return st.one_of([any_of(argument) for argument in get_args(kind)])
     item, _ = get_args(kind)
     return st.lists(any_of(item), max_size=2).map(tuple)
@@ -73,6 +75,24 @@ def test_bytes_of_one_record_are_of_no_other() -> None:
     assert not is_of(encode(operator()), operator(name="mul"))
     assert not is_of(encode(Blob(sha256="", size=1)), Blob(sha256="", size=2))
     assert not is_of(b"", Blob(sha256="", size=1))
+
+
+def test_a_status_is_a_word_of_its_vocabulary_when_it_is_written_and_when_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(TypeError, match=r"Counterpart\.status is the str 'no_nod': it must be one of compared"):
+        encode(Counterpart(nodes=(), status="no_nod"))  # pyright: ignore[reportArgumentType]
+
+    def version(words: Any) -> type[Any]:
+        return make_dataclass("Judged", [("status", words)], frozen=True, namespace={"__module__": records.__name__})
+
+    earlier, later = version(Literal["met", "unread"]), version(Literal["met", "differs"])
+    monkeypatch.setattr(records, "Judged", earlier, raising=False)
+    met, unread = encode(earlier(status="met")), encode(earlier(status="unread"))
+    monkeypatch.setattr(records, "Judged", later)
+    assert decode(met) == later(status="met")
+    with pytest.raises(EvidenceError, match="'unread' is not a word of this version: met, differs"):
+        decode(unread)
 
 
 @pytest.mark.parametrize("kind", RECORDS, ids=lambda kind: kind.__name__)

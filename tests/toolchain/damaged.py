@@ -21,7 +21,7 @@ from safetensors.numpy import load, save
 from conf.schema import ToleranceConfig
 from tasks.comparison.capture import compare_capture
 from tasks.errors import EvidenceError
-from tasks.records import Capture, Comparison, DumpedTensor, LoweredProgram
+from tasks.records import Capture, Comparison, ExpectedTensor, LoweredProgram
 from tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES, VERDICTS
 from tasks.storage.store import Store
 
@@ -155,11 +155,13 @@ def compared_with_a_handle_announced_twice(
     lowered: LoweredProgram, capture: Capture, tolerance: ToleranceConfig, store: Store
 ) -> Comparison:
     """The same, the lowering having announced another tensor under the relu's handle."""
-    (handle,) = next(each.debug_handles for each in lowered.dumped if each.identifier == RELU)
-    other = DumpedTensor(
+    (handle,) = next(each.debug_handles for each in lowered.expected_tensors if each.identifier == RELU)
+    other = ExpectedTensor(
         identifier="aten_relu_default_9@0", debug_handles=(handle,), output_index=0, quantization=None, axis_order=None
     )
-    return compare_capture(replace(lowered, dumped=(*lowered.dumped, other)), capture, True, tolerance, True, store)
+    return compare_capture(
+        replace(lowered, expected_tensors=(*lowered.expected_tensors, other)), capture, True, tolerance, True, store
+    )
 
 
 def compared_with_an_odd_answer(

@@ -17,7 +17,7 @@ from tasks.lower import lower
 from tasks.measure import measure
 from tasks.numerics.probe import probe
 from tasks.quantize import quantize
-from tasks.records import ExportedModel, LoweredProgram, ProbeResult
+from tasks.records import ExportedModel, IoCheck, LoweredProgram
 
 if TYPE_CHECKING:
     from flows.resources import Resources
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.toolchain
 
 Lowered = Callable[..., LoweredProgram]
-Probed = Callable[[LoweredProgram, LoweredProgram], tuple[ProbeResult, ...]]
+Probed = Callable[[LoweredProgram, LoweredProgram], tuple[IoCheck, ...]]
 
 
 def config(kind: str, order: str = "abc") -> ModelConfig:
@@ -67,7 +67,7 @@ def probed(resources: Resources) -> Probed:
     """What the probe finds when `program` runs in the place of `lowered`'s own."""
     ask = load([]).cells[0].request
 
-    def run(lowered: LoweredProgram, program: LoweredProgram) -> tuple[ProbeResult, ...]:
+    def run(lowered: LoweredProgram, program: LoweredProgram) -> tuple[IoCheck, ...]:
         made = bundle(replace(lowered, program=program.program), ask.measure, store=resources.store)
         capture = measure(
             made, (ask.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
@@ -75,7 +75,7 @@ def probed(resources: Resources) -> Probed:
         model = lowered.quantized.exported
         eager, mistaken, device = (
             tensors(resources.store.read(blob))
-            for blob in (model.outputs_eager, model.outputs_mistaken, capture.outputs)
+            for blob in (model.outputs_eager, model.mistaken_outputs, capture.outputs)
         )
         return probe(model, eager, mistaken, device)
 
@@ -146,7 +146,7 @@ def test_inputs_that_the_model_cannot_tell_apart_or_refuses_say_so(
     exported: Callable[..., ExportedModel], resources: Resources
 ) -> None:
     model = exported("Words")
-    eager, mistaken = (tensors(resources.store.read(blob)) for blob in (model.outputs_eager, model.outputs_mistaken))
+    eager, mistaken = (tensors(resources.store.read(blob)) for blob in (model.outputs_eager, model.mistaken_outputs))
     found = {
         row.mistake: (row.status, row.detail) for row in probe(model, eager, mistaken, eager) if row.side == "input"
     }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tasks.errors import ToolchainError
-from tasks.records import Capture, CompileFacts, DumpedTensor, LoweredProgram, Operator, Quantization
+from tasks.records import Capture, CompileFacts, ExpectedTensor, LoweredProgram, Operator, Quantization
 from tasks.toolchain.readback.etdump import read_etdump
 from tasks.toolchain.tensors import read_tensors
 
@@ -74,7 +74,7 @@ def test_an_output_that_nothing_reads_has_a_row_after_all_calls(lowered: Lowered
 
 
 def test_the_program_knows_the_grid_its_input_is_put_on(lowered: LoweredProgram) -> None:
-    (grid,) = lowered.input_grids
+    (grid,) = lowered.input_qparams
     assert grid is not None
     assert grid.scale[0] * (grid.quant_max - grid.zero_point[0]) == pytest.approx(1)  # an image's pixels: 0 to 1
     assert dataclasses.replace(grid, scale=(0.5,)) == Quantization(
@@ -158,13 +158,13 @@ def test_delegation_is_counted_by_type_and_sums_to_the_graph(lowered: LoweredPro
 def test_every_computed_operator_is_announced_once_with_its_own_grid_and_layout(
     lowered: LoweredProgram, computed: list[Operator]
 ) -> None:
-    announced = {tensor.debug_handles[0]: tensor for tensor in lowered.dumped if tensor.debug_handles}
-    assert len(announced) == len([tensor for tensor in lowered.dumped if tensor.debug_handles])
+    announced = {tensor.debug_handles[0]: tensor for tensor in lowered.expected_tensors if tensor.debug_handles}
+    assert len(announced) == len([tensor for tensor in lowered.expected_tensors if tensor.debug_handles])
     for row in computed:
         name = row.name if row.target != "getitem" else "aten_max_pool2d_with_indices_default"
         assert announced.pop(row.debug_handle, None) in (
             None if row.target == "getitem" else (),
-            DumpedTensor(
+            ExpectedTensor(
                 identifier=f"{name}@0",
                 debug_handles=(row.debug_handle,),
                 output_index=0,
@@ -181,7 +181,9 @@ def test_the_runtime_logs_what_was_announced_and_nothing_else(
     assert capture.etdump_debug is not None
     dump = read_etdump(resources.store.read(capture.etdump_debug))
     operators = [entry for entry in dump.tensors if not entry.is_output and not entry.delegate_argument]
-    announced = {tensor.identifier for tensor in lowered.dumped if not tensor.identifier.startswith("instruction:")}
+    announced = {
+        tensor.identifier for tensor in lowered.expected_tensors if not tensor.identifier.startswith("instruction:")
+    }
     for run in sorted({entry.run for entry in operators}):
         assert {entry.delegate_identifier for entry in operators if entry.run == run} == announced
     assert len({entry.run for entry in operators}) == lowered.operator_samples == 2

@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 from torchao.quantization.pt2e.quantizer import Quantizer
 
 from conf.schema import SchemeConfig
-from tasks.records import CompileFacts, DelegatedNode, DumpedTensor
+from tasks.records import CompileFacts, DelegatedNode, ExpectedTensor
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class Delegation:
 
     refusals: dict[str, str] = field(default_factory=dict)
     """Node name to the compiler's own words on why the node stays on the CPU."""
-    dumped: list[DumpedTensor] = field(default_factory=list)
+    dumped: list[ExpectedTensor] = field(default_factory=list)
     """Tensors the delegate will log by name when its program dumps."""
     logged_bytes: int = 0
     """Bytes those tensors take in the debug buffer at most."""

@@ -44,7 +44,7 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 
 from conf.schema import Precision, SchemeConfig, SocConfig
 from tasks.errors import RequestError
-from tasks.records import DelegatedNode, DumpedTensor
+from tasks.records import DelegatedNode, ExpectedTensor
 from tasks.toolchain.backends.protocol import Delegation
 from tasks.toolchain.backends.qnn_log import compile_facts, errors
 from tasks.toolchain.reference.operators import axis_order_of, handle_of, logged_bytes, quantization_of
@@ -212,7 +212,7 @@ def _note_node(node: Node, noted: Delegation) -> None:
             continue
         speaker = _speaker(node, output_index)
         noted.dumped.append(
-            DumpedTensor(
+            ExpectedTensor(
                 identifier=identifier,
                 debug_handles=() if handle is None else (handle,),
                 output_index=output_index,

@@ -10,7 +10,7 @@ import numpy as np
 from conf.schema import BackendKind, Precision, SchemeConfig, SocConfig
 from tasks.records import (
     DelegateFacts,
-    DumpedTensor,
+    ExpectedTensor,
     GraphTensor,
     LoweredProgram,
     ProgramCheck,
@@ -19,6 +19,7 @@ from tasks.records import (
     Quantization,
     TensorSpec,
 )
+from tasks.records.vocabulary import ProgramName
 
 _BACKENDS = {BackendKind.qnn: "QnnBackend", BackendKind.xnnpack: "XnnpackBackend"}
 _NO_BACKEND = "none"
@@ -31,7 +32,7 @@ def audit(
 ) -> tuple[ProgramCheck, ...]:
     """Every check of the shipping program, then of the debug program; `qnn` is the build id of the libraries here."""
 
-    def checked(program: str, facts: ProgramFacts) -> Iterator[ProgramCheck]:
+    def checked(program: ProgramName, facts: ProgramFacts) -> Iterator[ProgramCheck]:
         yield from _interface(program, facts, lowered)
         yield from _partitions(program, facts, lowered, kind)
         if kind is BackendKind.qnn and soc is not None:
@@ -42,7 +43,7 @@ def audit(
     checks = list(checked("shipping", lowered.facts))
     if lowered.debug_facts is not None:
         checks += checked("debug", lowered.debug_facts)
-        checks += _grids(lowered.debug_facts.delegates, lowered.dumped)
+        checks += _grids(lowered.debug_facts.delegates, lowered.expected_tensors)
     return tuple(checks)
 
 
@@ -60,7 +61,7 @@ def _sentence(check: ProgramCheck) -> str:
     return f"{where}: {check.check}{subject}: asked {check.asked}, got {check.got}"
 
 
-def _interface(program: str, facts: ProgramFacts, lowered: LoweredProgram) -> Iterator[ProgramCheck]:
+def _interface(program: ProgramName, facts: ProgramFacts, lowered: LoweredProgram) -> Iterator[ProgramCheck]:
     exported = lowered.quantized.exported
     for role, specs, tensors in (
         ("inputs", exported.inputs, facts.inputs),
@@ -81,7 +82,7 @@ def _got_tensor(tensor: ProgramTensor) -> str:
 
 
 def _partitions(
-    program: str, facts: ProgramFacts, lowered: LoweredProgram, kind: BackendKind
+    program: ProgramName, facts: ProgramFacts, lowered: LoweredProgram, kind: BackendKind
 ) -> Iterator[ProgramCheck]:
     count = len(facts.delegates)
     yield _check(program, None, "delegated subgraphs", None, str(lowered.delegated_subgraphs), str(count))
@@ -92,7 +93,7 @@ def _partitions(
 
 
 def _delegate(
-    program: str, subgraph: int, delegate: DelegateFacts, scheme: SchemeConfig, soc: SocConfig, qnn: str
+    program: ProgramName, subgraph: int, delegate: DelegateFacts, scheme: SchemeConfig, soc: SocConfig, qnn: str
 ) -> Iterator[ProgramCheck]:
     """The options that the delegate is started with, then what its context binary says of itself."""
     context = delegate.context
@@ -129,7 +130,7 @@ def _bits(scheme: SchemeConfig) -> tuple[str, str]:
     return (f"float{activation}" if floating else f"fixed{activation}"), f"fixed{weight}"
 
 
-def _elements(program: str, delegates: Sequence[DelegateFacts], scheme: SchemeConfig) -> Iterator[ProgramCheck]:
+def _elements(program: ProgramName, delegates: Sequence[DelegateFacts], scheme: SchemeConfig) -> Iterator[ProgramCheck]:
     """The scheme's bits, from the kernels of all subgraphs together: one alone may have nothing but indices."""
     if not delegates:
         return
@@ -149,7 +150,7 @@ def _elements(program: str, delegates: Sequence[DelegateFacts], scheme: SchemeCo
     yield _check(program, None, "weight element", None, weight, None, reason=_PACKED)
 
 
-def _grids(delegates: Sequence[DelegateFacts], dumped: Sequence[DumpedTensor]) -> Iterator[ProgramCheck]:
+def _grids(delegates: Sequence[DelegateFacts], dumped: Sequence[ExpectedTensor]) -> Iterator[ProgramCheck]:
     """Every tensor that the debug program logs: the grid by which its codes will be read, and the grid it has."""
     compiled = {
         tensor.name: (subgraph, tensor)
@@ -200,7 +201,7 @@ def _grid_bits(grid: Quantization) -> int:
 
 
 def _check(
-    program: str,
+    program: ProgramName,
     subgraph: int | None,
     check: str,
     subject: str | None,

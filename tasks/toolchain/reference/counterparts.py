@@ -17,7 +17,9 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.utils._pytree import tree_map_only
 
+from conf.names import OperatorReference
 from tasks.records import Counterpart, Operator, OtherReference
+from tasks.records.vocabulary import OperatorStatus
 from tasks.storage.store import Store
 from tasks.toolchain.reference.graph import NoKernel, ReferenceGraph, Value, graph_of, target_name
 from tasks.toolchain.reference.operators import operator_of
@@ -37,7 +39,7 @@ _VIEW = "aten.view_copy.default"
 
 
 def other_reference(
-    name: str,
+    name: OperatorReference,
     program: ExportedProgram,
     edge: ExportedProgram,
     operators: Sequence[Operator],
@@ -47,7 +49,9 @@ def other_reference(
     """What each of `operators`, the table of `edge`, stands for in `program`, and that node's value for each sample."""
     nodes, graph = _calls(program), graph_of(program)
     links = _Links(nodes, _calls(edge))
-    statuses = {row.index: links.statuses.get(row.index, "no_node") for row in operators}
+    statuses: dict[int, OperatorStatus | None] = {
+        row.index: links.statuses.get(row.index, "no_node") for row in operators
+    }
     values: dict[str, torch.Tensor] = {}
     for sample, inputs in enumerate(samples):
         computed = _run(graph, inputs)
@@ -92,7 +96,7 @@ class _Links:
         """Nodes that no operator stands for."""
         self.homes = {index: max(positions) for index, positions in self._sets.items()}
         """For each call the last node of its set, whose value it may have."""
-        self.statuses: dict[int, str | None] = dict.fromkeys(self._unsure, "ambiguous")
+        self.statuses: dict[int, OperatorStatus | None] = dict.fromkeys(self._unsure, "ambiguous")
         """None for the one call that has its node's value."""
         became: dict[int, list[int]] = defaultdict(list)
         for index, home in self.homes.items():
@@ -116,14 +120,14 @@ class _Links:
                 each.add(positions[readers[0]])
         claimed |= {position for each in self._sets.values() for position in each}
 
-    def _settled(self, home: int, group: Sequence[int]) -> Mapping[int, str | None]:
+    def _settled(self, home: int, group: Sequence[int]) -> Mapping[int, OperatorStatus | None]:
         """Of the calls that one node became, that one has its value which alone is read from outside, by itself or by
         what is a mere view of it: a backend may want another shape."""
         inside = {self._calls[index] for index in group}
         if isinstance(self._nodes[home].meta.get("val"), tuple | list):
             return self._taken_apart(self._nodes[home], group)
         leaving = [index for index in group if any(user not in inside for user in self._calls[index].users)]
-        found: dict[int, str | None] = dict.fromkeys(group, "superseded")
+        found: dict[int, OperatorStatus | None] = dict.fromkeys(group, "superseded")
         viewed = {self._unviewed(index, self._nodes[home], inside) for index in leaving}
         ends = all(self._ends(index, inside) for index in leaving)
         sure = len(viewed) == 1 and ends and not self._swallowed(self._nodes[home])
@@ -131,7 +135,7 @@ class _Links:
             found[index] = None if sure else "ambiguous"
         return found
 
-    def _taken_apart(self, node: Node, group: Sequence[int]) -> Mapping[int, str | None]:
+    def _taken_apart(self, node: Node, group: Sequence[int]) -> Mapping[int, OperatorStatus | None]:
         """A node whose value is a tuple: its elements are those of the one call that it became, if it became one."""
         parts = [index for index in group if self._calls[index].target is operator.getitem]
         whole = [self._calls[index].meta.get("val") for index in group if index not in parts]

@@ -18,7 +18,7 @@ from executorch.exir.delegate import executorch_call_delegate
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from tasks.records import DelegationCount, DumpedTensor, Operator, Quantization
+from tasks.records import DelegationCount, ExpectedTensor, Operator, Quantization
 from tasks.toolchain.export import dtype_name
 
 _LOG_ALIGNMENT_BYTES = 64
@@ -66,7 +66,7 @@ def operator_of(index: int, node: Node, *, constant: bool = False) -> Operator:
     )
 
 
-def input_grids(edge: ExportedProgram) -> tuple[Quantization | None, ...]:
+def input_qparams(edge: ExportedProgram) -> tuple[Quantization | None, ...]:
     """The grid that each input of the program is put on before anything is computed; None leaves it as it is."""
     nodes = {node.name: node for node in edge.graph.nodes if node.op == "placeholder"}
     return tuple(quantization_of(nodes[str(name)]) for name in edge.graph_signature.user_inputs)
@@ -82,7 +82,7 @@ def subgraphs(lowered: ExportedProgram) -> dict[int, int]:
     }
 
 
-def announced_instructions(program: ExecutorchProgramManager, announced: set[int]) -> Iterator[DumpedTensor]:
+def announced_instructions(program: ExecutorchProgramManager, announced: set[int]) -> Iterator[ExpectedTensor]:
     """What the runtime itself logs: the outputs of each kernel and of each delegate call.
 
     `announced`: handles that a delegate logs on its own; a delegate's output of such a handle is not announced twice.
@@ -215,8 +215,8 @@ def delegate_calls(lowered: ExportedProgram) -> Iterator[tuple[Node, Any]]:
             yield node, getattr(lowered.graph_module, node.args[0].target)
 
 
-def _logged(node: Node, position: int, handles: tuple[int, ...], output_index: int) -> DumpedTensor:
-    return DumpedTensor(
+def _logged(node: Node, position: int, handles: tuple[int, ...], output_index: int) -> ExpectedTensor:
+    return ExpectedTensor(
         identifier=f"instruction:{node.meta['debug_handle']}:{position}",
         debug_handles=handles,
         output_index=output_index,

@@ -130,4 +130,4 @@ def test_portable_kernels_show_every_operator(resources: Resources, lowered: Low
     assert {row.verdict for row in shown} <= {"exact", "within_grid"}
     assert {row.introduced_steps for row in shown} == {None}
     assert min(row.introduced.snr_db for row in shown if row.introduced.snr_db is not None) > 100
-    assert len({tensor.identifier for tensor in program.dumped}) == len(program.dumped)
+    assert len({tensor.identifier for tensor in program.expected_tensors}) == len(program.expected_tensors)

@@ -152,7 +152,7 @@ def test_the_grid_of_every_dumped_tensor_is_the_one_its_codes_will_be_read_by(
     lowered: LoweredProgram, request_8a8w: Request, resources: Resources
 ) -> None:
     grids = [each for each in checks(lowered, request_8a8w, resources) if each.check == "grid"]
-    announced = [each.identifier for each in lowered.dumped if each.quantization]
+    announced = [each.identifier for each in lowered.expected_tensors if each.quantization]
     assert [each.subject for each in grids] == announced
     assert len(announced) >= 8
     assert {(each.status, each.subgraph, each.asked == each.got) for each in grids} == {("met", 0, True)}
@@ -175,6 +175,7 @@ def test_a_program_for_another_soc_is_refused_and_all_its_checks_are_told(
         "shipping program, subgraph 0: SoC in the options: asked SM8650, got SM8350; "
     )
     assert (refused.value.stage, refused.value.checks) == ("lower", checks(wrong, ask, resources))
+    assert lowered.checks == checks(lowered, ask, resources)
     cell = CellResult(request=ask, stage="lower", error=refused.value)
     found = rows("run", [cell], resources.children.identity)
     assert (found["cells"][0]["outcome"], found["cells"][0]["error_type"]) == ("failed", "ProgramDiffers")
@@ -240,11 +241,12 @@ def test_libraries_of_another_build_are_told(
 def test_a_grid_that_is_not_the_compiled_one_is_told(
     lowered: LoweredProgram, request_8a8w: Request, resources: Resources
 ) -> None:
-    noted = next(each for each in lowered.dumped if each.identifier == "aten_linear_default@0")
+    noted = next(each for each in lowered.expected_tensors if each.identifier == "aten_linear_default@0")
     grid = noted.quantization
     assert grid is not None
     shifted = replace(noted, quantization=replace(grid, zero_point=(grid.zero_point[0] + 1,)))
-    wrong = replace(lowered, dumped=tuple(shifted if each is noted else each for each in lowered.dumped))
+    tensors = tuple(shifted if tensor is noted else tensor for tensor in lowered.expected_tensors)
+    wrong = replace(lowered, expected_tensors=tensors)
     (found,) = differing(wrong, request_8a8w, resources)
     assert found[:4] == ("debug", 0, "grid", "aten_linear_default@0")
     scale = f"{grid.scale[0]:.6g}"

@@ -44,7 +44,7 @@ def sound(after: Compare) -> Comparison:
 
 def changes(sound: Comparison, found: Comparison) -> list[Row]:
     """The rows that the damage made others. All else is as before, and every operator still has its row."""
-    assert (found.outputs, found.profile, found.probe) == (sound.outputs, sound.profile, sound.probe)
+    assert (found.outputs, found.profile, found.io_checks) == (sound.outputs, sound.profile, sound.io_checks)
     return [
         (row.sample, row.operator.name, row.status, row.verdict, row.spans)
         for before, row in zip(sound.operators, found.operators, strict=True)

@@ -43,7 +43,7 @@ def comparison(request_8a8w: Request, resources: Resources, asked: LoweredProgra
 
 
 def of(comparison: Comparison, reference: str, sample: int = 0) -> dict[str, OperatorComparison]:
-    rows = [row for row in comparison.against_others if (row.reference, row.sample) == (reference, sample)]
+    rows = [row for row in comparison.other_references if (row.reference, row.sample) == (reference, sample)]
     found = {row.operator.name: row for row in rows}
     assert len(found) == len(rows)
     return found
@@ -65,20 +65,20 @@ def test_what_is_asked_beside_the_edge_graph_changes_nothing_of_it(
 ) -> None:
     work = (lowered, capture, True, request_8a8w.tolerance, True)
     plain = compare(*work, store=resources.store, children=resources.children)
-    assert plain.against_others == ()
-    assert replace(comparison, against_others=()) == plain
+    assert plain.other_references == ()
+    assert replace(comparison, other_references=()) == plain
 
 
 def test_every_operator_has_a_row_for_each_reference_and_so_has_each_node_that_none_stands_for(
     asked: LoweredProgram, comparison: Comparison
 ) -> None:
-    assert [(row.sample, row.reference, row.operator) for row in comparison.against_others] == [
+    assert [(row.sample, row.reference, row.operator) for row in comparison.other_references] == [
         (sample, each.name, operator)
         for sample in range(2)
         for each in asked.references
         for operator in (*asked.operators, *each.unclaimed)
     ]
-    for row in comparison.against_others:
+    for row in comparison.other_references:
         assert row.status in OPERATOR_STATUSES
         assert (row.gap.snr_db is not None) == (row.status in COMPARED)
         assert (row.verdict, row.introduced, row.introduced_steps) == ("blind", Gap(), None)
@@ -130,7 +130,9 @@ def test_what_no_device_shows_says_why_before_it_says_what_it_stands_for(
     request_8a8w: Request, resources: Resources, asked: LoweredProgram, capture: Capture
 ) -> None:
     """The relu is not announced: nothing that is logged is its value."""
-    blind = replace(asked, dumped=tuple(each for each in asked.dumped if "relu_default@" not in each.identifier))
+    blind = replace(
+        asked, expected_tensors=tuple(each for each in asked.expected_tensors if "relu_default@" not in each.identifier)
+    )
     work = (blind, capture, True, request_8a8w.tolerance, False, (), BOTH)
     found = compare(*work, store=resources.store, children=resources.children)
     row = of(found, "exported")["aten_relu_default"]
