@@ -1,4 +1,4 @@
-"""`qnnsweep cache`: what the store holds, by stage and by run, and the removal of what is no longer wanted."""
+"""`qnnsweep cache`: shows the contents of the store by stage and by run, and removes what is no longer needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SIZES = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _TIMES = {"h": 3600, "d": 86_400, "w": 604_800}
 
-app = typer.Typer(help="Show what the store holds, by stage and by run; remove what is no longer wanted.")
+app = typer.Typer(help="Show the contents of the store by stage and by run; remove what is no longer needed.")
 
 Runs = Annotated[int, typer.Option("--runs", help="How many of the newest runs to show.", min=0)]
 
@@ -35,41 +35,49 @@ def show(
     debug: Debug = False,
     artifacts: Artifacts = "artifacts",
 ) -> None:
-    """Show what the store holds, by stage and by run; remove what is no longer wanted."""
+    """Show the contents of the store by stage and by run; remove what is no longer needed."""
     if context.invoked_subcommand is not None:
         return
     with exit_on_error(debug):
         from tasks.storage.inventory import inventory
 
-        found = inventory(_store(artifacts), runs)
+        contents = inventory(_store(artifacts), runs)
         if json_:
-            print(json.dumps(asdict(found)))
+            print(json.dumps(asdict(contents)))
         else:
-            for table in _tables(found):
+            for table in _tables(contents):
                 console().print(table)
 
 
 @app.command()
 def prune(
-    run: Annotated[list[str] | None, typer.Option("--run", metavar="RUN", help="This run; as often as needed.")] = None,
+    run: Annotated[
+        list[str] | None, typer.Option("--run", metavar="RUN", help="Remove this run. Can be given several times.")
+    ] = None,
     older_than: Annotated[
-        str | None, typer.Option("--older-than", metavar="TIME", help="Runs that ended longer ago: 30d, 12h, 8w.")
+        str | None,
+        typer.Option("--older-than", metavar="TIME", help="Remove runs that ended longer ago: 30d, 12h, 8w."),
     ] = None,
     larger_than: Annotated[
         str | None,
-        typer.Option("--larger-than", metavar="SIZE", help="The oldest runs, until no more is left: 20GiB, 500MiB."),
+        typer.Option(
+            "--larger-than",
+            metavar="SIZE",
+            help="Remove the oldest runs until the store has this size: 20GiB, 500MiB.",
+        ),
     ] = None,
     keep: Annotated[
-        int | None, typer.Option("--keep", metavar="N", help="Never the newest N runs; alone: all but these.", min=0)
+        int | None,
+        typer.Option("--keep", metavar="N", help="Never remove the newest N runs; alone: remove all others.", min=0),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and remove nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")] = False,
     json_: Json = False,
     debug: Debug = False,
     artifacts: Artifacts = "artifacts",
 ) -> None:
-    """Remove runs, and the results and blobs that no run which stays needs. Refused while a sweep is going on.
+    """Remove runs, and the results and blobs that no remaining run needs. Refused while a sweep is running.
 
-    Without a choice of runs only what killed sweeps left goes, when it is a day old.
+    Without an option that selects runs, only the remains of killed sweeps are removed, once they are a day old.
     """
     with exit_on_error(debug):
         from tasks.storage.occupancy import alone
@@ -79,14 +87,14 @@ def prune(
         selection = Selection(
             runs=tuple(dict.fromkeys(run or ())),
             at_most=keep if not by_rule and not run else None,
-            older_than_s=None if older_than is None else _measured("--older-than", older_than, _TIMES),
-            larger_than=None if larger_than is None else int(_measured("--larger-than", larger_than, _SIZES)),
+            older_than_s=None if older_than is None else _parsed("--older-than", older_than, _TIMES),
+            larger_than=None if larger_than is None else int(_parsed("--larger-than", larger_than, _SIZES)),
             protected=keep or 0,
         )
         store = _store(artifacts)
         removal = planned(store, selection)
         if not json_:
-            print(_announced(removal, dry_run=dry_run))
+            print(_summary(removal, dry_run=dry_run))
         if not dry_run:
             with alone(store):
                 removal = planned(store, selection)  # another run may have ended since
@@ -103,30 +111,30 @@ def _store(artifacts: str) -> Store:
     store = Store.at(artifacts)
     if store.url:
         raise RequestError(
-            "--artifacts: of a folder only; an object store has its own tools for sizes and lifecycle rules"
+            f"--artifacts={artifacts}: must be a folder; for an object store use its own tools and lifecycle rules"
         )
     if not store.blobs.is_dir():
-        raise RequestError(f"--artifacts={artifacts}: nothing is stored there")
+        raise RequestError(f"--artifacts={artifacts}: nothing is stored there; name the folder of a sweep")
     store.try_out()
     return store
 
 
-def _measured(option: str, text: str, units: dict[str, int]) -> float:
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([A-Za-z]*)", text)
-    if found is None or found[2] not in units:
+def _parsed(option: str, text: str, units: dict[str, int]) -> float:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([A-Za-z]*)", text)
+    if match is None or match[2] not in units:
         known = ", ".join(unit for unit in units if unit)
-        raise RequestError(f"{option}={text}: a number and one of {known}")
-    return float(found[1]) * units[found[2]]
+        raise RequestError(f"{option}={text}: must be a number followed by one of {known}")
+    return float(match[1]) * units[match[2]]
 
 
-def _announced(removal: Removal, *, dry_run: bool) -> str:
-    would = "would go" if dry_run else "goes"
-    named = ", ".join(removal.runs) or "no run"
-    return f"{would}: {named}; {_size(removal.freed)} of {_size(removal.freed + removal.left)}"
+def _summary(removal: Removal, *, dry_run: bool) -> str:
+    verb = "would remove" if dry_run else "removing"
+    runs = ", ".join(removal.runs) or "no run"
+    return f"{verb}: {runs}; {_size(removal.freed)} of {_size(removal.freed + removal.left)}"
 
 
 def _removal_table(removal: Removal, *, dry_run: bool) -> Table:
-    table = _table("would go" if dry_run else "removed", "count")
+    table = _table("would be removed" if dry_run else "removed", "count")
     table.add_row("runs", str(len(removal.runs)))
     table.add_row("remains of killed runs", str(len(removal.remains)))
     table.add_row("results", str(len(removal.results)))
@@ -136,21 +144,23 @@ def _removal_table(removal: Removal, *, dry_run: bool) -> Table:
     return table
 
 
-def _tables(found: Inventory) -> list[Table]:
+def _tables(contents: Inventory) -> list[Table]:
     stages = _table("stage", "results", "size", "blobs", "size", "shared", "oldest", "newest")
-    for each in found.stages:
+    for stage in contents.stages:
         stages.add_row(
-            each.stage, str(each.results), _size(each.result_bytes), str(each.blobs), _size(each.blob_bytes),
-            _size(each.shared_bytes), each.oldest or "–", each.newest or "–",
+            stage.stage, str(stage.results), _size(stage.result_bytes), str(stage.blobs), _size(stage.blob_bytes),
+            _size(stage.shared_bytes), stage.oldest or "–", stage.newest or "–",
         )  # fmt: skip
-    stages.caption = f"{_size(found.bytes)} in {found.artifacts}; shared: named here too, counted where it was made"
+    stages.caption = (
+        f"{_size(contents.bytes)} in {contents.artifacts}; shared: used here too, counted where it was created"
+    )
     runs = _table("run", "made", "reused", "blobs", "holds", "alone", "own files")
-    for run in found.runs:
+    for run in contents.runs:
         runs.add_row(
             run.run_id, str(run.made), str(run.reused), str(run.blobs), _size(run.held_bytes), _size(run.alone_bytes),
             _size(run.own_bytes),
         )  # fmt: skip
-    runs.caption = "alone: what would go with the run"
+    runs.caption = "alone: what would be removed with the run"
     return [stages, runs]
 
 

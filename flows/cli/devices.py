@@ -1,4 +1,4 @@
-"""What `qnnsweep devices` shows: every device, asked side by side."""
+"""The status of every device, for `qnnsweep devices`. Devices are queried in parallel."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tasks.errors import DeviceError, EnvironmentUnusable, RequestError
 from tasks.storage.partial import is_abandoned
 from tasks.storage.store import Store
 
-_AT_ONCE = 32
-# What runs on the device: versions from metadata, importing nothing heavy.
+_PARALLEL = 32
+# This runs on the device. It reads versions from metadata, without importing anything heavy.
 _VERSIONS = """
 import json, os, platform
 from importlib import metadata
@@ -38,7 +38,7 @@ print(json.dumps({"python": platform.python_version(), "executorch": version("ex
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceStatus:
-    """One device as it was found. None is "it does not say", or that it could not be asked."""
+    """The status of one device. None means that the device does not report the value or cannot be reached."""
 
     device: str
     transport: str
@@ -58,7 +58,7 @@ class DeviceStatus:
     runner: str | None = None
     qnn: str | None = None
     busy: str | None = None
-    """Host and process of whoever holds it."""
+    """The host and the process that hold a lease on it."""
     quarantined: str | None = None
 
     @property
@@ -70,18 +70,18 @@ class DeviceStatus:
 
 
 def survey(overrides: Sequence[str], config_dirs: Sequence[Path]) -> list[DeviceStatus]:
-    """The devices that the overrides name (`device=`, `farm=`), all of them when none does. Raises RequestError."""
+    """Return the devices that the overrides name (`device=`, `farm=`), by default all. Raises RequestError."""
     named = any(line.lstrip("+~").startswith(("device=", "farm=")) for line in overrides)
     plan = load([*overrides, *([] if named else ["device=glob(*)"])], config_dirs=config_dirs)
     configs = {device.name: device for cell in plan.cells for device in cell.request.devices}
     folder = Store.at(plan.artifacts, plan.cache_folder).root / "devices"
-    suspects = quarantined_in(folder)
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
-        return list(threads.map(lambda config: _status(config, folder, suspects.get(config.name)), configs.values()))
+    quarantined = quarantined_in(folder)
+    with ThreadPoolExecutor(_PARALLEL) as threads:
+        return list(threads.map(lambda config: _status(config, folder, quarantined.get(config.name)), configs.values()))
 
 
 def _status(config: DeviceConfig, folder: Path, quarantined: str | None) -> DeviceStatus:
-    known: dict[str, Any] = {
+    status: dict[str, Any] = {
         "device": config.name,
         "transport": config.transport.name,
         "address": config.address,
@@ -91,24 +91,24 @@ def _status(config: DeviceConfig, folder: Path, quarantined: str | None) -> Devi
     }
     device = open_device(config, host_environment={}, folder=folder, native={})
     try:
-        found = facts.read_facts(device.transport, device.work_folder)
-        known |= {
-            "soc_read": found.soc,
-            "arch": found.arch,
-            "os_build": found.build,
-            "free_mib": found.free_mib,
-            "celsius": found.celsius,
-            "battery_percent": found.battery_percent,
-            "power_mw": found.power_mw,
+        read = facts.read_facts(device.transport, device.work_folder)
+        status |= {
+            "soc_read": read.soc,
+            "arch": read.arch,
+            "os_build": read.build,
+            "free_mib": read.free_mib,
+            "celsius": read.celsius,
+            "battery_percent": read.battery_percent,
+            "power_mw": read.power_mw,
             "busy": _holder(device),
         }
-        problem = _wrong_soc(config, found.soc)
-        versions, lack = _native(config) if config.runner is RunnerKind.native else _python(config, device)
-        known |= versions
-        return DeviceStatus(**known, reachable=True, problem=problem or lack)
+        problem = _wrong_soc(config, read.soc)
+        versions, missing = _native(config) if config.runner is RunnerKind.native else _python(config, device)
+        status |= versions
+        return DeviceStatus(**status, reachable=True, problem=problem or missing)
     except DeviceError as error:
         remedy = f"; {error.problem.value}" if error.problem else ""
-        return DeviceStatus(**known, reachable=False, problem=f"{error}{remedy}")
+        return DeviceStatus(**status, reachable=False, problem=f"{error}{remedy}")
     finally:
         device.transport.close()
 
@@ -117,40 +117,40 @@ def _wrong_soc(config: DeviceConfig, read: str | None) -> str | None:
     if config.soc is None or (config.soc == PROBE and read is not None):
         return None
     if config.soc == PROBE:
-        return "it does not say which SoC it is: name it in device.soc"
+        return "the device does not report its SoC: set device.soc"
     return (
         None
         if read is None or facts.soc_matches(read, config.soc)
-        else f"it is a {read}, not the {config.soc} asked for"
+        else f"its SoC is {read}, not {config.soc}: correct device.soc"
     )
 
 
 def _holder(device: Device) -> str | None:
-    """Whoever has a lease on it now, as the device's own folders tell."""
+    """Return the host and process that have a lease on the device now, according to its lease folder."""
     folder = f"{device.work_folder}/{LEASES}"
-    listed = device.transport.run(RunRequest(["ls", "-1", folder], deadline_s=facts.DEADLINE_S))
-    held = [name for name in listed.stdout.decode(errors="replace").splitlines() if not is_abandoned(name)]
-    return held[0].rpartition("-")[0] if held else None
+    listing = device.transport.run(RunRequest(["ls", "-1", folder], deadline_s=facts.DEADLINE_S))
+    leases = [name for name in listing.stdout.decode(errors="replace").splitlines() if not is_abandoned(name)]
+    return leases[0].rpartition("-")[0] if leases else None
 
 
 def _python(config: DeviceConfig, device: Device) -> tuple[dict[str, str | None], str | None]:
     argv = [device.python, "-P", "-c", _VERSIONS]
     ran = device.transport.run(RunRequest(argv, deadline_s=facts.DEADLINE_S, environment=config.environment))
     try:
-        found = json.loads(ran.stdout)
+        read = json.loads(ran.stdout)
     except ValueError:
-        said = ran.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        return {}, f"{device.python} does not run there: {said or f'exit code {ran.exit_code}'}"
-    versions = {"runner": f"python {found['python']}, executorch {found['executorch']}", "qnn": found["qnn"]}
-    if found["executorch"] is None:
-        return versions, f"no executorch for {device.python}: pip install executorch there"
-    if found["qnn"] is None and config.transport is not TransportKind.local:
-        return versions, f"no QNN for {device.python}: pip install onnxruntime-qnn there, or set QNN_SDK_ROOT"
+        reason = ran.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        return {}, f"{device.python} does not run there: {reason or f'exit code {ran.exit_code}'}; set device.python"
+    versions = {"runner": f"python {read['python']}, executorch {read['executorch']}", "qnn": read["qnn"]}
+    if read["executorch"] is None:
+        return versions, f"{device.python} has no executorch: run `pip install executorch` there"
+    if read["qnn"] is None and config.transport is not TransportKind.local:
+        return versions, f"{device.python} has no QNN: run `pip install onnxruntime-qnn` there, or set QNN_SDK_ROOT"
     return versions, None
 
 
 def _native(config: DeviceConfig) -> tuple[dict[str, str | None], str | None]:
-    """What this machine would send: of a probed SoC nothing can be said before it is known."""
+    """Return what this machine would send to the device; unknown as long as the SoC is to be probed."""
     if config.soc in (None, PROBE):
         return {"runner": "native"}, None
     try:

@@ -1,4 +1,4 @@
-"""What this machine has and lacks for a sweep, and what to do about it."""
+"""Checks of everything that a sweep needs on this machine, with a remedy for each."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class Check:
     found: str
     ok: bool
     needed: bool = True
-    """Nothing runs without it."""
+    """Whether a sweep cannot run without it."""
     remedy: str = ""
-    """What to do when it is not ok."""
+    """What to do if the check fails."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def checks(store: Store) -> list[Check]:
-    """Everything a sweep needs, in the order to mend it. Leaves nothing behind but the place of artifacts."""
+    """Return all checks, in the order in which to fix them. Creates nothing but the folder of the artifacts."""
     return [*_python(), *_packages(), *_machine(store), *_qnn(store), *_farm()]
 
 
@@ -52,7 +52,10 @@ def _python() -> Iterator[Check]:
     yield Check(what="Python", found=platform.python_version(), ok=supported, remedy="use Python 3.11 or 3.12")
     machine = platform.machine()
     yield Check(
-        what="processor", found=machine, ok=machine == "x86_64", remedy="QNN's compiler and simulator need x86_64 Linux"
+        what="processor",
+        found=machine,
+        ok=machine == "x86_64",
+        remedy="use x86_64 Linux, which QNN's compiler and simulator need",
     )
 
 
@@ -60,7 +63,10 @@ def _packages() -> Iterator[Check]:
     for name in ("torch", "executorch", "torchao", "prefect", "hydra-core"):
         version = _version(name)
         yield Check(
-            what=name, found=version or "missing", ok=version is not None, remedy="pip install -c constraints.txt -e ."
+            what=name,
+            found=version or "missing",
+            ok=version is not None,
+            remedy="run `pip install -c constraints.txt -e .`",
         )
     for name in ("torchvision", "timm"):
         version = _version(name)
@@ -69,7 +75,7 @@ def _packages() -> Iterator[Check]:
             found=version or "missing",
             ok=version is not None,
             needed=False,
-            remedy="for the models of the zoo: pip install -c constraints.txt -e '.[zoo]'",
+            remedy="for the models of the zoo, run `pip install -c constraints.txt -e '.[zoo]'`",
         )
 
 
@@ -80,21 +86,21 @@ def _machine(store: Store) -> Iterator[Check]:
         found=f"{memory:.0f} GiB, {os.cpu_count()} cores",
         ok=memory >= LEAST_MEMORY_GIB,
         needed=False,
-        remedy=f"large models want {LEAST_MEMORY_GIB:g} GiB to be lowered",
+        remedy=f"use a machine with {LEAST_MEMORY_GIB:g} GiB to lower large models",
     )
     try:
         store.try_out()
     except EnvironmentUnusable as error:
-        yield Check(what="artifacts", found=str(error), ok=False, remedy="choose another folder: artifacts=FOLDER")
+        yield Check(what="artifacts", found=str(error), ok=False, remedy="choose another folder with artifacts=FOLDER")
         return
-    where = f" in {store.root}, this machine's folder for it" if store.url else ""
+    local = f", here in {store.root}" if store.url else ""
     free = shutil.disk_usage(store.root).free / GIB
     yield Check(
         what="artifacts",
-        found=f"{store.place}, {free:.0f} GiB free{where}",
+        found=f"{store.place}, {free:.0f} GiB free{local}",
         ok=free >= LEAST_FREE_GIB,
         needed=False,
-        remedy=f"a nightly sweep wants {LEAST_FREE_GIB:g} GiB",
+        remedy=f"free up space: a nightly sweep needs {LEAST_FREE_GIB:g} GiB",
     )
 
 
@@ -105,21 +111,21 @@ def _qnn(store: Store) -> Iterator[Check]:
         sdk = find_sdk(os.environ, links)
     except (EnvironmentUnusable, OSError) as error:
         remedy = error.remedy if isinstance(error, EnvironmentUnusable) else ""
-        found = error.problem if isinstance(error, EnvironmentUnusable) else str(error)
-        yield Check(what="QNN", found=found, ok=False, remedy=remedy or "pip install onnxruntime-qnn==2.5.0")
+        problem = error.problem if isinstance(error, EnvironmentUnusable) else str(error)
+        yield Check(what="QNN", found=problem, ok=False, remedy=remedy or "run `pip install onnxruntime-qnn==2.5.0`")
         return
     yield Check(what="QNN", found=f"{sdk.build} from {sdk.origin}", ok=True)
-    said = _registered(sdk)
+    backends = _registered(sdk)
     yield Check(
         what="backends",
-        found=said,
-        ok="QnnBackend" in said,
-        remedy="this executorch has no QNN backend: pip install executorch==1.5.1",
+        found=backends,
+        ok="QnnBackend" in backends,
+        remedy="run `pip install executorch==1.5.1`, which has the QNN backend",
     )
 
 
 def _registered(sdk: Sdk) -> str:
-    """The backends that ExecuTorch's runtime knows, or the last thing it said."""
+    """Return the backends that ExecuTorch's runtime has, or the last line of its error output."""
     ran = subprocess.run(
         [sys.executable, "-c", _BACKENDS],
         env=dict(os.environ) | sdk.environment(os.environ),
@@ -137,7 +143,7 @@ def _registered(sdk: Sdk) -> str:
 def _farm() -> Iterator[Check]:
     adb = shutil.which("adb")
     yield Check(
-        what="adb", found=adb or "missing", ok=adb is not None, needed=False, remedy="for phones: apt install adb"
+        what="adb", found=adb or "missing", ok=adb is not None, needed=False, remedy="for phones, run `apt install adb`"
     )
 
 

@@ -1,4 +1,4 @@
-"""The command line. Nothing heavy is imported before it is clear what is asked and that it can be done."""
+"""The command line. Heavy libraries are imported only once the request has been parsed and found possible."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ Exit codes: 0 all cells passed · 1 some cell failed or is out of tolerance · 2
 """
 
 app = typer.Typer(
-    help="Sweeps of PyTorch models over Snapdragon NPUs: compiled, executed and compared operator by operator.\n"
-    + _EXITS,
+    help="Compile PyTorch models for Snapdragon NPUs, execute them and compare them operator by operator.\n" + _EXITS,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -43,21 +42,21 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="OVERRIDE",
-        help="Hydra's grammar, sweeps included: model=digits_cnn,efficientnet_lite0 scheme=8a8w soc=SM8650 "
-        "experiment=nightly measure.iterations=10",
+        help="Overrides in Hydra's grammar, including sweeps: model=digits_cnn,efficientnet_lite0 scheme=8a8w "
+        "soc=SM8650 experiment=nightly measure.iterations=10",
     ),
 ]
 ConfigDirs = Annotated[
     list[Path] | None,
-    typer.Option("--config-dir", help="Folder of your own with model/, scheme/ …; modules in it can be imported."),
+    typer.Option("--config-dir", help="A folder with your own model/, scheme/ …; modules in it can be imported."),
 ]
 Pool = Annotated[
     str | None,
-    typer.Option("--pool", help="Run its parts on the workers of this Prefect work pool: docs/scale.md."),
+    typer.Option("--pool", help="Run the shards on the workers of this Prefect work pool, see docs/scale.md."),
 ]
 Dask = Annotated[
     str | None,
-    typer.Option("--dask", metavar="ADDRESS", help="Run its parts on the workers of this Dask scheduler instead."),
+    typer.Option("--dask", metavar="ADDRESS", help="Run the shards on the workers of this Dask scheduler instead."),
 ]
 
 
@@ -70,27 +69,27 @@ def run(
     json_: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Run a sweep: every model × scheme × SoC that the overrides name. Ask again and it continues where it was."""
+    """Run a sweep: every model × scheme × SoC that the overrides name. Run it again to continue."""
     folders = config_dir or []
     with exit_on_error(debug):
-        planned = _plan(overrides, folders)
+        plan = _plan(overrides, folders)
         if pool or dask:
             result = _spread(overrides or [], folders, pool, dask)
         else:
-            result = _sweep(planned, overrides or [], folders)
+            result = _sweep(plan, overrides or [], folders)
         _show(result, as_json=json_)
-        worse = planned.trend.fail and "regressed" in result.trends["verdict"].tolist()
-        raise typer.Exit(NOT_ALL_PASSED if worse else _exit_code(result.cells["outcome"].tolist()))
+        regressed = plan.trend.fail and "regressed" in result.trends["verdict"].tolist()
+        raise typer.Exit(NOT_ALL_PASSED if regressed else _exit_code(result.cells["outcome"].tolist()))
 
 
 @app.command(epilog=_EXITS)
 def plan(overrides: Overrides = None, config_dir: ConfigDirs = None, json_: Json = False, debug: Debug = False) -> None:
-    """Show the cells a run would have, and which are impossible and why. Runs nothing."""
+    """Show the cells that a run would have, and why some are impossible. Runs nothing."""
     with exit_on_error(debug):
         from conf.names import AXES
 
-        planned = _plan(overrides, config_dir or [])
-        cells = [dict(zip(AXES, cell.names, strict=True)) | {"impossible": cell.impossible} for cell in planned.cells]
+        loaded = _plan(overrides, config_dir or [])
+        cells = [dict(zip(AXES, cell.names, strict=True)) | {"impossible": cell.impossible} for cell in loaded.cells]
         if json_:
             print(json.dumps({"cells": cells}))
         else:
@@ -103,7 +102,7 @@ def plan(overrides: Overrides = None, config_dir: ConfigDirs = None, json_: Json
 def devices(
     overrides: Overrides = None, config_dir: ConfigDirs = None, json_: Json = False, debug: Debug = False
 ) -> None:
-    """Ask every device what it is and whether it can be used. Name some with device= or farm=."""
+    """Show what every device is and whether it can be used. Select devices with device= or farm=."""
     with exit_on_error(debug):
         from flows.cli.devices import survey
         from flows.cli.tables import devices_table
@@ -118,34 +117,36 @@ def devices(
 
 @app.command()
 def doctor(json_: Json = False, debug: Debug = False, artifacts: Artifacts = "artifacts") -> None:
-    """Say what this machine has and lacks, and what to do.
+    """Check this machine and show what is missing and how to install it.
 
-    Python, torch, ExecuTorch, QNN and its backends, adb, memory and disk.
+    Checks Python, torch, ExecuTorch, QNN and its backends, adb, memory and disk.
     """
     with exit_on_error(debug):
         from flows.cli.doctor import checks
         from flows.cli.tables import checks_table
 
-        found = checks(_store(artifacts))
+        results = checks(_store(artifacts))
         if json_:
-            print(json.dumps({"checks": [check.as_dict() for check in found]}))
+            print(json.dumps({"checks": [check.as_dict() for check in results]}))
         else:
-            console().print(checks_table(found))
-        raise typer.Exit(PASSED if all(check.ok or not check.needed for check in found) else ENVIRONMENT_UNUSABLE)
+            console().print(checks_table(results))
+        raise typer.Exit(PASSED if all(check.ok or not check.needed for check in results) else ENVIRONMENT_UNUSABLE)
 
 
 @app.command()
 def report(
-    run_id: Annotated[str | None, typer.Argument(metavar="RUN", help="A run's id; the latest if not given.")] = None,
+    run_id: Annotated[str | None, typer.Argument(metavar="RUN", help="The id of a run; the latest by default.")] = None,
     tsv: Annotated[
         Path | None,
-        typer.Option("--tsv", metavar="FOLDER", help="Write every table of the run there, for spreadsheets."),
+        typer.Option(
+            "--tsv", metavar="FOLDER", help="Also write every table of the run to this folder, for spreadsheets."
+        ),
     ] = None,
     json_: Json = False,
     debug: Debug = False,
     artifacts: Artifacts = "artifacts",
 ) -> None:
-    """Show a run's summary and write its report.html anew."""
+    """Show the summary of a run and write its report.html again."""
     with exit_on_error(debug):
         from flows.runs.results import export_tsv, rerender
 
@@ -158,37 +159,39 @@ def report(
 
 @app.command(epilog="Exit codes: 0 no regression · 1 a regression · 2 there is no such run.")
 def diff(
-    run_a: Annotated[str, typer.Argument(metavar="RUN_A", help="A run's id, its beginning, `latest` or `previous`.")],
-    run_b: Annotated[str, typer.Argument(metavar="RUN_B", help="The run that is held against it.")],
+    run_a: Annotated[
+        str, typer.Argument(metavar="RUN_A", help="The id of a run, its beginning, `latest` or `previous`.")
+    ],
+    run_b: Annotated[str, typer.Argument(metavar="RUN_B", help="The run to compare with it.")],
     json_: Json = False,
     debug: Debug = False,
     artifacts: Artifacts = "artifacts",
 ) -> None:
-    """Compare two runs, cell by cell and operator by operator, and say what changed between them."""
+    """Compare two runs, cell by cell and operator by operator, and show what changed between them."""
     with exit_on_error(debug):
-        from flows.runs.diff import diff as difference
+        from flows.runs.diff import diff as compare_runs
 
-        found = difference(_store(artifacts), run_a, run_b)
+        difference = compare_runs(_store(artifacts), run_a, run_b)
         if json_:
-            print(json.dumps(found.as_dict()))
+            print(json.dumps(difference.as_dict()))
         else:
             from flows.cli.tables import diff_table
 
-            console().print(diff_table(found))
-        raise typer.Exit(NOT_ALL_PASSED if found.regressions else PASSED)
+            console().print(diff_table(difference))
+        raise typer.Exit(NOT_ALL_PASSED if difference.regressions else PASSED)
 
 
 @app.command(epilog=_EXITS)
 def serve(
     overrides: Overrides = None,
     config_dir: ConfigDirs = None,
-    name: Annotated[str, typer.Option("--name", help="What Prefect calls it: sweep/NAME.")] = "nightly",
+    name: Annotated[str, typer.Option("--name", help="The name of the deployment in Prefect: sweep/NAME.")] = "nightly",
     pool: Pool = None,
     debug: Debug = False,
 ) -> None:
-    """Run the sweep whenever its schedule says (schedule.cron=…) and whenever somebody asks in Prefect's UI.
+    """Run the sweep on its schedule (schedule.cron=…) and on request from Prefect's UI.
 
-    Needs a Prefect server; runs until it is stopped, one sweep at a time. For example: experiment=nightly.
+    Needs a Prefect server. Runs until it is stopped, one sweep at a time. For example: experiment=nightly.
     """
     folders = config_dir or []
     with exit_on_error(debug):
@@ -199,21 +202,23 @@ def serve(
 
         if pool is None:
             prepare(plan)
-        made = serve.deployment(plan, name, overrides or [], folders, pool)
+        deployment = serve.deployment(plan, name, overrides or [], folders, pool)
         serve.ensure_server()
-        print(serve.promise(plan, made), file=sys.stderr, flush=True)
-        serve.serve_until_stopped(made)
+        print(serve.announcement(plan, deployment), file=sys.stderr, flush=True)
+        serve.serve_until_stopped(deployment)
 
 
 @app.command(epilog=_EXITS)
 def recompare(
     overrides: Overrides = None,
-    run_: Annotated[str | None, typer.Option("--run", metavar="RUN", help="A run's id; the latest if none.")] = None,
+    run_: Annotated[
+        str | None, typer.Option("--run", metavar="RUN", help="The id of a run; the latest by default.")
+    ] = None,
     json_: Json = False,
     debug: Debug = False,
     artifacts: Artifacts = "artifacts",
 ) -> None:
-    """Judge a past run again with other tolerances, from the captures it left. Needs no device and compiles nothing.
+    """Compare a past run again with other tolerances, from its stored captures. Needs no device and compiles nothing.
 
     For example: tolerance=none, or 'tolerance.operators={8a8w:{snr_db:30}}'.
     """
@@ -261,14 +266,14 @@ def _store(artifacts: str) -> Store:
 
 
 def _sweep(plan: Plan, overrides: list[str], folders: list[Path]) -> SweepResult:
-    """Run the flow, with its progress on the screen."""
+    """Run the flow and show its progress."""
     configure_prefect()
     from flows.cli import progress
     from flows.resources import prepare
     from flows.server import connect
     from flows.sweep import sweep, watcher
 
-    prepare(plan)  # what this machine lacks is said before Prefect starts
+    prepare(plan)  # report what this machine lacks before Prefect starts
     screen = Console(stderr=True)
     with _interruptible(screen), screen.status("starting Prefect …"):
         connect.ensure()
@@ -278,14 +283,14 @@ def _sweep(plan: Plan, overrides: list[str], folders: list[Path]) -> SweepResult
 
 
 def _spread(overrides: list[str], folders: list[Path], pool: str | None, dask: str | None) -> SweepResult:
-    """Run the flow of many machines. This one only waits: it need not have what the workers have."""
+    """Run the flow on many machines. This machine only waits, so it does not need what the workers need."""
     configure_prefect()
     from flows.cli import progress, serve
     from flows.distribution.spread import spread
     from flows.sweep import watcher
 
     if pool and dask:
-        raise RequestError("--pool, --dask: the shards go to one or to the other; name one of them")
+        raise RequestError("--pool, --dask: the shards run on one or the other; name one of them")
     screen = Console(stderr=True)
     serve.ensure_server()
     with _interruptible(screen):
@@ -301,8 +306,8 @@ def _show(result: SweepResult, *, as_json: bool) -> None:
     output = console()
     copy = f"\n  here {result.page}" if "://" in facts.report else ""
     output.print(summary_table(facts, result.cells))
-    if (worse := regressions_table(result.trends)) is not None:
-        output.print(worse)
+    if (regressions := regressions_table(result.trends)) is not None:
+        output.print(regressions)
     output.print(
         f"{facts.seconds:.0f} s, {facts.toolchain_calls} toolchain calls, {facts.reused} results reused\n"
         f"tables {facts.tables}\nreport {facts.report}{copy}",
@@ -310,7 +315,7 @@ def _show(result: SweepResult, *, as_json: bool) -> None:
         soft_wrap=True,
     )
     if as_json:
-        last: dict[str, Any] = {
+        summary: dict[str, Any] = {
             "run_id": facts.run_id,
             "cells": len(result.cells),
             "outcomes": {str(outcome): int(count) for outcome, count in sorted(outcomes.items())},
@@ -320,7 +325,7 @@ def _show(result: SweepResult, *, as_json: bool) -> None:
             "tables": facts.tables,
             "report": facts.report,
         }
-        print(json.dumps(last))
+        print(json.dumps(summary))
 
 
 def _exit_code(outcomes: Sequence[str]) -> int:
@@ -331,7 +336,7 @@ def _exit_code(outcomes: Sequence[str]) -> int:
 
 @contextmanager
 def _interruptible(screen: Console) -> Iterator[None]:
-    """Ctrl-C ends this process and its children at once: every file is whole at any moment, nothing need be awaited."""
+    """Let Ctrl-C end this process and its children at once: all files are written atomically, so none gets damaged."""
 
     def end(*_: object) -> None:
         import psutil
@@ -341,7 +346,7 @@ def _interruptible(screen: Console) -> Iterator[None]:
             with suppress(psutil.NoSuchProcess):
                 child.kill()
         screen.show_cursor(True)
-        print("\nqnnsweep: interrupted; the same command continues", file=sys.stderr, flush=True)
+        print("\nqnnsweep: interrupted; run the same command again to continue", file=sys.stderr, flush=True)
         os._exit(INTERRUPTED)
 
     before = signal.signal(signal.SIGINT, end)

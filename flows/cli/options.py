@@ -1,4 +1,4 @@
-"""What every verb of the command line shares: its options, its exit codes, how it speaks."""
+"""The parts that all commands share: options, output and the handling of errors."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 Artifacts = Annotated[
     str,
     typer.Option(
-        "--artifacts", metavar="PLACE", help="Of the store, the tables and the reports: a folder or s3://bucket/prefix."
+        "--artifacts",
+        metavar="PLACE",
+        help="Where the store, the tables and the reports are: a folder or s3://bucket/prefix.",
     ),
 ]
 
 
 def console() -> Console:
-    """Standard output; a file gets lines as wide as a table wants them."""
+    """Return the console of standard output. In a file, lines are wide enough for any table."""
     return Console() if sys.stdout.isatty() else Console(width=_WIDTH_OF_A_FILE)
 
 
 @contextmanager
 def exit_on_error(debug: bool) -> Iterator[None]:
-    """Our own errors become one line and an exit code; with --debug the traceback too."""
+    """Turn this project's errors into one line and an exit code; with --debug also print the traceback."""
     try:
         yield
     except QnnsweepError as error:

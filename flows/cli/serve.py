@@ -1,4 +1,4 @@
-"""Nights that run themselves: the sweep as a deployment of a Prefect server, by its schedule and from its UI."""
+"""The sweep as a deployment of a Prefect server, which starts it on a schedule and from its UI."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SWEEP, SPREAD = cast("Flow[..., Any]", sweep), cast("Flow[..., Any]", spread)
 def deployment(
     plan: Plan, name: str, overrides: Sequence[str], config_dirs: Sequence[Path], pool: str | None
 ) -> RunnerDeployment:
-    """The sweep under a name, with its schedule; what the UI starts may have other overrides. Raises RequestError."""
+    """Return the deployment with its schedule. Runs from the UI may have other overrides. Raises RequestError."""
     folders = [folder.absolute() for folder in config_dirs]
     options = [f"--pool={pool}"] if pool else []
     parameters = {"overrides": list(overrides), "config_dirs": [str(folder) for folder in folders]}
@@ -43,7 +43,7 @@ def deployment(
 
 
 def ensure_server() -> None:
-    """Raises EnvironmentUnusable where no server of the user's own answers: a temporary one has no schedules."""
+    """Raise EnvironmentUnusable if no Prefect server is configured: a temporary one runs no schedules."""
     if PREFECT_API_URL.value() is None:
         raise EnvironmentUnusable(
             "no Prefect server is configured: start one with `prefect server start`, then set "
@@ -52,13 +52,13 @@ def ensure_server() -> None:
     connect.ensure()
 
 
-def promise(plan: Plan, made: RunnerDeployment) -> str:
-    """What will happen from now on, for the terminal."""
+def announcement(plan: Plan, deployment: RunnerDeployment) -> str:
+    """Return the lines for the terminal that say when the sweep will run."""
     when = (
-        f"{plan.schedule.cron} {plan.schedule.timezone}" if plan.schedule.cron else "when asked for, no schedule.cron"
+        f"{plan.schedule.cron} {plan.schedule.timezone}" if plan.schedule.cron else "on request only, no schedule.cron"
     )
     page = (PREFECT_UI_URL.value() or PREFECT_API_URL.value() or "").removesuffix("/api")
-    name = f"{made.flow_name}/{made.name}"
+    name = f"{deployment.flow_name}/{deployment.name}"
     return (
         f"{name}: {len(plan.cells)} cells, {when}\n"
         f"run it now: prefect deployment run {shlex.quote(name)}, or {page}/deployments\n"
@@ -66,18 +66,22 @@ def promise(plan: Plan, made: RunnerDeployment) -> str:
     )
 
 
-def serve_until_stopped(made: RunnerDeployment) -> None:
-    """Start a sweep whenever the server says so, one at a time."""
-    serve(made, limit=1, print_starting_message=False)
+def serve_until_stopped(deployment: RunnerDeployment) -> None:
+    """Start each sweep that the server schedules, one at a time, until this process is stopped."""
+    serve(deployment, limit=1, print_starting_message=False)
 
 
-def _schedules(asked: ScheduleConfig) -> list[CronSchedule]:
-    if asked.cron is None:
+def _schedules(config: ScheduleConfig) -> list[CronSchedule]:
+    if config.cron is None:
         return []
     try:
-        return [CronSchedule(cron=asked.cron, timezone=asked.timezone)]
+        return [CronSchedule(cron=config.cron, timezone=config.timezone)]
     except ValidationError as error:
         (key,) = error.errors()[0]["loc"] or ("cron",)
-        value = asked.timezone if key == "timezone" else asked.cron
-        meant = "a name of the tz database" if key == "timezone" else "five fields: 0 22 * * * is every night at ten"
-        raise RequestError(f"schedule.{key}={value}: {meant}") from error
+        value = config.timezone if key == "timezone" else config.cron
+        valid = (
+            "a name of the tz database"
+            if key == "timezone"
+            else "five fields, for example 0 22 * * * for every night at ten"
+        )
+        raise RequestError(f"schedule.{key}={value}: must be {valid}") from error

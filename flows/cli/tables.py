@@ -1,4 +1,4 @@
-"""Tables for the terminal that are not a run's: a plan, a machine's health."""
+"""Tables for the terminal: a plan, the checks of a machine, the status of devices, a comparison of runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tasks.report.format import plural
 
 
 def plan_table(cells: Sequence[Mapping[str, str | None]]) -> Table:
-    """One line a cell, and how many are possible."""
+    """Return a table with one line per cell, and the number of cells that can run."""
     possible = sum(cell["impossible"] is None for cell in cells)
     table = _table(*AXES, "note", caption=f"{possible} to run, {len(cells) - possible} impossible")
     for cell in cells:
@@ -64,25 +64,31 @@ def devices_table(statuses: Sequence[DeviceStatus]) -> Table:
     return table
 
 
-def diff_table(found: Difference) -> Table:
-    """One line a difference that counts, a cell's worst first, below a line that says what changed around it."""
-    counted = plural(found.regressions, "regression")
+def diff_table(difference: Difference) -> Table:
+    """Return a table with one line per relevant difference. Each cell starts with a line of its changed inputs."""
+    counted = plural(difference.regressions, "regression")
     table = _table(
-        "cell", "what", "before", "after", "limit", "verdict", caption=f"{counted}, {found.run_a} -> {found.run_b}"
+        "cell",
+        "what",
+        "before",
+        "after",
+        "limit",
+        "verdict",
+        caption=f"{counted}, {difference.run_a} -> {difference.run_b}",
     )
     styles = {"regressed": "bold red", "improved": "green"}
-    for each in found.cells:
-        told = [change for change in each.changes if change.verdict not in ("steady", "undefined")]
-        cell = _cell_name(each.cell)
-        if each.changed:
-            table.add_row(Text(cell), Text(f"changed: {', '.join(each.changed)}"))
-        for change in sorted(told, key=lambda change: (*styles, "changed").index(change.verdict)):
+    for pair in difference.cells:
+        changes = [change for change in pair.changes if change.verdict not in ("steady", "undefined")]
+        cell = _cell_name(pair.cell)
+        if pair.changed:
+            table.add_row(Text(cell), Text(f"changed: {', '.join(pair.changed)}"))
+        for change in sorted(changes, key=lambda change: (*styles, "changed").index(change.verdict)):
             what = f"{change.operator} {change.what}" if change.operator else change.what
-            numbers = (with_unit(each, change.unit) for each in (change.before, change.after, change.limit))
+            numbers = (with_unit(value, change.unit) for value in (change.before, change.after, change.limit))
             table.add_row(
                 Text(cell), Text(what), *map(Text, numbers), Text(change.verdict, styles.get(change.verdict, ""))
             )
-    for run, cells in ((found.run_a, found.only_in_a), (found.run_b, found.only_in_b)):
+    for run, cells in ((difference.run_a, difference.only_in_a), (difference.run_b, difference.only_in_b)):
         for cell in cells:
             table.add_row(Text(_cell_name(cell)), Text(f"only in {run}"))
     return table

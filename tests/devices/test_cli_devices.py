@@ -71,7 +71,7 @@ def test_a_problem_of_a_device_is_shown_with_its_remedy(bench: Bench) -> None:
     bench.board.kill()
     exit_code, rows = devices(bench, "farm=loopback", "device.soc=SM8650")
     assert exit_code == 4
-    assert rows["phone_1"]["problem"] == "it is a SM8550, not the SM8650 asked for"
+    assert rows["phone_1"]["problem"] == "its SoC is SM8550, not SM8650: correct device.soc"
     assert rows["board_1"]["reachable"] is False
     assert rows["board_1"]["problem"].startswith(f"127.0.0.1:{bench.board.port} cannot be reached: ")
     assert rows["board_1"]["problem"].endswith("; check its cable, its network and its power")

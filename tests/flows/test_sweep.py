@@ -266,7 +266,7 @@ def test_ctrl_c_ends_within_seconds_with_a_word_and_leaves_no_process(program: P
         os.killpg(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=10)
     assert process.returncode == 130
-    assert said.splitlines()[-1] == "qnnsweep: interrupted; the same command continues"
+    assert said.splitlines()[-1] == "qnnsweep: interrupted; run the same command again to continue"
     assert "Traceback" not in said
     assert_gone(processes, within_s=5)
 

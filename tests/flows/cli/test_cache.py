@@ -109,11 +109,11 @@ def test_the_cache_says_what_it_holds_by_stage_and_by_run(program: Program, arti
 def test_a_dry_run_removes_nothing_and_a_wrong_wish_is_one_line(program: Program, artifacts: Path, first: str) -> None:
     before, known = contents(artifacts), ", ".join(tables.runs(Store(artifacts)))
     ran = program.run("cache", "prune", f"--run={first}", "--dry-run", f"--artifacts={artifacts}")
-    assert ran.stdout.startswith(f"would go: {first}; ")
+    assert ran.stdout.startswith(f"would remove: {first}; ")
     assert contents(artifacts) == before
     for options, line in (
-        (["--older-than=soon"], "--older-than=soon: a number and one of h, d, w"),
-        (["--larger-than=3 GB"], "--larger-than=3 GB: a number and one of KiB, MiB, GiB, TiB"),
+        (["--older-than=soon"], "--older-than=soon: must be a number followed by one of h, d, w"),
+        (["--larger-than=3 GB"], "--larger-than=3 GB: must be a number followed by one of KiB, MiB, GiB, TiB"),
         (["--run=none"], f"--run none: no such run in {artifacts}; there are: {known}"),
     ):
         ran = program.run("cache", "prune", *options, f"--artifacts={artifacts}")

@@ -109,8 +109,11 @@ def found(client: httpx.Client) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("override", "line"),
     [
-        ("schedule.cron=nightly", "schedule.cron=nightly: five fields: 0 22 * * * is every night at ten"),
-        ("schedule.timezone=Nowhere", "schedule.timezone=Nowhere: a name of the tz database"),
+        (
+            "schedule.cron=nightly",
+            "schedule.cron=nightly: must be five fields, for example 0 22 * * * for every night at ten",
+        ),
+        ("schedule.timezone=Nowhere", "schedule.timezone=Nowhere: must be a name of the tz database"),
     ],
 )
 def test_a_schedule_that_is_none_is_refused_now_and_not_at_night(program: Program, override: str, line: str) -> None:
