@@ -100,7 +100,8 @@ def _device(device: DeviceConfig) -> Iterator[RequestError]:
             yield RequestError("a NUL character in it", key=f"device.{key}")
     address = device.address or ""
     if remote and not address.strip():
-        example = "a serial or host:port" if device.transport is TransportKind.adb else "[user@]host[:port]"
+        examples = {TransportKind.adb: "a serial or host:port", TransportKind.ssh: "[user@]host[:port]"}
+        example = examples.get(device.transport, "an address")
         yield _error("device.address", device.address, f"{device.transport.name} needs {example}")
     if device.transport is TransportKind.ssh and address and (problem := host_address(address)):
         yield _error("device.address", address, problem)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from conf.schema import DeviceConfig
 from tasks.devices.atomic_transfer import pull_atomically, push_atomically
 from tasks.devices.remote_command import RemoteCommand
 from tasks.devices.transport import CommandResult, RunRequest, past_deadline
@@ -37,6 +38,16 @@ class AdbTransport:
     """Host and port of the adb server; None for adb's default."""
     _ready: bool = False
     _guard: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def of(cls, config: DeviceConfig) -> AdbTransport:
+        host, _, port = (config.adb_server or "").partition(":")
+        server = (host, int(port)) if host else None
+        return cls(serial=config.address or "", server=server, deadline_s=config.deadline_s)
+
+    @classmethod
+    def identity(cls, config: DeviceConfig, _folder: Path) -> str:
+        return f"adb {config.address}"
 
     def push(self, source: Path, target: str) -> None:
         def transfer(arriving: str) -> None:

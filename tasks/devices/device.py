@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,10 +10,15 @@ from pathlib import Path
 from conf.schema import DeviceConfig, RunnerKind, TransportKind
 from tasks.devices.adb import AdbTransport
 from tasks.devices.local import LocalTransport
-from tasks.devices.ssh import SshTransport, address_of
-from tasks.devices.transport import CommandResult, RunRequest, Transport
+from tasks.devices.ssh import SshTransport
+from tasks.devices.transport import CommandResult, ConfiguredTransport, RunRequest, Transport
 from tasks.storage.partial import owned_name
 
+TRANSPORTS: Mapping[TransportKind, type[ConfiguredTransport]] = {
+    TransportKind.local: LocalTransport,
+    TransportKind.adb: AdbTransport,
+    TransportKind.ssh: SshTransport,
+}
 LEASES, BLOBS, NATIVE = "leases", "blobs", "native"
 
 
@@ -62,7 +66,7 @@ def open_device(
     work_folder = config.work_folder or str(folder / "local")
     return Device(
         name=config.name,
-        transport=transport_of(config),
+        transport=TRANSPORTS[config.transport].of(config),
         work_folder=work_folder,
         lease_folder=f"{work_folder}/{LEASES}/{owned_name()}",
         runner=config.runner,
@@ -77,26 +81,6 @@ def open_device(
     )
 
 
-def transport_of(config: DeviceConfig) -> Transport:
-    """Return the channel that a configuration describes, not yet connected."""
-    if config.transport is TransportKind.adb:
-        host, _, port = (config.adb_server or "").partition(":")
-        return AdbTransport(
-            serial=config.address or "",
-            server=(host, int(port)) if host else None,
-            deadline_s=config.deadline_s,
-        )
-    if config.transport is TransportKind.ssh:
-        user, host, port = address_of(config.address or "")
-        return SshTransport(user=user, host=host, port=port, config=config.ssh, deadline_s=config.deadline_s)
-    return LocalTransport()
-
-
 def identity(config: DeviceConfig, folder: Path) -> str:
     """Return what identifies the physical device: two configurations of one phone are one phone."""
-    if config.transport is TransportKind.local:
-        return f"local {socket.gethostname()} {config.work_folder or folder / 'local'}"
-    if config.transport is TransportKind.adb:
-        return f"adb {config.address}"
-    _, host, port = address_of(config.address or "")
-    return f"ssh {host}:{port} {config.work_folder}"
+    return TRANSPORTS[config.transport].identity(config, folder)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 
+from conf.schema import DeviceConfig
 from tasks.devices.atomic_transfer import rename_into_place
 from tasks.devices.transport import CommandResult, RunRequest, past_deadline
 from tasks.devices.triage import of_channel
@@ -20,6 +22,14 @@ _INHERITED = ("HOME", "LANG", "PATH", "TMPDIR")
 
 class LocalTransport:
     """A `Transport` to the machine that runs qnnsweep."""
+
+    @classmethod
+    def of(cls, _config: DeviceConfig) -> LocalTransport:
+        return cls()
+
+    @classmethod
+    def identity(cls, config: DeviceConfig, folder: Path) -> str:
+        return f"local {socket.gethostname()} {config.work_folder or folder / 'local'}"
 
     def push(self, source: Path, target: str) -> None:
         _copy_atomically(source, Path(target))

@@ -17,7 +17,7 @@ from typing import Any
 
 import paramiko
 
-from conf.schema import HostKeys, SshConfig
+from conf.schema import DeviceConfig, HostKeys, SshConfig
 from tasks.devices.atomic_transfer import pull_atomically, push_atomically
 from tasks.devices.remote_command import RemoteCommand
 from tasks.devices.transport import CommandResult, RunRequest, past_deadline
@@ -52,6 +52,16 @@ class SshTransport:
     _client: paramiko.SSHClient | None = None
     _jump: paramiko.SSHClient | None = None
     _guard: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def of(cls, config: DeviceConfig) -> SshTransport:
+        user, host, port = address_of(config.address or "")
+        return cls(user=user, host=host, port=port, config=config.ssh, deadline_s=config.deadline_s)
+
+    @classmethod
+    def identity(cls, config: DeviceConfig, _folder: Path) -> str:
+        _, host, port = address_of(config.address or "")
+        return f"ssh {host}:{port} {config.work_folder}"
 
     def push(self, source: Path, target: str) -> None:
         def transfer(arriving: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from conf.schema import DeviceConfig
 from tasks.devices.triage import of_channel
 from tasks.errors import DeadlinePassed, DeviceError
 
@@ -63,6 +64,20 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Close the channel. Never raises."""
+        ...
+
+
+class ConfiguredTransport(Transport, Protocol):
+    """A transport that a device's configuration selects: `tasks.devices.device.TRANSPORTS` lists them all."""
+
+    @classmethod
+    def of(cls, config: DeviceConfig, /) -> Transport:
+        """Return the channel that the configuration describes, not yet connected."""
+        ...
+
+    @classmethod
+    def identity(cls, config: DeviceConfig, folder: Path, /) -> str:
+        """Return what identifies the physical device. `folder`: the folder of local devices' work."""
         ...
 
 

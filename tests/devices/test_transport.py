@@ -14,10 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conf.schema import TransportKind
+from tasks.devices.device import TRANSPORTS as TRANSPORTS_BY_KIND
 from tasks.errors import DeviceError
 from tests.processes import assert_dead
 
-from .conftest import TransportCase
+from .conftest import TRANSPORTS, TransportCase
 
 SAY_ARGUMENTS = "import os, sys; sys.stdout.buffer.write(b'\\0'.join(os.fsencode(word) for word in sys.argv[1:]))"
 HOSTILE = [
@@ -235,3 +237,7 @@ def test_a_missing_program_or_folder_is_an_error_that_names_it(transport_case: T
         transport_case.run(["no-such-program"])
     with pytest.raises(DeviceError, match="no such folder"):
         transport_case.run(python(""), folder=f"{transport_case.folder}/no such folder")
+
+
+def test_every_configurable_transport_fulfils_this_contract() -> None:
+    assert {kind.name for kind in TransportKind} == {kind.name for kind in TRANSPORTS_BY_KIND} == {*TRANSPORTS}
