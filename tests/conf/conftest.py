@@ -1,10 +1,16 @@
-"""A folder of configuration of a user's own, outside the repository."""
+"""A folder of the user's own configuration, outside the repository, and the message that refuses a request."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from conf.errors import RequestError
+from conf.load import load
+
+Refused = Callable[..., str]
 
 NET = """\
 name: {name}
@@ -26,3 +32,16 @@ def mine(tmp_path: Path) -> Path:
     for name in ("my_net", "my_other_net"):
         (folder / "model" / f"{name}.yaml").write_text(NET.format(name=name))
     return folder
+
+
+@pytest.fixture
+def refused(mine: Path) -> Refused:
+    """Return a function that loads overrides which must be refused, and returns the message, which is one line."""
+
+    def load_refused(*overrides: str) -> str:
+        with pytest.raises(RequestError) as caught:
+            load(["model=my_net", *overrides], config_dirs=[mine])
+        assert str(caught.value).isprintable()
+        return str(caught.value)
+
+    return load_refused

@@ -1,4 +1,4 @@
-"""A wrong request's error: its message is made of its parts, and the parts survive the way out of a process."""
+"""The error for a wrong request: its message consists of its attributes, which survive pickling."""
 
 from __future__ import annotations
 

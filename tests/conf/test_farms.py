@@ -1,4 +1,4 @@
-"""A farm in a request: its devices, what is set for all of them, and what cannot be asked."""
+"""A farm in a request: its devices, the overrides that apply to all of them, and the requests that are refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ python: /data/python
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Path:
-    """Three phones of two SoCs and three farms, one of which names a device that is not there."""
+    """Three phones of two SoCs and four farms. One farm is empty, and one names a device that does not exist."""
     for group in ("device", "farm"):
         (tmp_path / group).mkdir()
     for name, soc in (("one", "SM8650"), ("two", "SM8650"), ("three", "probe")):
@@ -32,7 +32,7 @@ def lab(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_cell_of_a_farm_is_called_after_it_and_may_go_to_each_of_its_devices(lab: Path) -> None:
+def test_a_cell_has_the_name_of_its_farm_and_may_go_to_each_of_its_devices(lab: Path) -> None:
     plan = load(["farm=all", "scheme=8a8w,16a8w"], config_dirs=[lab])
     assert [cell.names for cell in plan.cells] == [
         ("digits_cnn", "8a8w", "SM8650", "qnn", "all"),
@@ -43,7 +43,7 @@ def test_a_cell_of_a_farm_is_called_after_it_and_may_go_to_each_of_its_devices(l
         assert [device.soc for device in cell.request.devices] == ["SM8650", "SM8650", "probe", None]
 
 
-def test_what_is_set_of_a_device_holds_for_all_of_the_farm(lab: Path) -> None:
+def test_an_override_of_device_applies_to_all_devices_of_the_farm(lab: Path) -> None:
     (cell,) = load(["farm=pair", "device.deadline_s=7", "device.below_celsius=40"], config_dirs=[lab]).cells
     assert [(device.deadline_s, device.below_celsius) for device in cell.request.devices] == [(7, 40)] * 2
     assert [device.address for device in cell.request.devices] == ["one-serial", "two-serial"]
@@ -57,9 +57,9 @@ def test_without_a_farm_a_cell_goes_to_its_device(lab: Path) -> None:
 
 def test_a_cell_that_no_device_of_the_farm_can_take_is_impossible(lab: Path) -> None:
     plan = load(["farm=pair,all", "soc=SM8650,SM8550"], config_dirs=[lab])
-    nobody = "no device of pair is a SM8550 or a simulator host"
+    reason = "no device of pair is a SM8550 or a simulator host"
     assert {(cell.names[2], cell.names[-1]): cell.impossible for cell in plan.cells} == {
-        ("SM8650", "pair"): None, ("SM8650", "all"): None, ("SM8550", "pair"): nobody, ("SM8550", "all"): None,
+        ("SM8650", "pair"): None, ("SM8650", "all"): None, ("SM8550", "pair"): reason, ("SM8550", "all"): None,
     }  # fmt: skip
 
 
@@ -70,13 +70,13 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("asked", REFUSED)
-def test_a_farm_that_cannot_be_is_refused_in_one_line(lab: Path, asked: str) -> None:
-    with pytest.raises(RequestError) as refused:
-        load([asked], config_dirs=[lab])
-    assert str(refused.value) == REFUSED[asked]
+@pytest.mark.parametrize("override", REFUSED)
+def test_a_wrong_farm_is_refused_in_one_line(lab: Path, override: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        load([override], config_dirs=[lab])
+    assert str(caught.value) == REFUSED[override]
 
 
-def test_a_farm_and_a_device_are_not_asked_for_at_once(lab: Path) -> None:
+def test_a_request_has_a_farm_or_a_device_not_both(lab: Path) -> None:
     with pytest.raises(RequestError, match=r"^device=, farm=: a cell goes to one or to the other"):
         load(["farm=pair", "device=one"], config_dirs=[lab])

@@ -1,4 +1,4 @@
-"""Which cells are known to be impossible, and why."""
+"""The rules for impossible cells, and their reasons."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ def test_the_htp_refuses_schemes_by_its_architecture(mine: Path, soc: str, reaso
     assert impossible(mine, f"soc={soc}") == reasons
 
 
-def test_xnnpack_takes_two_schemes_on_any_soc(mine: Path) -> None:
+def test_xnnpack_accepts_two_schemes_on_any_soc(mine: Path) -> None:
     refused = dict.fromkeys(SCHEMES.split(","), "the xnnpack backend takes fp32 and 8a8w only")
     assert impossible(mine, "backend=xnnpack", "soc=SM8350") == {
         scheme: reason for scheme, reason in refused.items() if scheme not in ("fp32", "8a8w")
     }
 
 
-def test_the_portable_backend_takes_one(mine: Path) -> None:
+def test_the_portable_backend_accepts_one_scheme(mine: Path) -> None:
     assert impossible(mine, "backend=portable").keys() == set(SCHEMES.split(",")) - {"fp32"}
 
 
-def test_a_rule_looks_at_what_a_scheme_is_and_not_at_its_name(mine: Path) -> None:
+def test_a_rule_depends_on_a_schemes_arithmetic_not_on_its_name(mine: Path) -> None:
     overrides = ["model=my_net", "scheme=16a16w", "scheme.name=8a8w", "soc=SM8450"]
     assert load(overrides, config_dirs=[mine]).cells[0].impossible == WIDE
 
 
-def test_every_rule_says_why_in_one_line_and_who_saw_it() -> None:
+def test_every_rule_has_a_reason_of_one_line_and_evidence() -> None:
     assert all(rule.reason.isprintable() and rule.reason and rule.evidence for rule in RULES)

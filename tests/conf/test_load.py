@@ -1,4 +1,4 @@
-"""What a command line asks for, and in which order."""
+"""The plan of a command line: its cells, their order and their values."""
 
 from __future__ import annotations
 
@@ -16,12 +16,45 @@ from conf.names import AXES
 from conf.plan import Plan
 from conf.schema import BackendKind, LimitsConfig, MeasureConfig, Precision, ScheduleConfig, TransportKind, TrendConfig
 
+from .conftest import Refused
+
+REFUSALS = {
+    "experiment=nightly,quickstart": "experiment=nightly,quickstart: one sweep has one experiment",
+    "soc=glob(XX*)": "soc=glob(XX*): no value in it",
+    "~scheme": "~scheme: write scheme=name",
+    "scheme@device=8a8w": "scheme@device=8a8w: write scheme=name",
+    "trend.nights=10,20": "trend.nights=10,20: one sweep has one trend.nights",
+    "+device.environment={'A=B':x}": (
+        "+device.environment={'A=B':x}: not of the form key=value: no viable alternative at input '{'A=B''"
+    ),
+    "model": "model: not of the form key=value: missing EQUAL at '<EOF>'",
+    "=3": "=3: not of the form key=value: no key",
+    "a b=3": "a b=3: not of the form key=value: a character out of place",
+    "model=my_other_net": "model=my_other_net: model is given twice; to sweep write model=a,b",
+    "artifacts=a,b": "artifacts=a,b: one sweep has one artifacts",
+    "limits.parallel=1,2": "limits.parallel=1,2: one sweep has one limits.parallel",
+    "measure.iterations=range(4,4)": "measure.iterations=range(4,4): no value in it",
+    "measure.iterations=range(1,9,0)": (
+        "measure.iterations=range(1,9,0): no list of values can be made of it: range() arg 3 must not be zero"
+    ),
+    "measure.iterations=range(1,1000000000)": (
+        "measure.iterations=range(1,1000000000): a sweep has at most 10000 cells"
+    ),
+    "measure.iterations=glob(*)": (
+        "measure.iterations=glob(*): glob chooses among the options of model, scheme, soc, backend, device, "
+        "farm, tolerance, experiment only"
+    ),
+    "hydra.run.dir=x": "hydra.run.dir=x: of Hydra's own keys hydra.searchpath alone is understood here",
+    "hydra/launcher=basic": "hydra/launcher=basic: of Hydra's own keys hydra.searchpath alone is understood here",
+    "hydra.searchpath=3": "hydra.searchpath=3: a list of folders: hydra.searchpath=[/my/conf]",
+}
+
 
 def names(plan: Plan) -> list[str]:
     return [" ".join(cell.names) for cell in plan.cells]
 
 
-def test_asking_for_nothing_is_one_cell_of_the_smallest_model_on_this_machine() -> None:
+def test_the_default_is_one_cell_of_the_smallest_model_on_this_machine() -> None:
     plan = load([])
     assert names(plan) == ["digits_cnn 8a8w SM8650 qnn local"]
     assert (plan.artifacts, plan.limits, plan.schedule, plan.trend) == (
@@ -34,7 +67,7 @@ def test_asking_for_nothing_is_one_cell_of_the_smallest_model_on_this_machine() 
     assert (request.device.transport, request.measure) == (TransportKind.local, MeasureConfig())
 
 
-def test_the_product_of_all_axes_has_the_model_outermost_whatever_the_order_of_the_overrides(mine: Path) -> None:
+def test_the_model_is_outermost_in_any_order_of_the_overrides(mine: Path) -> None:
     overrides = ["soc=SM8550,SM8650", "scheme=8a8w,16a8w", "model=my_net,my_other_net", "measure.iterations=5"]
     plan = load(overrides, config_dirs=[mine])
     assert names(plan) == [
@@ -50,7 +83,7 @@ def test_the_product_of_all_axes_has_the_model_outermost_whatever_the_order_of_t
     assert {cell.request.measure.iterations for cell in plan.cells} == {5}
 
 
-def test_the_whole_grammar_of_sweeps_is_understood(mine: Path) -> None:
+def test_globs_and_choices_sweep(mine: Path) -> None:
     plan = load(["model=glob(my_*)", "scheme=choice(fp16,8a8w)"], config_dirs=[mine])
     assert names(plan) == [
         "my_net fp16 SM8650 qnn local",
@@ -58,17 +91,6 @@ def test_the_whole_grammar_of_sweeps_is_understood(mine: Path) -> None:
         "my_other_net fp16 SM8650 qnn local",
         "my_other_net 8a8w SM8650 qnn local",
     ]
-
-
-def test_equal_cells_become_one(mine: Path) -> None:
-    assert names(load(["model=my_net,my_net"], config_dirs=[mine])) == ["my_net 8a8w SM8650 qnn local"]
-
-
-def test_a_swept_value_makes_cells_when_it_is_in_a_name(mine: Path) -> None:
-    swept = ["scheme.calibration_samples=range(2,4)", "scheme.name='8a8w on ${scheme.calibration_samples}'"]
-    plan = load(["model=my_net", *swept], config_dirs=[mine])
-    assert [cell.request.scheme.name for cell in plan.cells] == ["8a8w on 2", "8a8w on 3"]
-    assert [cell.request.scheme.calibration_samples for cell in plan.cells] == [2, 3]
 
 
 def test_the_quickstart_is_nine_cells() -> None:
@@ -91,12 +113,12 @@ def test_the_nightly_sweep_is_every_model_in_two_schemes_on_six_phones() -> None
 
 
 @pytest.mark.parametrize("experiment", ["experiment=quickstart", "+experiment=quickstart"])
-def test_the_command_line_wins_over_the_experiment(experiment: str) -> None:
+def test_the_command_line_takes_precedence_over_the_experiment(experiment: str) -> None:
     plan = load([experiment, "soc=SM8450", "scheme=8a8w,16a8w"])
     assert names(plan) == ["digits_cnn 8a8w SM8450 qnn local", "digits_cnn 16a8w SM8450 qnn local"]
 
 
-def test_an_experiment_of_the_users_own_sets_values_and_axes(mine: Path) -> None:
+def test_a_users_experiment_sets_values_and_axes(mine: Path) -> None:
     (mine / "experiment").mkdir()
     (mine / "experiment" / "weekly.yaml").write_text(
         "# @package _global_\n"
@@ -109,11 +131,11 @@ def test_an_experiment_of_the_users_own_sets_values_and_axes(mine: Path) -> None
     assert {(cell.request.tolerance.name, cell.request.measure.iterations) for cell in plan.cells} == {("none", 7)}
 
 
-def test_hydras_own_search_path_adds_a_folder(mine: Path) -> None:
+def test_hydras_search_path_adds_a_folder(mine: Path) -> None:
     assert names(load(["model=my_net", f"hydra.searchpath=[{mine}]"])) == ["my_net 8a8w SM8650 qnn local"]
 
 
-def test_a_single_file_is_taken_by_its_path(mine: Path, tmp_path: Path) -> None:
+def test_a_single_file_is_selected_by_its_path(mine: Path, tmp_path: Path) -> None:
     file = (mine / "model" / "my_net.yaml").rename(tmp_path / "elsewhere.yaml")
     assert names(load([f"model={file}"])) == ["my_net 8a8w SM8650 qnn local"]
     assert names(load([f"model={file},my_other_net"], config_dirs=[mine])) == [
@@ -122,20 +144,20 @@ def test_a_single_file_is_taken_by_its_path(mine: Path, tmp_path: Path) -> None:
     ]
 
 
-def test_values_refer_to_other_groups_of_their_own_cell(mine: Path) -> None:
+def test_an_interpolation_reads_other_groups_of_the_same_cell(mine: Path) -> None:
     file = mine / "model" / "my_net.yaml"
     file.write_text(file.read_text().replace("width: 2", "width: ${soc.arch}"))
     plan = load(["model=my_net", "soc=SM8550,SM8650"], config_dirs=[mine])
     assert [cell.request.model.arguments for cell in plan.cells] == [{"width": 73}, {"width": 75}]
 
 
-def test_what_the_schema_leaves_open_is_added_and_removed(mine: Path) -> None:
+def test_keys_below_arguments_can_be_added_and_removed(mine: Path) -> None:
     plan = load(["model=my_net", "+model.arguments.depth=3", "~model.arguments.width"], config_dirs=[mine])
     assert plan.cells[0].request.model.arguments == {"depth": 3}
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a b\n$(reboot); `x`", "名前", "-rf", "x" * 200])
-def test_a_hostile_name_does_nothing_but_appear(mine: Path, name: str) -> None:
+def test_a_hostile_name_is_only_a_name(mine: Path, name: str) -> None:
     file = mine / "model" / "my_net.yaml"
     file.write_text(file.read_text().replace("name: my_net", f"name: {json.dumps(name)}"))
     assert load(["model=my_net"], config_dirs=[mine]).cells[0].names[0] == name
@@ -150,13 +172,13 @@ def test_loading_leaves_nothing_behind(mine: Path, tmp_path: Path, monkeypatch: 
     assert list(working.iterdir()) == []
 
 
-def test_a_refused_request_does_not_spoil_the_next(mine: Path) -> None:
+def test_a_refused_request_does_not_affect_the_next(mine: Path) -> None:
     with pytest.raises(RequestError):
         load(["model=my_net", "measure.iterations=x"], config_dirs=[mine])
     assert names(load(["model=my_net"], config_dirs=[mine])) == ["my_net 8a8w SM8650 qnn local"]
 
 
-def test_nothing_but_the_loader_imports_hydra() -> None:
+def test_a_plan_can_be_read_without_importing_hydra() -> None:
     code = "import sys, conf.plan, conf.options, conf.hydra_errors; sys.exit('hydra' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(__file__).parents[2]).returncode == 0
 
@@ -171,14 +193,24 @@ def test_nothing_but_the_loader_imports_hydra() -> None:
     ],
     ids=str,
 )
-def test_a_cell_of_a_sweep_is_what_it_is_alone(mine: Path, overrides: list[str]) -> None:
+def test_a_cell_of_a_sweep_equals_the_cell_loaded_alone(mine: Path, overrides: list[str]) -> None:
     (mine / "device").mkdir(exist_ok=True)
-    # It speaks of another group than its own: what it says goes for its cells alone.
-    own = "# @package _global_\ndevice: {name: own}\nsoc: {vtcm_mib: 1}\n"
-    (mine / "device" / "own.yaml").write_text(own)
+    # This option sets a key of another group, for the cells of this device only.
+    option = "# @package _global_\ndevice: {name: own}\nsoc: {vtcm_mib: 1}\n"
+    (mine / "device" / "own.yaml").write_text(option)
     plan = load(overrides, config_dirs=[mine])
-    rest = [each for each in overrides if each.partition("=")[0] not in (*AXES, "experiment")]
+    rest = [override for override in overrides if override.partition("=")[0] not in (*AXES, "experiment")]
     for cell in plan.cells[::3]:
         names = [f"{axis}={name}" for axis, name in zip(AXES, cell.names, strict=True)]
         (alone,) = load([*names, *rest], config_dirs=[mine]).cells
         assert replace(alone.request, schedule=cell.request.schedule) == cell.request
+
+
+@pytest.mark.parametrize(("override", "line"), REFUSALS.items(), ids=lambda _: "")
+def test_a_wrong_override_is_refused_in_one_line(refused: Refused, override: str, line: str) -> None:
+    assert refused(override) == line
+
+
+def test_a_sweep_with_too_many_cells_is_refused_before_any_is_composed(refused: Refused) -> None:
+    ranges = ["measure.iterations=range(1,200)", "measure.warm_up=range(1,200)"]
+    assert refused(*ranges) == "39601 cells: a sweep has at most 10000"

@@ -1,4 +1,4 @@
-"""A request cut into shards: together they are its cells, each can be asked for on its own, from any folder."""
+"""The shards of a request: together they have its cells, and each can be loaded by itself from any folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conf.options import SHIPPED
 
 
 @pytest.mark.parametrize(
-    ("asked", "parts"),
+    ("overrides", "parts"),
     [
         ([], [[]]),
         (["soc=SM8550,SM8650"], [["soc=SM8550,SM8650"]]),
@@ -29,8 +29,8 @@ from conf.options import SHIPPED
         (["measure.metrics=[l1,mse]", "soc=SM8550"], [["measure.metrics=[l1,mse]", "soc=SM8550"]]),
     ],
 )  # fmt: skip
-def test_there_is_one_for_each_model_and_scheme(asked: list[str], parts: list[list[str]]) -> None:
-    assert shards(asked) == parts
+def test_there_is_one_shard_per_model_and_scheme(overrides: list[str], parts: list[list[str]]) -> None:
+    assert shards(overrides) == parts
 
 
 @settings(max_examples=10)  # composing a cell takes a while
@@ -39,27 +39,25 @@ def test_there_is_one_for_each_model_and_scheme(asked: list[str], parts: list[li
     schemes=st.lists(st.sampled_from(["8a8w", "fp16", "16a8w"]), unique=True, min_size=1),
     socs=st.lists(st.sampled_from(["SM8350", "SM8650"]), unique=True, min_size=1),
 )
-def test_together_they_are_the_cells_of_the_request_in_its_order(
+def test_together_they_have_the_cells_of_the_request_in_its_order(
     models: list[str], schemes: list[str], socs: list[str]
 ) -> None:
     axes = {"model": models, "scheme": schemes, "soc": socs}
-    asked = [f"{axis}={','.join(names)}" for axis, names in axes.items()]
-    parts = [load(part).cells for part in shards(asked)]
-    assert [cell for part in parts for cell in part] == list(load(asked).cells)
+    overrides = [f"{axis}={','.join(names)}" for axis, names in axes.items()]
+    parts = [load(part).cells for part in shards(overrides)]
+    assert [cell for part in parts for cell in part] == list(load(overrides).cells)
     assert [{cell.names[:2] for cell in part} for part in parts] == [
         {(model, scheme)} for model in models for scheme in schemes
     ]
 
 
-def test_files_and_folders_are_named_so_that_another_process_finds_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "own" / "soc").mkdir(parents=True)
+def test_another_process_finds_the_files_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_conf" / "soc").mkdir(parents=True)
     soc = yaml.safe_load((SHIPPED / "soc" / "SM8650.yaml").read_text())
-    (tmp_path / "own" / "soc" / "ours.yaml").write_text(yaml.safe_dump(soc | {"name": "SM8450"}))
+    (tmp_path / "my_conf" / "soc" / "ours.yaml").write_text(yaml.safe_dump(soc | {"name": "SM8450"}))
     model = yaml.safe_load((SHIPPED / "model" / "digits_cnn.yaml").read_text())
     (tmp_path / "its name.yaml").write_text(yaml.safe_dump(model | {"name": "mine"}))
     monkeypatch.chdir(tmp_path)
-    (part,) = shards(["model='its name.yaml'", "soc=ours,SM8650", "hydra.searchpath=[own]"])
+    (part,) = shards(["model='its name.yaml'", "soc=ours,SM8650", "hydra.searchpath=[my_conf]"])
     monkeypatch.chdir("/")
     assert [cell.names[:3] for cell in load(part).cells] == [("mine", "8a8w", "SM8450"), ("mine", "8a8w", "SM8650")]

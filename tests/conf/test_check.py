@@ -1,0 +1,101 @@
+"""A wrong value is refused in one line that names the key, the value and what is accepted."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import Refused
+
+QUANT_DTYPES = "16a16w, 16a2w, 16a4w, 16a4w_block, 16a8w, 8a4w, 8a8w, fp16a8w"
+SOCS = (
+    "QCM6490, QCS9100, SA8255, SA8295, SA8797, SAR2230P, SC8380XP, SM8350, SM8450, SM8475, SM8550, SM8650, SM8750, "
+    "SM8845, SM8850, SSG2115P, SSG2125P, SW6100, SXR1230P, SXR2230P, SXR2330P"
+)
+DTYPES = "bool, float16, float32, float64, int16, int32, int64, int8, uint8"
+NO_BUCKET = (
+    "artifacts: not of the form s3://bucket/prefix, of letters, digits and . _ = + -; where the store is and who may "
+    "use it say the environment's AWS_ENDPOINT_URL and AWS_PROFILE or AWS_ACCESS_KEY_ID"
+)
+REFUSALS = {
+    "measure.iterations=0": "measure.iterations=0: 1 or more",
+    "measure.operator_samples=-1": "measure.operator_samples=-1: 1 or more",
+    "measure.warm_up=-1": "measure.warm_up=-1: 0 or more",
+    "measure.metrics=[mse,l3]": (
+        "measure.metrics=l3: package.module:function, or one of cosine, l1, max_abs, max_steps, max_ulp, mean_abs, "
+        "mean_steps, mse, nmse, psnr_db, relative_l1, snr_db, sqnr_db, did you mean l1?"
+    ),
+    "measure.references=[edge,quantised]": (
+        "measure.references=quantised: no such reference; one of edge, exported, quantized, did you mean quantized?"
+    ),
+    "measure.profile_level=1": "measure.profile_level=1: one of 0, 2, 3",
+    "measure.debug_buffer_bytes=0": "measure.debug_buffer_bytes=0: 1 or more",
+    "scheme.calibration_samples=0": "scheme.calibration_samples=0: 1 or more (scheme 8a8w)",
+    "limits.parallel=0": "limits.parallel=0: 1 or more",
+    "limits.shard_attempts=0": "limits.shard_attempts=0: 1 or more",
+    "limits.silence_s=30": "limits.silence_s=30.0: 60 or more, two heartbeats of Prefect's",
+    "limits.child_deadline_s=0": "limits.child_deadline_s=0.0: a number above 0",
+    "limits.child_memory_gib=inf": "limits.child_memory_gib=inf: a number above 0",
+    "trend.nights=0": "trend.nights=0: 1 or more",
+    "trend.sigmas=-1": "trend.sigmas=-1.0: a number, 0 or more",
+    "trend.floors.pte_bytes=nan": "trend.floors.pte_bytes=nan: a number, 0 or more",
+    "device.deadline_s=nan": "device.deadline_s=nan: a number above 0 (device local)",
+    "tolerance.final_snr_db={8a8w:nan}": "tolerance.final_snr_db.8a8w=nan: a number of dB",
+    "tolerance.top1_agreement={8a8w:95}": "tolerance.top1_agreement.8a8w=95.0: a share from 0 to 1",
+    "tolerance.operators={8a8w:{snr_db:nan}}": "tolerance.operators.8a8w.snr_db=nan: a number of dB",
+    "tolerance.operators={8a8w:{steps:-1}}": "tolerance.operators.8a8w.steps=-1.0: a number of steps, 0 or more",
+    "tolerance.operators={8a8w:{steps:inf}}": "tolerance.operators.8a8w.steps=inf: a number of steps, 0 or more",
+    "artifacts=''": "artifacts=: empty; the path of a folder, or s3://bucket/prefix",
+    "artifacts=s3://": NO_BUCKET,
+    "artifacts=s3://a": NO_BUCKET,
+    "artifacts=s3://sweeps/a//b": NO_BUCKET,
+    "artifacts=s3://sweeps/a/../b": NO_BUCKET,
+    "artifacts=s3://sweeps/a%20b": NO_BUCKET,
+    "artifacts='s3://key:secret@sweeps/a'": NO_BUCKET,
+    "artifacts='s3://sweeps/a?endpoint_override=x'": NO_BUCKET,
+    "artifacts=gs://sweeps/a": NO_BUCKET,
+    "cache_folder=here": "cache_folder=here: of use with artifacts=s3://bucket/prefix only",
+    "model.name=''": "model.name=: empty; any text of 1 to 200 characters",
+    f"model.name={'x' * 201}": f"model.name={'x' * 117}...: 201 characters; at most 200",
+    "model.factory=net": "model.factory=net: not of the form package.module:function (model my_net)",
+    "model.evaluation.source='os.path:'": (
+        "model.evaluation.source=os.path:: not of the form package.module:function (model my_net)"
+    ),
+    "model.inputs=[]": (
+        "model.inputs=[]: a model has at least one input, each with a name, a shape and a dtype (model my_net)"
+    ),
+    "model.inputs.0.dtype=flot32": (
+        f"model.inputs[0].dtype=flot32: no such dtype; one of {DTYPES}, did you mean float32? (model my_net)"
+    ),
+    "model.inputs.0.shape=[0,3]": "model.inputs[0].shape=[0, 3]: every dimension is 1 or more (model my_net)",
+    "model.inputs.0.name=''": (
+        "model.inputs[0].name=: empty; the argument's name in the module's forward (model my_net)"
+    ),
+    "model.inputs=[{name:x,shape:[1]},{name:x,shape:[1]}]": "model.inputs: two are named x (model my_net)",
+    "model.evaluation=null": (
+        "model.evaluation=null: every comparison needs samples; give model.evaluation.source (model my_net)"
+    ),
+    "model.evaluation.count=0": "model.evaluation.count=0: 1 or more samples (model my_net)",
+    "model.calibration=null": (
+        "model.calibration=null: scheme 8a8w is quantized and model my_net has nothing to calibrate with; "
+        "give model.calibration.source"
+    ),
+    "scheme.quant_dtype=8a9w": (
+        f"scheme.quant_dtype=8a9w: one of {QUANT_DTYPES} when scheme.precision=quantized, did you mean 8a8w? "
+        "(scheme 8a8w)"
+    ),
+    "soc.name=SM8651": f"soc.name=SM8651: ExecuTorch has no such SoC; one of {SOCS}, did you mean SM8650?",
+    "scheme.precision=float16": "scheme.quant_dtype=8a8w: null when scheme.precision=float16 (scheme 8a8w)",
+    "scheme.quant_dtype=16a4w_block": "scheme.block_size={}: at least one operator type (scheme 8a8w)",
+    "+scheme.block_size.conv2d=[1,16]": (
+        "scheme.block_size={'conv2d': [1, 16]}: empty for quant_dtype 8a8w (scheme 8a8w)"
+    ),
+    "scheme.observer=MinMax": (
+        "scheme.observer=MinMax: no such observer; one of HistogramObserver, MinMaxObserver, "
+        "MovingAverageMinMaxObserver, did you mean MinMaxObserver? (scheme 8a8w)"
+    ),
+}
+
+
+@pytest.mark.parametrize(("override", "line"), REFUSALS.items(), ids=lambda _: "")
+def test_a_wrong_value_is_refused_in_one_line(refused: Refused, override: str, line: str) -> None:
+    assert refused(override) == line

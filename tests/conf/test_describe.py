@@ -1,0 +1,44 @@
+"""An unknown key is refused with the keys that there are, a value of a wrong type with the types that are accepted."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import Refused
+
+REFUSALS = {
+    "modle=x": (
+        "modle: no such key; there are: artifacts, backend, cache_folder, device, farm, limits, measure, model, "
+        "retention, reuse, schedule, scheme, soc, tolerance, trend, did you mean model?"
+    ),
+    "measure.iteration=3": (
+        "measure.iteration: no such key; in measure: debug_buffer_bytes, dump_operators, iterations, metrics, "
+        "operator_samples, performance_mode, profile_level, references, replay, warm_up, did you mean iterations?"
+    ),
+    "+soc.colour=red": "soc.colour: no such key; in soc: arch, name, vtcm_mib",
+    "++limits={colour: red}": (
+        "limits.colour: no such key; in limits: child_deadline_s, child_memory_gib, memory_gib, parallel, "
+        "shard_attempts, silence_s"
+    ),
+    "model.arguments.height=3": "model.arguments.height: no such key; write +model.arguments.height=… to add it",
+    "measure.iterations=many": "measure.iterations=many: a whole number",
+    "measure.iterations=1.5": "measure.iterations=1.5: a whole number",
+    "measure.dump_operators=7.5": "measure.dump_operators=7.5: true or false",
+    "measure=3": (
+        "measure=3: a mapping with performance_mode, warm_up, iterations, operator_samples, dump_operators, replay, "
+        "references, debug_buffer_bytes, profile_level, metrics"
+    ),
+    "artifacts=null": "artifacts=null: text",
+    "scheme.precision=int8": "scheme.precision=int8: one of float16, float32, quantized",
+    "limits.child_memory_gib=lots": "limits.child_memory_gib=lots: a number",
+    "measure.references=exported": "measure.references=exported: a list, each item text",
+    "pool=[]": (
+        "pool: no such key; there are: artifacts, backend, cache_folder, device, farm, limits, measure, model, "
+        "retention, reuse, schedule, scheme, soc, tolerance, trend"
+    ),
+}
+
+
+@pytest.mark.parametrize(("override", "line"), REFUSALS.items(), ids=lambda _: "")
+def test_an_unknown_key_or_a_wrong_type_is_refused_in_one_line(refused: Refused, override: str, line: str) -> None:
+    assert refused(override) == line

@@ -1,0 +1,55 @@
+"""An error of Hydra, OmegaConf or YAML becomes one line that names the file or the key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from conf.errors import RequestError
+from conf.load import load
+
+FILES = {
+    "a: [": "{file}, line 1: not YAML: expected the node content, but found '<stream end>' (in model='wrong')",
+    "": "model.name: not given; text (in model='wrong')",
+    "just text": (
+        "model.just text: no such key; in model: arguments, calibration, classifier, evaluation, factory, inputs, name "
+        "(in model/wrong.yaml)"
+    ),
+    "- item": (
+        "ValidationError raised while composing config: Invalid type assigned: list is not a subclass of "
+        "ModelConfig. value: [... (in model/wrong.yaml)"
+    ),
+    "nam: x": (
+        "model.nam: no such key; in model: arguments, calibration, classifier, evaluation, factory, inputs, name, "
+        "did you mean name? (in model/wrong.yaml)"
+    ),
+    "evaluation: {source: a.b:c, count: some}": "model.evaluation.count=some: a whole number (in model/wrong.yaml)",
+    "inputs: [{name: x, shape: [1, wide]}]": (
+        "shape[1]=wide: Value 'wide' of type 'str' could not be converted to Integer (in model/wrong.yaml)"
+    ),
+    "inputs: [{name: x, shap: [1]}]": (
+        "shap: no such key; there are: dtype, name, shape, did you mean shape? (in model/wrong.yaml)"
+    ),
+    "arguments: {2: x}": "model.arguments.2: Key 2 (int) is incompatible with (str) (in model/wrong.yaml)",
+    "name: ${soc.nam}": "model.name: Interpolation key 'soc.nam' not found (in model='wrong')",
+    'name: "\\udcff"\nfactory: a:b': "model.name=\\udcff: not valid Unicode",
+    "name: ${model.name}": "model.name: Recursive interpolation detected (in model='wrong')",
+    "defaults: [nope]": "Could not load 'model/nope'. (in model/wrong.yaml)",
+}
+
+
+@pytest.mark.parametrize(("text", "line"), FILES.items(), ids=lambda _: "")
+def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, text: str, line: str) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text(text)
+    with pytest.raises(RequestError) as caught:
+        load([f"model={file}"])
+    assert str(caught.value) == line.format(file=file)
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RequestError, match=r"^not a text file in UTF-8: .* \(in model='wrong'\)$"):
+        load([f"model={file}"])
