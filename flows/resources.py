@@ -12,6 +12,7 @@ import psutil
 from conf.impossible import can_run_on
 from conf.plan import Plan
 from conf.schema import DeviceConfig, LimitsConfig, RunnerKind, SocConfig
+from conf.units import GIB, MIB
 from flows import expected_costs
 from tasks.devices.farm import DeviceLock, Farm
 from tasks.devices.native_runner import native_files
@@ -21,7 +22,6 @@ from tasks.toolchain.backends.qnn_sdk import find_sdk, identity
 from tasks.toolchain.workers.pool import Children, check_temporary_folder
 from tasks.toolchain.workers.scheduler import Places
 
-MIB, GIB = 2**20, 2**30
 LEAST_FREE_BYTES = 64 * MIB
 MOST_MEMORY = 0.8
 """Of the machine's, for toolchain children; the rest is for devices' simulators, Prefect and us."""

@@ -11,6 +11,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from conf.units import GIB, KIB, MIB, TIB
 from flows.cli.options import Artifacts, Debug, Json, console, exit_on_error
 from tasks.errors import RequestError
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from tasks.storage.retention import Removal
     from tasks.storage.store import Store
 
-_SIZES = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_SIZES = {"": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}
 _TIMES = {"h": 3600, "d": 86_400, "w": 604_800}
 
 app = typer.Typer(help="Show the contents of the store by stage and by run; remove what is no longer needed.")

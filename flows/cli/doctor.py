@@ -14,11 +14,11 @@ from typing import Any
 
 import psutil
 
+from conf.units import GIB
 from tasks.errors import EnvironmentUnusable
 from tasks.storage.store import Store
 from tasks.toolchain.backends.qnn_sdk import Sdk, find_sdk
 
-GIB = 2**30
 LEAST_FREE_GIB = 5.0
 LEAST_MEMORY_GIB = 6.0
 _DEADLINE_S = 120

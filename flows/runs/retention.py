@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from prefect.logging import get_run_logger
 
 from conf.schema import RetentionConfig
+from conf.units import GIB
 from tasks.errors import EnvironmentUnusable
 from tasks.results.outcome import CellResult
 from tasks.storage.holdings import Holdings, named_blobs
@@ -14,7 +15,7 @@ from tasks.storage.occupancy import alone
 from tasks.storage.retention import Selection, planned, remove
 from tasks.storage.store import Store
 
-_DAY_S, _GIB = 86_400.0, 2**30
+_DAY_S = 86_400.0
 
 
 def holdings(cells: Iterable[CellResult], results: Mapping[str, bool], store: Store) -> Holdings:
@@ -36,7 +37,7 @@ def apply_retention(config: RetentionConfig, store: Store) -> None:
     selection = Selection(
         at_most=config.keep_runs,
         older_than_s=None if config.keep_days is None else config.keep_days * _DAY_S,
-        larger_than=None if config.max_gib is None else int(config.max_gib * _GIB),
+        larger_than=None if config.max_gib is None else int(config.max_gib * GIB),
         protected=1,
     )
     try:

@@ -20,11 +20,12 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from conf.units import GIB
 from tasks.errors import EnvironmentUnusable, ToolchainError
 from tasks.records import Blob, Toolchain
 from tasks.storage.store import Store
 from tasks.toolchain.workers.handle import Child, GroundChild, Process
-from tasks.toolchain.workers.scheduler import GIB, Expected, Places
+from tasks.toolchain.workers.scheduler import Expected, Places
 from tasks.toolchain.workers.worker import LOG, Call
 
 Result = TypeVar("Result")

@@ -9,7 +9,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-GIB = 2**30
+from conf.units import GIB
+
 TYPICAL_BYTES = 5 * GIB
 """What the largest model seen needed to be lowered: ViT-B/16, 4.4 GiB."""
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.toolchain.workers.scheduler import GIB, Expected, Places
+from conf.units import GIB
+from tasks.toolchain.workers.scheduler import Expected, Places
 
 
 class Crowd:
