@@ -69,7 +69,7 @@ class DeviceProblem(Enum):
     FULL = "free space on the device, or lower device.keep_days"
     UNAUTHORIZED = "unlock the phone and allow this host's key, or give the adb server the key that the phone accepts"
     OFFLINE = "replug the phone, or restart its adbd: it is connected and does not answer"
-    HUNG = "look at the device: it accepts connections and does nothing"
+    HUNG = "check whether the device hangs; if it is only slow, raise device.deadline_s"
     HOST_KEY = "compare the host's key with known_hosts"
     LOGIN = "check the user, the key file, the agent or the password's variable"
     HOT = "cool it, or raise device.below_celsius"

@@ -56,7 +56,7 @@ class Farm:
 
     @property
     def quarantined(self) -> dict[str, DeviceError]:
-        """Devices that failed a cell in this run, and why."""
+        """Return the devices that failed in this run, and why."""
         with self._changed:
             return dict(self._quarantined)
 
@@ -73,7 +73,7 @@ class Farm:
     def lease(self, configs: Sequence[DeviceConfig], soc: SocConfig | None = None) -> Iterator[Device]:
         """Lease the least used free device of `soc`, from deploy to collect.
 
-        Waits while all suitable devices are busy. Raises DeviceError when all others are quarantined.
+        Waits while all suitable devices are busy. Raises DeviceError when no suitable device is left.
         """
         with contextlib.ExitStack() as stack:
             device = None

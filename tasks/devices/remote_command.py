@@ -75,14 +75,11 @@ class RemoteCommand:
 
         Raises DeviceError when the command could not be started.
         """
-        for word, value, problem in (
-            ("folder", self.folder, None),
-            ("program", self.argv[0], DeviceProblem.RUNNER_MISSING),
-        ):
+        program = self.argv[0]
+        for word, value in (("folder", self.folder), ("program", program)):
             if f"\n{self.token} {word}\n".encode() in stderr:
-                raise DeviceError(
-                    f"cannot start {self.argv[0]!r} on the device: no {word} {value!r} there", problem=problem
-                )
+                problem = DeviceProblem.RUNNER_MISSING if word == "program" else None
+                raise DeviceError(f"cannot start {program!r} on the device: no {word} {value!r} there", problem=problem)
         out, err = self._end(stdout), self._end(stderr)
         if out is None or err is None:
             return None

@@ -18,25 +18,17 @@ class Signature:
     evidence: str
 
 
-CHANNEL: tuple[tuple[DeviceProblem, str, str], ...] = (
-    (
-        DeviceProblem.FULL,
-        r"No space left on device|Disk quota exceeded",
-        "here, adb push and cat to a full disk",
-    ),
-    (
-        DeviceProblem.UNAUTHORIZED,
-        r"unauthorized|authorizing|failed to authenticate",
-        "here, an adbd that accepts no key",
-    ),
-    (DeviceProblem.OFFLINE, r"\boffline\b", "here, a connection that stays silent"),
-    (
-        DeviceProblem.LOST,
-        r"not found|closed|couldn't read from device|read copy response|protocol fault",
-        "here, a killed adbd, adb server and sshd",
-    ),
-)
-"""Problem, pattern and evidence of messages of adb, the device's shell and OpenSSH; the first that matches counts."""
+CHANNEL: dict[DeviceProblem, str] = {
+    # Seen here: adb push and cat to a full disk.
+    DeviceProblem.FULL: r"No space left on device|Disk quota exceeded",
+    # Seen here: an adbd that accepts no key.
+    DeviceProblem.UNAUTHORIZED: r"unauthorized|authorizing|failed to authenticate",
+    # Seen here: a connection that stays silent.
+    DeviceProblem.OFFLINE: r"\boffline\b",
+    # Seen here: a killed adbd, adb server and sshd.
+    DeviceProblem.LOST: r"device .*not found|\bclosed\b|couldn't read from device|read copy response|protocol fault",
+}
+"""Patterns of messages of adb, the device's shell and OpenSSH; the first that matches counts."""
 
 RUNNER: tuple[Signature, ...] = (
     Signature(
@@ -99,7 +91,7 @@ RUNNER: tuple[Signature, ...] = (
 
 def of_channel(text: str) -> DeviceProblem | None:
     """Return what a message of adb, of the device's shell or of OpenSSH means."""
-    return next((problem for problem, pattern, _ in CHANNEL if re.search(pattern, text)), None)
+    return next((problem for problem, pattern in CHANNEL.items() if re.search(pattern, text)), None)
 
 
 def of_runner(text: str) -> Signature | None:
