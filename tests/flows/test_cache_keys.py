@@ -50,7 +50,7 @@ from tasks.storage.digest import digest
 from tasks.toolchain import runner
 from tests.handmade import CAPTURE, COMPARISON, EXPORTED, LAUNCH, LOWERED, QUANTIZED
 
-from .cache_table import BESIDES, REQUEST, Change, as_markdown, with_field
+from .cache_key_spec import OTHER_INPUTS, REQUEST, Change, as_markdown, with_field
 
 TASKS = (export_task, quantize_task, lower_task, bundle_task, measure_task, compare_task)
 TOOLCHAIN = Toolchain(python="3.11.7", torch="2.13.0", executorch="1.5.1", torchao="0.18.0", qnn="v2.49.40.260701")
@@ -251,7 +251,7 @@ def test_every_stage_whose_results_are_kept_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("kind", SCHEMES)
-@pytest.mark.parametrize("change", [*REQUEST, *BESIDES], ids=lambda change: change.what)
+@pytest.mark.parametrize("change", [*REQUEST, *OTHER_INPUTS], ids=lambda change: change.what)
 def test_a_change_computes_again_what_depends_on_it_and_nothing_else(folder: Path, change: Change, kind: str) -> None:
     expected = getattr(change, kind)
     world = World(request=request(folder, SCHEMES[kind]), folder=folder)
