@@ -1,4 +1,4 @@
-"""The graph of one sweep: what runs on what, and what is shared because it is the same."""
+"""The graph of one sweep: which stage uses the result of which, and what cells share because it is the same."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tasks.stage import configure_task, is_reused, result_name
 from tasks.storage.digest import digest
 from tasks.toolchain.source_digest import code_digest, functions_digest
 
-Watch = Callable[[str, str, str], None]
+ProgressCallback = Callable[[str, str, str], None]
 """Called with a stage, its label (see `work_label`) and its new state (see `tasks.stage.OnChange`)."""
 
 
@@ -49,38 +49,38 @@ def work_label(stage: str, request: Request) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Submission:
-    """A submitted piece of work. Two that compute the same from the same have one key."""
+    """A stage that was submitted to Prefect. Submissions of the same stage with the same inputs have the same key."""
 
     key: str
     future: PrefectFuture[Any]
 
 
 class Graph:
-    """Submits each piece of work once, whichever cell asks for it first."""
+    """The submissions of one sweep. Cells whose stages have the same inputs share one submission."""
 
-    def __init__(self, resources: Resources, watch: Watch, run_id: str) -> None:
+    def __init__(self, resources: Resources, on_progress: ProgressCallback, run_id: str) -> None:
         self._resources = resources
         self._run_id = run_id
-        self._watch = watch
+        self._on_progress = on_progress
         self._submissions: dict[str, Submission] = {}
         self._started_stages: set[tuple[str, str]] = set()
         self._codes: dict[str, str] = {}
 
     def export(self, request: Request) -> Submission:
         model = digest(request.model)
-        if model not in self._codes:  # read once a sweep: its cells must agree, whatever is edited meanwhile
+        if model not in self._codes:  # read once per sweep: its cells must agree, even if a file changes meanwhile
             self._codes[model] = code_digest(request.model)
         return self._submit(export_task, request, request.model, self._codes[model], children=self._resources.children)
 
     def cell(self, request: Request) -> dict[str, Submission]:
-        """All of a cell's work, by the record of `CellResult` that it gives."""
+        """Submit all stages of a cell and return them by the field of `CellResult` that holds their result."""
         kind, scheme, children = request.backend.kind, request.scheme, self._resources.children
         soc = request.soc if kind is BackendKind.qnn else None
         exported = self.export(request)
         quantized = self._submit(quantize_task, request, exported, scheme, kind, children=children)
-        ask = request.measure
-        asked = (ask.operator_samples, ask.dump_operators, ask.profile_level, other_references(ask))
-        lowered = self._submit(lower_task, request, quantized, scheme, kind, soc, *asked, children=children)
+        measure = request.measure
+        options = (measure.operator_samples, measure.dump_operators, measure.profile_level, other_references(measure))
+        lowered = self._submit(lower_task, request, quantized, scheme, kind, soc, *options, children=children)
         bundle = self._submit(bundle_task, request, lowered, request.measure)
         capture = self._submit(
             measure_task,
@@ -104,38 +104,38 @@ class Graph:
         }
 
     def result(self, planned: PlannedCell, submissions: dict[str, Submission]) -> CellResult:
-        """Wait for a cell's work and say what became of it: the records of all stages up to the first that failed."""
+        """Wait for a cell's stages and return their records, up to the first stage that failed, and its error."""
         code = self._codes.get(digest(planned.request.model))
         cell = CellResult(request=planned.request, impossible=planned.impossible, code=code)
         for record, submission in submissions.items():
-            answer, cell.error = await_result(submission.future)
+            result, cell.error = await_result(submission.future)
             if cell.error is not None:
                 break
-            setattr(cell, record, answer)
+            setattr(cell, record, result)
             if (name := result_name(submission.future.state)) is not None:
                 cell.result_names[record] = name
-        started = [
-            stage for stage in CELL_STAGES if (stage, work_label(stage, planned.request)) in self._started_stages
-        ]
+        labels = {stage: work_label(stage, planned.request) for stage in CELL_STAGES}
+        started = [stage for stage, label in labels.items() if (stage, label) in self._started_stages]
         cell.stage = started[-1] if submissions and started else None
         return cell
 
     @property
     def reused(self) -> int:
-        """How many results came from the cache."""
+        """The number of results that came from the cache."""
         return sum(is_reused(submission.future.state) for submission in self._submissions.values())
 
     @property
     def result_names(self) -> dict[str, bool]:
-        """The names of the results that it found or made, and whether they were found."""
+        """The names of all cached results of this sweep, with whether each was in the cache before."""
         states = [submission.future.state for submission in self._submissions.values()]
         return {name: is_reused(state) for state in states if (name := result_name(state)) is not None}
 
-    def _submit(self, task: Task[..., Any], request: Request, *key_inputs: Any, **resources: Any) -> Submission:
-        key = digest([task.name, *(each.key if isinstance(each, Submission) else each for each in key_inputs)])
+    def _submit(self, task: Task[..., Any], request: Request, *inputs: Any, **resources: Any) -> Submission:
+        key = digest([task.name, *(value.key if isinstance(value, Submission) else value for value in inputs)])
         if key not in self._submissions:
-            # Opaque: Prefect walks through every value of a result, and asks its server for the state of a bare future.
-            values = [opaque(each.future) if isinstance(each, Submission) else each for each in key_inputs]
+            # Opaque, because Prefect would search every value of a result for futures, and ask its server for the state
+            # of a bare future.
+            values = [opaque(value.future) if isinstance(value, Submission) else value for value in inputs]
             future = self._configure_task(task, request).submit(*values, store=self._resources.store, **resources)
             self._submissions[key] = Submission(key=key, future=future)
         return self._submissions[key]
@@ -144,10 +144,10 @@ class Graph:
         label = work_label(task.name, request)
 
         def on_change(state: str) -> None:
-            # A capture that is reused is its three steps.
+            # A reused capture stands for deploy, execute and collect.
             for name in MEASURE_STEPS if (task.name, state) == ("measure", "reused") else (task.name,):
                 self._started_stages.add((name, label))
-                self._watch(name, label, state)
+                self._on_progress(name, label, state)
 
         refresh = task.name == "measure" and request.reuse is not Reuse.capture
         return configure_task(
@@ -165,14 +165,14 @@ def judged_by(request: Request) -> tuple[bool, ToleranceConfig, bool, tuple[str,
 
 
 def await_result(future: PrefectFuture[Any]) -> tuple[Any, BaseException | None]:
-    """Wait for the work: its answer, or why it has none."""
+    """Wait for a future and return its result and None, or None and its error."""
     future.wait()
-    answer = future.state.result(raise_on_failure=False)
+    result = future.state.result(raise_on_failure=False)
     if future.state.is_completed():
-        return answer, None
-    return None, answer if isinstance(answer, BaseException) else RuntimeError(str(future.state))
+        return result, None
+    return None, result if isinstance(result, BaseException) else RuntimeError(str(future.state))
 
 
 def other_references(measure: MeasureConfig) -> tuple[str, ...]:
-    """Those besides the edge graph, in an order that does not depend on how they were asked for."""
-    return tuple(each for each in OPERATOR_REFERENCES if each in measure.references and each != "edge")
+    """Return the references besides the edge graph, in an order that does not depend on the order in the request."""
+    return tuple(name for name in OPERATOR_REFERENCES if name in measure.references and name != "edge")

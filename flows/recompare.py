@@ -1,136 +1,119 @@
-"""A past run judged again: other tolerances on the captures it left, without a device and without compiling."""
+"""The flow that compares a past run again: with other tolerances, on its captures, without devices or compiling."""
 
 from __future__ import annotations
 
-import shlex
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from prefect import flow
 from prefect.futures import PrefectFuture
-from prefect.runtime import flow_run
-from prefect.task_runners import ThreadPoolTaskRunner
 
 from conf.load import load
 from conf.plan import Plan, PlannedCell
 from flows.graph import await_result, judged_by, other_references, work_label
 from flows.resources import Resources, prepare
-from flows.run import new_run_id
+from flows.run import CellResults, RunStart, finish_run, on_progress
 from flows.runs import results
-from flows.runs.files import CellEvidence, link_files, read_evidence
-from flows.runs.retention import holdings
-from flows.sweep import ended_by_sigterm, watcher
+from flows.runs.files import CellEvidence, read_evidence
+from flows.server.decorator import run_flow
+from flows.server.signals import die_on_sigterm
 from tasks.compare import compare_task
 from tasks.errors import EvidenceError, RequestError
 from tasks.records import Comparison, RunFacts
 from tasks.results.outcome import CellResult
-from tasks.results.rows import rows
 from tasks.stage import configure_task, is_reused, result_name
-from tasks.storage.holdings import write_holdings
 from tasks.storage.occupancy import in_use
 from tasks.storage.store import Store
 
-_ASKABLE = ("tolerance", "measure.replay", "measure.metrics", "measure.references", "limits")
-"""What may differ from the run: nothing that a capture depends on."""
+_CHANGEABLE = ("tolerance", "measure.replay", "measure.metrics", "measure.references", "limits")
+"""The keys that may differ from the past run's: no capture depends on them."""
 
 
-@flow(
-    name="recompare",
-    flow_run_name=lambda: shlex.join(["recompare", *flow_run.parameters["overrides"]]),
-    task_runner=ThreadPoolTaskRunner(),  # type: ignore[arg-type]
-    validate_parameters=False,
-)
+@run_flow()
 def recompare(artifacts: str, run_id: str | None, overrides: list[str]) -> results.SweepResult:
-    """Compare every cell of a past run again, as a run of its own. `overrides` are of the tolerance and the replay.
+    """Compare every cell of a past run again, as a new run. `overrides` change only what no capture depends on.
 
-    Raises RequestError when there is no such run or an override is of something that was measured or not stored.
+    Raises RequestError if there is no such run, if an override changes something else, or if a reference was not
+    stored.
     """
     store = Store.at(artifacts)
     with in_use(store):
-        return _recompared(store, run_id, overrides)
+        return _recompare(store, run_id, overrides)
 
 
-def _recompared(store: Store, run_id: str | None, overrides: list[str]) -> results.SweepResult:
-    run, plan = planned(store, run_id, overrides)
-    started, began = datetime.now(UTC), time.monotonic()
+def _recompare(store: Store, run_id: str | None, overrides: list[str]) -> results.SweepResult:
+    past, plan = planned(store, run_id, overrides)
+    run_start = RunStart.now()
     resources = prepare(plan)
-    store = resources.store
-    past = _kept(plan, run.run_id, store)
-    with ended_by_sigterm():
-        submissions = [(cell, evidence, _submitted(cell, evidence, resources)) for cell, evidence in past]
-        done = [_result(run.run_id, *submission) for submission in submissions]
-    new = new_run_id(started)
-    facts = replace(
-        run,
-        run_id=new,
-        started=started.isoformat(timespec="seconds"),
-        seconds=time.monotonic() - began,
-        command=("qnnsweep", "recompare", f"--run={run.run_id}", *overrides),
-        toolchain_calls=0,
-        reused=sum(cell.capture is not None for cell in done),
-        tables=store.shown("tables"),
-        report=store.shown(results.report_name(new)),
+    with die_on_sigterm():
+        submissions = [
+            (cell, evidence, _submit(cell, evidence, resources))
+            for cell, evidence in _cells(plan, past.run_id, resources.store)
+        ]
+        compared = [_result(past.run_id, *submission) for submission in submissions]
+    states = [future.state for *_, future in submissions if future is not None]
+    done = CellResults(
+        cells=compared,
+        reused=sum(cell.capture is not None for cell in compared),
+        result_names={name: is_reused(state) for state in states if (name := result_name(state)) is not None},
     )
-    names = {
-        name: is_reused(future.state) for *_, future in submissions if future and (name := result_name(future.state))
-    }
-    write_holdings(store, new, holdings(done, names, store))
-    link_files(done, new, store)
-    contents = rows(new, done, run.toolchain or resources.children.identity, verb="recompare")
-    return results.write(facts, contents, store, trend=None)
+    run = run_start.facts(
+        resources.store,
+        ("qnnsweep", "recompare", f"--run={past.run_id}", *overrides),
+        toolchain_calls=0,
+        reused=done.reused,
+        toolchain=past.toolchain,
+    )
+    return finish_run(run, done, resources, trend=None, verb="recompare")
 
 
 def planned(store: Store, run_id: str | None, overrides: Sequence[str]) -> tuple[RunFacts, Plan]:
-    """The past run, and its plan with these overrides in place of its own of the same keys."""
+    """Return the past run's facts, and its plan with these overrides in place of its own overrides of the same keys."""
     for override in overrides:
         key = _key(override)
-        if not any(key == asked or key.startswith(f"{asked}.") for asked in _ASKABLE):
-            raise RequestError(f"{override}: a past run can be compared again with other {', '.join(_ASKABLE)} alone")
+        if not any(key == changeable or key.startswith(f"{changeable}.") for changeable in _CHANGEABLE):
+            raise RequestError(
+                f"{override}: a past run can be compared again with other {', '.join(_CHANGEABLE)} alone"
+            )
     run = results.find_run(store, run_id)
     if run.command[:2] != ("qnnsweep", "run"):
         raise RequestError(f"run {run.run_id} was itself a recompare; name the run it came from: {run.command[2]}")
-    folders = [Path(each.removeprefix("--config-dir=")) for each in run.command[2:] if each.startswith("--config-dir=")]
+    arguments = run.command[2:]
+    folders = [Path(word.removeprefix("--config-dir=")) for word in arguments if word.startswith("--config-dir=")]
     changed = {_key(override) for override in overrides}
-    kept = [each for each in run.command[2:] if not each.startswith("--") and _key(each) not in changed]
-    plan = load([*kept, *overrides], config_dirs=folders)
+    unchanged = [word for word in arguments if not word.startswith("--") and _key(word) not in changed]
+    plan = load([*unchanged, *overrides], config_dirs=folders)
     _check_references(run.run_id, plan, store)
-    # This machine's own folder for it, not that of the machine it ran on.
+    # The folder on this machine, which may differ from that of the machine that made the run.
     return run, replace(plan, artifacts=store.place, cache_folder=None)
 
 
-def _kept(plan: Plan, run_id: str, store: Store) -> Iterator[tuple[PlannedCell, CellEvidence | None]]:
+def _cells(plan: Plan, run_id: str, store: Store) -> Iterator[tuple[PlannedCell, CellEvidence | None]]:
     for cell in plan.cells:
         yield cell, read_evidence(run_id, cell.request, store)
 
 
 def _check_references(run_id: str, plan: Plan, store: Store) -> None:
-    """Refuse a reference whose values a lowering of the run did not keep."""
-    asked = {name for cell in plan.cells for name in other_references(cell.request.measure)}
-    for _, evidence in _kept(plan, run_id, store) if asked else ():
-        stored = {each.name for each in evidence.lowered.references} if evidence else asked
-        for name in sorted(asked - stored):
+    """Raise RequestError for a reference whose values were not stored when the run was lowered."""
+    requested = {name for cell in plan.cells for name in other_references(cell.request.measure)}
+    for _, evidence in _cells(plan, run_id, store) if requested else ():
+        stored = {reference.name for reference in evidence.lowered.references} if evidence else requested
+        for name in sorted(requested - stored):
             raise RequestError(
                 f"measure.references={name}: run {run_id} did not keep that graph's values; "
                 f"qnnsweep run with measure.references=[{name}] does"
             )
 
 
-def _submitted(
-    cell: PlannedCell, evidence: CellEvidence | None, resources: Resources
-) -> PrefectFuture[Comparison] | None:
+def _submit(cell: PlannedCell, evidence: CellEvidence | None, resources: Resources) -> PrefectFuture[Comparison] | None:
     if evidence is None:
         return None
-    request = cell.request
-    label = work_label("compare", request)
-    task = configure_task(
-        compare_task, f"compare {label}", store=resources.store, on_change=partial(watcher.get(), "compare", label)
-    )
-    judged = judged_by(request)
-    return task.submit(evidence.lowered, evidence.capture, *judged, store=resources.store, children=resources.children)
+    label = work_label("compare", cell.request)
+    report = partial(on_progress.get(), "compare", label)
+    task = configure_task(compare_task, f"compare {label}", store=resources.store, on_change=report)
+    options = judged_by(cell.request)
+    return task.submit(evidence.lowered, evidence.capture, *options, store=resources.store, children=resources.children)
 
 
 def _result(
@@ -140,7 +123,8 @@ def _result(
         return CellResult(request=cell.request, impossible=cell.impossible)
     if evidence is None or future is None:
         return CellResult(
-            request=cell.request, error=EvidenceError(f"run {run_id} brought no capture of this cell: see its own row")
+            request=cell.request,
+            error=EvidenceError(f"run {run_id} has no capture of this cell; see the cell's row in that run"),
         )
     comparison, error = await_result(future)
     lowered = evidence.lowered

@@ -1,24 +1,45 @@
-"""The identity of one run: its id, its start, its command line and the facts that its report states."""
+"""One run: its start, its cells and its end. The flows `sweep`, `shard`, `spread` and `recompare` consist of these."""
 
 from __future__ import annotations
 
 import secrets
+import sys
+import threading
 import time
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from conf.names import COMPILE_STAGES
+from conf.plan import Plan
+from conf.schema import TrendConfig
+from flows.graph import Graph, ProgressCallback
 from flows.resources import Resources
 from flows.runs import results
+from flows.runs.artifacts import UPDATE_EVERY_S, CellsDone, create_progress
+from flows.runs.files import link_files
+from flows.runs.retention import holdings
+from flows.server.signals import die_on_sigterm
+from tasks.errors import EnvironmentUnusable, RequestError
 from tasks.records import RunFacts, Toolchain
+from tasks.results.outcome import CellResult
+from tasks.results.rows import rows
+from tasks.storage.holdings import write_holdings
 from tasks.storage.store import Store
+from tasks.toolchain.workers.pool import Took
+
+on_progress: ContextVar[ProgressCallback] = ContextVar("on_progress", default=lambda _stage, _label, _state: None)
+"""Called with every progress update, in addition to Prefect's own tracking.
+
+It is a context variable and not a parameter of the flows, because Prefect stores a flow's parameters as JSON.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunStart:
-    """The id and the start of a run."""
+    """The id and the start time of a run."""
 
     run_id: str
     started: datetime
@@ -29,16 +50,16 @@ class RunStart:
         started = datetime.now(UTC)
         return cls(run_id=run_id or new_run_id(started), started=started, clock_s=time.monotonic())
 
-    def ended(self, resources: Resources, reused: int, command: tuple[str, ...]) -> RunFacts:
-        """The facts of a run whose cells were all computed with these resources."""
-        calls = sum(count for stage, count in resources.children.calls.items() if stage in COMPILE_STAGES)
-        return self.facts(
-            resources.store, command, toolchain_calls=calls, reused=reused, toolchain=resources.children.identity
-        )
+    def compiled_facts(self, resources: Resources, reused: int, command: tuple[str, ...]) -> RunFacts:
+        """Return the facts of a run that ends now and whose cells were all run with these resources."""
+        children = resources.children
+        calls = sum(count for stage, count in children.calls.items() if stage in COMPILE_STAGES)
+        return self.facts(resources.store, command, toolchain_calls=calls, reused=reused, toolchain=children.identity)
 
     def facts(
         self, store: Store, command: tuple[str, ...], *, toolchain_calls: int, reused: int, toolchain: Toolchain | None
     ) -> RunFacts:
+        """Return the facts of a run that ends now."""
         return RunFacts(
             run_id=self.run_id,
             started=self.started.isoformat(timespec="seconds"),
@@ -52,11 +73,82 @@ class RunStart:
         )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CellResults:
+    """The results of all cells of a plan."""
+
+    cells: list[CellResult]
+    reused: int
+    """The number of results that came from the cache."""
+    result_names: dict[str, bool]
+    """The names of the cached results that the cells used, with whether each was in the cache before."""
+
+
 def command(overrides: Sequence[str], folders: Sequence[Path], *options: str) -> tuple[str, ...]:
-    """What a person would type to have the same run."""
+    """Return the command line that repeats the run."""
     return ("qnnsweep", "run", *options, *(f"--config-dir={folder}" for folder in folders), *overrides)
 
 
 def new_run_id(started: datetime) -> str:
-    """Run ids sort by start time."""
+    """Return a new run id. Run ids sort by start time."""
     return f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+
+
+def run_cells(plan: Plan, resources: Resources, run_id: str) -> CellResults:
+    """Run every possible cell. Raises the RequestError or EnvironmentUnusable that the export of a model raises."""
+    # Python has to find the modules beside the user's own configuration.
+    sys.path += [folder for folder in map(str, plan.folders) if folder not in sys.path]
+    cells_done, callback = CellsDone(plan.cells, create_progress(run_id, len(plan.cells))), on_progress.get()
+
+    def update(stage: str, label: str, state: str) -> None:
+        cells_done.update(stage, label, state)
+        callback(stage, label, state)
+
+    graph = Graph(resources, update, run_id)
+    with die_on_sigterm():
+        cells = _run_graph(plan, graph, cells_done)
+    return CellResults(cells=cells, reused=graph.reused, result_names=graph.result_names)
+
+
+def _run_graph(plan: Plan, graph: Graph, cells_done: CellsDone) -> list[CellResult]:
+    possible = [cell for cell in plan.cells if cell.impossible is None]
+    # Wait for every export before anything is compiled, because an export shows what is wrong in a model's
+    # configuration.
+    for export in [graph.export(cell.request) for cell in possible]:
+        export.future.wait()
+        error = export.future.state.result(raise_on_failure=False)
+        if isinstance(error, RequestError | EnvironmentUnusable):
+            raise error
+    submissions = [graph.cell(cell.request) if cell.impossible is None else {} for cell in plan.cells]
+    futures = {submission.key: submission.future for cell in submissions for submission in cell.values()}
+    # Count the futures that are done. Their states do not serve: a task whose input failed stays pending for ever.
+    done = threading.Semaphore(0)
+    for future in futures.values():
+        future.add_done_callback(lambda _: done.release())
+    for _ in futures:
+        while not done.acquire(timeout=UPDATE_EVERY_S):
+            cells_done.show()
+        cells_done.show()
+    cells_done.end()
+    return [graph.result(cell, submitted) for cell, submitted in zip(plan.cells, submissions, strict=True)]
+
+
+def finish_run(
+    run: RunFacts,
+    done: CellResults,
+    resources: Resources,
+    *,
+    trend: TrendConfig | None,
+    took: Sequence[Took] = (),
+    verb: str = "run",
+) -> results.SweepResult:
+    """Write everything that a run leaves in the store: what it holds, its files, its tables and its report.
+
+    `trend`: how the run is compared with earlier runs; with None it is not.
+    `took`: the toolchain calls for the table `work`.
+    """
+    store = resources.store
+    write_holdings(store, run.run_id, holdings(done.cells, done.result_names, store))
+    link_files(done.cells, run.run_id, store)
+    contents = rows(run.run_id, done.cells, run.toolchain or resources.children.identity, took, verb=verb)
+    return results.write(run, contents, store, trend)

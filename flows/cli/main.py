@@ -228,8 +228,8 @@ def recompare(
         from flows.recompare import planned
         from flows.recompare import recompare as flow
         from flows.resources import prepare
+        from flows.run import on_progress
         from flows.server import connect
-        from flows.sweep import watcher
 
         _, plan = planned(_store(artifacts), run_, overrides or [])
         prepare(plan)
@@ -237,7 +237,7 @@ def recompare(
         with _interruptible(screen), screen.status("starting Prefect …"):
             connect.ensure()
         with _interruptible(screen), progress.show_progress(plan.cells, screen) as display:
-            watcher.set(display.update)
+            on_progress.set(display.update)
             result = flow(artifacts, run_, overrides or [])
         _show(result, as_json=json_)
         raise typer.Exit(_exit_code(result.cells["outcome"].tolist()))
@@ -270,15 +270,16 @@ def _sweep(plan: Plan, overrides: list[str], folders: list[Path]) -> SweepResult
     configure_prefect()
     from flows.cli import progress
     from flows.resources import prepare
+    from flows.run import on_progress
     from flows.server import connect
-    from flows.sweep import sweep, watcher
+    from flows.sweep import sweep
 
     prepare(plan)  # report what this machine lacks before Prefect starts
     screen = Console(stderr=True)
     with _interruptible(screen), screen.status("starting Prefect …"):
         connect.ensure()
     with _interruptible(screen), progress.show_progress(plan.cells, screen) as display:
-        watcher.set(display.update)
+        on_progress.set(display.update)
         return sweep(overrides, [str(folder.absolute()) for folder in folders])
 
 
@@ -287,14 +288,14 @@ def _spread(overrides: list[str], folders: list[Path], pool: str | None, dask: s
     configure_prefect()
     from flows.cli import progress, serve
     from flows.distribution.spread import spread
-    from flows.sweep import watcher
+    from flows.run import on_progress
 
     if pool and dask:
         raise RequestError("--pool, --dask: the shards run on one or the other; name one of them")
     screen = Console(stderr=True)
     serve.ensure_server()
     with _interruptible(screen):
-        watcher.set(progress.ProgressLog((), screen, stages=("shard",)).update)
+        on_progress.set(progress.ProgressLog((), screen, stages=("shard",)).update)
         return spread(overrides, [str(folder.absolute()) for folder in folders], pool, dask)
 
 

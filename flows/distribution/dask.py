@@ -1,4 +1,4 @@
-"""Dask workers instead of Prefect's: the extra `qnnsweep[dask]`, and a scheduler that somebody started."""
+"""Dask workers instead of Prefect's: needs the extra `qnnsweep[dask]` and a running Dask scheduler."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tasks.errors import EnvironmentUnusable
 
 
 @contextmanager
-def runner(address: str) -> Generator[TaskRunner[Any]]:
-    """Prefect's task runner on the Dask scheduler at that address. Raises EnvironmentUnusable."""
+def dask_task_runner(address: str) -> Generator[TaskRunner[Any]]:
+    """Yield Prefect's task runner for the Dask scheduler at `address`. Raises EnvironmentUnusable."""
     try:
         from prefect_dask.task_runners import DaskTaskRunner
     except ImportError:
         raise EnvironmentUnusable("--dask: prefect-dask is missing: pip install 'qnnsweep[dask]'") from None
-    with DaskTaskRunner(address=address) as made:
+    with DaskTaskRunner(address=address) as task_runner:
         try:
-            made.client  # noqa: B018 - it connects when it is first asked for
+            task_runner.client  # noqa: B018 - the first access connects
         except (OSError, ValueError) as error:
             raise EnvironmentUnusable(f"--dask={address}: no Dask scheduler answers there: {error}") from error
-        yield made
+        yield task_runner

@@ -1,6 +1,7 @@
-"""A shard whose worker died: Prefect's own automation calls it crashed, once nothing has been heard of it for long.
+"""A Prefect automation that marks a shard as crashed when its heartbeats stop, because its worker died.
 
-Prefect's page "detect zombie flows" has it so. From `Pending` on, because a worker may die before the first heartbeat.
+It follows Prefect's page "detect zombie flows". It also watches `Pending` runs, because a worker may die before the
+first heartbeat.
 """
 
 from __future__ import annotations
@@ -13,26 +14,26 @@ from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.events.schemas.events import ResourceSpecification
 
-from flows.distribution.shard import SHARD
+from flows.distribution.shard import shard
 
 NAME = "qnnsweep: a silent shard has crashed"
-_BEGUN = {"prefect.flow-run.Pending", "prefect.flow-run.Running"}
+_STARTED = {"prefect.flow-run.Pending", "prefect.flow-run.Running"}
 _HEARTBEAT = "prefect.flow-run.heartbeat"
 _ENDED = {f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Cancelling", "Cancelled", "Crashed")}
 
 
 def mark_crashed_after(seconds: float) -> None:
-    """Have the server, from now on, call every shard crashed that it has not heard of for so long."""
-    wanted = AutomationCore(
+    """Create or update the server's automation that marks a shard as crashed after so many seconds of silence."""
+    automation = AutomationCore(
         name=NAME,
-        description="Made by qnnsweep: a sweep on a work pool then tries the shard again.",
+        description="Created by qnnsweep: a sweep on a work pool then retries the shard.",
         trigger=EventTrigger(
             match=ResourceSpecification({"prefect.resource.id": "prefect.flow-run.*"}),
             match_related=ResourceSpecification(
-                {"prefect.resource.role": "flow", "prefect.resource.name": SHARD.name}  # type: ignore[arg-type]
+                {"prefect.resource.role": "flow", "prefect.resource.name": shard.name}  # type: ignore[arg-type]
             ),
             for_each={"prefect.resource.id"},
-            after={*_BEGUN, _HEARTBEAT},
+            after={*_STARTED, _HEARTBEAT},
             expect={_HEARTBEAT, *_ENDED},
             posture=Posture.Proactive,
             threshold=1,
@@ -40,15 +41,15 @@ def mark_crashed_after(seconds: float) -> None:
         ),
         actions=[
             ChangeFlowRunState(
-                state=StateType.CRASHED, name=None, message=f"nothing was heard of it for {seconds:g} s", force=False
+                state=StateType.CRASHED, name=None, message=f"it sent no heartbeat for {seconds:g} s", force=False
             )
         ],
     )
     with get_client(sync_client=True) as client:
-        known = client.read_automations_by_name(NAME)
-        for each in known[:1]:
-            client.update_automation(each.id, wanted)
-        for each in known[1:]:
-            client.delete_automation(each.id)
-        if not known:
-            client.create_automation(wanted)
+        existing = client.read_automations_by_name(NAME)
+        for first in existing[:1]:
+            client.update_automation(first.id, automation)
+        for duplicate in existing[1:]:
+            client.delete_automation(duplicate.id)
+        if not existing:
+            client.create_automation(automation)

@@ -1,0 +1,37 @@
+"""The decorator of every Prefect flow of qnnsweep."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable
+from typing import Any, ParamSpec, TypeVar, cast
+
+from prefect import Flow, flow
+from prefect.runtime import flow_run
+from prefect.task_runners import ThreadPoolTaskRunner
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def run_flow(
+    shown_overrides: Callable[[list[str]], Iterable[str]] = lambda overrides: overrides,
+) -> Callable[[Callable[P, R]], Flow[P, R]]:
+    """Make a flow of a function that has a parameter `overrides`. The flow has the function's name.
+
+    `shown_overrides`: selects the overrides that the names of its flow runs show.
+    """
+
+    def decorate(function: Callable[P, R]) -> Flow[P, R]:
+        # The threads only wait: `Children` and `Farm` limit what runs at once.
+        # Any, because a flow is declared to take only task runners whose type of future is the base class.
+        task_runner: Any = ThreadPoolTaskRunner()
+        make = flow(
+            name=function.__name__,
+            flow_run_name=lambda: shlex.join([function.__name__, *shown_overrides(flow_run.parameters["overrides"])]),
+            task_runner=task_runner,
+            validate_parameters=False,
+        )
+        return cast("Flow[P, R]", make(function))
+
+    return decorate
