@@ -39,7 +39,7 @@ def problems(request: Request) -> Iterator[RequestError]:
     yield from artifacts_problems(request.artifacts, request.cache_folder)
     if "://" in request.artifacts and request.retention != RetentionConfig():
         yield RequestError(
-            "of a folder of artifacts; in an object store its own lifecycle rules remove what is old", key="retention"
+            "only valid for a folder of artifacts; for an object store set lifecycle rules there", key="retention"
         )
     for device in request.devices:
         yield from _of("device", device, _device(device))
@@ -56,12 +56,12 @@ def artifacts_problems(
     if remote and not _is_bucket(artifacts):
         # The URL is not in the message, because people put secrets into URLs.
         yield RequestError(
-            "not of the form s3://bucket/prefix, of letters, digits and . _ = + -; where the store is and "
-            "who may use it say the environment's AWS_ENDPOINT_URL and AWS_PROFILE or AWS_ACCESS_KEY_ID",
+            "not of the form s3://bucket/prefix, of letters, digits and . _ = + -; set the endpoint and the "
+            "credentials in the environment, with AWS_ENDPOINT_URL and AWS_PROFILE or AWS_ACCESS_KEY_ID",
             key=key,
         )
     if cache_folder is not None and not remote:
-        yield _error("cache_folder", cache_folder, "of use with artifacts=s3://bucket/prefix only")
+        yield _error("cache_folder", cache_folder, "only valid with artifacts=s3://bucket/prefix")
     if cache_folder is not None and not cache_folder.strip():
         yield RequestError("empty; the path of a folder", key="cache_folder", value="")
 
@@ -97,7 +97,7 @@ def _device(device: DeviceConfig) -> Iterator[RequestError]:
         *device.environment.items(),
     ):  # fmt: skip
         if text is not None and "\0" in text:
-            yield RequestError("a NUL character in it", key=f"device.{key}")
+            yield RequestError("contains a NUL character", key=f"device.{key}")
     address = device.address or ""
     if remote and not address.strip():
         examples = {TransportKind.adb: "a serial or host:port", TransportKind.ssh: "[user@]host[:port]"}
@@ -108,7 +108,7 @@ def _device(device: DeviceConfig) -> Iterator[RequestError]:
     if device.transport is TransportKind.adb and address.startswith("-"):
         yield _error("device.address", address, "no serial begins with a hyphen")
     if remote and not _is_dedicated_folder(device.work_folder):
-        problem = "an absolute path of at least two names, for qnnsweep alone, for example /data/local/tmp/qnnsweep"
+        problem = "an absolute path of at least two names that only qnnsweep uses, such as /data/local/tmp/qnnsweep"
         yield _error("device.work_folder", device.work_folder, problem)
     if remote and not native and not device.python:
         yield _error("device.python", device.python, "the Python with executorch on the device")
@@ -129,7 +129,7 @@ def _farm(request: Request) -> Iterator[RequestError]:
     farm = f"farm {printable(request.farm.name)}"
     names = [device.name for device in request.devices]
     for name in sorted({name for name in names if names.count(name) > 1}):
-        yield RequestError(f"two of its devices are called {printable(name)}", key=farm)
+        yield RequestError(f"two of its devices are named {printable(name)}", key=farm)
     if request.farm.name and not request.pool:
         yield _error("farm.devices", [], f"{farm} has no devices")
     if request.pool and not request.farm.name.strip():
@@ -155,9 +155,9 @@ def _model(model: ModelConfig) -> Iterator[RequestError]:
         yield _error("model.inputs", [], problem)
     names = [config.name for config in model.inputs]
     for name in sorted({name for name in names if names.count(name) > 1}):
-        yield RequestError(f"two are named {printable(name)}", key="model.inputs")
+        yield RequestError(f"two inputs are named {printable(name)}", key="model.inputs")
     if model.evaluation is None:
-        yield _error("model.evaluation", None, "every comparison needs samples; give model.evaluation.source")
+        yield _error("model.evaluation", None, "every comparison needs samples; set model.evaluation.source")
 
 
 def _scheme(scheme: SchemeConfig) -> Iterator[RequestError]:

@@ -63,7 +63,7 @@ host_address = matches(
     r"([^@\s]+@)?(\[[0-9a-fA-F:.%\w]+\]|[^@:\s\[\]/-][^@:\s\[\]/]*)(:\d{1,5})?", "not of the form [user@]host[:port]"
 )
 notification_block = matches(
-    r"[a-z0-9-]+/[a-z0-9-]+", "a notification block of Prefect's, <type>/<name>: custom-webhook/team"
+    r"[a-z0-9-]+/[a-z0-9-]+", "a Prefect notification block, <type>/<name>, such as custom-webhook/team"
 )
 
 

@@ -60,7 +60,7 @@ RULES: tuple[Rule, ...] = (
         backend=BackendKind.qnn,
         computes=frozenset({"16a4w_block"}),
         arch_below=73,
-        reason="block quantization (LPBQ) needs Hexagon v73 or newer: below, the program lowers and computes nonsense",
+        reason="block quantization (LPBQ) needs Hexagon v73 or newer: older ones compute wrong results",
         evidence=(
             "the same toy CNN with blocks of 16: -4.7 dB from fp32 on SM8350 and SM8450, 8.7 dB on SM8550 and SM8650, "
             "although ExecuTorch 1.5.1 validate_lpbq_support asks for v69 only"
@@ -70,14 +70,14 @@ RULES: tuple[Rule, ...] = (
         backend=BackendKind.xnnpack,
         computes=frozenset({"float32", "8a8w"}),
         others=True,
-        reason="the xnnpack backend takes fp32 and 8a8w only",
+        reason="the xnnpack backend accepts fp32 and 8a8w only",
         evidence="ExecuTorch 1.5.1 XNNPACKQuantizer: 8-bit activations and weights",
     ),
     Rule(
         backend=BackendKind.portable,
         computes=frozenset({"float32"}),
         others=True,
-        reason="the portable backend takes fp32 only",
+        reason="the portable backend accepts fp32 only",
         evidence="qnnsweep's own choice: the portable kernels are the plainest fp32 program there is to compare with",
     ),
 )

@@ -96,7 +96,7 @@ def parse(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Generat
         with initialize_config_dir(str(SHIPPED), job_name="qnnsweep", version_base="1.3"):
             values = _experiment(command_line.get("experiment", ()), options) | command_line
             if values.get("device") and values.get("farm"):
-                raise RequestError("device=, farm=: a cell goes to one or to the other; name one of them")
+                raise RequestError("device=, farm=: a cell goes to one or to the other; set one of them")
             yield ParsedOverrides(command_line=command_line, values=values, options=options, search_path=search_path)
 
 
@@ -143,16 +143,16 @@ def _values_by_key(overrides: Iterable[Override], options: Options) -> dict[str,
         if key in values:
             raise _error(line, f"{printable(key)} is given twice; to sweep write {printable(key)}=a,b")
         if key.startswith(("hydra.", "hydra/")):
-            raise _error(line, f"of Hydra's own keys {SEARCH_PATH} alone is understood here")
+            raise _error(line, f"the only key of Hydra that is accepted is {SEARCH_PATH}")
         if not key:
             raise _error(line, "not of the form key=value: no key")
         if key not in GROUPS and not is_known(key):
             raise no_such_key(key)
         values[key] = _options(override, options) if key in GROUPS else _values(override)
         if not values[key] and key != "experiment":
-            raise _error(line, "no value in it")
+            raise _error(line, "it selects no value")
         if len(values[key]) > 1 and key.partition(".")[0] in (*SWEEP_KEYS, "experiment"):
-            raise _error(line, f"one sweep has one {printable(key)}")
+            raise _error(line, f"a sweep has one value of {printable(key)}")
     return values
 
 
@@ -185,7 +185,7 @@ def _elements(override: Override) -> list[ElementType]:
     try:
         elements = list(itertools.islice(override.sweep_iterator(), MOST_CELLS + 1))
     except (HydraException, ValueError) as error:
-        raise _error(line, f"no list of values can be made of it: {printable(error)}") from None
+        raise _error(line, f"cannot be expanded to values: {printable(error)}") from None
     if len(elements) > MOST_CELLS:
         raise _error(line, f"a sweep has at most {MOST_CELLS} cells")
     return elements

@@ -99,5 +99,4 @@ class Options:
 
 def _check_unique(group: str, file: Path, known: Path, new: Path | None = None) -> None:
     if known != new and known.resolve() != file.resolve():
-        problem = f"there is a {group} of that name already, {printable(known)}; rename one"
-        raise RequestError(f"{printable(file)}: {problem}")
+        raise RequestError(f"{printable(file)}: {printable(known)} is a {group} of the same name; rename one of them")

@@ -64,7 +64,7 @@ def plan(requests: Iterable[Request], *, swept: Sequence[str] = (), folders: Seq
     for request in named.values():
         for key in SWEEP_KEYS:
             if getattr(request, key) != getattr(first, key):
-                raise RequestError("it differs between cells; one sweep has one", key=key)
+                raise RequestError("it differs between cells; a sweep has one value of it", key=key)
     return Plan(
         cells=cells,
         artifacts=first.artifacts,
@@ -87,7 +87,7 @@ def _same_name(request: Request, swept: Sequence[str]) -> RequestError:
     names = " ".join(f"{axis}={printable(name)}" for axis, name in zip(AXES, _names(request), strict=True))
     keys = [key for key in swept if key not in AXES] or swept
     problem = (
-        f"two different cells would both be called {names}; "
-        f"only {', '.join(AXES)} tell cells apart: give each its own name"
+        f"two different cells would both be named {names}; "
+        f"only {', '.join(AXES)} distinguish cells: give each a name of its own"
     )
     return RequestError(problem, key=", ".join(map(printable, keys)) or "the requests")

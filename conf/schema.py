@@ -283,7 +283,7 @@ class LimitsConfig:
     """A toolchain worker above this resident size is stopped, and its cell fails."""
     shard_attempts: Count = 3
     """On a work pool: the number of attempts at a shard of the sweep whose worker dies or fails."""
-    silence_s: Annotated[float, at_least(60, "60 or more, two heartbeats of Prefect's")] = 90.0
+    silence_s: Annotated[float, at_least(60, "60 or more, two of Prefect's heartbeats")] = 90.0
     """On a work pool: the seconds without a heartbeat after which a shard is marked as crashed. At least two heartbeats
     (PREFECT_FLOWS_HEARTBEAT_FREQUENCY, which prefect.yaml sets to 30 s, Prefect's minimum)."""
 

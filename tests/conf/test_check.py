@@ -13,8 +13,8 @@ SOCS = (
 )
 DTYPES = "bool, float16, float32, float64, int16, int32, int64, int8, uint8"
 NO_BUCKET = (
-    "artifacts: not of the form s3://bucket/prefix, of letters, digits and . _ = + -; where the store is and who may "
-    "use it say the environment's AWS_ENDPOINT_URL and AWS_PROFILE or AWS_ACCESS_KEY_ID"
+    "artifacts: not of the form s3://bucket/prefix, of letters, digits and . _ = + -; set the endpoint and the "
+    "credentials in the environment, with AWS_ENDPOINT_URL and AWS_PROFILE or AWS_ACCESS_KEY_ID"
 )
 REFUSALS = {
     "measure.iterations=0": "measure.iterations=0: 1 or more",
@@ -32,7 +32,7 @@ REFUSALS = {
     "scheme.calibration_samples=0": "scheme.calibration_samples=0: 1 or more (scheme 8a8w)",
     "limits.parallel=0": "limits.parallel=0: 1 or more",
     "limits.shard_attempts=0": "limits.shard_attempts=0: 1 or more",
-    "limits.silence_s=30": "limits.silence_s=30.0: 60 or more, two heartbeats of Prefect's",
+    "limits.silence_s=30": "limits.silence_s=30.0: 60 or more, two of Prefect's heartbeats",
     "limits.child_deadline_s=0": "limits.child_deadline_s=0.0: a number above 0",
     "limits.child_memory_gib=inf": "limits.child_memory_gib=inf: a number above 0",
     "trend.nights=0": "trend.nights=0: 1 or more",
@@ -53,7 +53,7 @@ REFUSALS = {
     "artifacts='s3://key:secret@sweeps/a'": NO_BUCKET,
     "artifacts='s3://sweeps/a?endpoint_override=x'": NO_BUCKET,
     "artifacts=gs://sweeps/a": NO_BUCKET,
-    "cache_folder=here": "cache_folder=here: of use with artifacts=s3://bucket/prefix only",
+    "cache_folder=here": "cache_folder=here: only valid with artifacts=s3://bucket/prefix",
     "model.name=''": "model.name=: empty; any text of 1 to 200 characters",
     f"model.name={'x' * 201}": f"model.name={'x' * 117}...: 201 characters; at most 200",
     "model.factory=net": "model.factory=net: not of the form package.module:function (model my_net)",
@@ -70,9 +70,9 @@ REFUSALS = {
     "model.inputs.0.name=''": (
         "model.inputs[0].name=: empty; the argument's name in the module's forward (model my_net)"
     ),
-    "model.inputs=[{name:x,shape:[1]},{name:x,shape:[1]}]": "model.inputs: two are named x (model my_net)",
+    "model.inputs=[{name:x,shape:[1]},{name:x,shape:[1]}]": "model.inputs: two inputs are named x (model my_net)",
     "model.evaluation=null": (
-        "model.evaluation=null: every comparison needs samples; give model.evaluation.source (model my_net)"
+        "model.evaluation=null: every comparison needs samples; set model.evaluation.source (model my_net)"
     ),
     "model.evaluation.count=0": "model.evaluation.count=0: 1 or more samples (model my_net)",
     "model.calibration=null": (

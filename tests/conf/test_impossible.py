@@ -13,7 +13,7 @@ SCHEMES = "fp32,fp16,fp16a8w,16a16w,16a8w,16a4w,16a4w_block,8a8w,8a4w,16a2w"
 NO_FLOAT32 = "the HTP computes no 32-bit float graphs; ask for fp16, or for backend=xnnpack or portable"
 NO_FLOAT16 = "Hexagon v68 computes no 16-bit float; v69 or newer does"
 WIDE = "16-bit by 16-bit and 2-bit weights need Hexagon v73 or newer"
-BLOCKS = "block quantization (LPBQ) needs Hexagon v73 or newer: below, the program lowers and computes nonsense"
+BLOCKS = "block quantization (LPBQ) needs Hexagon v73 or newer: older ones compute wrong results"
 BEFORE_V73 = {"fp32": NO_FLOAT32, "16a16w": WIDE, "16a2w": WIDE, "16a4w_block": BLOCKS}
 
 
@@ -37,7 +37,7 @@ def test_the_htp_refuses_schemes_by_its_architecture(mine: Path, soc: str, reaso
 
 
 def test_xnnpack_accepts_two_schemes_on_any_soc(mine: Path) -> None:
-    refused = dict.fromkeys(SCHEMES.split(","), "the xnnpack backend takes fp32 and 8a8w only")
+    refused = dict.fromkeys(SCHEMES.split(","), "the xnnpack backend accepts fp32 and 8a8w only")
     assert impossible(mine, "backend=xnnpack", "soc=SM8350") == {
         scheme: reason for scheme, reason in refused.items() if scheme not in ("fp32", "8a8w")
     }

@@ -19,11 +19,11 @@ from conf.schema import BackendKind, LimitsConfig, MeasureConfig, Precision, Sch
 from .conftest import Refused
 
 REFUSALS = {
-    "experiment=nightly,quickstart": "experiment=nightly,quickstart: one sweep has one experiment",
-    "soc=glob(XX*)": "soc=glob(XX*): no value in it",
+    "experiment=nightly,quickstart": "experiment=nightly,quickstart: a sweep has one value of experiment",
+    "soc=glob(XX*)": "soc=glob(XX*): it selects no value",
     "~scheme": "~scheme: write scheme=name",
     "scheme@device=8a8w": "scheme@device=8a8w: write scheme=name",
-    "trend.nights=10,20": "trend.nights=10,20: one sweep has one trend.nights",
+    "trend.nights=10,20": "trend.nights=10,20: a sweep has one value of trend.nights",
     "+device.environment={'A=B':x}": (
         "+device.environment={'A=B':x}: not of the form key=value: no viable alternative at input '{'A=B''"
     ),
@@ -31,11 +31,11 @@ REFUSALS = {
     "=3": "=3: not of the form key=value: no key",
     "a b=3": "a b=3: not of the form key=value: a character out of place",
     "model=my_other_net": "model=my_other_net: model is given twice; to sweep write model=a,b",
-    "artifacts=a,b": "artifacts=a,b: one sweep has one artifacts",
-    "limits.parallel=1,2": "limits.parallel=1,2: one sweep has one limits.parallel",
-    "measure.iterations=range(4,4)": "measure.iterations=range(4,4): no value in it",
+    "artifacts=a,b": "artifacts=a,b: a sweep has one value of artifacts",
+    "limits.parallel=1,2": "limits.parallel=1,2: a sweep has one value of limits.parallel",
+    "measure.iterations=range(4,4)": "measure.iterations=range(4,4): it selects no value",
     "measure.iterations=range(1,9,0)": (
-        "measure.iterations=range(1,9,0): no list of values can be made of it: range() arg 3 must not be zero"
+        "measure.iterations=range(1,9,0): cannot be expanded to values: range() arg 3 must not be zero"
     ),
     "measure.iterations=range(1,1000000000)": (
         "measure.iterations=range(1,1000000000): a sweep has at most 10000 cells"
@@ -44,8 +44,8 @@ REFUSALS = {
         "measure.iterations=glob(*): glob chooses among the options of model, scheme, soc, backend, device, "
         "farm, tolerance, experiment only"
     ),
-    "hydra.run.dir=x": "hydra.run.dir=x: of Hydra's own keys hydra.searchpath alone is understood here",
-    "hydra/launcher=basic": "hydra/launcher=basic: of Hydra's own keys hydra.searchpath alone is understood here",
+    "hydra.run.dir=x": "hydra.run.dir=x: the only key of Hydra that is accepted is hydra.searchpath",
+    "hydra/launcher=basic": "hydra/launcher=basic: the only key of Hydra that is accepted is hydra.searchpath",
     "hydra.searchpath=3": "hydra.searchpath=3: a list of folders: hydra.searchpath=[/my/conf]",
 }
 

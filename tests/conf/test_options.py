@@ -61,6 +61,6 @@ def test_two_options_of_one_name_are_refused(refused: Refused, mine: Path, tmp_p
     file = mine / "soc" / "SM8650.yaml"
     file.write_text("{name: SM8650, arch: 75, vtcm_mib: 8}")
     shipped = Path(__file__).parents[2] / "conf/soc/SM8650.yaml"
-    assert refused() == f"{file}: there is a soc of that name already, {shipped}; rename one"
+    assert refused() == f"{file}: {shipped} is a soc of the same name; rename one of them"
     elsewhere = file.rename(tmp_path / "SM8650.yaml")
-    assert refused(f"soc={elsewhere}") == (f"{elsewhere}: there is a soc of that name already, {shipped}; rename one")
+    assert refused(f"soc={elsewhere}") == (f"{elsewhere}: {shipped} is a soc of the same name; rename one of them")
