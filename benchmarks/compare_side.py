@@ -95,7 +95,7 @@ def replay(folder: Path) -> Prepared:
 
 
 def _qnnsweep(folder: Path, *, replayed: bool) -> Prepared:
-    """What the stage `compare` does in its child, with reading the records; the fork server has imported `preload`."""
+    """What the stage `compare` does in its worker, with reading the records; the fork server has imported `preload`."""
     import tasks.toolchain.reference.kernels
     import tasks.toolchain.workers.preload  # noqa: F401
     from tasks.comparison.capture import compare_capture

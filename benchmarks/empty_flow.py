@@ -9,17 +9,17 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 
 @task
-def export(model: object, code: object, store: object, children: object) -> None: ...
+def export(model: object, code: object, store: object, workers: object) -> None: ...
 
 
 @task
-def quantize(exported: object, scheme: object, kind: object, arch: object, store: object, children: object) -> None: ...
+def quantize(exported: object, scheme: object, kind: object, arch: object, store: object, workers: object) -> None: ...
 
 
 @task
 def lower(
     quantized: object, scheme: object, kind: object, soc: object, samples: object, dump: object, profile: object,
-    references: object, store: object, children: object,
+    references: object, store: object, workers: object,
 ) -> None: ...  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def measure(
 @task
 def compare(
     lowered: object, capture: object, classifier: object, tolerance: object, replayed: object, metrics: object,
-    references: object, code: object, store: object, children: object,
+    references: object, code: object, store: object, workers: object,
 ) -> None: ...  # fmt: skip
 
 

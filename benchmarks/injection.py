@@ -55,7 +55,7 @@ class Injection:
 def inject(
     lowered: LoweredProgram, capture: Capture, tolerance: ToleranceConfig, operators: int, store: Store
 ) -> list[Injection]:
-    """Runs in a toolchain child."""
+    """Runs in a worker."""
     scene = Scene.first(Evidence(lowered, capture, store))
     assert capture.debug_buffer is not None
     buffer = store.read(capture.debug_buffer)
@@ -113,7 +113,7 @@ def main() -> None:
     for model, scheme in CELLS:
         request, resources, measured = cell(given.artifacts, f"model={model}", f"scheme={scheme}", f"soc={SOC}")
         work = (measured.lowered, measured.capture, request.tolerance, given.operators, resources.store)
-        injections = resources.children.call("compare", inject, *work).value
+        injections = resources.workers.call("compare", inject, *work).value
         print(f"\n{model} {scheme} {SOC}")
         for kind in KINDS:
             of = [each for each in injections if each.kind == kind]

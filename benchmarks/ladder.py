@@ -54,18 +54,18 @@ class Bench:
         from tasks.quantize import quantize_task
         from tasks.toolchain.source_digest import code_digest
 
-        ask, children = self._request, self._resources.children
-        exported = self._run(export_task, ask.model, code_digest(ask.model), children=children)
-        return self._run(quantize_task, exported, ask.scheme, ask.backend.kind, ask.soc.arch, children=children)
+        ask, workers = self._request, self._resources.workers
+        exported = self._run(export_task, ask.model, code_digest(ask.model), workers=workers)
+        return self._run(quantize_task, exported, ask.scheme, ask.backend.kind, ask.soc.arch, workers=workers)
 
     def made(self, quantized: QuantizedModel, *, dump: bool) -> Made:
         from tasks.bundle import bundle_task
         from tasks.lower import lower_task
         from tasks.measure import measure_task
 
-        ask, children = self._request, self._resources.children
+        ask, workers = self._request, self._resources.workers
         key_inputs = (quantized, ask.scheme, ask.backend.kind, ask.soc, 1, dump)
-        lowered = self._run(lower_task, *key_inputs, children=children)
+        lowered = self._run(lower_task, *key_inputs, workers=workers)
         bundle = self._run(bundle_task, lowered, ask.measure)
         capture = self._run(measure_task, bundle, ask.device, farm=self._resources.farm, step=self._configure_task)
         return Made(quantized=quantized, lowered=lowered, capture=capture)
@@ -113,17 +113,17 @@ def measured(overrides: list[str]) -> dict[str, Any]:
     plan = load(overrides)
     (cell,) = plan.cells
     resources = prepare(plan)
-    store, children = resources.store, resources.children
+    store, workers = resources.store, resources.workers
     bench = Bench(cell.request, resources)
     made = bench.made(bench.quantized(), dump=True)
-    ablation: pairs.Ablation = children.call("ablate", pairs.ablate, made.quantized, store).value
-    replayed = children.call("replay", replay.replay, made.lowered, made.capture, store).value
+    ablation: pairs.Ablation = workers.call("ablate", pairs.ablate, made.quantized, store).value
+    replayed = workers.call("replay", replay.replay, made.lowered, made.capture, store).value
     exported = made.quantized.exported
     eager = load_tensors(store.read(exported.outputs_eager))
 
     variants = {"as converted": (ablation.graphs["converted"], _scores(store, made.capture.outputs, eager))}
     for name in pairs.VARIANTS:
-        changed = children.call("variant", pairs.variant, made.quantized, name, store).value
+        changed = workers.call("variant", pairs.variant, made.quantized, name, store).value
         device = bench.made(changed, dump=False).capture.outputs
         host = _scores(store, changed.outputs_quantized, eager)
         variants[name] = (host, _scores(store, device, eager))

@@ -1,4 +1,4 @@
-"""A converted graph's quantize/dequantize pairs: taken out, changed, put in. Runs in children.
+"""A converted graph's quantize/dequantize pairs: taken out, changed, put in. Runs in workers.
 
 A pair's kind is `<producer> > <consumers>`. Those between a convolution or linear layer and a clamp are the fused ones:
 QNN's compiler merges the clamp into the operator before it, and nothing is ever rounded between the two.

@@ -1,4 +1,4 @@
-"""What the device computed at every fused pair, against both readings of the graph. Runs in a child."""
+"""What the device computed at every fused pair, against both readings of the graph. Runs in a worker."""
 
 from __future__ import annotations
 

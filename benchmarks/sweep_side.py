@@ -55,7 +55,7 @@ def _swept(requests: list[Request], folder: Path, *, dump_operators: bool) -> It
     ask = requests[0]
     plan = load([f"artifacts={folder}"])
     resources = prepare(plan)
-    tools: Any = {"store": resources.store, "children": resources.children}
+    tools: Any = {"store": resources.store, "workers": resources.workers}
     exported = export(ask.model, "", **tools)
     quantized = quantize(exported, ask.scheme, ask.backend.kind, **tools)
 
@@ -66,7 +66,7 @@ def _swept(requests: list[Request], folder: Path, *, dump_operators: bool) -> It
         for each, lowered in zip(requests, pool.map(one, requests), strict=True):
             parts = lowered.operators, lowered.delegation, lowered.delegated_subgraphs, lowered.program
             yield each.soc.name, official_path.told(*parts, resources.store)
-    TOOK.extend(asdict(each) for each in resources.children.took)
+    TOOK.extend(asdict(each) for each in resources.workers.costs)
 
 
 def official(requests: list[Request], folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -78,8 +78,8 @@ def official(requests: list[Request], folder: Path) -> Iterator[tuple[str, dict[
     from flows.resources import prepare
 
     resources = prepare(load([f"artifacts={folder}"]))
-    children = resources.children
-    yield from children.call("official", official_path.cell_by_cell, requests, resources.store, time.time()).value
+    workers = resources.workers
+    yield from workers.call("official", official_path.cell_by_cell, requests, resources.store, time.time()).value
 
 
 SIDES = {"qnnsweep": qnnsweep, "whole": whole, "official": official}

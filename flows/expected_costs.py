@@ -9,21 +9,21 @@ from statistics import median
 from tasks.results.rows import SUBJECT
 from tasks.storage import tables
 from tasks.storage.store import Store
-from tasks.toolchain.workers.pool import Subject
-from tasks.toolchain.workers.scheduler import Expected
+from tasks.toolchain.workers.scheduler import CostEstimate
+from tasks.toolchain.workers.supervisor import Subject
 
 _LOOKED_BACK = 10
 """How many runs are asked."""
 
 
-def expected(store: Store) -> dict[tuple[str, Subject], Expected]:
+def estimates(store: Store) -> dict[tuple[str, Subject], CostEstimate]:
     """By stage and subject the median seconds and the most memory of the last runs that did such work."""
     seen: dict[tuple[str, Subject], list[tuple[float, int]]] = defaultdict(list)
     for run in tables.runs(store)[-_LOOKED_BACK:]:
         for stage, subject, seconds, peak_bytes in _kept(store, run):
             seen[stage, subject].append((seconds, peak_bytes))
     return {
-        call: Expected(
+        call: CostEstimate(
             seconds=median(seconds for seconds, _ in costs), peak_bytes=max(peak_bytes for _, peak_bytes in costs)
         )
         for call, costs in seen.items()

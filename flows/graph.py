@@ -70,17 +70,17 @@ class Graph:
         model = digest(request.model)
         if model not in self._codes:  # read once per sweep: its cells must agree, even if a file changes meanwhile
             self._codes[model] = code_digest(request.model)
-        return self._submit(export_task, request, request.model, self._codes[model], children=self._resources.children)
+        return self._submit(export_task, request, request.model, self._codes[model], workers=self._resources.workers)
 
     def cell(self, request: Request) -> dict[str, Submission]:
         """Submit all stages of a cell and return them by the field of `CellResult` that holds their result."""
-        kind, scheme, children = request.backend.kind, request.scheme, self._resources.children
+        kind, scheme, workers = request.backend.kind, request.scheme, self._resources.workers
         soc = request.soc if kind is BackendKind.qnn else None
         exported = self.export(request)
-        quantized = self._submit(quantize_task, request, exported, scheme, kind, children=children)
+        quantized = self._submit(quantize_task, request, exported, scheme, kind, workers=workers)
         measure = request.measure
         options = (measure.operator_samples, measure.dump_operators, measure.profile_level, other_references(measure))
-        lowered = self._submit(lower_task, request, quantized, scheme, kind, soc, *options, children=children)
+        lowered = self._submit(lower_task, request, quantized, scheme, kind, soc, *options, workers=workers)
         bundle = self._submit(bundle_task, request, lowered, request.measure)
         capture = self._submit(
             measure_task,
@@ -88,12 +88,12 @@ class Graph:
             bundle,
             tuple(device for device in request.devices if can_run_on(device, request)),
             soc,
-            children.identity,
+            workers.identity,
             self._run_id,
             farm=self._resources.farm,
             step=lambda task: self._configure_task(task, request),
         )
-        comparison = self._submit(compare_task, request, lowered, capture, *judged_by(request), children=children)
+        comparison = self._submit(compare_task, request, lowered, capture, *judged_by(request), workers=workers)
         return {
             "exported": exported,
             "quantized": quantized,

@@ -113,7 +113,7 @@ def _submit(cell: PlannedCell, evidence: CellEvidence | None, resources: Resourc
     report = partial(on_progress.get(), "compare", label)
     task = configure_task(compare_task, f"compare {label}", store=resources.store, on_change=report)
     options = judged_by(cell.request)
-    return task.submit(evidence.lowered, evidence.capture, *options, store=resources.store, children=resources.children)
+    return task.submit(evidence.lowered, evidence.capture, *options, store=resources.store, workers=resources.workers)
 
 
 def _result(

@@ -19,12 +19,12 @@ from tasks.devices.native_runner import native_files
 from tasks.errors import EnvironmentUnusable
 from tasks.storage.store import Store
 from tasks.toolchain.backends.qnn_sdk import find_sdk, identity
-from tasks.toolchain.workers.pool import Children, check_temporary_folder
-from tasks.toolchain.workers.scheduler import Places
+from tasks.toolchain.workers.pool import WorkerPool, check_temporary_folder
+from tasks.toolchain.workers.scheduler import Scheduler
 
 LEAST_FREE_BYTES = 64 * MIB
 MOST_MEMORY = 0.8
-"""Of the machine's, for toolchain children; the rest is for devices' simulators, Prefect and us."""
+"""Of the machine's, for toolchain workers; the rest is for devices' simulators, Prefect and us."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +32,7 @@ class Resources:
     """What the stages of one sweep work with."""
 
     store: Store
-    children: Children
+    workers: WorkerPool
     farm: Farm
 
 
@@ -55,19 +55,19 @@ def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
     links = store.root / "toolchain"
     sdk = find_sdk(os.environ, links)
     environment = sdk.environment(os.environ)
-    children = Children(
+    workers = WorkerPool(
         identity=identity(sdk),
         environment=environment,
         store=store,
-        places=places(plan.limits),
+        scheduler=scheduler(plan.limits),
         deadline_s=plan.limits.child_deadline_s,
         memory_bytes=int(plan.limits.child_memory_gib * GIB),
-        expected=expected_costs.expected(store),
+        estimates=expected_costs.estimates(store),
     )
     for device, soc in _native(plan):
         native_files(device, soc.arch, os.environ)
     farm = Farm(host_environment=environment, folder=store.root / "devices", device_lock=device_lock)
-    return Resources(store=store, children=children, farm=farm)
+    return Resources(store=store, workers=workers, farm=farm)
 
 
 def _native(plan: Plan) -> Iterator[tuple[DeviceConfig, SocConfig]]:
@@ -78,7 +78,7 @@ def _native(plan: Plan) -> Iterator[tuple[DeviceConfig, SocConfig]]:
                 yield device, cell.request.soc
 
 
-def places(limits: LimitsConfig) -> Places:
-    """This machine's cores, and the memory that toolchain children may have together."""
+def scheduler(limits: LimitsConfig) -> Scheduler:
+    """This machine's cores, and the memory that toolchain workers may have together."""
     memory = psutil.virtual_memory().total * MOST_MEMORY if limits.memory_gib is None else limits.memory_gib * GIB
-    return Places(parallel=limits.parallel or os.cpu_count() or 1, memory_bytes=int(memory))
+    return Scheduler(parallel=limits.parallel or os.cpu_count() or 1, memory_bytes=int(memory))

@@ -28,7 +28,7 @@ from tasks.results.outcome import CellResult
 from tasks.results.rows import rows
 from tasks.storage.holdings import write_holdings
 from tasks.storage.store import Store
-from tasks.toolchain.workers.pool import Took
+from tasks.toolchain.workers.supervisor import CallCost
 
 on_progress: ContextVar[ProgressCallback] = ContextVar("on_progress", default=lambda _stage, _label, _state: None)
 """Called with every progress update, in addition to Prefect's own tracking.
@@ -52,9 +52,9 @@ class RunStart:
 
     def compiled_facts(self, resources: Resources, reused: int, command: tuple[str, ...]) -> RunFacts:
         """Return the facts of a run that ends now and whose cells were all run with these resources."""
-        children = resources.children
-        calls = sum(count for stage, count in children.calls.items() if stage in COMPILE_STAGES)
-        return self.facts(resources.store, command, toolchain_calls=calls, reused=reused, toolchain=children.identity)
+        workers = resources.workers
+        calls = sum(count for stage, count in workers.calls.items() if stage in COMPILE_STAGES)
+        return self.facts(resources.store, command, toolchain_calls=calls, reused=reused, toolchain=workers.identity)
 
     def facts(
         self, store: Store, command: tuple[str, ...], *, toolchain_calls: int, reused: int, toolchain: Toolchain | None
@@ -139,7 +139,7 @@ def finish_run(
     resources: Resources,
     *,
     trend: TrendConfig | None,
-    took: Sequence[Took] = (),
+    took: Sequence[CallCost] = (),
     verb: str = "run",
 ) -> results.SweepResult:
     """Write everything that a run leaves in the store: what it holds, its files, its tables and its report.
@@ -150,5 +150,5 @@ def finish_run(
     store = resources.store
     write_holdings(store, run.run_id, holdings(done.cells, done.result_names, store))
     link_files(done.cells, run.run_id, store)
-    contents = rows(run.run_id, done.cells, run.toolchain or resources.children.identity, took, verb=verb)
+    contents = rows(run.run_id, done.cells, run.toolchain or resources.workers.identity, took, verb=verb)
     return results.write(run, contents, store, trend)

@@ -7,7 +7,7 @@ from tasks.comparison.capture import compare_capture
 from tasks.records import Capture, Comparison, LoweredProgram
 from tasks.stage import stage
 from tasks.storage.store import Store
-from tasks.toolchain.workers.pool import Children
+from tasks.toolchain.workers.pool import WorkerPool
 
 
 def compare(
@@ -21,15 +21,15 @@ def compare(
     _code: str = "",
     *,
     store: Store,
-    children: Children,
+    workers: WorkerPool,
 ) -> Comparison:
-    """Final outputs rung by rung, every operator total and introduced, in a child: operators run again on the host.
+    """Final outputs rung by rung, every operator total and introduced, in a worker: operators run again on the host.
 
     `_code`, for the cache key alone: digest of what stands behind metrics of the user's own.
-    Raises EvidenceError when the capture does not hold what its record says, ToolchainError when the child dies.
+    Raises EvidenceError when the capture does not hold what its record says, ToolchainError when the worker dies.
     """
     judged = (classifier, tolerance, replayed, store, metrics, references)
-    return children.call("compare", compare_capture, lowered, capture, *judged, urgent=True).value
+    return workers.call("compare", compare_capture, lowered, capture, *judged, urgent=True).value
 
 
 compare_task = stage(compare, version=5)

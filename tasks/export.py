@@ -8,18 +8,18 @@ from conf.schema import ModelConfig
 from tasks.records import ExportedModel
 from tasks.stage import stage
 from tasks.storage.store import Store
-from tasks.toolchain import calls
-from tasks.toolchain.workers.pool import Children
+from tasks.toolchain import entrypoints
+from tasks.toolchain.workers.pool import WorkerPool
 
 
-def export(model: ModelConfig, _code: str, *, store: Store, children: Children) -> ExportedModel:
+def export(model: ModelConfig, _code: str, *, store: Store, workers: WorkerPool) -> ExportedModel:
     """Build the module, take its samples, answer them in eager PyTorch, and trace it.
 
     `_code`, for the cache key alone: the digest of the source behind the model's functions
     (`tasks.toolchain.source_digest`).
     Raises RequestError when the model's own configuration does not fit, ToolchainError when torch.export fails.
     """
-    done = children.call("export", calls.export_model, model, store, subject=(model.name,))
+    done = workers.call("export", entrypoints.export_model, model, store, subject=(model.name,))
     return replace(done.value, log=done.log, seconds=done.seconds)
 
 

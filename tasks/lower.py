@@ -11,9 +11,9 @@ from tasks.records import LoweredProgram, ProfileProgram, QuantizedModel, Toolch
 from tasks.stage import stage
 from tasks.storage.digest import digest
 from tasks.storage.store import Store
-from tasks.toolchain import calls
+from tasks.toolchain import entrypoints
 from tasks.toolchain.readback.audit import audit, differences
-from tasks.toolchain.workers.pool import Children, Ground
+from tasks.toolchain.workers.pool import WorkerPool, Zygote
 
 
 def lower(
@@ -27,7 +27,7 @@ def lower(
     references: tuple[OperatorReference, ...] = (),
     *,
     store: Store,
-    children: Children,
+    workers: WorkerPool,
 ) -> LoweredProgram:
     """Compile the shipping, the debug and the profile program, and write down what only the compiler knows.
 
@@ -39,10 +39,10 @@ def lower(
     """
     shared = (quantized, scheme, kind, operator_samples, references)
     names = quantized.exported.model, scheme.name, kind.name
-    with children.ground(digest(shared), "edge", calls.edge_model, *shared, store, subject=names) as edge:
+    with workers.zygote(digest(shared), "edge", entrypoints.edge_model, *shared, store, subject=names) as edge:
         lowered = _lowered(edge, soc, dump_operators, profile_level, store)
         lowered = replace(lowered, edge_seconds=edge.seconds)
-    return confirm(lowered, scheme, kind, soc, children.identity)
+    return confirm(lowered, scheme, kind, soc, workers.identity)
 
 
 def confirm(
@@ -65,10 +65,10 @@ def confirm(
 
 
 def _lowered(
-    edge: Ground, soc: SocConfig | None, dump_operators: bool, profile_level: int, store: Store
+    edge: Zygote, soc: SocConfig | None, dump_operators: bool, profile_level: int, store: Store
 ) -> LoweredProgram:
     subject = (*edge.subject, soc.name) if soc else edge.subject
-    asked = "lower", calls.lower_model, soc
+    asked = "lower", entrypoints.lower_model, soc
     try:
         done = edge.call(*asked, dump_operators, profile_level, store, subject=subject)
     except ToolchainError as error:

@@ -8,8 +8,8 @@ from conf.schema import BackendKind, Precision, SchemeConfig
 from tasks.records import ExportedModel, QuantizedModel
 from tasks.stage import stage
 from tasks.storage.store import Store
-from tasks.toolchain import calls
-from tasks.toolchain.workers.pool import Children
+from tasks.toolchain import entrypoints
+from tasks.toolchain.workers.pool import WorkerPool
 
 
 def quantize(
@@ -18,14 +18,14 @@ def quantize(
     kind: BackendKind,
     *,
     store: Store,
-    children: Children,
+    workers: WorkerPool,
 ) -> QuantizedModel:
     """Prepare, calibrate and convert with the backend's quantizer; fp16 and fp32 pass through.
 
     For every SoC at once: which of them can compute it is for `lower` to find. Raises ToolchainError.
     """
     whose = exported.model, scheme.name, kind.name
-    done = children.call("quantize", calls.quantize_model, exported, scheme, kind, store, subject=whose)
+    done = workers.call("quantize", entrypoints.quantize_model, exported, scheme, kind, store, subject=whose)
     quantized = replace(done.value, log=done.log, seconds=done.seconds)
     if scheme.precision is Precision.quantized:
         return quantized

@@ -31,7 +31,7 @@ def request_8a8w() -> Request:
 
 @pytest.fixture(scope="session")
 def resources(tmp_path_factory: pytest.TempPathFactory) -> Resources:
-    """A real store, children of the real toolchain, and the local device."""
+    """A real store, workers of the real toolchain, and the local device."""
     from flows.resources import prepare
 
     return prepare(load([f"artifacts={tmp_path_factory.mktemp('artifacts')}", "limits.parallel=2"]))
@@ -45,7 +45,7 @@ def lowered(request_8a8w: Request, resources: Resources) -> LoweredProgram:
     from tasks.quantize import quantize
 
     ask = request_8a8w
-    tools: Any = {"store": resources.store, "children": resources.children}
+    tools: Any = {"store": resources.store, "workers": resources.workers}
     exported = export(ask.model, "", **tools)
     quantized = quantize(exported, ask.scheme, ask.backend.kind, **tools)
     return lower(

@@ -28,7 +28,7 @@ def compared(
     resources: Resources, lowered: LoweredProgram, capture: Capture, classifier: bool = True, replayed: bool = True
 ) -> Comparison:
     asked = (classifier, TOLERANCE, replayed)
-    return compare(lowered, capture, *asked, store=resources.store, children=resources.children)
+    return compare(lowered, capture, *asked, store=resources.store, workers=resources.workers)
 
 
 def test_every_operator_and_every_output_has_one_row(

@@ -37,8 +37,8 @@ def store(tmp_path: Path) -> Store:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Children:
-    """All that a cache key sees of the toolchain's children."""
+class WorkerPool:
+    """All that a cache key sees of the toolchain's workers."""
 
     identity: Toolchain
 
@@ -66,7 +66,7 @@ class Kitchen:
         """Run the stage in a flow and with a store of its own, as another sweep would."""
         own = Store(self.store.root)
 
-        def cook(what: Any = None, measure: Any = None, *, store: Store, children: Children, resources: str) -> Any:
+        def cook(what: Any = None, measure: Any = None, *, store: Store, workers: WorkerPool, resources: str) -> Any:
             self.ran.append(str(task_run.name))
             return make(store)
 
@@ -75,7 +75,7 @@ class Kitchen:
 
         @flow
         def sweep() -> Any:
-            return task(*key_inputs, store=own, children=Children(identity=toolchain), resources=resources)
+            return task(*key_inputs, store=own, workers=WorkerPool(identity=toolchain), resources=resources)
 
         return sweep()
 

@@ -23,7 +23,7 @@ def run_flow(
     """
 
     def decorate(function: Callable[P, R]) -> Flow[P, R]:
-        # The threads only wait: `Children` and `Farm` limit what runs at once.
+        # The threads only wait: `WorkerPool` and `Farm` limit what runs at once.
         # Any, because a flow is declared to take only task runners whose type of future is the base class.
         task_runner: Any = ThreadPoolTaskRunner()
         make = flow(

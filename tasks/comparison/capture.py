@@ -1,4 +1,4 @@
-"""One capture against its references: outputs rung by rung, operators total and introduced. Runs in a child."""
+"""One capture against its references: outputs rung by rung, operators total and introduced. Runs in a worker."""
 
 from __future__ import annotations
 

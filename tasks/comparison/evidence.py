@@ -1,4 +1,4 @@
-"""What a capture shows of its operators: whose tensor is where, read when it is looked at. Runs in a child."""
+"""What a capture shows of its operators: whose tensor is where, read when it is looked at. Runs in a worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tasks.numerics.dequantize import fake_quantize, undo_layout
 from tasks.numerics.element_use import CapturedValue, Kernels, Value
 from tasks.records import Capture, LoweredProgram, OtherReference
 from tasks.storage.store import Store
-from tasks.toolchain.calls import reference_kernels
+from tasks.toolchain.entrypoints import reference_kernels
 from tasks.toolchain.readback.etdump import ETDump, LoggedTensor, read_etdump, tensor
 
 Array = NDArray[Any]

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from tasks.numerics.metrics import METRICS, metric_values
 from tasks.records import MetricValue, Operator, Quantization
-from tasks.toolchain import calls
+from tasks.toolchain import entrypoints
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +28,7 @@ class Pair:
 
 
 def measured_by(names: Sequence[str], pairs: Sequence[Pair]) -> tuple[MetricValue, ...]:
-    """Every metric of every pair, pair by pair in the order asked for. Runs in a child: a user's own metric may do
+    """Every metric of every pair, pair by pair in the order asked for. Runs in a worker: a user's own metric may do
     anything. Raises RequestError for a name that leads to none.
     """
     asked = tuple(dict.fromkeys(names))
@@ -50,9 +50,9 @@ def _own(names: tuple[str, ...], pairs: Sequence[Pair]) -> dict[str, list[tuple[
         for side, value in (("actual", pair.actual), ("reference", pair.reference))
     }
     handles = {str(number): _handles(pair.of.operator) for number, pair in enumerate(pairs)}
-    file = Path("pairs.safetensors")  # in the child's own folder
+    file = Path("pairs.safetensors")  # in the worker's own folder
     save_file(tensors, file)
-    return calls.own_metrics(names, file, handles)
+    return entrypoints.own_metrics(names, file, handles)
 
 
 def _handles(operator: Operator | None) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from tasks.records import Blob, Command, CompileFacts, Gap, LoweredProgram, Oper
 from tasks.records.vocabulary import OperatorStatus
 from tasks.results.outcome import CellResult, finals, judge
 from tasks.storage.digest import digest
-from tasks.toolchain.workers.pool import Took
+from tasks.toolchain.workers.supervisor import CallCost
 
 Row = dict[str, Any]
 SUBJECT = ("model", "scheme", "backend", "soc")
@@ -30,7 +30,7 @@ def rows(
     run_id: str,
     cells: Sequence[CellResult],
     toolchain: Toolchain | None,
-    took: Sequence[Took] = (),
+    costs: Sequence[CallCost] = (),
     *,
     verb: str = "run",
 ) -> dict[str, list[Row]]:
@@ -53,7 +53,7 @@ def rows(
             "cells",
         )
     }
-    tables["work"] = [_work(run_id, each) for each in took]
+    tables["work"] = [_work(run_id, cost) for cost in costs]
     for cell in cells:
         request = cell.request
         names: Row = {
@@ -196,15 +196,15 @@ def _log(cell: CellResult) -> str | None:
     return next((log.sha256 for log in logs if log), None)
 
 
-def _work(run_id: str, took: Took) -> Row:
+def _work(run_id: str, cost: CallCost) -> Row:
     """One toolchain call. A name is null where the call does not depend on it."""
-    whose: dict[str, str] = dict(zip(SUBJECT, took.subject, strict=False))
+    whose: dict[str, str] = dict(zip(SUBJECT, cost.subject, strict=False))
     return {
         "run_id": run_id,
         **{name: whose.get(name) for name in ("model", "scheme", "soc", "device", "backend")},
-        "stage": took.stage,
-        "seconds": took.seconds,
-        "peak_bytes": took.peak_bytes,
+        "stage": cost.stage,
+        "seconds": cost.seconds,
+        "peak_bytes": cost.peak_bytes,
     }
 
 

@@ -124,5 +124,5 @@ class _RecordKey(CachePolicy):
         parameters = inspect.signature(task_ctx.task.fn).parameters.values()
         values = [inputs[parameter.name] for parameter in parameters if parameter.kind is not parameter.KEYWORD_ONLY]
         selected = values if self.key_inputs is None else self.key_inputs(*values)
-        toolchain = getattr(inputs.get("children"), "identity", None)
+        toolchain = getattr(inputs.get("workers"), "identity", None)
         return f"{self.stage}-{digest([self.stage, self.version, toolchain, selected])}.parquet"

@@ -158,7 +158,7 @@ class Bucket:
 
 
 def _connected() -> Any:
-    # A forked child must not speak over its parent's connections.
+    # A forked worker must not speak over its parent's connections.
     return _connection(os.getpid(), os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"))
 
 

@@ -39,7 +39,7 @@ class Store:
     """
 
     def __init__(self, root: Path, url: str | None = None) -> None:
-        # Absolute: toolchain children change their working directory.
+        # Absolute: toolchain workers change their working directory.
         self.root = root.absolute()
         self.url = url
         self.blobs = self.root / "blobs"
@@ -177,7 +177,7 @@ class Store:
         try:
             yield folder
         finally:
-            # A stray child may still be writing here; what stays now goes with a later sweep_partial.
+            # A stray worker may still be writing here; what stays now goes with a later sweep_partial.
             shutil.rmtree(owned, ignore_errors=True)
 
     def sweep_partial(self) -> int:
@@ -231,7 +231,7 @@ def _default_cache(url: str) -> Path:
 
 
 def _bucket(url: str, copies: Path, partial: Path) -> Bucket:
-    # pyarrow takes a moment to import, and no toolchain child needs it otherwise.
+    # pyarrow takes a moment to import, and no worker needs it otherwise.
     from tasks.storage.bucket import Bucket
 
     return Bucket(url, copies=copies, partial=partial)

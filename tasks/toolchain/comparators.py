@@ -1,4 +1,4 @@
-"""A user's own metrics, and ExecuTorch's comparators, on pairs of tensors. Runs in a child: the code is not ours."""
+"""A user's own metrics, and ExecuTorch's comparators, on pairs of tensors. Runs in a worker: the code is not ours."""
 
 from __future__ import annotations
 

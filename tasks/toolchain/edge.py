@@ -1,4 +1,4 @@
-"""The edge program of a quantized graph, and all that is known before any SoC is. Runs in a child that stays.
+"""The edge program of a quantized graph, and all that is known before any SoC is. Runs in a worker that stays.
 
 Every SoC's programs are compiled in a fork of it: an edge program cannot be saved without losing its attributes.
 """

@@ -1,4 +1,4 @@
-"""From a model's configuration to an exported program: factory, samples, answers, torch.export. Runs in a child."""
+"""From a model's configuration to an exported program: factory, samples, answers, torch.export. Runs in a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What eager PyTorch answers when its inputs reach it in another order or with other axes. Runs in a child."""
+"""What eager PyTorch answers when its inputs reach it in another order or with other axes. Runs in a worker."""
 
 from __future__ import annotations
 

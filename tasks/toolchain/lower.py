@@ -1,4 +1,4 @@
-"""From the edge program to one SoC's compiled programs and everything known about them. Runs in a fork of a child.
+"""From the edge program to one SoC's compiled programs and everything known about them. Runs in a fork of a worker.
 
 One edge program gives the reference, the shipping program and the debug program.
 """

@@ -1,4 +1,4 @@
-"""From an exported program to the graph that gets lowered: torchao's pt2e flow. Runs in a child."""
+"""From an exported program to the graph that gets lowered: torchao's pt2e flow. Runs in a worker."""
 
 from __future__ import annotations
 

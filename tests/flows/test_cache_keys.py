@@ -130,9 +130,9 @@ class Imagined(Graph):
     """The graph, whose work is looked up by its key and otherwise imagined on the spot."""
 
     def __init__(self, world: World, kept: dict[str, Any]) -> None:
-        resources: Any = SimpleNamespace(store=None, farm=None, children=SimpleNamespace(identity=world.toolchain))
+        resources: Any = SimpleNamespace(store=None, farm=None, workers=SimpleNamespace(identity=world.toolchain))
         super().__init__(
-            Resources(store=resources.store, children=resources.children, farm=resources.farm), lambda *_: None, "a run"
+            Resources(store=resources.store, workers=resources.workers, farm=resources.farm), lambda *_: None, "a run"
         )
         self._world = world
         self._kept = kept

@@ -103,9 +103,9 @@ def wait_for(line: str, process: subprocess.Popen[str]) -> None:
 
 
 def wait_for_lowering(process: subprocess.Popen[str], artifacts: Path) -> list[psutil.Process]:
-    """Until a child lowers; every process that the program has started."""
+    """Until a worker lowers; every process that the program has started."""
     wait_for("quantize ", process)
-    while not list(artifacts.glob("partial/*/lower/child.log")):
+    while not list(artifacts.glob("partial/*/lower/worker.log")):
         assert process.poll() is None
         time.sleep(0.05)
     return psutil.Process(process.pid).children(recursive=True)

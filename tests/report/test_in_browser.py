@@ -27,7 +27,7 @@ pytestmark = pytest.mark.toolchain
 @pytest.fixture(scope="module")
 def real(resources: Resources, request_8a8w: Request, lowered: LoweredProgram, capture: Capture) -> str:
     """The report of a sweep of one cell, by the real toolchain and the real device, as `qnnsweep run` writes it."""
-    compared = compare(lowered, capture, *judged_by(request_8a8w), store=resources.store, children=resources.children)
+    compared = compare(lowered, capture, *judged_by(request_8a8w), store=resources.store, workers=resources.workers)
     cell = CellResult(
         request=request_8a8w,
         stage="compare",
@@ -37,7 +37,7 @@ def real(resources: Resources, request_8a8w: Request, lowered: LoweredProgram, c
         capture=capture,
         comparison=compared,
     )
-    written = results.write(RUN, rows(RUN.run_id, [cell], resources.children.identity), resources.store, trend=None)
+    written = results.write(RUN, rows(RUN.run_id, [cell], resources.workers.identity), resources.store, trend=None)
     return written.page.absolute().as_uri()
 
 

@@ -17,7 +17,7 @@ from tasks.results.rows import rows
 from tasks.storage import tables
 from tasks.storage.digest import digest
 from tasks.storage.store import Store
-from tasks.toolchain.workers.pool import Took
+from tasks.toolchain.workers.supervisor import CallCost
 
 from tests.handmade import (  # isort: skip
     ABORT, CHECKED, COMPARISON, CONV, LOWERED, PROBED, VIEW, WORSE, blob, every_kind, up_to_lower, whole,
@@ -61,8 +61,8 @@ def columns(cells: Iterable[CellResult], table: str) -> set[tuple[str, ...]]:
 
 def test_every_row_of_every_kind_of_cell_is_stored_and_read_back(asked: Request, tmp_path: Path) -> None:
     store = Store.open(tmp_path)
-    took = Took(stage="lower", subject=("digits_cnn", "8a8w", "qnn", "SM8650"), seconds=3.5, peak_bytes=4096)
-    made = rows(RUN, every_kind(asked), TOOLCHAIN, [took])
+    cost = CallCost(stage="lower", subject=("digits_cnn", "8a8w", "qnn", "SM8650"), seconds=3.5, peak_bytes=4096)
+    made = rows(RUN, every_kind(asked), TOOLCHAIN, [cost])
     assert set(made) == set(tables.TABLES) - {"trends"}  # made of many runs' rows
     for table, contents in made.items():
         tables.write(store, RUN, table, contents)

@@ -1,4 +1,4 @@
-"""What runs in children must be importable there: they inherit this process's `sys.path`, with this folder on it and
+"""What runs in workers must be importable there: they inherit this process's `sys.path`, with this folder on it and
 that of the benchmarks, whose own work is tested here."""
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from safetensors.numpy import load
 from tasks.records import LoweredProgram
 from tasks.toolchain import runner
 from tasks.toolchain.backends.qnn_sdk import find_sdk, identity
-from tasks.toolchain.workers.pool import Children
-from tasks.toolchain.workers.scheduler import Places
+from tasks.toolchain.workers.pool import WorkerPool
+from tasks.toolchain.workers.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from flows.resources import Resources
 
-# Where it is set C's stdout has no buffer to lose, in no process: the children must not depend on it.
+# Where it is set C's stdout has no buffer to lose, in no process: the workers must not depend on it.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
 HERE = Path(__file__).parent
 sys.path += [folder for folder in (str(HERE), str(HERE.parents[1] / "benchmarks")) if folder not in sys.path]
 
 
-class ChildrenWith(Protocol):
-    def __call__(self, *, parallel: int = 2, deadline_s: float = 120, memory_bytes: int = 2**33) -> Children: ...
+class WorkersWith(Protocol):
+    def __call__(self, *, parallel: int = 2, deadline_s: float = 120, memory_bytes: int = 2**33) -> WorkerPool: ...
 
 
 @pytest.fixture(scope="session")
-def children_with(resources: Resources) -> ChildrenWith:
-    """Children of the store in `resources` with limits of one's own, from the same fork server."""
+def workers_with(resources: Resources) -> WorkersWith:
+    """Workers of the store in `resources` with limits of one's own, from the same fork server."""
     sdk = find_sdk(os.environ, resources.store.root / "toolchain")
 
-    def make(*, parallel: int = 2, deadline_s: float = 120, memory_bytes: int = 2**33) -> Children:
-        return Children(
+    def make(*, parallel: int = 2, deadline_s: float = 120, memory_bytes: int = 2**33) -> WorkerPool:
+        return WorkerPool(
             identity=identity(sdk),
             environment=sdk.environment(os.environ),
             store=resources.store,
-            places=Places(parallel=parallel, memory_bytes=2**36),
+            scheduler=Scheduler(parallel=parallel, memory_bytes=2**36),
             deadline_s=deadline_s,
             memory_bytes=memory_bytes,
         )

@@ -1,4 +1,4 @@
-"""What the tests ask of benchmarks/pairs.py in a child: this process never imports ExecuTorch."""
+"""What the tests ask of benchmarks/pairs.py in a worker process: this process never imports ExecuTorch."""
 
 from __future__ import annotations
 

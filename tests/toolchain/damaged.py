@@ -1,6 +1,6 @@
 """Damage to the files of a debug capture, written back as ExecuTorch writes them, then compared as ever.
 
-Imported in children: the tests' own process never loads ExecuTorch.
+Imported in workers: the tests' own process never loads ExecuTorch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the tests ask of the reference graph in a child: this process never imports ExecuTorch."""
+"""What the tests ask of the reference graph in a worker process: this process never imports ExecuTorch."""
 
 from __future__ import annotations
 

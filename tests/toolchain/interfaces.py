@@ -1,4 +1,4 @@
-"""Models whose inputs and outputs look alike, and the same with a mistake in them. Imported in children."""
+"""Models whose inputs and outputs look alike, and the same with a mistake in them. Imported in workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a toolchain call can do, good and bad. Imported in children, hence beside the tests and not in one."""
+"""What a toolchain call can do, good and bad. Imported in workers, hence beside the tests and not in one."""
 
 from __future__ import annotations
 
@@ -142,24 +142,24 @@ def count_company(folder: str) -> int:
     return most
 
 
-def make_ground(folder: str) -> list[str]:
+def make_zygote(folder: str) -> list[str]:
     """Leave a note of one's process in `folder`, and give what calls can stand on."""
-    print("the ground is made")
-    Path(folder, f"ground-{os.getpid()}").touch()
+    print("the zygote is warm")
+    Path(folder, f"zygote-{os.getpid()}").touch()
     return ["made once"]
 
 
-def add_to(ground: list[str], word: str) -> tuple[list[str], int, int, str]:
+def add_to(value: list[str], word: str) -> tuple[list[str], int, int, str]:
     """Change what one stands on; give it, one's process and session ids and working folder."""
     print(f"adding {word}")
-    ground.append(word)
-    return ground, os.getpid(), os.getsid(0), str(Path.cwd())
+    value.append(word)
+    return value, os.getpid(), os.getsid(0), str(Path.cwd())
 
 
-def on_ground(_ground: object, name: str, *arguments: object) -> object:
-    """Another function of this module, called where there is a ground."""
+def in_fork(_value: object, name: str, *arguments: object) -> object:
+    """Another function of this module, called in a fork of a zygote."""
     return globals()[name](*arguments)
 
 
-def kill_the_ground(_ground: object) -> None:
+def kill_the_zygote(_value: object) -> None:
     os.kill(os.getppid(), signal.SIGKILL)

@@ -1,6 +1,6 @@
 """What tests ask of ExecuTorch itself, as its documentation has it: what is ours is compared with it.
 
-Imported in children: the tests' own process never loads ExecuTorch.
+Imported in workers: the tests' own process never loads ExecuTorch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Metrics as a user would write them, found by the children because this folder is on their path."""
+"""Metrics as a user would write them, found by the workers because this folder is on their path."""
 
 from __future__ import annotations
 

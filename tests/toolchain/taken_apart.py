@@ -1,4 +1,4 @@
-"""Models whose operators are taken apart and put together on their way to the edge graph. Imported in children."""
+"""Models whose operators are taken apart and put together on their way to the edge graph. Imported in workers."""
 
 from __future__ import annotations
 

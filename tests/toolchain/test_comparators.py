@@ -1,4 +1,4 @@
-"""A user's own metrics and ExecuTorch's comparators, in a child of their own."""
+"""A user's own metrics and ExecuTorch's comparators, in a worker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pair(handle: int | None = 7) -> Pair:
 
 
 def in_a_child(resources: Resources, names: Sequence[str], pairs: Sequence[Pair]) -> tuple[MetricValue, ...]:
-    return resources.children.call("compare", measured_by, names, pairs).value
+    return resources.workers.call("compare", measured_by, names, pairs).value
 
 
 def answers(resources: Resources, *names: str, pairs: int = 1) -> dict[str, tuple[float | None, str | None]]:

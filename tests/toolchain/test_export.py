@@ -15,12 +15,12 @@ from conf.schema import DataConfig, InputConfig, ModelConfig
 from tasks.errors import RequestError, ToolchainError
 from tasks.records import TensorSpec
 from tasks.storage.store import Store
-from tasks.toolchain import calls
+from tasks.toolchain import entrypoints
 from tasks.toolchain.export import export_model
 from tasks.toolchain.tensors import read_tensors
 
 if TYPE_CHECKING:
-    from tests.toolchain.conftest import ChildrenWith
+    from tests.toolchain.conftest import WorkersWith
 
 MINE = """
 import torch
@@ -275,15 +275,15 @@ def test_a_model_that_refuses_its_own_sample_is_refused_with_pytorchs_first_line
 
 @pytest.mark.toolchain
 def test_what_torch_export_cannot_trace_is_a_toolchain_error_in_pytorchs_own_words(
-    children_with: ChildrenWith, store: Store
+    workers_with: WorkersWith, store: Store
 ) -> None:
     with pytest.raises(ToolchainError) as raised:
-        children_with().call("export", calls.export_model, config(factory="users_net:data_dependent"), store)
+        workers_with().call("export", entrypoints.export_model, config(factory="users_net:data_dependent"), store)
     assert (raised.value.stage, raised.value.cause) == ("export", "Unsupported")
     assert str(raised.value).startswith("export failed: Unsupported: Data-dependent branching\n")
 
 
 @pytest.mark.toolchain
-def test_a_refusal_in_a_child_is_the_same_refusal(children_with: ChildrenWith, store: Store) -> None:
+def test_a_refusal_in_a_worker_is_the_same_refusal(workers_with: WorkersWith, store: Store) -> None:
     with pytest.raises(RequestError, match=r"^model\.factory=users_net:absent: module 'users_net' has no attribute"):
-        children_with().call("export", calls.export_model, config(factory="users_net:absent"), store)
+        workers_with().call("export", entrypoints.export_model, config(factory="users_net:absent"), store)

@@ -21,7 +21,7 @@ def test_whatever_is_done_to_an_operator_it_is_the_one_that_is_named(
     request_8a8w: Request, resources: Resources, lowered: LoweredProgram, capture: Capture
 ) -> None:
     work = (lowered, capture, request_8a8w.tolerance, 30, resources.store)
-    found = resources.children.call("compare", injection.inject, *work).value
+    found = resources.workers.call("compare", injection.inject, *work).value
     assert {each.kind for each in found} >= {"scaled", "channels_swapped", "clamped"}
     assert len({each.operator for each in found}) >= 5
     assert [each for each in found if not each.found or each.blamed] == []

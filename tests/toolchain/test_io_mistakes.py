@@ -44,7 +44,7 @@ def config(kind: str, order: str = "abc") -> ModelConfig:
 
 @pytest.fixture(scope="module")
 def exported(resources: Resources) -> Callable[..., ExportedModel]:
-    tools: Any = {"store": resources.store, "children": resources.children}
+    tools: Any = {"store": resources.store, "workers": resources.workers}
     return lambda *arguments: export(config(*arguments), "", **tools)
 
 
@@ -54,7 +54,7 @@ def compiled(resources: Resources, exported: Callable[..., ExportedModel]) -> Lo
 
     def compile_one(kind: str, order: str = "abc", words: tuple[str, ...] = ()) -> LoweredProgram:
         ask = load(list(words) or ["scheme=fp32", "backend=portable"]).cells[0].request
-        tools: Any = {"store": resources.store, "children": resources.children}
+        tools: Any = {"store": resources.store, "workers": resources.workers}
         soc = ask.soc if words else None
         quantized = quantize(exported(kind, order), ask.scheme, ask.backend.kind, **tools)
         return lower(quantized, ask.scheme, ask.backend.kind, soc, 1, dump_operators=False, **tools)

@@ -27,9 +27,9 @@ def lowered_fp16(resources: Resources, lowered: LoweredProgram) -> tuple[Request
     """The float sister of `lowered`: the same exported model in fp16."""
     ask = load(["model=digits_cnn", "scheme=fp16", "soc=SM8650"]).cells[0].request
     model = lowered.quantized.exported
-    passed = quantize(model, ask.scheme, ask.backend.kind, store=resources.store, children=resources.children)
+    passed = quantize(model, ask.scheme, ask.backend.kind, store=resources.store, workers=resources.workers)
     asked = (passed, ask.scheme, ask.backend.kind, ask.soc, 0)
-    return ask, lower(*asked, dump_operators=False, store=resources.store, children=resources.children)
+    return ask, lower(*asked, dump_operators=False, store=resources.store, workers=resources.workers)
 
 
 def compare_with_official(
@@ -41,7 +41,7 @@ def compare_with_official(
     folder: Path,
 ) -> None:
     store = resources.store
-    theirs = resources.children.call(
+    theirs = resources.workers.call(
         "lower", official.lower_officially, ours.quantized, ask.scheme, ask.soc, store
     ).value
     found = []

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.toolchain
 def profiling(request_8a8w: Request, resources: Resources, lowered: LoweredProgram) -> LoweredProgram:
     """The model of `lowered`, compiled with a profile program of level 3 in place of the debug program."""
     ask = request_8a8w
-    tools = {"store": resources.store, "children": resources.children}
+    tools = {"store": resources.store, "workers": resources.workers}
     return lower(lowered.quantized, ask.scheme, ask.backend.kind, ask.soc, 2, False, 3, **tools)
 
 
@@ -122,7 +122,7 @@ def test_a_backend_without_such_a_log_says_so_and_still_gives_the_runtime_s(
     backend: str, resources: Resources, lowered: LoweredProgram
 ) -> None:
     ask = load(["model=digits_cnn", "scheme=fp32", f"backend={backend}"]).cells[0].request
-    tools = {"store": resources.store, "children": resources.children}
+    tools = {"store": resources.store, "workers": resources.workers}
     quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, **tools)
     program = lower(quantized, ask.scheme, ask.backend.kind, None, 1, False, 2, **tools)
     assert program.profile is not None

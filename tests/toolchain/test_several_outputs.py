@@ -28,7 +28,7 @@ def comparison(request: pytest.FixtureRequest, resources: Resources) -> Comparis
     data = DataConfig(source="outputs:samples", count=8)
     inputs = [InputConfig(name="image", shape=[1, 1, 8, 8])]
     model = ModelConfig(name="best", factory="outputs:build", inputs=inputs, calibration=data, evaluation=data)
-    tools: Any = {"store": resources.store, "children": resources.children}
+    tools: Any = {"store": resources.store, "workers": resources.workers}
     exported = export(model, "", **tools)
     quantized = quantize(exported, ask.scheme, ask.backend.kind, **tools)
     lowered = lower(quantized, ask.scheme, ask.backend.kind, ask.soc, 1, True, **tools)

@@ -14,13 +14,13 @@ from conf.schema import Request
 from tasks.lower import lower
 from tasks.quantize import quantize
 from tasks.records import LoweredProgram
-from tasks.toolchain.workers.pool import Took
+from tasks.toolchain.workers.supervisor import CallCost
 
 import official_path  # isort: skip
 
 if TYPE_CHECKING:
     from flows.resources import Resources
-    from tests.toolchain.conftest import ChildrenWith, StartRunner
+    from tests.toolchain.conftest import StartRunner, WorkersWith
 
 pytestmark = pytest.mark.toolchain
 
@@ -32,18 +32,18 @@ SOCS = ("SM8350", "SM8450", "SM8850")
 class Together:
     requests: list[Request]
     programs: list[LoweredProgram]
-    took: list[Took]
+    costs: list[CallCost]
 
 
 @pytest.fixture(scope="module", params=["8a8w", "fp16"])
 def together(
-    request: pytest.FixtureRequest, resources: Resources, lowered: LoweredProgram, children_with: ChildrenWith
+    request: pytest.FixtureRequest, resources: Resources, lowered: LoweredProgram, workers_with: WorkersWith
 ) -> Together:
     """The same quantized model lowered for three SoCs at the same time, the debug programs too."""
     cells = load(["model=digits_cnn", f"scheme={request.param}", f"soc={','.join(SOCS)}"]).cells
     asks = [cell.request for cell in cells if cell.impossible is None]
-    children = children_with()
-    tools: Any = {"store": resources.store, "children": children}
+    workers = workers_with()
+    tools: Any = {"store": resources.store, "workers": workers}
     quantized = quantize(lowered.quantized.exported, asks[0].scheme, asks[0].backend.kind, **tools)
 
     def one(ask: Request) -> LoweredProgram:
@@ -51,11 +51,11 @@ def together(
 
     with ThreadPoolExecutor(3) as pool:
         programs = list(pool.map(one, asks))
-    return Together(requests=asks, programs=programs, took=children.took)
+    return Together(requests=asks, programs=programs, costs=workers.costs)
 
 
 def test_the_edge_program_is_made_once_for_all_socs(together: Together) -> None:
-    stages = [took.stage for took in together.took]
+    stages = [cost.stage for cost in together.costs]
     assert stages == ["quantize", "edge", *["lower"] * len(together.programs)]
     (seconds,) = {program.edge_seconds for program in together.programs}
     assert seconds > 0
@@ -68,7 +68,7 @@ def test_every_soc_gets_what_the_official_path_gives_it_alone(
 ) -> None:
     for ask, ours in zip(together.requests, together.programs, strict=True):
         asked = ours.quantized.exported, ask.scheme, ask.soc, resources.store
-        theirs = resources.children.call("lower", official_path.build, *asked).value
+        theirs = resources.workers.call("lower", official_path.build, *asked).value
         assert tuple(replace(row, subgraph=None) for row in ours.operators) == theirs.operators
         assert tuple(replace(row, refusals=()) for row in ours.delegation) == theirs.delegation
         assert ours.delegated_subgraphs == theirs.delegated_subgraphs

@@ -157,7 +157,7 @@ def _log_length() -> int:
 
 
 def _log_since(start: int) -> str:
-    """What was logged since `start`: standard output is the child's log file."""
+    """What was logged since `start`: standard output is the worker's log file."""
     flush_native_output()
     with Path("/proc/self/fd/1").open("rb") as log:
         log.seek(start)

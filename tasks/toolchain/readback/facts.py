@@ -1,4 +1,4 @@
-"""The facts of a finished program, read back from its bytes by ExecuTorch's own deserializers. Runs in a child."""
+"""The facts of a finished program, read back from its bytes by ExecuTorch's own deserializers. Runs in a worker."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A QNN context binary as QNN's own System library tells it: who compiled it, for which SoC, and its graphs' tensors.
 
-Native code that reads bytes nobody vouches for: only ever called in a child.
+Native code that reads bytes nobody vouches for: only ever called in a worker.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Other graphs as the operators' reference: which of their nodes an operator stands for, and those nodes' values.
 
 Nodes are linked by their ancestry (`from_node`, which every tracing and every pass prolongs), never by shape, position
-or a similar name. What the ancestry leaves open stays open. Runs in a child.
+or a similar name. What the ancestry leaves open stays open. Runs in a worker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The process of a toolchain call, seen from outside: started, listened to, weighed, ended."""
+"""The caller's handle of a worker process: it starts, receives, measures memory, and kills."""
 
 from __future__ import annotations
 
@@ -14,28 +14,30 @@ from typing import Any, Protocol
 
 import psutil
 
-from tasks.toolchain.workers.worker import Call, be_ground, serve
+from tasks.toolchain.workers.messages import Ended, Message, Started
+from tasks.toolchain.workers.worker import Call, serve_call, serve_zygote
 
-_DYING_S = 5.0
-
-Message = tuple[Any, ...]
-"""("returned", value), ("refused", error), ("raised", name, text) or, last of all, ("ended", exit code or None)."""
+_EXIT_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Weight:
+class MemoryUsage:
+    """The memory of a process and of all that it started."""
+
     resident_bytes: int
     own_bytes: int
-    """What would be free without it: not what a fork shares with its ground."""
+    """What its end would free: without the pages that a fork shares with its zygote."""
 
 
 class Process(Protocol):
+    """A running call."""
+
     def next(self, timeout_s: float) -> Message | None:
-        """What it says next; None when it said nothing for so long."""
+        """Return its next message; None if there was none within `timeout_s`."""
         ...
 
-    def weigh(self) -> Weight:
-        """Its memory now, with that of all it started."""
+    def memory_usage(self) -> MemoryUsage:
+        """Return its memory now."""
         ...
 
     def close(self) -> None:
@@ -43,72 +45,72 @@ class Process(Protocol):
         ...
 
 
-class Child:
-    """Forked from the fork server for one call."""
+class Worker:
+    """A process that the fork server forks for one call."""
 
     def __init__(self, context: ForkServerContext, call: Call) -> None:
         self._receiving, sending = context.Pipe(duplex=False)
-        self._start(context, serve, sending, call)
+        self._start(context, serve_call, sending, call)
 
-    def _start(self, context: ForkServerContext, target: Any, theirs: Connection, call: Call) -> None:
+    def _start(self, context: ForkServerContext, target: Any, workers_end: Connection, call: Call) -> None:
         watching, self._living = context.Pipe(duplex=False)
-        self._child = context.Process(target=target, args=(theirs, watching, call), daemon=False)
-        self._child.start()
-        theirs.close()
+        self._process = context.Process(target=target, args=(workers_end, watching, call), daemon=False)
+        self._process.start()
+        workers_end.close()
         watching.close()
 
     def next(self, timeout_s: float) -> Message | None:
         # The process is watched too: a child of its own may hold the pipe open after its death.
-        ready = wait([self._receiving, self._child.sentinel], timeout=timeout_s)
+        ready = wait([self._receiving, self._process.sentinel], timeout=timeout_s)
         if self._receiving in ready:
-            # OSError: it died in the middle of its answer.
+            # OSError: it died while it sent its answer.
             with contextlib.suppress(EOFError, OSError):
                 return self._receiving.recv()
         if not ready:
             return None
-        self._child.join(timeout=_DYING_S)
-        return "ended", self._child.exitcode
+        self._process.join(timeout=_EXIT_TIMEOUT_S)
+        return Ended(self._process.exitcode)
 
-    def weigh(self) -> Weight:
-        return _weighed(self._child.pid, shares=False)
+    def memory_usage(self) -> MemoryUsage:
+        return _memory_usage(self._process.pid, shares=False)
 
     def close(self) -> None:
         if self._receiving.closed:
             return
-        assert self._child.pid is not None, "started"
-        _kill_group(self._child.pid)
-        self._child.kill()  # it may not have come to lead its own group yet
-        self._child.join()
+        assert self._process.pid is not None, "started"
+        _kill_group(self._process.pid)
+        self._process.kill()  # it may not lead a group of its own yet
+        self._process.join()
         self._receiving.close()
         self._living.close()
 
 
-class GroundChild(Child):
-    """A child that stays when its call has returned: what it made is there in every fork of it."""
+class ZygoteWorker(Worker):
+    """A worker that stays when its call has returned: every process forked from it has the returned value."""
 
     def __init__(self, context: ForkServerContext, call: Call) -> None:
         self._receiving, control = context.Pipe(duplex=True)
-        self._asking = threading.Lock()
-        self._start(context, be_ground, control, call)
+        self._fork_lock = threading.Lock()
+        self._start(context, serve_zygote, control, call)
 
     def fork(self, context: ForkServerContext, call: Call) -> Fork:
-        """Start the call on what the ground made. Raises OSError or EOFError when the ground is dead."""
+        """Start the call on the zygote's value. Raises OSError or EOFError when the zygote is dead."""
         receiving, sending = context.Pipe(duplex=False)
         watching, living = context.Pipe(duplex=False)
-        assert self._child.pid is not None, "started"
-        with self._asking:
+        assert self._process.pid is not None, "started"
+        with self._fork_lock:
             self._receiving.send(call)
             for end in (sending, watching):
-                send_handle(self._receiving, end.fileno(), self._child.pid)
+                send_handle(self._receiving, end.fileno(), self._process.pid)
                 end.close()
-        kind, pid = receiving.recv()
-        if kind != "pid":
-            raise EOFError("it ended before it had begun")
-        return Fork(pid, receiving, living)
+        first = receiving.recv()
+        if not isinstance(first, Started):
+            raise EOFError("the fork ended before it could run the call")
+        return Fork(first.pid, receiving, living)
 
 
 class Fork:
-    """A call on a ground. The ground is its parent: it says how the fork ended, and kills what that left running."""
+    """A call in a fork of a zygote, which reports how the fork ended and kills what the fork left running."""
 
     def __init__(self, pid: int, receiving: Connection, living: Connection) -> None:
         self._pid = pid
@@ -119,21 +121,21 @@ class Fork:
     def next(self, timeout_s: float) -> Message | None:
         if not self._receiving.poll(timeout_s):
             return None
-        message: Message = ("ended", None)
-        with contextlib.suppress(EOFError, OSError):  # the ground died too
+        message: Message = Ended(None)
+        with contextlib.suppress(EOFError, OSError):  # the zygote died too
             message = self._receiving.recv()
-        self._ended = message[0] == "ended"
+        self._ended = isinstance(message, Ended)
         return message
 
-    def weigh(self) -> Weight:
-        return _weighed(self._pid, shares=True)
+    def memory_usage(self) -> MemoryUsage:
+        return _memory_usage(self._pid, shares=True)
 
     def close(self) -> None:
         if not self._ended and self.next(0) is None:
             _kill_group(self._pid)
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)  # it may not have come to lead its own group yet
-        while not self._ended and self.next(_DYING_S) is not None:
+                os.kill(self._pid, signal.SIGKILL)  # it may not lead a group of its own yet
+        while not self._ended and self.next(_EXIT_TIMEOUT_S) is not None:
             pass
         self._receiving.close()
         self._living.close()
@@ -144,17 +146,17 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _weighed(pid: int | None, *, shares: bool) -> Weight:
-    """The process and all that it started, as far as they still live; `shares`: some of its pages are its ground's."""
+def _memory_usage(pid: int | None, *, shares: bool) -> MemoryUsage:
+    """Add up the process and all that it started and that still runs; `shares`: some of its pages are its zygote's."""
     resident = own = 0
     with contextlib.suppress(psutil.NoSuchProcess):
         parent = psutil.Process(pid)
         for process in (parent, *parent.children(recursive=True)):
             with contextlib.suppress(psutil.NoSuchProcess):
                 if shares:
-                    weight = process.memory_full_info()
-                    resident, own = resident + weight.rss, own + weight.uss
+                    usage = process.memory_full_info()
+                    resident, own = resident + usage.rss, own + usage.uss
                 else:
-                    alone = process.memory_info().rss
-                    resident, own = resident + alone, own + alone
-    return Weight(resident_bytes=resident, own_bytes=own)
+                    unshared = process.memory_info().rss
+                    resident, own = resident + unshared, own + unshared
+    return MemoryUsage(resident_bytes=resident, own_bytes=own)

@@ -1,6 +1,6 @@
-"""What the fork server imports once, for all its children.
+"""The imports that the fork server makes once, for all workers.
 
-Its chatter is dropped: an import that fails here fails again in the child, whose log is kept.
+Its output is dropped: an import that fails here fails again in the worker, which has a log.
 """
 # ruff: noqa: F401
 
@@ -21,11 +21,11 @@ try:
     from executorch.backends.qualcomm.utils.qnn_sdk_setup import disable_mkldnn_on_amd
     from tqdm import tqdm
 
-    # Qualcomm's backend asks a program of its own, for a second or two, whose processor this is: once in all processes.
+    # Qualcomm's backend runs a program, for a second or two, to find the vendor of the processor: once for all workers.
     with torch.backends.mkldnn.flags(enabled=bool(torch.backends.mkldnn.enabled)):
         disable_mkldnn_on_amd()
 
-    # torch.fx draws progress bars, and each first bar of a process would make a semaphore shared between processes.
+    # torch.fx draws progress bars, and the first bar of a process would create a semaphore shared between processes.
     tqdm.set_lock(threading.RLock())
 finally:
     os.dup2(_terminal, 2)

@@ -1,4 +1,4 @@
-"""Which call may start next on this machine: what others wait for first, then the longest, within cores and memory."""
+"""The order in which calls start on this machine: urgent ones first, then the longest, within cores and memory."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from conf.units import GIB
-
+GIB = 2**30
 TYPICAL_BYTES = 5 * GIB
-"""What the largest model seen needed to be lowered: ViT-B/16, 4.4 GiB."""
+"""The need of the largest model that was measured, ViT-B/16, in its lowering: 4.4 GiB."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Expected:
-    """What a call takes, as far as earlier runs tell. One that nobody has seen goes first: it may be the longest."""
+class CostEstimate:
+    """The cost of a call, as far as earlier runs show it. A call without one starts first: it may be the longest."""
 
     seconds: float = float("inf")
     peak_bytes: int = TYPICAL_BYTES
@@ -30,8 +29,8 @@ class _Waiting:
     granted: threading.Event = field(default_factory=threading.Event, compare=False)
 
 
-class Places:
-    """At most `parallel` calls at once, together within `memory_bytes`. Safe to share between threads.
+class Scheduler:
+    """Grants at most `parallel` slots at once, together within `memory_bytes`. Safe to share between threads.
 
     A call that alone needs more than all memory still runs, alone: refusing it would be worse.
     """
@@ -43,13 +42,13 @@ class Places:
         self._numbers = itertools.count()
         self._waiting: list[_Waiting] = []
         self._running = 0
-        self._taken_bytes = 0
+        self._reserved_bytes = 0
 
     @contextmanager
-    def place(self, expected: Expected, *, urgent: bool = False) -> Generator[None]:
-        """Wait for a core and the memory; `urgent` for what ends something that holds memory already."""
-        need = expected.peak_bytes
-        waiting = _Waiting(rank=(not urgent, -expected.seconds, next(self._numbers)), need_bytes=need)
+    def slot(self, estimate: CostEstimate, *, urgent: bool = False) -> Generator[None]:
+        """Wait for a core and the memory; `urgent`: for a call after which memory is released that is in use now."""
+        need = estimate.peak_bytes
+        waiting = _Waiting(rank=(not urgent, -estimate.seconds, next(self._numbers)), need_bytes=need)
         with self._guard:
             heapq.heappush(self._waiting, waiting)
             self._grant()
@@ -59,31 +58,31 @@ class Places:
         finally:
             with self._guard:
                 self._running -= 1
-                self._taken_bytes -= need
+                self._reserved_bytes -= need
                 self._grant()
 
     @contextmanager
-    def kept(self, need_bytes: int) -> Generator[None]:
-        """Count memory that somebody holds without working."""
+    def reserve(self, need_bytes: int) -> Generator[None]:
+        """Count memory that a process holds without using a core."""
         with self._guard:
-            self._taken_bytes += need_bytes
+            self._reserved_bytes += need_bytes
         try:
             yield
         finally:
             with self._guard:
-                self._taken_bytes -= need_bytes
+                self._reserved_bytes -= need_bytes
                 self._grant()
 
     def _grant(self) -> None:
-        """Let in, best first, whoever fits: a smaller one may pass one that has to wait for memory."""
+        """Grant slots, best first, to those that fit: a smaller one may pass one that has to wait for memory."""
         passed: list[_Waiting] = []
         while self._waiting and self._running < self._parallel:
             best = heapq.heappop(self._waiting)
-            if self._running and self._taken_bytes + best.need_bytes > self._memory_bytes:
+            if self._running and self._reserved_bytes + best.need_bytes > self._memory_bytes:
                 passed.append(best)
                 continue
             self._running += 1
-            self._taken_bytes += best.need_bytes
+            self._reserved_bytes += best.need_bytes
             best.granted.set()
         for waiting in passed:
             heapq.heappush(self._waiting, waiting)

@@ -1,7 +1,7 @@
-"""The process of a toolchain call, seen from inside: its session, its log, its answer, and its end.
+"""The code inside a worker process: its session, its log, its answer, and its end.
 
-A plain call is forked from Python's fork server. A ground is such a process too, and stays: calls that stand on what
-it made are forks of it.
+A worker is forked from Python's fork server for one call. A zygote is a worker that stays: the calls that need what it
+returned are forked from it.
 """
 
 from __future__ import annotations
@@ -23,45 +23,47 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tasks.errors import EnvironmentUnusable, EvidenceError, QnnsweepError, RequestError
+from tasks.toolchain.workers.messages import Answer, Ended, Raised, Refused, Returned, Started
 
-LOG = "child.log"
+LOG = "worker.log"
 _IOLBF = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """A module-level function and what it is given, in a scratch folder of its own with a log in it."""
+    """A module-level function and its arguments, and the scratch folder of the call, which has a log in it."""
 
     scratch: Path
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
 
 
-def serve(sending: Connection, watching: Connection, call: Call) -> None:
-    """One call, its answer one message."""
-    _settle_in(watching, call.scratch)
-    sending.send(_answer(call.function, call.arguments)[0])
+def serve_call(sending: Connection, watching: Connection, call: Call) -> None:
+    """Run one call and send its answer."""
+    _enter_session(watching, call.scratch)
+    sending.send(_answer(call.function, call.arguments))
 
 
-def be_ground(control: Connection, watching: Connection, call: Call) -> None:
-    """Make the ground, say how that went, then fork once for each call that `control` brings, until it closes.
+def serve_zygote(control: Connection, watching: Connection, call: Call) -> None:
+    """Run `call`, send its answer without the value, then fork once per call that `control` receives, until it closes.
 
-    A fork's connection gets its pid, then its answer, then how it ended.
+    The connection of a fork carries `Started`, the answer, and `Ended`.
     """
-    _settle_in(watching, call.scratch)
-    answer, ground = _answer(call.function, call.arguments)
-    control.send(answer if answer[0] != "returned" else ("returned", None))
-    if answer[0] != "returned":
+    _enter_session(watching, call.scratch)
+    answer = _answer(call.function, call.arguments)
+    if not isinstance(answer, Returned):
+        control.send(answer)
         return
+    control.send(Returned(None))
     gc.collect()
-    gc.freeze()  # a collection in a fork would copy every page it looks at
+    gc.freeze()  # a collection in a fork would copy every page that it looks at
     log = call.scratch / LOG
     forks: dict[int, tuple[int, Connection]] = {}
     while True:
         for ready in wait([control, *forks]):
             if ready is control:
                 try:
-                    asked: Call = control.recv()
+                    forked_call: Call = control.recv()
                 except EOFError:
                     return
                 sending, watching = (Connection(recv_handle(control)) for _ in range(2))
@@ -70,7 +72,7 @@ def be_ground(control: Connection, watching: Connection, call: Call) -> None:
                     for _, other in forks.values():
                         other.close()
                     control.close()
-                    _be_fork(sending, watching, asked, ground, log)
+                    _serve_fork(sending, watching, forked_call, answer.value, log)
                 watching.close()
                 forks[os.pidfd_open(pid)] = pid, sending
             else:
@@ -80,16 +82,16 @@ def be_ground(control: Connection, watching: Connection, call: Call) -> None:
                 _report_end(pid, sending)
 
 
-def _be_fork(sending: Connection, watching: Connection, call: Call, ground: Any, log: Path) -> NoReturn:
-    """A call on the ground, whose log begins with the ground's own."""
+def _serve_fork(sending: Connection, watching: Connection, call: Call, value: Any, log: Path) -> NoReturn:
+    """Run a call on the zygote's value, with a log that begins with the zygote's own, and exit."""
     status = 1
     try:
-        sending.send(("pid", os.getpid()))  # not by the ground: somebody may kill that one now
+        sending.send(Started(os.getpid()))  # not sent by the zygote, which may be killed at this moment
         shutil.copyfile(log, call.scratch / LOG)
-        _settle_in(watching, call.scratch)
-        sending.send(_answer(call.function, (ground, *call.arguments))[0])
+        _enter_session(watching, call.scratch)
+        sending.send(_answer(call.function, (value, *call.arguments)))
         status = 0
-    except Exception:  # noqa: BLE001 - nobody is above us: the log is told, and the caller by the exit code
+    except Exception:  # noqa: BLE001 - the outermost frame: the error goes to the log, and the exit code to the caller
         traceback.print_exc()
     finally:
         flush_native_output()
@@ -97,18 +99,18 @@ def _be_fork(sending: Connection, watching: Connection, call: Call, ground: Any,
 
 
 def _report_end(pid: int, sending: Connection) -> None:
-    # Not reaped yet: its number is still its own while what it left behind is killed.
+    # Wait without reaping: the process id stays reserved while the rest of the process group is killed.
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
-    with suppress(OSError):  # nobody may be listening any more
-        sending.send(("ended", os.waitstatus_to_exitcode(status)))
+    with suppress(OSError):  # the caller may have closed its end
+        sending.send(Ended(os.waitstatus_to_exitcode(status)))
     sending.close()
 
 
-def _settle_in(watching: Connection, scratch: Path) -> None:
-    """A session of its own (so that its children die with it), its folder, its log."""
+def _enter_session(watching: Connection, scratch: Path) -> None:
+    """Enter a session of the process's own (so that its workers die with it), its folder, and its log."""
     os.setsid()
     _die_with(watching)
     os.chdir(scratch)
@@ -117,44 +119,42 @@ def _settle_in(watching: Connection, scratch: Path) -> None:
     os.dup2(descriptor, 2)
     os.close(descriptor)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    # C's stdout by lines as well: an abort does not flush, and its last words are the ones that count.
+    # C's stdout is line-buffered too: an abort does not flush, and the last lines before it are the important ones.
     native = ctypes.CDLL(None)
     native.setvbuf(ctypes.c_void_p.in_dll(native, "stdout"), None, _IOLBF, ctypes.c_size_t(0))
 
 
-def _answer(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
-    """What to tell the caller, and what the function gave."""
-    given = None
+def _answer(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Answer:
+    answer: Answer
     try:
-        given = function(*arguments)
-        answer: tuple[Any, ...] = ("returned", given)
+        answer = Returned(function(*arguments))
     except (RequestError, EnvironmentUnusable, EvidenceError) as error:
         traceback.print_exc()
-        answer = ("refused", error)
+        answer = Refused(error)
     except QnnsweepError as error:
         traceback.print_exc()
-        answer = ("raised", type(error).__name__, str(error))
+        answer = Raised(type(error).__name__, str(error))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the border where foreign errors become ours
         traceback.print_exc()
-        answer = ("raised", type(error).__name__, str(error).strip() or repr(error))
+        answer = Raised(type(error).__name__, str(error).strip() or repr(error))
     flush_native_output()
-    return answer, given
+    return answer
 
 
 def _die_with(watching: Connection) -> None:
-    """Have the kernel kill this process group when the caller, who alone holds the other end of the pipe, is gone.
+    """Have the kernel kill this process group when the caller is gone, which alone holds the other end of the pipe.
 
-    A thread of ours could not do it while native code holds the interpreter; the death of the fork server is no sign
-    of it, because every child keeps that one alive.
+    A thread of this process could not do it while native code holds the interpreter lock. The end of the fork server
+    is no sign of it, because every worker keeps the fork server alive.
     """
     fcntl.fcntl(watching, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(watching, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(watching, fcntl.F_SETFL, os.O_ASYNC)
-    if watching.poll():  # it was gone before the kernel knew what to do
+    if watching.poll():  # the caller was gone before the signal was set up
         os.killpg(0, signal.SIGKILL)
 
 
 def flush_native_output() -> None:
-    """What native code wrote to C's stdout is buffered there; a forked child leaves without flushing it."""
+    """Flush Python's and C's stdout: native code's output is buffered there, and a fork exits without flushing it."""
     sys.stdout.flush()
     ctypes.CDLL(None).fflush(None)

@@ -88,7 +88,7 @@ def test_a_run_that_is_cancelled_from_the_ui_stops_its_children(
                 client, "POST", f"/deployments/{deployment['id']}/create_flow_run",
                 parameters={"overrides": [*SMALL, f"artifacts={tmp_path}"]}, state={"type": "SCHEDULED"},
             )  # fmt: skip
-            wait(lambda: list((tmp_path / "partial").glob("*/*/child.log")), RUN_S, "a child works")
+            wait(lambda: list((tmp_path / "partial").glob("*/*/worker.log")), RUN_S, "a worker runs")
             working = psutil.Process(serving.pid).children(recursive=True)
             assert any("forkserver" in command_of(each.pid) for each in working)
             asked(client, "POST", f"/flow_runs/{run['id']}/set_state", state={"type": "CANCELLING"})

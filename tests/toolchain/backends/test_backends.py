@@ -28,7 +28,7 @@ def measured(
     words = ["model=digits_cnn", f"scheme={scheme}", f"backend={backend}", "measure.operator_samples=2"]
     (cell,) = load(words).cells
     assert cell.impossible is None
-    ask, tools = cell.request, {"store": resources.store, "children": resources.children}
+    ask, tools = cell.request, {"store": resources.store, "workers": resources.workers}
     quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, **tools)
     program = lower(quantized, ask.scheme, ask.backend.kind, None, 2, dump_operators=True, **tools)
     made = bundle(program, ask.measure, store=resources.store)

@@ -44,7 +44,7 @@ def compiled(lowered: LoweredProgram, resources: Resources) -> Compile:
 
     def compile_for(*words: str) -> LoweredProgram:
         (cell,) = load(["model=digits_cnn", *words]).cells
-        ask, tools = cell.request, {"store": resources.store, "children": resources.children}
+        ask, tools = cell.request, {"store": resources.store, "workers": resources.workers}
         quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, **tools)
         return lower(quantized, ask.scheme, ask.backend.kind, ask.soc, 1, dump_operators=True, **tools)
 
@@ -57,7 +57,7 @@ def other_soc(compiled: Compile) -> LoweredProgram:
 
 
 def facts_of(program: Blob, resources: Resources) -> ProgramFacts:
-    return resources.children.call("lower", official.program_facts, program, resources.store).value
+    return resources.workers.call("lower", official.program_facts, program, resources.store).value
 
 
 def in_place_of(lowered: LoweredProgram, program: Blob, resources: Resources) -> LoweredProgram:
@@ -66,7 +66,7 @@ def in_place_of(lowered: LoweredProgram, program: Blob, resources: Resources) ->
 
 
 def checks(lowered: LoweredProgram, ask: Request, resources: Resources) -> tuple[ProgramCheck, ...]:
-    return audit(lowered, ask.scheme, ask.backend.kind, ask.soc, resources.children.identity.qnn)
+    return audit(lowered, ask.scheme, ask.backend.kind, ask.soc, resources.workers.identity.qnn)
 
 
 def differing(lowered: LoweredProgram, ask: Request, resources: Resources) -> list[tuple[Any, ...]]:
@@ -95,7 +95,7 @@ def test_a_program_tells_from_its_own_bytes_what_it_is(lowered: LoweredProgram, 
                 precision="quantized",
                 dumps=False,
                 context=ContextFacts(
-                    build=resources.children.identity.qnn,
+                    build=resources.workers.identity.qnn,
                     soc="SM8650",
                     arch=75,
                     vtcm_mib=8,
@@ -144,7 +144,7 @@ def test_every_check_of_a_program_as_asked_is_met_and_what_no_library_reads_says
     }
     assert {each.reason for each in made if each.status == "met"} == {None}
     cell = CellResult(request=request_8a8w, stage="bundle", lowered=lowered, error=RuntimeError())
-    found = rows("run", [cell], resources.children.identity)["audit"]
+    found = rows("run", [cell], resources.workers.identity)["audit"]
     assert [(row["check"], row["status"]) for row in found] == [(each.check, each.status) for each in made]
 
 
@@ -169,7 +169,7 @@ def test_a_program_for_another_soc_is_refused_and_all_its_checks_are_told(
         ("shipping", 0, check, None, *pair) for check, pair in zip([*told, "VTCM of the graph"], asked, strict=True)
     ]
     with pytest.raises(ProgramDiffers) as refused:
-        confirm(wrong, ask.scheme, ask.backend.kind, ask.soc, resources.children.identity)
+        confirm(wrong, ask.scheme, ask.backend.kind, ask.soc, resources.workers.identity)
     assert str(refused.value).startswith(
         "the compiled program is not the one asked for, so it is not measured: "
         "shipping program, subgraph 0: SoC in the options: asked SM8650, got SM8350; "
@@ -177,7 +177,7 @@ def test_a_program_for_another_soc_is_refused_and_all_its_checks_are_told(
     assert (refused.value.stage, refused.value.checks) == ("lower", checks(wrong, ask, resources))
     assert lowered.checks == checks(lowered, ask, resources)
     cell = CellResult(request=ask, stage="lower", error=refused.value)
-    found = rows("run", [cell], resources.children.identity)
+    found = rows("run", [cell], resources.workers.identity)
     assert (found["cells"][0]["outcome"], found["cells"][0]["error_type"]) == ("failed", "ProgramDiffers")
     assert [(row["check"], row["status"]) for row in found["audit"]] == [
         (check.check, check.status) for check in refused.value.checks
@@ -234,7 +234,7 @@ def test_libraries_of_another_build_are_told(
     ask = request_8a8w
     made = audit(lowered, ask.scheme, ask.backend.kind, ask.soc, "v2.0.0.1")
     found = [(each.program, each.check, each.asked, each.got) for each in made if each.status == "differs"]
-    build = resources.children.identity.qnn
+    build = resources.workers.identity.qnn
     assert found == [(program, "QNN build", "v2.0.0.1", build) for program in ("shipping", "debug")]
 
 

@@ -16,7 +16,7 @@ import damaged  # isort: skip
 
 if TYPE_CHECKING:
     from flows.resources import Resources
-    from tests.toolchain.conftest import ChildrenWith
+    from tests.toolchain.conftest import WorkersWith
 
 pytestmark = pytest.mark.toolchain
 
@@ -32,7 +32,7 @@ def after(request_8a8w: Request, resources: Resources, lowered: LoweredProgram, 
 
     def compare(damage: Callable[[damaged.Files], None]) -> Comparison:
         work = (lowered, capture, request_8a8w.tolerance, resources.store)
-        return resources.children.call("compare", damaged.compared_after, damage, *work).value
+        return resources.workers.call("compare", damaged.compared_after, damage, *work).value
 
     return compare
 
@@ -99,7 +99,7 @@ def test_a_handle_that_two_tensors_claim_is_ambiguous(
     sound: Comparison, request_8a8w: Request, resources: Resources, lowered: LoweredProgram, capture: Capture
 ) -> None:
     work = (lowered, capture, request_8a8w.tolerance, resources.store)
-    found = resources.children.call("compare", damaged.compared_with_a_handle_announced_twice, *work).value
+    found = resources.workers.call("compare", damaged.compared_with_a_handle_announced_twice, *work).value
     assert changes(sound, found) == [
         (sample, name, status, verdict, spans)
         for sample in range(2)
@@ -160,7 +160,7 @@ def test_a_final_answer_that_is_no_number_is_its_rows_status(
     sound: Comparison, request_8a8w: Request, resources: Resources, lowered: LoweredProgram, capture: Capture
 ) -> None:
     work = (lowered, capture, request_8a8w.tolerance, resources.store)
-    found = resources.children.call("compare", damaged.compared_with_an_odd_answer, *work).value
+    found = resources.workers.call("compare", damaged.compared_with_an_odd_answer, *work).value
     assert found.operators == sound.operators
     odd = [(row.rung, row.sample, row.top1_actual) for row in found.outputs if row.status == "nonfinite_differs"]
     assert odd == [("device", 0, None)]
@@ -182,13 +182,13 @@ def test_a_mutated_file_gives_every_operator_its_row_or_an_evidence_error_and_no
     replayed: bool,
     request_8a8w: Request,
     resources: Resources,
-    children_with: ChildrenWith,
+    workers_with: WorkersWith,
     lowered: LoweredProgram,
     capture: Capture,
 ) -> None:
     examples = FILES[field, replayed]
     work = (field, examples, replayed, lowered, capture, request_8a8w.tolerance, resources.store)
-    found = children_with(deadline_s=300).call("compare", damaged.fuzzed, *work).value
+    found = workers_with(deadline_s=300).call("compare", damaged.fuzzed, *work).value
     assert found.compared + found.refused >= 0.9 * examples  # fewer only where hypothesis drew one twice
     assert found.compared > 0.1 * examples
     assert found.refused > 0

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.toolchain
 
 def test_a_delegate_of_another_backend_has_no_qnn_facts(lowered: LoweredProgram, resources: Resources) -> None:
     (cell,) = load(["model=digits_cnn", "scheme=fp32", "backend=xnnpack"]).cells
-    ask, tools = cell.request, {"store": resources.store, "children": resources.children}
+    ask, tools = cell.request, {"store": resources.store, "workers": resources.workers}
     quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, **tools)
     facts = lower(quantized, ask.scheme, ask.backend.kind, None, 1, dump_operators=False, **tools).facts
     assert facts.inputs == (ProgramTensor(shape=(1, 1, 8, 8), dtype="float32", dim_order=(0, 1, 2, 3)),)
@@ -47,8 +47,8 @@ def test_the_delegates_bytes_are_found_inside_the_flatbuffer_and_behind_it(
     segments: bool, lowered: LoweredProgram, resources: Resources
 ) -> None:
     data = resources.store.read(lowered.program)
-    moved = resources.children.call("lower", official.with_delegates_in, data, segments).value
-    facts = resources.children.call(
+    moved = resources.workers.call("lower", official.with_delegates_in, data, segments).value
+    facts = resources.workers.call(
         "lower", official.program_facts, resources.store.put_bytes(moved), resources.store
     ).value
     assert facts == lowered.facts

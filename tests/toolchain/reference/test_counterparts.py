@@ -30,7 +30,7 @@ BOTH = ("exported", "quantized")
 @pytest.fixture(scope="module")
 def asked(request_8a8w: Request, resources: Resources, lowered: LoweredProgram) -> LoweredProgram:
     """`lowered` again, with both references."""
-    ask, tools = request_8a8w, {"store": resources.store, "children": resources.children}
+    ask, tools = request_8a8w, {"store": resources.store, "workers": resources.workers}
     fixed = (lowered.quantized, ask.scheme, ask.backend.kind, ask.soc, ask.measure.operator_samples)
     return lower(*fixed, True, 0, BOTH, **tools)
 
@@ -39,7 +39,7 @@ def asked(request_8a8w: Request, resources: Resources, lowered: LoweredProgram) 
 def comparison(request_8a8w: Request, resources: Resources, asked: LoweredProgram, capture: Capture) -> Comparison:
     """The capture of `lowered`: the programs are the same."""
     work = (asked, capture, True, request_8a8w.tolerance, True, (), BOTH)
-    return compare(*work, store=resources.store, children=resources.children)
+    return compare(*work, store=resources.store, workers=resources.workers)
 
 
 def of(comparison: Comparison, reference: str, sample: int = 0) -> dict[str, OperatorComparison]:
@@ -64,7 +64,7 @@ def test_what_is_asked_beside_the_edge_graph_changes_nothing_of_it(
     request_8a8w: Request, resources: Resources, lowered: LoweredProgram, capture: Capture, comparison: Comparison
 ) -> None:
     work = (lowered, capture, True, request_8a8w.tolerance, True)
-    plain = compare(*work, store=resources.store, children=resources.children)
+    plain = compare(*work, store=resources.store, workers=resources.workers)
     assert plain.other_references == ()
     assert replace(comparison, other_references=()) == plain
 
@@ -134,7 +134,7 @@ def test_what_no_device_shows_says_why_before_it_says_what_it_stands_for(
         asked, expected_tensors=tuple(each for each in asked.expected_tensors if "relu_default@" not in each.identifier)
     )
     work = (blind, capture, True, request_8a8w.tolerance, False, (), BOTH)
-    found = compare(*work, store=resources.store, children=resources.children)
+    found = compare(*work, store=resources.store, workers=resources.workers)
     row = of(found, "exported")["aten_relu_default"]
     assert (row.status, row.nodes, row.gap) == ("not_dumped", ("relu",), Gap())
 
@@ -148,14 +148,14 @@ def links(resources: Resources, name: str, scheme: str, backend: str) -> Links:
     """What the operators of a model of taken_apart.py stand for."""
     (cell,) = load(["model=digits_cnn", f"scheme={scheme}", f"backend={backend}", "soc=SM8650"]).cells
     ask = cell.request
-    tools: Any = {"store": resources.store, "children": resources.children}
+    tools: Any = {"store": resources.store, "workers": resources.workers}
     data = DataConfig(source="taken_apart:samples", count=8, arguments={"name": name})
     inputs = [InputConfig(name="x", shape=SHAPES[name])]
     model = ModelConfig(name=name, factory=f"taken_apart:{name}", inputs=inputs, calibration=data, evaluation=data)
     exported = export(model, "", **tools)
     quantized = quantize(exported, ask.scheme, ask.backend.kind, **tools)
     work = (quantized, ask.scheme, ask.backend.kind, resources.store)
-    return resources.children.call("lower", linked.linked, *work).value
+    return resources.workers.call("lower", linked.linked, *work).value
 
 
 def standing(rows: dict[str, linked.Linked]) -> dict[str, tuple[str, ...]]:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.toolchain
 @pytest.fixture(scope="module")
 def mixed(resources: Resources) -> dict[str, Any]:
     """Three inputs, several outputs, integers and booleans, topk and split."""
-    return resources.children.call("lower", graphs.run_mixed, resources.store).value
+    return resources.workers.call("lower", graphs.run_mixed, resources.store).value
 
 
 def test_a_graph_of_every_type_computes_to_the_bit_what_the_edge_program_does(mixed: dict[str, Any]) -> None:
@@ -86,7 +86,7 @@ def test_numbers_without_a_json_form_come_back_exactly(mixed: dict[str, Any], re
 def test_the_lowered_programs_graph_gives_what_the_lowering_kept(
     lowered: LoweredProgram, resources: Resources, sample: int
 ) -> None:
-    found = resources.children.call("lower", graphs.run_lowered, lowered, sample, resources.store).value
+    found = resources.workers.call("lower", graphs.run_lowered, lowered, sample, resources.store).value
     constants = [row.index for row in lowered.operators if row.constant]
     assert found == {
         "operators": [
@@ -100,7 +100,7 @@ def test_the_lowered_programs_graph_gives_what_the_lowering_kept(
 
 
 def test_the_lowered_programs_graph_is_the_edge_program(lowered: LoweredProgram, resources: Resources) -> None:
-    found = resources.children.call("lower", graphs.run_edge_program, lowered, resources.store).value
+    found = resources.workers.call("lower", graphs.run_edge_program, lowered, resources.store).value
     assert found == ["float32[1, 10] same"] * 8
 
 
@@ -108,7 +108,7 @@ FLOATS = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
 
 
 def called(resources: Resources, *asked: Any) -> Any:
-    return resources.children.call("compare", graphs.call, *asked).value
+    return resources.workers.call("compare", graphs.call, *asked).value
 
 
 def test_an_operator_without_a_mixed_precision_kernel_is_computed_in_single(resources: Resources) -> None:
@@ -149,4 +149,4 @@ def test_constants_that_are_damaged_are_no_evidence(lowered: LoweredProgram, res
 
 
 def read(resources: Resources, calls: Blob, constants: Blob) -> None:
-    resources.children.call("compare", graphs.read, calls, constants, resources.store)
+    resources.workers.call("compare", graphs.read, calls, constants, resources.store)

@@ -20,7 +20,7 @@ ONES = np.ones(4, np.float32)
 
 
 def asked(resources: Resources, function: Any, *arguments: Any) -> Any:
-    return resources.children.call("compare", function, *arguments).value
+    return resources.workers.call("compare", function, *arguments).value
 
 
 def plain(value: Any) -> Any:

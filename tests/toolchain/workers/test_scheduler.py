@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conf.units import GIB
-from tasks.toolchain.workers.scheduler import Expected, Places
+from tasks.toolchain.workers.scheduler import CostEstimate, Scheduler
 
 
 class Crowd:
     """Threads that ask for a place one after the other and keep it until told."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, scheduler: Scheduler) -> None:
         self.inside: list[str] = []
-        self._places = places
+        self._scheduler = scheduler
         self._leave: dict[str, threading.Event] = {}
         self._threads: dict[str, threading.Thread] = {}
         self._changed = threading.Condition()
@@ -27,8 +27,8 @@ class Crowd:
         leave, asked = threading.Event(), threading.Event()
 
         def hold() -> None:
-            expected = Expected(seconds=seconds, peak_bytes=int(gib * GIB))
-            place = self._places.place(expected, urgent=urgent)
+            estimate = CostEstimate(seconds=seconds, peak_bytes=int(gib * GIB))
+            place = self._scheduler.slot(estimate, urgent=urgent)
             asked.set()
             with place:
                 with self._changed:
@@ -51,7 +51,7 @@ class Crowd:
 
 
 def test_no_more_at_once_than_there_are_cores_the_longest_first() -> None:
-    crowd = Crowd(Places(parallel=1, memory_bytes=8 * GIB))
+    crowd = Crowd(Scheduler(parallel=1, memory_bytes=8 * GIB))
     crowd.ask("running")
     for name, seconds in (("short", 1), ("long", 100), ("middle", 10), ("never seen", float("inf"))):
         crowd.ask(name, seconds=seconds)
@@ -64,7 +64,7 @@ def test_no_more_at_once_than_there_are_cores_the_longest_first() -> None:
 
 
 def test_what_is_urgent_comes_before_what_is_long() -> None:
-    crowd = Crowd(Places(parallel=1, memory_bytes=8 * GIB))
+    crowd = Crowd(Scheduler(parallel=1, memory_bytes=8 * GIB))
     crowd.ask("running")
     crowd.ask("long", seconds=100)
     crowd.ask("urgent", seconds=1, urgent=True)
@@ -73,7 +73,7 @@ def test_what_is_urgent_comes_before_what_is_long() -> None:
 
 
 def test_what_does_not_fit_in_memory_waits_and_a_smaller_one_passes() -> None:
-    crowd = Crowd(Places(parallel=3, memory_bytes=8 * GIB))
+    crowd = Crowd(Scheduler(parallel=3, memory_bytes=8 * GIB))
     crowd.ask("six", gib=6)
     crowd.ask("four", gib=4, seconds=100)
     crowd.ask("two", gib=2)
@@ -83,7 +83,7 @@ def test_what_does_not_fit_in_memory_waits_and_a_smaller_one_passes() -> None:
 
 
 def test_what_needs_more_than_all_memory_runs_alone() -> None:
-    crowd = Crowd(Places(parallel=2, memory_bytes=8 * GIB))
+    crowd = Crowd(Scheduler(parallel=2, memory_bytes=8 * GIB))
     crowd.ask("small", gib=1)
     crowd.ask("giant", gib=20)
     assert crowd.inside == ["small"]
@@ -94,9 +94,9 @@ def test_what_needs_more_than_all_memory_runs_alone() -> None:
 
 
 def test_memory_that_is_kept_without_working_counts_too() -> None:
-    places = Places(parallel=2, memory_bytes=8 * GIB)
-    crowd = Crowd(places)
-    with places.kept(6 * GIB):
+    scheduler = Scheduler(parallel=2, memory_bytes=8 * GIB)
+    crowd = Crowd(scheduler)
+    with scheduler.reserve(6 * GIB):
         crowd.ask("one", gib=1)
         crowd.ask("four", gib=4)
         assert crowd.inside == ["one"]
@@ -112,11 +112,11 @@ def test_memory_that_is_kept_without_working_counts_too() -> None:
 def test_everybody_gets_in_and_never_beyond_cores_and_memory(
     parallel: int, memory: int, needs: list[tuple[int, float, bool]]
 ) -> None:
-    places = Places(parallel=parallel, memory_bytes=memory * GIB)
+    scheduler = Scheduler(parallel=parallel, memory_bytes=memory * GIB)
     guard, inside, beyond = threading.Lock(), [], []
 
     def work(gib: int, seconds: float, urgent: bool) -> None:
-        with places.place(Expected(seconds=seconds, peak_bytes=gib * GIB), urgent=urgent):
+        with scheduler.slot(CostEstimate(seconds=seconds, peak_bytes=gib * GIB), urgent=urgent):
             with guard:
                 inside.append(gib)
                 if len(inside) > parallel or (len(inside) > 1 and sum(inside) > memory):
@@ -133,9 +133,9 @@ def test_everybody_gets_in_and_never_beyond_cores_and_memory(
     assert beyond == []
 
 
-def test_a_place_is_given_back_by_one_that_fails() -> None:
-    places = Places(parallel=1, memory_bytes=GIB)
-    with pytest.raises(KeyError), places.place(Expected()):
+def test_a_slot_is_released_by_a_call_that_fails() -> None:
+    scheduler = Scheduler(parallel=1, memory_bytes=GIB)
+    with pytest.raises(KeyError), scheduler.slot(CostEstimate()):
         raise KeyError
     with ExitStack() as stack:
-        stack.enter_context(places.place(Expected()))
+        stack.enter_context(scheduler.slot(CostEstimate()))

@@ -1,4 +1,4 @@
-"""What a stage may ask of the toolchain: functions that can be named here and run in a child.
+"""What a stage may ask of the toolchain: functions that can be named here and run in a worker process.
 
 Each imports its module when it runs, so that the process that asks never loads torch.
 """

@@ -1,0 +1,175 @@
+"""The supervision of one call in a worker process: its slot on the machine, its limits, its log, and its cost."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from tasks.errors import ToolchainError
+from tasks.records import Blob
+from tasks.storage.store import Store
+from tasks.toolchain.workers.handle import Process
+from tasks.toolchain.workers.messages import Ended, Message, Raised, Refused, Returned
+from tasks.toolchain.workers.scheduler import GIB, CostEstimate, Scheduler
+from tasks.toolchain.workers.worker import LOG
+
+Result = TypeVar("Result")
+
+_PRELOAD = "tasks.toolchain.workers.preload"
+_POLL_S = 0.1
+_TAIL_LINES = 12
+
+Subject = tuple[str, ...]
+"""What a call works on: the names of a model, a scheme, a backend and an SoC, as far as the call depends on them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallResult(Generic[Result]):
+    """The value that a call returned, its whole log, and how long it took."""
+
+    value: Result
+    log: Blob
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallCost:
+    """The cost of a call, failed or not, with which the next sweep plans."""
+
+    stage: str
+    subject: Subject
+    seconds: float
+    peak_bytes: int
+    """Resident memory; for a fork of a zygote, without the pages that it shares with the zygote."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LimitExceeded:
+    cause: str
+    text: str
+
+
+class Supervisor:
+    """The part of a worker pool that its zygotes use too. Safe to share between threads."""
+
+    def __init__(
+        self,
+        *,
+        environment: Mapping[str, str],
+        store: Store,
+        scheduler: Scheduler,
+        deadline_s: float,
+        memory_bytes: int,
+        estimates: Mapping[tuple[str, Subject], CostEstimate],
+    ) -> None:
+        self.calls: Counter[str] = Counter()
+        self.costs: list[CallCost] = []
+        self.scheduler = scheduler
+        self.context = multiprocessing.get_context("forkserver")
+        self._environment = dict(environment)
+        self._store = store
+        self._deadline_s = deadline_s
+        self._memory_bytes = memory_bytes
+        self._estimates = dict(estimates)
+        self._guard = threading.Lock()
+
+    def slot(self, stage: str, subject: Subject, *, urgent: bool) -> contextlib.AbstractContextManager[None]:
+        """Wait for a core and the memory that the call is expected to need."""
+        estimate = self._estimates.get((stage, subject), CostEstimate())
+        capped = CostEstimate(seconds=estimate.seconds, peak_bytes=min(estimate.peak_bytes, self._memory_bytes))
+        return self.scheduler.slot(capped, urgent=urgent)
+
+    @contextlib.contextmanager
+    def scratch(self, stage: str) -> Iterator[Path]:
+        """Create the working directory of a call, with an empty log in it."""
+        with self._store.scratch(stage) as scratch:
+            (scratch / LOG).touch()
+            yield scratch
+
+    def count(self, stage: str) -> None:
+        with self._guard:
+            self.calls[stage] += 1
+
+    def start_server(self) -> None:
+        """Start the fork server unless it runs already."""
+        # Safe path: a folder `tasks` in the user's working directory must not be imported.
+        with self._guard, _environ(self._environment | {"PYTHONSAFEPATH": "1"}):
+            self.context.set_forkserver_preload([_PRELOAD])
+            forkserver.ensure_running()
+
+    def follow(
+        self, process: Process, stage: str, subject: Subject, scratch: Path, start: float, *, stays: bool = False
+    ) -> CallResult[Any]:
+        """Wait until the process has answered, has ended, or exceeds a limit; then end it, unless it `stays`.
+
+        `start`: the monotonic time at which the call began.
+        """
+        peak = 0
+        outcome: Message | _LimitExceeded | None = None
+        try:
+            while outcome is None:
+                outcome = process.next(_POLL_S)
+                usage = process.memory_usage()
+                peak = max(peak, usage.own_bytes)
+                if outcome is None and time.monotonic() - start > self._deadline_s:
+                    outcome = _LimitExceeded("deadline", f"deadline of {self._deadline_s:g} s")
+                elif outcome is None and usage.resident_bytes > self._memory_bytes:
+                    outcome = _LimitExceeded("memory limit", f"memory limit of {self._memory_bytes / GIB:g} GiB")
+        finally:
+            if not stays:
+                process.close()
+        seconds = time.monotonic() - start
+        log = self._store.put_file(scratch / LOG)
+        self.costs.append(CallCost(stage=stage, subject=subject, seconds=seconds, peak_bytes=peak))
+        ended_by = None
+        match outcome:
+            case Returned(value):
+                return CallResult(value=value, log=log, seconds=seconds)
+            case Refused(error):
+                raise error
+            case Raised(cause, text):
+                why = f"{cause}: {text}"
+            case Ended(exit_code):
+                cause, text, ended_by = _describe_end(exit_code)
+                why = f"{text}\n{_tail(scratch / LOG)}"
+            case _LimitExceeded(cause, text):
+                why = f"{text}\n{_tail(scratch / LOG)}"
+        message = f"{stage} failed: {why}".rstrip()
+        raise ToolchainError(message, stage=stage, cause=cause, signal=ended_by, log=log.sha256)
+
+
+def _describe_end(exit_code: int | None) -> tuple[str, str, signal.Signals | None]:
+    if exit_code is None or exit_code >= 0:
+        return "exit", f"exit code {exit_code} without an answer", None
+    number = signal.Signals(-exit_code)
+    hint = " (often the kernel's out-of-memory killer)" if number is signal.SIGKILL else ""
+    return number.name, f"{number.name}{hint}", number
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()
+    return "\n".join(line[:400] for line in lines[-_TAIL_LINES:])
+
+
+@contextlib.contextmanager
+def _environ(changes: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
