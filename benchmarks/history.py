@@ -29,7 +29,7 @@ from tasks.numerics.trend import SERIES
 from tasks.storage import tables
 from tasks.storage.series import select
 from tasks.storage.store import Store
-from tests.flows.runs.nights import HEALTHY, run_of
+from tests.flows.runs.synthetic_history import HEALTHY, run_of
 
 SCHEMES, SOCS = ("8a8w", "16a8w", "fp16", "16a4w", "8a4w"), ("SM8350", "SM8450", "SM8550", "SM8650", "SM8750")
 KEY = ["model", "scheme", "soc", "backend", "device"]

@@ -1,4 +1,4 @@
-"""`qnnsweep diff` on two runs made by hand, from the command line."""
+"""`qnnsweep diff` on two sample runs, from the command line."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ WORSE_OPERATORS = (
 
 
 @pytest.fixture(scope="module")
-def asked() -> Request:
+def request_8a8w() -> Request:
     return load(["tolerance=none"]).cells[0].request
 
 
 def write(root: Path, run: str, cells: Sequence[CellResult], toolchain: Toolchain = OLD) -> None:
-    store, made = Store.open(root), rows(run, cells, toolchain)
-    made["trends"] = trends(store, run, made["cells"], made["operators"], TrendConfig())
-    for table, contents in made.items():
-        tables.write(store, run, table, contents)
+    store, contents = Store.open(root), rows(run, cells, toolchain)
+    contents["trends"] = trends(store, run, contents["cells"], contents["operators"], TrendConfig())
+    for table, table_rows in contents.items():
+        tables.write(store, run, table, table_rows)
 
 
-def changes(told: dict[str, Any]) -> list[tuple[Any, ...]]:
-    (cell,) = told["cells"]
+def changes(difference: dict[str, Any]) -> list[tuple[Any, ...]]:
+    (cell,) = difference["cells"]
     return [
-        (each["operator"], each["what"], each["before"], each["after"], each["verdict"]) for each in cell["changes"]
+        tuple(change[key] for key in ("operator", "what", "before", "after", "verdict")) for change in cell["changes"]
     ]
 
 
-def test_two_equal_runs_have_no_difference(program: Program, asked: Request, tmp_path: Path) -> None:
+def test_two_equal_runs_have_no_difference(program: Program, request_8a8w: Request, tmp_path: Path) -> None:
     for run in RUNS[:2]:
-        write(tmp_path, run, [whole(asked)])
+        write(tmp_path, run, [whole(request_8a8w)])
     ran = program.run("diff", "previous", "latest", "--json", f"--artifacts={tmp_path}")
     assert (ran.returncode, ran.stderr) == (0, "")
     names = {"model": "digits_cnn", "scheme": "8a8w", "soc": "SM8650", "backend": "qnn", "device": "local"}
@@ -68,39 +68,39 @@ def test_two_equal_runs_have_no_difference(program: Program, asked: Request, tmp
     }
 
 
-def test_what_got_worse_is_told_with_what_changed_and_ends_with_1(
-    program: Program, asked: Request, tmp_path: Path
+def test_a_regression_is_shown_with_the_changed_inputs_and_the_exit_code_is_1(
+    program: Program, request_8a8w: Request, tmp_path: Path
 ) -> None:
     worse = replace(COMPARISON, operators=WORSE_OPERATORS, observer_effect_snr_db=59.0)
     lowered = replace(LOWERED, program=replace(LOWERED.program, size=1_100))
-    other = replace(asked, scheme=replace(asked.scheme, observer="HistogramObserver"))
-    write(tmp_path, RUNS[0], [whole(asked)])
+    other = replace(request_8a8w, scheme=replace(request_8a8w.scheme, observer="HistogramObserver"))
+    write(tmp_path, RUNS[0], [whole(request_8a8w)])
     write(tmp_path, RUNS[1], [whole(other, comparison=worse, lowered=lowered)], NEW)
     ran = program.run("diff", "20261120", RUNS[1], "--json", f"--artifacts={tmp_path}")
     assert (ran.returncode, ran.stderr) == (1, "")
-    told = json.loads(ran.stdout)
-    assert told["cells"][0]["changed"] == ["qnn v2.49.40 -> v2.50.1", "scheme"]
-    assert changes(told) == [
+    difference = json.loads(ran.stdout)
+    assert difference["cells"][0]["changed"] == ["qnn v2.49.40 -> v2.50.1", "scheme"]
+    assert changes(difference) == [
         (None, "observer_effect_snr_db", 60.0, 59.0, "steady"),
         (None, "coverage", 0.5, 0.25, "regressed"),
         (None, "pte_bytes", 1000.0, 1100.0, "regressed"),
         ("conv", "status", "exact, masked", "masked, not_dumped", "regressed"),
         ("conv", "snr_db", 40.0, 35.0, "regressed"),
     ]
-    assert told["regressions"] == 4
+    assert difference["regressions"] == 4
     back = program.run("diff", RUNS[1], RUNS[0], "--json", f"--artifacts={tmp_path}")
     assert back.returncode == 0
-    assert [each[-1] for each in changes(json.loads(back.stdout))] == [
+    assert [change[-1] for change in changes(json.loads(back.stdout))] == [
         "steady", "improved", "improved", "changed", "improved",
     ]  # fmt: skip
 
 
-def test_the_terminal_shows_what_counts_and_the_cells_that_only_one_run_has(
-    program: Program, asked: Request, tmp_path: Path
+def test_the_terminal_shows_regressions_and_the_cells_that_only_one_run_has(
+    program: Program, request_8a8w: Request, tmp_path: Path
 ) -> None:
-    gone, came = (replace(asked, soc=replace(asked.soc, name=name)) for name in ("SM8550", "SM8750"))
-    write(tmp_path, RUNS[0], [whole(asked), whole(gone)])
-    write(tmp_path, RUNS[1], [up_to_lower(asked, "execute", RuntimeError("boom")), whole(came)])
+    removed, added = (replace(request_8a8w, soc=replace(request_8a8w.soc, name=name)) for name in ("SM8550", "SM8750"))
+    write(tmp_path, RUNS[0], [whole(request_8a8w), whole(removed)])
+    write(tmp_path, RUNS[1], [up_to_lower(request_8a8w, "execute", RuntimeError("boom")), whole(added)])
     ran = program.run("diff", RUNS[0], RUNS[1], f"--artifacts={tmp_path}")
     assert (ran.returncode, ran.stderr) == (1, "")
     lines = [" ".join(line.split()) for line in ran.stdout.splitlines() if line.strip() and "─" not in line]
@@ -114,13 +114,15 @@ def test_the_terminal_shows_what_counts_and_the_cells_that_only_one_run_has(
     ]
 
 
-def test_a_cell_that_moved_to_another_device_is_the_same_cell(program: Program, asked: Request, tmp_path: Path) -> None:
-    moved = replace(asked, device=replace(asked.device, name="phone"))
-    write(tmp_path, RUNS[0], [up_to_lower(asked, "deploy", DeviceError("unplugged"))])
+def test_a_cell_that_moved_to_another_device_is_the_same_cell(
+    program: Program, request_8a8w: Request, tmp_path: Path
+) -> None:
+    moved = replace(request_8a8w, device=replace(request_8a8w.device, name="phone"))
+    write(tmp_path, RUNS[0], [up_to_lower(request_8a8w, "deploy", DeviceError("unplugged"))])
     write(tmp_path, RUNS[1], [up_to_lower(moved, "deploy", DeviceError("unplugged"))])
-    told = json.loads(program.run("diff", RUNS[0], RUNS[1], "--json", f"--artifacts={tmp_path}").stdout)
-    assert (told["only_in_a"], told["only_in_b"], told["cells"][0]["changes"]) == ([], [], [])
-    assert told["cells"][0]["changed"] == ["device local -> phone"]
+    difference = json.loads(program.run("diff", RUNS[0], RUNS[1], "--json", f"--artifacts={tmp_path}").stdout)
+    assert (difference["only_in_a"], difference["only_in_b"], difference["cells"][0]["changes"]) == ([], [], [])
+    assert difference["cells"][0]["changed"] == ["device local -> phone"]
 
 
 ALL = ", ".join(RUNS)
@@ -134,10 +136,10 @@ ALL = ", ".join(RUNS)
         ("20261121", "'20261121' begins several runs of ", f": {RUNS[1]}, {RUNS[2]}; name one of them"),
     ],
 )
-def test_a_run_that_is_not_there_is_one_line_and_ends_with_2(
-    program: Program, asked: Request, tmp_path: Path, word: str, begin: str, end: str
+def test_an_unknown_or_ambiguous_run_is_one_line_and_the_exit_code_is_2(
+    program: Program, request_8a8w: Request, tmp_path: Path, word: str, begin: str, end: str
 ) -> None:
     for run in RUNS:
-        write(tmp_path, run, [whole(asked)])
+        write(tmp_path, run, [whole(request_8a8w)])
     ran = program.run("diff", word, "latest", f"--artifacts={tmp_path}")
     assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", f"qnnsweep: {begin}{tmp_path}{end}\n")

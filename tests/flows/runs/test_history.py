@@ -1,4 +1,4 @@
-"""Sixty nights with noise, and what is planted into them: all of it is reported in time, nothing else is."""
+"""Sixty nights with noise and planted changes: every change is reported in time, and nothing else is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conf.schema import TrendConfig
 from tasks.storage import tables
 from tasks.storage.store import Store
 
-from .nights import Change, Row, by, cell_row, drifting, operator_rows, run_of, times, write_night
+from .synthetic_history import Change, Row, by, cell_row, drifting, operator_rows, run_of, times, write_night
 
 NIGHTS = 60
 SDK = 18
@@ -25,7 +25,7 @@ PLANTED = {
         cell="sdk", night=SDK, columns={"final_snr_db": by(-2.5)}, alarms=frozenset({"final_snr_db"}),
         causes=("qnn v2.49.40 -> v2.50.1",),
     ),
-    # 0.12 dB a night are beyond the floor of 1 dB on the ninth.
+    # 0.12 dB per night exceed the floor of 1 dB on the ninth night.
     "drift": Change(
         cell="drift", night=DRIFT_FROM, columns={"final_snr_db": drifting(-DRIFT_DB, 13)}, due=DRIFT_FROM + 8,
         alarms=frozenset({"final_snr_db"}),
@@ -73,29 +73,29 @@ LOST = Change(
     columns=dict.fromkeys(("final_snr_db", "final_cosine", "latency_p50_ms", "top1_agreement", "accuracy"))
     | {"outcome": "infrastructure"},
 )  # fmt: skip
-"""A night on which the device was lost: values are missing, and that is no regression."""
+"""A night on which the device was lost: missing values are not a regression."""
 SWAPPED = Change(cell="farmed", night=0, columns={"device": "phone-a", "farm": "shelf"}, alarms=frozenset())
 NEW_SDK = [
     Change(cell=change.cell, night=SDK, columns={"qnn": "v2.50.1"}, alarms=frozenset()) for change in PLANTED.values()
 ]
-"""The SDK is the whole machine's: it moved for the cells too that did not mind."""
+"""The SDK changes for all cells of the machine, also for those that it does not affect."""
 CHANGES = [SWAPPED, *PLANTED.values(), LOST, *NEW_SDK]
 
 
 def history(root: Path, seed: int, changes: list[Change]) -> list[list[Row]]:
-    """The rows of `trends` of each night."""
+    """Write the history and return the rows of `trends` of each night."""
     store, noise = Store.open(root), np.random.default_rng(seed)
     models = list(dict.fromkeys(change.cell for change in changes))
-    told: list[list[Row]] = []
+    rows: list[list[Row]] = []
     for night in range(NIGHTS):
         cells = [cell_row(model, night, changes, noise) for model in models]
         operators = [row for cell in cells for row in operator_rows(cell, night, changes, noise)]
-        told.append(write_night(store, cells, operators, TrendConfig()))
-    return told
+        rows.append(write_night(store, cells, operators, TrendConfig()))
+    return rows
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> list[list[Row]]:
+def nights(tmp_path_factory: pytest.TempPathFactory) -> list[list[Row]]:
     return history(tmp_path_factory.mktemp("artifacts"), 1, CHANGES)
 
 
@@ -103,49 +103,51 @@ def series_of(row: Row) -> str:
     return " ".join(filter(None, (row["operator"], row["series"])))
 
 
-def alarms(told: list[list[Row]]) -> dict[tuple[str, str], list[tuple[int, Row]]]:
-    """What was reported of each cell and series, and on which nights."""
-    found: dict[tuple[str, str], list[tuple[int, Row]]] = {}
-    for night, rows in enumerate(told):
+def alarms(nights: list[list[Row]]) -> dict[tuple[str, str], list[tuple[int, Row]]]:
+    """Return the rows of all regressions and their nights, by cell and series."""
+    alarms: dict[tuple[str, str], list[tuple[int, Row]]] = {}
+    for night, rows in enumerate(nights):
         for row in rows:
             if row["verdict"] == "regressed":
-                found.setdefault((row["model"], series_of(row)), []).append((night, row))
-    return found
+                alarms.setdefault((row["model"], series_of(row)), []).append((night, row))
+    return alarms
 
 
-def verdicts(told: list[list[Row]], model: str, series: str) -> list[str]:
-    return [row["verdict"] for rows in told for row in rows if (row["model"], series_of(row)) == (model, series)]
+def verdicts(nights: list[list[Row]], model: str, series: str) -> list[str]:
+    return [row["verdict"] for rows in nights for row in rows if (row["model"], series_of(row)) == (model, series)]
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_change_is_reported_on_its_night_or_the_next_and_its_cause_is_named(told: list[list[Row]], name: str) -> None:
+def test_a_planted_change_is_reported_with_its_cause_on_its_night_or_the_next(
+    nights: list[list[Row]], name: str
+) -> None:
     change = PLANTED[name]
     for series in change.alarms:
-        night, row = alarms(told)[change.cell, series][0]
+        night, row = alarms(nights)[change.cell, series][0]
         assert night - change.expected in (0, 1)
         assert row["first_bad_run"] == run_of(night)
         assert row["changed"] == (list(change.causes) if night == change.night else [])
 
 
-def test_there_is_at_most_one_false_alarm_in_sixty_nights(told: list[list[Row]]) -> None:
+def test_there_is_at_most_one_false_alarm_in_sixty_nights(nights: list[list[Row]]) -> None:
     planted = {(change.cell, series): change for change in PLANTED.values() for series in change.alarms}
     false = [
-        (night, place)
-        for place, found in alarms(told).items()
-        for night, _ in found
-        if place not in planted or night - planted[place].expected not in (0, 1)
+        (night, series)
+        for series, regressions in alarms(nights).items()
+        for night, _ in regressions
+        if series not in planted or night - planted[series].expected not in (0, 1)
     ]
     assert len(false) <= 1, false
 
 
-def test_every_cell_has_a_row_for_every_series_every_night(told: list[list[Row]]) -> None:
-    for rows in told:
+def test_every_cell_has_a_row_for_every_series_every_night(nights: list[list[Row]]) -> None:
+    for rows in nights:
         assert {row["model"] for row in rows} == {change.cell for change in CHANGES}
         assert len([row for row in rows if row["operator"] is None]) == 13 * len(PLANTED)
 
 
-def test_what_stays_worse_is_told_with_its_first_bad_night_until_it_is_the_baseline(told: list[list[Row]]) -> None:
-    rows = [row for night in told for row in night if (row["model"], row["series"]) == ("sdk", "final_snr_db")]
+def test_a_step_is_still_bad_since_its_first_night_until_it_is_the_baseline(nights: list[list[Row]]) -> None:
+    rows = [row for night in nights for row in night if (row["model"], row["series"]) == ("sdk", "final_snr_db")]
     after = rows[SDK + 1 :]
     # Thirty nights of the new level make it the baseline.
     assert {row["verdict"] for row in after[:29]} == {"still_bad"}
@@ -154,65 +156,65 @@ def test_what_stays_worse_is_told_with_its_first_bad_night_until_it_is_the_basel
     assert {row["verdict"] for row in after[29:]} == {"steady"}
 
 
-def test_a_spike_is_told_once_and_moves_no_baseline(told: list[list[Row]]) -> None:
-    rows = [row for night in told for row in night if (row["model"], row["series"]) == ("spike", "final_snr_db")]
+def test_a_spike_is_reported_once_and_does_not_move_the_baseline(nights: list[list[Row]]) -> None:
+    rows = [row for night in nights for row in night if (row["model"], row["series"]) == ("spike", "final_snr_db")]
     assert [row["verdict"] for row in rows[29:]] == ["steady", "regressed", *["steady"] * 29]
     assert abs(rows[31]["median"] - rows[30]["median"]) < 0.2
 
 
-def test_the_first_night_is_new_and_a_lost_one_is_undefined(told: list[list[Row]]) -> None:
-    assert verdicts(told, "step", "final_snr_db")[:2] == ["new", "steady"]
-    assert verdicts(told, "step", "latency_p50_ms")[:11] == ["new", *["no_baseline"] * 9, "steady"]
-    assert verdicts(told, "step", "final_snr_db")[12:14] == ["undefined", "steady"]
-    assert verdicts(told, "step", "passed")[12] == "undefined"
+def test_the_first_night_is_new_and_a_night_without_a_device_is_undefined(nights: list[list[Row]]) -> None:
+    assert verdicts(nights, "step", "final_snr_db")[:2] == ["new", "steady"]
+    assert verdicts(nights, "step", "latency_p50_ms")[:11] == ["new", *["no_baseline"] * 9, "steady"]
+    assert verdicts(nights, "step", "final_snr_db")[12:14] == ["undefined", "steady"]
+    assert verdicts(nights, "step", "passed")[12] == "undefined"
 
 
-def test_a_row_has_its_last_sixty_nights(told: list[list[Row]]) -> None:
-    (row,) = (row for row in told[-1] if (row["model"], row["series"]) == ("step", "final_snr_db"))
+def test_a_row_of_trends_has_the_last_sixty_nights(nights: list[list[Row]]) -> None:
+    (row,) = (row for row in nights[-1] if (row["model"], row["series"]) == ("step", "final_snr_db"))
     assert row["runs"] == [run_of(night) for night in range(NIGHTS)]
     assert row["values"][12] is None
     assert row["values"][-1] == row["value"]
     assert (row["unit"], row["floor"]) == ("dB", 1.0)
 
 
-def judged(root: Path, nights: list[dict[str, Any]], config: TrendConfig | None = None) -> list[list[Row]]:
-    """A history of one cell without noise, each night with these columns besides the healthy ones."""
-    store, told = Store.open(root), []
+def write_history(root: Path, nights: list[dict[str, Any]], config: TrendConfig | None = None) -> list[list[Row]]:
+    """Write a history of one cell without noise, with these columns changed each night; return its rows of trends."""
+    store, rows = Store.open(root), []
     for night, columns in enumerate(nights):
-        row = dict.fromkeys(tables.TABLES["cells"].names) | cell_row("toy", night, [], np.random.default_rng(0))
-        told.append(write_night(store, [row | columns], [], config or TrendConfig()))
-    return told
+        cell = dict.fromkeys(tables.TABLES["cells"].names) | cell_row("toy", night, [], np.random.default_rng(0))
+        rows.append(write_night(store, [cell | columns], [], config or TrendConfig()))
+    return rows
 
 
-def test_a_night_that_failed_its_own_gate_is_no_baseline(tmp_path: Path) -> None:
+def test_a_night_out_of_tolerance_is_not_part_of_a_baseline(tmp_path: Path) -> None:
     bad = {"outcome": "out_of_tolerance", "final_snr_db": 3.0}
-    told = judged(tmp_path, [bad] * 3 + [{}] * 2 + [bad] * 40)
-    assert verdicts(told, "toy", "final_snr_db") == [
+    rows = write_history(tmp_path, [bad] * 3 + [{}] * 2 + [bad] * 40)
+    assert verdicts(rows, "toy", "final_snr_db") == [
         "new", "no_baseline", "no_baseline", "no_baseline", "steady", "regressed", *["still_bad"] * 39,
     ]  # fmt: skip
-    assert verdicts(told, "toy", "passed")[3:7] == ["no_baseline", "steady", "regressed", "still_bad"]
+    assert verdicts(rows, "toy", "passed")[3:7] == ["no_baseline", "steady", "regressed", "still_bad"]
 
 
-def test_a_cell_is_followed_over_the_devices_of_a_farm_and_without_one_by_its_device(tmp_path: Path) -> None:
-    told = judged(tmp_path, [{"device": "a"}, {"device": "b"}, {"farm": "f"}, {"farm": "f", "device": "b"}])
-    assert verdicts(told, "toy", "final_snr_db") == ["new", "new", "new", "steady"]
+def test_a_cell_is_identified_by_its_farm_or_else_by_its_device(tmp_path: Path) -> None:
+    rows = write_history(tmp_path, [{"device": "a"}, {"device": "b"}, {"farm": "f"}, {"farm": "f", "device": "b"}])
+    assert verdicts(rows, "toy", "final_snr_db") == ["new", "new", "new", "steady"]
 
 
-def test_a_run_that_was_only_judged_again_is_no_night(tmp_path: Path) -> None:
-    told = judged(tmp_path, [{"verb": "recompare"}, {}, {"verb": "recompare"}, {}])
-    (row,) = (row for row in told[-1] if row["series"] == "final_snr_db")
+def test_a_recompare_is_not_a_night(tmp_path: Path) -> None:
+    rows = write_history(tmp_path, [{"verb": "recompare"}, {}, {"verb": "recompare"}, {}])
+    (row,) = (row for row in rows[-1] if row["series"] == "final_snr_db")
     assert row["runs"] == [run_of(1), run_of(3)]
 
 
-def test_runs_of_other_cells_lie_between_two_nights_without_being_any(tmp_path: Path) -> None:
+def test_runs_of_other_cells_do_not_count_as_nights(tmp_path: Path) -> None:
     config = TrendConfig(nights=2)
-    told = judged(tmp_path, [{}, *[{"soc": "SM8750"}] * 10, {}], config)
-    (row,) = (row for row in told[-1] if row["series"] == "final_snr_db")
+    rows = write_history(tmp_path, [{}, *[{"soc": "SM8750"}] * 10, {}], config)
+    (row,) = (row for row in rows[-1] if row["series"] == "final_snr_db")
     assert (row["runs"], row["verdict"]) == ([run_of(0), run_of(11)], "steady")
 
 
-def test_a_run_of_an_earlier_version_is_a_night_whose_causes_are_unknown(tmp_path: Path) -> None:
+def test_a_run_of_an_earlier_version_counts_but_its_digests_are_unknown(tmp_path: Path) -> None:
     old = dict.fromkeys(("verb", "model_digest", "scheme_digest", "soc_digest", "request_digest"))
-    told = judged(tmp_path, [old, {"final_snr_db": 20.0, "torch": "2.14.0"}])
-    (row,) = (row for row in told[-1] if row["series"] == "final_snr_db")
+    rows = write_history(tmp_path, [old, {"final_snr_db": 20.0, "torch": "2.14.0"}])
+    (row,) = (row for row in rows[-1] if row["series"] == "final_snr_db")
     assert (row["verdict"], row["changed"]) == ("regressed", ["torch 2.13.0 -> 2.14.0"])

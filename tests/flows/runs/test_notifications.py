@@ -21,8 +21,8 @@ from tasks.storage import tables
 from tasks.storage.store import Store
 from tests.handmade_rows import RUN
 
-from .nights import run_of
-from .test_history import judged
+from .synthetic_history import run_of
+from .test_history import write_history
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -64,7 +64,7 @@ def webhook(url: str, name: str) -> str:
 
 def night(folder: Path, number: int) -> tuple[SweepResult, Store]:
     """The result of a night: the fourth (3) lost ten dB, the ones before nothing."""
-    judged(folder, [*[{"final_snr_db": 30.0}] * 3, {"final_snr_db": 20.0, "torch": "2.14.0"}])
+    write_history(folder, [*[{"final_snr_db": 30.0}] * 3, {"final_snr_db": 20.0, "torch": "2.14.0"}])
     store = Store.open(folder)
     frames = {name: tables.read(store, name, run_of(number)) for name in ("cells", "trends")}
     return SweepResult(run=RUN, cells=frames["cells"], trends=frames["trends"], page=folder / "report.html"), store

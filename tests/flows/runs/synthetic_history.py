@@ -1,4 +1,4 @@
-"""A synthetic history: the same cells every night, with noise, and what is planted into them."""
+"""A synthetic history: the same cells every night, with noise and with planted changes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ HEALTHY: Row = {
     "latency_p50_ms": 2.0, "python": "3.11.7", "torch": "2.13.0", "executorch": "1.5.1", "torchao": "0.18.0",
     "qnn": "v2.49.40", "model_digest": "m", "scheme_digest": "s", "soc_digest": "c", "request_digest": "r",
 }  # fmt: skip
-"""A cell on a good night."""
+"""The columns of a cell on a good night."""
 SIGMA = {"final_snr_db": 0.05, "final_cosine": 1e-4, "observer_effect_snr_db": 0.5, "latency_p50_ms": 0.02}
-"""The noise of each series, a standard deviation; 0.02 ms are 1 %. The others have none."""
+"""The noise of each series as a standard deviation; 0.02 ms is 1 %. The other series have no noise."""
 OPERATOR_SIGMA_DB = 0.3
 
 
@@ -38,21 +38,21 @@ def run_of(night: int) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """Something planted into one cell: its columns from a night on, or on that night alone."""
+    """A change that is planted into one cell: its columns from a night on, or on some nights only."""
 
     cell: str
     night: int
     columns: Mapping[str, Any]
     alarms: frozenset[str]
-    """The series that must be reported."""
+    """The series that must be reported as regressed."""
     causes: tuple[str, ...] = ()
     nights: int = 1_000
     due: int | None = None
-    """The night on which it is large enough to be seen, where it grows; else its first."""
+    """The night on which a growing change is large enough to be found; by default its first night."""
     operators: Mapping[str, float] | None = None
-    """What an operator's gap loses, in dB."""
+    """Maps an operator to the loss of its gap in dB."""
 
-    def holds(self, night: int) -> bool:
+    def applies(self, night: int) -> bool:
         return self.night <= night < self.night + self.nights
 
     @property
@@ -61,7 +61,7 @@ class Change:
 
 
 def by(amount: float) -> Callable[[float, int], float]:
-    """A column that is more by an amount."""
+    """Return a change of a column by this amount."""
     return lambda value, _: value + amount
 
 
@@ -70,19 +70,19 @@ def times(factor: float) -> Callable[[float, int], float]:
 
 
 def drifting(amount: float, nights: int) -> Callable[[float, int], float]:
-    """A column that is more by an amount every night, and stays where it is after so many."""
+    """Return a change of a column by this amount per night, constant after so many nights."""
     return lambda value, since: value + amount * min(since + 1, nights)
 
 
 def cell_row(model: str, night: int, changes: Sequence[Change], noise: np.random.Generator) -> Row:
     row = dict.fromkeys(tables.TABLES["cells"].names) | HEALTHY | {"run_id": run_of(night), "model": model}
     for change in changes:
-        if change.cell == model and change.holds(night):
+        if change.cell == model and change.applies(night):
             for column, planted in change.columns.items():
                 row[column] = planted(row[column], night - change.night) if callable(planted) else planted
     for column, sigma in SIGMA.items():
-        drawn = float(noise.normal(0, sigma))
-        row[column] = None if row[column] is None else row[column] + drawn
+        error = float(noise.normal(0, sigma))
+        row[column] = None if row[column] is None else row[column] + error
     return row
 
 
@@ -90,15 +90,15 @@ def operator_rows(cell: Row, night: int, changes: Sequence[Change], noise: np.ra
     lost = {
         name: loss
         for change in changes
-        if change.cell == cell["model"] and change.holds(night)
+        if change.cell == cell["model"] and change.applies(night)
         for name, loss in (change.operators or {}).items()
     }
     rows: list[Row] = []
-    for index, name in enumerate(OPERATORS):
+    for index, operator in enumerate(OPERATORS):
         for sample in range(2):
-            row = dict.fromkeys(tables.TABLES["operators"].names) | {each: cell[each] for each in NAMES}
-            gap = 40.0 - index - lost.get(name, 0.0) + float(noise.normal(0, OPERATOR_SIGMA_DB))
-            row |= {"operator_index": index, "operator": name, "reference": "edge", "sample": sample}
+            row = dict.fromkeys(tables.TABLES["operators"].names) | {name: cell[name] for name in NAMES}
+            gap = 40.0 - index - lost.get(operator, 0.0) + float(noise.normal(0, OPERATOR_SIGMA_DB))
+            row |= {"operator_index": index, "operator": operator, "reference": "edge", "sample": sample}
             rows.append(row | {"status": "compared", "snr_db": gap - 5, "introduced_snr_db": gap})
     return rows
 
@@ -107,9 +107,9 @@ NAMES = ("run_id", "model", "scheme", "soc", "device", "backend")
 
 
 def write_night(store: Store, cells: Sequence[Row], operators: Sequence[Row], config: TrendConfig) -> list[Row]:
-    """A run with these rows, judged as a sweep judges it; its rows of `trends`."""
+    """Write a run with these rows, compute its trends as a sweep does, and return the rows of `trends`."""
     (run_id,) = {cell["run_id"] for cell in cells}
-    judged = trends(store, run_id, cells, operators, config)
-    for table, rows in (("operators", operators), ("trends", judged), ("cells", cells)):
+    trend_rows = trends(store, run_id, cells, operators, config)
+    for table, rows in (("operators", operators), ("trends", trend_rows), ("cells", cells)):
         tables.write(store, run_id, table, rows)
-    return judged
+    return trend_rows
