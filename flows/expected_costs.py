@@ -1,4 +1,4 @@
-"""What toolchain calls took, kept with each run: the next sweep plans its cores and memory with it."""
+"""The expected costs of toolchain calls, from past runs: a sweep schedules its worker processes by them."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from tasks.storage.store import Store
 from tasks.toolchain.workers.scheduler import CostEstimate
 from tasks.toolchain.workers.supervisor import Subject
 
-_LOOKED_BACK = 10
-"""How many runs are asked."""
+_RUNS = 10
+"""The number of past runs that are read."""
 
 
 def estimates(store: Store) -> dict[tuple[str, Subject], CostEstimate]:
-    """By stage and subject the median seconds and the most memory of the last runs that did such work."""
-    seen: dict[tuple[str, Subject], list[tuple[float, int]]] = defaultdict(list)
-    for run in tables.runs(store)[-_LOOKED_BACK:]:
-        for stage, subject, seconds, peak_bytes in _kept(store, run):
-            seen[stage, subject].append((seconds, peak_bytes))
+    """Return, by stage and subject, the median seconds and the highest memory of such calls in the latest runs."""
+    costs_of: dict[tuple[str, Subject], list[tuple[float, int]]] = defaultdict(list)
+    for run in tables.runs(store)[-_RUNS:]:
+        for stage, subject, seconds, peak_bytes in _calls(store, run):
+            costs_of[stage, subject].append((seconds, peak_bytes))
     return {
         call: CostEstimate(
             seconds=median(seconds for seconds, _ in costs), peak_bytes=max(peak_bytes for _, peak_bytes in costs)
         )
-        for call, costs in seen.items()
+        for call, costs in costs_of.items()
     }
 
 
-def _kept(store: Store, run_id: str) -> Iterator[tuple[str, Subject, float, int]]:
+def _calls(store: Store, run_id: str) -> Iterator[tuple[str, Subject, float, int]]:
     for row in tables.read(store, "work", run_id).to_dict(orient="records"):
         subject = tuple(row[name] for name in SUBJECT if row[name] is not None)
-        if subject:  # a comparison has none: it depends on what the device gave back
+        if subject:  # a comparison has none, because its cost depends on the capture
             yield row["stage"], subject, row["seconds"], row["peak_bytes"]

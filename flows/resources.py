@@ -22,14 +22,14 @@ from tasks.toolchain.backends.qnn_sdk import find_sdk, identity
 from tasks.toolchain.workers.pool import WorkerPool, check_temporary_folder
 from tasks.toolchain.workers.scheduler import Scheduler
 
-LEAST_FREE_BYTES = 64 * MIB
-MOST_MEMORY = 0.8
-"""Of the machine's, for toolchain workers; the rest is for devices' simulators, Prefect and us."""
+MIN_FREE_BYTES = 64 * MIB
+MAX_MEMORY_SHARE = 0.8
+"""The share of the machine's memory for worker processes; simulators, Prefect and this process use the rest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resources:
-    """What the stages of one sweep work with."""
+    """The resources that the stages of one sweep use."""
 
     store: Store
     workers: WorkerPool
@@ -39,17 +39,17 @@ class Resources:
 def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
     """Open the store, find QNN, set the limits. Raises EnvironmentUnusable.
 
-    Without a `device_lock` this process alone is kept from using a device twice at a time.
+    `device_lock`: the lock on a device for other processes; without it, only this process uses a device once at a time.
     """
     store = Store.at(plan.artifacts, plan.cache_folder)
     store.try_out()
     store.sweep_partial()
-    if (free := shutil.disk_usage(store.root).free) < LEAST_FREE_BYTES:
+    if (free := shutil.disk_usage(store.root).free) < MIN_FREE_BYTES:
         key = "cache_folder" if store.url else "artifacts"
         raise EnvironmentUnusable(
-            f"{key}={store.root}: {free / MIB:.0f} MiB free on its disk, a sweep wants at least "
-            f"{LEAST_FREE_BYTES / MIB:.0f}",
-            remedy=f"free some, or set {key}=FOLDER to a folder on another disk",
+            f"{key}={store.root}: {free / MIB:.0f} MiB free on its disk, a sweep needs at least "
+            f"{MIN_FREE_BYTES / MIB:.0f}",
+            remedy=f"free some space, or set {key}=FOLDER to a folder on another disk",
         )
     check_temporary_folder()
     links = store.root / "toolchain"
@@ -71,7 +71,7 @@ def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
 
 
 def _native(plan: Plan) -> Iterator[tuple[DeviceConfig, SocConfig]]:
-    """Devices with the native runner, and the SoCs that it is to run programs for."""
+    """Yield each device with the native runner, with the SoCs of the programs that it runs."""
     for cell in plan.cells:
         for device in cell.request.devices:
             if device.runner is RunnerKind.native and cell.impossible is None and can_run_on(device, cell.request):
@@ -79,6 +79,6 @@ def _native(plan: Plan) -> Iterator[tuple[DeviceConfig, SocConfig]]:
 
 
 def scheduler(limits: LimitsConfig) -> Scheduler:
-    """This machine's cores, and the memory that toolchain workers may have together."""
-    memory = psutil.virtual_memory().total * MOST_MEMORY if limits.memory_gib is None else limits.memory_gib * GIB
+    """Return the limits of all worker processes together: this machine's cores and a share of its memory."""
+    memory = psutil.virtual_memory().total * MAX_MEMORY_SHARE if limits.memory_gib is None else limits.memory_gib * GIB
     return Scheduler(parallel=limits.parallel or os.cpu_count() or 1, memory_bytes=int(memory))

@@ -1,4 +1,4 @@
-"""The Prefect API of a run: the one that is configured, or a temporary one."""
+"""The Prefect API of a run: the configured one, or that of a temporary server."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from tasks.errors import EnvironmentUnusable
 
 
 def ensure() -> None:
-    """Have a Prefect API that answers. Raises EnvironmentUnusable."""
+    """Make sure that a Prefect API answers; start a temporary server if none is configured.
+
+    Raises EnvironmentUnusable.
+    """
     url = PREFECT_API_URL.value()
     if url is None:
-        # Here alone: it imports Prefect's whole server, for seconds.
+        # Imported only here, because it imports Prefect's whole server, which takes seconds.
         from flows.server.temporary import Server
 
         try:
@@ -24,5 +27,5 @@ def ensure() -> None:
         if (error := client.api_healthcheck()) is not None:
             raise EnvironmentUnusable(
                 f"PREFECT_API_URL={url}: {error}",
-                remedy="start a server there, or unset it for a temporary one",
+                remedy="start a server there, or unset PREFECT_API_URL to use a temporary one",
             )

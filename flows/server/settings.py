@@ -1,4 +1,4 @@
-"""How Prefect is to behave here, set before it is first imported. What the user has set himself stays."""
+"""The settings of Prefect, made before its first import. Settings of the user take precedence."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ _SETTINGS = {
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
-    # A device's lease must outlive the temporary server of the process that took it: in files, not in its memory.
+    # A device's lease must outlive the temporary server of its holder, so it is in files and not in memory.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
-    # The terminal shows the live table instead; the UI has every line.
+    # The terminal shows the live table instead of the log, which the UI shows in full.
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
 }
 
 
 def configure_prefect() -> None:
-    """Set what is not set. Must run before anything imports prefect."""
+    """Set what the user has not set. Must be called before the first import of prefect."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)

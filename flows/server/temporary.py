@@ -1,7 +1,7 @@
-"""Prefect's own temporary server, in a session of its own and never outliving the process that started it.
+"""Prefect's temporary server, in a session of its own; it never outlives the process that started it.
 
-Prefect starts one where none is configured. Its own way has the terminal's Ctrl-C stop the server before those who
-still talk to it, and a killed process leave it running.
+Prefect starts such a server if none is configured. Prefect's own way of starting it has two problems: the terminal's
+Ctrl-C stops the server before its clients, and a process that is killed leaves it running.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from rich.console import Console
 
 from flows.exit_codes import ENVIRONMENT_UNUSABLE
 
-_AS_PREFECT_DOES = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+_PREFECTS_OWN = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
 _PORT_TAKEN = 3
-"""How uvicorn ends when it cannot start."""
+"""The exit code of uvicorn if it cannot start."""
 
 
 class Server(SubprocessASGIServer):
-    """Once made, the one that Prefect starts when it needs one: it keeps a single instance."""
+    """The temporary server that Prefect uses: its class is a singleton, so this instance replaces Prefect's own."""
 
     _stopped = False
 
@@ -36,18 +36,19 @@ class Server(SubprocessASGIServer):
         settings = get_current_settings().to_environment_variables(exclude_unset=True)
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "flows.server.temporary", str(self.port)],
-            env={**os.environ, **_AS_PREFECT_DOES, **settings},
+            env={**os.environ, **_PREFECTS_OWN, **settings},
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
-        threading.Thread(target=self._end_us_with, args=[process], daemon=True).start()
+        threading.Thread(target=self._exit_with, args=[process], daemon=True).start()
         return process
 
-    def _end_us_with(self, process: subprocess.Popen[Any]) -> None:
-        """Wait for its death, and end this process if nobody stopped it: as a kill would, which a sweep survives.
+    def _exit_with(self, process: subprocess.Popen[Any]) -> None:
+        """Wait for the server's end; if it was not stopped, exit at once, which a sweep survives as it survives a kill.
 
-        Prefect would wait minutes for one to start that is dead, would go on asking a server that is not there, and at
-        the end wait minutes for each thing untold. One that found its port taken is its own to try again.
+        Otherwise Prefect would wait minutes for the start of a dead server, would continue to send requests to it, and
+        would finally wait minutes for every event that it could not send. Prefect itself tries again if a port was
+        taken.
         """
         code = process.wait()
         if not self._stopped and code != _PORT_TAKEN:
@@ -57,15 +58,15 @@ class Server(SubprocessASGIServer):
             os._exit(ENVIRONMENT_UNUSABLE)
 
 
-def _end_with_parent() -> None:
-    """Nothing is ever written to stdin: it ends when the process that holds the other side does."""
+def _exit_with_parent() -> None:
+    """Exit when stdin ends: nothing is written to it, so it ends together with the process at its other end."""
     while os.read(sys.stdin.fileno(), 1):
         pass
     os._exit(0)
 
 
-def _end_leases_of_the_dead() -> None:
-    """A temporary server leaves that to others, and here there are none: see `flows.server.leases`."""
+def _expire_leases_of_dead_holders() -> None:
+    """Expire the leases of dead holders, which a temporary server leaves to other servers; see `leases`."""
     from prefect.server.services.perpetual_services import get_perpetual_services
     from prefect.server.services.repossessor import monitor_expired_leases
 
@@ -77,8 +78,8 @@ def _end_leases_of_the_dead() -> None:
 def main() -> None:
     import uvicorn
 
-    _end_leases_of_the_dead()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _expire_leases_of_dead_holders()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     uvicorn.run(
         "prefect.server.api.server:create_app",
         factory=True,

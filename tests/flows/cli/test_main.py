@@ -193,7 +193,7 @@ def test_an_unreachable_prefect_server_is_one_line_and_nothing_starts(program: P
     )
     line = complaint(ran, 3)
     assert line.startswith(f"PREFECT_API_URL={url}: ")
-    assert line.endswith("; start a server there, or unset it for a temporary one")
+    assert line.endswith("; start a server there, or unset PREFECT_API_URL to use a temporary one")
 
 
 def test_no_qnn_is_one_line_and_nothing_starts(program: Program, tmp_path: Path) -> None:
