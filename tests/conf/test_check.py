@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from .conftest import Refused
@@ -99,3 +101,39 @@ REFUSALS = {
 @pytest.mark.parametrize(("override", "line"), REFUSALS.items(), ids=lambda _: "")
 def test_a_wrong_value_is_refused_in_one_line(refused: Refused, override: str, line: str) -> None:
     assert refused(override) == line
+
+
+WORK_FOLDER = "an absolute path of at least two names that only qnnsweep uses, such as /data/local/tmp/qnnsweep"
+DEVICE_REFUSALS = {
+    ("adb", "device.address=null"): "device.address=null: adb needs a serial or host:port",
+    ("adb", "device.address=-x"): "device.address=-x: no serial begins with a hyphen",
+    ("ssh", "device.address=' '"): "device.address= : ssh needs [user@]host[:port]",
+    ("ssh", "device.address='a b'"): "device.address=a b: not of the form [user@]host[:port]",
+    ("ssh", "device.ssh.jump='a b'"): "device.ssh.jump=a b: not of the form [user@]host[:port]",
+    ("ssh", "device.ssh.keep_alive_s=-1"): "device.ssh.keep_alive_s=-1: 0 or more",
+    ("adb", "device.adb_server=x"): "device.adb_server=x: not of the form host:port",
+    ("adb", "device.work_folder=/tmp"): f"device.work_folder=/tmp: {WORK_FOLDER}",
+    ("adb", "device.work_folder=null"): f"device.work_folder=null: {WORK_FOLDER}",
+    ("adb", "device.work_folder=/a/../b/c"): f"device.work_folder=/a/../b/c: {WORK_FOLDER}",
+    ("adb", "device.python=null"): "device.python=null: the Python with executorch on the device",
+    ("adb", "device.runner=native"): (
+        "device.native_folder=null: the folder of a build with qnn_executor_runner in it"
+    ),
+    ("adb", "+device.environment.A-B=x"): "device.environment.A-B: not the name of an environment variable",
+    ("adb", "device.least_free_mib=-1"): "device.least_free_mib=-1: 0 or more",
+}
+DEVICE = """\
+name: phone
+transport: {transport}
+address: a-b
+soc: SM8650
+work_folder: /data/local/tmp/qnnsweep
+python: /data/python
+"""
+
+
+@pytest.mark.parametrize(("transport", "override"), DEVICE_REFUSALS, ids=lambda _: "")
+def test_a_wrong_device_is_refused_in_one_line(refused: Refused, mine: Path, transport: str, override: str) -> None:
+    (mine / "device").mkdir()
+    (mine / "device" / "phone.yaml").write_text(DEVICE.format(transport=transport))
+    assert refused("device=phone", override) == f"{DEVICE_REFUSALS[transport, override]} (device phone)"
