@@ -16,7 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.flows.conftest import at_home
-from tests.flows.killing import VICTIMS, killed_and_run_again, undisturbed
+from tests.flows.kill_and_rerun import VICTIMS, kill_and_rerun, run_undisturbed
 
 COMMAND = [
     "run", "--json", "model=digits_cnn", "scheme=8a8w", "soc=SM8550,SM8650", "model.calibration.count=32",
@@ -34,13 +34,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         program = at_home(folder, folder)
-        expected, seconds = undisturbed(program, COMMAND, folder / "undisturbed")
+        expected, seconds = run_undisturbed(program, COMMAND, folder / "undisturbed")
         print(f"undisturbed: {seconds:.1f} s", flush=True)
         kills = equal = rounds = 0
         latest_s = seconds
         while kills < asked.times:
             after_s, victim, rounds = chance.uniform(0, latest_s), VICTIMS[kills % len(VICTIMS)], rounds + 1
-            hit, found = killed_and_run_again(program, COMMAND, folder / str(rounds), victim, after_s, chance)
+            hit, found = kill_and_rerun(program, COMMAND, folder / str(rounds), victim, after_s, chance)
             different = sorted(table for table in expected if found[table] != expected[table])
             if hit is None:
                 latest_s = after_s

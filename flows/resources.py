@@ -39,7 +39,7 @@ class Resources:
 def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
     """Open the store, find QNN, set the limits. Raises EnvironmentUnusable.
 
-    `device_lock`: the lock on a device for other processes; without it, only this process uses a device once at a time.
+    `device_lock`: keeps other processes from a device that is in use; without it, only this process takes care of that.
     """
     store = Store.at(plan.artifacts, plan.cache_folder)
     store.try_out()

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.flows.conftest import Program, with_a_home_of_its_own
-from tests.flows.kept import last, table
+from tests.flows.sweep_outputs import read_table, result_of
 
 from .loopback import Adbd, AdbServer, Sshd, running, write_farm
 
@@ -68,7 +68,7 @@ def timed(tmp_path: Path, adb_server: AdbServer) -> Iterator[tuple[Adbd, Path]]:
 
 
 def cells(artifacts: Path, ran: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
-    return table(artifacts, "cells", last(ran)["run_id"])
+    return read_table(artifacts, "cells", result_of(ran)["run_id"])
 
 
 def spans(phone: Adbd) -> list[tuple[float, float]]:

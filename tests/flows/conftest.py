@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from .machines import address, prefect_server
+from .cluster import address, prefect_server
 
 DEADLINE_S = 600
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from .conftest import Program
-from .killing import VICTIMS, Tables, killed_and_run_again, undisturbed
+from .kill_and_rerun import VICTIMS, Tables, kill_and_rerun, run_undisturbed
 
 pytestmark = pytest.mark.toolchain
 
@@ -20,7 +20,7 @@ COMMAND = ["run", "--json", "model=digits_cnn", "scheme=8a8w", "soc=SM8650", "mo
 
 @pytest.fixture(scope="module")
 def expected(program: Program, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tables, float]:
-    return undisturbed(program, COMMAND, tmp_path_factory.mktemp("undisturbed"))
+    return run_undisturbed(program, COMMAND, tmp_path_factory.mktemp("undisturbed"))
 
 
 @pytest.mark.parametrize(("victim", "share"), [*zip(VICTIMS, (0.45, 0.5, 0.65), strict=True)])
@@ -28,6 +28,6 @@ def test_after_a_kill_the_same_command_ends_with_the_same_tables(
     victim: str, share: float, expected: tuple[Tables, float], program: Program, tmp_path: Path
 ) -> None:
     tables, seconds = expected
-    hit, found = killed_and_run_again(program, COMMAND, tmp_path, victim, share * seconds, random.Random(0))
+    hit, found = kill_and_rerun(program, COMMAND, tmp_path, victim, share * seconds, random.Random(0))
     assert hit is not None
     assert found == tables, hit

@@ -16,7 +16,7 @@ from tasks.storage.store import Store
 from tests.object_store import KEY_ID, SECRET, ObjectStore, serving
 
 from .conftest import Program, with_a_home_of_its_own
-from .kept import TIMES, last
+from .sweep_outputs import TIMES, result_of
 from .test_sweep import DIGITS
 
 pytestmark = pytest.mark.toolchain
@@ -55,7 +55,7 @@ def two_runs(machines: list[Program]) -> list[dict[str, Any]]:
         for said in (ran.stdout, ran.stderr):
             assert KEY_ID not in said
             assert SECRET not in said
-        told.append(last(ran))
+        told.append(result_of(ran))
     return told
 
 
@@ -133,7 +133,7 @@ def test_no_credential_is_in_anything_that_is_kept(
 def test_any_machine_shows_the_report_of_any_run(two_runs: list[dict[str, Any]], machines: list[Program]) -> None:
     ran = machines[1].run("report", two_runs[0]["run_id"], "--json", HERE)
     assert ran.returncode == 0, ran.stderr
-    assert last(ran) == two_runs[0]
+    assert result_of(ran) == two_runs[0]
     (here,) = (line.split()[1] for line in ran.stdout.splitlines() if line.startswith("  here "))
     page = Path(here).read_text()
     for words in ("digits_cnn", "8a8w", "SM8350", "qnnsweep run"):
@@ -143,7 +143,7 @@ def test_any_machine_shows_the_report_of_any_run(two_runs: list[dict[str, Any]],
 def test_a_run_of_another_machine_is_compared_again(two_runs: list[dict[str, Any]], machines: list[Program]) -> None:
     ran = machines[1].run("recompare", "tolerance=none", f"--run={two_runs[0]['run_id']}", "--json", HERE)
     assert ran.returncode in (0, 1), ran.stderr
-    told = last(ran)
+    told = result_of(ran)
     assert (told["toolchain_calls"], told["reused"], told["cells"]) == (0, 1, 1)
     assert told["report"].startswith(f"{NIGHTS}/runs/")
 
@@ -158,7 +158,7 @@ def test_two_sweeps_at_once_on_one_place_both_end_well(machines: list[Program], 
     first, second = (tables.read(place, "outputs", each["run_id"]).drop(columns="run_id") for each in told)
     pandas.testing.assert_frame_equal(first, second)
     again = machines[0].run(*command)
-    assert last(again)["toolchain_calls"] == 0
+    assert result_of(again)["toolchain_calls"] == 0
 
 
 def test_a_bucket_that_is_not_there_is_one_line_and_nothing_starts(machines: list[Program]) -> None:
@@ -173,7 +173,7 @@ def test_a_bucket_that_is_not_there_is_one_line_and_nothing_starts(machines: lis
 
 def test_the_doctor_looks_at_the_bucket_too(machines: list[Program]) -> None:
     ran = machines[0].run("doctor", "--json", HERE)
-    (found,) = (check for check in last(ran)["checks"] if check["what"] == "artifacts")
+    (found,) = (check for check in result_of(ran)["checks"] if check["what"] == "artifacts")
     assert found["ok"]
     assert found["found"].startswith(f"{NIGHTS}, ")
     assert "this machine's folder for it" in found["found"]

@@ -13,7 +13,7 @@ from conf.schema import MeasureConfig
 from flows.graph import other_references
 
 from .conftest import Program
-from .kept import passed
+from .sweep_outputs import passed_result_of
 
 pytestmark = pytest.mark.toolchain
 
@@ -53,7 +53,7 @@ def test_a_run_keeps_the_references_it_was_asked_for_and_is_compared_again_with_
 ) -> None:
     here = f"--artifacts={tmp_path}"
     ran = program.run("run", "--json", *DIGITS, f"artifacts={tmp_path}", "measure.references=[exported]")
-    made = passed(ran)
+    made = passed_result_of(ran)
     rows = operators(tmp_path, made["run_id"])
     assert Counter(row["reference"] for row in rows) == {"edge": 18, "exported": 18}
     (linear,) = [row for row in rows if (row["reference"], row["operator"]) == ("exported", "aten_linear_default")]
@@ -61,11 +61,11 @@ def test_a_run_keeps_the_references_it_was_asked_for_and_is_compared_again_with_
     assert linear["introduced_snr_db"] is None
 
     again = program.run("recompare", "--json", here)
-    assert without_run(operators(tmp_path, passed(again)["run_id"])) == without_run(rows)
+    assert without_run(operators(tmp_path, passed_result_of(again)["run_id"])) == without_run(rows)
 
     fewer = program.run("recompare", "--json", here, f"--run={made['run_id']}", "measure.references=[edge]")
     edge = [row for row in rows if row["reference"] == "edge"]
-    assert without_run(operators(tmp_path, passed(fewer)["run_id"])) == without_run(edge)
+    assert without_run(operators(tmp_path, passed_result_of(fewer)["run_id"])) == without_run(edge)
 
     more = program.run("recompare", here, f"--run={made['run_id']}", "measure.references=[exported,quantized]")
     assert (more.returncode, more.stdout) == (2, "")

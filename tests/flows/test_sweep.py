@@ -18,7 +18,7 @@ from tasks.storage import tables
 from tests.processes import assert_gone, command_of
 
 from .conftest import Program
-from .kept import TIMES, assert_nothing_lies_about, assert_whole, last, table
+from .sweep_outputs import TIMES, assert_files_are_complete, assert_no_leftovers, read_table, result_of
 
 pytestmark = pytest.mark.toolchain
 
@@ -116,7 +116,7 @@ def test_a_cell_that_aborts_natively_is_one_failed_row_and_its_neighbour_passes(
 ) -> None:
     ran = two_runs[0]
     assert ran.returncode == 1
-    cells = table(artifacts, "cells", last(ran)["run_id"])
+    cells = read_table(artifacts, "cells", result_of(ran)["run_id"])
     told = [(row["scheme"], row["device"], row["outcome"], row["stage"], row["error_type"]) for row in cells]
     assert told == [
         ("8a8w", "local", "passed", "compare", None),
@@ -130,7 +130,7 @@ def test_a_cell_that_aborts_natively_is_one_failed_row_and_its_neighbour_passes(
     assert (cells[0]["top1_agreement"], cells[0]["samples"]) == (1.0, 8)
     assert (cells[0]["operators_compared"], cells[0]["operators_total"]) == (7, 18)
     # What had been lowered before the abort is still told.
-    operators = table(artifacts, "operators", last(ran)["run_id"])
+    operators = read_table(artifacts, "operators", result_of(ran)["run_id"])
     assert [row["status"] for row in operators if row["device"] == "starved"] == ["not_dumped"] * 18
     # And of what came through, every operator that was compared is judged.
     judged = [row["verdict"] for row in operators if row["device"] == "local" and row["snr_db"] is not None]
@@ -142,7 +142,7 @@ def test_a_cell_that_aborts_natively_is_one_failed_row_and_its_neighbour_passes(
 def test_the_last_line_of_stdout_is_one_json_object(
     two_runs: list[subprocess.CompletedProcess[str]], artifacts: Path
 ) -> None:
-    told = [last(ran) for ran in two_runs]
+    told = [result_of(ran) for ran in two_runs]
     run_ids = [answer["run_id"] for answer in told]
     assert run_ids == sorted(set(run_ids))
     assert told == [
@@ -164,11 +164,14 @@ def test_the_same_command_again_does_no_toolchain_work_and_gives_equal_tables(
     two_runs: list[subprocess.CompletedProcess[str]], artifacts: Path
 ) -> None:
     assert [ran.returncode for ran in two_runs] == [1, 1]
-    first, second = (last(ran)["run_id"] for ran in two_runs)
+    first, second = (result_of(ran)["run_id"] for ran in two_runs)
     for name in set(tables.TABLES) - {"work"}:  # which says what was not done again
         neutral = {"run_id"} | TIMES.get(name, set()) | (SEEN if name == "trends" else set())
         before, after = (
-            [{key: value for key, value in row.items() if key not in neutral} for row in table(artifacts, name, run)]
+            [
+                {key: value for key, value in row.items() if key not in neutral}
+                for row in read_table(artifacts, name, run)
+            ]
             for run in (first, second)
         )
         assert after == before
@@ -179,13 +182,13 @@ def test_pandas_reads_all_runs_of_a_table_in_one_line(
     two_runs: list[subprocess.CompletedProcess[str]], artifacts: Path
 ) -> None:
     cells = pandas.read_parquet(artifacts / "tables" / "cells")
-    assert {last(ran)["run_id"] for ran in two_runs} <= set(cells["run_id"])
+    assert {result_of(ran)["run_id"] for ran in two_runs} <= set(cells["run_id"])
 
 
 def test_the_report_names_every_cell_and_the_whole_command(
     two_runs: list[subprocess.CompletedProcess[str]],
 ) -> None:
-    page = Path(last(two_runs[0])["report"]).read_text()
+    page = Path(result_of(two_runs[0])["report"]).read_text()
     for words in ("digits_cnn", "8a8w", "fp16", "SM8350", "local", "starved", "SIGABRT", IMPOSSIBLE, "qnnsweep run"):
         assert words in page
 
@@ -193,7 +196,7 @@ def test_the_report_names_every_cell_and_the_whole_command(
 def test_prefect_shows_how_far_a_run_was_its_cells_and_where_its_files_are(
     two_runs: list[subprocess.CompletedProcess[str]], artifacts: Path, program: Program
 ) -> None:
-    run_id = last(two_runs[0])["run_id"]
+    run_id = result_of(two_runs[0])["run_id"]
     ran = program.python(ARTIFACTS)
     assert ran.stderr == ""
     found = [each for each in json.loads(ran.stdout) if each["description"].startswith((run_id, "qnnsweep run"))]
@@ -214,7 +217,15 @@ def test_files_for_perfetto_and_model_explorer_lie_beside_the_programs(
     two_runs: list[subprocess.CompletedProcess[str]], artifacts: Path
 ) -> None:
     cell = (
-        artifacts / "runs" / last(two_runs[0])["run_id"] / "files" / "digits_cnn" / "8a8w" / "SM8350" / "qnn" / "local"
+        artifacts
+        / "runs"
+        / result_of(two_runs[0])["run_id"]
+        / "files"
+        / "digits_cnn"
+        / "8a8w"
+        / "SM8350"
+        / "qnn"
+        / "local"
     )
     traced = json.loads((cell / "perfetto_trace.json").read_text())
     assert traced["otherData"]["cell"] == "digits_cnn/8a8w/SM8350/qnn/local"
@@ -248,7 +259,7 @@ def test_progress_is_one_line_an_event_and_nothing_else_is_said(
 def test_a_past_run_is_reported_again_word_for_word(
     two_runs: list[subprocess.CompletedProcess[str]], artifacts: Path, program: Program
 ) -> None:
-    told = last(two_runs[0])
+    told = result_of(two_runs[0])
     page = Path(told["report"])
     before = page.read_bytes()
     page.unlink()
@@ -296,10 +307,10 @@ def test_after_kill_9_the_same_command_completes_and_nothing_is_half_written(pro
         assert_gone(processes, within_s=30)
     ran = program.run(*command)
     assert ran.returncode == 0
-    assert last(ran)["outcomes"] == {"passed": 1}
-    assert last(ran)["toolchain_calls"] == 1
-    assert assert_whole(artifacts) > 20
-    assert_nothing_lies_about(artifacts)
+    assert result_of(ran)["outcomes"] == {"passed": 1}
+    assert result_of(ran)["toolchain_calls"] == 1
+    assert assert_files_are_complete(artifacts) > 20
+    assert_no_leftovers(artifacts)
     known = {"blobs", "devices", "partial", "results", "runs", "tables", "toolchain"}
     assert {path.name for path in artifacts.iterdir()} == known
 
@@ -310,7 +321,7 @@ def test_a_users_own_model_runs_from_his_folder_and_one_that_cannot_be_exported_
     command = ["run", "--json", f"--config-dir={mine}", "model=branching,my_net", "tolerance=none"]
     ran = program.run(*command, f"artifacts={artifacts}")
     assert ran.returncode == 1
-    cells = table(artifacts, "cells", last(ran)["run_id"])
+    cells = read_table(artifacts, "cells", result_of(ran)["run_id"])
     assert [(row["model"], row["outcome"], row["stage"]) for row in cells] == [
         ("branching", "failed", "export"),
         ("my_net", "passed", "compare"),

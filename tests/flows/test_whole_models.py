@@ -10,7 +10,7 @@ import pytest
 from tasks.records.vocabulary import COMPARED
 
 from .conftest import Program
-from .kept import passed
+from .sweep_outputs import passed_result_of
 
 pytestmark = pytest.mark.toolchain
 
@@ -30,7 +30,7 @@ def sweep(program: Program, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     ran = program.run(
         "run", "--json", models, "scheme=16a8w", "soc=SM8650", "limits.parallel=2", f"artifacts={artifacts}"
     )
-    return artifacts / "tables", passed(ran)["run_id"]
+    return artifacts / "tables", passed_result_of(ran)["run_id"]
 
 
 def rows(sweep: tuple[Path, str], table: str, model: str) -> list[dict]:

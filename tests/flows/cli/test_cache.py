@@ -15,7 +15,7 @@ from tasks.storage import tables
 from tasks.storage.occupancy import alone, in_use
 from tasks.storage.store import Store
 from tests.flows.conftest import Program
-from tests.flows.kept import assert_nothing_lies_about, assert_whole, passed, table
+from tests.flows.sweep_outputs import assert_files_are_complete, assert_no_leftovers, passed_result_of, read_table
 
 pytestmark = pytest.mark.toolchain
 
@@ -34,7 +34,7 @@ def program(served_program: Program) -> Program:
 
 
 def cell(artifacts: Path, run_id: str) -> dict[str, Any]:
-    (row,) = table(artifacts, "cells", run_id)
+    (row,) = read_table(artifacts, "cells", run_id)
     return row
 
 
@@ -49,7 +49,7 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def first(program: Program, artifacts: Path) -> str:
-    return passed(program.run("run", "--json", *SMALL, f"artifacts={artifacts}"))["run_id"]
+    return passed_result_of(program.run("run", "--json", *SMALL, f"artifacts={artifacts}"))["run_id"]
 
 
 CHANGES = [
@@ -65,7 +65,7 @@ def test_the_keys_decide_what_a_sweep_computes_again(
 ) -> None:
     ran = program.run("run", "--json", *SMALL, "reuse=capture", *overrides, f"artifacts={artifacts}")
     assert states(ran) == {stage: "done" if stage in computed else "reused" for stage in CELL_STAGES}
-    told = passed(ran)
+    told = passed_result_of(ran)
     row, before = cell(artifacts, told["run_id"]), cell(artifacts, first)
     assert row["measured_run"] == (told["run_id"] if "execute" in computed else first)
     assert (row["latency_p50_ms"] == before["latency_p50_ms"]) is ("execute" not in computed)
@@ -76,7 +76,7 @@ def test_a_device_is_asked_again_unless_a_capture_may_be_reused(program: Program
     ran = program.run("run", "--json", *SMALL, f"artifacts={artifacts}")
     measured = {"deploy", "execute", "collect", "compare"}
     assert states(ran) == {stage: "done" if stage in measured else "reused" for stage in CELL_STAGES}
-    run_id = passed(ran)["run_id"]
+    run_id = passed_result_of(ran)["run_id"]
     assert (cell(artifacts, first)["measured_run"], cell(artifacts, run_id)["measured_run"]) == (first, run_id)
 
 
@@ -133,24 +133,24 @@ def test_a_sweep_that_is_going_on_keeps_all_that_there_is(program: Program, arti
     assert sweep.returncode == 0, said
     assert json.loads(out.splitlines()[-1])["outcomes"] == {"passed": 1}
     assert first in tables.runs(Store(artifacts))
-    assert_whole(artifacts)
-    assert_nothing_lies_about(artifacts)
+    assert_files_are_complete(artifacts)
+    assert_no_leftovers(artifacts)
 
 
 def test_pruning_breaks_no_run_that_stays(program: Program, artifacts: Path, first: str) -> None:
     """The last test of this folder: of all runs one stays, and whatever was made for the others alone goes."""
     ran = program.run("run", "--json", *SMALL, "reuse=capture", f"artifacts={artifacts}")
-    kept = passed(ran)["run_id"]  # it reused what the others had made
+    kept = passed_result_of(ran)["run_id"]  # it reused what the others had made
     others = [f"--run={run}" for run in tables.runs(Store(artifacts)) if run != kept]
     ran = program.run("cache", "prune", "--json", *others, f"--artifacts={artifacts}")
-    told = passed(ran)
+    told = passed_result_of(ran)
     assert tables.runs(Store(artifacts)) == [kept]
     assert [path.name for path in (artifacts / "runs").iterdir()] == [kept]
     assert told["results"]
     assert told["blobs"]
     assert told["left"] == json.loads(program.run("cache", "--json", f"--artifacts={artifacts}").stdout)["bytes"]
-    assert_whole(artifacts)
-    assert_nothing_lies_about(artifacts)
+    assert_files_are_complete(artifacts)
+    assert_no_leftovers(artifacts)
     assert program.run("report", kept, f"--artifacts={artifacts}").returncode == 0
     again = program.run("recompare", f"--run={kept}", "measure.replay=false", f"--artifacts={artifacts}")
     assert again.returncode == 0, again.stderr
@@ -167,13 +167,13 @@ def test_two_sweeps_at_once_in_one_folder_both_end_whole(program: Program, tmp_p
     runs = [json.loads(out.splitlines()[-1])["run_id"] for out, _ in told]
     assert sorted(runs) == tables.runs(Store(tmp_path))
     assert [cell(tmp_path, run)["backend"] for run in runs] == [*backends]
-    assert_whole(tmp_path)
-    assert_nothing_lies_about(tmp_path)
+    assert_files_are_complete(tmp_path)
+    assert_no_leftovers(tmp_path)
 
 
 def test_old_runs_go_when_one_has_ended(program: Program, tmp_path: Path) -> None:
     command = ["run", "--json", *SMALL, "retention.keep_runs=1", f"artifacts={tmp_path}"]
-    runs = [passed(program.run(*command))["run_id"] for _ in range(2)]
+    runs = [passed_result_of(program.run(*command))["run_id"] for _ in range(2)]
     assert tables.runs(Store(tmp_path)) == runs[1:]
     assert [path.name for path in (tmp_path / "runs").iterdir()] == runs[1:]
 

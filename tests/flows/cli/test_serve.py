@@ -13,8 +13,8 @@ import pytest
 
 from tasks.storage import tables
 from tasks.storage.store import Store
+from tests.flows.cluster import wait_until
 from tests.flows.conftest import Program, with_a_home_of_its_own, with_a_server
-from tests.flows.machines import wait
 from tests.processes import assert_gone, command_of
 
 SMALL = ("model=digits_cnn", "model.evaluation.count=4", "scheme=fp32", "backend=portable", "soc=SM8650")
@@ -29,7 +29,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Program, 
 
 def asked(client: httpx.Client, method: str, path: str, **json: Any) -> Any:
     """The server's answer. 503 is its word for "later": its database is one file, and busy."""
-    answer = wait(
+    answer = wait_until(
         lambda: [each for each in [client.request(method, path, json=json or None)] if each.status_code != 503],
         120,
         f"{method} {path} is answered",
@@ -54,7 +54,7 @@ def test_a_night_is_scheduled_and_a_sweep_of_one_s_own_runs_when_somebody_asks(
             told = [serving.stderr.readline().rstrip() for _ in range(3)]
             assert told[0] == "sweep/nightly: 36 cells, 0 22 * * * Europe/Berlin"
             assert told[2] == "Ctrl-C ends it and pauses the schedule"
-            deployment = wait(lambda: found(client), 60, "there is a deployment")
+            deployment = wait_until(lambda: found(client), 60, "there is a deployment")
             (schedule,) = deployment["schedules"]
             assert (schedule["active"], schedule["schedule"]["cron"], schedule["schedule"]["timezone"]) == (
                 True, "0 22 * * *", "Europe/Berlin",
@@ -64,7 +64,7 @@ def test_a_night_is_scheduled_and_a_sweep_of_one_s_own_runs_when_somebody_asks(
                 client, "POST", f"/deployments/{deployment['id']}/create_flow_run",
                 parameters={"overrides": [*SMALL, f"artifacts={tmp_path}"]}, state={"type": "SCHEDULED"},
             )  # fmt: skip
-            state = wait(lambda: ended(client, run["id"]), RUN_S, "the run ends")
+            state = wait_until(lambda: ended(client, run["id"]), RUN_S, "the run ends")
             assert state["type"] == "COMPLETED", state
             (run_id,) = tables.runs(Store(tmp_path))
             assert tables.read(Store(tmp_path), "cells", run_id)["outcome"].tolist() == ["passed"]
@@ -73,7 +73,7 @@ def test_a_night_is_scheduled_and_a_sweep_of_one_s_own_runs_when_somebody_asks(
         finally:
             serving.send_signal(signal.SIGINT)
             serving.wait(timeout=60)
-    assert wait(lambda: found(client), 60, "there is a deployment")["paused"]
+    assert wait_until(lambda: found(client), 60, "there is a deployment")["paused"]
 
 
 @pytest.mark.toolchain
@@ -83,16 +83,16 @@ def test_a_run_that_is_cancelled_from_the_ui_stops_its_children(
     program, client = served
     with program.start("serve", *SMALL, f"artifacts={tmp_path}") as serving:
         try:
-            deployment = wait(lambda: found(client), 60, "there is a deployment")
+            deployment = wait_until(lambda: found(client), 60, "there is a deployment")
             run = asked(
                 client, "POST", f"/deployments/{deployment['id']}/create_flow_run",
                 parameters={"overrides": [*SMALL, f"artifacts={tmp_path}"]}, state={"type": "SCHEDULED"},
             )  # fmt: skip
-            wait(lambda: list((tmp_path / "partial").glob("*/*/worker.log")), RUN_S, "a worker runs")
+            wait_until(lambda: list((tmp_path / "partial").glob("*/*/worker.log")), RUN_S, "a worker runs")
             working = psutil.Process(serving.pid).children(recursive=True)
             assert any("forkserver" in command_of(each.pid) for each in working)
             asked(client, "POST", f"/flow_runs/{run['id']}/set_state", state={"type": "CANCELLING"})
-            state = wait(lambda: ended(client, run["id"]), 120, "the run ends")
+            state = wait_until(lambda: ended(client, run["id"]), 120, "the run ends")
             assert state["type"] == "CANCELLED", state
             assert_gone(working, within_s=30)
             assert tables.runs(Store(tmp_path)) == []

@@ -19,9 +19,9 @@ from flows.server.leases import LEASE_S
 from tasks.storage import tables
 from tasks.storage.store import Store
 from tests.devices.loopback import Sshd, free_port, running, write_farm
+from tests.flows.cluster import Host, address, postgresql, prefect_server, wait_until
 from tests.flows.conftest import Program
-from tests.flows.kept import passed
-from tests.flows.machines import Host, address, postgresql, prefect_server, wait
+from tests.flows.sweep_outputs import passed_result_of
 from tests.object_store import ObjectStore, serving
 
 pytestmark = [pytest.mark.toolchain, pytest.mark.timeout(1500)]
@@ -149,7 +149,7 @@ def test_every_cell_ends_and_none_is_twice_on_the_board_when_the_host_that_holds
     before = set(shards(server))
     with lead.start(*command) as sweep:
         try:
-            name = wait(lambda: sweep.poll() is not None or holder(board), 300, "a cell is on the board")
+            name = wait_until(lambda: sweep.poll() is not None or holder(board), 300, "a cell is on the board")
             (killed,) = [host for host in hosts if host.name == name]
             killed.lose_power()
             lost = time.time()
@@ -204,7 +204,7 @@ def test_shards_that_no_worker_brings_to_an_end_are_rows_that_say_why_and_a_canc
                 def fresh() -> list[str]:
                     return [run for run, state in shards(server).items() if state == "SCHEDULED" and run not in before]
 
-                (run, *_) = wait(fresh, 300, "a shard is asked for")
+                (run, *_) = wait_until(fresh, 300, "a shard is asked for")
                 name = server.get(f"/flow_runs/{run}").json()["parameters"]["overrides"][-1]
                 state = "CANCELLED" if name == "scheme=fp16" else "CRASHED"
                 end = {"state": {"type": state, "message": "by a test"}, "force": True}
@@ -242,6 +242,6 @@ def test_the_same_shards_run_on_dask_workers(lead: Program, dask: str, tmp_path:
     small = ["model=digits_cnn", "model.evaluation.count=4", "model.calibration.count=16", "limits.parallel=1"]
     asked = [*small, "scheme=fp32,8a8w,fp16", "backend=xnnpack", f"artifacts={tmp_path / 'artifacts'}"]
     ran = lead.run("run", "--json", f"--dask={dask}", *asked)
-    told = passed(ran)
+    told = passed_result_of(ran)
     assert (told["outcomes"], told["toolchain_calls"]) == ({"impossible": 1, "passed": 2}, 5)
     assert not (tmp_path / "artifacts" / "runs" / told["run_id"] / "shards").exists()

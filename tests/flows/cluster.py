@@ -24,7 +24,7 @@ STARTUP_S = 180
 _POSTGRESQL = Path("/usr/lib/postgresql/15/bin")
 
 
-def wait(look: Callable[[], Found], within_s: float, what: str) -> Found:
+def wait_until(look: Callable[[], Found], within_s: float, what: str) -> Found:
     """What `look` finds, as soon as it finds something."""
     latest = time.monotonic() + within_s
     while not (found := look()):
@@ -57,7 +57,7 @@ def postgresql() -> Generator[str]:
         server = subprocess.Popen([*as_user, _POSTGRESQL / "postgres", "-D", f"{folder}/data", *options], **quiet)
         try:
             ready = [_POSTGRESQL / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
-            wait(lambda: subprocess.run(ready, check=False).returncode == 0, STARTUP_S, "PostgreSQL answers")
+            wait_until(lambda: subprocess.run(ready, check=False).returncode == 0, STARTUP_S, "PostgreSQL answers")
             yield f"postgresql+asyncpg://prefect@127.0.0.1:{port}/postgres"
         finally:
             server.send_signal(signal.SIGINT)
@@ -83,7 +83,7 @@ def prefect_server(folder: Path, log: Path, database: str | None = None) -> Gene
     with log.open("wb") as out, httpx.Client(base_url=url) as client:
         server = subprocess.Popen(command, env=environment, cwd=folder, stdout=out, stderr=out)
         try:
-            wait(lambda: _answers(client), STARTUP_S, f"the Prefect server answers, see {log}")
+            wait_until(lambda: _answers(client), STARTUP_S, f"the Prefect server answers, see {log}")
             yield client
         finally:
             server.send_signal(signal.SIGINT)

@@ -17,7 +17,7 @@ from tasks.storage import tables
 from tests.processes import assert_gone, command_of
 
 from .conftest import Program
-from .kept import TIMES, Row, assert_nothing_lies_about, assert_whole, last, table
+from .sweep_outputs import TIMES, Row, assert_files_are_complete, assert_no_leftovers, read_table, result_of
 
 VICTIMS = ("worker", "child", "server")
 """The program itself, one of the processes that it or its fork server started, its Prefect server."""
@@ -31,7 +31,7 @@ MAKING = {"export_s", "quantize_s", "edge_s", "lower_s"}
 Tables = dict[str, list[Row]]
 
 
-def undisturbed(program: Program, command: list[str], artifacts: Path) -> tuple[Tables, float]:
+def run_undisturbed(program: Program, command: list[str], artifacts: Path) -> tuple[Tables, float]:
     """What the sweep leaves when nobody disturbs it, and how long it takes."""
     began = time.monotonic()
     ran = program.run(*command, f"artifacts={artifacts}")
@@ -39,7 +39,7 @@ def undisturbed(program: Program, command: list[str], artifacts: Path) -> tuple[
     return of(ran, artifacts), time.monotonic() - began
 
 
-def killed_and_run_again(
+def kill_and_rerun(
     program: Program, command: list[str], artifacts: Path, victim: str, after_s: float, chance: random.Random
 ) -> tuple[str | None, Tables]:
     """Kill `victim` that long after the start, let the rest end, run the same again: what was hit, and the tables.
@@ -52,11 +52,11 @@ def killed_and_run_again(
         started, hit = _hit(process, victim, chance)
         process.communicate(timeout=ENDS_S)
     assert_gone(started, within_s=30)
-    assert_whole(artifacts)
+    assert_files_are_complete(artifacts)
     ran = program.run(*command, f"artifacts={artifacts}", timeout_s=AGAIN_S)
     assert ran.returncode == 0, ran.stderr
-    assert_whole(artifacts)
-    assert_nothing_lies_about(artifacts)
+    assert_files_are_complete(artifacts)
+    assert_no_leftovers(artifacts)
     return hit, of(ran, artifacts)
 
 
@@ -78,13 +78,13 @@ def _hit(process: subprocess.Popen[str], victim: str, chance: random.Random) -> 
 
 def of(ran: subprocess.CompletedProcess[str], artifacts: Path) -> Tables:
     """The run's tables without what may differ between two runs."""
-    run_id = last(ran)["run_id"]
+    run_id = result_of(ran)["run_id"]
     found: Tables = {}
     for name in set(tables.TABLES) - {"work", "trends"}:  # which say what was not done again, and what was there before
         neutral = {"run_id"} | TIMES.get(name, set()) | (MAKING if name == "cells" else set())
         found[name] = [
             {key: _nameless(value) for key, value in row.items() if key not in neutral}
-            for row in table(artifacts, name, run_id)
+            for row in read_table(artifacts, name, run_id)
         ]
     return found
 

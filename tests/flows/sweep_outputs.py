@@ -21,24 +21,24 @@ TIMES = {
 """What two runs of one command may differ in, by table, where both have the same programs."""
 
 
-def last(ran: subprocess.CompletedProcess[str]) -> Row:
+def result_of(ran: subprocess.CompletedProcess[str]) -> Row:
     """The object that `--json` ends with."""
     assert ran.stdout, ran.stderr
     return json.loads(ran.stdout.splitlines()[-1])
 
 
-def passed(ran: subprocess.CompletedProcess[str]) -> Row:
+def passed_result_of(ran: subprocess.CompletedProcess[str]) -> Row:
     """The same, of a command that ended with 0."""
     assert ran.returncode == 0, ran.stderr
-    return last(ran)
+    return result_of(ran)
 
 
-def table(artifacts: Path, name: str, run_id: str) -> list[Row]:
+def read_table(artifacts: Path, name: str, run_id: str) -> list[Row]:
     """Rows as Python has them: None for null, whole numbers whole."""
     return pq.read_table(artifacts / "tables" / name / f"run={run_id}" / "part.parquet").to_pylist()
 
 
-def assert_whole(artifacts: Path) -> int:
+def assert_files_are_complete(artifacts: Path) -> int:
     """Every file under its final name is complete. How many blobs there are."""
     blobs = [path for path in (artifacts / "blobs").rglob("*") if path.is_file()]
     blobs += (artifacts / "devices").glob("local/blobs/*")
@@ -48,7 +48,7 @@ def assert_whole(artifacts: Path) -> int:
     return len(blobs)
 
 
-def assert_nothing_lies_about(artifacts: Path) -> None:
+def assert_no_leftovers(artifacts: Path) -> None:
     """No part of a file, and no lease of the local device, is left."""
     assert list((artifacts / "partial").iterdir()) == []
     assert list((artifacts / "devices" / "local" / "leases").iterdir()) == []
