@@ -99,13 +99,17 @@ def _qnnsweep(folder: Path, *, replayed: bool) -> Prepared:
     import tasks.toolchain.reference.kernels
     import tasks.toolchain.workers.preload  # noqa: F401
     from tasks.comparison.capture import compare_capture
+    from tasks.records.options import ComparisonOptions
 
     given = Given.at(folder)
     _imports.done()
     ask = given.request
 
     def work() -> Any:
-        return compare_capture(*given.records(), ask.model.classifier, ask.tolerance, replayed, given.store)
+        options = ComparisonOptions(
+            classifier=ask.model.classifier, tolerances=ask.tolerance.operators, replay=replayed
+        )
+        return compare_capture(*given.records(), options, given.store)
 
     def read(comparison: Any) -> Found:
         return {

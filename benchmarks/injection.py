@@ -18,11 +18,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cells import cell  # beside this file
 from damage import KINDS, Scene, damaged, error_db, error_steps, written
 
-from conf.schema import ToleranceConfig
+from conf.schema import OperatorTolerance
 from tasks.comparison.capture import compare_capture
 from tasks.comparison.evidence import Evidence
 from tasks.numerics.verdict import limits, worst_operator
 from tasks.records import Capture, LoweredProgram, OperatorComparison
+from tasks.records.options import ComparisonOptions
 from tasks.storage.store import Store
 
 CELLS = (("efficientnet_lite0", "16a8w"), ("minilm_l6", "16a8w"), ("digits_cnn", "8a8w"))
@@ -53,7 +54,7 @@ class Injection:
 
 
 def inject(
-    lowered: LoweredProgram, capture: Capture, tolerance: ToleranceConfig, operators: int, store: Store
+    lowered: LoweredProgram, capture: Capture, tolerances: dict[str, OperatorTolerance], operators: int, store: Store
 ) -> list[Injection]:
     """Runs in a worker."""
     scene = Scene.first(Evidence(lowered, capture, store))
@@ -62,7 +63,8 @@ def inject(
 
     def compared(data: bytes) -> tuple[OperatorComparison, ...]:
         with_damage = replace(capture, debug_buffer=store.put_bytes(data))
-        return compare_capture(lowered, with_damage, False, tolerance, True, store).operators
+        options = ComparisonOptions(classifier=False, tolerances=tolerances)
+        return compare_capture(lowered, with_damage, options, store).operators
 
     already = {row.operator.index for row in compared(buffer) if row.verdict == "introduced"}
     worthwhile = [
@@ -75,7 +77,7 @@ def inject(
     chosen = sorted(random.Random(0).sample(worthwhile, min(operators, len(worthwhile))))  # noqa: S311 - not a secret
     found: list[Injection] = []
     for index in chosen:
-        allowed = limits(tolerance.operators, lowered.quantized.scheme, lowered.operators[index].target)
+        allowed = limits(tolerances, lowered.quantized.scheme, lowered.operators[index].target)
         for kind in KINDS:
             changed = damaged(scene, index, kind)
             snr_db = error_db(scene.captured[index], changed[index])
@@ -112,7 +114,7 @@ def main() -> None:
     summary: dict[str, dict[str, int]] = {}
     for model, scheme in CELLS:
         request, resources, measured = cell(given.artifacts, f"model={model}", f"scheme={scheme}", f"soc={SOC}")
-        work = (measured.lowered, measured.capture, request.tolerance, given.operators, resources.store)
+        work = (measured.lowered, measured.capture, request.tolerance.operators, given.operators, resources.store)
         injections = resources.workers.call("compare", inject, *work).value
         print(f"\n{model} {scheme} {SOC}")
         for kind in KINDS:

@@ -13,7 +13,7 @@ from prefect.utilities.annotations import opaque
 from conf.impossible import can_run_on
 from conf.names import CELL_STAGES, MEASURE_STEPS, METRICS, OPERATOR_REFERENCES
 from conf.plan import PlannedCell
-from conf.schema import BackendKind, MeasureConfig, Request, Reuse, ToleranceConfig
+from conf.schema import BackendKind, MeasureConfig, Request, Reuse
 from flows.resources import Resources
 from tasks.bundle import bundle_task
 from tasks.compare import compare_task
@@ -22,6 +22,7 @@ from tasks.lower import lower_task
 from tasks.measure import measure_task
 from tasks.numerics.verdict import of_scheme
 from tasks.quantize import quantize_task
+from tasks.records.options import ComparisonOptions
 from tasks.results.outcome import CellResult
 from tasks.stage import configure_task, is_reused, result_name
 from tasks.storage.digest import digest
@@ -93,7 +94,7 @@ class Graph:
             farm=self._resources.farm,
             step=lambda task: self._configure_task(task, request),
         )
-        comparison = self._submit(compare_task, request, lowered, capture, *judged_by(request), workers=workers)
+        comparison = self._submit(compare_task, request, lowered, capture, comparison_options(request), workers=workers)
         return {
             "exported": exported,
             "quantized": quantized,
@@ -155,13 +156,19 @@ class Graph:
         )
 
 
-def judged_by(request: Request) -> tuple[bool, ToleranceConfig, bool, tuple[str, ...], tuple[str, ...], str]:
-    """What `compare` is told besides the lowering and the capture: of the tolerance what is about its operators."""
-    ask, metrics = request.measure, tuple(dict.fromkeys(request.measure.metrics))
-    own = [name for name in metrics if name not in METRICS]
-    tolerance = ToleranceConfig(name="", operators=of_scheme(request.tolerance.operators, request.scheme.name))
-    code = functions_digest(own) if own else ""
-    return request.model.classifier, tolerance, ask.replay, metrics, other_references(ask), code
+def comparison_options(request: Request) -> ComparisonOptions:
+    """Return what decides `compare`'s result, so that nothing else of the request is in its cache key."""
+    measure = request.measure
+    metrics = tuple(dict.fromkeys(measure.metrics))
+    own_metrics = [name for name in metrics if name not in METRICS]
+    return ComparisonOptions(
+        classifier=request.model.classifier,
+        tolerances=of_scheme(request.tolerance.operators, request.scheme.name),
+        replay=measure.replay,
+        metrics=metrics,
+        references=other_references(measure),
+        metrics_code=functions_digest(own_metrics) if own_metrics else "",
+    )
 
 
 def await_result(future: PrefectFuture[Any]) -> tuple[Any, BaseException | None]:

@@ -11,7 +11,7 @@ from prefect.futures import PrefectFuture
 
 from conf.load import load
 from conf.plan import Plan, PlannedCell
-from flows.graph import await_result, judged_by, other_references, work_label
+from flows.graph import await_result, comparison_options, other_references, work_label
 from flows.resources import Resources, prepare
 from flows.run import CellResults, RunStart, finish_run, on_progress
 from flows.runs import results
@@ -112,8 +112,8 @@ def _submit(cell: PlannedCell, evidence: CellEvidence | None, resources: Resourc
     label = work_label("compare", cell.request)
     report = partial(on_progress.get(), "compare", label)
     task = configure_task(compare_task, f"compare {label}", store=resources.store, on_change=report)
-    options = judged_by(cell.request)
-    return task.submit(evidence.lowered, evidence.capture, *options, store=resources.store, workers=resources.workers)
+    options = comparison_options(cell.request)
+    return task.submit(evidence.lowered, evidence.capture, options, store=resources.store, workers=resources.workers)
 
 
 def _result(

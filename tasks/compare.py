@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from conf.schema import ToleranceConfig
 from tasks.comparison.capture import compare_capture
 from tasks.records import Capture, Comparison, LoweredProgram
+from tasks.records.options import ComparisonOptions
 from tasks.stage import stage
 from tasks.storage.store import Store
 from tasks.toolchain.workers.pool import WorkerPool
 
 
 def compare(
-    lowered: LoweredProgram,
-    capture: Capture,
-    classifier: bool,
-    tolerance: ToleranceConfig,
-    replayed: bool,
-    metrics: tuple[str, ...] = (),
-    references: tuple[str, ...] = (),
-    _code: str = "",
-    *,
-    store: Store,
-    workers: WorkerPool,
+    lowered: LoweredProgram, capture: Capture, options: ComparisonOptions, *, store: Store, workers: WorkerPool
 ) -> Comparison:
-    """Final outputs rung by rung, every operator total and introduced, in a worker: operators run again on the host.
+    """Compare final outputs rung by rung, and every operator, in a worker process: operators run again on the host.
 
-    `_code`, for the cache key alone: digest of what stands behind metrics of the user's own.
-    Raises EvidenceError when the capture does not hold what its record says, ToolchainError when the worker dies.
+    Raises EvidenceError if the capture does not hold what its record says, ToolchainError if the worker dies.
     """
-    judged = (classifier, tolerance, replayed, store, metrics, references)
-    return workers.call("compare", compare_capture, lowered, capture, *judged, urgent=True).value
+    return workers.call("compare", compare_capture, lowered, capture, options, store, urgent=True).value
 
 
 compare_task = stage(compare, version=5)

@@ -22,12 +22,13 @@ from prefect import Task
 from conf import schema
 from conf.names import STAGES
 from tasks import records
-from tasks.records import Blob
+from tasks.records import Blob, options
 
 ROOT = Path(__file__).parents[1]
 RECORDS = [
     kind for kind in vars(records).values() if isinstance(kind, type) and kind.__module__.startswith(records.__name__)
 ]
+OPTIONS = [kind for kind in vars(options).values() if isinstance(kind, type) and kind.__module__ == options.__name__]
 LARGEST_FILE = 400
 
 
@@ -46,7 +47,7 @@ def parts(kind: Any) -> Iterator[Any]:
 
 def is_key_input(kind: Any) -> bool:
     """Whether a value of that type says what is to be done, not with what: it has a digest."""
-    return kind in (str, int, float, bool, type(None), *RECORDS) or (
+    return kind in (str, int, float, bool, type(None), *RECORDS, *OPTIONS) or (
         isinstance(kind, type) and kind.__module__ == schema.__name__
     )
 
@@ -62,6 +63,13 @@ def test_a_stage_is_a_function_of_values_that_returns_one_record(name: str) -> N
         else:
             assert not found, f"{parameter.name} has no digest: it belongs behind the star"
     assert hints["return"] in RECORDS
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_the_options_of_a_stage_are_key_inputs(kind: type) -> None:
+    assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    for field, hint in get_type_hints(kind).items():
+        assert all(is_key_input(part) for part in parts(hint)), f"{kind.__name__}.{field}"
 
 
 @pytest.mark.parametrize("name", STAGES)

@@ -9,26 +9,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conf.schema import DeviceConfig, MeasureConfig, OperatorTolerance, ToleranceConfig
+from conf.schema import DeviceConfig, MeasureConfig, OperatorTolerance
 from flows.resources import Resources
 from tasks.bundle import bundle
 from tasks.compare import compare
 from tasks.errors import EvidenceError
 from tasks.measure import measure
 from tasks.records import Capture, Comparison, LoweredProgram, OperatorComparison
+from tasks.records.options import ComparisonOptions
 from tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES
 from tasks.results.outcome import finals
 
 pytestmark = pytest.mark.toolchain
 
-TOLERANCE = ToleranceConfig(name="test", operators={"8a8w": OperatorTolerance(snr_db=28, steps=3)})
+TOLERANCES = {"8a8w": OperatorTolerance(snr_db=28, steps=3)}
 
 
 def compared(
-    resources: Resources, lowered: LoweredProgram, capture: Capture, classifier: bool = True, replayed: bool = True
+    resources: Resources, lowered: LoweredProgram, capture: Capture, classifier: bool = True, replay: bool = True
 ) -> Comparison:
-    asked = (classifier, TOLERANCE, replayed)
-    return compare(lowered, capture, *asked, store=resources.store, workers=resources.workers)
+    options = ComparisonOptions(classifier=classifier, tolerances=TOLERANCES, replay=replay)
+    return compare(lowered, capture, options, store=resources.store, workers=resources.workers)
 
 
 def test_every_operator_and_every_output_has_one_row(
@@ -66,7 +67,7 @@ def test_every_operator_and_every_output_has_one_row(
 def test_an_operator_that_was_compared_is_judged_on_the_devices_own_inputs(
     lowered: LoweredProgram, capture: Capture, resources: Resources
 ) -> None:
-    replayed, total = (compared(resources, lowered, capture, replayed=replay).operators for replay in (True, False))
+    replayed, total = (compared(resources, lowered, capture, replay=replay).operators for replay in (True, False))
     for row, alone in zip(replayed, total, strict=True):
         assert (row.verdict == "blind") == (row.status not in COMPARED), row.operator.name
         assert (row.introduced.max_abs is not None) == (row.status in COMPARED)

@@ -1,25 +1,28 @@
-"""One capture against its references: outputs rung by rung, operators total and introduced. Runs in a worker."""
+"""Comparison of one capture with its references: final outputs rung by rung, operators sample by sample.
+
+It runs in a worker process, because operators are computed again with PyTorch.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
-from itertools import repeat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain, product, repeat
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
-from conf.schema import OperatorTolerance, ToleranceConfig
+from conf.schema import OperatorTolerance
 from tasks.comparison.evidence import Evidence, LoggedOperator
-from tasks.comparison.metrics import Pair, measured_by
+from tasks.comparison.metrics import Pair, compute_metrics, metric_template
 from tasks.comparison.profile import profiled
 from tasks.numerics.align import AlignedOperator
 from tasks.numerics.element_use import Kernels
 from tasks.numerics.metrics import snr_db, top1
-from tasks.numerics.operators import compare_operator, compare_values, in_reference_world
+from tasks.numerics.operators import Compared, compare_operator, compare_values, to_reference_layout_and_scale
 from tasks.numerics.probe import probe
 from tasks.numerics.replay import Introduced, effect_db, replay
 from tasks.numerics.verdict import introduces, limits, verdict
@@ -29,38 +32,29 @@ from tasks.records import (
     Comparison,
     Gap,
     LoweredProgram,
-    MetricValue,
     Operator,
     OperatorComparison,
     OtherReference,
     OutputComparison,
 )
-from tasks.records.vocabulary import COMPARED, RUNGS, Reference, Rung
+from tasks.records.options import ComparisonOptions
+from tasks.records.vocabulary import COMPARED, RUNGS, Rung
 from tasks.storage.store import Store
 from tasks.toolchain.readback.etdump import LoggedTensor
 
 Array = NDArray[Any]
 Tensors = Mapping[str, Array]
+"""Tensors by the key `<sample>/<output index>` or `<sample>/<operator index>`."""
 
 _MOST_EFFECTS = 16
-"""How many operators of a sample are followed to the final outputs, the worst first."""
+"""For how many operators of a sample, the worst first, the effect on the final outputs is computed."""
 
 
-def compare_capture(
-    lowered: LoweredProgram,
-    capture: Capture,
-    classifier: bool,
-    tolerance: ToleranceConfig,
-    replayed: bool,
-    store: Store,
-    metrics: Sequence[str] = (),
-    references: Sequence[str] = (),
-) -> Comparison:
-    """Final outputs against eager PyTorch, operators against the edge graph, and against `references`.
+def compare_capture(lowered: LoweredProgram, capture: Capture, options: ComparisonOptions, store: Store) -> Comparison:
+    """Compare final outputs with eager PyTorch, and operators with the edge graph and `options.references`.
 
-    `classifier`: the largest element of an output is the model's answer. `replayed`: tell introduced from inherited
-    error. `metrics`: what else to measure (`measure.metrics`). Raises EvidenceError when the capture does not hold what
-    its record says.
+    Raises EvidenceError if the capture does not hold what its record says, RequestError for a metric of
+    `options.metrics` that cannot be loaded.
     """
     exported = lowered.quantized.exported
     rungs: dict[Rung, Tensors] = {
@@ -71,26 +65,25 @@ def compare_capture(
     }
     eager = _read(store, exported.outputs_eager)
     evidence = Evidence(lowered, capture, store) if capture.etdump_debug is not None else None
-    judge = _Judge(lowered, evidence, tolerance, bool(metrics), references) if evidence else None
+    samples = tuple(OperatorComparer(lowered, evidence, options).samples()) if evidence else ()
+    pairs = chain(_output_pairs(lowered, rungs, eager), *(sample.pairs for sample in samples))
     return Comparison(
-        outputs=tuple(_outputs(lowered, rungs, eager, classifier)),
-        operators=tuple(judge.rows(replayed)) if judge else (),
-        metrics=measured_by(metrics, [*_output_pairs(rungs, eager), *(judge.pairs if judge else ())])
-        if metrics
-        else (),
+        outputs=tuple(_compare_outputs(lowered, rungs, eager, options.classifier)),
+        operators=tuple(row for sample in samples for row in sample.operators),
+        metrics=compute_metrics(options.metrics, tuple(pairs)) if options.metrics else (),
         io_checks=probe(exported, eager, _read(store, exported.mistaken_outputs), rungs["device"]),
         profile=profiled(lowered, capture, store=store),
         observer_effect_snr_db=_observer_effect(capture, rungs["device"], store),
         unexpected_events=evidence.unexpected if evidence else (),
-        other_references=tuple(judge.other_references) if judge else (),
+        other_references=tuple(row for sample in samples for row in sample.other_references),
     )
 
 
-def _outputs(
+def _compare_outputs(
     lowered: LoweredProgram, rungs: Mapping[Rung, Tensors], eager: Tensors, classifier: bool
 ) -> Iterator[OutputComparison]:
     exported = lowered.quantized.exported
-    before: Rung | None = None
+    previous: Rung | None = None
     for rung in RUNGS:
         for sample, name in enumerate(exported.sample_names):
             for index, output in enumerate(exported.outputs):
@@ -106,77 +99,77 @@ def _outputs(
                     shape=tuple(actual.shape),
                     status=compared.status,
                     gap=compared.gap,
-                    previous_rung=before,
-                    previous_snr_db=compare_values(actual, rungs[before][key]).gap.snr_db if before else None,
+                    previous_rung=previous,
+                    previous_snr_db=compare_values(actual, rungs[previous][key]).gap.snr_db if previous else None,
                     label=exported.labels[sample],
                     top1_reference=top1(reference) if classifier else None,
                     top1_actual=top1(actual) if classifier else None,
                 )
-        before = rung
+        previous = rung
 
 
-class _Judge:
-    """Makes the rows of one capture's operators, sample by sample."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleComparison:
+    """What the comparison of one sample's operators gives."""
 
-    def __init__(
-        self,
-        lowered: LoweredProgram,
-        evidence: Evidence,
-        tolerance: ToleranceConfig,
-        pairing: bool,
-        references: Sequence[str],
-    ) -> None:
+    operators: tuple[OperatorComparison, ...]
+    """One row per operator, against the edge graph."""
+    other_references: tuple[OperatorComparison, ...]
+    """The rows against the other references, reference by reference."""
+    pairs: tuple[Pair, ...]
+    """The tensors that were compared with the edge graph's; empty unless `options.metrics` names metrics."""
+
+
+class OperatorComparer:
+    """Compares the operators of one debug capture with their references, sample by sample."""
+
+    def __init__(self, lowered: LoweredProgram, evidence: Evidence, options: ComparisonOptions) -> None:
         self._lowered = lowered
         self._evidence = evidence
-        self._tolerance = tolerance
-        self._pairing = pairing
-        self.pairs: list[Pair] = []
-        """What was compared, for other metrics; empty unless they were asked for."""
-        self._others = list(evidence.others(references))
-        self.other_references: list[OperatorComparison] = []
-        """The rows of other references; those of a sample come with its rows."""
+        self._options = options
+        self._others = list(evidence.others(options.references))
 
-    def rows(self, replayed: bool) -> Iterator[OperatorComparison]:
-        every = self._evidence.kernels() if replayed else repeat(None)
-        for sample, kernels in zip(self._evidence.samples, every, strict=False):
-            yield from self._sample(sample, kernels)
+    def samples(self) -> Iterator[SampleComparison]:
+        """Compare every captured sample, in their order."""
+        kernels_of_samples = self._evidence.kernels() if self._options.replay else repeat(None)
+        for sample, kernels in zip(self._evidence.samples, kernels_of_samples, strict=False):
+            yield self._compare(sample, kernels)
 
-    def _sample(self, sample: int, kernels: Kernels | None) -> Iterator[OperatorComparison]:
-        captured = self._evidence.captured_values(sample) if kernels else {}
-        found = replay(kernels, captured, self._is_suspect) if kernels else {}
+    def _compare(self, sample: int, kernels: Kernels | None) -> SampleComparison:
         logged = self._evidence.logged_operators(sample)
+        introduced: Mapping[int, Introduced] = {}
+        if kernels is not None:
+            introduced = replay(kernels, self._evidence.captured_values(sample), self._is_suspect)
         rows = [
-            self._row(sample, row, logged.get(row.operator.index), found.get(row.operator.index), kernels)
-            for row in self._evidence.aligned(sample)
+            self._row(sample, aligned, logged, introduced.get(aligned.operator.index), kernels)
+            for aligned in self._evidence.aligned(sample)
         ]
-        for other, values in self._others:
-            self.other_references += self._against(other, values, sample, logged, found)
-        yield from self._followed(sample, rows, found, kernels) if kernels else rows
+        pairs = [
+            self._pair(row, logged[row.operator.index], introduced.get(row.operator.index))
+            for row in (rows if self._options.metrics else ())
+            if row.status in COMPARED
+        ]
+        others = [
+            row for other, values in self._others for row in self._against(other, values, sample, logged, introduced)
+        ]
+        if kernels is not None:
+            rows = self._with_effects(sample, rows, introduced, kernels)
+        return SampleComparison(operators=tuple(rows), other_references=tuple(others), pairs=tuple(pairs))
 
     def _row(
         self,
         sample: int,
-        row: AlignedOperator[LoggedTensor],
-        logged: LoggedOperator | None,
+        aligned: AlignedOperator[LoggedTensor],
+        logged: Mapping[int, LoggedOperator],
         introduced: Introduced | None,
         kernels: Kernels | None,
     ) -> OperatorComparison:
-        operator = row.operator
-        if row.reason is not None or logged is None:
-            assert row.reason is not None, "an operator without a reason was logged"
-            return OperatorComparison(operator=operator, sample=sample, status=row.reason, gap=Gap())
-        dumped, reference = logged.match.dumped, self._evidence.reference(sample, operator.index)
-        used_mask = introduced.used_mask if introduced else None
-        compared = compare_operator(
-            operator, dumped.quantization, dumped.axis_order, logged.elements, reference, used_mask
-        )
-        if self._pairing and compared.status in COMPARED:
-            actual = in_reference_world(dumped.quantization, dumped.axis_order, logged.elements, reference)
-            # Metrics of a user's own may look at the shape: what nobody reads is put right, not left out.
-            shown = actual if used_mask is None else np.where(used_mask, actual, reference)
-            of = _told(operator, operator.output_index, sample, "edge")
-            self.pairs.append(Pair(of=of, actual=shown, reference=reference, qparams=dumped.quantization))
-        bare = OperatorComparison(
+        operator = aligned.operator
+        if aligned.reason is not None:
+            return OperatorComparison(operator=operator, sample=sample, status=aligned.reason, gap=Gap())
+        reference = self._evidence.reference(sample, operator.index)
+        compared = _compare_logged(operator, logged[operator.index], reference, introduced)
+        row = OperatorComparison(
             operator=operator,
             sample=sample,
             status=compared.status,
@@ -187,9 +180,9 @@ class _Judge:
             why=kernels.refusals.get(operator.index) if kernels else None,
         )
         if introduced is None:
-            return bare
+            return row
         return replace(
-            bare,
+            row,
             introduced=introduced.gap,
             introduced_steps=introduced.steps,
             masked_elements=introduced.masked,
@@ -197,37 +190,41 @@ class _Judge:
             spans=self._names(introduced.spans),
         )
 
+    def _pair(self, row: OperatorComparison, logged: LoggedOperator, introduced: Introduced | None) -> Pair:
+        operator, dumped = row.operator, logged.match.dumped
+        reference = self._evidence.reference(row.sample, operator.index)
+        actual = to_reference_layout_and_scale(dumped.quantization, dumped.axis_order, logged.elements, reference)
+        if introduced is not None and introduced.used_mask is not None:
+            # A user's own metric may depend on the shape: unused elements are replaced by the reference's.
+            actual = np.where(introduced.used_mask, actual, reference)
+        subject = metric_template(operator, operator.output_index, row.sample, "device", "edge")
+        return Pair(subject=subject, actual=actual, reference=reference, qparams=dumped.quantization)
+
     def _against(
         self,
         other: OtherReference,
         values: Tensors,
         sample: int,
         logged: Mapping[int, LoggedOperator],
-        found: Mapping[int, Introduced],
+        introduced: Mapping[int, Introduced],
     ) -> Iterator[OperatorComparison]:
-        """A row for every operator and for every node of the other graph that no operator stands for."""
-        for row, counterpart in zip(self._evidence.aligned(sample), other.counterparts, strict=True):
-            operator, status = row.operator, row.reason or counterpart.status
-            told = OperatorComparison(
+        """Yield a row per operator, then a row per node of the other graph that is no operator's counterpart."""
+        for aligned, counterpart in zip(self._evidence.aligned(sample), other.counterparts, strict=True):
+            operator, status = aligned.operator, aligned.reason or counterpart.status
+            compared = Compared(status="compared")
+            if status is None:
+                reference = values[f"{sample}/{operator.index}"]
+                compared = _compare_logged(operator, logged[operator.index], reference, introduced.get(operator.index))
+            yield OperatorComparison(
                 operator=operator,
                 sample=sample,
-                status=status or "compared",
-                gap=Gap(),
+                status=status or compared.status,
+                gap=compared.gap,
                 reference=other.name,
                 nodes=counterpart.nodes,
+                nonfinite_actual=compared.nonfinite_actual,
+                nonfinite_reference=compared.nonfinite_reference,
             )
-            if status is None:
-                match, introduced = logged[operator.index].match, found.get(operator.index)
-                compared = compare_operator(
-                    operator,
-                    match.dumped.quantization,
-                    match.dumped.axis_order,
-                    logged[operator.index].elements,
-                    values[f"{sample}/{operator.index}"],
-                    introduced.used_mask if introduced else None,
-                )
-                told = replace(told, **{each.name: getattr(compared, each.name) for each in fields(compared)})
-            yield told
         for node in other.unclaimed:
             yield OperatorComparison(
                 operator=node,
@@ -238,10 +235,14 @@ class _Judge:
                 nodes=(node.name,),
             )
 
-    def _followed(
-        self, sample: int, rows: list[OperatorComparison], found: Mapping[int, Introduced], kernels: Kernels
+    def _with_effects(
+        self,
+        sample: int,
+        rows: list[OperatorComparison],
+        introduced: Mapping[int, Introduced],
+        kernels: Kernels,
     ) -> list[OperatorComparison]:
-        """The rows, those that introduce error with what it does to the final outputs."""
+        """Return the rows; those that introduce error with the effect of that error on the final outputs."""
         introducing = [row for row in rows if row.verdict == "introduced"]
         if not introducing:
             return rows
@@ -249,50 +250,45 @@ class _Judge:
         references = self._evidence.references(sample, kernels)
         effects: dict[int, float | None] = {}
         for index in (row.operator.index for row in introducing[:_MOST_EFFECTS]):
-            error = found[index].error
+            error = introduced[index].error
             if error is not None and np.isfinite(error).all():
                 effects[index] = effect_db(kernels, index, error, references)
         return [replace(row, effect_snr_db=effects.get(row.operator.index)) for row in rows]
 
-    def _is_suspect(self, index: int, found: Introduced) -> bool:
-        return introduces(found, self._limits(index))
+    def _is_suspect(self, index: int, introduced: Introduced) -> bool:
+        return introduces(introduced, self._limits(index))
 
     def _limits(self, index: int) -> OperatorTolerance:
         operator = self._lowered.operators[index]
-        return limits(self._tolerance.operators, self._lowered.quantized.scheme, operator.target)
+        return limits(self._options.tolerances, self._lowered.quantized.scheme, operator.target)
 
     def _names(self, indices: tuple[int, ...]) -> tuple[str, ...]:
         return tuple(self._lowered.operators[index].name for index in indices)
 
 
-def _output_pairs(rungs: Mapping[Rung, Tensors], eager: Tensors) -> Iterator[Pair]:
-    for rung, answers in rungs.items():
-        for key, actual in answers.items():
-            sample, _, index = key.partition("/")
-            of = replace(_told(None, int(index), int(sample), "eager"), rung=rung)
-            yield Pair(of=of, actual=actual, reference=eager[key], qparams=None)
+def _compare_logged(
+    operator: Operator, logged: LoggedOperator, reference: Array, introduced: Introduced | None
+) -> Compared:
+    dumped, used_mask = logged.match.dumped, introduced.used_mask if introduced else None
+    return compare_operator(operator, dumped.quantization, dumped.axis_order, logged.elements, reference, used_mask)
 
 
-def _told(operator: Operator | None, output_index: int, sample: int, reference: Reference) -> MetricValue:
-    return MetricValue(
-        operator=operator,
-        output_index=output_index,
-        sample=sample,
-        rung="device",
-        reference=reference,
-        metric="",
-        value=None,
-        problem=None,
-    )
+def _output_pairs(lowered: LoweredProgram, rungs: Mapping[Rung, Tensors], eager: Tensors) -> Iterator[Pair]:
+    exported = lowered.quantized.exported
+    for rung, outputs in rungs.items():
+        for sample, index in product(range(len(exported.sample_names)), range(len(exported.outputs))):
+            key = f"{sample}/{index}"
+            subject = metric_template(None, index, sample, rung, "eager")
+            yield Pair(subject=subject, actual=outputs[key], reference=eager[key], qparams=None)
 
 
 def _observer_effect(capture: Capture, shipping: Tensors, store: Store) -> float | None:
-    """The worst SNR, in dB, of the debug program's final outputs against the shipping program's."""
+    """Return the lowest SNR, in dB, of the debug program's final outputs against the shipping program's."""
     if capture.outputs_debug is None:
         return None
     debug = _read(store, capture.outputs_debug)
-    found = [snr_db(answer, shipping[key]) for key, answer in debug.items()]
-    return min((each for each in found if each is not None), default=None)
+    ratios = [snr_db(output, shipping[key]) for key, output in debug.items()]
+    return min((ratio for ratio in ratios if ratio is not None), default=None)
 
 
 def _read(store: Store, blob: Blob) -> Tensors:

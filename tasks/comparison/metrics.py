@@ -1,4 +1,4 @@
-"""The metrics that were asked for besides those of every gap, on the tensors that were compared."""
+"""The metrics that are computed on request, in addition to those of every row."""
 
 from __future__ import annotations
 
@@ -13,43 +13,68 @@ from safetensors.numpy import save_file
 
 from tasks.numerics.metrics import METRICS, metric_values
 from tasks.records import MetricValue, Operator, Quantization
+from tasks.records.vocabulary import Reference, Rung
 from tasks.toolchain import entrypoints
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pair:
-    """Two tensors in the same world, and whose they are: `of`, whose metric, value and problem are still to come."""
+    """Two tensors of the same layout and scale, to compute metrics of."""
 
-    of: MetricValue
+    subject: MetricValue
+    """A template: which tensor it is, without a metric and its value."""
     actual: NDArray[Any]
     reference: NDArray[Any]
     qparams: Quantization | None
-    """The device's, in whose steps the error is counted."""
+    """The device's, in whose steps an error can be counted."""
 
 
-def measured_by(names: Sequence[str], pairs: Sequence[Pair]) -> tuple[MetricValue, ...]:
-    """Every metric of every pair, pair by pair in the order asked for. Runs in a worker: a user's own metric may do
-    anything. Raises RequestError for a name that leads to none.
+def metric_template(
+    operator: Operator | None, output_index: int, sample: int, rung: Rung, reference: Reference
+) -> MetricValue:
+    """Return a MetricValue without a metric. `operator`: None for a final output."""
+    return MetricValue(
+        operator=operator,
+        output_index=output_index,
+        sample=sample,
+        rung=rung,
+        reference=reference,
+        metric="",
+        value=None,
+        problem=None,
+    )
+
+
+def compute_metrics(names: Sequence[str], pairs: Sequence[Pair]) -> tuple[MetricValue, ...]:
+    """Return every metric of every pair, pair by pair in the order of `names`, each name once.
+
+    A name that is not in `METRICS` is a user's own, `package.module:function`. Its code can do anything: call this in a
+    worker process. Raises RequestError for a name that cannot be loaded.
     """
-    asked = tuple(dict.fromkeys(names))
-    own = tuple(name for name in asked if name not in METRICS)
-    answers = _own(own, pairs) if own and pairs else {}
+    unique = tuple(dict.fromkeys(names))
+    built_in = tuple(name for name in unique if name in METRICS)
+    own = tuple(name for name in unique if name not in METRICS)
+    own_results = _own_metrics(own, pairs) if own and pairs else {}
     values: list[MetricValue] = []
     for number, pair in enumerate(pairs):
-        ours = metric_values([name for name in asked if name in METRICS], pair.actual, pair.reference, pair.qparams)
-        told = {name: (value, None) for name, value in ours.items()}
-        told |= dict(zip(own, answers.get(str(number), []), strict=True))
-        values += [replace(pair.of, metric=name, value=told[name][0], problem=told[name][1]) for name in asked]
+        results: dict[str, tuple[float | None, str | None]] = {
+            name: (value, None)
+            for name, value in metric_values(built_in, pair.actual, pair.reference, pair.qparams).items()
+        }
+        results |= zip(own, own_results.get(str(number), []), strict=True)
+        values += [
+            replace(pair.subject, metric=name, value=results[name][0], problem=results[name][1]) for name in unique
+        ]
     return tuple(values)
 
 
-def _own(names: tuple[str, ...], pairs: Sequence[Pair]) -> dict[str, list[tuple[float | None, str | None]]]:
+def _own_metrics(names: tuple[str, ...], pairs: Sequence[Pair]) -> dict[str, list[tuple[float | None, str | None]]]:
     tensors = {
         f"{number}/{side}": np.ascontiguousarray(value)
         for number, pair in enumerate(pairs)
         for side, value in (("actual", pair.actual), ("reference", pair.reference))
     }
-    handles = {str(number): _handles(pair.of.operator) for number, pair in enumerate(pairs)}
+    handles = {str(number): _handles(pair.subject.operator) for number, pair in enumerate(pairs)}
     file = Path("pairs.safetensors")  # in the worker's own folder
     save_file(tensors, file)
     return entrypoints.own_metrics(names, file, handles)

@@ -52,14 +52,14 @@ def compare_operator(
         return Compared(status="shape_differs")
     if captured.dtype.kind in "iu" and reference.dtype.kind == "f" and dumped_quantization is None:
         return Compared(status="dtype_differs")
-    actual = in_reference_world(dumped_quantization, axis_order, captured, reference)
+    actual = to_reference_layout_and_scale(dumped_quantization, axis_order, captured, reference)
     if used_mask is None:
         return compare_values(actual, reference)
     found = compare_values(actual[used_mask], reference[used_mask])
     return replace(found, status="masked") if found.status in COMPARED else found
 
 
-def in_reference_world(
+def to_reference_layout_and_scale(
     dumped_quantization: Quantization | None,
     axis_order: Sequence[int] | None,
     captured: NDArray[Any],

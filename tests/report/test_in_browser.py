@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from conf.schema import Request
-from flows.graph import judged_by
+from flows.graph import comparison_options
 from flows.resources import Resources
 from flows.runs import results
 from tasks.compare import compare
@@ -27,7 +27,9 @@ pytestmark = pytest.mark.toolchain
 @pytest.fixture(scope="module")
 def real(resources: Resources, request_8a8w: Request, lowered: LoweredProgram, capture: Capture) -> str:
     """The report of a sweep of one cell, by the real toolchain and the real device, as `qnnsweep run` writes it."""
-    compared = compare(lowered, capture, *judged_by(request_8a8w), store=resources.store, workers=resources.workers)
+    compared = compare(
+        lowered, capture, comparison_options(request_8a8w), store=resources.store, workers=resources.workers
+    )
     cell = CellResult(
         request=request_8a8w,
         stage="compare",

@@ -18,10 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
-from conf.schema import ToleranceConfig
 from tasks.comparison.capture import compare_capture
 from tasks.errors import EvidenceError
 from tasks.records import Capture, Comparison, ExpectedTensor, LoweredProgram
+from tasks.records.options import ComparisonOptions
 from tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES, VERDICTS
 from tasks.storage.store import Store
 
@@ -129,7 +129,7 @@ def compared_after(
     damage: Callable[[Files], None],
     lowered: LoweredProgram,
     capture: Capture,
-    tolerance: ToleranceConfig,
+    options: ComparisonOptions,
     store: Store,
 ) -> Comparison:
     """What the comparison makes of the capture with this damage."""
@@ -148,30 +148,29 @@ def compared_after(
         etdump_debug=store.put_bytes(len(written).to_bytes(4, "little") + written),  # it leaves out the size
         debug_buffer=store.put_bytes(bytes(files.buffer)),
     )
-    return compare_capture(lowered, changed, True, tolerance, True, store)
+    return compare_capture(lowered, changed, options, store)
 
 
 def compared_with_a_handle_announced_twice(
-    lowered: LoweredProgram, capture: Capture, tolerance: ToleranceConfig, store: Store
+    lowered: LoweredProgram, capture: Capture, options: ComparisonOptions, store: Store
 ) -> Comparison:
     """The same, the lowering having announced another tensor under the relu's handle."""
     (handle,) = next(each.debug_handles for each in lowered.expected_tensors if each.identifier == RELU)
     other = ExpectedTensor(
         identifier="aten_relu_default_9@0", debug_handles=(handle,), output_index=0, quantization=None, axis_order=None
     )
-    return compare_capture(
-        replace(lowered, expected_tensors=(*lowered.expected_tensors, other)), capture, True, tolerance, True, store
-    )
+    announced = replace(lowered, expected_tensors=(*lowered.expected_tensors, other))
+    return compare_capture(announced, capture, options, store)
 
 
 def compared_with_an_odd_answer(
-    lowered: LoweredProgram, capture: Capture, tolerance: ToleranceConfig, store: Store
+    lowered: LoweredProgram, capture: Capture, options: ComparisonOptions, store: Store
 ) -> Comparison:
     """The same with a NaN among the first sample's answers."""
     outputs = {key: value.copy() for key, value in load(store.read(capture.outputs)).items()}
     outputs["0/0"].flat[3] = np.nan
     changed = replace(capture, outputs=store.put_bytes(save(outputs)))
-    return compare_capture(lowered, changed, True, tolerance, True, store)
+    return compare_capture(lowered, changed, options, store)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,10 +185,9 @@ class Fuzzed:
 def fuzzed(
     field: str,
     examples: int,
-    replayed: bool,
     lowered: LoweredProgram,
     capture: Capture,
-    tolerance: ToleranceConfig,
+    options: ComparisonOptions,
     store: Store,
 ) -> Fuzzed:
     """Compare as many captures whose file `field` is damaged. Raises what the comparison should not have raised."""
@@ -201,7 +199,7 @@ def fuzzed(
     def compare(data: bytes) -> None:
         changed = replace(capture, **{field: store.put_bytes(data)})
         try:
-            found = compare_capture(lowered, changed, True, tolerance, replayed, store)
+            found = compare_capture(lowered, changed, options, store)
         except EvidenceError:
             outcomes["refused"] += 1
             return

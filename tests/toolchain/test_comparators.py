@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tasks.comparison.metrics import Pair, measured_by
+from tasks.comparison.metrics import Pair, compute_metrics
 from tasks.errors import RequestError, ToolchainError
 from tasks.records import MetricValue, Operator, Quantization
 
@@ -29,15 +29,15 @@ def pair(handle: int | None = 7) -> Pair:
         stack_trace="", shape=None, dtype=None, quantization=None, axis_order=None, subgraph=None, constant=False,
         unused=False,
     )  # fmt: skip
-    of = MetricValue(
+    subject = MetricValue(
         operator=operator, output_index=0, sample=1, rung="device", reference="edge", metric="", value=None,
         problem=None,
     )  # fmt: skip
-    return Pair(of=of, actual=ACTUAL, reference=REFERENCE, qparams=GRID)
+    return Pair(subject=subject, actual=ACTUAL, reference=REFERENCE, qparams=GRID)
 
 
 def in_a_child(resources: Resources, names: Sequence[str], pairs: Sequence[Pair]) -> tuple[MetricValue, ...]:
-    return resources.workers.call("compare", measured_by, names, pairs).value
+    return resources.workers.call("compare", compute_metrics, names, pairs).value
 
 
 def answers(resources: Resources, *names: str, pairs: int = 1) -> dict[str, tuple[float | None, str | None]]:
@@ -98,4 +98,4 @@ def test_a_metric_that_kills_its_process_is_a_failed_child(resources: Resources)
 
 
 def test_with_nothing_to_compare_nothing_of_one_s_own_is_loaded() -> None:
-    assert measured_by(["own_metrics:missing"], []) == ()
+    assert compute_metrics(["own_metrics:missing"], []) == ()

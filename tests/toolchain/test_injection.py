@@ -20,7 +20,7 @@ pytestmark = pytest.mark.toolchain
 def test_whatever_is_done_to_an_operator_it_is_the_one_that_is_named(
     request_8a8w: Request, resources: Resources, lowered: LoweredProgram, capture: Capture
 ) -> None:
-    work = (lowered, capture, request_8a8w.tolerance, 30, resources.store)
+    work = (lowered, capture, request_8a8w.tolerance.operators, 30, resources.store)
     found = resources.workers.call("compare", injection.inject, *work).value
     assert {each.kind for each in found} >= {"scaled", "channels_swapped", "clamped"}
     assert len({each.operator for each in found}) >= 5

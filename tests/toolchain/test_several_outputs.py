@@ -15,6 +15,7 @@ from tasks.lower import lower
 from tasks.measure import measure
 from tasks.quantize import quantize
 from tasks.records import Comparison
+from tasks.records.options import ComparisonOptions
 
 if TYPE_CHECKING:
     from flows.resources import Resources
@@ -34,7 +35,8 @@ def comparison(request: pytest.FixtureRequest, resources: Resources) -> Comparis
     lowered = lower(quantized, ask.scheme, ask.backend.kind, ask.soc, 1, True, **tools)
     made = bundle(lowered, ask.measure, store=resources.store)
     capture = measure(made, (ask.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn)
-    return compare(lowered, capture, False, ask.tolerance, True, **tools)
+    options = ComparisonOptions(classifier=False, tolerances=ask.tolerance.operators)
+    return compare(lowered, capture, options, **tools)
 
 
 def test_every_output_of_every_operator_has_a_row(comparison: Comparison) -> None:

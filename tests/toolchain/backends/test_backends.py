@@ -14,6 +14,7 @@ from tasks.lower import lower
 from tasks.measure import measure
 from tasks.quantize import quantize
 from tasks.records import Comparison, LoweredProgram
+from tasks.records.options import ComparisonOptions
 
 if TYPE_CHECKING:
     from flows.resources import Resources
@@ -33,7 +34,8 @@ def measured(
     program = lower(quantized, ask.scheme, ask.backend.kind, None, 2, dump_operators=True, **tools)
     made = bundle(program, ask.measure, store=resources.store)
     capture = measure(made, (ask.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn)
-    return program, compare(program, capture, True, ask.tolerance, True, **tools)
+    options = ComparisonOptions(classifier=True, tolerances=ask.tolerance.operators)
+    return program, compare(program, capture, options, **tools)
 
 
 def statuses(comparison: Comparison) -> dict[str, Counter[str]]:

@@ -11,6 +11,7 @@ import pytest
 from conf.schema import Request
 from tasks.errors import EvidenceError
 from tasks.records import Capture, Comparison, LoweredProgram
+from tasks.records.options import ComparisonOptions
 
 import damaged  # isort: skip
 
@@ -31,7 +32,12 @@ def after(request_8a8w: Request, resources: Resources, lowered: LoweredProgram, 
     """The comparison of the session's capture after some damage."""
 
     def compare(damage: Callable[[damaged.Files], None]) -> Comparison:
-        work = (lowered, capture, request_8a8w.tolerance, resources.store)
+        work = (
+            lowered,
+            capture,
+            ComparisonOptions(classifier=True, tolerances=request_8a8w.tolerance.operators),
+            resources.store,
+        )
         return resources.workers.call("compare", damaged.compared_after, damage, *work).value
 
     return compare
@@ -98,7 +104,12 @@ def test_an_event_that_nobody_announced_is_told_and_changes_no_row(sound: Compar
 def test_a_handle_that_two_tensors_claim_is_ambiguous(
     sound: Comparison, request_8a8w: Request, resources: Resources, lowered: LoweredProgram, capture: Capture
 ) -> None:
-    work = (lowered, capture, request_8a8w.tolerance, resources.store)
+    work = (
+        lowered,
+        capture,
+        ComparisonOptions(classifier=True, tolerances=request_8a8w.tolerance.operators),
+        resources.store,
+    )
     found = resources.workers.call("compare", damaged.compared_with_a_handle_announced_twice, *work).value
     assert changes(sound, found) == [
         (sample, name, status, verdict, spans)
@@ -159,7 +170,12 @@ def test_a_file_that_does_not_hold_what_it_says_is_no_evidence(
 def test_a_final_answer_that_is_no_number_is_its_rows_status(
     sound: Comparison, request_8a8w: Request, resources: Resources, lowered: LoweredProgram, capture: Capture
 ) -> None:
-    work = (lowered, capture, request_8a8w.tolerance, resources.store)
+    work = (
+        lowered,
+        capture,
+        ComparisonOptions(classifier=True, tolerances=request_8a8w.tolerance.operators),
+        resources.store,
+    )
     found = resources.workers.call("compare", damaged.compared_with_an_odd_answer, *work).value
     assert found.operators == sound.operators
     odd = [(row.rung, row.sample, row.top1_actual) for row in found.outputs if row.status == "nonfinite_differs"]
@@ -176,18 +192,19 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize(("field", "replayed"), FILES, ids=lambda each: str(each))
+@pytest.mark.parametrize(("field", "replay"), FILES, ids=lambda each: str(each))
 def test_a_mutated_file_gives_every_operator_its_row_or_an_evidence_error_and_no_hang(
     field: str,
-    replayed: bool,
+    replay: bool,
     request_8a8w: Request,
     resources: Resources,
     workers_with: WorkersWith,
     lowered: LoweredProgram,
     capture: Capture,
 ) -> None:
-    examples = FILES[field, replayed]
-    work = (field, examples, replayed, lowered, capture, request_8a8w.tolerance, resources.store)
+    examples = FILES[field, replay]
+    options = ComparisonOptions(classifier=True, tolerances=request_8a8w.tolerance.operators, replay=replay)
+    work = (field, examples, lowered, capture, options, resources.store)
     found = workers_with(deadline_s=300).call("compare", damaged.fuzzed, *work).value
     assert found.compared + found.refused >= 0.9 * examples  # fewer only where hypothesis drew one twice
     assert found.compared > 0.1 * examples

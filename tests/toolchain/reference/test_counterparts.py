@@ -11,10 +11,13 @@ import pytest
 from conf.load import load
 from conf.schema import DataConfig, InputConfig, ModelConfig, Request
 from tasks.compare import compare
+from tasks.comparison.capture import OperatorComparer, SampleComparison
+from tasks.comparison.evidence import Evidence
 from tasks.export import export
 from tasks.lower import lower
 from tasks.quantize import quantize
-from tasks.records import Capture, Comparison, Gap, LoweredProgram, OperatorComparison
+from tasks.records import Capture, Comparison, Gap, LoweredProgram, MetricValue, OperatorComparison
+from tasks.records.options import ComparisonOptions
 from tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES
 
 import linked  # isort: skip
@@ -38,8 +41,10 @@ def asked(request_8a8w: Request, resources: Resources, lowered: LoweredProgram) 
 @pytest.fixture(scope="module")
 def comparison(request_8a8w: Request, resources: Resources, asked: LoweredProgram, capture: Capture) -> Comparison:
     """The capture of `lowered`: the programs are the same."""
-    work = (asked, capture, True, request_8a8w.tolerance, True, (), BOTH)
-    return compare(*work, store=resources.store, workers=resources.workers)
+    options = ComparisonOptions(
+        classifier=True, tolerances=request_8a8w.tolerance.operators, metrics=("l1",), references=BOTH
+    )
+    return compare(asked, capture, options, store=resources.store, workers=resources.workers)
 
 
 def of(comparison: Comparison, reference: str, sample: int = 0) -> dict[str, OperatorComparison]:
@@ -63,10 +68,34 @@ def test_without_being_asked_a_lowering_keeps_no_other_reference(
 def test_what_is_asked_beside_the_edge_graph_changes_nothing_of_it(
     request_8a8w: Request, resources: Resources, lowered: LoweredProgram, capture: Capture, comparison: Comparison
 ) -> None:
-    work = (lowered, capture, True, request_8a8w.tolerance, True)
-    plain = compare(*work, store=resources.store, workers=resources.workers)
+    options = ComparisonOptions(classifier=True, tolerances=request_8a8w.tolerance.operators)
+    plain = compare(lowered, capture, options, store=resources.store, workers=resources.workers)
     assert plain.other_references == ()
-    assert replace(comparison, other_references=()) == plain
+    assert replace(comparison, other_references=(), metrics=()) == plain
+
+
+def test_one_comparison_has_the_rows_of_all_references_and_the_metrics_of_all_operators(
+    comparison: Comparison,
+) -> None:
+    """The metrics and the rows of other references come from the samples, like the rows of the edge graph."""
+    compared = [(row.sample, row.operator) for row in comparison.operators if row.status in COMPARED]
+    assert len(compared) > 2
+    assert [(value.sample, value.operator) for value in comparison.metrics if value.operator] == compared
+    assert {row.reference for row in comparison.other_references} == set(BOTH)
+
+
+def test_the_comparison_of_a_sample_does_not_depend_on_what_was_compared_before(
+    resources: Resources, asked: LoweredProgram, capture: Capture
+) -> None:
+    options = ComparisonOptions(classifier=True, replay=False, metrics=("l1",), references=BOTH)
+    comparer = OperatorComparer(asked, Evidence(asked, capture, resources.store), options)
+    first, second = ([_without_tensors(sample) for sample in comparer.samples()] for _ in range(2))
+    assert first == second
+    assert [len(subjects) for *_, subjects in first] == [7, 7]
+
+
+def _without_tensors(sample: SampleComparison) -> tuple[object, object, list[MetricValue]]:
+    return sample.operators, sample.other_references, [pair.subject for pair in sample.pairs]
 
 
 def test_every_operator_has_a_row_for_each_reference_and_so_has_each_node_that_none_stands_for(
@@ -130,11 +159,12 @@ def test_what_no_device_shows_says_why_before_it_says_what_it_stands_for(
     request_8a8w: Request, resources: Resources, asked: LoweredProgram, capture: Capture
 ) -> None:
     """The relu is not announced: nothing that is logged is its value."""
-    blind = replace(
-        asked, expected_tensors=tuple(each for each in asked.expected_tensors if "relu_default@" not in each.identifier)
+    expected = tuple(tensor for tensor in asked.expected_tensors if "relu_default@" not in tensor.identifier)
+    blind = replace(asked, expected_tensors=expected)
+    options = ComparisonOptions(
+        classifier=True, tolerances=request_8a8w.tolerance.operators, replay=False, references=BOTH
     )
-    work = (blind, capture, True, request_8a8w.tolerance, False, (), BOTH)
-    found = compare(*work, store=resources.store, workers=resources.workers)
+    found = compare(blind, capture, options, store=resources.store, workers=resources.workers)
     row = of(found, "exported")["aten_relu_default"]
     assert (row.status, row.nodes, row.gap) == ("not_dumped", ("relu",), Gap())
 

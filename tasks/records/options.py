@@ -1,0 +1,25 @@
+"""The options of the stages: what a stage computes, as far as the request decides. They have a digest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from conf.schema import OperatorTolerance
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparisonOptions:
+    """What `compare` computes from a lowering and a capture."""
+
+    classifier: bool
+    """The index of an output's largest element is the model's answer."""
+    tolerances: dict[str, OperatorTolerance] = field(default_factory=dict[str, OperatorTolerance])
+    """The tolerances of operators, by the keys of `tolerance.operators`."""
+    replay: bool = True
+    """Whether operators run again on the device's own inputs, to separate introduced from inherited error."""
+    metrics: tuple[str, ...] = ()
+    """Metrics besides those of every row: names of `conf.names.METRICS`, or `package.module:function`."""
+    references: tuple[str, ...] = ()
+    """Reference graphs besides the edge graph. The lowering must have stored their values."""
+    metrics_code: str = ""
+    """Digest of the code behind the user's own metrics. It is part of the cache key and has no other use."""
