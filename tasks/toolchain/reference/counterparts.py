@@ -1,7 +1,20 @@
 """Other graphs as the operators' reference: which of their nodes an operator stands for, and those nodes' values.
 
-Nodes are linked by their ancestry (`from_node`, which every tracing and every pass prolongs), never by shape, position
+Nodes are matched by their ancestry (`from_node`, which every tracing and every pass prolongs), never by shape, position
 or a similar name. What the ancestry leaves open stays open. Runs in a worker.
+
+An example, the exported graph of a small classifier against its edge graph:
+
+    position, exported node    index, edge call   from_node   value node       status
+    0 conv2d                   0 convolution      conv2d      1 batch_norm     None: it has the node's value
+    1 batch_norm               1 relu             relu        2 relu           None
+    2 relu                     2 permute_copy     linear      4 linear         superseded: read by call 3 alone
+    3 dropout                  3 addmm            linear      4 linear         None: the call that others read
+    4 linear
+
+`convolution` stands for two nodes, because torchao folds a batch norm into the convolution before it; the last of its
+nodes is its value node. `permute_copy` and `addmm` are the group of calls that `linear` became, and the one of them
+that is read from outside the group has the node's value. No operator stands for `dropout`: it is unclaimed.
 """
 
 from __future__ import annotations
@@ -25,14 +38,15 @@ from tasks.toolchain.reference.graph import NoKernel, ReferenceGraph, Value, gra
 from tasks.toolchain.reference.operators import operator_of
 from tasks.toolchain.tensors import put_tensors
 
-# Behind this pass of torchao's lies the node whose value a new node rounds; the new one does not stand for it.
+# In the ancestry, the node before this pass of torchao's is the one whose value a new node rounds. The new node does
+# not stand for it.
 _QUANTIZER = "replace_observer_with_quantize_dequantize_node"
-_ROUNDS = "quantized_decomposed."
-# They give on what they get, but for its rounding: a lowering may drop them, and no operator has to take their place.
-_GIVES_ON = (
+QDQ_PREFIX = "quantized_decomposed."
+# They return their input, except for its rounding: a lowering may remove them, and no operator has to replace them.
+PASS_THROUGH_OPS = (
     *("aten._assert", "aten.alias", "aten.clone", "aten.contiguous", "aten.detach", "aten.dropout", "aten.expand"),
     "aten.to.",
-    _ROUNDS,
+    QDQ_PREFIX,
 )
 _BATCH_NORM = "aten.batch_norm.default"
 _VIEW = "aten.view_copy.default"
@@ -46,11 +60,11 @@ def other_reference(
     samples: Sequence[tuple[torch.Tensor, ...]],
     store: Store,
 ) -> OtherReference:
-    """What each of `operators`, the table of `edge`, stands for in `program`, and that node's value for each sample."""
+    """Match each of `operators`, the table of `edge`, to nodes of `program`, and store the values of those nodes."""
     nodes, graph = _calls(program), graph_of(program)
-    links = _Links(nodes, _calls(edge))
+    matcher = _NodeMatcher(nodes, _calls(edge))
     statuses: dict[int, OperatorStatus | None] = {
-        row.index: links.statuses.get(row.index, "no_node") for row in operators
+        row.index: matcher.statuses.get(row.index, "no_node") for row in operators
     }
     values: dict[str, torch.Tensor] = {}
     for sample, inputs in enumerate(samples):
@@ -58,7 +72,7 @@ def other_reference(
         for row in operators:
             if statuses[row.index] is not None:
                 continue
-            value = computed.get(links.homes[row.index])
+            value = computed.get(matcher.value_nodes[row.index])
             if isinstance(value, list | tuple):
                 value = value[row.output_index]
             if not isinstance(value, torch.Tensor):
@@ -70,102 +84,109 @@ def other_reference(
     return OtherReference(
         name=name,
         values=put_tensors(store, values),
-        counterparts=tuple(Counterpart(nodes=links.names(row.index), status=statuses[row.index]) for row in operators),
+        counterparts=tuple(
+            Counterpart(nodes=matcher.names(row.index), status=statuses[row.index]) for row in operators
+        ),
         unclaimed=tuple(
-            replace(operator_of(len(operators) + number, nodes[at]), target=target_name(nodes[at].target))
-            for number, at in enumerate(links.unclaimed)
+            replace(operator_of(len(operators) + number, nodes[position]), target=target_name(nodes[position].target))
+            for number, position in enumerate(matcher.unclaimed)
         ),
     )
 
 
-class _Links:
-    """Positions in `nodes` that each call of the edge graph stands for, and which call has a node's value."""
+class _NodeMatcher:
+    """The positions in `nodes` that each call of the edge graph stands for, and which call has a node's value."""
 
     def __init__(self, nodes: Sequence[Node], calls: Sequence[Node]) -> None:
         self._nodes, self._calls = nodes, calls
-        self._numbers = {call: number for number, call in enumerate(calls)}
-        self._sets, self._unsure = _ancestors(nodes, calls)
-        claimed = {position for each in (*self._sets.values(), *self._unsure.values()) for position in each}
+        self._indices = {call: index for index, call in enumerate(calls)}
+        self._ancestors, self._possible_ancestors = _ancestors(nodes, calls)
+        sets = (*self._ancestors.values(), *self._possible_ancestors.values())
+        claimed = {position for positions in sets for position in positions}
         self._add_batch_norms(claimed)
-        taken = {nodes[position] for position in claimed}
+        claimed_nodes = {nodes[position] for position in claimed}
         self.unclaimed = [
             position
             for position, node in enumerate(nodes)
-            if position not in claimed and not (node.target is operator.getitem and node.args[0] in taken)
+            if position not in claimed and not (node.target is operator.getitem and node.args[0] in claimed_nodes)
         ]
         """Nodes that no operator stands for."""
-        self.homes = {index: max(positions) for index, positions in self._sets.items()}
-        """For each call the last node of its set, whose value it may have."""
-        self.statuses: dict[int, OperatorStatus | None] = dict.fromkeys(self._unsure, "ambiguous")
+        self.value_nodes = {index: max(positions) for index, positions in self._ancestors.items()}
+        """The last node that each call stands for, whose value the call may have."""
+        self.statuses: dict[int, OperatorStatus | None] = dict.fromkeys(self._possible_ancestors, "ambiguous")
         """None for the one call that has its node's value."""
-        became: dict[int, list[int]] = defaultdict(list)
-        for index, home in self.homes.items():
-            became[home].append(index)
-        for home, group in became.items():
-            self.statuses |= self._settled(home, group)
+        groups: dict[int, list[int]] = defaultdict(list)
+        for index, position in self.value_nodes.items():
+            groups[position].append(index)
+        for position, group in groups.items():
+            self.statuses |= self._group_statuses(nodes[position], group)
 
     def names(self, index: int) -> tuple[str, ...]:
-        positions = self._sets.get(index) or self._unsure.get(index) or ()
+        positions = self._ancestors.get(index) or self._possible_ancestors.get(index) or ()
         return tuple(self._nodes[position].name for position in sorted(positions))
 
     def _add_batch_norms(self, claimed: set[int]) -> None:
-        """torchao folds a batch norm into the convolution that it alone reads, and notes it nowhere."""
+        """Add the batch norm that torchao folds into the convolution before it, which `from_node` does not record."""
         positions = {node: position for position, node in enumerate(self._nodes)}
-        for each in self._sets.values():
-            last = self._nodes[max(each)]
+        for ancestors in self._ancestors.values():
+            last = self._nodes[max(ancestors)]
             readers = list(last.users)
             if len(readers) != 1 or not target_name(last.target).startswith("aten.conv"):
                 continue
             if target_name(readers[0].target) == _BATCH_NORM and positions[readers[0]] not in claimed:
-                each.add(positions[readers[0]])
-        claimed |= {position for each in self._sets.values() for position in each}
+                ancestors.add(positions[readers[0]])
+        claimed |= {position for ancestors in self._ancestors.values() for position in ancestors}
 
-    def _settled(self, home: int, group: Sequence[int]) -> Mapping[int, OperatorStatus | None]:
-        """Of the calls that one node became, that one has its value which alone is read from outside, by itself or by
-        what is a mere view of it: a backend may want another shape."""
+    def _group_statuses(self, node: Node, group: Sequence[int]) -> Mapping[int, OperatorStatus | None]:
+        """Find the call with the node's value among the calls that the node became.
+
+        It is the one that alone is read from outside the group, by itself or through a mere view of it, because a
+        backend may want another shape.
+        """
         inside = {self._calls[index] for index in group}
-        if isinstance(self._nodes[home].meta.get("val"), tuple | list):
-            return self._taken_apart(self._nodes[home], group)
+        if isinstance(node.meta.get("val"), tuple | list):
+            return self._tuple_statuses(node, group)
         leaving = [index for index in group if any(user not in inside for user in self._calls[index].users)]
-        found: dict[int, OperatorStatus | None] = dict.fromkeys(group, "superseded")
-        viewed = {self._unviewed(index, self._nodes[home], inside) for index in leaving}
-        ends = all(self._ends(index, inside) for index in leaving)
-        sure = len(viewed) == 1 and ends and not self._swallowed(self._nodes[home])
-        for index in (*leaving, *viewed):
-            found[index] = None if sure else "ambiguous"
-        return found
+        statuses: dict[int, OperatorStatus | None] = dict.fromkeys(group, "superseded")
+        candidates = {self._skip_views(index, node, inside) for index in leaving}
+        known = all(self._readers_are_known(index, inside) for index in leaving)
+        certain = len(candidates) == 1 and known and not self._may_be_fused(node)
+        for index in (*leaving, *candidates):
+            statuses[index] = None if certain else "ambiguous"
+        return statuses
 
-    def _taken_apart(self, node: Node, group: Sequence[int]) -> Mapping[int, OperatorStatus | None]:
-        """A node whose value is a tuple: its elements are those of the one call that it became, if it became one."""
-        parts = [index for index in group if self._calls[index].target is operator.getitem]
-        whole = [self._calls[index].meta.get("val") for index in group if index not in parts]
-        if len(whole) != 1 or not isinstance(whole[0], tuple | list) or len(whole[0]) != len(node.meta["val"]):
+    def _tuple_statuses(self, node: Node, group: Sequence[int]) -> Mapping[int, OperatorStatus | None]:
+        """Give a tuple's elements to the getitem calls of the one call that the node became, if it became one."""
+        getitems = [index for index in group if self._calls[index].target is operator.getitem]
+        tuples = [self._calls[index].meta.get("val") for index in group if index not in getitems]
+        if len(tuples) != 1 or not isinstance(tuples[0], tuple | list) or len(tuples[0]) != len(node.meta["val"]):
             return dict.fromkeys(group, "ambiguous")
-        return {index: None if index in parts else "superseded" for index in group}
+        return {index: None if index in getitems else "superseded" for index in group}
 
-    def _ends(self, index: int, inside: set[Node]) -> bool:
-        """Whether all that reads the call has a place of its own: what has none might be a part of the same node."""
-        outside = [user for user in self._calls[index].users if user in self._numbers and user not in inside]
+    def _readers_are_known(self, index: int, inside: set[Node]) -> bool:
+        """Whether all readers of the call stand for nodes of their own: others might be a part of the same node."""
+        outside = [user for user in self._calls[index].users if user in self._indices and user not in inside]
         return all(
-            self._numbers[user] in self.homes or target_name(user.target).startswith(_ROUNDS) for user in outside
+            self._indices[user] in self.value_nodes or target_name(user.target).startswith(QDQ_PREFIX)
+            for user in outside
         )
 
-    def _unviewed(self, index: int, node: Node, inside: set[Node]) -> int:
-        """The call, or the one in the node's own shape that it is a view of."""
+    def _skip_views(self, index: int, node: Node, inside: set[Node]) -> int:
+        """Return the call, or the one in the node's own shape that it is a view of."""
         call = self._calls[index]
         while _shape(call) != _shape(node) and target_name(call.target) == _VIEW and call.args[0] in inside:
             call = call.all_input_nodes[0]
-        return self._numbers[call] if _shape(call) == _shape(node) else index
+        return self._indices[call] if _shape(call) == _shape(node) else index
 
-    def _swallowed(self, node: Node) -> bool:
-        """Whether a reader of the node is gone, perhaps into the very operator."""
-        gone = {self._nodes[position] for position in self.unclaimed}
+    def _may_be_fused(self, node: Node) -> bool:
+        """Whether a reader of the node is unclaimed: it may be fused into the very operator."""
+        unclaimed = {self._nodes[position] for position in self.unclaimed}
         waiting = list(node.users)
         while waiting:
             user = waiting.pop()
-            if user in gone and target_name(user.target).startswith(_GIVES_ON):
+            if user in unclaimed and target_name(user.target).startswith(PASS_THROUGH_OPS):
                 waiting.extend(user.users)
-            elif user in gone:
+            elif user in unclaimed:
                 return True
         return False
 
@@ -176,52 +197,52 @@ def _shape(node: Node) -> tuple[int, ...] | None:
 
 
 def _ancestors(nodes: Sequence[Node], calls: Sequence[Node]) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
-    """For each call the nodes it descends from; and for one that names none of them, those it may descend from.
+    """Return for each call the nodes it descends from; and for a call whose ancestry names none, the possible ones.
 
-    A pass that makes a node of another one and copies what that knew leaves out its name: such a call shares its
+    A pass that makes a node of another one and copies its metadata leaves out that node's name: such a call shares its
     parents with one node, and then stands for it, or with several.
     """
-    lines = _Lines()
-    named: dict[tuple[str, tuple[int, ...]], int] = {}
-    children: dict[int, set[int]] = defaultdict(set)
+    ids = _SourceIds()
+    positions: dict[tuple[str, tuple[int, ...]], int] = {}
+    descendants: dict[int, set[int]] = defaultdict(set)
     for position, node in enumerate(nodes):
         sources = node.meta.get("from_node", [])
         if sources:
-            named[node.name, lines.numbers(sources)] = position
+            positions[node.name, ids.of_all(sources)] = position
         for source in _walk(sources):
-            children[lines.number(source)].add(position)
-    sure: dict[int, set[int]] = {}
-    unsure: dict[int, set[int]] = {}
+            descendants[ids.of(source)].add(position)
+    certain: dict[int, set[int]] = {}
+    possible: dict[int, set[int]] = {}
     for index, call in enumerate(calls):
-        line = list(_walk(call.meta.get("from_node", [])))
-        keys = [(source.name, lines.numbers(source.from_node)) for source in line]
-        exact = {named[key] for key in keys if key in named}
-        related = {position for source in line for position in children.get(lines.number(source), ())}
-        if exact or len(related) == 1:
-            sure[index] = exact or related
-        elif related:
-            unsure[index] = related
-    return sure, unsure
+        ancestry = list(_walk(call.meta.get("from_node", [])))
+        keys = [(source.name, ids.of_all(source.from_node)) for source in ancestry]
+        exact = {positions[key] for key in keys if key in positions}
+        siblings = {position for source in ancestry for position in descendants.get(ids.of(source), ())}
+        if exact or len(siblings) == 1:
+            certain[index] = exact or siblings
+        elif siblings:
+            possible[index] = siblings
+    return certain, possible
 
 
-class _Lines:
-    """A number for every source: the same for those of one name, graph and ancestry.
+class _SourceIds:
+    """A number for every source: the same number for sources of one name, graph and ancestry.
 
-    A graph is known by its address in the process that made it; the ancestry tells apart what had the same one.
+    `graph_id` is the address of a graph in the process that made it; the ancestry separates graphs that had the same.
     """
 
     def __init__(self) -> None:
-        self._numbers: dict[tuple[str, int, tuple[int, ...]], int] = {}
-        self._known: dict[int, int] = {}
+        self._ids: dict[tuple[str, int, tuple[int, ...]], int] = {}
+        self._by_address: dict[int, int] = {}
 
-    def number(self, source: Any) -> int:
-        if id(source) not in self._known:  # the nodes hold on to their sources
-            told = (source.name, source.graph_id, self.numbers(source.from_node))
-            self._known[id(source)] = self._numbers.setdefault(told, len(self._numbers))
-        return self._known[id(source)]
+    def of(self, source: Any) -> int:
+        if id(source) not in self._by_address:  # the nodes keep their sources alive
+            key = (source.name, source.graph_id, self.of_all(source.from_node))
+            self._by_address[id(source)] = self._ids.setdefault(key, len(self._ids))
+        return self._by_address[id(source)]
 
-    def numbers(self, sources: Sequence[Any]) -> tuple[int, ...]:
-        return tuple(self.number(source) for source in sources)
+    def of_all(self, sources: Sequence[Any]) -> tuple[int, ...]:
+        return tuple(self.of(source) for source in sources)
 
 
 def _walk(sources: Sequence[Any]) -> Iterator[Any]:
@@ -236,18 +257,20 @@ def _calls(program: ExportedProgram) -> list[Node]:
 
 
 def _run(graph: ReferenceGraph, inputs: Sequence[torch.Tensor]) -> dict[int, Value]:
-    """Every node's value as it was when it was made: an exported graph may still write to it. What the host cannot
-    make is left out, with all that reads it."""
+    """Return every node's value at the time it was computed: an exported graph may write to it later.
+
+    A node that the host cannot compute is left out, with all that reads it.
+    """
     values: dict[int, Value] = {}
-    kept: dict[int, Value] = {}
-    given = [tensor.clone() for tensor in inputs]
+    copies: dict[int, Value] = {}
+    arguments = [tensor.clone() for tensor in inputs]
     with torch.no_grad():
         for index, sources in enumerate(graph.sources):
             if any(source not in values for source in sources):
                 continue
             try:
-                value = values[index] = graph.call(index, values, given)
+                value = values[index] = graph.call(index, values, arguments)
             except NoKernel:
                 continue
-            kept[index] = tree_map_only(torch.Tensor, torch.clone, value)
-    return kept
+            copies[index] = tree_map_only(torch.Tensor, torch.clone, value)
+    return copies
