@@ -30,7 +30,7 @@ from typing import Any
 from cells import cell
 
 from tasks.storage.codec import encode
-from tasks.toolchain.backends.qnn_sdk import find_sdk
+from tasks.toolchain.backends.qnn.sdk import find_sdk
 
 CELL = {"model": "efficientnet_lite0", "scheme": "16a8w", "soc": "SM8650"}
 SIDES = ("inspector", "total", "replay")

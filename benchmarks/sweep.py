@@ -24,7 +24,7 @@ from memory import GIB, Peak
 
 from conf.load import load
 from tasks.toolchain import runner
-from tasks.toolchain.backends.qnn_sdk import find_sdk
+from tasks.toolchain.backends.qnn.sdk import find_sdk
 
 SIDE = Path(__file__).with_name("sweep_side.py")
 SOCS = ("SM8350", "SM8450", "SM8550", "SM8650", "SM8750", "SM8850")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import PurePosixPath
 
+from conf.backends import planned_backend
 from conf.constraints import host_address, violations
 from conf.errors import RequestError, did_you_mean, one_of, printable
-from conf.names import CHIPSETS, QUANT_DTYPES
+from conf.names import QUANT_DTYPES, SHIPPED_BACKENDS
 from conf.schema import (
     PROBE,
-    BackendKind,
     DeviceConfig,
     ModelConfig,
     Precision,
@@ -31,7 +31,6 @@ def problems(request: Request) -> Iterator[RequestError]:
     yield from _names(request)
     yield from _of("model", request.model, _model(request.model))
     yield from _of("scheme", request.scheme, _scheme(request.scheme))
-    yield from _soc(request)
     yield from _calibration(request.model, request.scheme)
     for field in fields(request):
         if is_dataclass(config := getattr(request, field.name)) and field.name not in ("model", "scheme", "device"):
@@ -174,11 +173,15 @@ def _scheme(scheme: SchemeConfig) -> Iterator[RequestError]:
         yield _error("scheme.block_size", scheme.block_size, needs)
 
 
-def _soc(request: Request) -> Iterator[RequestError]:
-    name = request.soc.name
-    if request.backend.kind is BackendKind.qnn and name not in CHIPSETS:
-        problem = f"ExecuTorch has no such SoC; {one_of(CHIPSETS)}{did_you_mean(name, CHIPSETS)}"
-        yield _error("soc.name", name, problem)
+def unknown_socs(requests: Collection[Request]) -> Iterator[RequestError]:
+    """Yield an error for each SoC that no backend has. A cell whose SoC only another backend has is impossible."""
+    kinds = {*SHIPPED_BACKENDS, *(request.backend.kind for request in requests)}
+    known = {soc for kind in kinds for soc in planned_backend(kind).socs or ()}
+    for request in requests:
+        name, socs = request.soc.name, planned_backend(request.backend.kind).socs
+        if socs is not None and name not in known:
+            backend = f"backend {printable(request.backend.name)} has no such SoC"
+            yield _error("soc.name", name, f"{backend}; {one_of(socs)}{did_you_mean(name, socs)}")
 
 
 def _calibration(model: ModelConfig, scheme: SchemeConfig) -> Iterator[RequestError]:

@@ -73,11 +73,11 @@ def function_path(text: str) -> str | None:
     return None if is_path else "not of the form package.module:function"
 
 
-def function_path_or(choices: tuple[str, ...]) -> Constraint:
+def function_path_or(choices: tuple[str, ...], noun: str = "function") -> Constraint:
     def constraint(text: str) -> str | None:
         if text in choices or not function_path(text):
             return None
-        return f"package.module:function, or {one_of(choices)}{did_you_mean(text, choices)}"
+        return f"package.module:{noun}, or {one_of(choices)}{did_you_mean(text, choices)}"
 
     return constraint
 

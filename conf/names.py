@@ -9,12 +9,12 @@ AXES = ("model", "scheme", "soc", "backend", "device")
 
 QUANT_DTYPES = ("16a16w", "16a2w", "16a4w", "16a4w_block", "16a8w", "8a4w", "8a8w", "fp16a8w")
 """The members of ExecuTorch's `QuantDtype`, without `use_`."""
-CHIPSETS = (
-    *("QCM6490", "QCS9100", "SA8255", "SA8295", "SA8797", "SAR2230P", "SC8380XP", "SM8350", "SM8450", "SM8475"),
-    *("SM8550", "SM8650", "SM8750", "SM8845", "SM8850", "SSG2115P", "SSG2125P", "SW6100", "SXR1230P", "SXR2230P"),
-    "SXR2330P",
-)
-"""The members of ExecuTorch's `QcomChipset`, which QNN compiles for, without `UNKNOWN_SM`."""
+SHIPPED_BACKENDS = {
+    "portable": "tasks.toolchain.backends.portable.backend:Portable",
+    "qnn": "tasks.toolchain.backends.qnn.backend:Qnn",
+    "xnnpack": "tasks.toolchain.backends.xnnpack.backend:Xnnpack",
+}
+"""The short names that `backend.kind` accepts, and the class of each."""
 OBSERVERS = ("HistogramObserver", "MinMaxObserver", "MovingAverageMinMaxObserver")
 """torchao's per-tensor observers, since an activation has one scale."""
 DTYPES = ("bool", "float16", "float32", "float64", "int16", "int32", "int64", "int8", "uint8")

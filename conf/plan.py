@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from conf.check import problems
+from conf.backends import make_importable
+from conf.check import problems, unknown_socs
 from conf.errors import RequestError, printable
 from conf.impossible import impossible_reason
-from conf.names import AXES
+from conf.names import AXES, SHIPPED_BACKENDS
 from conf.schema import LimitsConfig, Request, RetentionConfig, ScheduleConfig, TrendConfig
 
 SWEEP_KEYS = ("artifacts", "cache_folder", "limits", "schedule", "retention", "trend")
@@ -57,6 +58,10 @@ def plan(requests: Iterable[Request], *, swept: Sequence[str] = (), folders: Seq
             raise problem
         if named.setdefault(_names(request), request) != request:
             raise _same_name(request, swept)
+    if any(request.backend.kind not in SHIPPED_BACKENDS for request in named.values()):
+        make_importable(folders)
+    for problem in unknown_socs(named.values()):
+        raise problem
     cells = tuple(PlannedCell(request=request, impossible=impossible_reason(request)) for request in named.values())
     if not cells:
         raise RequestError("the sweep is empty: no cell to run")

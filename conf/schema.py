@@ -29,7 +29,7 @@ from conf.constraints import (
     not_blank,
     one_of_numbers,
 )
-from conf.names import DTYPES, METRICS, OBSERVERS, OPERATOR_REFERENCES
+from conf.names import DTYPES, METRICS, OBSERVERS, OPERATOR_REFERENCES, SHIPPED_BACKENDS
 
 BLOCK_SHAPE = dimensions("a block's shape, every dimension 1 or more", least_rank=1)
 PROBE = "probe"
@@ -42,12 +42,6 @@ class Precision(Enum):
     float32 = "float32"
     float16 = "float16"
     quantized = "quantized"
-
-
-class BackendKind(Enum):
-    qnn = "qnn"
-    xnnpack = "xnnpack"
-    portable = "portable"
 
 
 class TransportKind(Enum):
@@ -156,7 +150,8 @@ class SocConfig:
 @dataclass(kw_only=True, slots=True)
 class BackendConfig:
     name: str
-    kind: BackendKind
+    kind: Annotated[str, function_path_or(tuple(SHIPPED_BACKENDS), "Class")]
+    """`qnn`, `xnnpack` or `portable`; `package.module:Class` for a backend of another vendor."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from prefect import Task
@@ -11,9 +12,9 @@ from prefect.futures import PrefectFuture
 from prefect.utilities.annotations import opaque
 
 from conf.impossible import can_run_on
-from conf.names import CELL_STAGES, MEASURE_STEPS, METRICS, OPERATOR_REFERENCES
+from conf.names import CELL_STAGES, MEASURE_STEPS, METRICS, OPERATOR_REFERENCES, SHIPPED_BACKENDS
 from conf.plan import PlannedCell
-from conf.schema import BackendKind, MeasureConfig, Request, Reuse
+from conf.schema import MeasureConfig, Request, Reuse
 from flows.resources import Resources
 from tasks.bundle import bundle_task
 from tasks.compare import compare_task
@@ -26,6 +27,7 @@ from tasks.records.options import ComparisonOptions
 from tasks.results.outcome import CellResult
 from tasks.stage import configure_task, is_reused, result_name
 from tasks.storage.digest import digest
+from tasks.toolchain.backends.select import backend_code, backend_of
 from tasks.toolchain.source_digest import code_digest, functions_digest
 
 ProgressCallback = Callable[[str, str, str], None]
@@ -34,16 +36,16 @@ ProgressCallback = Callable[[str, str, str], None]
 
 def work_label(stage: str, request: Request) -> str:
     """Return the label of a stage's work. Cells that share the work share the label."""
-    qnn = request.backend.kind is BackendKind.qnn
-    target = request.soc.name if qnn else request.backend.name
+    backend = backend_of(request.backend.kind)
+    backend_name = [request.backend.name] if backend.named_in_labels else []
+    soc_name = [request.soc.name] if backend.needs_soc else []
     if stage == "export":
         names = [request.model.name]
     elif stage == "quantize":
-        names = [request.model.name, request.scheme.name, *([] if qnn else [request.backend.name])]
-    elif stage == "lower":
-        names = [request.model.name, request.scheme.name, target]
+        names = [request.model.name, request.scheme.name, *backend_name]
     else:
-        names = [request.model.name, request.scheme.name, target]
+        names = [request.model.name, request.scheme.name, *backend_name, *soc_name]
+    if stage not in ("export", "quantize", "lower"):
         names += [] if request.where == "local" else [request.where]
     return " · ".join(names)
 
@@ -66,6 +68,7 @@ class Graph:
         self._submissions: dict[str, Submission] = {}
         self._started_stages: set[tuple[str, str]] = set()
         self._codes: dict[str, str] = {}
+        self._backend_code = cache(backend_code)  # like the models' code: once per sweep
 
     def export(self, request: Request) -> Submission:
         model = digest(request.model)
@@ -76,12 +79,13 @@ class Graph:
     def cell(self, request: Request) -> dict[str, Submission]:
         """Submit all stages of a cell and return them by the field of `CellResult` that holds their result."""
         kind, scheme, workers = request.backend.kind, request.scheme, self._resources.workers
-        soc = request.soc if kind is BackendKind.qnn else None
+        soc = request.soc if backend_of(kind).needs_soc else None
+        code = self._backend_code(kind)
         exported = self.export(request)
-        quantized = self._submit(quantize_task, request, exported, scheme, kind, workers=workers)
+        quantized = self._submit(quantize_task, request, exported, scheme, kind, code, workers=workers)
         measure = request.measure
         options = (measure.operator_samples, measure.dump_operators, measure.profile_level, other_references(measure))
-        lowered = self._submit(lower_task, request, quantized, scheme, kind, soc, *options, workers=workers)
+        lowered = self._submit(lower_task, request, quantized, scheme, kind, soc, *options, code, workers=workers)
         bundle = self._submit(bundle_task, request, lowered, request.measure)
         capture = self._submit(
             measure_task,
@@ -160,14 +164,16 @@ def comparison_options(request: Request) -> ComparisonOptions:
     """Return what decides `compare`'s result, so that nothing else of the request is in its cache key."""
     measure = request.measure
     metrics = tuple(dict.fromkeys(measure.metrics))
-    own_metrics = [name for name in metrics if name not in METRICS]
+    own_code = [name for name in metrics if name not in METRICS]
+    if request.backend.kind not in SHIPPED_BACKENDS:
+        own_code.append(request.backend.kind)  # it reads the names of its events
     return ComparisonOptions(
         classifier=request.model.classifier,
         tolerances=of_scheme(request.tolerance.operators, request.scheme.name),
         replay=measure.replay,
         metrics=metrics,
         references=other_references(measure),
-        metrics_code=functions_digest(own_metrics) if own_metrics else "",
+        own_code=functions_digest(own_code) if own_code else "",
     )
 
 

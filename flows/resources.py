@@ -18,7 +18,7 @@ from tasks.devices.farm import DeviceLock, Farm
 from tasks.devices.native_runner import native_files
 from tasks.errors import EnvironmentUnusable
 from tasks.storage.store import Store
-from tasks.toolchain.backends.qnn_sdk import find_sdk, identity
+from tasks.toolchain.backends.qnn.sdk import find_sdk, identity
 from tasks.toolchain.workers.pool import WorkerPool, check_temporary_folder
 from tasks.toolchain.workers.scheduler import Scheduler
 

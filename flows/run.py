@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from conf.backends import make_importable
 from conf.names import COMPILE_STAGES
 from conf.plan import Plan
 from conf.schema import TrendConfig
@@ -96,8 +96,7 @@ def new_run_id(started: datetime) -> str:
 
 def run_cells(plan: Plan, resources: Resources, run_id: str) -> CellResults:
     """Run every possible cell. Raises the RequestError or EnvironmentUnusable that the export of a model raises."""
-    # Python has to find the modules beside the user's own configuration.
-    sys.path += [folder for folder in map(str, plan.folders) if folder not in sys.path]
+    make_importable(plan.folders)
     cells_done, callback = CellsDone(plan.cells, create_progress(run_id, len(plan.cells))), on_progress.get()
 
     def update(stage: str, label: str, state: str) -> None:

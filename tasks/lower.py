@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from conf.names import OperatorReference
-from conf.schema import BackendKind, SchemeConfig, SocConfig
+from conf.schema import SchemeConfig, SocConfig
 from tasks.errors import ProgramDiffers, ToolchainError
 from tasks.records import LoweredProgram, ProfileProgram, QuantizedModel, Toolchain
 from tasks.stage import stage
 from tasks.storage.digest import digest
 from tasks.storage.store import Store
 from tasks.toolchain import entrypoints
+from tasks.toolchain.backends.select import backend_of
 from tasks.toolchain.readback.audit import audit, differences
 from tasks.toolchain.workers.pool import WorkerPool, Zygote
 
@@ -19,12 +20,13 @@ from tasks.toolchain.workers.pool import WorkerPool, Zygote
 def lower(
     quantized: QuantizedModel,
     scheme: SchemeConfig,
-    kind: BackendKind,
+    kind: str,
     soc: SocConfig | None,
     operator_samples: int,
     dump_operators: bool,
     profile_level: int = 0,
     references: tuple[OperatorReference, ...] = (),
+    _backend_code: str = "",
     *,
     store: Store,
     workers: WorkerPool,
@@ -32,13 +34,14 @@ def lower(
     """Compile the shipping, the debug and the profile program, and write down what only the compiler knows.
 
     `references`: what operators are to be compared with besides the edge graph, `exported` and `quantized`.
+    `_backend_code`: identifies the code of a backend of another vendor, for the cache key alone.
 
     All that does not depend on the SoC is done once for those that are lowered at the same time. A native abort while
     all three are compiled costs the debug and the profile program alone: the compile is done again without them.
     Raises ToolchainError, and ProgramDiffers when what came out is not what was asked for.
     """
     shared = (quantized, scheme, kind, operator_samples, references)
-    names = quantized.exported.model, scheme.name, kind.name
+    names = quantized.exported.model, scheme.name, kind
     with workers.zygote(digest(shared), "edge", entrypoints.edge_model, *shared, store, subject=names) as edge:
         lowered = _lowered(edge, soc, dump_operators, profile_level, store)
         lowered = replace(lowered, edge_seconds=edge.seconds)
@@ -46,13 +49,13 @@ def lower(
 
 
 def confirm(
-    lowered: LoweredProgram, scheme: SchemeConfig, kind: BackendKind, soc: SocConfig | None, toolchain: Toolchain
+    lowered: LoweredProgram, scheme: SchemeConfig, kind: str, soc: SocConfig | None, toolchain: Toolchain
 ) -> LoweredProgram:
     """Return `lowered` with every check of the programs' own bytes against the request.
 
     Raises ProgramDiffers where a check differs.
     """
-    checks = audit(lowered, scheme, kind, soc, toolchain.qnn)
+    checks = audit(lowered, scheme, backend_of(kind), soc, toolchain)
     found = differences(checks)
     if found is not None:
         raise ProgramDiffers(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from conf.schema import BackendKind, Precision, SchemeConfig
+from conf.schema import Precision, SchemeConfig
 from tasks.records import ExportedModel, QuantizedModel
 from tasks.stage import stage
 from tasks.storage.store import Store
@@ -15,7 +15,8 @@ from tasks.toolchain.workers.pool import WorkerPool
 def quantize(
     exported: ExportedModel,
     scheme: SchemeConfig,
-    kind: BackendKind,
+    kind: str,
+    _backend_code: str = "",
     *,
     store: Store,
     workers: WorkerPool,
@@ -23,8 +24,9 @@ def quantize(
     """Prepare, calibrate and convert with the backend's quantizer; fp16 and fp32 pass through.
 
     For every SoC at once: which of them can compute it is for `lower` to find. Raises ToolchainError.
+    `_backend_code`: identifies the code of a backend of another vendor, for the cache key alone.
     """
-    whose = exported.model, scheme.name, kind.name
+    whose = exported.model, scheme.name, kind
     done = workers.call("quantize", entrypoints.quantize_model, exported, scheme, kind, store, subject=whose)
     quantized = replace(done.value, log=done.log, seconds=done.seconds)
     if scheme.precision is Precision.quantized:
@@ -32,10 +34,10 @@ def quantize(
     return replace(quantized, exported=_uncalibrated(exported))
 
 
-def _key_inputs(exported: ExportedModel, scheme: SchemeConfig, kind: BackendKind) -> object:
+def _key_inputs(exported: ExportedModel, scheme: SchemeConfig, kind: str, backend_code: str = "") -> object:
     """Its name is a label. A float scheme asks for nothing else: the exported program passes through."""
     if scheme.precision is Precision.quantized:
-        return exported, replace(scheme, name=""), kind
+        return exported, replace(scheme, name=""), kind, backend_code
     return _uncalibrated(exported)
 
 

@@ -5,53 +5,33 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from importlib import metadata
-from typing import Any
 
 import psutil
 
+from conf.names import SHIPPED_BACKENDS
 from conf.units import GIB
 from tasks.errors import EnvironmentUnusable
 from tasks.storage.store import Store
-from tasks.toolchain.backends.qnn_sdk import Sdk, find_sdk
+from tasks.toolchain.backends.backend import DoctorCheck
+from tasks.toolchain.backends.select import backend_of
 
 LEAST_FREE_GIB = 5.0
 LEAST_MEMORY_GIB = 6.0
-_DEADLINE_S = 120
-_BACKENDS = """
-from executorch.extension.pybindings import portable_lib
-print("backends:", *sorted(portable_lib._get_registered_backend_names()))
-"""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Check:
-    what: str
-    found: str
-    ok: bool
-    needed: bool = True
-    """Whether a sweep cannot run without it."""
-    remedy: str = ""
-    """What to do if the check fails."""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def checks(store: Store) -> list[Check]:
+def checks(store: Store) -> list[DoctorCheck]:
     """Return all checks, in the order in which to fix them. Creates nothing but the folder of the artifacts."""
-    return [*_python(), *_packages(), *_machine(store), *_qnn(store), *_farm()]
+    return [*_python(), *_packages(), *_machine(store), *_backends(store), *_farm()]
 
 
-def _python() -> Iterator[Check]:
+def _python() -> Iterator[DoctorCheck]:
     supported = (3, 11) <= sys.version_info[:2] <= (3, 12)
-    yield Check(what="Python", found=platform.python_version(), ok=supported, remedy="use Python 3.11 or 3.12")
+    yield DoctorCheck(what="Python", found=platform.python_version(), ok=supported, remedy="use Python 3.11 or 3.12")
     machine = platform.machine()
-    yield Check(
+    yield DoctorCheck(
         what="processor",
         found=machine,
         ok=machine == "x86_64",
@@ -59,10 +39,10 @@ def _python() -> Iterator[Check]:
     )
 
 
-def _packages() -> Iterator[Check]:
+def _packages() -> Iterator[DoctorCheck]:
     for name in ("torch", "executorch", "torchao", "prefect", "hydra-core"):
         version = _version(name)
-        yield Check(
+        yield DoctorCheck(
             what=name,
             found=version or "missing",
             ok=version is not None,
@@ -70,7 +50,7 @@ def _packages() -> Iterator[Check]:
         )
     for name in ("torchvision", "timm"):
         version = _version(name)
-        yield Check(
+        yield DoctorCheck(
             what=name,
             found=version or "missing",
             ok=version is not None,
@@ -79,9 +59,9 @@ def _packages() -> Iterator[Check]:
         )
 
 
-def _machine(store: Store) -> Iterator[Check]:
+def _machine(store: Store) -> Iterator[DoctorCheck]:
     memory = psutil.virtual_memory().total / GIB
-    yield Check(
+    yield DoctorCheck(
         what="memory",
         found=f"{memory:.0f} GiB, {os.cpu_count()} cores",
         ok=memory >= LEAST_MEMORY_GIB,
@@ -91,11 +71,13 @@ def _machine(store: Store) -> Iterator[Check]:
     try:
         store.try_out()
     except EnvironmentUnusable as error:
-        yield Check(what="artifacts", found=str(error), ok=False, remedy="choose another folder with artifacts=FOLDER")
+        yield DoctorCheck(
+            what="artifacts", found=str(error), ok=False, remedy="choose another folder with artifacts=FOLDER"
+        )
         return
     local = f", here in {store.root}" if store.url else ""
     free = shutil.disk_usage(store.root).free / GIB
-    yield Check(
+    yield DoctorCheck(
         what="artifacts",
         found=f"{store.place}, {free:.0f} GiB free{local}",
         ok=free >= LEAST_FREE_GIB,
@@ -104,45 +86,14 @@ def _machine(store: Store) -> Iterator[Check]:
     )
 
 
-def _qnn(store: Store) -> Iterator[Check]:
-    try:
-        links = store.root / "toolchain"
-        links.mkdir(parents=True, exist_ok=True)
-        sdk = find_sdk(os.environ, links)
-    except (EnvironmentUnusable, OSError) as error:
-        remedy = error.remedy if isinstance(error, EnvironmentUnusable) else ""
-        problem = error.problem if isinstance(error, EnvironmentUnusable) else str(error)
-        yield Check(what="QNN", found=problem, ok=False, remedy=remedy or "run `pip install onnxruntime-qnn==2.5.0`")
-        return
-    yield Check(what="QNN", found=f"{sdk.build} from {sdk.origin}", ok=True)
-    backends = _registered(sdk)
-    yield Check(
-        what="backends",
-        found=backends,
-        ok="QnnBackend" in backends,
-        remedy="run `pip install executorch==1.5.1`, which has the QNN backend",
-    )
+def _backends(store: Store) -> Iterator[DoctorCheck]:
+    for kind in SHIPPED_BACKENDS:
+        yield from backend_of(kind).doctor(store.root / "toolchain")
 
 
-def _registered(sdk: Sdk) -> str:
-    """Return the backends that ExecuTorch's runtime has, or the last line of its error output."""
-    ran = subprocess.run(
-        [sys.executable, "-c", _BACKENDS],
-        env=dict(os.environ) | sdk.environment(os.environ),
-        capture_output=True,
-        text=True,
-        timeout=_DEADLINE_S,
-        check=False,
-    )
-    lines = [line for line in ran.stdout.splitlines() if line.startswith("backends: ")]
-    if lines:
-        return lines[0].removeprefix("backends: ").replace(" ", ", ")
-    return next(reversed(ran.stderr.strip().splitlines()), f"exit code {ran.returncode}")
-
-
-def _farm() -> Iterator[Check]:
+def _farm() -> Iterator[DoctorCheck]:
     adb = shutil.which("adb")
-    yield Check(
+    yield DoctorCheck(
         what="adb", found=adb or "missing", ok=adb is not None, needed=False, remedy="for phones, run `apt install adb`"
     )
 

@@ -11,10 +11,10 @@ from rich.text import Text
 from conf.errors import printable
 from conf.names import AXES
 from flows.cli.devices import DeviceStatus
-from flows.cli.doctor import Check
 from flows.runs.diff import Difference
 from flows.runs.regressions import with_unit
 from tasks.report.format import plural
+from tasks.toolchain.backends.backend import DoctorCheck
 
 
 def plan_table(cells: Sequence[Mapping[str, str | None]]) -> Table:
@@ -28,7 +28,7 @@ def plan_table(cells: Sequence[Mapping[str, str | None]]) -> Table:
     return table
 
 
-def checks_table(checks: Sequence[Check]) -> Table:
+def checks_table(checks: Sequence[DoctorCheck]) -> Table:
     table = _table("", "what", "found", "what to do")
     for check in checks:
         mark = Text("✓", "green") if check.ok else Text("✗", "bold red") if check.needed else Text("–", "yellow")

@@ -10,6 +10,7 @@ from tasks.errors import EvidenceError
 from tasks.numerics.timing import EXECUTION, Measured, counted_in, measured, warm_up_runs
 from tasks.records import Blob, Capture, DelegatedNode, Instruction, Launch, LoweredProgram, Operator, ProfiledEvent
 from tasks.storage.store import Store
+from tasks.toolchain.backends.select import backend_of
 from tasks.toolchain.readback.etdump import ETDump, read_etdump
 
 
@@ -46,7 +47,10 @@ class _Program:
         self._launch = launch
         self._same_outputs = same_outputs
         self._inferences, warm_ups = _timed(launch, log)
-        self._events = measured(log.events, without=warm_ups)
+        backend = backend_of(lowered.backend)
+        self._events = measured(
+            log.events, without=warm_ups, clock=backend.clock, delegate_event=backend.delegate_event
+        )
         self._instructions: Mapping[int, Instruction] = {each.id: each for each in lowered.instructions}
         self._operators: dict[int, list[Operator]] = defaultdict(list)
         for operator in lowered.operators:

@@ -1,13 +1,12 @@
 """How long each event of a program's own log took, over all its runs, in the unit in which it was counted.
 
-Nothing is converted but the runtime's nanoseconds: cycles stay cycles.
+Only the ticks of the runtime's clock are converted: cycles stay cycles.
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,18 +14,29 @@ import numpy as np
 
 from tasks.records.vocabulary import EventKind
 
-NS_PER_US = 1000.0
 EXECUTION = "Method::execute"
 """What the runtime's log calls one inference."""
 
-
-# QNN names what it counts: `aten_relu_default:OpId_29 (cycles)`, `Output OpId_3 (cycles)`, `QNN (execute) time (us)`.
-_COUNTED = re.compile(r"(?P<node>.+?)(?P<operator>[: ]OpId_\d+)? \((?P<unit>\w+)\)")
 _RUNTIME_KINDS: dict[str, EventKind] = {"DELEGATE_CALL": "delegate_call", "OPERATOR_CALL": "operator_call"}
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Clock:
+    """The clock by which a runtime times a program and its kernels: `ticks` of its log are one `unit`."""
+
+    unit: str
+    ticks: float
+
+
+MICROSECONDS = Clock(unit="us", ticks=1000.0)
+"""The clock of ExecuTorch's runtime on Linux and Android, which logs nanoseconds."""
+
+DelegateEvent = Callable[[str], tuple[str | None, str] | None]
+"""Maps the name of an event inside a delegate to its node and its unit; see `Backend.delegate_event`."""
+
+
 class Timed(Protocol):
-    """What is needed of a timed event. Outside delegates `start` and `end` are the runtime's nanoseconds.
+    """A timed event. Outside delegates `start` and `end` are ticks of the runtime's clock.
 
     An event of the program as a whole has a `chain_index` of -1; its instruction means nothing.
     """
@@ -85,23 +95,29 @@ def spread(raw: Sequence[float]) -> Spread:
     )
 
 
-def measured(events: Iterable[Timed], *, without: Collection[int] = ()) -> tuple[Measured, ...]:
-    """One entry an event, told apart by block, name and instruction, in the order first seen.
+def measured(
+    events: Iterable[Timed],
+    *,
+    without: Collection[int] = (),
+    clock: Clock = MICROSECONDS,
+    delegate_event: DelegateEvent = lambda _: None,
+) -> tuple[Measured, ...]:
+    """Return one entry per event, distinguished by block, name and instruction, in the order first logged.
 
-    `without`: runs to leave out, warm-ups for example. An event inside a delegate counts the unit that it names; one
-    that names none and lies within its delegate's call was timed by the runtime's clock, and any other counts `ticks`
-    that nobody explains.
+    `without`: runs to leave out, warm-ups for example. An event that the delegate counts itself has the unit that
+    `delegate_event` reads from its name. An event inside a delegate that lies within the delegate's call was timed by
+    the runtime's `clock`, and any other counts `ticks` of an unknown length.
     """
-    found = [event for event in events if event.run not in without]
-    calls = {_place(event): (event.start, event.end) for event in found if event.name == "DELEGATE_CALL"}
-    taken: dict[tuple[str, str, str | None, EventKind, int | None, str], list[tuple[float, int]]] = defaultdict(list)
-    for event in found:
-        told = _told(event, calls.get(_place(event)))
-        if told is not None:
-            name, node, kind, unit = told
+    timed = [event for event in events if event.run not in without]
+    calls = {_place(event): (event.start, event.end) for event in timed if event.name == "DELEGATE_CALL"}
+    amounts_of: dict[tuple[str, str, str | None, EventKind, int | None, str], list[tuple[float, int]]] = defaultdict(
+        list
+    )
+    for event in timed:
+        if (entry := _timed(event, calls.get(_place(event)), clock, delegate_event)) is not None:
+            name, node, kind, unit, amount = entry
             instruction = None if kind == "program" else event.instruction_id
-            amount = float(event.end - event.start) / (NS_PER_US if unit == "us" and not _names_unit(event) else 1.0)
-            taken[event.run_name or "", name, node, kind, instruction, unit].append((amount, event.run))
+            amounts_of[event.run_name or "", name, node, kind, instruction, unit].append((amount, event.run))
     return tuple(
         Measured(
             event_block=block,
@@ -113,7 +129,7 @@ def measured(events: Iterable[Timed], *, without: Collection[int] = ()) -> tuple
             raw=tuple(amount for amount, _ in amounts),
             runs=tuple(run for _, run in amounts),
         )
-        for (block, name, node, kind, instruction, unit), amounts in taken.items()
+        for (block, name, node, kind, instruction, unit), amounts in amounts_of.items()
     )
 
 
@@ -153,21 +169,20 @@ def _place(event: Timed) -> tuple[int, int, int]:
     return event.run, event.chain_index, event.instruction_id
 
 
-def _names_unit(event: Timed) -> bool:
-    return event.delegate_identifier is not None and _COUNTED.fullmatch(event.delegate_identifier) is not None
-
-
-def _told(event: Timed, call: tuple[int, int] | None) -> tuple[str, str | None, EventKind, str] | None:
-    """An event's name, its node, its kind and its unit; None for what the log gives no name."""
-    identifier = event.delegate_identifier
+def _timed(
+    event: Timed, call: tuple[int, int] | None, clock: Clock, delegate_event: DelegateEvent
+) -> tuple[str, str | None, EventKind, str, float] | None:
+    """Return the event's name, its node, its kind, its unit and its amount; None if the log has no name for it."""
+    identifier, ticks = event.delegate_identifier, float(event.end - event.start)
     if identifier is not None:
-        if counted := _COUNTED.fullmatch(identifier):
-            kind: EventKind = "operator" if counted["operator"] else "accelerator"
-            return identifier, counted["node"] if counted["operator"] else None, kind, counted["unit"]
-        by_the_clock = call is not None and call[0] <= event.start <= event.end <= call[1]
-        return identifier, identifier, "operator", "us" if by_the_clock else "ticks"
+        if (count := delegate_event(identifier)) is not None:
+            node, unit = count
+            return identifier, node, "accelerator" if node is None else "operator", unit, ticks
+        if call is not None and call[0] <= event.start <= event.end <= call[1]:
+            return identifier, identifier, "operator", clock.unit, ticks / clock.ticks
+        return identifier, identifier, "operator", "ticks", ticks
     if event.name is None:
         return None
     if event.chain_index < 0:
-        return event.name, None, "program", "us"
-    return event.name, None, _RUNTIME_KINDS.get(event.name, "kernel"), "us"
+        return event.name, None, "program", clock.unit, ticks / clock.ticks
+    return event.name, None, _RUNTIME_KINDS.get(event.name, "kernel"), clock.unit, ticks / clock.ticks

@@ -21,5 +21,5 @@ class ComparisonOptions:
     """Metrics besides those of every row: names of `conf.names.METRICS`, or `package.module:function`."""
     references: tuple[str, ...] = ()
     """Reference graphs besides the edge graph. The lowering must have stored their values."""
-    metrics_code: str = ""
-    """Digest of the code behind the user's own metrics. It is part of the cache key and has no other use."""
+    own_code: str = ""
+    """Digest of the code behind the user's own metrics and backend. It is part of the cache key and has no other use."""

@@ -47,21 +47,21 @@ class ContextFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DelegateFacts:
-    """One delegated subgraph of a finished program. Fields that only a QNN delegate has are None for others."""
+    """One delegated subgraph of a finished program. A field is None if this kind of delegate does not contain it."""
 
     backend: str
     size: int
     calls: int
     """How many instructions of the program call it."""
-    soc: str | None
-    arch: int | None
-    vtcm_mib: int | None
-    precision: str | None
+    soc: str | None = None
+    arch: int | None = None
+    vtcm_mib: int | None = None
+    precision: str | None = None
     """`quantized` or `float16`: the flag that the HTP is started with."""
-    dumps: bool | None
-    context: ContextFacts | None
-    unread: str | None
-    """Why what a QNN delegate should tell could not be read; None where all of it was."""
+    dumps: bool | None = None
+    context: ContextFacts | None = None
+    unread: str | None = None
+    """Why what the delegate should contain could not be read; None if all of it was read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

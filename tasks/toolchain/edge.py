@@ -15,10 +15,10 @@ from executorch.exir.program._program import _gen_edge_manager_for_partitioners,
 from torch.export import ExportedProgram
 
 from conf.names import OperatorReference
-from conf.schema import BackendKind, SchemeConfig
+from conf.schema import SchemeConfig
 from tasks.records import Blob, Operator, OtherReference, Quantization, QuantizedModel
 from tasks.storage.store import Store
-from tasks.toolchain.backends.protocol import Backend, Delegation
+from tasks.toolchain.backends.compiler import Compiler, DelegationLog
 from tasks.toolchain.backends.select import backend_of
 from tasks.toolchain.export import settle
 from tasks.toolchain.quantize import load_program
@@ -36,7 +36,7 @@ class EdgeModel:
 
     quantized: QuantizedModel
     scheme: SchemeConfig
-    kind: BackendKind
+    kind: str
     program: EdgeProgramManager
     samples: Samples
     operator_samples: int
@@ -52,7 +52,7 @@ class EdgeModel:
 def edge_model(
     quantized: QuantizedModel,
     scheme: SchemeConfig,
-    kind: BackendKind,
+    kind: str,
     operator_samples: int,
     references: Sequence[OperatorReference],
     store: Store,
@@ -63,9 +63,10 @@ def edge_model(
     inputs = [spec.name for spec in exported.inputs]
     samples = read_samples(store, exported.evaluation, inputs, len(exported.sample_names))
     seen = samples[:operator_samples]
-    edge = edge_program(backend_of(kind, scheme, None), load_program(store, quantized.program))
+    compiler = backend_of(kind).compiler(scheme, None)
+    edge = edge_program(compiler, load_program(store, quantized.program))
     graph = edge.exported_program()
-    operators = operator_table(graph)
+    operators = operator_table(graph, compiler)
     programs = {"exported": exported.program, "quantized": quantized.program}
     reference = graph_of(graph)
     answers, values = _run_reference(reference, samples, len(seen))
@@ -78,7 +79,7 @@ def edge_model(
         samples=samples,
         operator_samples=len(seen),
         operators=tuple(operators),
-        input_qparams=input_qparams(graph),
+        input_qparams=input_qparams(graph, compiler),
         reference_calls=calls,
         reference_constants=constants,
         reference=put_tensors(store, values),
@@ -90,13 +91,13 @@ def edge_model(
     )
 
 
-def edge_program(backend: Backend, program: ExportedProgram) -> EdgeProgramManager:
-    """The reference graph: edge dialect, after the backend's transforms, before any delegation."""
-    program, passes = backend.before_edge(program)
+def edge_program(compiler: Compiler, program: ExportedProgram) -> EdgeProgramManager:
+    """Return the reference graph: edge dialect, after the backend's transforms, before any delegation."""
+    program, passes = compiler.before_edge(program)
     edge = _gen_edge_manager_for_partitioners(
-        {"forward": backend.partitioners(debug=False, noted=Delegation())},
+        {"forward": compiler.partitioners(debug=False, log=DelegationLog())},
         {"forward": program},
-        backend.compile_config(),
+        compiler.compile_config(),
         None,
         True,
     )

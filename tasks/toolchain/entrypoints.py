@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from conf.names import OperatorReference
-from conf.schema import BackendKind, ModelConfig, SchemeConfig, SocConfig
+from conf.schema import ModelConfig, SchemeConfig, SocConfig
 from tasks.records import ExportedModel, LoweredProgram, QuantizedModel
 from tasks.storage.store import Store
 
@@ -28,7 +28,7 @@ def export_model(model: ModelConfig, store: Store) -> ExportedModel:
     return export.export_model(model, store)
 
 
-def quantize_model(exported: ExportedModel, scheme: SchemeConfig, kind: BackendKind, store: Store) -> QuantizedModel:
+def quantize_model(exported: ExportedModel, scheme: SchemeConfig, kind: str, store: Store) -> QuantizedModel:
     from tasks.toolchain import quantize
 
     return quantize.quantize_model(exported, scheme, kind, store)
@@ -45,7 +45,7 @@ def own_metrics(
 def edge_model(
     quantized: QuantizedModel,
     scheme: SchemeConfig,
-    kind: BackendKind,
+    kind: str,
     operator_samples: int,
     references: tuple[OperatorReference, ...],
     store: Store,

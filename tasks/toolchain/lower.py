@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -22,45 +21,42 @@ from torch.export import ExportedProgram
 
 from conf.schema import SocConfig
 from tasks.errors import ToolchainError
-from tasks.records import Blob, ExpectedTensor, LoweredProgram, TensorSpec
+from tasks.records import Blob, LoweredProgram, TensorSpec
 from tasks.storage.store import Store
-from tasks.toolchain.backends.protocol import Backend, Delegation
+from tasks.toolchain.backends.compiler import Compiler
 from tasks.toolchain.backends.select import backend_of
+from tasks.toolchain.compile import Compiled, compile_edge
 from tasks.toolchain.edge import EdgeModel, Samples
 from tasks.toolchain.profiling import instructions, profile_program
 from tasks.toolchain.readback.facts import program_facts
-from tasks.toolchain.reference.operators import (
-    announced_instructions,
-    delegation_counts,
-    logged_instruction_bytes,
-    subgraphs,
-)
+from tasks.toolchain.reference.operators import delegation_counts, subgraphs
 from tasks.toolchain.tensors import read_tensors
 
 
 def lower_model(
     model: EdgeModel, soc: SocConfig | None, dump_operators: bool, profile_level: int, store: Store
 ) -> LoweredProgram:
-    """Compile for one SoC. A debug program that cannot be built is told in the record, not raised."""
-    backend = backend_of(model.kind, model.scheme, soc)
+    """Compile for one SoC. Why a debug program cannot be built is in the record, and raises nothing."""
+    backend = backend_of(model.kind)
+    compiler = backend.compiler(model.scheme, soc)
     exported = model.quantized.exported
     edge = model.program
     etrecord, edge._etrecord = edge._etrecord, None
-    profile = profile_program(backend, edge, profile_level, partial(compile_edge, debug=False), store)
-    ship = compile_edge(backend, copy.deepcopy(edge) if dump_operators else edge, debug=False)
+    profile = profile_program(compiler, edge, profile_level, store)
+    ship = compile_edge(compiler, copy.deepcopy(edge) if dump_operators else edge, debug=False)
     graph = ship.edge.exported_program()
     _check_order(exported.inputs, graph)
     info = get_delegation_info(graph.graph_module)
     taken = subgraphs(graph)
 
     edge._etrecord = etrecord
-    debug = _debug_program(backend, edge) if dump_operators else "measure.dump_operators is off"
+    debug = _debug_program(compiler, edge) if dump_operators else "measure.dump_operators is off"
     expected = read_tensors(store, exported.outputs_eager)
     program = store.put_bytes(ship.program.buffer)
     debug_program = None if isinstance(debug, str) else store.put_bytes(debug.program.buffer)
     return LoweredProgram(
         quantized=model.quantized,
-        backend=model.kind.value,
+        backend=model.kind,
         soc=soc.name if soc else None,
         program=program,
         debug_program=debug_program,
@@ -75,51 +71,23 @@ def lower_model(
         reference_constants=model.reference_constants,
         reference=model.reference,
         outputs_edge=model.outputs_edge,
-        delegation=delegation_counts(info, ship.noted.refusals),
+        delegation=delegation_counts(info, ship.log.refusals),
         delegated_subgraphs=info.num_delegated_subgraphs,
         delegated_graph=store.put_bytes(format_delegated_graph(graph.graph_module).encode()),
-        compile_facts=tuple(ship.noted.compile_facts),
+        compile_facts=tuple(ship.log.compile_facts),
         debug_buffer_bytes=0 if isinstance(debug, str) else debug.logged_bytes,
-        facts=program_facts(program, store),
-        debug_facts=None if debug_program is None else program_facts(debug_program, store),
+        facts=program_facts(program, backend, store),
+        debug_facts=None if debug_program is None else program_facts(debug_program, backend, store),
         instructions=instructions(ship.program),
         profile=profile,
         references=model.references,
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Compiled:
-    """One program with the graph it was emitted from and what its backend noted."""
-
-    edge: EdgeProgramManager
-    program: ExecutorchProgramManager
-    noted: Delegation
-    dumped: tuple[ExpectedTensor, ...]
-    logged_bytes: int
-
-
-def compile_edge(backend: Backend, edge: EdgeProgramManager, *, debug: bool) -> Compiled:
-    """Delegate what the backend takes and emit the program. Consumes `edge`."""
-    noted = Delegation()
-    with backend.session(debug=debug, noted=noted):
-        for partitioner in backend.partitioners(debug=debug, noted=noted):
-            edge = edge.to_backend({"forward": partitioner})
-    program = edge.to_executorch()
-    own = {handle for tensor in noted.dumped for handle in tensor.debug_handles}
-    return Compiled(
-        edge=edge,
-        program=program,
-        noted=noted,
-        dumped=(*noted.dumped, *announced_instructions(program, own)),
-        logged_bytes=noted.logged_bytes + logged_instruction_bytes(program.exported_program()),
-    )
-
-
-def _debug_program(backend: Backend, edge: EdgeProgramManager) -> Compiled | str:
+def _debug_program(compiler: Compiler, edge: EdgeProgramManager) -> Compiled | str:
     """The program that logs every operator, or why there is none."""
     try:
-        return compile_edge(backend, edge, debug=backend.has_debug_program)
+        return compile_edge(compiler, edge, debug=compiler.has_debug_program)
     except (AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         # ExecuTorch cannot dump every program it can compile; the shipping program is measured all the same.
         return f"{type(error).__name__}: {error}"

@@ -3,50 +3,36 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
 from executorch.exir.debug_handle_utils import UNSET_DEBUG_HANDLE
 
 from tasks.records import DelegatedNode, Instruction, ProfileProgram
 from tasks.storage.store import Store
-from tasks.toolchain.backends.protocol import Backend, Delegation
+from tasks.toolchain.backends.compiler import Compiler
+from tasks.toolchain.compile import compile_edge
 from tasks.toolchain.reference.operators import NO_KERNEL, delegate_calls, handle_of, subgraphs
 
 
-class Compiled(Protocol):
-    @property
-    def edge(self) -> EdgeProgramManager: ...
-    @property
-    def program(self) -> ExecutorchProgramManager: ...
-    @property
-    def noted(self) -> Delegation: ...
-
-
-Compile = Callable[[Backend, EdgeProgramManager], Compiled]
-
-
-def profile_program(
-    backend: Backend, edge: EdgeProgramManager, level: int, compile_: Compile, store: Store
-) -> ProfileProgram | None:
-    """The shipping program with its delegate's log of operators, from a copy of `edge`; None for level 0."""
+def profile_program(compiler: Compiler, edge: EdgeProgramManager, level: int, store: Store) -> ProfileProgram | None:
+    """Return the shipping program with its delegate's log of operators, from a copy of `edge`; None for level 0."""
     if level == 0:
         return None
-    logging = backend.profiling(level)
+    logging = compiler.profiling(level)
     if logging is None:
         return _unavailable("this backend has no log of its own to switch on")
     try:
-        made = compile_(logging, copy.deepcopy(edge))
+        compiled = compile_edge(logging, copy.deepcopy(edge), debug=False)
     except (AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         # As with the debug program: the shipping program is measured all the same.
         return _unavailable(f"{type(error).__name__}: {error}")
-    taken = subgraphs(made.edge.exported_program())
+    taken = subgraphs(compiled.edge.exported_program())
     return ProfileProgram(
-        program=store.put_bytes(made.program.buffer),
+        program=store.put_bytes(compiled.program.buffer),
         unavailable=None,
-        nodes=tuple(node for graph in made.noted.built for node in _in_subgraph(graph, taken)),
-        schematics=tuple(store.put_bytes(schematic) for schematic in made.noted.schematics),
+        nodes=tuple(node for graph in compiled.log.built for node in _in_subgraph(graph, taken)),
+        schematics=tuple(store.put_bytes(schematic) for schematic in compiled.log.schematics),
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-from conf.schema import BackendKind, Precision, SchemeConfig
+from conf.schema import Precision, SchemeConfig
 from tasks.records import Blob, ExportedModel, QuantizedModel
 from tasks.storage.store import Store
 from tasks.toolchain.backends.select import backend_of
@@ -15,7 +15,7 @@ from tasks.toolchain.export import settle
 from tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples
 
 
-def quantize_model(exported: ExportedModel, scheme: SchemeConfig, kind: BackendKind, store: Store) -> QuantizedModel:
+def quantize_model(exported: ExportedModel, scheme: SchemeConfig, kind: str, store: Store) -> QuantizedModel:
     """Prepare, calibrate, convert; a float scheme passes the exported program through unchanged."""
     settle()
     names = [spec.name for spec in exported.inputs]
@@ -26,7 +26,7 @@ def quantize_model(exported: ExportedModel, scheme: SchemeConfig, kind: BackendK
         if scheme.precision is Precision.quantized:
             assert exported.calibration is not None, "checked by conf.load"
             count = min(scheme.calibration_samples, exported.calibration_samples)
-            prepared = prepare_pt2e(module, backend_of(kind, scheme, None).quantizer(scheme, module))
+            prepared = prepare_pt2e(module, backend_of(kind).compiler(scheme, None).quantizer(scheme, module))
             for sample in read_samples(store, exported.calibration, names, count):
                 prepared(*sample)
             module = convert_pt2e(prepared)

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from tasks.errors import EnvironmentUnusable
-from tasks.toolchain.backends.qnn_sdk import find_sdk
+from tasks.toolchain.backends.qnn.sdk import find_sdk
 
 VERIFIED, NOT_VERIFIED, UNUSABLE = 0, 1, 3
 

@@ -85,7 +85,7 @@ REFUSALS = {
         f"scheme.quant_dtype=8a9w: one of {QUANT_DTYPES} when scheme.precision=quantized, did you mean 8a8w? "
         "(scheme 8a8w)"
     ),
-    "soc.name=SM8651": f"soc.name=SM8651: ExecuTorch has no such SoC; one of {SOCS}, did you mean SM8650?",
+    "soc.name=SM8651": f"soc.name=SM8651: backend qnn has no such SoC; one of {SOCS}, did you mean SM8650?",
     "scheme.precision=float16": "scheme.quant_dtype=8a8w: null when scheme.precision=float16 (scheme 8a8w)",
     "scheme.quant_dtype=16a4w_block": "scheme.block_size={}: at least one operator type (scheme 8a8w)",
     "+scheme.block_size.conv2d=[1,16]": (

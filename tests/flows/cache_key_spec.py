@@ -11,7 +11,6 @@ from typing import Any
 
 from conf.names import CACHED_STAGES as STAGES
 from conf.schema import (
-    BackendKind,
     DeviceConfig,
     FloorConfig,
     OperatorTolerance,
@@ -88,7 +87,7 @@ REQUEST = (
     same("soc.arch", 73, LOWER_ON, "a program is audited against it"),
     same("soc.vtcm_mib", 4, LOWER_ON, "a program is audited against it"),
     same("backend.name", "another", NONE, _LABEL),
-    differs("backend.kind", BackendKind.xnnpack, QUANTIZE_ON, LOWER_ON, "selects the quantizer and the compiler"),
+    differs("backend.kind", "xnnpack", QUANTIZE_ON, LOWER_ON, "selects the quantizer and the compiler"),
     same("device.name", "another", MEASURE_ON, "outputs are specific to a device"),
     same("device.transport", None, MEASURE_ON, "identifies the device"),
     same("device.address", "a-serial", MEASURE_ON, "identifies the device"),

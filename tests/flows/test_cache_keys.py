@@ -20,7 +20,6 @@ import pytest
 from conf.names import CACHED_STAGES
 from conf.schema import (
     BackendConfig,
-    BackendKind,
     DataConfig,
     DeviceConfig,
     InputConfig,
@@ -94,7 +93,7 @@ def request(folder: Path, scheme: SchemeConfig) -> Request:
         ),
         scheme=scheme,
         soc=SocConfig(name="SM8650", arch=75, vtcm_mib=8),
-        backend=BackendConfig(name="qnn", kind=BackendKind.qnn),
+        backend=BackendConfig(name="qnn", kind="qnn"),
         device=DeviceConfig(name="local", native_folder=str(folder)),
         tolerance=ToleranceConfig(name="t", operators={scheme.name: OperatorTolerance(snr_db=30.0, steps=3.0)}),
         measure=MeasureConfig(metrics=["own_metric:far"]),

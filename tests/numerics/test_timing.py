@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tasks.numerics.timing import Measured, Spread, counted_in, measured, spread, warm_up_runs
 from tasks.records.vocabulary import EVENT_KINDS
+from tasks.toolchain.backends.select import backend_of
 from tasks.toolchain.readback.etdump import read_etdump
 
 DATA = Path(__file__).parents[1] / "data"
@@ -34,7 +35,8 @@ class Event:
 
 
 def log(name: str) -> tuple[Measured, ...]:
-    return measured(read_etdump((DATA / name).read_bytes()).events)
+    kind = "qnn" if "qnn" in name else "xnnpack"
+    return measured(read_etdump((DATA / name).read_bytes()).events, delegate_event=backend_of(kind).delegate_event)
 
 
 def test_an_event_is_one_entry_over_all_its_runs_in_microseconds() -> None:

@@ -16,7 +16,7 @@ from safetensors.numpy import load
 
 from tasks.records import LoweredProgram
 from tasks.toolchain import runner
-from tasks.toolchain.backends.qnn_sdk import find_sdk, identity
+from tasks.toolchain.backends.qnn.sdk import find_sdk, identity
 from tasks.toolchain.workers.pool import WorkerPool
 from tasks.toolchain.workers.scheduler import Scheduler
 

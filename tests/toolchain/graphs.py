@@ -140,8 +140,8 @@ def run_edge_program(lowered: LoweredProgram, store: Store) -> list[str]:
 
     settle()
     ask = load(["scheme=8a8w", "soc=SM8650"]).cells[0].request
-    backend = backend_of(ask.backend.kind, ask.scheme, None)
-    module = edge_program(backend, load_program(store, lowered.quantized.program)).exported_program().module()
+    compiler = backend_of(ask.backend.kind).compiler(ask.scheme, None)
+    module = edge_program(compiler, load_program(store, lowered.quantized.program)).exported_program().module()
     graph = read_graph(store, lowered.reference_calls, lowered.reference_constants)
     exported = lowered.quantized.exported
     samples = read_samples(store, exported.evaluation, [spec.name for spec in exported.inputs], 8)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from conf.schema import BackendKind, SchemeConfig
+from conf.schema import SchemeConfig
 from tasks.numerics.metrics import snr_db
 from tasks.records import QuantizedModel
 from tasks.storage.store import Store
@@ -22,7 +22,7 @@ class Linked:
 
 
 def linked(
-    quantized: QuantizedModel, scheme: SchemeConfig, kind: BackendKind, store: Store
+    quantized: QuantizedModel, scheme: SchemeConfig, kind: str, store: Store
 ) -> dict[str, tuple[dict[str, Linked], list[str]]]:
     """By reference the operators that are no constants, and the nodes that no operator stands for."""
     import torch
@@ -39,8 +39,9 @@ def linked(
     settle()
     exported = quantized.exported
     (sample,) = read_samples(store, exported.evaluation, [spec.name for spec in exported.inputs], 1)
-    edge = edge_program(backend_of(kind, scheme, None), load_program(store, quantized.program)).exported_program()
-    operators = operator_table(edge)
+    compiler = backend_of(kind).compiler(scheme, None)
+    edge = edge_program(compiler, load_program(store, quantized.program)).exported_program()
+    operators = operator_table(edge, compiler)
     with torch.no_grad():
         _, own = graph_of(edge).run(sample)
     found = {}

@@ -58,10 +58,10 @@ def verify_bundled(blob: Blob, store: Store, case: int, tolerance: float) -> Non
 
 
 def noted_grids(attributes: list[dict[str, Any] | None]) -> list[Quantization | None]:
-    """What `quantization_of` reads on nodes that QNN's passes gave these attributes."""
+    """What `qparams_of` reads on nodes that QNN's passes gave these attributes."""
     import torch
 
-    from tasks.toolchain.reference.operators import quantization_of
+    from tasks.toolchain.backends.qnn.compiler import qparams_of
 
     found = []
     for noted in attributes:
@@ -70,15 +70,16 @@ def noted_grids(attributes: list[dict[str, Any] | None]) -> list[Quantization | 
             tensors = {name: torch.tensor(value) for name, value in noted.items() if isinstance(value, list)}
             scales = torch.tensor(noted["scales"], dtype=torch.float64)
             node.meta["quant_attrs"] = noted | tensors | {"scales": scales, "dtype": torch.int8}
-        found.append(quantization_of(node))
+        found.append(qparams_of(node))
     return found
 
 
-def program_facts(program: Blob, store: Store) -> ProgramFacts:
+def program_facts(program: Blob, kind: str, store: Store) -> ProgramFacts:
     """The facts that the product reads from a program's bytes."""
+    from tasks.toolchain.backends.select import backend_of
     from tasks.toolchain.readback import facts
 
-    return facts.program_facts(program, store)
+    return facts.program_facts(program, backend_of(kind), store)
 
 
 def with_delegates_in(data: bytes, segments: bool) -> bytes:

@@ -1,24 +1,21 @@
-"""The backends that there are."""
+"""The backends by their names."""
 
 from __future__ import annotations
 
-from conf.schema import BackendKind, SchemeConfig, SocConfig
-from tasks.toolchain.backends.protocol import Backend
+from conf.backends import implementation
+from conf.names import SHIPPED_BACKENDS
+from tasks.storage.digest import digest
+from tasks.toolchain.backends.backend import Backend
+from tasks.toolchain.source_digest import functions_digest
 
 
-def backend_of(kind: BackendKind, scheme: SchemeConfig, soc: SocConfig | None) -> Backend:
-    """Imported on demand: a backend's module costs seconds and may need libraries the others do not.
+def backend_of(kind: str) -> Backend:
+    return implementation(kind)
 
-    QNN's without a `soc` quantizes and transforms, and compiles nothing.
+
+def backend_code(kind: str) -> str:
+    """Return what the results of a backend of another vendor depend on besides its name, for cache keys.
+
+    The versions of stages and of the toolchain stand for the backends that ship.
     """
-    if kind is BackendKind.qnn:
-        from tasks.toolchain.backends.qnn import Qnn
-
-        return Qnn(scheme, soc)
-    if kind is BackendKind.xnnpack:
-        from tasks.toolchain.backends.xnnpack import Xnnpack
-
-        return Xnnpack()
-    from tasks.toolchain.backends.portable import Portable
-
-    return Portable()
+    return "" if kind in SHIPPED_BACKENDS else digest([functions_digest([kind]), backend_of(kind).version])

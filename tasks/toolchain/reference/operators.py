@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from executorch.devtools.backend_debug.delegation_info import DelegationInfo
@@ -26,14 +26,21 @@ _LOG_ALIGNMENT_BYTES = 64
 NO_KERNEL = (executorch_call_delegate, operator.getitem, memory.alloc, memory.view)
 
 
-def operator_table(edge: ExportedProgram) -> list[Operator]:
+class Annotations(Protocol):
+    """What a backend's passes wrote into the nodes of a graph; its compiler reads it."""
+
+    def qparams(self, node: Node) -> Quantization | None: ...
+    def axis_order(self, node: Node) -> tuple[int, ...] | None: ...
+
+
+def operator_table(edge: ExportedProgram, annotations: Annotations | None = None) -> list[Operator]:
     """One row a call of the edge graph, in graph order, then one for each output of a call that no other call takes.
 
     `subgraph` is still None everywhere.
     """
     constants = _constants(edge)
     calls = [node for node in edge.graph.nodes if node.op == "call_function"]
-    rows = [operator_of(index, node, constant=node in constants) for index, node in enumerate(calls)]
+    rows = [operator_of(index, node, annotations, constant=node in constants) for index, node in enumerate(calls)]
     for row, node in zip(tuple(rows), calls, strict=True):
         taken = {_output_index(user) for user in node.users if user.target is operator.getitem}
         for output_index, tensor in enumerate(_tensors(node) if row.shape is None else ()):
@@ -42,7 +49,7 @@ def operator_table(edge: ExportedProgram) -> list[Operator]:
     return rows
 
 
-def operator_of(index: int, node: Node, *, constant: bool = False) -> Operator:
+def operator_of(index: int, node: Node, annotations: Annotations | None = None, *, constant: bool = False) -> Operator:
     """A call of a graph, as far as the call itself knows."""
     value = node.meta.get("val")
     tensor = value if isinstance(value, torch.Tensor) else None
@@ -58,18 +65,18 @@ def operator_of(index: int, node: Node, *, constant: bool = False) -> Operator:
         stack_trace=node.meta.get("stack_trace") or "",
         shape=None if tensor is None else tuple(int(size) for size in tensor.shape),
         dtype=None if tensor is None else dtype_name(tensor.dtype),
-        quantization=quantization_of(node),
-        axis_order=axis_order_of(node),
+        quantization=annotations.qparams(node) if annotations else None,
+        axis_order=annotations.axis_order(node) if annotations else None,
         subgraph=None,
         constant=constant,
         unused=False,
     )
 
 
-def input_qparams(edge: ExportedProgram) -> tuple[Quantization | None, ...]:
+def input_qparams(edge: ExportedProgram, annotations: Annotations) -> tuple[Quantization | None, ...]:
     """The grid that each input of the program is put on before anything is computed; None leaves it as it is."""
     nodes = {node.name: node for node in edge.graph.nodes if node.op == "placeholder"}
-    return tuple(quantization_of(nodes[str(name)]) for name in edge.graph_signature.user_inputs)
+    return tuple(annotations.qparams(nodes[str(name)]) for name in edge.graph_signature.user_inputs)
 
 
 def subgraphs(lowered: ExportedProgram) -> dict[int, int]:
@@ -82,10 +89,10 @@ def subgraphs(lowered: ExportedProgram) -> dict[int, int]:
     }
 
 
-def announced_instructions(program: ExecutorchProgramManager, announced: set[int]) -> Iterator[ExpectedTensor]:
-    """What the runtime itself logs: the outputs of each kernel and of each delegate call.
+def expected_instructions(program: ExecutorchProgramManager, logged: set[int]) -> Iterator[ExpectedTensor]:
+    """Yield what the runtime itself logs: the outputs of each kernel and of each delegate call.
 
-    `announced`: handles that a delegate logs on its own; a delegate's output of such a handle is not announced twice.
+    `logged`: handles that a delegate logs itself; its output of such a handle is not expected a second time.
     Where one handle became several kernels (linear: permute, addmm) the last of them has its value. The emitter has
     replaced each node's debug handle by its instruction id.
     """
@@ -96,7 +103,7 @@ def announced_instructions(program: ExecutorchProgramManager, announced: set[int
         outputs = module.original_module.graph.output_node().args[0]
         for position, output in enumerate(outputs):
             handle = handle_of(output) if isinstance(output, Node) else None
-            known = () if handle is None or handle in announced else (handle,)
+            known = () if handle is None or handle in logged else (handle,)
             yield _logged(node, position, known, _output_index(output))
     kernels: list[tuple[Node, tuple[int, ...]]] = []
     for node in lowered.graph.nodes:
@@ -142,35 +149,10 @@ def delegation_counts(info: DelegationInfo, refusals: Mapping[str, str]) -> tupl
     )
 
 
-def quantization_of(node: Node) -> Quantization | None:
-    """The grid QNN's passes noted on a node, which is lost as soon as the program is saved."""
-    attributes = node.meta.get("quant_attrs")
-    if attributes is None:
-        return None
-    per_channel = "scales" in attributes
-    scale = attributes["scales" if per_channel else "scale"]
-    zero_point = attributes["zero_points" if per_channel else "zero_point"]
-    scales = torch.as_tensor(scale, dtype=torch.float64).reshape(-1).tolist()
-    zero_points = [0] * len(scales) if zero_point is None else torch.as_tensor(zero_point).reshape(-1).tolist()
-    return Quantization(
-        scale=tuple(scales),
-        zero_point=tuple(int(point) for point in zero_points),
-        axis=int(attributes["axis"]) if per_channel else None,
-        quant_min=int(attributes["quant_min"]),
-        quant_max=int(attributes["quant_max"]),
-        dtype=dtype_name(attributes["dtype"]),
-    )
-
-
 def handle_of(node: Node) -> int | None:
     """The debug handle that export gave a node; None where it gave none."""
     handle = node.meta.get("debug_handle")
     return None if handle in (None, UNSET_DEBUG_HANDLE) else int(handle)
-
-
-def axis_order_of(node: Node) -> tuple[int, ...] | None:
-    order = node.meta.get("axis_order")
-    return None if order is None else tuple(int(axis) for axis in order)
 
 
 def _unused(call: Operator, index: int, output_index: int, tensor: torch.Tensor) -> Operator:

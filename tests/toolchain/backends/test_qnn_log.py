@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tasks.records import CompileFacts
-from tasks.toolchain.backends.qnn_log import compile_facts, errors
+from tasks.toolchain.backends.qnn.compiler_log import compile_facts, errors
 
 REFUSED = """\
 [ERROR] [Qnn ExecuTorch]: Output[0] has incorrect Rank 4.

@@ -13,7 +13,7 @@ import pytest
 
 from tasks.errors import EnvironmentUnusable
 from tasks.records import Toolchain
-from tasks.toolchain.backends.qnn_sdk import LIBRARY_FOLDER, Sdk, find_sdk, identity
+from tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER, Sdk, find_sdk, identity
 
 PACKAGE = Path(str(onnxruntime_qnn.__file__)).parent
 VERSION = metadata.version("onnxruntime-qnn")
@@ -114,7 +114,7 @@ def test_the_identity_is_what_is_installed_and_asking_imports_none_of_it(tmp_pat
         qnn=sdk.build,
     )
     script = (
-        "import sys; from pathlib import Path; from tasks.toolchain.backends.qnn_sdk import find_sdk, identity;"
+        "import sys; from pathlib import Path; from tasks.toolchain.backends.qnn.sdk import find_sdk, identity;"
         "identity(find_sdk({}, Path(sys.argv[1])));"
         "sys.exit(str({'torch', 'torchao', 'executorch', 'onnxruntime_qnn'} & set(sys.modules)))"
     )

@@ -25,8 +25,9 @@ from tasks.records import (
 )
 from tasks.results.outcome import CellResult
 from tasks.results.rows import rows
+from tasks.toolchain.backends.qnn.context import kernel_elements
+from tasks.toolchain.backends.select import backend_of
 from tasks.toolchain.readback.audit import audit, differences
-from tasks.toolchain.readback.qnn_context import kernel_elements
 
 import official  # isort: skip
 
@@ -57,7 +58,7 @@ def other_soc(compiled: Compile) -> LoweredProgram:
 
 
 def facts_of(program: Blob, resources: Resources) -> ProgramFacts:
-    return resources.workers.call("lower", official.program_facts, program, resources.store).value
+    return resources.workers.call("lower", official.program_facts, program, "qnn", resources.store).value
 
 
 def in_place_of(lowered: LoweredProgram, program: Blob, resources: Resources) -> LoweredProgram:
@@ -66,7 +67,7 @@ def in_place_of(lowered: LoweredProgram, program: Blob, resources: Resources) ->
 
 
 def checks(lowered: LoweredProgram, ask: Request, resources: Resources) -> tuple[ProgramCheck, ...]:
-    return audit(lowered, ask.scheme, ask.backend.kind, ask.soc, resources.workers.identity.qnn)
+    return audit(lowered, ask.scheme, backend_of(ask.backend.kind), ask.soc, resources.workers.identity)
 
 
 def differing(lowered: LoweredProgram, ask: Request, resources: Resources) -> list[tuple[Any, ...]]:
@@ -232,7 +233,8 @@ def test_libraries_of_another_build_are_told(
     lowered: LoweredProgram, request_8a8w: Request, resources: Resources
 ) -> None:
     ask = request_8a8w
-    made = audit(lowered, ask.scheme, ask.backend.kind, ask.soc, "v2.0.0.1")
+    other = replace(resources.workers.identity, qnn="v2.0.0.1")
+    made = audit(lowered, ask.scheme, backend_of(ask.backend.kind), ask.soc, other)
     found = [(each.program, each.check, each.asked, each.got) for each in made if each.status == "differs"]
     build = resources.workers.identity.qnn
     assert found == [(program, "QNN build", "v2.0.0.1", build) for program in ("shipping", "debug")]

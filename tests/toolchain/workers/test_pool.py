@@ -36,7 +36,7 @@ import misbehave
 from tasks.storage.store import Store
 from tasks.toolchain.workers.pool import WorkerPool
 from tasks.toolchain.workers.scheduler import Scheduler
-from tasks.toolchain.backends.qnn_sdk import find_sdk, identity
+from tasks.toolchain.backends.qnn.sdk import find_sdk, identity
 
 if __name__ == "__main__":
     root, name, argument = sys.argv[1:]

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from executorch.backends.qualcomm.serialization.qc_schema import QnnExecuTorchHtpPrecision
 from executorch.backends.qualcomm.serialization.qc_schema_serialize import flatbuffer_to_option
+from executorch.backends.qualcomm.utils.constants import QCOM_QNN_COMPILE_SPEC
+from executorch.exir.schema import BackendDelegate
 
 _PRECISIONS = {QnnExecuTorchHtpPrecision.kHtpQuantized: "quantized", QnnExecuTorchHtpPrecision.kHtpFp16: "float16"}
 
@@ -19,7 +21,8 @@ class QnnOptions:
     dumps: bool
 
 
-def read_options(spec: bytes) -> QnnOptions:
+def read_options(delegate: BackendDelegate) -> QnnOptions:
+    (spec,) = (spec.value for spec in delegate.compile_specs if spec.key == QCOM_QNN_COMPILE_SPEC)
     options = flatbuffer_to_option(spec)
     soc, htp = options.soc_info, options.backend_options.htp_options
     assert htp is not None, "the options of a delegate for the HTP"

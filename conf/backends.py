@@ -1,0 +1,77 @@
+"""The part of a backend that planning needs, and the import of a backend by its name.
+
+`backend.kind` is one of `SHIPPED_BACKENDS`, or `package.module:Class` for a backend of another vendor. The class
+extends `tasks.toolchain.backends.backend.Backend`; its module imports neither torch nor ExecuTorch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from conf.errors import RequestError, printable
+from conf.names import SHIPPED_BACKENDS
+from conf.schema import RunnerKind
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """A rule that excludes the cells of a backend whose scheme computes with one of `computes`, below an architecture.
+
+    `computes`: `float32`, `float16` or members of ExecuTorch's QuantDtype without `use_`. A scheme's name is ignored.
+    `others`: exclude all schemes except these instead. `arch_below`: None excludes them on every architecture.
+    """
+
+    computes: frozenset[str]
+    others: bool = False
+    arch_below: int | None = None
+    reason: str
+    evidence: str
+
+
+class PlannedBackend(Protocol):
+    """The part of a backend that planning needs."""
+
+    @property
+    def needs_soc(self) -> bool:
+        """Whether a program is compiled for one SoC. Otherwise the SoC makes no difference to it."""
+        ...
+
+    @property
+    def socs(self) -> Collection[str] | None:
+        """The names of the SoCs that it compiles for; None accepts any."""
+        ...
+
+    @property
+    def runners(self) -> Collection[RunnerKind]:
+        """The runners that execute its programs."""
+        ...
+
+    @property
+    def rules(self) -> Sequence[Rule]:
+        """Which cells are known to be impossible."""
+        ...
+
+
+def planned_backend(kind: str) -> PlannedBackend:
+    return implementation(kind)
+
+
+@cache
+def implementation(kind: str) -> Any:
+    """Import and create the backend. Raises RequestError, in one line, for a class that cannot be imported."""
+    module, _, name = SHIPPED_BACKENDS.get(kind, kind).partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)()
+    except (ImportError, AttributeError, TypeError) as error:
+        raise RequestError(f"cannot be imported: {error}", key="backend.kind", value=printable(kind)) from error
+
+
+def make_importable(folders: Sequence[Path]) -> None:
+    """Let Python find modules that lie beside the user's own configuration."""
+    sys.path += [folder for folder in map(str, folders) if folder not in sys.path]

@@ -1,0 +1,98 @@
+"""The base class of backends: one vendor's compiler and all that other modules need to know of it.
+
+A backend of another vendor is a class that extends `Backend` and is named in its YAML (`kind: package.module:Class`);
+no other file changes. Its module imports neither torch nor ExecuTorch: processes that never load them need its facts.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from conf.backends import Rule
+from conf.schema import RunnerKind, SchemeConfig, SocConfig
+from tasks.numerics.timing import MICROSECONDS, Clock
+from tasks.records import DelegateFacts, LoweredProgram, ProgramCheck, ProgramFacts, Toolchain
+from tasks.records.vocabulary import ProgramName
+
+if TYPE_CHECKING:
+    from executorch.exir.schema import BackendDelegate
+
+    from tasks.toolchain.backends.compiler import Compiler
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DoctorCheck:
+    """One line of `qnnsweep doctor`."""
+
+    what: str
+    found: str
+    ok: bool
+    needed: bool = True
+    """Whether a sweep cannot run without it."""
+    remedy: str = ""
+    """What to do if the check fails."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Backend(ABC):
+    """One vendor's backend. It is created without arguments, once per process that needs it.
+
+    `needs_soc`, `socs`, `runners` and `rules` are for planning: see `conf.backends.PlannedBackend`.
+    """
+
+    needs_soc: bool = False
+    socs: Collection[str] | None = None
+    runners: Collection[RunnerKind] = (RunnerKind.python,)
+    rules: Sequence[Rule] = ()
+    delegate: str | None = None
+    """The name of its delegate in a program, for example `QnnBackend`; None if it delegates nothing."""
+    named_in_labels: bool = True
+    """Whether labels of work contain the backend's name. Otherwise the SoC's name alone stands for it."""
+    clock: Clock = MICROSECONDS
+    """The clock of its runtime, for the times of the program and its kernels."""
+    version: str = ""
+    """The version of the vendor's compiler, for cache keys, where `Toolchain` does not contain it."""
+
+    @abstractmethod
+    def compiler(self, scheme: SchemeConfig, soc: SocConfig | None) -> Compiler:
+        """Return the compiler for a scheme and an SoC. Runs in a worker; its module may import torch.
+
+        A compiler without a `soc` quantizes and transforms, which is the same for every SoC, and compiles nothing.
+        """
+        ...
+
+    def read_delegate(self, delegate: BackendDelegate, processed: bytes, calls: int) -> DelegateFacts:
+        """Return the facts of one of its delegates in a finished program. Runs in a worker.
+
+        `processed`: the bytes that the compiler made of the subgraph. `calls`: how many instructions call it.
+        """
+        return DelegateFacts(backend=delegate.id, size=len(processed), calls=calls)
+
+    def checks(
+        self,
+        program: ProgramName,
+        facts: ProgramFacts,
+        lowered: LoweredProgram,
+        scheme: SchemeConfig,
+        soc: SocConfig | None,
+        toolchain: Toolchain,
+    ) -> Iterator[ProgramCheck]:
+        """Compare a finished program with the request: the backend's own checks of the table `audit`."""
+        yield from ()
+
+    def delegate_event(self, identifier: str) -> tuple[str | None, str] | None:
+        """Return the node and the unit of an event that the delegate logs and counts itself.
+
+        The node is None for a total or a counter. None instead of both: the name says no unit.
+        """
+        return None
+
+    def doctor(self, folder: Path) -> Iterator[DoctorCheck]:
+        """Check what the backend needs of this machine. `folder`: an existing folder for links to its libraries."""
+        yield from ()

@@ -1,0 +1,73 @@
+"""The base class of compilers: what a backend does between torch.export and the program. Runs in a worker."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from executorch.exir import EdgeCompileConfig
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+from torchao.quantization.pt2e.quantizer import Quantizer
+
+from conf.schema import SchemeConfig, SocConfig
+from tasks.records import CompileFacts, DelegatedNode, ExpectedTensor, Quantization
+
+
+@dataclass(slots=True)
+class DelegationLog:
+    """What a backend recorded while it delegated its part of one graph."""
+
+    refusals: dict[str, str] = field(default_factory=dict)
+    """Node name to the compiler's own message on why the node stays on the CPU."""
+    dumped: list[ExpectedTensor] = field(default_factory=list)
+    """The tensors that the delegate will log by name when its program dumps."""
+    logged_bytes: int = 0
+    """The most bytes that those tensors take in the debug buffer."""
+    compile_facts: list[CompileFacts] = field(default_factory=list)
+    built: list[list[DelegatedNode]] = field(default_factory=list)
+    """The nodes of each graph that the delegate built, in the order compiled; their subgraph is not known here."""
+    schematics: list[bytes] = field(default_factory=list)
+
+
+class Compiler(ABC):
+    """One backend's steps of the lowering, for one scheme and one SoC. The defaults delegate nothing."""
+
+    has_debug_program: bool = False
+    """Whether a separate program is compiled that logs the operators inside the delegate."""
+
+    def __init__(self, scheme: SchemeConfig, soc: SocConfig | None) -> None:
+        self._scheme = scheme
+        self._soc = soc
+
+    @abstractmethod
+    def quantizer(self, scheme: SchemeConfig, module: GraphModule) -> Quantizer: ...
+
+    def before_edge(self, program: ExportedProgram) -> tuple[ExportedProgram, Sequence[Any] | None]:
+        """Return the program to convert, and the passes to run on its edge form."""
+        return program, None
+
+    def compile_config(self) -> EdgeCompileConfig:
+        return EdgeCompileConfig()
+
+    def partitioners(self, *, debug: bool, log: DelegationLog) -> list[Any]:
+        return []
+
+    def profiling(self, level: int) -> Compiler | None:
+        """Return the same compiler for programs that log times inside the delegate; None if there is no such log."""
+        return None
+
+    def session(self, *, debug: bool, log: DelegationLog) -> contextlib.AbstractContextManager[None]:
+        """Keep the backend's compiler open while a graph is partitioned and compiled."""
+        return contextlib.nullcontext()
+
+    def qparams(self, node: Node) -> Quantization | None:
+        """Return the quantization that the backend's passes gave a node; it is lost when the program is saved."""
+        return None
+
+    def axis_order(self, node: Node) -> tuple[int, ...] | None:
+        """Return the permutation by which the backend's passes changed the layout of a node's value."""
+        return None

@@ -1,0 +1,28 @@
+"""ExecuTorch's own portable kernels, without a delegate: the second control group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from conf.backends import Rule
+from conf.schema import SchemeConfig, SocConfig
+from tasks.toolchain.backends.backend import Backend
+
+if TYPE_CHECKING:
+    from tasks.toolchain.backends.portable.compiler import PortableCompiler
+
+
+class Portable(Backend):
+    rules = (
+        Rule(
+            computes=frozenset({"float32"}),
+            others=True,
+            reason="the portable backend accepts fp32 only",
+            evidence="qnnsweep's choice: the portable kernels are the plainest fp32 program there is to compare with",
+        ),
+    )
+
+    def compiler(self, scheme: SchemeConfig, soc: SocConfig | None) -> PortableCompiler:
+        from tasks.toolchain.backends.portable.compiler import PortableCompiler
+
+        return PortableCompiler(scheme, soc)

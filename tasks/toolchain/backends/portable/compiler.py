@@ -1,0 +1,15 @@
+"""The portable kernels need no compiler: the edge program is emitted as it is."""
+
+from __future__ import annotations
+
+from torch.fx import GraphModule
+from torchao.quantization.pt2e.quantizer import Quantizer
+
+from conf.errors import RequestError
+from conf.schema import SchemeConfig
+from tasks.toolchain.backends.compiler import Compiler
+
+
+class PortableCompiler(Compiler):
+    def quantizer(self, scheme: SchemeConfig, module: GraphModule) -> Quantizer:
+        raise RequestError("the portable backend has no quantizer; use scheme=fp32", key="scheme", value=scheme.name)

@@ -1,0 +1,122 @@
+"""The checks of a QNN program: the options of its delegates, and what the context binaries contain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from conf.schema import SchemeConfig, SocConfig
+from tasks.records import DelegateFacts, ExpectedTensor, GraphTensor, ProgramCheck, ProgramFacts, Quantization
+from tasks.records.vocabulary import ProgramName
+from tasks.toolchain.backends.checks import program_check
+from tasks.toolchain.backends.qnn.elements import has_float_activations, scheme_elements
+
+_PACKED = "the HTP compiler packs weights in a form of its own, and no library reads it back"
+
+
+def qnn_checks(
+    program: ProgramName,
+    facts: ProgramFacts,
+    dumped: Sequence[ExpectedTensor],
+    scheme: SchemeConfig,
+    soc: SocConfig,
+    build: str,
+) -> Iterator[ProgramCheck]:
+    """Yield the checks of one program. `build`: the id of the installed QNN libraries."""
+    for subgraph, delegate in enumerate(facts.delegates):
+        yield from _delegate(program, subgraph, delegate, scheme, soc, build)
+    yield from _elements(program, facts.delegates, scheme)
+    if program == "debug":
+        yield from _qparams(facts.delegates, dumped)
+
+
+def _delegate(
+    program: ProgramName, subgraph: int, delegate: DelegateFacts, scheme: SchemeConfig, soc: SocConfig, build: str
+) -> Iterator[ProgramCheck]:
+    """Yield the checks of the options that the delegate is started with, then those of its context binary."""
+    context = delegate.context
+    precision = "float16" if has_float_activations(scheme) else "quantized"
+    properties: list[tuple[str, str, str | None]] = [
+        ("SoC in the options", soc.name, delegate.soc),
+        ("arch in the options", _arch(soc.arch), None if delegate.arch is None else _arch(delegate.arch)),
+        ("precision flag", precision, delegate.precision),
+        ("dumps tensors", str(program == "debug"), None if delegate.dumps is None else str(delegate.dumps)),
+        ("SoC in the context", soc.name, context.soc if context else None),
+        ("arch in the context", _arch(soc.arch), _arch(context.arch) if context else None),
+        ("VTCM of the graph", f"{soc.vtcm_mib} MiB", f"{context.vtcm_mib} MiB" if context else None),
+        ("QNN build", build, context.build if context else None),
+    ]
+    for check, asked, got in properties:
+        yield program_check(program, check, asked, got, subgraph=subgraph, reason=delegate.unread)
+
+
+def _arch(arch: int) -> str:
+    return f"v{arch}"
+
+
+def _elements(program: ProgramName, delegates: Sequence[DelegateFacts], scheme: SchemeConfig) -> Iterator[ProgramCheck]:
+    """Yield the checks of the scheme's bits against the kernels of all subgraphs: one may compute indices alone."""
+    if not delegates:
+        return
+    activation, weight = scheme_elements(scheme)
+    kernels = sorted(
+        {element for delegate in delegates if delegate.context for element in delegate.context.kernel_elements}
+    )
+    yield program_check(
+        program,
+        "activation element of the kernels",
+        activation,
+        ", ".join(kernels) or None,
+        agrees=activation in {element.lstrip("us") for element in kernels},
+        reason=next(
+            (delegate.unread for delegate in delegates if delegate.unread), "the context binary names no kernel"
+        ),
+    )
+    yield program_check(program, "weight element", weight, None, reason=_PACKED)
+
+
+def _qparams(delegates: Sequence[DelegateFacts], dumped: Sequence[ExpectedTensor]) -> Iterator[ProgramCheck]:
+    """Yield, per tensor that the debug program logs, its compiled qparams and those that will be used to read it."""
+    compiled = {
+        tensor.name: (subgraph, tensor)
+        for subgraph, delegate in enumerate(delegates)
+        if delegate.context
+        for tensor in delegate.context.tensors
+    }
+    for logged in dumped:
+        qparams = logged.quantization
+        if qparams is None or len(qparams.scale) != 1:
+            continue
+        subgraph, tensor = compiled.get(logged.identifier, (None, None))
+        yield program_check(
+            "debug",
+            "grid",
+            f"fixed{_bits(qparams)} scale {qparams.scale[0]:.6g} zero point {qparams.zero_point[0]}",
+            None if tensor is None else _compiled_qparams(tensor),
+            subgraph=subgraph,
+            subject=logged.identifier,
+            agrees=tensor is not None and _are_equal(qparams, tensor),
+            reason="the debug program's context does not list it",
+        )
+
+
+def _compiled_qparams(tensor: GraphTensor) -> str:
+    if tensor.scale is None:
+        return tensor.dtype
+    return f"{tensor.dtype.lstrip('us')} scale {tensor.scale:.6g} zero point {tensor.zero_point}"
+
+
+def _are_equal(qparams: Quantization, tensor: GraphTensor) -> bool:
+    """Whether the two agree; QNN stores a scale in 32 bits."""
+    return (
+        tensor.scale is not None
+        and tensor.dtype.lstrip("us") == f"fixed{_bits(qparams)}"
+        and tensor.zero_point == qparams.zero_point[0]
+        and float(np.float32(qparams.scale[0])) == tensor.scale
+    )
+
+
+def _bits(qparams: Quantization) -> int:
+    """Return the bits of QNN's type for these integers. torch's own type may be wider: 16-bit ones are in int32."""
+    return next(bits for bits in (8, 16, 32, 64) if qparams.quant_max - qparams.quant_min < 2**bits)

@@ -1,0 +1,85 @@
+"""Qualcomm's HTP through ExecuTorch's QNN delegate: everything but its compiler."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from conf.schema import RunnerKind, SchemeConfig, SocConfig
+from tasks.errors import EvidenceError
+from tasks.records import DelegateFacts, LoweredProgram, ProgramCheck, ProgramFacts, Toolchain
+from tasks.records.vocabulary import ProgramName
+from tasks.toolchain.backends.backend import Backend, DoctorCheck
+from tasks.toolchain.backends.qnn.audit import qnn_checks
+from tasks.toolchain.backends.qnn.doctor import qnn_doctor
+from tasks.toolchain.backends.qnn.limits import CHIPSETS, RULES
+from tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER
+
+if TYPE_CHECKING:
+    from executorch.exir.schema import BackendDelegate
+
+    from tasks.toolchain.backends.qnn.compiler import QnnCompiler
+
+# The names of QNN's counts: `aten_relu_default:OpId_29 (cycles)`, `Output OpId_3 (cycles)`, `QNN (execute) time (us)`.
+_COUNT = re.compile(r"(?P<node>.+?)(?P<operator>[: ]OpId_\d+)? \((?P<unit>\w+)\)")
+
+
+class Qnn(Backend):
+    needs_soc = True
+    socs = CHIPSETS
+    runners = (RunnerKind.python, RunnerKind.native)
+    rules = RULES
+    delegate = "QnnBackend"
+    named_in_labels = False
+
+    def compiler(self, scheme: SchemeConfig, soc: SocConfig | None) -> QnnCompiler:
+        from tasks.toolchain.backends.qnn.compiler import QnnCompiler
+
+        return QnnCompiler(scheme, soc)
+
+    def read_delegate(self, delegate: BackendDelegate, processed: bytes, calls: int) -> DelegateFacts:
+        """Return the delegate's options and its context binary. A context that cannot be read is a fact, no error."""
+        from tasks.toolchain.backends.qnn.context import read_context
+        from tasks.toolchain.backends.qnn.options import read_options
+
+        options, context, unread = read_options(delegate), None, None
+        try:
+            context = read_context(processed, Path(os.environ["QNN_SDK_ROOT"], LIBRARY_FOLDER, "libQnnSystem.so"))
+        except EvidenceError as error:
+            unread = str(error)
+        return DelegateFacts(
+            backend=delegate.id,
+            size=len(processed),
+            calls=calls,
+            soc=options.soc,
+            arch=options.arch,
+            vtcm_mib=options.vtcm_mib,
+            precision=options.precision,
+            dumps=options.dumps,
+            context=context,
+            unread=unread,
+        )
+
+    def checks(
+        self,
+        program: ProgramName,
+        facts: ProgramFacts,
+        lowered: LoweredProgram,
+        scheme: SchemeConfig,
+        soc: SocConfig | None,
+        toolchain: Toolchain,
+    ) -> Iterator[ProgramCheck]:
+        assert soc is not None, "a QNN program is compiled for one SoC"
+        return qnn_checks(program, facts, lowered.expected_tensors, scheme, soc, toolchain.qnn)
+
+    def delegate_event(self, identifier: str) -> tuple[str | None, str] | None:
+        count = _COUNT.fullmatch(identifier)
+        if count is None:
+            return None
+        return count["node"] if count["operator"] else None, count["unit"]
+
+    def doctor(self, folder: Path) -> Iterator[DoctorCheck]:
+        return qnn_doctor(folder)

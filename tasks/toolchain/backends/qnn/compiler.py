@@ -1,0 +1,289 @@
+"""The HTP's compiler: its quantizer, its passes, its partitioner, and the messages that it logs on the way.
+
+Between torch.export and the `.pte` this follows `to_edge_transform_and_lower_to_qnn` of ExecuTorch 1.5 step by
+step, but stops at the edge program, so that the shipping and the debug program come from one. The steps are
+ExecuTorch's internals: tests/toolchain compares the result with the official call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import operator
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from executorch.backends.qualcomm._passes.qnn_pass_manager import get_qnn_pass_manager_cls
+from executorch.backends.qualcomm.export_utils import make_quantizer
+from executorch.backends.qualcomm.partition.qnn_partitioner import QnnOperatorSupport, QnnPartitioner
+from executorch.backends.qualcomm.qnn_preprocess import QnnBackend
+from executorch.backends.qualcomm.quantizer.quantizer import QuantDtype
+from executorch.backends.qualcomm.serialization.qc_schema import (
+    QcomChipset,
+    QnnExecuTorchBackendType,
+)
+from executorch.backends.qualcomm.utils.constants import QCOM_TENSOR_NAME
+from executorch.backends.qualcomm.utils.qnn_manager_lifecycle import QnnManagerContext
+from executorch.backends.qualcomm.utils.utils import (
+    generate_htp_compiler_spec,
+    generate_qnn_executorch_compiler_spec,
+    qnn_edge_config,
+)
+from executorch.exir import EdgeCompileConfig
+from executorch.exir.backend.canonical_partitioners.pattern_op_partitioner import (
+    generate_partitions_from_list_of_nodes,
+)
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+from torchao.quantization.pt2e import observer as observers
+from torchao.quantization.pt2e.quantizer import Quantizer
+
+from conf.schema import SchemeConfig, SocConfig
+from tasks.errors import RequestError
+from tasks.records import DelegatedNode, ExpectedTensor, Quantization
+from tasks.toolchain.backends.compiler import Compiler, DelegationLog
+from tasks.toolchain.backends.qnn.compiler_log import compile_facts, errors
+from tasks.toolchain.backends.qnn.elements import has_float_activations
+from tasks.toolchain.export import dtype_name
+from tasks.toolchain.reference.operators import handle_of, logged_bytes
+from tasks.toolchain.workers.worker import flush_native_output
+
+_LAST_ERRORS = 5
+_ANY = QcomChipset.SM8750
+"""ExecuTorch needs an SoC even where it makes no difference."""
+
+
+class QnnCompiler(Compiler):
+    has_debug_program = True
+
+    def __init__(self, scheme: SchemeConfig, soc: SocConfig | None, profile_level: int = 0) -> None:
+        super().__init__(scheme, soc)
+        self._profile_level = profile_level
+        self._chipset = _ANY if soc is None else QcomChipset[soc.name]
+        self._passes = get_qnn_pass_manager_cls(QnnExecuTorchBackendType.kHtpBackend)
+
+    def quantizer(self, scheme: SchemeConfig, module: GraphModule) -> Quantizer:
+        observer = getattr(observers, scheme.observer, None)
+        if observer is None:
+            names = sorted(name for name in dir(observers) if name.endswith("Observer"))
+            raise RequestError(
+                f"no such observer in torchao; one of {names}", key="scheme.observer", value=scheme.observer
+            )
+        quantizer = make_quantizer(
+            quant_dtype=QuantDtype[f"use_{scheme.quant_dtype}"],
+            per_channel_conv=scheme.per_channel_conv,
+            per_channel_linear=scheme.per_channel_linear,
+            per_channel_embedding=scheme.per_channel_embedding,
+            act_observer=observer,
+            act_symmetric=scheme.activation_symmetric,
+        )
+        # A strict quantizer needs an SoC in order to refuse what it cannot compute; the compiler refuses that too.
+        quantizer.strict = False
+        if scheme.block_size:
+            quantizer.set_block_size_map(_block_sizes(module, scheme))
+            # A configuration holds one block size: operator types that share one would all get the last.
+            config = quantizer.default_quant_config
+            quantizer.set_submodule_qconfig_list(
+                [(_is_kind(kind), copy.deepcopy(config)) for kind in scheme.block_size]
+            )
+        return quantizer
+
+    def before_edge(self, program: ExportedProgram) -> tuple[ExportedProgram, Sequence[Any] | None]:
+        program = self._passes().transform_for_export_pipeline(program)
+        return program, self._passes().get_to_edge_transform_passes(program)
+
+    def compile_config(self) -> EdgeCompileConfig:
+        return qnn_edge_config()
+
+    def partitioners(self, *, debug: bool, log: DelegationLog) -> list[Any]:
+        return [_RecordingPartitioner(self._specs(debug=debug), log)]
+
+    def profiling(self, level: int) -> QnnCompiler:
+        return QnnCompiler(self._scheme, self._soc, level)
+
+    @contextlib.contextmanager
+    def session(self, *, debug: bool, log: DelegationLog) -> Iterator[None]:
+        assert self._soc is not None, "a QNN program is compiled for one SoC"
+        start = _output_length()
+        try:
+            with QnnManagerContext({"forward": self._specs(debug=debug)}), _recording_tensors(log):
+                yield
+        except AssertionError as error:
+            # ExecuTorch asserts where QNN fails; only the compiler's own messages say why it failed.
+            raise RuntimeError("\n".join([str(error), *errors(_output_since(start))[-_LAST_ERRORS:]])) from error
+        log.compile_facts.extend(compile_facts(_output_since(start)))
+
+    def qparams(self, node: Node) -> Quantization | None:
+        return qparams_of(node)
+
+    def axis_order(self, node: Node) -> tuple[int, ...] | None:
+        return axis_order_of(node)
+
+    def _specs(self, *, debug: bool) -> list[CompileSpec]:
+        return generate_qnn_executorch_compiler_spec(
+            soc_model=self._chipset,
+            backend_options=generate_htp_compiler_spec(use_fp16=has_float_activations(self._scheme)),
+            dump_intermediate_outputs=debug,
+            profile_level=self._profile_level,
+        )
+
+
+def qparams_of(node: Node) -> Quantization | None:
+    """Return the quantization that QNN's passes wrote into a node's metadata."""
+    attributes = node.meta.get("quant_attrs")
+    if attributes is None:
+        return None
+    per_channel = "scales" in attributes
+    scale = attributes["scales" if per_channel else "scale"]
+    zero_point = attributes["zero_points" if per_channel else "zero_point"]
+    scales = torch.as_tensor(scale, dtype=torch.float64).reshape(-1).tolist()
+    zero_points = [0] * len(scales) if zero_point is None else torch.as_tensor(zero_point).reshape(-1).tolist()
+    return Quantization(
+        scale=tuple(scales),
+        zero_point=tuple(int(point) for point in zero_points),
+        axis=int(attributes["axis"]) if per_channel else None,
+        quant_min=int(attributes["quant_min"]),
+        quant_max=int(attributes["quant_max"]),
+        dtype=dtype_name(attributes["dtype"]),
+    )
+
+
+def axis_order_of(node: Node) -> tuple[int, ...] | None:
+    order = node.meta.get("axis_order")
+    return None if order is None else tuple(int(axis) for axis in order)
+
+
+class _RecordingPartitioner(QnnPartitioner):
+    """A QnnPartitioner that records the compiler's messages when it refuses a node."""
+
+    def __init__(self, specs: list[CompileSpec], log: DelegationLog) -> None:
+        super().__init__(specs)
+        self._log = log
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _RecordingPartitioner:
+        return self
+
+    def generate_partitions(self, edge_program: ExportedProgram) -> list[Any]:
+        self.op_support_checker = _RecordingSupport(edge_program, self.compiler_specs_snapshot, self._log)
+        return generate_partitions_from_list_of_nodes(edge_program.graph_module, op_support=self.op_support_checker)
+
+
+class _RecordingSupport(QnnOperatorSupport):
+    def __init__(self, edge_program: ExportedProgram, specs: list[CompileSpec], log: DelegationLog) -> None:
+        super().__init__(edge_program, specs, set(), set())
+        self._log = log
+
+    def is_node_supported(self, _: Any, node: Node) -> bool:
+        start = _output_length()
+        supported = super().is_node_supported(_, node)
+        if not supported and node.op == "call_function":
+            messages = "; ".join(errors(_output_since(start)))
+            self._log.refusals[node.name] = messages or "refused without a message"
+        return supported
+
+
+def _output_length() -> int:
+    flush_native_output()
+    return os.fstat(1).st_size
+
+
+def _output_since(start: int) -> str:
+    """Return the output since `start`: standard output is the worker's log file."""
+    flush_native_output()
+    with Path("/proc/self/fd/1").open("rb") as output:
+        output.seek(start)
+        return output.read().decode(errors="replace")
+
+
+@contextlib.contextmanager
+def _recording_tensors(log: DelegationLog) -> Iterator[None]:
+    """Record, from the graphs that QNN really builds, which tensor name stands for which debug handle."""
+    official = QnnBackend._build_op_wrappers
+
+    def build_and_record(edge_program: ExportedProgram, *arguments: Any) -> Any:
+        _take_schematic(log)  # the previous subgraph's: the next one would overwrite it
+        wrappers = official(edge_program, *arguments)
+        nodes = edge_program.graph_module.graph.nodes
+        for node in nodes:
+            _record_node(node, log)
+        log.built.append([_built(node) for node in nodes if node.op == "call_function"])
+        return wrappers
+
+    QnnBackend._build_op_wrappers = staticmethod(build_and_record)  # type: ignore[assignment]
+    try:
+        yield
+        _take_schematic(log)
+    finally:
+        QnnBackend._build_op_wrappers = official
+
+
+def _take_schematic(log: DelegationLog) -> None:
+    """Move the file that the compiler writes at profile level 3 from the working folder into the log."""
+    file = Path("forward_schematic.bin")
+    if file.exists():
+        log.schematics.append(file.read_bytes())
+        file.unlink()
+
+
+def _built(node: Node) -> DelegatedNode:
+    return DelegatedNode(
+        subgraph=None,
+        name=node.name,
+        debug_handle=handle_of(node),
+        users=tuple(user.name for user in node.users),
+    )
+
+
+def _record_node(node: Node, log: DelegationLog) -> None:
+    handle = handle_of(node)
+    for output_index, identifier in node.meta.get(QCOM_TENSOR_NAME, {}).items():
+        value = node.meta.get("val")
+        tensor = value[output_index] if isinstance(value, tuple | list) else value
+        if node.op != "call_function" or not isinstance(tensor, torch.Tensor):
+            continue
+        quantized = _quantized_node(node, output_index)
+        log.dumped.append(
+            ExpectedTensor(
+                identifier=identifier,
+                debug_handles=() if handle is None else (handle,),
+                output_index=output_index,
+                quantization=qparams_of(quantized),
+                axis_order=axis_order_of(quantized),
+            )
+        )
+        # A quantized tensor is logged as integers, a boolean or float one with at most four bytes per element.
+        log.logged_bytes += logged_bytes(tensor, max(tensor.element_size(), 4))
+
+
+def _quantized_node(node: Node, output_index: int) -> Node:
+    """Return the node with the qparams of one output: the node itself, or the getitem node of this output."""
+    if "quant_attrs" in node.meta:
+        return node
+    users = (user for user in node.users if user.target is operator.getitem and user.args[1] == output_index)
+    return next((user for user in users if "quant_attrs" in user.meta), node)
+
+
+def _block_sizes(module: GraphModule, scheme: SchemeConfig) -> dict[str, tuple[int, ...]]:
+    """Map node names to block shapes, for the nodes whose input channels the block divides."""
+    sizes: dict[str, tuple[int, ...]] = {}
+    for node in module.graph.nodes:
+        block = scheme.block_size.get(_kind(node))
+        if node.op != "call_function" or block is None:
+            continue
+        weight = node.args[1].meta["val"]
+        if len(block) == weight.dim() and weight.shape[1] % block[1] == 0:
+            sizes[node.name] = tuple(block)
+    return sizes
+
+
+def _is_kind(kind: str) -> Callable[[Node], bool]:
+    return lambda node: _kind(node) == kind
+
+
+def _kind(node: Node) -> str:
+    """Return the operator's name without its overload: `conv2d`, `linear`."""
+    return getattr(node.target, "__name__", "").split(".")[0]

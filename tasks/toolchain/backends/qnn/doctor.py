@@ -1,0 +1,56 @@
+"""The lines of `qnnsweep doctor` on QNN: its libraries, and ExecuTorch's backend for them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tasks.errors import EnvironmentUnusable
+from tasks.toolchain.backends.backend import DoctorCheck
+from tasks.toolchain.backends.qnn.sdk import Sdk, find_sdk
+
+_DEADLINE_S = 120
+_LIST_BACKENDS = """
+from executorch.extension.pybindings import portable_lib
+print("backends:", *sorted(portable_lib._get_registered_backend_names()))
+"""
+
+
+def qnn_doctor(folder: Path) -> Iterator[DoctorCheck]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        sdk = find_sdk(os.environ, folder)
+    except (EnvironmentUnusable, OSError) as error:
+        remedy = error.remedy if isinstance(error, EnvironmentUnusable) else ""
+        problem = error.problem if isinstance(error, EnvironmentUnusable) else str(error)
+        yield DoctorCheck(
+            what="QNN", found=problem, ok=False, remedy=remedy or "run `pip install onnxruntime-qnn==2.5.0`"
+        )
+        return
+    yield DoctorCheck(what="QNN", found=f"{sdk.build} from {sdk.origin}", ok=True)
+    backends = _registered_backends(sdk)
+    yield DoctorCheck(
+        what="backends",
+        found=backends,
+        ok="QnnBackend" in backends,
+        remedy="run `pip install executorch==1.5.1`, which has the QNN backend",
+    )
+
+
+def _registered_backends(sdk: Sdk) -> str:
+    """Return the backends that are registered in ExecuTorch's runtime, or the last line of its error output."""
+    listing = subprocess.run(
+        [sys.executable, "-c", _LIST_BACKENDS],
+        env=dict(os.environ) | sdk.environment(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=_DEADLINE_S,
+        check=False,
+    )
+    lines = [line for line in listing.stdout.splitlines() if line.startswith("backends: ")]
+    if lines:
+        return lines[0].removeprefix("backends: ").replace(" ", ", ")
+    return next(reversed(listing.stderr.strip().splitlines()), f"exit code {listing.returncode}")

@@ -1,0 +1,23 @@
+"""The element types of a scheme's activations and weights, as the HTP computes them."""
+
+from __future__ import annotations
+
+import re
+
+from conf.schema import SchemeConfig
+
+_QUANT_DTYPE = re.compile(r"(fp)?(\d+)a(\d+)w")
+
+
+def scheme_elements(scheme: SchemeConfig) -> tuple[str, str]:
+    """Return the elements of activations and weights: `float16`, or `fixed` and a number of bits."""
+    dtype = _QUANT_DTYPE.match(scheme.quant_dtype or "")
+    if dtype is None:
+        return scheme.precision.value, scheme.precision.value
+    floating, activation, weight = dtype.groups()
+    return (f"float{activation}" if floating else f"fixed{activation}"), f"fixed{weight}"
+
+
+def has_float_activations(scheme: SchemeConfig) -> bool:
+    """Whether the HTP is to compute activations in 16-bit float; the weights may be quantized all the same."""
+    return scheme_elements(scheme)[0] == "float16"

@@ -1,0 +1,52 @@
+"""What the HTP and its compiler cannot do, known before anything is compiled.
+
+A rule is here because somebody observed it, and `evidence` says where. Every other cell is tried: to fail is a result.
+"""
+
+from __future__ import annotations
+
+from conf.backends import Rule
+
+CHIPSETS = (
+    *("QCM6490", "QCS9100", "SA8255", "SA8295", "SA8797", "SAR2230P", "SC8380XP", "SM8350", "SM8450", "SM8475"),
+    *("SM8550", "SM8650", "SM8750", "SM8845", "SM8850", "SSG2115P", "SSG2125P", "SW6100", "SXR1230P", "SXR2230P"),
+    "SXR2330P",
+)
+"""ExecuTorch's `QcomChipset` without `UNKNOWN_SM`."""
+
+RULES = (
+    Rule(
+        computes=frozenset({"float32"}),
+        reason="the HTP computes no 32-bit float graphs; ask for fp16, or for backend=xnnpack or portable",
+        evidence="ExecuTorch 1.5.1 QnnExecuTorchHtpPrecision: kHtpQuantized and kHtpFp16 are all there is",
+    ),
+    Rule(
+        computes=frozenset({"float16", "fp16a8w"}),
+        arch_below=69,
+        reason="Hexagon v68 computes no 16-bit float; v69 or newer does",
+        evidence=(
+            "ExecuTorch 1.5.1 generate_htp_compiler_spec: fp16 needs Snapdragon 8 Gen 1 (v69) or newer. The compiler "
+            "accepts it: on SM8350 QNN 2.49.40 kept 32-bit weights (1.7 times the bytes of SM8450's program) "
+            "and the simulator was 126 dB from fp32 where v69 to v75 are 67, both for a toy CNN, which proves "
+            "nothing about the phone. For fp16a8w only the documentation says so; the simulator accepts it on v68"
+        ),
+    ),
+    Rule(
+        computes=frozenset({"16a16w", "16a2w"}),
+        arch_below=73,
+        reason="16-bit by 16-bit and 2-bit weights need Hexagon v73 or newer",
+        evidence=(
+            "QNN 2.49.40 on SM8350 and SM8450, every convolution and linear layer of a toy CNN: `incorrect Value 69, "
+            "expected >= 73`, then `Failed to generate Qnn context binary`; SM8550 and SM8650 lower and run"
+        ),
+    ),
+    Rule(
+        computes=frozenset({"16a4w_block"}),
+        arch_below=73,
+        reason="block quantization (LPBQ) needs Hexagon v73 or newer: older ones compute wrong results",
+        evidence=(
+            "the same toy CNN with blocks of 16: -4.7 dB from fp32 on SM8350 and SM8450, 8.7 dB on SM8550 and SM8650, "
+            "although ExecuTorch 1.5.1 validate_lpbq_support asks for v69 only"
+        ),
+    ),
+)

@@ -1,0 +1,29 @@
+"""XNNPACK on the CPU: the control group that distinguishes a problem of QNN from one of ExecuTorch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from conf.backends import Rule
+from conf.schema import SchemeConfig, SocConfig
+from tasks.toolchain.backends.backend import Backend
+
+if TYPE_CHECKING:
+    from tasks.toolchain.backends.xnnpack.compiler import XnnpackCompiler
+
+
+class Xnnpack(Backend):
+    delegate = "XnnpackBackend"
+    rules = (
+        Rule(
+            computes=frozenset({"float32", "8a8w"}),
+            others=True,
+            reason="the xnnpack backend accepts fp32 and 8a8w only",
+            evidence="ExecuTorch 1.5.1 XNNPACKQuantizer: 8-bit activations and weights",
+        ),
+    )
+
+    def compiler(self, scheme: SchemeConfig, soc: SocConfig | None) -> XnnpackCompiler:
+        from tasks.toolchain.backends.xnnpack.compiler import XnnpackCompiler
+
+        return XnnpackCompiler(scheme, soc)

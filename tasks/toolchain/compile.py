@@ -1,0 +1,39 @@
+"""One compilation: delegate what a backend takes of an edge program, and emit the program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
+
+from tasks.records import ExpectedTensor
+from tasks.toolchain.backends.compiler import Compiler, DelegationLog
+from tasks.toolchain.reference.operators import expected_instructions, logged_instruction_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compiled:
+    """One program with the graph that it was emitted from and the log of its delegation."""
+
+    edge: EdgeProgramManager
+    program: ExecutorchProgramManager
+    log: DelegationLog
+    dumped: tuple[ExpectedTensor, ...]
+    logged_bytes: int
+
+
+def compile_edge(compiler: Compiler, edge: EdgeProgramManager, *, debug: bool) -> Compiled:
+    """Delegate what the backend takes and emit the program. Consumes `edge`."""
+    log = DelegationLog()
+    with compiler.session(debug=debug, log=log):
+        for partitioner in compiler.partitioners(debug=debug, log=log):
+            edge = edge.to_backend({"forward": partitioner})
+    program = edge.to_executorch()
+    handles = {handle for tensor in log.dumped for handle in tensor.debug_handles}
+    return Compiled(
+        edge=edge,
+        program=program,
+        log=log,
+        dumped=(*log.dumped, *expected_instructions(program, handles)),
+        logged_bytes=log.logged_bytes + logged_instruction_bytes(program.exported_program()),
+    )

@@ -1,0 +1,66 @@
+"""The toy vendor's backend: it compiles to the portable kernels, for SoCs of its own. Imports no torch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from conf.backends import Rule
+from conf.schema import SchemeConfig, SocConfig
+from tasks.numerics.timing import Clock
+from tasks.records import LoweredProgram, ProgramCheck, ProgramFacts, Toolchain
+from tasks.records.vocabulary import ProgramName
+from tasks.toolchain.backends.backend import Backend, DoctorCheck
+from tasks.toolchain.backends.checks import program_check
+
+if TYPE_CHECKING:
+    from tasks.toolchain.backends.compiler import Compiler
+
+KERNELS = {1: 3, 2: 300}
+"""The most kernels that a program for an architecture can have."""
+
+
+class Toy(Backend):
+    needs_soc = True
+    socs = ("toy_small", "toy_large")
+    rules = (
+        Rule(
+            computes=frozenset({"float32", "8a8w"}),
+            others=True,
+            reason="the toy computes fp32 and 8a8w only",
+            evidence="its data sheet",
+        ),
+        Rule(
+            computes=frozenset({"8a8w"}),
+            arch_below=2,
+            reason="the small toy has no integer units",
+            evidence="its data sheet",
+        ),
+    )
+    clock = Clock(unit="toy_ticks", ticks=1.0)
+    version = "toy compiler 1.0"
+
+    def compiler(self, scheme: SchemeConfig, soc: SocConfig | None) -> Compiler:
+        from toy_backend.compiler import ToyCompiler
+
+        return ToyCompiler(scheme, soc)
+
+    def checks(
+        self,
+        program: ProgramName,
+        facts: ProgramFacts,
+        lowered: LoweredProgram,
+        scheme: SchemeConfig,
+        soc: SocConfig | None,
+        toolchain: Toolchain,
+    ) -> Iterator[ProgramCheck]:
+        assert soc is not None
+        most = KERNELS[soc.arch]
+        yield program_check(
+            program, "toy kernels", f"at most {most}", str(facts.kernel_calls), agrees=facts.kernel_calls <= most
+        )
+
+    def doctor(self, folder: Path) -> Iterator[DoctorCheck]:
+        yield DoctorCheck(what="toy", found=f"{self.version}, links in {folder.name}", ok="torch" not in sys.modules)
