@@ -18,7 +18,7 @@ from tasks.devices.farm import quarantined_in
 from tasks.devices.native_runner import native_files
 from tasks.devices.transport import RunRequest
 from tasks.errors import DeviceError, EnvironmentUnusable, RequestError
-from tasks.storage.partial import is_abandoned
+from tasks.storage.atomic import owner_is_dead
 from tasks.storage.store import Store
 
 _PARALLEL = 32
@@ -129,7 +129,7 @@ def _holder(device: Device) -> str | None:
     """Return the host and process that have a lease on the device now, according to its lease folder."""
     folder = f"{device.work_folder}/{LEASES}"
     listing = device.transport.run(RunRequest(["ls", "-1", folder], deadline_s=facts.DEADLINE_S))
-    leases = [name for name in listing.stdout.decode(errors="replace").splitlines() if not is_abandoned(name)]
+    leases = [name for name in listing.stdout.decode(errors="replace").splitlines() if not owner_is_dead(name)]
     return leases[0].rpartition("-")[0] if leases else None
 
 

@@ -12,7 +12,7 @@ from tasks.devices.adb import AdbTransport
 from tasks.devices.local import LocalTransport
 from tasks.devices.ssh import SshTransport
 from tasks.devices.transport import CommandResult, ConfiguredTransport, RunRequest, Transport
-from tasks.storage.partial import owned_name
+from tasks.storage.atomic import temporary_name
 
 TRANSPORTS: Mapping[TransportKind, type[ConfiguredTransport]] = {
     TransportKind.local: LocalTransport,
@@ -68,7 +68,7 @@ def open_device(
         name=config.name,
         transport=TRANSPORTS[config.transport].of(config),
         work_folder=work_folder,
-        lease_folder=f"{work_folder}/{LEASES}/{owned_name()}",
+        lease_folder=f"{work_folder}/{LEASES}/{temporary_name()}",
         runner=config.runner,
         python=config.python or sys.executable,
         native=native,

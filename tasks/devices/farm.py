@@ -18,7 +18,7 @@ from tasks.devices.disk_space import prune
 from tasks.devices.native_runner import native_files
 from tasks.devices.transport import RunRequest
 from tasks.errors import DeviceError, DeviceProblem
-from tasks.storage.partial import is_abandoned, owned_name, sweep
+from tasks.storage.atomic import owner_is_dead, remove_stale, temporary_name
 
 QUARANTINE = "quarantine"
 _POLL_S = 1.0
@@ -67,7 +67,7 @@ class Farm:
             self._changed.notify_all()
         folder = self._folder / QUARANTINE
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / owned_name()).write_text(json.dumps({"device": name, "why": str(why)}))
+        (folder / temporary_name()).write_text(json.dumps({"device": name, "why": str(why)}))
 
     @contextlib.contextmanager
     def lease(self, configs: Sequence[DeviceConfig], soc: SocConfig | None = None) -> Iterator[Device]:
@@ -196,7 +196,7 @@ class Farm:
 
 def quarantined_in(folder: Path) -> dict[str, str]:
     """Return the devices that active runs have quarantined, and why. `folder`: the farm's folder."""
-    sweep(folder / QUARANTINE)
+    remove_stale(folder / QUARANTINE)
     entries = [json.loads(path.read_text()) for path in sorted((folder / QUARANTINE).glob("*"))]
     return {entry["device"]: entry["why"] for entry in entries}
 
@@ -205,7 +205,7 @@ def _abandoned(device: Device) -> list[str]:
     """Return the folders of leases whose holders were processes of this host and are dead."""
     leases = f"{device.work_folder}/{LEASES}"
     listed = device.run(["ls", "-1", leases])  # it fails if there never was a lease
-    return [f"{leases}/{name}" for name in listed.stdout.decode(errors="replace").splitlines() if is_abandoned(name)]
+    return [f"{leases}/{name}" for name in listed.stdout.decode(errors="replace").splitlines() if owner_is_dead(name)]
 
 
 def _remove(device: Device, folders: Sequence[str]) -> None:

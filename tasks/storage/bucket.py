@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from tasks.errors import EnvironmentUnusable
-from tasks.storage.partial import publish, unpublished, usable
+from tasks.storage.atomic import commit, temporary_file, translate_os_errors
 
 _PIECE_BYTES = 32 << 20
 """What is in memory of a large object at a time."""
@@ -126,14 +126,14 @@ class Bucket:
         if found.type != fs.FileType.File:
             raise FileNotFoundError(f"{self.url}/{name}")
         path = self._copies / name
-        with usable(path):
+        with translate_os_errors(path):
             here = path.stat() if path.is_file() else None
             if here is None or (here.st_size, here.st_mtime_ns) != (found.size, found.mtime_ns):
-                with unpublished(self._partial) as (partial, file):
+                with temporary_file(self._partial) as (partial, file):
                     self.fetch(name, file)
                     file.flush()
                     os.utime(partial, ns=(found.mtime_ns, found.mtime_ns))
-                    publish(partial, file, path)
+                    commit(partial, file, path)
         return path
 
     def _upload(self, name: str, data: Any) -> None:

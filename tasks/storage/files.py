@@ -10,7 +10,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Protocol
 
-from tasks.storage.partial import usable, write_atomically
+from tasks.storage.atomic import translate_os_errors, write_atomically
 
 
 class Files(Protocol):
@@ -61,7 +61,7 @@ class Folder:
 
     def size(self, name: str) -> int | None:
         path = self._root / name
-        with usable(path):
+        with translate_os_errors(path):
             try:
                 found = path.stat()
             except (FileNotFoundError, NotADirectoryError):
@@ -74,12 +74,12 @@ class Folder:
 
     def remove(self, name: str) -> None:
         path = self._root / name
-        with usable(path):
+        with translate_os_errors(path):
             path.unlink(missing_ok=True)
 
     def remove_all(self, folder: str) -> None:
         path = self._root / folder
-        with usable(path):
+        with translate_os_errors(path):
             shutil.rmtree(path)
 
     def local(self, name: str) -> Path:

@@ -11,7 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from tasks.errors import EnvironmentUnusable
-from tasks.storage.partial import usable
+from tasks.storage.atomic import translate_os_errors
 from tasks.storage.store import Store
 
 
@@ -37,7 +37,7 @@ def alone(store: Store) -> Generator[None]:
 
 @contextmanager
 def _locked(store: Store, how: int) -> Generator[None]:
-    with usable(store.blobs):
+    with translate_os_errors(store.blobs):
         store.blobs.mkdir(parents=True, exist_ok=True)
         folder = os.open(store.blobs, os.O_RDONLY | os.O_DIRECTORY)
     try:

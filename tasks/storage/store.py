@@ -19,8 +19,15 @@ from typing import TYPE_CHECKING
 
 from tasks.errors import EvidenceError
 from tasks.records import Blob
+from tasks.storage.atomic import (
+    commit,
+    remove_stale,
+    temporary_file,
+    temporary_name,
+    translate_os_errors,
+    write_atomically,
+)
 from tasks.storage.files import Files, Folder
-from tasks.storage.partial import owned_name, publish, sweep, unpublished, usable, write_atomically
 
 if TYPE_CHECKING:
     from tasks.storage.bucket import Bucket
@@ -76,12 +83,12 @@ class Store:
 
     def try_out(self) -> None:
         """A trial write, here and in the object store; folders are made as needed."""
-        with usable(self.blobs):
+        with translate_os_errors(self.blobs):
             self.blobs.mkdir(parents=True, exist_ok=True)
             # Asked, not tried: a trial file killed half way would lie among the blobs.
             if not os.access(self.blobs, os.W_OK | os.X_OK):
                 raise OSError(EACCES, os.strerror(EACCES), str(self.blobs))
-        with usable(self.partial), unpublished(self.partial) as (_, file):
+        with translate_os_errors(self.partial), temporary_file(self.partial) as (_, file):
             file.write(bytes(4096))
             file.flush()
             os.fsync(file.fileno())
@@ -126,7 +133,7 @@ class Store:
     def read(self, blob: Blob) -> bytes:
         """The blob's bytes. Raises EvidenceError unless they are exactly what the blob names."""
         path = self.path(blob)
-        with usable(path):
+        with translate_os_errors(path):
             data = path.read_bytes()
         found = hashlib.sha256(data).hexdigest()
         if found != blob.sha256 and self._bucket is not None:
@@ -137,7 +144,7 @@ class Store:
     def verify(self, blob: Blob) -> None:
         """Read the blob's bytes in pieces. Raises EvidenceError unless they are exactly what the blob names."""
         path = self.path(blob)
-        with usable(path), path.open("rb") as file:
+        with translate_os_errors(path), path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != blob.sha256 and self._bucket is not None:
             self._fetched(blob, self._bucket)
@@ -170,9 +177,9 @@ class Store:
         """A fresh, empty folder called `name`, gone with all that is in it when the context ends."""
         if name in ("", ".", "..") or "/" in name:
             raise ValueError(f"a scratch folder's name is one path component, not {name!r}")
-        owned = self.partial / owned_name()
+        owned = self.partial / temporary_name()
         folder = owned / name
-        with usable(folder):
+        with translate_os_errors(folder):
             folder.mkdir(parents=True)
         try:
             yield folder
@@ -185,8 +192,8 @@ class Store:
 
         Never touches what belongs to a living process, to another host, or to nobody this store knows.
         """
-        with usable(self.partial):
-            return sweep(self.partial)
+        with translate_os_errors(self.partial):
+            return remove_stale(self.partial)
 
     def _place(self, blob: Blob) -> Path:
         return self.root / _name(_checked(blob))
@@ -194,7 +201,7 @@ class Store:
     def _fetched(self, blob: Blob, bucket: Bucket) -> Path:
         """The blob's bytes, downloaded and held against its name."""
         path, name = self._place(blob), _name(blob.sha256)
-        with usable(path), unpublished(self.partial) as (partial, file):
+        with translate_os_errors(path), temporary_file(self.partial) as (partial, file):
             try:
                 found = bucket.fetch(name, file)
             except FileNotFoundError:
@@ -202,13 +209,13 @@ class Store:
             if found != blob.sha256:
                 raise EvidenceError(f"{self.shown(name)} is damaged, its sha256 is {found}: {_make_anew(path)}")
             os.fchmod(file.fileno(), _READ_ONLY)
-            publish(partial, file, path)
+            commit(partial, file, path)
         return path
 
     def _put(self, chunks: Iterable[bytes]) -> Blob:
         sha256 = hashlib.sha256()
         size = 0
-        with usable(self.blobs), unpublished(self.partial) as (partial, file):
+        with translate_os_errors(self.blobs), temporary_file(self.partial) as (partial, file):
             for chunk in chunks:
                 sha256.update(chunk)
                 size += file.write(chunk)
@@ -221,7 +228,7 @@ class Store:
             # One of another size is damaged: it is replaced.
             if not (final.is_file() and final.stat().st_size == size):
                 os.fchmod(file.fileno(), _READ_ONLY)
-                publish(partial, file, final)
+                commit(partial, file, final)
         return blob
 
 
@@ -248,7 +255,7 @@ def _name(sha256: str) -> str:
 
 
 def _size(path: Path) -> int | None:
-    with usable(path):
+    with translate_os_errors(path):
         try:
             return path.stat().st_size
         except FileNotFoundError:
@@ -261,7 +268,7 @@ def _link(blob: Path, name: Path, partial: Path) -> None:
         os.link(blob, name)
     except FileExistsError:  # an earlier attempt at the same shard has left it
         if not name.samefile(blob):
-            newer = partial / owned_name()
+            newer = partial / temporary_name()
             os.link(blob, newer)
             newer.replace(name)
     except PermissionError:  # a file system without hard links

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tasks.errors import EnvironmentUnusable, EvidenceError
 from tasks.records import Blob
-from tasks.storage.partial import write_atomically
+from tasks.storage.atomic import write_atomically
 from tasks.storage.store import Store
 
 REPOSITORY = Path(__file__).parents[2]

@@ -40,7 +40,7 @@ _ADVICE = {
 
 
 @contextmanager
-def usable(path: Path) -> Generator[None]:
+def translate_os_errors(path: Path) -> Generator[None]:
     """Raise EnvironmentUnusable, with what to do, for an OSError that says `path` or its disk cannot be used."""
     try:
         yield
@@ -52,16 +52,16 @@ def usable(path: Path) -> Generator[None]:
         raise EnvironmentUnusable(f"artifacts: cannot use {at}: {why}", remedy=_ADVICE[error.errno]) from error
 
 
-def owned_name() -> str:
+def temporary_name() -> str:
     """A fresh name that tells its owner, `<host>-<pid>-<random>`, so that a sweep knows whether anyone still writes."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(8)}"
 
 
 @contextmanager
-def unpublished(folder: Path) -> Generator[tuple[Path, BinaryIO]]:
-    """A new file in `folder` to write to, removed at the end unless `publish` has moved it."""
+def temporary_file(folder: Path) -> Generator[tuple[Path, BinaryIO]]:
+    """A new file in `folder` to write to, removed at the end unless `commit` has moved it."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / owned_name()
+    path = folder / temporary_name()
     try:
         with path.open("xb") as file:
             yield path, file
@@ -69,7 +69,7 @@ def unpublished(folder: Path) -> Generator[tuple[Path, BinaryIO]]:
         path.unlink(missing_ok=True)
 
 
-def publish(partial: Path, file: BinaryIO, final: Path) -> None:
+def commit(partial: Path, file: BinaryIO, final: Path) -> None:
     """Move the written file to its final name, durably: its bytes first, then the name."""
     file.flush()
     os.fsync(file.fileno())
@@ -89,18 +89,18 @@ def write_atomically(path: Path, data: bytes, *, partial: Path) -> None:
     `partial` is the store's folder for what is being written, on the file system of `path`. Raises
     EnvironmentUnusable, with what to do, if `path` cannot be written.
     """
-    with usable(path), unpublished(partial) as (written, file):
+    with translate_os_errors(path), temporary_file(partial) as (written, file):
         file.write(data)
-        publish(written, file, path)
+        commit(written, file, path)
 
 
-def sweep(folder: Path) -> int:
+def remove_stale(folder: Path) -> int:
     """Remove what dead processes of this host left in `folder`; say how many leftovers there were.
 
     Never touches what belongs to a living process, to another host, or has a name that tells no owner.
     """
     try:
-        leftovers = [path for path in folder.iterdir() if is_abandoned(path.name)]
+        leftovers = [path for path in folder.iterdir() if owner_is_dead(path.name)]
     except FileNotFoundError:
         return 0
     for path in leftovers:
@@ -113,8 +113,8 @@ def sweep(folder: Path) -> int:
     return len(leftovers)
 
 
-def is_abandoned(name: str) -> bool:
-    """Whether `name` is an `owned_name` whose owner, a process of this host, is dead."""
+def owner_is_dead(name: str) -> bool:
+    """Whether `name` is an `temporary_name` whose owner, a process of this host, is dead."""
     owner = re.fullmatch(r"(.+)-([0-9]+)-[0-9a-f]{16}", name)
     if owner is None or owner[1] != socket.gethostname():
         return False

@@ -14,7 +14,7 @@ import pytest
 
 from tasks.errors import EnvironmentUnusable
 from tasks.records import Blob
-from tasks.storage.partial import owned_name, usable
+from tasks.storage.atomic import temporary_name, translate_os_errors
 from tasks.storage.store import Store
 
 REPOSITORY = Path(__file__).parents[2]
@@ -61,7 +61,7 @@ def test_a_sweep_spares_the_living_other_hosts_and_names_it_does_not_know(store:
         pass
     host, tail = socket.gethostname(), "0123456789abcdef"
     spared = {
-        owned_name(),
+        temporary_name(),
         f"{host}-1-{tail}",
         f"{host}-extra-{gone.pid}-{tail}",
         f"elsewhere-{gone.pid}-{tail}",
@@ -111,11 +111,11 @@ def test_there_is_nothing_to_sweep_before_the_first_write(tmp_path: Path) -> Non
     ],
 )
 def test_an_unusable_folder_is_translated_with_what_to_do(code: int, advice: str) -> None:
-    with pytest.raises(EnvironmentUnusable) as unusable, usable(Path("/somewhere/artifacts")):
+    with pytest.raises(EnvironmentUnusable) as unusable, translate_os_errors(Path("/somewhere/artifacts")):
         raise OSError(code, os.strerror(code))
     assert str(unusable.value) == f"artifacts: cannot use /somewhere/artifacts: {advice}"
 
 
 def test_an_error_that_is_not_about_the_folder_passes_unchanged() -> None:
-    with pytest.raises(InterruptedError), usable(Path("/somewhere/artifacts")):
+    with pytest.raises(InterruptedError), translate_os_errors(Path("/somewhere/artifacts")):
         raise OSError(errno.EINTR, os.strerror(errno.EINTR))
