@@ -42,8 +42,8 @@ def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
     `device_lock`: keeps other processes from a device that is in use; without it, only this process takes care of that.
     """
     store = Store.at(plan.artifacts, plan.cache_folder)
-    store.try_out()
-    store.sweep_partial()
+    store.check_writable()
+    store.remove_stale_temporaries()
     if (free := shutil.disk_usage(store.root).free) < MIN_FREE_BYTES:
         key = "cache_folder" if store.url else "artifacts"
         raise EnvironmentUnusable(

@@ -68,8 +68,8 @@ class RunStart:
             toolchain_calls=toolchain_calls,
             reused=reused,
             toolchain=toolchain,
-            tables=store.shown("tables"),
-            report=store.shown(results.report_name(self.run_id)),
+            tables=store.display_path("tables"),
+            report=store.display_path(results.report_name(self.run_id)),
         )
 
 

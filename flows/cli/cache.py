@@ -116,7 +116,7 @@ def _store(artifacts: str) -> Store:
         )
     if not store.blobs.is_dir():
         raise RequestError(f"--artifacts={artifacts}: nothing is stored there; name the folder of a sweep")
-    store.try_out()
+    store.check_writable()
     return store
 
 

@@ -69,7 +69,7 @@ def _machine(store: Store) -> Iterator[DoctorCheck]:
         remedy=f"use a machine with {LEAST_MEMORY_GIB:g} GiB to lower large models",
     )
     try:
-        store.try_out()
+        store.check_writable()
     except EnvironmentUnusable as error:
         yield DoctorCheck(
             what="artifacts", found=str(error), ok=False, remedy="choose another folder with artifacts=FOLDER"

@@ -73,7 +73,7 @@ def spread(
     run_id = run_start.run_id
     plan, parts = split(overrides, folders)
     store = Store.at(plan.artifacts, plan.cache_folder)
-    store.try_out()
+    store.check_writable()
     notifiers = notifications.load_notifiers(plan.trend.notify)
     shared = {"config_dirs": list(map(str, folders)), "run_id": run_id}
     possible = [part for part in parts if any(cell.impossible is None for cell in part.plan.cells)]

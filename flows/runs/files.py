@@ -42,18 +42,18 @@ def link_files(cells: Sequence[CellResult], run_id: str, store: Store) -> None:
     """Link `files/<model>/<scheme>/<soc>/<backend>/<device>/program.pte` and the other files of every lowered cell."""
     for cell in cells:
         if blobs := dict(_files(cell)) | dict(_evidence(cell, store)) | dict(_for_viewers(cell, store)):
-            store.lay_out(_folder(run_id, cell.request), blobs)
+            store.link_named(_folder(run_id, cell.request), blobs)
 
 
 def read_evidence(run_id: str, request: Request, store: Store) -> CellEvidence | None:
     """Return the evidence of a cell, None if it has no capture. Raises EvidenceError for a damaged file."""
     folder = _folder(run_id, request)
     try:
-        lowered, capture = (decode(store.laid_out(folder, name)) for name in (LOWERED, CAPTURE))
+        lowered, capture = (decode(store.read_named(folder, name)) for name in (LOWERED, CAPTURE))
     except FileNotFoundError:
         return None
     if not isinstance(lowered, LoweredProgram) or not isinstance(capture, Capture):
-        raise EvidenceError(f"{store.shown(folder)}: {LOWERED} and {CAPTURE} are not the evidence of a cell")
+        raise EvidenceError(f"{store.display_path(folder)}: {LOWERED} and {CAPTURE} are not the evidence of a cell")
     return CellEvidence(lowered=lowered, capture=capture)
 
 

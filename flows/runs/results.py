@@ -92,7 +92,7 @@ def export_tsv(store: Store, run_id: str, folder: Path) -> None:
 def rerender(store: Store, run_id: str | None) -> SweepResult:
     """Render the report of a past run again, by default of the latest. Raises RequestError if there is no such run."""
     if store.url or tables.runs(store):  # create no folder where there is no run
-        store.try_out()
+        store.check_writable()
     return _rendered(find_run(store, run_id), store)
 
 
@@ -113,7 +113,7 @@ def read_facts(run_id: str, store: Store) -> RunFacts:
         toolchain = Toolchain(**facts.pop("toolchain"))
         return RunFacts(**facts | {"command": tuple(facts["command"]), "toolchain": toolchain})
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise EvidenceError(f"{store.shown(name)} cannot be read: {error}") from error
+        raise EvidenceError(f"{store.display_path(name)} cannot be read: {error}") from error
 
 
 def _write_facts(run: RunFacts, store: Store) -> None:

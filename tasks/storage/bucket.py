@@ -52,7 +52,7 @@ class Bucket:
         self._copies = copies
         self._partial = partial
 
-    def try_out(self) -> None:
+    def check_writable(self) -> None:
         """Write an object and read it back. Raises EnvironmentUnusable, with what to do, if that fails."""
         self.write(_TRIAL, _WHOSE)
         if self.read(_TRIAL) != _WHOSE:

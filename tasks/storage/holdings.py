@@ -44,7 +44,7 @@ def holdings_of(store: Store, run_id: str) -> Holdings:
         return _from_evidence(store, run_id)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EvidenceError(
-            f"{store.shown(name)} cannot be read: {error}; prune that run too, with --run {run_id}"
+            f"{store.display_path(name)} cannot be read: {error}; prune that run too, with --run {run_id}"
         ) from error
 
 
@@ -82,7 +82,9 @@ def _from_evidence(store: Store, run_id: str) -> Holdings:
         try:
             found |= {blob.sha256: blob.size for blob in named_blobs(decode(store.files.read(name)))}
         except EvidenceError as error:
-            raise EvidenceError(f"{store.shown(name)}: {error}; or prune that run too, with --run {run_id}") from error
+            raise EvidenceError(
+                f"{store.display_path(name)}: {error}; or prune that run too, with --run {run_id}"
+            ) from error
     cells: Any = tables.read(store, "cells", run_id)  # pandas knows no types of columns
     logs: list[str] = cells["log"].dropna().tolist()
     found |= {blob.sha256: blob.size for blob in map(store.find, logs) if blob is not None}

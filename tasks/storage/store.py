@@ -66,22 +66,22 @@ class Store:
     def open(cls, root: Path, url: str | None = None) -> Store:
         """The store at `root`, made if need be, after a trial write."""
         store = cls(root, url)
-        store.try_out()
+        store.check_writable()
         return store
 
     @property
     def files(self) -> Files:
         return self._bucket or Folder(self.root, self.partial)
 
-    def shown(self, name: str) -> str:
+    def display_path(self, name: str) -> str:
         """Where a file of the place lies, as a person would type it."""
         return f"{self.place}/{name}"
 
     def link(self, name: str) -> str:
         """The URL of a file of the place."""
-        return self.shown(name) if self.url else (self.root / name).as_uri()
+        return self.display_path(name) if self.url else (self.root / name).as_uri()
 
-    def try_out(self) -> None:
+    def check_writable(self) -> None:
         """A trial write, here and in the object store; folders are made as needed."""
         with translate_os_errors(self.blobs):
             self.blobs.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ class Store:
             file.flush()
             os.fsync(file.fileno())
         if self._bucket is not None:
-            self._bucket.try_out()
+            self._bucket.check_writable()
 
     def put_bytes(self, data: bytes) -> Blob:
         """Keep `data`."""
@@ -151,7 +151,7 @@ class Store:
             return
         _check(path, blob, found)
 
-    def lay_out(self, folder: str, blobs: Mapping[str, Blob]) -> None:
+    def link_named(self, folder: str, blobs: Mapping[str, Blob]) -> None:
         """Show blobs below `folder` under names a person would look for, as hard links, which cost no bytes.
 
         An object store has no links: there `<folder>.json` says which object each name is.
@@ -163,8 +163,8 @@ class Store:
         for name, blob in blobs.items():
             _link(self.path(blob), self.root / folder / name, self.partial)
 
-    def laid_out(self, folder: str, name: str) -> bytes:
-        """What `lay_out` shows there under that name. Raises FileNotFoundError."""
+    def read_named(self, folder: str, name: str) -> bytes:
+        """What `link_named` shows there under that name. Raises FileNotFoundError."""
         if self._bucket is None:
             return self.files.read(f"{folder}/{name}")
         objects = json.loads(self._bucket.read(f"{folder}.json"))
@@ -184,10 +184,10 @@ class Store:
         try:
             yield folder
         finally:
-            # A stray worker may still be writing here; what stays now goes with a later sweep_partial.
+            # A stray worker may still be writing here; what stays now goes with a later remove_stale_temporaries.
             shutil.rmtree(owned, ignore_errors=True)
 
-    def sweep_partial(self) -> int:
+    def remove_stale_temporaries(self) -> int:
         """Remove what killed processes of this host left half written; say how many leftovers there were.
 
         Never touches what belongs to a living process, to another host, or to nobody this store knows.
@@ -205,9 +205,9 @@ class Store:
             try:
                 found = bucket.fetch(name, file)
             except FileNotFoundError:
-                raise EvidenceError(f"{self.shown(name)} is missing: {_make_anew(path)}") from None
+                raise EvidenceError(f"{self.display_path(name)} is missing: {_make_anew(path)}") from None
             if found != blob.sha256:
-                raise EvidenceError(f"{self.shown(name)} is damaged, its sha256 is {found}: {_make_anew(path)}")
+                raise EvidenceError(f"{self.display_path(name)} is damaged, its sha256 is {found}: {_make_anew(path)}")
             os.fchmod(file.fileno(), _READ_ONLY)
             commit(partial, file, path)
         return path

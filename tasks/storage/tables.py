@@ -294,7 +294,7 @@ def read(store: Store, table: str, run_id: str | None = None) -> pandas.DataFram
     if run_id is not None and run_id not in known and run_id in runs(store):
         return schema.empty_table().to_pandas()
     if run_id is not None and run_id not in known:
-        place = store.shown(f"tables/{table}")
+        place = store.display_path(f"tables/{table}")
         raise RequestError(f"no run {run_id!r} in {place}, there are: {', '.join(known) or 'none'}")
     wanted = known if run_id is None else [run_id]
     parts = [_read_part(store, _name(table, run), schema) for run in wanted]
@@ -351,7 +351,9 @@ def _read_part(store: Store, name: str, schema: pa.Schema) -> pa.Table:
             # Refuses columns that the table does not have; all else it changes is what Parquet calls a list's items.
             return part.select([*schema.names, *(set(part.column_names) - set(schema.names))]).cast(schema)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise EvidenceError(f"{store.shown(name)} cannot be read, remove it to leave its run out: {error}") from error
+        raise EvidenceError(
+            f"{store.display_path(name)} cannot be read, remove it to leave its run out: {error}"
+        ) from error
 
 
 def _check_row(row: Mapping[str, Any], names: set[str], run_id: str, where: str) -> None:

@@ -42,11 +42,11 @@ def test_a_writer_killed_in_the_middle_leaves_only_whole_blobs_and_its_leftovers
         ) as writer:
             assert writer.stdout is not None
             assert writer.stdout.readline() == b"writing\n"
-            assert store.sweep_partial() == 0
+            assert store.remove_stale_temporaries() == 0
             assert any(store.partial.glob("*/lower/half.pte"))
             os.kill(writer.pid, signal.SIGKILL)
         assert writer.returncode == -signal.SIGKILL
-        leftovers += store.sweep_partial()
+        leftovers += store.remove_stale_temporaries()
         assert list(store.partial.iterdir()) == []
 
     assert leftovers >= 3
@@ -71,7 +71,7 @@ def test_a_sweep_spares_the_living_other_hosts_and_names_it_does_not_know(store:
     }
     for name in (*spared, f"{host}-{gone.pid}-{tail}"):
         (store.partial / name).touch()
-    assert store.sweep_partial() == 1
+    assert store.remove_stale_temporaries() == 1
     assert {path.name for path in store.partial.iterdir()} == spared
 
 
@@ -83,13 +83,13 @@ def test_a_sweep_does_not_follow_links_out_of_the_store(store: Store, tmp_path: 
     (precious / "file").touch()
     leftover = store.partial / f"{socket.gethostname()}-{gone.pid}-0123456789abcdef"
     leftover.symlink_to(precious)
-    assert store.sweep_partial() == 1
+    assert store.remove_stale_temporaries() == 1
     assert not leftover.is_symlink()
     assert (precious / "file").exists()
 
 
 def test_there_is_nothing_to_sweep_before_the_first_write(tmp_path: Path) -> None:
-    assert Store(tmp_path / "never used").sweep_partial() == 0
+    assert Store(tmp_path / "never used").remove_stale_temporaries() == 0
 
 
 @pytest.mark.parametrize(

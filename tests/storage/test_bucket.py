@@ -181,7 +181,7 @@ def test_an_upload_that_is_killed_leaves_nothing_under_the_name(
         ended.set()
     other = bucket("other")
     assert other.files.names("blobs") == []
-    assert store.sweep_partial() == 1
+    assert store.remove_stale_temporaries() == 1
     assert files(store.root) == []
 
 
@@ -249,14 +249,14 @@ def test_the_folder_for_a_bucket_is_one_a_url_below_the_users_cache(
 def test_names_of_blobs_are_laid_out_as_a_list(bucket: Machine) -> None:
     store = bucket("one")
     blob = store.put_bytes(b"program")
-    store.lay_out("runs/1/files", {"toy/8a8w/program.pte": blob})
+    store.link_named("runs/1/files", {"toy/8a8w/program.pte": blob})
     assert bucket("other").files.read("runs/1/files.json").decode() == (
         f'{{\n "toy/8a8w/program.pte": "{name_of(blob)}"\n}}'
     )
-    assert bucket("other").laid_out("runs/1/files", "toy/8a8w/program.pte") == b"program"
+    assert bucket("other").read_named("runs/1/files", "toy/8a8w/program.pte") == b"program"
     for folder, name in (("runs/1/files", "toy/8a8w/other.pte"), ("runs/2/files", "toy/8a8w/program.pte")):
         with pytest.raises(FileNotFoundError):
-            store.laid_out(folder, name)
+            store.read_named(folder, name)
 
 
 def test_pandas_reads_all_runs_of_a_table_in_one_line(bucket: Machine) -> None:

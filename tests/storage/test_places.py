@@ -142,6 +142,8 @@ def test_tables_are_read_on_any_machine(place: Machine) -> None:
 
 def test_a_place_is_called_as_it_was_typed(place: Machine) -> None:
     store = place("one")
-    assert Store.at(store.place, str(store.root) if store.url else None).shown("runs") == store.shown("runs")
-    assert store.shown("runs/1/report.html") == f"{store.place}/runs/1/report.html"
+    assert Store.at(store.place, str(store.root) if store.url else None).display_path("runs") == store.display_path(
+        "runs"
+    )
+    assert store.display_path("runs/1/report.html") == f"{store.place}/runs/1/report.html"
     assert store.link("runs").startswith("s3://" if store.url else "file:///")

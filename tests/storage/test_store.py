@@ -221,9 +221,9 @@ def test_a_disk_that_takes_no_more_bytes_is_reported_and_leaves_no_half_file(sto
 def test_blobs_are_laid_out_under_names_of_which_the_latest_counts(store: Store) -> None:
     for data in (b"first", b"first", b"second"):
         blob = store.put_bytes(data)
-        store.lay_out("runs/1/files", {"toy/program.pte": blob})
-        assert store.laid_out("runs/1/files", "toy/program.pte") == data
+        store.link_named("runs/1/files", {"toy/program.pte": blob})
+        assert store.read_named("runs/1/files", "toy/program.pte") == data
         assert (store.root / "runs" / "1" / "files" / "toy" / "program.pte").samefile(store.path(blob))
     assert list(store.partial.iterdir()) == []
     with pytest.raises(FileNotFoundError):
-        store.laid_out("runs/1/files", "toy/other.pte")
+        store.read_named("runs/1/files", "toy/other.pte")

@@ -272,7 +272,7 @@ def kill_a_caller(source: str, tmp_path: Path) -> int:
         caller.wait()
     assert {int(pid) for pid in pids.read_text().split()} < set(family)
     assert eventually(lambda: all(map(has_ended, family)), SOON_S)
-    return Store.open(tmp_path / "artifacts").sweep_partial()
+    return Store.open(tmp_path / "artifacts").remove_stale_temporaries()
 
 
 def test_a_killed_caller_leaves_no_process_behind(tmp_path: Path) -> None:
