@@ -23,7 +23,7 @@ from tasks.errors import EvidenceError, RequestError
 from tasks.records import Comparison, RunFacts
 from tasks.results.outcome import CellResult
 from tasks.stage import configure_task, is_reused, result_name
-from tasks.storage.occupancy import in_use
+from tasks.storage import lock
 from tasks.storage.store import Store
 
 _CHANGEABLE = ("tolerance", "measure.replay", "measure.metrics", "measure.references", "limits")
@@ -38,7 +38,7 @@ def recompare(artifacts: str, run_id: str | None, overrides: list[str]) -> resul
     stored.
     """
     store = Store.at(artifacts)
-    with in_use(store):
+    with lock.shared(store):
         return _recompare(store, run_id, overrides)
 
 

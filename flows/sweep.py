@@ -15,7 +15,7 @@ from flows.runs.artifacts import create_artifacts
 from flows.runs.retention import apply_retention
 from flows.server import leases
 from flows.server.decorator import run_flow
-from tasks.storage.occupancy import in_use
+from tasks.storage import lock
 from tasks.storage.store import Store
 
 
@@ -29,7 +29,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     plan = load(overrides, config_dirs=folders)
     store = Store.at(plan.artifacts, plan.cache_folder)
     notifiers = notifications.load_notifiers(plan.trend.notify)
-    with in_use(store), _frozen_gc():
+    with lock.shared(store), _frozen_gc():
         run_start = RunStart.now()
         resources = prepare(plan, device_lock=leases.exclusive)
         done = run_cells(plan, resources, run_start.run_id)

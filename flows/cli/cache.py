@@ -81,7 +81,7 @@ def prune(
     Without an option that selects runs, only the remains of killed sweeps are removed, once they are a day old.
     """
     with exit_on_error(debug):
-        from tasks.storage.occupancy import alone
+        from tasks.storage import lock
         from tasks.storage.retention import Selection, planned, remove
 
         by_rule = older_than is not None or larger_than is not None
@@ -97,7 +97,7 @@ def prune(
         if not json_:
             print(_summary(removal, dry_run=dry_run))
         if not dry_run:
-            with alone(store):
+            with lock.exclusive(store):
                 removal = planned(store, selection)  # another run may have ended since
                 remove(store, removal)
         if json_:

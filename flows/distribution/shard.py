@@ -15,7 +15,7 @@ from flows.server.decorator import run_flow
 from tasks.errors import RequestError
 from tasks.results.outcome import CellResult
 from tasks.results.rows import rows
-from tasks.storage.occupancy import in_use
+from tasks.storage import lock
 from tasks.storage.store import Store
 
 
@@ -35,7 +35,7 @@ def shard(overrides: list[str], config_dirs: list[str], run_id: str, number: int
     plan = load(overrides, config_dirs=folders)
     run_start = RunStart.now(run_id)
     resources = prepare(plan, device_lock=leases.exclusive)
-    with in_use(resources.store):
+    with lock.shared(resources.store):
         try:
             done = run_cells(plan, resources, run_id)
         except RequestError as error:

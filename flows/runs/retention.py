@@ -10,8 +10,8 @@ from conf.schema import RetentionConfig
 from conf.units import GIB
 from tasks.errors import EnvironmentUnusable
 from tasks.results.outcome import CellResult
+from tasks.storage import lock
 from tasks.storage.holdings import Holdings, named_blobs
-from tasks.storage.occupancy import alone
 from tasks.storage.retention import Selection, planned, remove
 from tasks.storage.store import Store
 
@@ -41,7 +41,7 @@ def apply_retention(config: RetentionConfig, store: Store) -> None:
         protected=1,
     )
     try:
-        with alone(store):
+        with lock.exclusive(store):
             removal = planned(store, selection)
             remove(store, removal)
     except EnvironmentUnusable as error:

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from conf.names import CELL_STAGES
-from tasks.storage import tables
-from tasks.storage.occupancy import alone, in_use
+from tasks.storage import lock, tables
 from tasks.storage.store import Store
 from tests.flows.conftest import Program
 from tests.flows.sweep_outputs import assert_files_are_complete, assert_no_leftovers, passed_result_of, read_table
@@ -182,13 +181,13 @@ def test_whoever_removes_is_alone_and_whoever_works_is_not_waited_for(tmp_path: 
     store = Store.open(tmp_path)
     code = (
         "import sys; from pathlib import Path; from tasks.storage.store import Store\n"
-        "from tasks.storage.occupancy import alone\n"
-        "with alone(Store(Path(sys.argv[1]))): print('alone')"
+        "from tasks.storage import lock\n"
+        "with lock.exclusive(Store(Path(sys.argv[1]))): print('alone')"
     )
     argv = [sys.executable, "-c", code, str(tmp_path)]
-    with in_use(store), in_use(store):
+    with lock.shared(store), lock.shared(store):
         ran = subprocess.run(argv, capture_output=True, text=True, check=False)
         assert "EnvironmentUnusable" in ran.stderr
-    with alone(store):
+    with lock.exclusive(store):
         assert subprocess.run(argv, capture_output=True, text=True, check=False).stdout == ""
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "alone\n"

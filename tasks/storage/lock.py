@@ -16,14 +16,14 @@ from tasks.storage.store import Store
 
 
 @contextmanager
-def in_use(store: Store) -> Generator[None]:
+def shared(store: Store) -> Generator[None]:
     """Nothing is removed from the store as long as the context lasts. Waits while somebody removes something."""
     with _locked(store, fcntl.LOCK_SH):
         yield
 
 
 @contextmanager
-def alone(store: Store) -> Generator[None]:
+def exclusive(store: Store) -> Generator[None]:
     """Nobody else works in the store as long as the context lasts. Raises EnvironmentUnusable where somebody does."""
     try:
         with _locked(store, fcntl.LOCK_EX | fcntl.LOCK_NB):
