@@ -27,7 +27,7 @@ from conf.schema import TrendConfig
 from flows.runs.history import trends
 from tasks.numerics.trend import SERIES
 from tasks.storage import tables
-from tasks.storage.series import select
+from tasks.storage.query import select
 from tasks.storage.store import Store
 from tests.flows.runs.synthetic_history import HEALTHY, run_of
 

@@ -14,7 +14,7 @@ import pandas
 from conf.schema import TrendConfig
 from tasks.numerics.trend import BAD, OPERATOR_SERIES, SERIES, Assessment, Night, Series, assess
 from tasks.storage import tables
-from tasks.storage.series import select
+from tasks.storage.query import select
 from tasks.storage.store import Store
 
 Row = Mapping[str, Any]
