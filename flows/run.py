@@ -20,13 +20,13 @@ from flows.resources import Resources
 from flows.runs import results
 from flows.runs.artifacts import UPDATE_EVERY_S, CellsDone, create_progress
 from flows.runs.files import link_files
-from flows.runs.retention import holdings
+from flows.runs.retention import manifest
 from flows.server.signals import die_on_sigterm
 from tasks.errors import EnvironmentUnusable, RequestError
 from tasks.records import RunFacts, Toolchain
 from tasks.results.outcome import CellResult
 from tasks.results.rows import rows
-from tasks.storage.holdings import write_holdings
+from tasks.storage.manifest import write_manifest
 from tasks.storage.store import Store
 from tasks.toolchain.workers.supervisor import CallCost
 
@@ -147,7 +147,7 @@ def finish_run(
     `took`: the toolchain calls for the table `work`.
     """
     store = resources.store
-    write_holdings(store, run.run_id, holdings(done.cells, done.result_names, store))
+    write_manifest(store, run.run_id, manifest(done.cells, done.result_names, store))
     link_files(done.cells, run.run_id, store)
     contents = rows(run.run_id, done.cells, run.toolchain or resources.workers.identity, took, verb=verb)
     return results.write(run, contents, store, trend)

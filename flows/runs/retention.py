@@ -11,23 +11,23 @@ from conf.units import GIB
 from tasks.errors import EnvironmentUnusable
 from tasks.results.outcome import CellResult
 from tasks.storage import lock
-from tasks.storage.holdings import Holdings, named_blobs
+from tasks.storage.manifest import RunManifest, referenced_blobs
 from tasks.storage.retention import Selection, planned, remove
 from tasks.storage.store import Store
 
 _DAY_S = 86_400.0
 
 
-def holdings(cells: Iterable[CellResult], results: Mapping[str, bool], store: Store) -> Holdings:
+def manifest(cells: Iterable[CellResult], results: Mapping[str, bool], store: Store) -> RunManifest:
     """Return everything that the report and a `recompare` read: the blobs of the records and the logs of the errors."""
     blobs: dict[str, int] = {}
     for cell in cells:
         for record in (cell.exported, cell.quantized, cell.lowered, cell.bundle, cell.capture):
-            blobs |= {blob.sha256: blob.size for blob in named_blobs(record)}
+            blobs |= {blob.sha256: blob.size for blob in referenced_blobs(record)}
         log = getattr(cell.error, "log", None)
         if log is not None and (blob := store.find(log)) is not None:
             blobs[blob.sha256] = blob.size
-    return Holdings(results=dict(results), blobs=blobs)
+    return RunManifest(results=dict(results), blobs=blobs)
 
 
 def apply_retention(config: RetentionConfig, store: Store) -> None:

@@ -29,7 +29,7 @@ from pydantic import PrivateAttr
 from tasks.errors import EvidenceError
 from tasks.records import Blob
 from tasks.storage.codec import decode, encode
-from tasks.storage.holdings import named_blobs
+from tasks.storage.manifest import referenced_blobs
 from tasks.storage.store import Store
 
 RECORDS, _KEYS = "results/records", "results/keys"
@@ -132,7 +132,7 @@ class _CacheKeyStorage(_AtomicFiles):
         store, name = self._store, Path(path).name
         metadata, data = (store.files.read(f"{folder}/{name}") for folder in (self.folder, RECORDS))
         record = decode(data)
-        for blob in {*named_blobs(record)}:
+        for blob in {*referenced_blobs(record)}:
             if blob not in self._checked_blobs and not store.has(blob):
                 raise EvidenceError(f"{path} names the blob {blob.sha256}, which is gone")
             self._checked_blobs.add(blob)

@@ -11,7 +11,7 @@ from conf.names import CACHED_STAGES
 from tasks.errors import EvidenceError
 from tasks.storage import tables
 from tasks.storage.codec import decode
-from tasks.storage.holdings import Holdings, holdings_of, named_blobs
+from tasks.storage.manifest import RunManifest, read_manifest, referenced_blobs
 from tasks.storage.retention import own_bytes
 from tasks.storage.store import Store
 
@@ -20,7 +20,7 @@ OTHERS = "others"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StageHoldings:
+class StageUsage:
     """A blob counts for the first stage that names it; `shared_bytes` are of those that a stage before named already.
 
     `oldest` and `newest` are when results were written, ISO 8601; None without one.
@@ -37,7 +37,7 @@ class StageHoldings:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunHoldings:
+class RunUsage:
     """How many results a run made and found made, the blobs it holds, and those that no other run holds."""
 
     run_id: str
@@ -55,8 +55,8 @@ class Inventory:
     artifacts: str
     bytes: int
     """Of results, blobs, and the tables and files of all runs."""
-    stages: tuple[StageHoldings, ...]
-    runs: tuple[RunHoldings, ...]
+    stages: tuple[StageUsage, ...]
+    runs: tuple[RunUsage, ...]
     """The newest, in the order of their ids."""
 
 
@@ -64,7 +64,7 @@ def inventory(store: Store, newest: int) -> Inventory:
     """Read every result. Raises EvidenceError for a run that does not say what it holds."""
     stages = _stages(store)
     runs = tables.runs(store)
-    held = {run: holdings_of(store, run) for run in runs}
+    held = {run: read_manifest(store, run) for run in runs}
     holders = Counter(sha256 for each in held.values() for sha256 in each.blobs)
     own = {run: own_bytes(store.root, run) for run in runs}
     total = sum(own.values()) + sum(each.result_bytes + each.blob_bytes for each in stages)
@@ -77,7 +77,7 @@ def inventory(store: Store, newest: int) -> Inventory:
     )
 
 
-def _stages(store: Store) -> tuple[StageHoldings, ...]:
+def _stages(store: Store) -> tuple[StageUsage, ...]:
     sizes = {path.name: path.stat().st_size for path in store.blobs.glob("*/*")}
     named: dict[str, set[str]] = defaultdict(set)
     written: dict[str, list[tuple[float, int]]] = defaultdict(list)
@@ -86,16 +86,16 @@ def _stages(store: Store) -> tuple[StageHoldings, ...]:
         # Another sweep may just remove or mend it.
         with suppress(EvidenceError, FileNotFoundError):
             stat = path.stat()
-            named[stage] |= {blob.sha256 for blob in named_blobs(decode(path.read_bytes()))} & sizes.keys()
+            named[stage] |= {blob.sha256 for blob in referenced_blobs(decode(path.read_bytes()))} & sizes.keys()
             written[stage].append((stat.st_mtime, stat.st_size))
     named[OTHERS] = set(sizes)
     before: set[str] = set()
-    found: list[StageHoldings] = []
+    found: list[StageUsage] = []
     for stage in (*CACHED_STAGES, OTHERS):
         first, shared = named[stage] - before, named[stage] & before
         times = [time for time, _ in written[stage]]
         found.append(
-            StageHoldings(
+            StageUsage(
                 stage=stage,
                 results=len(written[stage]),
                 result_bytes=sum(size for _, size in written[stage]),
@@ -110,9 +110,9 @@ def _stages(store: Store) -> tuple[StageHoldings, ...]:
     return tuple(found)
 
 
-def _run(run: str, held: dict[str, Holdings], holders: Counter[str], own: int) -> RunHoldings:
+def _run(run: str, held: dict[str, RunManifest], holders: Counter[str], own: int) -> RunUsage:
     mine = held[run]
-    return RunHoldings(
+    return RunUsage(
         run_id=run,
         made=sum(not found for found in mine.results.values()),
         reused=sum(mine.results.values()),

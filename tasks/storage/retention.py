@@ -17,10 +17,10 @@ from pathlib import Path
 from tasks.errors import EvidenceError, RequestError
 from tasks.storage import tables
 from tasks.storage.codec import decode
-from tasks.storage.holdings import Holdings, holdings_of, named_blobs
+from tasks.storage.manifest import RunManifest, read_manifest, referenced_blobs
 from tasks.storage.store import Store
 
-UNHELD_S = 86_400.0
+UNREFERENCED_GRACE_S = 86_400.0
 """How long what no run holds is kept."""
 
 
@@ -78,11 +78,11 @@ def planned(store: Store, selection: Selection) -> Removal:
             raise RequestError(f"--run {run}: no such run in {store.root}; there are: {', '.join(runs) or 'none'}")
     sizes = _sizes(store, runs)
     gone = _gone(store, runs, selection, now)
-    held: dict[str, Holdings] = {}
+    held: dict[str, RunManifest] = {}
     for run in runs:
         # One that is named may be damaged: what it alone held goes when it has lain about for a day.
         with suppress(*([EvidenceError] if run in selection.runs else [])):
-            held[run] = holdings_of(store, run)
+            held[run] = read_manifest(store, run)
     free = [run for run in runs[: max(0, len(runs) - selection.protected)] if run not in gone]
 
     def without(oldest: int) -> Removal:
@@ -127,7 +127,7 @@ def _ended(root: Path, run: str) -> float:
 
 
 def _removal(
-    sizes: _Sizes, runs: Sequence[str], held: dict[str, Holdings], gone: set[str], store: Store, now: float
+    sizes: _Sizes, runs: Sequence[str], held: dict[str, RunManifest], gone: set[str], store: Store, now: float
 ) -> Removal:
     stay = [held[run] for run in runs if run not in gone]
     let_go = [held[run] for run in runs if run in gone and run in held]
@@ -162,7 +162,7 @@ def _free(
     return [
         name
         for name, (_, written) in sizes.items()
-        if name not in kept and (name in released or now - written > UNHELD_S)
+        if name not in kept and (name in released or now - written > UNREFERENCED_GRACE_S)
     ]
 
 
@@ -170,7 +170,7 @@ def _blobs_of(store: Store, results: Iterable[str]) -> Iterator[str]:
     for name in results:
         with suppress(EvidenceError, FileNotFoundError):  # it is no result for a sweep either
             record = decode((store.root / "results" / "records" / name).read_bytes())
-            yield from (blob.sha256 for blob in named_blobs(record))
+            yield from (blob.sha256 for blob in referenced_blobs(record))
 
 
 def _sizes(store: Store, runs: Iterable[str]) -> _Sizes:

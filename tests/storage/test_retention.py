@@ -14,9 +14,9 @@ from tasks.errors import EvidenceError, RequestError
 from tasks.records import Launch
 from tasks.storage import tables
 from tasks.storage.codec import encode
-from tasks.storage.holdings import Holdings, holdings_of, named_blobs, write_holdings
 from tasks.storage.inventory import inventory
-from tasks.storage.retention import UNHELD_S, Selection, planned, remove
+from tasks.storage.manifest import RunManifest, read_manifest, referenced_blobs, write_manifest
+from tasks.storage.retention import UNREFERENCED_GRACE_S, Selection, planned, remove
 from tasks.storage.store import Store
 from tests.handmade import CAPTURE, LOWERED
 
@@ -32,7 +32,7 @@ def add_run(store: Store, run_id: str, matter: set[int], *, days_ago: float = 0.
         results[add_result(store, number)] = False
         blob = store.put_bytes(bytes(100 + number))
         blobs[blob.sha256] = blob.size
-    write_holdings(store, run_id, Holdings(results=results, blobs=blobs))
+    write_manifest(store, run_id, RunManifest(results=results, blobs=blobs))
     tables.write(store, run_id, "cells", [])
     written = time.time() - days_ago * DAY_S
     os.utime(store.root / "tables" / "cells" / f"run={run_id}", (written, written))
@@ -89,7 +89,7 @@ def test_a_run_that_stays_has_all_it_holds_and_nothing_else_is_left(
     stay = tables.runs(store)
     assert stay == [run for run in RUNS[: len(matters)] if run not in removal.runs]
     assert set(wanted) <= set(removal.runs)
-    held = [holdings_of(store, run) for run in stay]
+    held = [read_manifest(store, run) for run in stay]
     assert results(store) == {name for each in held for name in each.results}
     assert {path.name for path in store.blobs.glob("*/*")} == {name for each in held for name in each.blobs}
     newest = set(RUNS[: len(matters)][len(matters) - protected :] if protected < len(matters) else RUNS)
@@ -115,7 +115,7 @@ def test_what_no_run_holds_waits_a_day_for_somebody_to_continue(tmp_path: Path) 
     young, old = add_result(store, 2), add_result(store, 3)
     stray = store.put_bytes(b"a log")
     for path in (tmp_path / "results" / "records" / old, *store.blobs.glob("*/*")):
-        before = time.time() - UNHELD_S - 60
+        before = time.time() - UNREFERENCED_GRACE_S - 60
         os.utime(path, (before, before))
     (tmp_path / "runs" / "killed").mkdir()
     (tmp_path / "runs" / "killed" / "evidence").write_text("half a run")
@@ -139,7 +139,7 @@ def test_a_result_that_a_run_which_goes_has_made_anew_stays_whole_for_the_run_th
         name="x", program=newer, input_list=newer, samples=1, debug=False, debug_buffer_bytes=0, iterations=1, warm_up=0
     )
     (tmp_path / "results" / "records" / name).write_bytes(encode(launch))
-    write_holdings(store, RUNS[1], Holdings(results={name: False}, blobs={newer.sha256: newer.size}))
+    write_manifest(store, RUNS[1], RunManifest(results={name: False}, blobs={newer.sha256: newer.size}))
     tables.write(store, RUNS[1], "cells", [])
     found = planned(store, Selection(runs=(RUNS[1],)))
     assert (found.runs, found.results, found.blobs) == ((RUNS[1],), (), ())
@@ -158,9 +158,9 @@ def test_a_run_that_does_not_say_what_it_needs_stops_a_prune_unless_it_is_to_go(
 
 
 def test_every_blob_of_a_record_is_found_at_any_depth() -> None:
-    found = {blob.sha256[0] for blob in named_blobs(LOWERED)}
+    found = {blob.sha256[0] for blob in referenced_blobs(LOWERED)}
     assert found == set("0123456789abcef")
-    assert {blob.sha256[0] for blob in named_blobs(CAPTURE)} == set("123456def")
+    assert {blob.sha256[0] for blob in referenced_blobs(CAPTURE)} == set("123456def")
 
 
 def test_the_inventory_counts_a_blob_once(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tasks.storage.store import Store
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Holdings:
+class RunManifest:
     """`results`: names of kept results (`<stage>-<key>.parquet`) to whether the run found them made; `blobs`: sha256 to
     bytes, of all that its records and its rows name."""
 
@@ -26,12 +26,12 @@ class Holdings:
     blobs: dict[str, int]
 
 
-def write_holdings(store: Store, run_id: str, holdings: Holdings) -> None:
-    data = json.dumps(dataclasses.asdict(holdings), sort_keys=True).encode()
+def write_manifest(store: Store, run_id: str, manifest: RunManifest) -> None:
+    data = json.dumps(dataclasses.asdict(manifest), sort_keys=True).encode()
     store.files.write(_name(run_id), data)
 
 
-def holdings_of(store: Store, run_id: str) -> Holdings:
+def read_manifest(store: Store, run_id: str) -> RunManifest:
     """What the run wrote down; of one that wrote nothing, what its evidence and its rows name.
 
     Raises EvidenceError where neither can be read: nobody knows what may be removed then.
@@ -39,7 +39,7 @@ def holdings_of(store: Store, run_id: str) -> Holdings:
     name = _name(run_id)
     try:
         read = json.loads(store.files.read(name))
-        return Holdings(results=dict(read["results"]), blobs=dict(read["blobs"]))
+        return RunManifest(results=dict(read["results"]), blobs=dict(read["blobs"]))
     except FileNotFoundError:
         return _from_evidence(store, run_id)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -48,16 +48,16 @@ def holdings_of(store: Store, run_id: str) -> Holdings:
         ) from error
 
 
-def named_blobs(value: Any) -> Iterator[Blob]:
+def referenced_blobs(value: Any) -> Iterator[Blob]:
     """Every blob a record names, at any depth."""
     if isinstance(value, Blob):
         yield value
     elif isinstance(value, tuple):
         for item in cast("tuple[Any, ...]", value):
-            yield from named_blobs(item)
+            yield from referenced_blobs(item)
     elif dataclasses.is_dataclass(value):
         for name in _leading(type(value)):
-            yield from named_blobs(getattr(value, name))
+            yield from referenced_blobs(getattr(value, name))
 
 
 @cache
@@ -74,13 +74,13 @@ def _leads(hint: Any) -> bool:
     return isinstance(hint, type) and dataclasses.is_dataclass(hint) and bool(_leading(hint))
 
 
-def _from_evidence(store: Store, run_id: str) -> Holdings:
+def _from_evidence(store: Store, run_id: str) -> RunManifest:
     found: dict[str, int] = {}
     for name in store.files.names(f"runs/{run_id}/files"):
         if not name.endswith(".parquet"):
             continue
         try:
-            found |= {blob.sha256: blob.size for blob in named_blobs(decode(store.files.read(name)))}
+            found |= {blob.sha256: blob.size for blob in referenced_blobs(decode(store.files.read(name)))}
         except EvidenceError as error:
             raise EvidenceError(
                 f"{store.display_path(name)}: {error}; or prune that run too, with --run {run_id}"
@@ -88,7 +88,7 @@ def _from_evidence(store: Store, run_id: str) -> Holdings:
     cells: Any = tables.read(store, "cells", run_id)  # pandas knows no types of columns
     logs: list[str] = cells["log"].dropna().tolist()
     found |= {blob.sha256: blob.size for blob in map(store.find, logs) if blob is not None}
-    return Holdings(results={}, blobs=found)
+    return RunManifest(results={}, blobs=found)
 
 
 def _name(run_id: str) -> str:
