@@ -17,7 +17,7 @@ from tasks.errors import RequestError
 
 if TYPE_CHECKING:
     from tasks.storage.inventory import Inventory
-    from tasks.storage.retention import Removal
+    from tasks.storage.retention import PrunePlan
     from tasks.storage.store import Store
 
 _SIZES = {"": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}
@@ -82,7 +82,7 @@ def prune(
     """
     with exit_on_error(debug):
         from tasks.storage import lock
-        from tasks.storage.retention import Selection, planned, remove
+        from tasks.storage.retention import Selection, apply, plan_prune
 
         by_rule = older_than is not None or larger_than is not None
         selection = Selection(
@@ -93,17 +93,17 @@ def prune(
             protected=keep or 0,
         )
         store = _store(artifacts)
-        removal = planned(store, selection)
+        plan = plan_prune(store, selection)
         if not json_:
-            print(_summary(removal, dry_run=dry_run))
+            print(_summary(plan, dry_run=dry_run))
         if not dry_run:
             with lock.exclusive(store):
-                removal = planned(store, selection)  # another run may have ended since
-                remove(store, removal)
+                plan = plan_prune(store, selection)  # another run may have ended since
+                apply(store, plan)
         if json_:
-            print(json.dumps(asdict(removal) | {"dry_run": dry_run}))
+            print(json.dumps(asdict(plan) | {"dry_run": dry_run}))
         else:
-            console().print(_removal_table(removal, dry_run=dry_run))
+            console().print(_prune_table(plan, dry_run=dry_run))
 
 
 def _store(artifacts: str) -> Store:
@@ -128,20 +128,20 @@ def _parsed(option: str, text: str, units: dict[str, int]) -> float:
     return float(match[1]) * units[match[2]]
 
 
-def _summary(removal: Removal, *, dry_run: bool) -> str:
+def _summary(plan: PrunePlan, *, dry_run: bool) -> str:
     verb = "would remove" if dry_run else "removing"
-    runs = ", ".join(removal.runs) or "no run"
-    return f"{verb}: {runs}; {_size(removal.freed)} of {_size(removal.freed + removal.left)}"
+    runs = ", ".join(plan.runs) or "no run"
+    return f"{verb}: {runs}; {_size(plan.freed)} of {_size(plan.freed + plan.left)}"
 
 
-def _removal_table(removal: Removal, *, dry_run: bool) -> Table:
+def _prune_table(plan: PrunePlan, *, dry_run: bool) -> Table:
     table = _table("would be removed" if dry_run else "removed", "count")
-    table.add_row("runs", str(len(removal.runs)))
-    table.add_row("remains of killed runs", str(len(removal.remains)))
-    table.add_row("results", str(len(removal.results)))
-    table.add_row("blobs", str(len(removal.blobs)))
-    table.add_row("freed", _size(removal.freed))
-    table.add_row("left", _size(removal.left))
+    table.add_row("runs", str(len(plan.runs)))
+    table.add_row("remains of killed runs", str(len(plan.remains)))
+    table.add_row("results", str(len(plan.results)))
+    table.add_row("blobs", str(len(plan.blobs)))
+    table.add_row("freed", _size(plan.freed))
+    table.add_row("left", _size(plan.left))
     return table
 
 

@@ -1,4 +1,4 @@
-"""The blobs that a run references in the store, and the removal of old runs after a sweep."""
+"""The blobs that a run references in the store, and the plan of old runs after a sweep."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tasks.errors import EnvironmentUnusable
 from tasks.results.outcome import CellResult
 from tasks.storage import lock
 from tasks.storage.manifest import RunManifest, referenced_blobs
-from tasks.storage.retention import Selection, planned, remove
+from tasks.storage.retention import Selection, apply, plan_prune
 from tasks.storage.store import Store
 
 _DAY_S = 86_400.0
@@ -42,9 +42,9 @@ def apply_retention(config: RetentionConfig, store: Store) -> None:
     )
     try:
         with lock.exclusive(store):
-            removal = planned(store, selection)
-            remove(store, removal)
+            plan = plan_prune(store, selection)
+            apply(store, plan)
     except EnvironmentUnusable as error:
         get_run_logger().warning("retention: %s", error)
         return
-    get_run_logger().info("retention: %d runs removed, %d bytes", len(removal.runs), removal.freed)
+    get_run_logger().info("retention: %d runs removed, %d bytes", len(plan.runs), plan.freed)

@@ -1,4 +1,4 @@
-"""Which runs, results and blobs may go, and their removal: nothing that a run which stays needs ever goes.
+"""Which runs, results and blobs may go, and their plan: nothing that a run which stays needs ever goes.
 
 A result or a blob that a removed run held goes with it unless a run that stays, or a result of one, needs it too. One
 that no run holds is what a killed sweep has left; it waits a day for somebody to continue.
@@ -41,7 +41,7 @@ class Selection:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Removal:
+class PrunePlan:
     """What goes, by its name in the store."""
 
     runs: tuple[str, ...]
@@ -68,7 +68,7 @@ class _Sizes:
         return sum(self.runs.values()) + sum(size for size, _ in (*self.results.values(), *self.blobs.values()))
 
 
-def planned(store: Store, selection: Selection) -> Removal:
+def plan_prune(store: Store, selection: Selection) -> PrunePlan:
     """What would go now. Raises RequestError for a run that there is not, and EvidenceError where one that stays does
     not say what it needs."""
     now = time.time()
@@ -85,8 +85,8 @@ def planned(store: Store, selection: Selection) -> Removal:
             held[run] = read_manifest(store, run)
     free = [run for run in runs[: max(0, len(runs) - selection.protected)] if run not in gone]
 
-    def without(oldest: int) -> Removal:
-        return _removal(sizes, runs, held, gone | set(free[:oldest]), store, now)
+    def without(oldest: int) -> PrunePlan:
+        return _plan(sizes, runs, held, gone | set(free[:oldest]), store, now)
 
     if (most := selection.larger_than) is None:
         return without(0)
@@ -98,17 +98,17 @@ def planned(store: Store, selection: Selection) -> Removal:
     return without(bisect_left(range(len(free)), True, key=fits))
 
 
-def remove(store: Store, removal: Removal) -> None:
+def apply(store: Store, plan: PrunePlan) -> None:
     """Remove it. Whoever kills this leaves nothing that looks whole and is not. The store is the caller's `alone`."""
-    for run in (*removal.runs, *removal.remains):
+    for run in (*plan.runs, *plan.remains):
         # A run is one by its cells: they go first.
         for folder in (store.root / "tables" / "cells", *(store.root / "tables").glob("*")):
             shutil.rmtree(folder / f"run={run}", ignore_errors=True)
         shutil.rmtree(store.root / "runs" / run, ignore_errors=True)
-    for name in removal.results:
+    for name in plan.results:
         for folder in ("keys", "records"):
             (store.root / "results" / folder / name).unlink(missing_ok=True)
-    for sha256 in removal.blobs:
+    for sha256 in plan.blobs:
         (store.blobs / sha256[:2] / sha256).unlink(missing_ok=True)
 
 
@@ -126,9 +126,9 @@ def _ended(root: Path, run: str) -> float:
     return (root / "tables" / "cells" / f"run={run}").stat().st_mtime
 
 
-def _removal(
+def _plan(
     sizes: _Sizes, runs: Sequence[str], held: dict[str, RunManifest], gone: set[str], store: Store, now: float
-) -> Removal:
+) -> PrunePlan:
     stay = [held[run] for run in runs if run not in gone]
     let_go = [held[run] for run in runs if run in gone and run in held]
     results = _free(sizes.results, [each.results for each in stay], [each.results for each in let_go], now)
@@ -141,7 +141,7 @@ def _removal(
     remains = [run for run in sizes.runs if run not in runs]
     freed = sum(sizes.runs[run] for run in (*gone, *remains))
     freed += sum(sizes.results[name][0] for name in results) + sum(sizes.blobs[name][0] for name in blobs)
-    return Removal(
+    return PrunePlan(
         runs=tuple(run for run in runs if run in gone),
         remains=tuple(remains),
         results=tuple(results),

@@ -16,7 +16,7 @@ from tasks.storage import tables
 from tasks.storage.codec import encode
 from tasks.storage.inventory import inventory
 from tasks.storage.manifest import RunManifest, read_manifest, referenced_blobs, write_manifest
-from tasks.storage.retention import UNREFERENCED_GRACE_S, Selection, planned, remove
+from tasks.storage.retention import UNREFERENCED_GRACE_S, Selection, apply, plan_prune
 from tasks.storage.store import Store
 from tests.handmade import CAPTURE, LOWERED
 
@@ -82,31 +82,31 @@ def test_a_run_that_stays_has_all_it_holds_and_nothing_else_is_left(
     for run_id, matter in zip(RUNS, matters, strict=False):
         add_run(store, run_id, matter)
     wanted = tuple(RUNS[number] for number in sorted(named) if number < len(matters))
-    removal = planned(store, Selection(runs=wanted, larger_than=limit, protected=protected))
+    plan = plan_prune(store, Selection(runs=wanted, larger_than=limit, protected=protected))
     before = everything(store)
-    remove(store, removal)
-    assert (removal.freed, removal.left) == (before - everything(store), everything(store))
+    apply(store, plan)
+    assert (plan.freed, plan.left) == (before - everything(store), everything(store))
     stay = tables.runs(store)
-    assert stay == [run for run in RUNS[: len(matters)] if run not in removal.runs]
-    assert set(wanted) <= set(removal.runs)
+    assert stay == [run for run in RUNS[: len(matters)] if run not in plan.runs]
+    assert set(wanted) <= set(plan.runs)
     held = [read_manifest(store, run) for run in stay]
     assert results(store) == {name for each in held for name in each.results}
     assert {path.name for path in store.blobs.glob("*/*")} == {name for each in held for name in each.blobs}
     newest = set(RUNS[: len(matters)][len(matters) - protected :] if protected < len(matters) else RUNS)
-    assert set(removal.runs) & newest <= set(wanted)
+    assert set(plan.runs) & newest <= set(wanted)
     if limit is not None:
-        assert removal.left <= limit or set(stay) <= newest
+        assert plan.left <= limit or set(stay) <= newest
 
 
 def test_old_runs_go_and_those_beyond_a_number(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
     for run_id, days in zip(RUNS, (40, 31, 29, 0), strict=True):
         add_run(store, run_id, {1}, days_ago=days)
-    assert planned(store, Selection(older_than_s=30 * DAY_S)).runs == tuple(RUNS[:2])
-    assert planned(store, Selection(older_than_s=0, protected=3)).runs == tuple(RUNS[:1])
-    assert planned(store, Selection(at_most=1)).runs == tuple(RUNS[:3])
-    assert planned(store, Selection(at_most=9)).runs == ()
-    assert planned(store, Selection()).runs == ()
+    assert plan_prune(store, Selection(older_than_s=30 * DAY_S)).runs == tuple(RUNS[:2])
+    assert plan_prune(store, Selection(older_than_s=0, protected=3)).runs == tuple(RUNS[:1])
+    assert plan_prune(store, Selection(at_most=1)).runs == tuple(RUNS[:3])
+    assert plan_prune(store, Selection(at_most=9)).runs == ()
+    assert plan_prune(store, Selection()).runs == ()
 
 
 def test_what_no_run_holds_waits_a_day_for_somebody_to_continue(tmp_path: Path) -> None:
@@ -119,11 +119,11 @@ def test_what_no_run_holds_waits_a_day_for_somebody_to_continue(tmp_path: Path) 
         os.utime(path, (before, before))
     (tmp_path / "runs" / "killed").mkdir()
     (tmp_path / "runs" / "killed" / "evidence").write_text("half a run")
-    removal = planned(store, Selection())
+    plan = plan_prune(store, Selection())
     gone = store.put_bytes(bytes(103))
-    assert (removal.runs, removal.remains, removal.results) == ((), ("killed",), (old,))
-    assert sorted(removal.blobs) == sorted([stray.sha256, gone.sha256])
-    remove(store, removal)
+    assert (plan.runs, plan.remains, plan.results) == ((), ("killed",), (old,))
+    assert sorted(plan.blobs) == sorted([stray.sha256, gone.sha256])
+    apply(store, plan)
     assert not (tmp_path / "runs" / "killed").exists()
     assert young in results(store)
     store.read(store.put_bytes(bytes(102)))
@@ -141,7 +141,7 @@ def test_a_result_that_a_run_which_goes_has_made_anew_stays_whole_for_the_run_th
     (tmp_path / "results" / "records" / name).write_bytes(encode(launch))
     write_manifest(store, RUNS[1], RunManifest(results={name: False}, blobs={newer.sha256: newer.size}))
     tables.write(store, RUNS[1], "cells", [])
-    found = planned(store, Selection(runs=(RUNS[1],)))
+    found = plan_prune(store, Selection(runs=(RUNS[1],)))
     assert (found.runs, found.results, found.blobs) == ((RUNS[1],), (), ())
 
 
@@ -151,10 +151,10 @@ def test_a_run_that_does_not_say_what_it_needs_stops_a_prune_unless_it_is_to_go(
     add_run(store, RUNS[1], {2})
     (tmp_path / "runs" / RUNS[0] / "holds.json").write_text("{")
     with pytest.raises(EvidenceError, match=f"prune that run too, with --run {RUNS[0]}"):
-        planned(store, Selection(runs=(RUNS[1],)))
-    assert planned(store, Selection(runs=(RUNS[0],))).runs == (RUNS[0],)
+        plan_prune(store, Selection(runs=(RUNS[1],)))
+    assert plan_prune(store, Selection(runs=(RUNS[0],))).runs == (RUNS[0],)
     with pytest.raises(RequestError, match="no such run"):
-        planned(store, Selection(runs=("another",)))
+        plan_prune(store, Selection(runs=("another",)))
 
 
 def test_every_blob_of_a_record_is_found_at_any_depth() -> None:
