@@ -86,7 +86,7 @@ def planned(store: Store, run_id: str | None, overrides: Sequence[str]) -> tuple
     plan = load([*unchanged, *overrides], config_dirs=folders)
     _check_references(run.run_id, plan, store)
     # The folder on this machine, which may differ from that of the machine that made the run.
-    return run, replace(plan, artifacts=store.place, cache_folder=None)
+    return run, replace(plan, artifacts=store.location, cache_folder=None)
 
 
 def _cells(plan: Plan, run_id: str, store: Store) -> Iterator[tuple[PlannedCell, CellEvidence | None]]:

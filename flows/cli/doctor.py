@@ -79,7 +79,7 @@ def _machine(store: Store) -> Iterator[DoctorCheck]:
     free = shutil.disk_usage(store.root).free / GIB
     yield DoctorCheck(
         what="artifacts",
-        found=f"{store.place}, {free:.0f} GiB free{local}",
+        found=f"{store.location}, {free:.0f} GiB free{local}",
         ok=free >= LEAST_FREE_GIB,
         needed=False,
         remedy=f"free up space: a nightly sweep needs {LEAST_FREE_GIB:g} GiB",

@@ -53,7 +53,7 @@ def shards_folder(run_id: str) -> str:
 
 def shard_store(store: Store, run_id: str, number: int) -> Store:
     """Return the store of one shard, which has tables of its own."""
-    return Store.at(f"{store.place}/{shards_folder(run_id)}/{number:04}")
+    return Store.at(f"{store.location}/{shards_folder(run_id)}/{number:04}")
 
 
 def not_started(plan: Plan, error: BaseException) -> list[CellResult]:

@@ -114,9 +114,9 @@ def resolve(store: Store, name: str) -> str:
     if name in known:
         return name
     if not name or not matches:
-        raise RequestError(f"no run {name!r} in {store.place}; there are: {', '.join(known) or 'none'}")
+        raise RequestError(f"no run {name!r} in {store.location}; there are: {', '.join(known) or 'none'}")
     if len(matches) > 1:
-        raise RequestError(f"{name!r} begins several runs of {store.place}: {', '.join(matches)}; name one of them")
+        raise RequestError(f"{name!r} begins several runs of {store.location}: {', '.join(matches)}; name one of them")
     return matches[0]
 
 

@@ -101,7 +101,7 @@ def find_run(store: Store, run_id: str | None) -> RunFacts:
     known = tables.runs(store)
     if not known or run_id not in (None, *known):
         wanted = "no run" if run_id is None else f"no run {run_id!r}"
-        raise RequestError(f"{wanted} in {store.place}; there are: {', '.join(known) or 'none'}")
+        raise RequestError(f"{wanted} in {store.location}; there are: {', '.join(known) or 'none'}")
     return read_facts(run_id or known[-1], store)
 
 

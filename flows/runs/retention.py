@@ -1,4 +1,4 @@
-"""The blobs that a run references in the store, and the plan of old runs after a sweep."""
+"""The blobs that a run references in the store, and the removal of old runs after a sweep."""
 
 from __future__ import annotations
 

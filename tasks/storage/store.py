@@ -51,7 +51,7 @@ class Store:
         self.url = url
         self.blobs = self.root / "blobs"
         self.partial = self.root / "partial"
-        self.place = url or str(root)
+        self.location = url or str(root)
         self._bucket = _bucket(url, self.root / "copies", self.partial) if url else None
 
     @classmethod
@@ -75,7 +75,7 @@ class Store:
 
     def display_path(self, name: str) -> str:
         """Where a file of the place lies, as a person would type it."""
-        return f"{self.place}/{name}"
+        return f"{self.location}/{name}"
 
     def link(self, name: str) -> str:
         """The URL of a file of the place."""

@@ -9,8 +9,8 @@ import pytest
 from tasks.storage.store import Store
 from tests.object_store import ObjectStore, serving
 
-Machine = Callable[[str], Store]
-"""The same place as a machine of that name sees it: each has a folder of its own for it."""
+StoreOf = Callable[[str], Store]
+"""Opens the same store as a machine of the given name. With an object store, each machine has its own local folder."""
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectSto
 
 
 @pytest.fixture
-def bucket(object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """A prefix of its own in an object store."""
+def bucket(object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreOf:
+    """A new prefix in an object store."""
     for name, value in object_store.environment.items():
         monkeypatch.setenv(name, value)
     url = f"s3://sweeps/{uuid4().hex}/night.ly"
@@ -35,8 +35,8 @@ def bucket(object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.fixture(params=["folder", "bucket"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Machine:
-    """A place of artifacts, of either kind."""
+def store_of(request: pytest.FixtureRequest, tmp_path: Path) -> StoreOf:
+    """A store in a folder or in an object store."""
     if request.param == "bucket":
         return request.getfixturevalue("bucket")
     return lambda _: Store.open(tmp_path / "artifacts")

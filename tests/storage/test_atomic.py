@@ -1,4 +1,4 @@
-"""What a killed process leaves behind is swept away; what anyone else may still need is not."""
+"""Tests that the temporary files of killed processes are removed, and no other files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tasks.storage.store import Store
 
 REPOSITORY = Path(__file__).parents[2]
 
-# Says when it is in the middle, and then never stops writing.
+# Prints a line after 20 blobs, and then writes until it is killed.
 ENDLESS = """
 import os, sys
 from itertools import count
@@ -34,7 +34,7 @@ with store.scratch("lower") as folder:
 """
 
 
-def test_a_writer_killed_in_the_middle_leaves_only_whole_blobs_and_its_leftovers_go(store: Store) -> None:
+def test_a_killed_writer_leaves_only_complete_blobs_and_its_temporaries_are_removed(store: Store) -> None:
     leftovers = 0
     for _ in range(3):
         with subprocess.Popen(
@@ -56,39 +56,39 @@ def test_a_writer_killed_in_the_middle_leaves_only_whole_blobs_and_its_leftovers
         store.verify(Blob(sha256=path.name, size=path.stat().st_size))
 
 
-def test_a_sweep_spares_the_living_other_hosts_and_names_it_does_not_know(store: Store) -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+def test_remove_stale_spares_living_processes_other_hosts_and_unknown_names(store: Store) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as dead:
         pass
     host, tail = socket.gethostname(), "0123456789abcdef"
     spared = {
         temporary_name(),
         f"{host}-1-{tail}",
-        f"{host}-extra-{gone.pid}-{tail}",
-        f"elsewhere-{gone.pid}-{tail}",
-        f"{host}-{gone.pid}",
-        f"{host}-{gone.pid}-short",
+        f"{host}-extra-{dead.pid}-{tail}",
+        f"elsewhere-{dead.pid}-{tail}",
+        f"{host}-{dead.pid}",
+        f"{host}-{dead.pid}-short",
         "notes.txt",
     }
-    for name in (*spared, f"{host}-{gone.pid}-{tail}"):
+    for name in (*spared, f"{host}-{dead.pid}-{tail}"):
         (store.partial / name).touch()
     assert store.remove_stale_temporaries() == 1
     assert {path.name for path in store.partial.iterdir()} == spared
 
 
-def test_a_sweep_does_not_follow_links_out_of_the_store(store: Store, tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+def test_remove_stale_does_not_follow_links_out_of_the_store(store: Store, tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as dead:
         pass
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").touch()
-    leftover = store.partial / f"{socket.gethostname()}-{gone.pid}-0123456789abcdef"
+    leftover = store.partial / f"{socket.gethostname()}-{dead.pid}-0123456789abcdef"
     leftover.symlink_to(precious)
     assert store.remove_stale_temporaries() == 1
     assert not leftover.is_symlink()
     assert (precious / "file").exists()
 
 
-def test_there_is_nothing_to_sweep_before_the_first_write(tmp_path: Path) -> None:
+def test_nothing_is_stale_before_the_first_write(tmp_path: Path) -> None:
     assert Store(tmp_path / "never used").remove_stale_temporaries() == 0
 
 
@@ -110,12 +110,12 @@ def test_there_is_nothing_to_sweep_before_the_first_write(tmp_path: Path) -> Non
         (errno.EXDEV, "Invalid cross-device link; keep the whole artifacts folder on one file system"),
     ],
 )
-def test_an_unusable_folder_is_translated_with_what_to_do(code: int, advice: str) -> None:
+def test_an_os_error_of_the_folder_is_translated_with_a_remedy(code: int, advice: str) -> None:
     with pytest.raises(EnvironmentUnusable) as unusable, translate_os_errors(Path("/somewhere/artifacts")):
         raise OSError(code, os.strerror(code))
     assert str(unusable.value) == f"artifacts: cannot use /somewhere/artifacts: {advice}"
 
 
-def test_an_error_that_is_not_about_the_folder_passes_unchanged() -> None:
+def test_any_other_os_error_is_not_translated() -> None:
     with pytest.raises(InterruptedError), translate_os_errors(Path("/somewhere/artifacts")):
         raise OSError(errno.EINTR, os.strerror(errno.EINTR))

@@ -1,4 +1,4 @@
-"""What an object store asks for besides: what travels, what is refused, and what a failure leaves."""
+"""Tests what concerns an object store only: its requests, its refusals, and what a failure leaves behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tasks.storage import tables
 from tasks.storage.store import Store
 from tests.object_store import KEY_ID, SECRET, ObjectStore, between, reaching, serving
 
-from .conftest import Machine
+from .conftest import StoreOf
 
 REPOSITORY = Path(__file__).parents[2]
 LARGE = 50 << 20
@@ -44,41 +44,41 @@ def damage(path: Path, data: bytes) -> None:
 
 
 @pytest.fixture
-def watched(object_store: ObjectStore, bucket: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Every request that is made from now on: method and name."""
-    asked: list[str] = []
+def requests(object_store: ObjectStore, bucket: StoreOf, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Record the method and the name of every request from now on."""
+    recorded: list[str] = []
 
     def note(method: str, path: str) -> None:
-        asked.append(f"{method} {path.partition('/night.ly/')[2].partition('?')[0]}")
+        recorded.append(f"{method} {path.partition('/night.ly/')[2].partition('?')[0]}")
 
     with between(object_store, note) as endpoint:
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-        yield asked
+        yield recorded
 
 
-def test_a_blob_travels_once_and_only_where_it_is_used(bucket: Machine, watched: list[str]) -> None:
-    one, other = bucket("one"), bucket("other")
+def test_a_blob_is_uploaded_once_and_downloaded_once_where_it_is_read(bucket: StoreOf, requests: list[str]) -> None:
+    first, other = bucket("first"), bucket("other")
     data = b"weights" * 1000
     name = name_of(blob_of(data))
-    watched.clear()
-    blob = one.put_bytes(data)
-    assert watched == [f"HEAD {name}", f"PUT {name}"]
-    watched.clear()
-    assert one.put_bytes(data) == other.put_bytes(data) == blob
-    assert watched == [f"HEAD {name}"] * 2
+    requests.clear()
+    blob = first.put_bytes(data)
+    assert requests == [f"HEAD {name}", f"PUT {name}"]
+    requests.clear()
+    assert first.put_bytes(data) == other.put_bytes(data) == blob
+    assert requests == [f"HEAD {name}"] * 2
     third = bucket("third")
-    watched.clear()
+    requests.clear()
     assert third.has(blob)
     assert third.find(blob.sha256) == blob
-    assert watched == [f"HEAD {name}"] * 2
+    assert requests == [f"HEAD {name}"] * 2
     assert files(third.root) == []
-    watched.clear()
+    requests.clear()
     for _ in range(2):
         assert third.read(blob) == data
-    assert [each for each in watched if each.startswith("GET")] == [f"GET {name}"]
+    assert [request for request in requests if request.startswith("GET")] == [f"GET {name}"]
 
 
-def test_a_local_copy_that_is_damaged_or_gone_is_fetched_again(bucket: Machine) -> None:
+def test_a_damaged_or_missing_local_copy_is_downloaded_again(bucket: StoreOf) -> None:
     store = bucket("one")
     blob = store.put_bytes(b"evidence")
     damage(store.path(blob), b"evidencE")
@@ -93,7 +93,7 @@ def test_a_local_copy_that_is_damaged_or_gone_is_fetched_again(bucket: Machine) 
     assert list(store.partial.iterdir()) == []
 
 
-def test_a_damaged_object_is_refused_and_leaves_nothing_here(bucket: Machine) -> None:
+def test_a_damaged_object_is_refused_and_leaves_no_local_copy(bucket: StoreOf) -> None:
     blob = bucket("one").put_bytes(b"evidence")
     bucket("one").files.write(name_of(blob), b"evidencE")
     other = bucket("other")
@@ -105,7 +105,7 @@ def test_a_damaged_object_is_refused_and_leaves_nothing_here(bucket: Machine) ->
     assert files(other.root) == []
 
 
-def test_an_object_of_another_size_counts_as_none_and_the_next_put_replaces_it(bucket: Machine) -> None:
+def test_an_object_of_another_size_counts_as_absent_and_the_next_put_replaces_it(bucket: StoreOf) -> None:
     store = bucket("one")
     blob = store.put_bytes(b"evidence")
     store.files.write(name_of(blob), b"evid")
@@ -115,7 +115,7 @@ def test_an_object_of_another_size_counts_as_none_and_the_next_put_replaces_it(b
     assert bucket("other").read(blob) == b"evidence"
 
 
-def test_what_is_damaged_here_is_never_uploaded(bucket: Machine) -> None:
+def test_a_damaged_local_copy_is_never_uploaded(bucket: StoreOf) -> None:
     store = bucket("one")
     blob = store.put_bytes(b"evidence")
     store.files.remove(name_of(blob))
@@ -124,7 +124,7 @@ def test_what_is_damaged_here_is_never_uploaded(bucket: Machine) -> None:
     assert bucket("other").read(blob) == b"evidence"
 
 
-def test_a_large_blob_is_never_in_memory_as_a_whole(bucket: Machine, tmp_path: Path) -> None:
+def test_a_large_blob_is_never_in_memory_as_a_whole(bucket: StoreOf, tmp_path: Path) -> None:
     size = 128 << 20
     with (tmp_path / "large").open("wb") as file:
         file.truncate(size)
@@ -137,13 +137,13 @@ def test_a_large_blob_is_never_in_memory_as_a_whole(bucket: Machine, tmp_path: P
     store = bucket("one")
     argv = [sys.executable, "-c", program, str(store.root), str(store.url), str(tmp_path / "large")]
     ran = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    travelled, peak = map(int, ran.stdout.split())
-    assert travelled == size
-    assert peak < size * 5 // 8, "two pieces, and what the library adds to them"
+    uploaded, peak = map(int, ran.stdout.split())
+    assert uploaded == size
+    assert peak < size * 5 // 8, "the memory of two pieces, and what pyarrow adds to it"
 
 
-def test_a_part_that_is_refused_leaves_nothing_under_the_name(
-    object_store: ObjectStore, bucket: Machine, monkeypatch: pytest.MonkeyPatch
+def test_a_refused_part_leaves_no_object(
+    object_store: ObjectStore, bucket: StoreOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = bucket("one")
     with between(object_store, lambda _, path: 403 if "partNumber=2&" in path else None) as way:
@@ -155,8 +155,8 @@ def test_a_part_that_is_refused_leaves_nothing_under_the_name(
     assert files(store.root) == []
 
 
-def test_an_upload_that_is_killed_leaves_nothing_under_the_name(
-    object_store: ObjectStore, bucket: Machine, monkeypatch: pytest.MonkeyPatch
+def test_a_killed_upload_leaves_no_object(
+    object_store: ObjectStore, bucket: StoreOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = bucket("one")
     reached, ended = threading.Event(), threading.Event()
@@ -196,7 +196,7 @@ UNUSABLE = {
 def unusable(
     request: pytest.FixtureRequest, object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[str, str]]:
-    """A bucket that cannot be used, and what is said of it."""
+    """Yield the URL of a bucket that cannot be used, and a pattern of the error message."""
 
     def reached_by(endpoint: str) -> None:
         for name, value in reaching(endpoint).items():
@@ -212,26 +212,26 @@ def unusable(
         yield "s3://seweps/nightly", UNUSABLE[request.param]
 
 
-def test_a_bucket_that_cannot_be_used_is_one_line_that_says_what_to_do(
+def test_a_bucket_that_cannot_be_used_is_refused_in_one_line_with_a_remedy(
     unusable: tuple[str, str], tmp_path: Path
 ) -> None:
-    url, said = unusable
+    url, message = unusable
     with pytest.raises(EnvironmentUnusable) as refused:
         Store.open(tmp_path / "here", url)
     line = str(refused.value)
-    assert re.search(rf"^artifacts={url}: .*{said}", line), line
+    assert re.search(rf"^artifacts={url}: .*{message}", line), line
     assert "\n" not in line
     assert KEY_ID not in line
     assert SECRET not in line
 
 
-def test_a_folder_for_it_that_cannot_be_used_is_told_first(bucket: Machine, tmp_path: Path) -> None:
+def test_an_unusable_local_folder_is_reported_first(bucket: StoreOf, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(EnvironmentUnusable, match=r"file/blobs: Not a directory; a file is in the way"):
         bucket("file")
 
 
-def test_the_folder_for_a_bucket_is_one_a_url_below_the_users_cache(
+def test_each_bucket_url_has_one_local_folder_below_the_users_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -246,7 +246,7 @@ def test_the_folder_for_a_bucket_is_one_a_url_below_the_users_cache(
     assert files(tmp_path) == []
 
 
-def test_names_of_blobs_are_laid_out_as_a_list(bucket: Machine) -> None:
+def test_link_named_writes_a_list_of_names_and_objects(bucket: StoreOf) -> None:
     store = bucket("one")
     blob = store.put_bytes(b"program")
     store.link_named("runs/1/files", {"toy/8a8w/program.pte": blob})
@@ -259,7 +259,7 @@ def test_names_of_blobs_are_laid_out_as_a_list(bucket: Machine) -> None:
             store.read_named(folder, name)
 
 
-def test_pandas_reads_all_runs_of_a_table_in_one_line(bucket: Machine) -> None:
+def test_pandas_reads_all_runs_of_a_table_in_one_line(bucket: StoreOf) -> None:
     store = bucket("one")
     for run in ("20261120T020000Z-a1b2", "20261121T020000Z-c3d4"):
         tables.write(store, run, "cells", [{**dict.fromkeys(tables.TABLES["cells"].names), "run_id": run}])
@@ -267,7 +267,7 @@ def test_pandas_reads_all_runs_of_a_table_in_one_line(bucket: Machine) -> None:
     assert frame["run_id"].tolist() == ["20261120T020000Z-a1b2", "20261121T020000Z-c3d4"]
 
 
-def test_nothing_of_arrow_is_needed_for_a_folder(tmp_path: Path) -> None:
+def test_a_folder_does_not_import_pyarrow(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from tasks.storage.store import Store\n"
         "Store.open(Path(sys.argv[1])).put_bytes(b'x'); print('pyarrow' in sys.modules)\n"

@@ -13,7 +13,7 @@ from tasks.storage import tables
 from tasks.storage.store import Store
 from tasks.storage.tables import TABLES
 
-from .conftest import Machine
+from .conftest import StoreOf
 from .test_tables import FIRST, row, rows_of
 
 
@@ -28,7 +28,7 @@ def test_rows_of_all_parts_come_in_their_order_as_they_were_given(
     store: Store, table: str, data: st.DataObject
 ) -> None:
     given_rows: list[list[dict[str, Any]]] = data.draw(st.lists(rows_of(table), min_size=1, max_size=3))
-    parts = [Store.at(f"{store.place}/parts/{number}") for number in range(len(given_rows))]
+    parts = [Store.at(f"{store.location}/parts/{number}") for number in range(len(given_rows))]
     for part, rows in zip(parts, given_rows, strict=True):
         tables.write(part, FIRST, table, rows)
     tables.join(store, FIRST, table, parts)
@@ -40,7 +40,7 @@ def test_rows_of_all_parts_come_in_their_order_as_they_were_given(
 
 
 def test_a_part_that_cannot_be_read_is_not_left_out(store: Store) -> None:
-    part, damaged = (Store.at(f"{store.place}/parts/{name}") for name in ("whole", "damaged"))
+    part, damaged = (Store.at(f"{store.location}/parts/{name}") for name in ("whole", "damaged"))
     for each in (part, damaged):
         tables.write(each, FIRST, "cells", [row("cells", FIRST)])
     damaged.files.write(f"tables/cells/run={FIRST}/part.parquet", b"PAR1 and no more")
@@ -49,8 +49,8 @@ def test_a_part_that_cannot_be_read_is_not_left_out(store: Store) -> None:
     assert tables.runs(store) == []
 
 
-def test_a_part_s_place_can_be_removed_whole_and_nothing_else_goes(place: Machine) -> None:
-    store = place("one")
+def test_a_part_s_place_can_be_removed_whole_and_nothing_else_goes(store_of: StoreOf) -> None:
+    store = store_of("one")
     for name in ("runs/a/shards/0/tables/x", "runs/a/shards/1/tables/x", "runs/a/report.html"):
         store.files.write(name, b"bytes")
     store.files.remove_all("runs/a/shards")

@@ -1,4 +1,4 @@
-"""What may go and what must stay, whatever runs share with each other."""
+"""Tests which runs, results and blobs a prune removes, also when runs share them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.errors import EvidenceError, RequestError
-from tasks.records import Launch
+from tasks.records import Blob, Launch
 from tasks.storage import tables
 from tasks.storage.codec import encode
 from tasks.storage.inventory import inventory
@@ -24,11 +24,11 @@ DAY_S = 86_400
 RUNS = [f"2026010{day}T220000Z-0000" for day in range(1, 5)]
 
 
-def add_run(store: Store, run_id: str, matter: set[int], *, days_ago: float = 0.0) -> None:
-    """A run that made or reused a result, and holds a blob, of each number."""
+def add_run(store: Store, run_id: str, numbers: set[int], *, days_ago: float = 0.0) -> None:
+    """Add a run that computed one result, and references one blob, per number."""
     results: dict[str, bool] = {}
     blobs: dict[str, int] = {}
-    for number in matter:
+    for number in numbers:
         results[add_result(store, number)] = False
         blob = store.put_bytes(bytes(100 + number))
         blobs[blob.sha256] = blob.size
@@ -39,11 +39,9 @@ def add_run(store: Store, run_id: str, matter: set[int], *, days_ago: float = 0.
 
 
 def add_result(store: Store, number: int) -> str:
-    """A kept result whose record names the blob of that number."""
+    """Add a cached result whose record references the blob of that number. Return the name of the result."""
     blob = store.put_bytes(bytes(100 + number))
-    record = Launch(
-        name="x", program=blob, input_list=blob, samples=1, debug=False, debug_buffer_bytes=0, iterations=1, warm_up=0
-    )
+    record = launch(blob)
     name = f"lower-{number:064}.parquet"
     for folder in ("records", "keys"):
         path = store.root / "results" / folder / name
@@ -52,53 +50,69 @@ def add_result(store: Store, number: int) -> str:
     return name
 
 
-def everything(store: Store) -> int:
-    """Bytes of runs, results and blobs, as the disk has them."""
+def launch(blob: Blob) -> Launch:
+    """A record that references `blob`."""
+    return Launch(
+        name="shipping",
+        program=blob,
+        input_list=blob,
+        samples=1,
+        debug=False,
+        debug_buffer_bytes=0,
+        iterations=1,
+        warm_up=0,
+    )
+
+
+def bytes_on_disk(store: Store) -> int:
+    """Return the bytes of runs, results and blobs on disk."""
     files = [*store.root.glob("runs/*/*"), *store.root.glob("tables/*/*/*"), *store.root.glob("results/records/*")]
     return sum(path.stat().st_size for path in [*files, *store.blobs.glob("*/*")])
 
 
 def results(store: Store) -> set[str]:
-    kept = {path.name for path in (store.root / "results" / "records").glob("*")}
-    assert {path.name for path in (store.root / "results" / "keys").glob("*")} == kept
-    return kept
+    records = {path.name for path in (store.root / "results" / "records").glob("*")}
+    assert {path.name for path in (store.root / "results" / "keys").glob("*")} == records
+    return records
 
 
 @settings(max_examples=40)
 @given(
-    matters=st.lists(st.sets(st.integers(0, 9)), min_size=1, max_size=4),
+    run_numbers=st.lists(st.sets(st.integers(0, 9)), min_size=1, max_size=4),
     named=st.sets(st.integers(0, 3)),
     limit=st.one_of(st.none(), st.integers(0, 30_000)),
     protected=st.integers(0, 3),
 )
-def test_a_run_that_stays_has_all_it_holds_and_nothing_else_is_left(
+def test_a_remaining_run_keeps_all_that_it_references_and_nothing_else_is_left(
     tmp_path_factory: pytest.TempPathFactory,
-    matters: list[set[int]],
+    run_numbers: list[set[int]],
     named: set[int],
     limit: int | None,
     protected: int,
 ) -> None:
     store = Store.open(tmp_path_factory.mktemp("store"))
-    for run_id, matter in zip(RUNS, matters, strict=False):
-        add_run(store, run_id, matter)
-    wanted = tuple(RUNS[number] for number in sorted(named) if number < len(matters))
+    for run_id, numbers in zip(RUNS, run_numbers, strict=False):
+        add_run(store, run_id, numbers)
+    wanted = tuple(RUNS[number] for number in sorted(named) if number < len(run_numbers))
     plan = plan_prune(store, Selection(runs=wanted, larger_than=limit, protected=protected))
-    before = everything(store)
+    before = bytes_on_disk(store)
     apply(store, plan)
-    assert (plan.freed, plan.left) == (before - everything(store), everything(store))
+    assert (plan.freed, plan.left) == (before - bytes_on_disk(store), bytes_on_disk(store))
     stay = tables.runs(store)
-    assert stay == [run for run in RUNS[: len(matters)] if run not in plan.runs]
+    assert stay == [run for run in RUNS[: len(run_numbers)] if run not in plan.runs]
     assert set(wanted) <= set(plan.runs)
-    held = [read_manifest(store, run) for run in stay]
-    assert results(store) == {name for each in held for name in each.results}
-    assert {path.name for path in store.blobs.glob("*/*")} == {name for each in held for name in each.blobs}
-    newest = set(RUNS[: len(matters)][len(matters) - protected :] if protected < len(matters) else RUNS)
+    manifests = [read_manifest(store, run) for run in stay]
+    assert results(store) == {name for manifest in manifests for name in manifest.results}
+    assert {path.name for path in store.blobs.glob("*/*")} == {
+        name for manifest in manifests for name in manifest.blobs
+    }
+    newest = set(RUNS[: len(run_numbers)][len(run_numbers) - protected :] if protected < len(run_numbers) else RUNS)
     assert set(plan.runs) & newest <= set(wanted)
     if limit is not None:
         assert plan.left <= limit or set(stay) <= newest
 
 
-def test_old_runs_go_and_those_beyond_a_number(tmp_path: Path) -> None:
+def test_runs_beyond_an_age_or_a_number_are_removed(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
     for run_id, days in zip(RUNS, (40, 31, 29, 0), strict=True):
         add_run(store, run_id, {1}, days_ago=days)
@@ -109,7 +123,7 @@ def test_old_runs_go_and_those_beyond_a_number(tmp_path: Path) -> None:
     assert plan_prune(store, Selection()).runs == ()
 
 
-def test_what_no_run_holds_waits_a_day_for_somebody_to_continue(tmp_path: Path) -> None:
+def test_unreferenced_results_and_blobs_are_removed_after_a_day(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
     add_run(store, RUNS[0], {1})
     young, old = add_result(store, 2), add_result(store, 3)
@@ -129,23 +143,20 @@ def test_what_no_run_holds_waits_a_day_for_somebody_to_continue(tmp_path: Path) 
     store.read(store.put_bytes(bytes(102)))
 
 
-def test_a_result_that_a_run_which_goes_has_made_anew_stays_whole_for_the_run_that_stays(tmp_path: Path) -> None:
-    """A device asked again gives other latencies: the kept result is that of the newer run, under the same key."""
+def test_a_result_that_a_removed_run_recomputed_keeps_its_blobs_for_a_remaining_run(tmp_path: Path) -> None:
+    """A repeated measurement gives other latencies: under the same key, the result of the newer run is cached."""
     store = Store.open(tmp_path)
     add_run(store, RUNS[0], {1})
     name = add_result(store, 1)
     newer = store.put_bytes(b"measured again")
-    launch = Launch(
-        name="x", program=newer, input_list=newer, samples=1, debug=False, debug_buffer_bytes=0, iterations=1, warm_up=0
-    )
-    (tmp_path / "results" / "records" / name).write_bytes(encode(launch))
+    (tmp_path / "results" / "records" / name).write_bytes(encode(launch(newer)))
     write_manifest(store, RUNS[1], RunManifest(results={name: False}, blobs={newer.sha256: newer.size}))
     tables.write(store, RUNS[1], "cells", [])
-    found = plan_prune(store, Selection(runs=(RUNS[1],)))
-    assert (found.runs, found.results, found.blobs) == ((RUNS[1],), (), ())
+    plan = plan_prune(store, Selection(runs=(RUNS[1],)))
+    assert (plan.runs, plan.results, plan.blobs) == ((RUNS[1],), (), ())
 
 
-def test_a_run_that_does_not_say_what_it_needs_stops_a_prune_unless_it_is_to_go(tmp_path: Path) -> None:
+def test_a_run_with_a_damaged_manifest_stops_a_prune_unless_it_is_removed_itself(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
     add_run(store, RUNS[0], {1})
     add_run(store, RUNS[1], {2})
@@ -157,9 +168,8 @@ def test_a_run_that_does_not_say_what_it_needs_stops_a_prune_unless_it_is_to_go(
         plan_prune(store, Selection(runs=("another",)))
 
 
-def test_every_blob_of_a_record_is_found_at_any_depth() -> None:
-    found = {blob.sha256[0] for blob in referenced_blobs(LOWERED)}
-    assert found == set("0123456789abcef")
+def test_the_blobs_of_a_record_are_listed_from_any_depth() -> None:
+    assert {blob.sha256[0] for blob in referenced_blobs(LOWERED)} == set("0123456789abcef")
     assert {blob.sha256[0] for blob in referenced_blobs(CAPTURE)} == set("123456def")
 
 
@@ -168,10 +178,12 @@ def test_the_inventory_counts_a_blob_once(tmp_path: Path) -> None:
     add_run(store, RUNS[0], {1, 2})
     add_run(store, RUNS[1], {2})
     store.put_bytes(b"a log")
-    found = inventory(store, 1)
-    stages = {each.stage: (each.results, each.blobs, each.blob_bytes, each.shared_bytes) for each in found.stages}
+    contents = inventory(store, 1)
+    stages = {
+        stage.stage: (stage.results, stage.blobs, stage.blob_bytes, stage.shared_bytes) for stage in contents.stages
+    }
     assert stages["lower"] == (2, 2, 203, 0)
     assert stages["others"] == (0, 1, 5, 0)
-    assert found.bytes == everything(store)
-    (run,) = found.runs
+    assert contents.bytes == bytes_on_disk(store)
+    (run,) = contents.runs
     assert (run.run_id, run.made, run.reused, run.blobs, run.held_bytes, run.alone_bytes) == (RUNS[1], 1, 0, 1, 102, 0)

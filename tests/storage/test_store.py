@@ -1,4 +1,4 @@
-"""Bytes in the store are complete or absent, and never used when they are not what their name says."""
+"""Tests that blobs are complete or absent, and that damaged ones are refused."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ def damage(path: Path, data: bytes) -> None:
 
 @given(data=st.binary())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
-def test_what_was_put_is_read_back_under_its_sha256(store: Store, data: bytes) -> None:
+def test_a_blob_is_read_back_by_its_sha256(store: Store, data: bytes) -> None:
     blob = store.put_bytes(data)
     assert blob == blob_of(data)
     assert store.read(blob) == data
     store.verify(blob)
 
 
-def test_a_blob_lies_below_the_first_two_digits_of_its_name_and_is_read_only(store: Store) -> None:
+def test_a_blob_is_a_read_only_file_below_the_first_two_digits_of_its_name(store: Store) -> None:
     blob = store.put_bytes(b"weights")
     path = store.path(blob)
     assert path == store.root / "blobs" / blob.sha256[:2] / blob.sha256
     assert path.stat().st_mode & 0o777 == 0o444
 
 
-def test_equal_content_is_kept_once_and_nothing_is_left_in_partial(store: Store, tmp_path: Path) -> None:
+def test_equal_content_is_stored_once_and_no_temporary_is_left(store: Store, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"same")
     assert store.put_bytes(b"same") == store.put_bytes(b"same") == store.put_file(tmp_path / "file")
     assert files(store.root) == [store.path(blob_of(b"same"))]
@@ -75,7 +75,7 @@ def test_a_large_file_is_never_in_memory_as_a_whole(store: Store, tmp_path: Path
     assert peak < 8 << 20
 
 
-def test_a_source_that_is_missing_is_not_the_stores_fault(store: Store, tmp_path: Path) -> None:
+def test_a_missing_source_raises_file_not_found(store: Store, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         store.put_file(tmp_path / "absent")
     assert files(store.root) == []
@@ -89,7 +89,7 @@ def test_a_relative_root_survives_a_change_of_directory(tmp_path: Path, monkeypa
     assert store.read(blob) == b"here"
 
 
-def test_an_absent_blob_is_refused_with_what_to_do(store: Store) -> None:
+def test_an_absent_blob_is_refused_with_a_remedy(store: Store) -> None:
     for use in (store.path, store.read, store.verify):
         with pytest.raises(EvidenceError, match=r"is missing: restore .* or run again with artifacts=FOLDER"):
             use(blob_of(b"never put"))
@@ -120,18 +120,18 @@ def test_a_name_that_is_no_sha256_never_becomes_a_path(store: Store, name: str) 
         store.path(Blob(sha256=name, size=1))
 
 
-def test_scratch_is_fresh_named_and_gone_at_the_end(store: Store) -> None:
-    with store.scratch("lower") as one, store.scratch("lower") as other:
-        assert one != other
-        assert (one.name, list(one.iterdir())) == ("lower", [])
-        assert store.partial in one.parents
-        (one / "deep").mkdir()
-        (one / "deep" / "file").write_bytes(b"x")
-        (one / "deep" / "file").chmod(0o444)
+def test_a_scratch_folder_is_new_and_empty_and_is_removed_at_the_end(store: Store) -> None:
+    with store.scratch("lower") as folder, store.scratch("lower") as other:
+        assert folder != other
+        assert (folder.name, list(folder.iterdir())) == ("lower", [])
+        assert store.partial in folder.parents
+        (folder / "deep").mkdir()
+        (folder / "deep" / "file").write_bytes(b"x")
+        (folder / "deep" / "file").chmod(0o444)
     assert list(store.partial.iterdir()) == []
 
 
-def test_scratch_is_gone_after_an_error_too(store: Store) -> None:
+def test_a_scratch_folder_is_removed_after_an_error_too(store: Store) -> None:
     def fail_half_way() -> None:
         with store.scratch("lower") as folder:
             (folder / "half").write_bytes(b"x")
@@ -173,16 +173,16 @@ def test_processes_that_write_equal_content_at_once_all_succeed(store: Store) ->
     assert files(store.root) == sorted(store.path(blob) for blob in blobs)
 
 
-def test_a_store_below_a_file_is_unusable_in_one_line_that_says_what_to_do(tmp_path: Path) -> None:
-    in_the_way = tmp_path / "file"
-    in_the_way.touch()
+def test_a_store_below_a_file_is_refused_in_one_line_with_a_remedy(tmp_path: Path) -> None:
+    obstacle = tmp_path / "file"
+    obstacle.touch()
     advice = "a file is in the way: move it, or set artifacts=FOLDER to another folder"
     with pytest.raises(EnvironmentUnusable) as below:
-        Store.open(in_the_way / "artifacts")
-    assert str(below.value) == f"artifacts: cannot use {in_the_way}/artifacts/blobs: Not a directory; {advice}"
+        Store.open(obstacle / "artifacts")
+    assert str(below.value) == f"artifacts: cannot use {obstacle}/artifacts/blobs: Not a directory; {advice}"
     with pytest.raises(EnvironmentUnusable) as itself:
-        Store.open(in_the_way)
-    assert str(itself.value) == f"artifacts: cannot use {in_the_way}/blobs: Not a directory; {advice}"
+        Store.open(obstacle)
+    assert str(itself.value) == f"artifacts: cannot use {obstacle}/blobs: Not a directory; {advice}"
 
 
 def test_a_file_in_the_place_of_a_folder_is_reported_on_writes_too(store: Store) -> None:
@@ -197,8 +197,8 @@ def test_a_file_in_the_place_of_a_folder_is_reported_on_writes_too(store: Store)
     assert list(store.partial.iterdir()) == []
 
 
-def test_a_disk_that_takes_no_more_bytes_is_reported_and_leaves_no_half_file(store: Store) -> None:
-    # A limit on file size stops a write exactly as a full disk does, without needing a disk of one's own.
+def test_a_full_disk_is_reported_and_leaves_no_incomplete_file(store: Store) -> None:
+    # A limit on file size stops a write exactly as a full disk does, without a separate disk.
     program = (
         "import resource, sys; from pathlib import Path\n"
         "from tasks.errors import EnvironmentUnusable; from tasks.storage.store import Store\n"
@@ -218,7 +218,7 @@ def test_a_disk_that_takes_no_more_bytes_is_reported_and_leaves_no_half_file(sto
     assert files(store.root) == [store.path(blob_of(bytes(50_000)))]
 
 
-def test_blobs_are_laid_out_under_names_of_which_the_latest_counts(store: Store) -> None:
+def test_link_named_links_each_name_to_its_latest_blob(store: Store) -> None:
     for data in (b"first", b"first", b"second"):
         blob = store.put_bytes(data)
         store.link_named("runs/1/files", {"toy/program.pte": blob})
