@@ -1,8 +1,9 @@
 # make run: from nothing to a real sweep.   make test: the tests.   make check: all that CI asks.
+# make docs: docs/tables.md and what else the row classes define.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test check install clean
+.PHONY: run test check docs install clean
 .DELETE_ON_ERROR:
 
 run: .venv/installed
@@ -16,6 +17,9 @@ check: .venv/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+
+docs: .venv/installed
+	$(BIN)/python docs/tables.py
 
 install: .venv/installed
 

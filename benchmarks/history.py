@@ -167,7 +167,7 @@ def publish(root: Path, run_id: str, table: str, rows: pa.Table) -> None:
 
 
 def cell_rows(count: int) -> list[Row]:
-    empty = dict.fromkeys(tables.TABLES["cells"].names) | HEALTHY | {"run_id": run_of(0)}
+    empty = dict.fromkeys(tables.schema_of("cells").names) | HEALTHY | {"run_id": run_of(0)}
     cells = [
         {"model": f"model_{number // (len(SCHEMES) * len(SOCS)):03}", "scheme": scheme, "soc": soc}
         for number in range(0, count, len(SCHEMES) * len(SOCS))
@@ -178,7 +178,7 @@ def cell_rows(count: int) -> list[Row]:
 
 
 def operator_rows(cells: list[Row], count: int) -> list[Row]:
-    empty = dict.fromkeys(tables.TABLES["operators"].names)
+    empty = dict.fromkeys(tables.schema_of("operators").names)
     rows: list[Row] = []
     for cell in cells:
         names = {name: cell[name] for name in ("run_id", "model", "scheme", "soc", "device", "backend")}

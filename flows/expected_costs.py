@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from statistics import median
 
-from tasks.results.rows import SUBJECT
+from tasks.records.tables import SUBJECT_COLUMNS
 from tasks.storage import tables
 from tasks.storage.store import Store
 from tasks.toolchain.workers.scheduler import CostEstimate
@@ -32,6 +32,6 @@ def estimates(store: Store) -> dict[tuple[str, Subject], CostEstimate]:
 
 def _calls(store: Store, run_id: str) -> Iterator[tuple[str, Subject, float, int]]:
     for row in tables.read(store, "work", run_id).to_dict(orient="records"):
-        subject = tuple(row[name] for name in SUBJECT if row[name] is not None)
+        subject = tuple(row[name] for name in SUBJECT_COLUMNS if row[name] is not None)
         if subject:  # a comparison has none, because its cost depends on the capture
             yield row["stage"], subject, row["seconds"], row["peak_bytes"]

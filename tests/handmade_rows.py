@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 
 from tasks.records import RunFacts, Toolchain
-from tasks.storage.tables import TABLES
+from tasks.storage.tables import TABLES, schema_of
 
 RUN = RunFacts(
     run_id="20261121T0230Z-4f1c",
@@ -29,9 +29,9 @@ TARGETS = ("aten.convolution.default", "aten.hardtanh.default", "aten.add.Tensor
 
 def table(name: str, rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
     """Rows as they come back from Parquet, in the table's own schema: what is not given is null."""
-    columns = TABLES[name].names
+    columns = schema_of(name).names
     complete = [{column: row.get(column) for column in columns} for row in rows]
-    return pa.Table.from_pylist(complete, schema=TABLES[name]).to_pandas()
+    return pa.Table.from_pylist(complete, schema=schema_of(name)).to_pandas()
 
 
 def cell(model: str, scheme: str, soc: str, **facts: Any) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def test_a_setting_of_the_readme_can_be_asked_for(setting: str) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_a_document_points_at_files_that_exist(document: Path) -> None:
-    targets = [target for target in re.findall(r"\]\(([^)]+)\)", document.read_text()) if "://" not in target]
+    targets = [target for target in re.findall(r"\]\(([^)#]+)", document.read_text()) if "://" not in target]
     assert targets
     assert [target for target in targets if not (document.parent / target).exists()] == []
 

@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tasks.numerics.timing import Spread, spread
-from tasks.records import ProfiledEvent
+from tasks.numerics.timing import spread
+from tasks.records import ProfiledEvent, Spread
+from tasks.records.vocabulary import ProgramName
 
 Path = tuple[str, ...]
 
@@ -16,7 +17,7 @@ Path = tuple[str, ...]
 class ModuleTime:
     """What a module and all that is inside it took, an inference. The root of the hierarchy is the empty path."""
 
-    program: str
+    program: ProgramName
     unit: str
     module_path: str
     depth: int
@@ -38,7 +39,7 @@ def module_times(events: Iterable[ProfiledEvent]) -> tuple[ModuleTime, ...]:
     What several operators took together, in one call of a delegate or fused by its compiler, belongs to the innermost
     module that all of them are in.
     """
-    grouped: dict[tuple[str, str], list[ProfiledEvent]] = defaultdict(list)
+    grouped: dict[tuple[ProgramName, str], list[ProfiledEvent]] = defaultdict(list)
     for event in events:
         timed = event.kind in ("kernel", "delegate_call") if event.unit == "us" else event.kind == "operator"
         if timed and event.inferences:
@@ -46,7 +47,7 @@ def module_times(events: Iterable[ProfiledEvent]) -> tuple[ModuleTime, ...]:
     return tuple(row for (program, unit), own in grouped.items() for row in _modules(program, unit, own))
 
 
-def _modules(program: str, unit: str, events: Sequence[ProfiledEvent]) -> list[ModuleTime]:
+def _modules(program: ProgramName, unit: str, events: Sequence[ProfiledEvent]) -> list[ModuleTime]:
     inferences = sorted({inference for event in events for inference in event.inferences})
     totals: dict[Path, dict[int, float]] = defaultdict(lambda: dict.fromkeys(inferences, 0.0))
     own: dict[Path, float] = defaultdict(float)

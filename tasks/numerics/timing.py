@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
+from tasks.records import Spread
 from tasks.records.vocabulary import EventKind
 
 EXECUTION = "Method::execute"
@@ -73,19 +74,6 @@ class Measured:
     unit: str
     raw: tuple[float, ...]
     runs: tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Spread:
-    """The distribution of a list of numbers, percentiles interpolated linearly."""
-
-    count: int
-    p10: float
-    p50: float
-    p90: float
-    mean: float
-    minimum: float
-    maximum: float
 
 
 def spread(raw: Sequence[float]) -> Spread:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tasks.records.hints import Decibels
 from tasks.records.stages import Operator
 from tasks.records.vocabulary import (
     EventKind,
@@ -25,10 +26,35 @@ class Gap:
     """
 
     mse: float | None = None
+    """Mean squared error."""
     mean_abs: float | None = None
+    """Mean absolute error."""
     max_abs: float | None = None
-    snr_db: float | None = None
+    """Largest absolute error."""
+    snr_db: Decibels | None = None
+    """Signal-to-noise ratio; null where the two are equal."""
     cosine: float | None = None
+    """Cosine of the angle between the two."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spread:
+    """The distribution of a list of numbers, percentiles interpolated linearly."""
+
+    count: int
+    """How many numbers."""
+    p10: float
+    """10th percentile, in `unit`."""
+    p50: float
+    """Median, in `unit`."""
+    p90: float
+    """90th percentile, in `unit`."""
+    mean: float
+    """Mean, in `unit`."""
+    minimum: float
+    """Least number, in `unit`."""
+    maximum: float
+    """Largest number, in `unit`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,16 +150,23 @@ class MetricValue:
 class IoCheck:
     """Whether one mistake at the program's inputs or outputs explains the device's answer better than the model does.
 
-    Errors are the squared error over the energy of what explains: 0.01 is 20 dB. None is "not finite" or "not told".
+    A relative error is the squared error over the energy of the explanation: 0.01 is 20 dB.
     """
 
     side: ProbeSide
+    """Where the mistake would be made."""
     mistake: str
+    """The mistake."""
     sample: int
+    """The evaluation sample that distinguishes it best."""
     status: ProbeStatus
+    """Whether the mistake was made."""
     relative_error: float | None
+    """Squared error over energy of the device's answer against the model's; null where it is not finite."""
     relative_error_mistaken: float | None
+    """The same against the model's answer after the mistake."""
     detail: str | None
+    """What exactly explains the answer, or why the model cannot be run on the mistaken inputs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -76,16 +76,21 @@ class ProgramFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramCheck:
-    """One thing that was asked of a program, and what the program is. `status` is `met`, `differs` or `unread`."""
+    """One property that was requested of a program, and the property that the program has."""
 
     program: ProgramName
-    """`shipping` or `debug`."""
+    """The program that was checked, shipping or debug."""
     subgraph: int | None
+    """The delegated subgraph; null for a check of the whole program."""
     check: str
+    """The property: SoC, architecture, precision, grid, build …"""
     subject: str | None
-    """Which tensor, where a check is made for each."""
+    """The tensor, where a check is made per tensor."""
     asked: str
+    """The requested value."""
     got: str | None
+    """The program's value; null where it could not be read."""
     status: CheckStatus
+    """Whether the two agree."""
     reason: str | None
-    """Why it could not be read."""
+    """Why the program's value could not be read."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tasks.records.hints import Seconds
 from tasks.records.program import ProgramCheck, ProgramFacts
 from tasks.records.vocabulary import OperatorStatus, ProgramName, Reference
 
@@ -28,11 +29,15 @@ class Toolchain:
     """What compiled: part of every cache key that depends on the toolchain."""
 
     python: str
+    """Version of Python."""
     torch: str
+    """Version of torch."""
     executorch: str
+    """Version of ExecuTorch."""
     torchao: str
+    """Version of torchao."""
     qnn: str
-    """QNN build id, for example `v2.49.40.260701`."""
+    """QNN's build id, for example `v2.49.40.260701`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -322,8 +327,11 @@ class Command:
     """One command that ran on a device."""
 
     argv: tuple[str, ...]
+    """The command and its arguments."""
     exit_code: int
-    seconds: float
+    """The exit code; minus the signal's number where a signal ended the command."""
+    seconds: Seconds
+    """Duration of the command."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

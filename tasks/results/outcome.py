@@ -31,7 +31,7 @@ class CellResult:
     """The last stage that was begun; None when none was."""
     error: BaseException | None = None
     """Why that stage did not end well."""
-    result_names: dict[str, str] = field(default_factory=dict)
+    result_names: dict[str, str] = field(default_factory=dict[str, str])
     """A record's field to the name of the result that it is kept as."""
 
 

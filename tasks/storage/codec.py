@@ -9,22 +9,23 @@ Exact both ways: a value that would come back as another (a whole number in a re
 from __future__ import annotations
 
 import hashlib
-import types
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks import records
 from tasks.errors import EvidenceError
+from tasks.records.hints import element, optional
+from tasks.storage.columns import ARROW_TYPES
 
 _RECORD = b"qnnsweep.record"
 _CHECKSUM = b"qnnsweep.checksum"
-_SCALARS = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(), bytes: pa.binary()}
+_SCALARS: dict[type, pa.DataType] = ARROW_TYPES | {bytes: pa.binary()}
 _UNREADABLE = "these bytes are no readable record, remove the file they came from and run again"
 
 
@@ -112,13 +113,14 @@ def _schema(name: str) -> Any:
 
 @cache
 def _form(kind: Any) -> _Form:
-    origin, arguments = get_origin(kind), get_args(kind)
     if kind in _SCALARS:
         return _scalar(kind)
-    if origin in (Union, types.UnionType) and len(arguments) == 2 and types.NoneType in arguments:
-        return _optional(_form(arguments[0] if arguments[1] is types.NoneType else arguments[1]))
-    if origin is tuple and arguments[1:] == (Ellipsis,):
-        return _sequence(_form(arguments[0]))
+    origin, arguments = get_origin(kind), get_args(kind)
+    inner, nullable = optional(kind)
+    if nullable:
+        return _optional(_form(inner))
+    if (item := element(kind)) is not None:
+        return _sequence(_form(item))
     if origin is dict and arguments == (str, str):
         return _mapping()
     if origin is Literal:

@@ -1,4 +1,4 @@
-"""A table's columns out of Python's values: exactly those that the column's type holds."""
+"""Arrow columns made of Python values: their types from type hints, their values without silent conversion."""
 # pyarrow ships no types:
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
@@ -9,59 +9,65 @@ import math
 from collections.abc import Sequence
 from numbers import Integral, Real
 from types import NoneType
-from typing import Any
+from typing import Any, Literal, get_origin
 
 import numpy as np
 import pyarrow as pa
 
-TEXT, REAL, WHOLE, FLAG = pa.string(), pa.float64(), pa.int64(), pa.bool_()
-_AS_THEY_ARE = {
-    TEXT: {str, NoneType},
-    REAL: {float, NoneType},
-    WHOLE: {int, NoneType},
-    FLAG: {bool, NoneType},
-}
-"""The types of values that Arrow takes for what they are."""
+from tasks.records.hints import element, optional
+
+STRING, FLOAT64, INT64, BOOL = pa.string(), pa.float64(), pa.int64(), pa.bool_()
+ARROW_TYPES: dict[type, pa.DataType] = {str: STRING, float: FLOAT64, int: INT64, bool: BOOL}
+_EXACT_TYPES = {arrow: {python, NoneType} for python, arrow in ARROW_TYPES.items()}
+"""The types of values that Arrow stores as they are."""
+
+
+def arrow_type(hint: Any) -> pa.DataType:
+    """Return the type of the column of values of that type hint. Every column can hold null."""
+    kind, _ = optional(hint)
+    if (item := element(kind)) is not None:
+        return pa.list_(arrow_type(item))
+    return STRING if get_origin(kind) is Literal else ARROW_TYPES[kind]
 
 
 def column(values: Sequence[Any], kind: pa.DataType, where: str) -> pa.Array:
-    """The values, in which NaN becomes null. `where` names the column for errors.
+    """Return the values as a column, with null in place of NaN. `where` is the column's name for errors.
 
-    Nothing is converted but NumPy's scalars and whole numbers in a real column. Raises TypeError for a value of another
+    Nothing is converted but NumPy's scalars and integers in a column of floats. Raises TypeError for a value of another
     type, and ValueError for an infinite number.
     """
-    if _are_plain(values, kind):
-        found = pa.array(values, kind, from_pandas=True)
-        numbers = found
+    if _are_exact(values, kind):
+        array = pa.array(values, kind, from_pandas=True)
+        numbers = array
         while pa.types.is_list(numbers.type):
             numbers = numbers.flatten()
-        if numbers.type != REAL or not np.isinf(numbers.to_numpy(zero_copy_only=False)).any():
-            return found
+        if numbers.type != FLOAT64 or not np.isinf(numbers.to_numpy(zero_copy_only=False)).any():
+            return array
     return pa.array([_value(value, kind, where) for value in values], kind)
 
 
-def _are_plain(values: Sequence[Any], kind: pa.DataType) -> bool:
-    """Whether Arrow takes them all for what they are."""
+def _are_exact(values: Sequence[Any], kind: pa.DataType) -> bool:
+    """Return whether Arrow stores all values as they are."""
     if not pa.types.is_list(kind):
-        return {*map(type, values)} <= _AS_THEY_ARE.get(kind, set())
-    items = [item for each in values if isinstance(each, tuple | list) for item in each]
-    return {*map(type, values)} <= {tuple, list, NoneType} and _are_plain(items, kind.value_type)
+        return {*map(type, values)} <= _EXACT_TYPES.get(kind, set())
+    items = [item for value in values if isinstance(value, tuple | list) for item in value]
+    return {*map(type, values)} <= {tuple, list, NoneType} and _are_exact(items, kind.value_type)
 
 
 def _value(value: Any, kind: pa.DataType, where: str) -> Any:
-    """`value` as its column holds it. Arrow alone would take 1.5 for the whole number 1 and True for 1.0."""
+    """Return `value` as its column holds it. Arrow alone would store 1.5 as the integer 1 and True as 1.0."""
     match value:
         case None:
             return None
-        case str() if kind == TEXT:
+        case str() if kind == STRING:
             return value
-        case bool() | np.bool_() if kind == FLAG:
+        case bool() | np.bool_() if kind == BOOL:
             return bool(value)
         case bool():
             pass
-        case Integral() if kind == WHOLE:
+        case Integral() if kind == INT64:
             return int(value)
-        case Real() if kind == REAL:
+        case Real() if kind == FLOAT64:
             return _finite(float(value), where)
         case list() | tuple() if pa.types.is_list(kind):
             return [_value(item, kind.value_type, where) for item in value]

@@ -20,222 +20,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.errors import EvidenceError, RequestError
-from tasks.storage.columns import FLAG, REAL, TEXT, WHOLE, column
+from tasks.records.tables import CELL_COLUMNS, TABLES, columns
+from tasks.storage.columns import INT64, arrow_type, column
 from tasks.storage.store import Store
 
 _ROW_GROUP = 8192
 """Rows that are read or skipped together: a run's cells lie in their order, so one cell is in one group or two."""
-_CELL = ("run_id", "model", "scheme", "soc", "device", "backend")
-
-
-def _schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
-    cell = [(name, pa.string()) for name in _CELL]
-    return pa.schema([*cell, *columns])
-
-
-_spread = [(name, REAL) for name in ("p10", "p50", "p90", "mean", "minimum", "maximum")]
-_gap = [("mse", REAL), ("mean_abs", REAL), ("max_abs", REAL), ("snr_db", REAL), ("cosine", REAL)]
-
-TABLES: dict[str, pa.Schema] = {
-    "cells": _schema(
-        ("stage", TEXT),  # the last stage reached
-        ("outcome", TEXT),  # passed out_of_tolerance failed impossible infrastructure
-        ("error_type", TEXT),
-        ("error", TEXT),
-        ("reason", TEXT),  # why impossible, out of tolerance or without operators
-        ("weights", TEXT),
-        ("export_s", REAL),
-        ("quantize_s", REAL),
-        ("edge_s", REAL),  # once for all SoCs that were lowered together
-        ("lower_s", REAL),
-        ("execute_s", REAL),
-        ("measured_run", TEXT),  # the run that measured it: an earlier one where its capture was reused
-        ("sent_bytes", WHOLE),  # to the device, for this cell
-        ("outputs_sha256", TEXT),  # of the final outputs: equal for cells whose outputs are bit-equal
-        ("pte_bytes", WHOLE),
-        ("debug_pte_bytes", WHOLE),
-        ("delegated_nodes", WHOLE),
-        ("non_delegated_nodes", WHOLE),
-        ("delegated_subgraphs", WHOLE),
-        *((name, WHOLE) for name in ("spill_bytes", "fill_bytes", "write_total_bytes", "read_total_bytes")),
-        ("program_soc", TEXT),  # what the shipping program's own bytes say
-        ("program_arch", TEXT),
-        ("program_qnn", TEXT),
-        ("operators_total", WHOLE),
-        ("operators_compared", WHOLE),
-        ("samples", WHOLE),
-        ("final_snr_db", REAL),  # the worst output of the worst sample
-        ("final_cosine", REAL),
-        ("final_max_abs", REAL),
-        ("top1_agreement", REAL),
-        ("accuracy", REAL),  # share of labelled samples right on the device; null without labels
-        ("accuracy_eager", REAL),
-        ("latency_p50_ms", REAL),
-        ("observer_effect_snr_db", REAL),
-        ("worst_rung", TEXT),  # where the final outputs lose most
-        ("operators_introduced", WHOLE),
-        ("operators_masked", WHOLE),
-        ("worst_operator", TEXT),  # of those that introduce error the one that does most to the final outputs
-        ("worst_operator_verdict", TEXT),
-        ("worst_operator_introduced_snr_db", REAL),
-        ("worst_operator_effect_snr_db", REAL),
-        *((name, TEXT) for name in ("python", "torch", "executorch", "torchao", "qnn")),
-        ("log", TEXT),  # sha256 of the log of what failed, else of the toolchain's last call
-        ("verb", TEXT),  # what made the run: run, recompare
-        ("farm", TEXT),  # null without one
-        ("model_digest", TEXT),  # of its configuration and of the code and files behind it
-        ("scheme_digest", TEXT),
-        ("soc_digest", TEXT),
-        ("request_digest", TEXT),  # of what was measured and tolerated, and of the backend
-    ),
-    "operators": _schema(
-        ("operator_index", WHOLE),  # null for another reference's node that no operator stands for
-        ("operator", TEXT),
-        ("target", TEXT),
-        ("debug_handle", WHOLE),
-        ("output_index", WHOLE),
-        ("module_path", TEXT),
-        ("stack_trace", TEXT),
-        ("source_nodes", pa.list_(TEXT)),  # what it stands for in that row's reference; of `edge`, what torch traced
-        ("shape", pa.list_(WHOLE)),
-        ("dtype", TEXT),
-        ("scale", pa.list_(REAL)),
-        ("zero_point", pa.list_(WHOLE)),
-        ("axis_order", pa.list_(WHOLE)),
-        ("delegated", FLAG),
-        ("subgraph", WHOLE),
-        ("reference", TEXT),  # edge exported quantized
-        ("sample", WHOLE),
-        ("status", TEXT),
-        ("nonfinite_actual", WHOLE),
-        ("nonfinite_reference", WHOLE),
-        ("masked_elements", WHOLE),  # they differ and no reader reads them
-        ("masked_by", pa.list_(TEXT)),
-        *_gap,  # total: against the reference's own run from the model's input
-        ("introduced_mse", REAL),  # against the reference operator on the device's own inputs
-        ("introduced_snr_db", REAL),
-        ("introduced_max_abs", REAL),
-        ("introduced_steps", REAL),  # the largest, in steps of the device's grid
-        ("introduced_spans", pa.list_(TEXT)),  # operators before it that the device did not show
-        ("effect_snr_db", REAL),  # the final outputs with the introduced error alone
-        ("verdict", TEXT),  # exact within_grid introduced inherited blind
-        ("why", TEXT),  # why the operator could not be made again on the host
-    ),
-    "outputs": _schema(
-        ("rung", TEXT),
-        ("reference", TEXT),
-        ("sample", WHOLE),
-        ("sample_name", TEXT),
-        ("output_index", WHOLE),
-        ("output", TEXT),
-        ("shape", pa.list_(WHOLE)),
-        ("status", TEXT),
-        *_gap,
-        ("previous_rung", TEXT),
-        ("previous_snr_db", REAL),  # against the rung before
-        ("label", WHOLE),
-        ("top1_reference", WHOLE),
-        ("top1_actual", WHOLE),
-    ),
-    "profile": _schema(
-        ("program", TEXT),  # shipping or profile
-        ("same_outputs", FLAG),  # the program's final outputs are the shipping program's, bit by bit
-        ("event_block", TEXT),
-        ("event", TEXT),
-        ("kind", TEXT),  # tasks.numerics.timing.KINDS
-        ("node", TEXT),  # what the delegate calls the operator
-        ("instruction", WHOLE),
-        ("unit", TEXT),
-        ("count", WHOLE),
-        *_spread,
-        ("raw", pa.list_(REAL)),
-        ("samples", pa.list_(WHOLE)),  # for each of raw the evaluation sample; empty while loading
-        ("debug_handle", WHOLE),  # where there is exactly one
-        ("debug_handles", pa.list_(WHOLE)),
-        ("operators", pa.list_(TEXT)),
-        ("op_types", pa.list_(TEXT)),
-        ("module_paths", pa.list_(TEXT)),
-        ("stack_traces", pa.list_(TEXT)),
-        ("delegate", FLAG),
-        ("delegate_backend", TEXT),
-        ("subgraph", WHOLE),
-        ("counted_in", pa.list_(TEXT)),  # where the work of an operator without cycles of its own is counted
-    ),
-    "modules": _schema(
-        ("program", TEXT),
-        ("unit", TEXT),
-        ("module_path", TEXT),  # empty for the whole model
-        ("depth", WHOLE),
-        ("operators", pa.list_(TEXT)),
-        ("count", WHOLE),
-        *_spread,  # an inference: the module with all that is inside it
-        ("own_mean", REAL),  # what of the mean belongs to none of the modules inside it
-        ("share", REAL),  # of the whole model's
-        ("counted_in", TEXT),  # the module in whose time it is, where it has none of its own
-    ),
-    "metrics": _schema(
-        ("operator", TEXT),  # null for a final output
-        ("operator_index", WHOLE),
-        ("debug_handle", WHOLE),
-        ("output_index", WHOLE),
-        ("sample", WHOLE),
-        ("rung", TEXT),
-        ("reference", TEXT),
-        ("metric", TEXT),
-        ("value", REAL),
-        ("problem", TEXT),  # why a user's own metric gave no number
-    ),
-    "delegation": _schema(
-        ("operator", TEXT),
-        ("occurrences_delegated", WHOLE),
-        ("occurrences_not_delegated", WHOLE),
-        ("refusals", pa.list_(TEXT)),
-    ),
-    "audit": _schema(
-        ("program", TEXT),  # shipping, debug
-        ("subgraph", WHOLE),
-        ("check", TEXT),
-        ("subject", TEXT),  # which tensor
-        ("asked", TEXT),
-        ("got", TEXT),
-        ("status", TEXT),  # met differs unread
-        ("reason", TEXT),  # why it could not be read
-    ),
-    "probe": _schema(
-        ("side", TEXT),  # input, output
-        ("mistake", TEXT),
-        ("sample", WHOLE),
-        ("status", TEXT),  # passed failed blind unclear refused
-        ("relative_error", REAL),  # squared error over energy, the model as it is
-        ("relative_error_mistaken", REAL),  # the same after the mistake
-        ("detail", TEXT),
-    ),
-    "work": _schema(  # toolchain calls, shared by the cells whose names they have
-        ("stage", TEXT),  # export quantize edge lower compare
-        ("seconds", REAL),
-        ("peak_bytes", WHOLE),  # resident; of lower beyond the edge program that it was forked from
-    ),
-    "commands": _schema(
-        ("argv", pa.list_(TEXT)),
-        ("exit_code", WHOLE),
-        ("seconds", REAL),
-    ),
-    "trends": _schema(
-        ("farm", TEXT),
-        ("series", TEXT),
-        ("operator", TEXT),  # null for a series of the cell
-        ("unit", TEXT),
-        ("value", REAL),
-        ("nights", WHOLE),  # in the baseline
-        ("median", REAL),
-        ("mad", REAL),
-        ("floor", REAL),  # in the series' unit
-        ("verdict", TEXT),  # steady regressed still_bad improved new no_baseline undefined
-        ("first_bad_run", TEXT),
-        ("changed", pa.list_(TEXT)),  # what differs between the last good and the first bad night
-        ("runs", pa.list_(TEXT)),  # the nights up to this one, and
-        ("values", pa.list_(REAL)),  # the series' value in each
-    ),
+SCHEMAS = {
+    table: pa.schema([(column.name, arrow_type(column.kind)) for column in columns(kind)])
+    for table, kind in TABLES.items()
 }
 
 
@@ -254,8 +47,8 @@ def write(store: Store, run_id: str, table: str, rows: Sequence[Mapping[str, Any
     names = {*schema.names}
     for index, row in enumerate(rows):
         _check_row(row, names, run_id, f"{table} row {index}")
-    columns = [column([row[field.name] for row in rows], field.type, f"{table}.{field.name}") for field in schema]
-    store.files.write(_name(table, run_id), encoded(pa.Table.from_arrays(columns, schema=schema)))
+    arrays = [column([row[field.name] for row in rows], field.type, f"{table}.{field.name}") for field in schema]
+    store.files.write(_name(table, run_id), encoded(pa.Table.from_arrays(arrays, schema=schema)))
 
 
 def encoded(rows: pa.Table) -> bytes:
@@ -305,7 +98,7 @@ def tsv(store: Store, table: str, run_id: str) -> str:
     """One run's rows of a table as tab-separated text: a line of names, a line a row; lists as JSON, null empty."""
     frame = read(store, table, run_id)
     for field in schema_of(table):
-        if field.type == WHOLE:
+        if field.type == INT64:
             frame[field.name] = frame[field.name].astype("Int64")
         elif pa.types.is_list(field.type):
             # NumPy's own floats print as themselves only after `tolist`.
@@ -327,7 +120,7 @@ def parts(store: Store, table: str, runs: Collection[str] | None = None) -> dict
 def schema_of(table: str) -> pa.Schema:
     if table not in TABLES:
         raise ValueError(f"there is no table {table!r}: it is one of {', '.join(TABLES)}")
-    return TABLES[table]
+    return SCHEMAS[table]
 
 
 def _name(table: str, run_id: str) -> str:
@@ -343,11 +136,11 @@ def _read_part(store: Store, name: str, schema: pa.Schema) -> pa.Table:
     try:
         with pq.ParquetFile(pa.BufferReader(store.files.read(name))) as file:
             part = file.read()
-            if part.column_names[: len(_CELL)] != list(_CELL):
+            if part.column_names[: len(CELL_COLUMNS)] != list(CELL_COLUMNS):
                 raise ValueError(f"not a table of cells: {part.column_names[:8]}")
             # A run of an earlier version lacks columns that came later; they are null in it.
-            for column in (each for each in schema.names if each not in part.column_names):
-                part = part.append_column(column, pa.nulls(part.num_rows, schema.field(column).type))
+            for name in (name for name in schema.names if name not in part.column_names):
+                part = part.append_column(name, pa.nulls(part.num_rows, schema.field(name).type))
             # Refuses columns that the table does not have; all else it changes is what Parquet calls a list's items.
             return part.select([*schema.names, *(set(part.column_names) - set(schema.names))]).cast(schema)
     except (pa.ArrowException, OSError, ValueError) as error:

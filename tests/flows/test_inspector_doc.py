@@ -129,11 +129,11 @@ def test_tensors_and_programs(told: dict) -> None:
 
 
 def test_the_spreadsheets_hold_the_latest_run_s_rows(folder: Path) -> None:
-    from tasks.storage.tables import TABLES
+    from tasks.storage.tables import SCHEMAS
 
     sheets = {path.stem: path.read_text().splitlines() for path in (folder / "spreadsheets").iterdir()}
     assert {name: lines[0].split("\t") for name, lines in sheets.items()} == {
-        name: schema.names for name, schema in TABLES.items()
+        name: schema.names for name, schema in SCHEMAS.items()
     }
     (cell,) = sheets["cells"][1:]
     assert cell.split("\t")[1:6] == ["digits_cnn", "fp32", "SM8650", "local", "xnnpack"]

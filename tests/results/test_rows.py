@@ -67,7 +67,7 @@ def test_every_row_of_every_kind_of_cell_is_stored_and_read_back(asked: Request,
     for table, contents in made.items():
         tables.write(store, RUN, table, contents)
         assert len(tables.read(store, table, RUN)) == len(contents)
-        assert {tuple(row) for row in contents} == {tuple(tables.TABLES[table].names)}
+        assert {tuple(row) for row in contents} == {tuple(tables.schema_of(table).names)}
 
 
 def test_every_planned_cell_has_one_row_in_the_order_planned(asked: Request) -> None:
@@ -331,8 +331,8 @@ def test_an_event_an_operator_type_and_a_command_have_one_row_each(asked: Reques
     event = {
         "program": "shipping", "same_outputs": True, "event_block": "Execute", "event": "DELEGATE_CALL #0",
         "kind": "delegate_call", "node": None, "instruction": 0, "unit": "us", "raw": (0.0, 10.0), "samples": (0, 1),
-        "debug_handle": 4, "debug_handles": (4,), "operators": ["conv"], "op_types": ["aten.convolution.default"],
-        "module_paths": ["layers.0"], "stack_traces": ["line 3"], "delegate": True, "delegate_backend": "QnnBackend",
+        "debug_handle": 4, "debug_handles": (4,), "operators": ("conv",), "op_types": ("aten.convolution.default",),
+        "module_paths": ("layers.0",), "stack_traces": ("line 3",), "delegate": True, "delegate_backend": "QnnBackend",
         "subgraph": 0, "counted_in": (),
     }  # fmt: skip
     assert found(whole(asked), "profile") == [amounts | event]

@@ -262,7 +262,7 @@ def test_link_named_writes_a_list_of_names_and_objects(bucket: StoreOf) -> None:
 def test_pandas_reads_all_runs_of_a_table_in_one_line(bucket: StoreOf) -> None:
     store = bucket("one")
     for run in ("20261120T020000Z-a1b2", "20261121T020000Z-c3d4"):
-        tables.write(store, run, "cells", [{**dict.fromkeys(tables.TABLES["cells"].names), "run_id": run}])
+        tables.write(store, run, "cells", [{**dict.fromkeys(tables.schema_of("cells").names), "run_id": run}])
     frame = pandas.read_parquet(f"{store.url}/tables/cells")
     assert frame["run_id"].tolist() == ["20261120T020000Z-a1b2", "20261121T020000Z-c3d4"]
 

@@ -14,7 +14,7 @@ from tasks.errors import EvidenceError
 from tasks.records import Blob
 from tasks.storage import tables
 from tasks.storage.store import Store
-from tasks.storage.tables import TABLES
+from tasks.storage.tables import schema_of
 
 from .conftest import StoreOf
 
@@ -132,7 +132,7 @@ def test_two_processes_that_write_the_same_at_once_both_succeed(store_of: StoreO
 
 def test_tables_are_read_on_any_machine(store_of: StoreOf) -> None:
     here, there = store_of("one"), store_of("other")
-    row = {**dict.fromkeys(TABLES["cells"].names), "run_id": RUN, "outcome": "passed"}
+    row = {**dict.fromkeys(schema_of("cells").names), "run_id": RUN, "outcome": "passed"}
     tables.write(here, RUN, "cells", [row])
     assert tables.runs(there) == [RUN]
     assert tables.read(there, "cells")["outcome"].tolist() == tables.read(there, "cells", RUN)["outcome"].tolist()

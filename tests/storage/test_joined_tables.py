@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tasks.errors import EvidenceError
 from tasks.storage import tables
 from tasks.storage.store import Store
-from tasks.storage.tables import TABLES
+from tasks.storage.tables import schema_of
 
 from .conftest import StoreOf
 from .test_tables import FIRST, row, rows_of
@@ -34,7 +34,7 @@ def test_rows_of_all_parts_come_in_their_order_as_they_were_given(
     tables.join(store, FIRST, table, parts)
     joined = tables.rows(store, table, FIRST)
     assert repr(joined) == repr(
-        [{name: each[name] for name in TABLES[table].names} for rows in given_rows for each in rows]
+        [{name: each[name] for name in schema_of(table).names} for rows in given_rows for each in rows]
     )
     assert tables.runs(store) == ([FIRST] if table == "cells" else [])
 

@@ -21,7 +21,7 @@ from tasks.errors import EnvironmentUnusable, EvidenceError, RequestError
 from tasks.storage import tables
 from tasks.storage.columns import column
 from tasks.storage.store import Store
-from tasks.storage.tables import TABLES
+from tasks.storage.tables import SCHEMAS, TABLES, schema_of
 
 GOLDEN = Path(__file__).parents[1] / "goldens" / "tables.json"
 FIRST, SECOND = "20261120T020000Z-a1b2", "20261121T020000Z-c3d4"
@@ -36,7 +36,7 @@ VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
 
 def row(table: str, run_id: str, **values: Any) -> dict[str, Any]:
     """A row with null in every column not given."""
-    return {**dict.fromkeys(TABLES[table].names), "run_id": run_id, **values}
+    return {**dict.fromkeys(schema_of(table).names), "run_id": run_id, **values}
 
 
 def write(store: Store, run_id: str, table: str, rows: list[dict[str, Any]]) -> Path:
@@ -50,13 +50,13 @@ def rows_of(table: str) -> st.SearchStrategy[list[dict[str, Any]]]:
             return st.none() | st.lists(cells(kind.value_type), max_size=3)
         return st.none() | VALUES[kind]
 
-    columns = {field.name: cells(field.type) for field in TABLES[table]}
+    columns = {field.name: cells(field.type) for field in schema_of(table)}
     return st.lists(st.fixed_dictionaries({**columns, "run_id": st.just(FIRST)}), max_size=2)
 
 
 def test_the_tables_are_frozen() -> None:
     # Other people's scripts and all earlier runs depend on these: a column may be neither renamed nor retyped.
-    described = {table: {field.name: str(field.type) for field in schema} for table, schema in TABLES.items()}
+    described = {table: {field.name: str(field.type) for field in schema} for table, schema in SCHEMAS.items()}
     assert described == json.loads(GOLDEN.read_text())
     assert [list(described[table]) for table in described] == [
         list(columns) for columns in json.loads(GOLDEN.read_text()).values()
@@ -75,7 +75,7 @@ def test_rows_are_stored_exactly_and_in_order(store: Store, table: str, data: st
     path = write(store, FIRST, table, rows)
     assert path == store.root / "tables" / table / f"run={FIRST}" / "part.parquet"
     with pq.ParquetFile(path) as file:
-        assert repr(file.read().to_pylist()) == repr([{name: r[name] for name in TABLES[table].names} for r in rows])
+        assert repr(file.read().to_pylist()) == repr([{name: r[name] for name in schema_of(table).names} for r in rows])
 
 
 def test_pandas_reads_all_runs_in_one_line_even_if_a_run_knows_nothing_of_a_column(store: Store) -> None:
@@ -86,7 +86,7 @@ def test_pandas_reads_all_runs_in_one_line_even_if_a_run_knows_nothing_of_a_colu
 
     frame = pandas.read_parquet(store.root / "tables/cells")
 
-    assert list(frame.columns) == [*TABLES["cells"].names, "run"]
+    assert list(frame.columns) == [*schema_of("cells").names, "run"]
     assert list(frame["run_id"]) == list(frame["run"]) == [FIRST, SECOND]
     assert {name: frame.iloc[1][name] for name in known if known[name] is not None} == {
         name: value for name, value in known.items() if value is not None
@@ -106,7 +106,7 @@ def test_read_gives_one_run_or_all_in_order_with_exactly_the_columns(store: Stor
     write(store, FIRST, "outputs", [row("outputs", FIRST, shape=(1, 10), status="compared")])
 
     every = tables.read(store, "outputs")
-    assert list(every.columns) == TABLES["outputs"].names
+    assert list(every.columns) == schema_of("outputs").names
     assert list(every["run_id"]) == [FIRST, SECOND, SECOND]
     assert list(every["sample"])[1:] == [2, 1]
     assert list(every["shape"][0]) == [1, 10]
@@ -116,7 +116,7 @@ def test_read_gives_one_run_or_all_in_order_with_exactly_the_columns(store: Stor
 
 def test_read_before_the_first_run_gives_no_rows_and_all_columns(tmp_path: Path) -> None:
     frame = tables.read(Store(tmp_path), "profile")
-    assert (len(frame), list(frame.columns)) == (0, TABLES["profile"].names)
+    assert (len(frame), list(frame.columns)) == (0, schema_of("profile").names)
 
 
 def test_a_run_without_rows_is_a_run(store: Store) -> None:

@@ -75,7 +75,7 @@ def drifting(amount: float, nights: int) -> Callable[[float, int], float]:
 
 
 def cell_row(model: str, night: int, changes: Sequence[Change], noise: np.random.Generator) -> Row:
-    row = dict.fromkeys(tables.TABLES["cells"].names) | HEALTHY | {"run_id": run_of(night), "model": model}
+    row = dict.fromkeys(tables.schema_of("cells").names) | HEALTHY | {"run_id": run_of(night), "model": model}
     for change in changes:
         if change.cell == model and change.applies(night):
             for column, planted in change.columns.items():
@@ -96,7 +96,7 @@ def operator_rows(cell: Row, night: int, changes: Sequence[Change], noise: np.ra
     rows: list[Row] = []
     for index, operator in enumerate(OPERATORS):
         for sample in range(2):
-            row = dict.fromkeys(tables.TABLES["operators"].names) | {name: cell[name] for name in NAMES}
+            row = dict.fromkeys(tables.schema_of("operators").names) | {name: cell[name] for name in NAMES}
             gap = 40.0 - index - lost.get(operator, 0.0) + float(noise.normal(0, OPERATOR_SIGMA_DB))
             row |= {"operator_index": index, "operator": operator, "reference": "edge", "sample": sample}
             rows.append(row | {"status": "compared", "snr_db": gap - 5, "introduced_snr_db": gap})

@@ -181,7 +181,7 @@ def write_history(root: Path, nights: list[dict[str, Any]], config: TrendConfig 
     """Write a history of one cell without noise, with these columns changed each night; return its rows of trends."""
     store, rows = Store.open(root), []
     for night, columns in enumerate(nights):
-        cell = dict.fromkeys(tables.TABLES["cells"].names) | cell_row("toy", night, [], np.random.default_rng(0))
+        cell = dict.fromkeys(tables.schema_of("cells").names) | cell_row("toy", night, [], np.random.default_rng(0))
         rows.append(write_night(store, [cell | columns], [], config or TrendConfig()))
     return rows
 

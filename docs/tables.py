@@ -1,0 +1,124 @@
+"""Writes what the row classes of tasks/records define: docs/tables.md, the README's table of tables, and the golden.
+
+usage: make docs
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import textwrap
+from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from tasks.records import vocabulary
+from tasks.records.cell_rows import CellIdentity
+from tasks.records.hints import element, optional
+from tasks.records.tables import CELL_COLUMNS, TABLES, Column, columns
+from tasks.storage.tables import SCHEMAS
+
+ROOT = Path(__file__).parents[1]
+WIDTH = 100
+HEAD = """\
+# The tables
+
+A run leaves one Parquet file per table, `tables/<table>/run=<run>/part.parquet` below `artifacts=`;
+`pandas.read_parquet("artifacts/tables/cells")` reads the rows of all runs. The order of a table's
+columns, their names and their types do not change; a later version may add columns, which are null
+in earlier runs. Null means "not defined"; NaN and infinities are never stored. `make docs` writes
+this page from the row classes in [cell_rows.py](../tasks/records/cell_rows.py) and
+[operator_rows.py](../tasks/records/operator_rows.py).
+"""
+
+
+def files() -> dict[Path, str]:
+    """Return every generated file and its text."""
+    readme = ROOT / "README.md"
+    overview = "".join(f"| `{table}` | {_in_a_sentence(_docstring(kind))} |\n" for table, kind in TABLES.items())
+    head = "| table | one row is |\n|---|---|\n"
+    golden = {table: {field.name: str(field.type) for field in schema} for table, schema in SCHEMAS.items()}
+    return {
+        ROOT / "docs" / "tables.md": page(),
+        readme: re.sub(re.escape(head) + r"(\|.*\n)*", lambda _: head + overview, readme.read_text()),
+        ROOT / "tests" / "goldens" / "tables.json": json.dumps(golden, indent=2) + "\n",
+    }
+
+
+def page() -> str:
+    sections = [HEAD, "## In every table\n", describe(columns(CellIdentity))]
+    for table, kind in TABLES.items():
+        sections += [f"## `{table}`\n", textwrap.fill(f"One row is {_in_a_sentence(_docstring(kind))}.", WIDTH) + "\n"]
+        sections += [describe(columns(kind)[len(CELL_COLUMNS) :])]
+    for name, meanings in _vocabularies().items():
+        lines = (_item(f"`{word}`: {meaning}") for word, meaning in meanings.items())
+        sections += [f"## {_title(name)}\n", "".join(lines)]
+    return "\n".join(sections)
+
+
+def describe(described: Sequence[Column]) -> str:
+    return "".join(_item(f"`{column.name}` ({_type(column)}): {_meaning(column)}") for column in described)
+
+
+def _item(text: str) -> str:
+    # A long code span would be cut at its spaces.
+    return textwrap.fill(text, WIDTH, initial_indent="- ", subsequent_indent="  ", break_long_words=False) + "\n"
+
+
+def _type(column: Column) -> str:
+    kind, plural = column.kind, ""
+    if (item := element(kind)) is not None:
+        kind, plural = optional(item)[0], "list of "
+    if get_origin(kind) is Literal:
+        titles = [_title(name).lower() for name in _vocabularies() if getattr(vocabulary, name) == kind]
+        described = ", ".join(["string", *(f"[{title}](#{title.replace(' ', '-')})" for title in titles)])
+    else:
+        described = {str: "string", int: "integer", float: "float", bool: "boolean"}[kind]
+    return plural + described + (f", {column.unit}" if column.unit else "")
+
+
+def _vocabularies() -> dict[str, dict[str, str]]:
+    """Return the meanings of the values of each Literal, where they are documented."""
+    public = {name: value for name, value in vars(vocabulary).items() if not name.startswith("_")}
+    meanings = {tuple(value): value for value in public.values() if isinstance(value, dict)}
+    literals = {name: get_args(value) for name, value in public.items() if get_origin(value) is Literal}
+    return {name: meanings[values] for name, values in literals.items() if values in meanings}
+
+
+def _title(name: str) -> str:
+    return " ".join(re.findall(r"[A-Z][a-z]*", name)).capitalize()
+
+
+def _meaning(column: Column) -> str:
+    meanings = _docstrings(column.defined_in)
+    assert column.name in meanings, f"{column.defined_in.__name__}.{column.name} has no docstring"
+    return meanings[column.name]
+
+
+@cache
+def _docstrings(kind: type[Any]) -> dict[str, str]:
+    """Return the docstrings below the fields of a dataclass."""
+    (definition,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(definition, ast.ClassDef)
+    return {
+        ast.unparse(field.target): " ".join(ast.literal_eval(docstring.value).split())
+        for field, docstring in pairwise(definition.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(docstring, ast.Expr)
+    }
+
+
+def _docstring(kind: type[Any]) -> str:
+    return " ".join((inspect.getdoc(kind) or "").split())
+
+
+def _in_a_sentence(text: str) -> str:
+    return text[0].lower() + text[1:].rstrip(".")
+
+
+if __name__ == "__main__":
+    for path, text in files().items():
+        path.write_text(text)
