@@ -1,4 +1,4 @@
-"""Kills a sweep with -9 at random moments, the program, a child and its Prefect server in turn, and runs it again.
+"""Kills a sweep with SIGKILL at random moments and runs it again: the program, a worker and the server in turn.
 
 Each time from nothing. Its tables must equal those of an undisturbed run but for times, no file may be half-written,
 and no process may stay. A moment at which all had ended already does not count, and later ones are not tried again.
@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.flows.conftest import at_home
+from tests.flows.conftest import program_at
 from tests.flows.kill_and_rerun import VICTIMS, kill_and_rerun, run_undisturbed
 
 COMMAND = [
@@ -33,7 +33,7 @@ def main() -> int:
     chance = random.Random(asked.seed)  # noqa: S311 - no secret
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        program = at_home(folder, folder)
+        program = program_at(folder, folder)
         expected, seconds = run_undisturbed(program, COMMAND, folder / "undisturbed")
         print(f"undisturbed: {seconds:.1f} s", flush=True)
         kills = equal = rounds = 0

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.flows.conftest import Program, with_a_home_of_its_own
+from tests.flows.conftest import Program, new_program
 from tests.flows.sweep_outputs import read_table, result_of
 
 from .loopback import Adbd, AdbServer, Sshd, running, write_farm
@@ -38,7 +38,7 @@ SLOW = TIMED.replace("{python}", "sleep 600; {python}")
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    return with_a_home_of_its_own(tmp_path_factory)
+    return new_program(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What many machines are made of, on this one: PostgreSQL, a Prefect server on it, and hosts that can lose power."""
+"""A cluster on one machine: PostgreSQL, a Prefect server that uses it, and hosts that can lose power."""
 
 from __future__ import annotations
 
@@ -19,32 +19,33 @@ import httpx
 
 from tests.devices.loopback import ComponentMissing, free_port
 
-Found = TypeVar("Found")
+T = TypeVar("T")
 STARTUP_S = 180
+POLL_S = 0.1
 _POSTGRESQL = Path("/usr/lib/postgresql/15/bin")
 
 
-def wait_until(look: Callable[[], Found], within_s: float, what: str) -> Found:
-    """What `look` finds, as soon as it finds something."""
+def wait_until(condition: Callable[[], T], within_s: float, what: str) -> T:
+    """Return the result of `condition` as soon as it is true. `what`: the condition in words, for the failure."""
     latest = time.monotonic() + within_s
-    while not (found := look()):
+    while not (result := condition()):
         assert time.monotonic() < latest, f"not within {within_s:g} s: {what}"
-        time.sleep(0.5)
-    return found
+        time.sleep(POLL_S)
+    return result
 
 
 def require() -> None:
-    """Raise ComponentMissing unless PostgreSQL's programs and bwrap are here and we are root."""
+    """Raise ComponentMissing unless PostgreSQL and bwrap are installed and the user is root."""
     lacks = [] if (_POSTGRESQL / "postgres").exists() else ["PostgreSQL 15 (apt install postgresql-15)"]
     lacks += [] if shutil.which("bwrap") else ["bwrap (apt install bubblewrap)"]
-    lacks += [] if os.geteuid() == 0 else ["root, to be another user and to start sandboxes"]
+    lacks += [] if os.geteuid() == 0 else ["root, to run PostgreSQL as another user and to start sandboxes"]
     if lacks:
         raise ComponentMissing(f"many machines lack {', '.join(lacks)}: run `.ci/machine` on Debian 12 as root")
 
 
 @contextlib.contextmanager
 def postgresql() -> Generator[str]:
-    """An empty database of its own; gives its URL. It runs as the user `postgres`, who may not enter root's folders."""
+    """Start an empty database and yield its URL. It runs as the user `postgres`, who may not enter root's folders."""
     require()
     as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups", "--"]
     with tempfile.TemporaryDirectory(prefix="qnnsweep-postgresql-", ignore_cleanup_errors=True) as folder:
@@ -66,9 +67,9 @@ def postgresql() -> Generator[str]:
 
 @contextlib.contextmanager
 def prefect_server(folder: Path, log: Path, database: str | None = None) -> Generator[httpx.Client]:
-    """`prefect server start`, with that database or a file of its own in its home `folder`.
+    """Run `prefect server start` and yield a client of it.
 
-    Gives a way to ask it.
+    `folder`: the server's home. `database`: the URL of its database, by default a file in its home.
     """
     port = free_port()
     url = f"http://127.0.0.1:{port}/api"
@@ -91,7 +92,7 @@ def prefect_server(folder: Path, log: Path, database: str | None = None) -> Gene
 
 
 def address(server: httpx.Client) -> str:
-    """Its PREFECT_API_URL."""
+    """Return the PREFECT_API_URL of a server."""
     return str(server.base_url).rstrip("/")
 
 
@@ -104,28 +105,28 @@ def _answers(client: httpx.Client) -> bool:
 
 @dataclass(kw_only=True)
 class Host:
-    """A machine that a worker runs on: it has a name, processes and folders of its own, and can lose power."""
+    """A machine that runs a worker: it has a host name, processes and folders of its own, and can lose power."""
 
     name: str
     folder: Path
     environment: dict[str, str]
     _process: subprocess.Popen[bytes] | None = field(default=None)
     _temporary: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="host-")))
-    """Not below `folder`: a socket's whole path has at most 107 bytes."""
+    """Not below `folder`, because the path of a socket has at most 107 bytes."""
 
     @property
     def log(self) -> Path:
         return self.folder / "log"
 
     def start(self, *command: str) -> None:
-        own = {
+        folders = {
             "HOME": self.folder / "home",
             "TMPDIR": self._temporary,
             "PREFECT_HOME": self.folder / "prefect",
         }
-        for folder in own.values():
+        for folder in folders.values():
             folder.mkdir(parents=True, exist_ok=True)
-        environment = self.environment | {name: str(folder) for name, folder in own.items()}
+        environment = self.environment | {name: str(folder) for name, folder in folders.items()}
         sandbox = [
             "bwrap", "--die-with-parent", "--unshare-pid", "--unshare-uts", "--hostname", self.name,
             "--dev-bind", "/", "/", "--proc", "/proc", "--chdir", str(self.folder), "--",
@@ -136,7 +137,7 @@ class Host:
             )
 
     def lose_power(self) -> None:
-        """Every process at once, with SIGKILL: those of a sandbox die with its first."""
+        """Kill every process at once: the processes of a sandbox die with its first process."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -1,4 +1,4 @@
-"""The program as a user starts it: in a process of its own, with a Prefect of its own."""
+"""The program `qnnsweep` as a user starts it: in a process of its own, with a Prefect home of its own."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ DEADLINE_S = 600
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Program:
-    """`qnnsweep`, in a working directory and an environment that nobody else uses."""
+    """The program `qnnsweep`, with a working directory and an environment that nothing else uses."""
 
     folder: Path
     environment: dict[str, str]
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start it in a session of its own, as a terminal does."""
+        """Start the program in a session of its own, as a terminal does."""
         return subprocess.Popen(
             self._argv(arguments),
             cwd=self.folder,
@@ -40,18 +40,19 @@ class Program:
     def run(
         self, *arguments: str, timeout_s: float = DEADLINE_S, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        return self._done(self._argv(arguments), timeout_s=timeout_s, **environment)
+        """Run the program to its end."""
+        return self._completed(self._argv(arguments), timeout_s=timeout_s, **environment)
 
     def python(self, lines: str) -> subprocess.CompletedProcess[str]:
-        """Lines of Python in the same folder and environment."""
-        return self._done([sys.executable, "-c", lines])
+        """Run lines of Python in the same folder and environment."""
+        return self._completed([sys.executable, "-c", lines])
 
     def shell(self, line: str) -> subprocess.CompletedProcess[str]:
-        """A line of a shell whose `python` is this one."""
+        """Run a line of a shell whose `python` is this one."""
         path = f"{Path(sys.executable).parent}{os.pathsep}{self.environment['PATH']}"
-        return self._done(["sh", "-c", line], PATH=path)
+        return self._completed(["sh", "-c", line], PATH=path)
 
-    def _done(
+    def _completed(
         self, argv: Sequence[str], *, timeout_s: float = DEADLINE_S, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -68,32 +69,35 @@ class Program:
         return [sys.executable, "-c", "from flows.cli.main import main; main()", *arguments]
 
 
-def with_a_home_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    return at_home(tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("working"))
+def new_program(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    """Return the program with a new home and a new working directory."""
+    return program_at(tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("working"))
 
 
-def at_home(home: Path, folder: Path) -> Program:
-    kept = {name: os.environ[name] for name in ("HOME", "LANG", "PATH", "QNN_SDK_ROOT") if name in os.environ}
-    own = {"PREFECT_HOME": str(home / "prefect"), "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
-    return Program(folder=folder, environment=kept | own)
+def program_at(home: Path, folder: Path) -> Program:
+    """Return the program with its Prefect home in `home` and the working directory `folder`."""
+    inherited = {name: os.environ[name] for name in ("HOME", "LANG", "PATH", "QNN_SDK_ROOT") if name in os.environ}
+    changed = {"PREFECT_HOME": str(home / "prefect"), "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+    return Program(folder=folder, environment=inherited | changed)
 
 
 @contextmanager
-def with_a_server(made: Program) -> Generator[tuple[Program, httpx.Client]]:
-    """That program with a Prefect server in its home, and a way to ask that server."""
-    home = Path(made.environment["PREFECT_HOME"])
+def with_server(program: Program) -> Generator[tuple[Program, httpx.Client]]:
+    """Start a Prefect server in the program's home; yield the program that uses it, and a client of the server."""
+    home = Path(program.environment["PREFECT_HOME"])
     home.mkdir(parents=True)
     with prefect_server(home, home / "log") as client:
-        yield replace(made, environment=made.environment | {"PREFECT_API_URL": address(client)}), client
+        yield replace(program, environment=program.environment | {"PREFECT_API_URL": address(client)}), client
 
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    return with_a_home_of_its_own(tmp_path_factory)
+    """The program of a user without a Prefect server: each of its runs starts a temporary server."""
+    return new_program(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def served_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
-    """The program of one who keeps a Prefect server: none of its runs starts a temporary one, which takes a while."""
-    with with_a_server(with_a_home_of_its_own(tmp_path_factory)) as (served, _):
+    """The program of a user with a Prefect server: no run starts a temporary server, which takes ten seconds."""
+    with with_server(new_program(tmp_path_factory)) as (served, _):
         yield served

@@ -1,4 +1,4 @@
-"""Killing a sweep with -9 wherever it hurts, and running it again: for the tests, and by the score for a benchmark."""
+"""Kill a sweep with SIGKILL at a given moment and run it again, for the tests and for benchmarks/kills.py."""
 
 from __future__ import annotations
 
@@ -19,78 +19,81 @@ from tests.processes import assert_gone, command_of
 from .conftest import Program
 from .sweep_outputs import TIMES, Row, assert_files_are_complete, assert_no_leftovers, read_table, result_of
 
-VICTIMS = ("worker", "child", "server")
-"""The program itself, one of the processes that it or its fork server started, its Prefect server."""
-ENDS_S = 120.0
-LOOK_EVERY_S = 0.01
-AGAIN_S = 2 * LEASE_S + 240.0
-"""A device that a killed program held is free when its lease has run out; the rest is work."""
-MAKING = {"export_s", "quantize_s", "edge_s", "lower_s"}
-"""Of `cells`, the seconds that a run from nothing takes."""
+VICTIMS = ("program", "worker", "server")
+"""The program itself, one of the processes that it or its fork server started, or its Prefect server."""
+END_TIMEOUT_S = 120.0
+POLL_S = 0.01
+RERUN_TIMEOUT_S = 2 * LEASE_S + 240.0
+"""A device that a killed program held is free when its lease has expired; the rest is work."""
+STAGE_TIMES = {"export_s", "quantize_s", "edge_s", "lower_s"}
+"""The columns of `cells` with the durations of the toolchain's stages."""
 
 Tables = dict[str, list[Row]]
 
 
 def run_undisturbed(program: Program, command: list[str], artifacts: Path) -> tuple[Tables, float]:
-    """What the sweep leaves when nobody disturbs it, and how long it takes."""
-    began = time.monotonic()
+    """Run the sweep without a kill, and return its tables and its duration in seconds."""
+    started = time.monotonic()
     ran = program.run(*command, f"artifacts={artifacts}")
     assert ran.returncode == 0, ran.stderr
-    return of(ran, artifacts), time.monotonic() - began
+    return comparable_tables(ran, artifacts), time.monotonic() - started
 
 
 def kill_and_rerun(
-    program: Program, command: list[str], artifacts: Path, victim: str, after_s: float, chance: random.Random
+    program: Program, command: list[str], artifacts: Path, victim: str, after_s: float, generator: random.Random
 ) -> tuple[str | None, Tables]:
-    """Kill `victim` that long after the start, let the rest end, run the same again: what was hit, and the tables.
+    """Kill `victim` after `after_s`, wait for the end, and run the command again.
 
-    One that is not there yet is killed as soon as it is; None was hit where all had ended before.
-    Raises AssertionError for a process that stays, a file that is half-written, and a second run that does not pass.
+    Returns a description of the killed process, None if everything had ended before, and the tables of the second run.
+    A victim that does not exist yet is killed as soon as it does. Raises AssertionError for a process that remains, an
+    incomplete file, and a second run that does not pass.
     """
     with program.start(*command, f"artifacts={artifacts}") as process:
         time.sleep(after_s)
-        started, hit = _hit(process, victim, chance)
-        process.communicate(timeout=ENDS_S)
-    assert_gone(started, within_s=30)
+        processes, killed = _kill(process, victim, generator)
+        process.communicate(timeout=END_TIMEOUT_S)
+    assert_gone(processes, within_s=30)
     assert_files_are_complete(artifacts)
-    ran = program.run(*command, f"artifacts={artifacts}", timeout_s=AGAIN_S)
+    ran = program.run(*command, f"artifacts={artifacts}", timeout_s=RERUN_TIMEOUT_S)
     assert ran.returncode == 0, ran.stderr
     assert_files_are_complete(artifacts)
     assert_no_leftovers(artifacts)
-    return hit, of(ran, artifacts)
+    return killed, comparable_tables(ran, artifacts)
 
 
-def _hit(process: subprocess.Popen[str], victim: str, chance: random.Random) -> tuple[list[psutil.Process], str | None]:
-    """All that the program had started, and what was killed of it."""
+def _kill(
+    process: subprocess.Popen[str], victim: str, generator: random.Random
+) -> tuple[list[psutil.Process], str | None]:
+    """Kill the victim, and return all processes that the program had started and a description of the killed one."""
     while process.poll() is None:
         family = psutil.Process(process.pid).children(recursive=True)
-        servers = [each for each in family if "flows.server.temporary" in command_of(each.pid)]
-        others = [each for each in family if each not in servers and "resource_tracker" not in command_of(each.pid)]
-        chosen = {"worker": [psutil.Process(process.pid)], "child": others, "server": servers}[victim]
-        with suppress(psutil.NoSuchProcess, IndexError):  # there is none, or it was faster
-            one = chance.choice(chosen)
-            said = command_of(one.pid)
-            one.kill()
-            return family, f"{victim}: {said[-60:]}"
-        time.sleep(LOOK_EVERY_S)
+        servers = [child for child in family if "flows.server.temporary" in command_of(child.pid)]
+        others = [child for child in family if child not in servers and "resource_tracker" not in command_of(child.pid)]
+        candidates = {"program": [psutil.Process(process.pid)], "worker": others, "server": servers}[victim]
+        with suppress(psutil.NoSuchProcess, IndexError):  # there is no such process yet, or it has just ended
+            chosen = generator.choice(candidates)
+            command = command_of(chosen.pid)
+            chosen.kill()
+            return family, f"{victim}: {command[-60:]}"
+        time.sleep(POLL_S)
     return [], None
 
 
-def of(ran: subprocess.CompletedProcess[str], artifacts: Path) -> Tables:
-    """The run's tables without what may differ between two runs."""
+def comparable_tables(ran: subprocess.CompletedProcess[str], artifacts: Path) -> Tables:
+    """Return the run's tables without the columns that may differ between two runs."""
     run_id = result_of(ran)["run_id"]
-    found: Tables = {}
-    for name in set(tables.TABLES) - {"work", "trends"}:  # which say what was not done again, and what was there before
-        neutral = {"run_id"} | TIMES.get(name, set()) | (MAKING if name == "cells" else set())
-        found[name] = [
-            {key: _nameless(value) for key, value in row.items() if key not in neutral}
+    contents: Tables = {}
+    for name in set(tables.TABLES) - {"work", "trends"}:  # which depend on what was cached and on earlier runs
+        neutral = {"run_id"} | TIMES.get(name, set()) | (STAGE_TIMES if name == "cells" else set())
+        contents[name] = [
+            {key: _without_digests(value) for key, value in row.items() if key not in neutral}
             for row in read_table(artifacts, name, run_id)
         ]
-    return found
+    return contents
 
 
-def _nameless(value: Any) -> Any:
-    """Without digests of files: no two compilations of one graph are equal to the bit."""
+def _without_digests(value: Any) -> Any:
+    """Return a value without digests of files, because no two compilations of one graph are bit-equal."""
     if isinstance(value, list):
-        return [_nameless(each) for each in value]
+        return [_without_digests(item) for item in value]
     return re.sub(r"[0-9a-f]{64}", "…", value) if isinstance(value, str) else value

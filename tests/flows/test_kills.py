@@ -1,4 +1,4 @@
-"""Killed with -9 wherever it hurts, a sweep leaves nothing half-done, and the same command ends as if nothing had been.
+"""A sweep that is killed with SIGKILL leaves no incomplete file, and the same command ends with the same tables.
 
 benchmarks/kills.py does the same twenty times, at random moments.
 """
@@ -28,6 +28,6 @@ def test_after_a_kill_the_same_command_ends_with_the_same_tables(
     victim: str, share: float, expected: tuple[Tables, float], program: Program, tmp_path: Path
 ) -> None:
     tables, seconds = expected
-    hit, found = kill_and_rerun(program, COMMAND, tmp_path, victim, share * seconds, random.Random(0))
-    assert hit is not None
-    assert found == tables, hit
+    killed, rerun_tables = kill_and_rerun(program, COMMAND, tmp_path, victim, share * seconds, random.Random(0))
+    assert killed is not None
+    assert rerun_tables == tables, killed

@@ -15,7 +15,7 @@ from tasks.storage import tables
 from tasks.storage.store import Store
 from tests.object_store import KEY_ID, SECRET, ObjectStore, serving
 
-from .conftest import Program, with_a_home_of_its_own
+from .conftest import Program, new_program
 from .sweep_outputs import TIMES, result_of
 from .test_sweep import DIGITS
 
@@ -38,7 +38,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory, object_store: ObjectStore
     """Two, with nothing in common but the object store."""
 
     def machine() -> Program:
-        made = with_a_home_of_its_own(tmp_path_factory)
+        made = new_program(tmp_path_factory)
         own = {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
         return replace(made, environment=made.environment | own | object_store.environment)
 

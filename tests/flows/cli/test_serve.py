@@ -14,7 +14,7 @@ import pytest
 from tasks.storage import tables
 from tasks.storage.store import Store
 from tests.flows.cluster import wait_until
-from tests.flows.conftest import Program, with_a_home_of_its_own, with_a_server
+from tests.flows.conftest import Program, new_program, with_server
 from tests.processes import assert_gone, command_of
 
 SMALL = ("model=digits_cnn", "model.evaluation.count=4", "scheme=fp32", "backend=portable", "soc=SM8650")
@@ -23,7 +23,7 @@ RUN_S = 600
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Program, httpx.Client]]:
-    with with_a_server(with_a_home_of_its_own(tmp_path_factory)) as served:
+    with with_server(new_program(tmp_path_factory)) as served:
         yield served
 
 
