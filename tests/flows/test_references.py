@@ -1,4 +1,4 @@
-"""Other references asked of a sweep, and of a past run: what was not kept cannot be asked for."""
+"""The references besides the edge graph, in a sweep and in a recompare: only stored references can be compared."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def program(served_program: Program) -> Program:
 
 
 @pytest.mark.parametrize(
-    ("asked", "others"),
+    ("requested", "others"),
     [
         (["edge"], ()),
         ([], ()),
@@ -42,19 +42,19 @@ def program(served_program: Program) -> Program:
         (["quantized", "quantized"], ("quantized",)),
     ],
 )
-def test_the_edge_graph_is_always_one_and_the_order_of_the_others_means_nothing(
-    asked: list[str], others: tuple[str, ...]
+def test_the_edge_graph_is_always_a_reference_and_the_order_of_the_others_has_no_effect(
+    requested: list[str], others: tuple[str, ...]
 ) -> None:
-    assert other_references(MeasureConfig(references=asked)) == others
+    assert other_references(MeasureConfig(references=requested)) == others
 
 
-def test_a_run_keeps_the_references_it_was_asked_for_and_is_compared_again_with_those_alone(
+def test_a_run_stores_the_requested_references_and_is_compared_again_only_with_those(
     program: Program, tmp_path: Path
 ) -> None:
     here = f"--artifacts={tmp_path}"
     ran = program.run("run", "--json", *DIGITS, f"artifacts={tmp_path}", "measure.references=[exported]")
-    made = passed_result_of(ran)
-    rows = operators(tmp_path, made["run_id"])
+    run_id = passed_result_of(ran)["run_id"]
+    rows = operators(tmp_path, run_id)
     assert Counter(row["reference"] for row in rows) == {"edge": 18, "exported": 18}
     (linear,) = [row for row in rows if (row["reference"], row["operator"]) == ("exported", "aten_linear_default")]
     assert (linear["source_nodes"], linear["status"], linear["verdict"]) == (["linear"], "compared", "blind")
@@ -63,13 +63,13 @@ def test_a_run_keeps_the_references_it_was_asked_for_and_is_compared_again_with_
     again = program.run("recompare", "--json", here)
     assert without_run(operators(tmp_path, passed_result_of(again)["run_id"])) == without_run(rows)
 
-    fewer = program.run("recompare", "--json", here, f"--run={made['run_id']}", "measure.references=[edge]")
+    fewer = program.run("recompare", "--json", here, f"--run={run_id}", "measure.references=[edge]")
     edge = [row for row in rows if row["reference"] == "edge"]
     assert without_run(operators(tmp_path, passed_result_of(fewer)["run_id"])) == without_run(edge)
 
-    more = program.run("recompare", here, f"--run={made['run_id']}", "measure.references=[exported,quantized]")
+    more = program.run("recompare", here, f"--run={run_id}", "measure.references=[exported,quantized]")
     assert (more.returncode, more.stdout) == (2, "")
     assert more.stderr.splitlines()[-1].endswith(
-        f"measure.references=quantized: run {made['run_id']} did not keep that graph's values; "
+        f"measure.references=quantized: run {run_id} did not keep that graph's values; "
         "qnnsweep run with measure.references=[quantized] does"
     )

@@ -1,4 +1,4 @@
-"""Whole sweeps by the real program and the real toolchain: what they leave, and what they survive."""
+"""Sweeps of the real program with the real toolchain: their outputs, and their behaviour when they are killed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from .sweep_outputs import TIMES, assert_files_are_complete, assert_no_leftovers
 pytestmark = pytest.mark.toolchain
 
 DIGITS = ("model=digits_cnn", "model.evaluation.count=8", "model.calibration.count=32", "limits.parallel=2")
-SEEN = {"value", "nights", "median", "mad", "floor", "verdict", "runs", "values"}
-"""What a night of `trends` knows of the nights before it."""
+HISTORY = {"value", "nights", "median", "mad", "floor", "verdict", "runs", "values"}
+"""The columns of `trends` that depend on earlier runs."""
 STARVED = """\
 # @package _global_
 device: {name: starved, transport: local}
@@ -51,22 +51,22 @@ from flows.server.settings import configure_prefect
 configure_prefect()
 from prefect.client.orchestration import get_client
 with get_client(sync_client=True) as client:
-    found = client.read_artifacts(limit=200)
-print(json.dumps([{"key": each.key, "data": each.data, "description": each.description or ""} for each in found]))
+    artifacts = client.read_artifacts(limit=200)
+print(json.dumps([{"key": a.key, "data": a.data, "description": a.description or ""} for a in artifacts]))
 """
 DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
 
 
 @pytest.fixture(scope="module")
 def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One folder for all sweeps of this file: each finds what the others exported."""
+    """The folder of all sweeps of this file, which share their exported models."""
     return tmp_path_factory.mktemp("artifacts")
 
 
 @pytest.fixture(scope="module")
-def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A user's own folder: a device on which every debug program aborts, the model of docs/models.md, and a bad one."""
-    folder = tmp_path_factory.mktemp("mine")
+def user_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's configuration: a device on which every debug program aborts, and a good and a bad model."""
+    folder = tmp_path_factory.mktemp("user")
     for group in ("device", "model"):
         (folder / group).mkdir()
     (folder / "device" / "starved.yaml").write_text(STARVED)
@@ -86,24 +86,31 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def two_runs(program: Program, artifacts: Path, mine: Path) -> list[subprocess.CompletedProcess[str]]:
-    """The same command twice: a good cell, one that aborts natively, and two that are impossible."""
-    command = ["run", "--json", f"--config-dir={mine}", *DIGITS, "scheme=8a8w,fp16", "soc=SM8350"]
-    return [program.run(*command, "device=local,starved", f"artifacts={artifacts}") for _ in range(2)]
+def two_runs(
+    program: Program, served_program: Program, artifacts: Path, user_folder: Path
+) -> list[subprocess.CompletedProcess[str]]:
+    """The same command twice, the second time with a temporary Prefect server.
+
+    It has a good cell, one that aborts natively, and two that are impossible.
+    """
+    command = ["run", "--json", f"--config-dir={user_folder}", *DIGITS, "scheme=8a8w,fp16", "soc=SM8350"]
+    command += ["device=local,starved", f"artifacts={artifacts}"]
+    return [served_program.run(*command), program.run(*command)]
 
 
-def wait_for(line: str, process: subprocess.Popen[str]) -> None:
+def wait_for(start: str, process: subprocess.Popen[str]) -> None:
+    """Read stderr up to a line that starts so."""
     assert process.stderr is not None
-    said = []
-    for each in process.stderr:
-        said.append(each)
-        if each.startswith(line):
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if line.startswith(start):
             return
-    raise AssertionError("".join(said))
+    raise AssertionError("".join(lines))
 
 
 def wait_for_lowering(process: subprocess.Popen[str], artifacts: Path) -> list[psutil.Process]:
-    """Until a worker lowers; every process that the program has started."""
+    """Wait until a worker lowers, and return every process that the program has started."""
     wait_for("quantize ", process)
     while not list(artifacts.glob("partial/*/lower/worker.log")):
         assert process.poll() is None
@@ -117,8 +124,8 @@ def test_a_cell_that_aborts_natively_is_one_failed_row_and_its_neighbour_passes(
     ran = two_runs[0]
     assert ran.returncode == 1
     cells = read_table(artifacts, "cells", result_of(ran)["run_id"])
-    told = [(row["scheme"], row["device"], row["outcome"], row["stage"], row["error_type"]) for row in cells]
-    assert told == [
+    outcomes = [(row["scheme"], row["device"], row["outcome"], row["stage"], row["error_type"]) for row in cells]
+    assert outcomes == [
         ("8a8w", "local", "passed", "compare", None),
         ("8a8w", "starved", "failed", "execute", "RunnerFailed"),
         ("fp16", "local", "impossible", None, None),
@@ -129,23 +136,23 @@ def test_a_cell_that_aborts_natively_is_one_failed_row_and_its_neighbour_passes(
     assert "failed to write tensor to debug buffer" in cells[1]["error"]
     assert (cells[0]["top1_agreement"], cells[0]["samples"]) == (1.0, 8)
     assert (cells[0]["operators_compared"], cells[0]["operators_total"]) == (7, 18)
-    # What had been lowered before the abort is still told.
+    # The operators that were lowered before the abort have rows.
     operators = read_table(artifacts, "operators", result_of(ran)["run_id"])
     assert [row["status"] for row in operators if row["device"] == "starved"] == ["not_dumped"] * 18
-    # And of what came through, every operator that was compared is judged.
-    judged = [row["verdict"] for row in operators if row["device"] == "local" and row["snr_db"] is not None]
-    assert len(judged) == 7
-    assert set(judged) <= {"exact", "within_grid", "inherited"}
+    # Of the good cell, every operator that was compared has a verdict.
+    verdicts = [row["verdict"] for row in operators if row["device"] == "local" and row["snr_db"] is not None]
+    assert len(verdicts) == 7
+    assert set(verdicts) <= {"exact", "within_grid", "inherited"}
     assert (cells[0]["operators_introduced"], cells[1]["operators_introduced"]) == (0, None)
 
 
 def test_the_last_line_of_stdout_is_one_json_object(
     two_runs: list[subprocess.CompletedProcess[str]], artifacts: Path
 ) -> None:
-    told = [result_of(ran) for ran in two_runs]
-    run_ids = [answer["run_id"] for answer in told]
+    summaries = [result_of(ran) for ran in two_runs]
+    run_ids = [summary["run_id"] for summary in summaries]
     assert run_ids == sorted(set(run_ids))
-    assert told == [
+    assert summaries == [
         {
             "run_id": run_id,
             "cells": 4,
@@ -165,8 +172,8 @@ def test_the_same_command_again_does_no_toolchain_work_and_gives_equal_tables(
 ) -> None:
     assert [ran.returncode for ran in two_runs] == [1, 1]
     first, second = (result_of(ran)["run_id"] for ran in two_runs)
-    for name in set(tables.TABLES) - {"work"}:  # which says what was not done again
-        neutral = {"run_id"} | TIMES.get(name, set()) | (SEEN if name == "trends" else set())
+    for name in set(tables.TABLES) - {"work"}:  # which has only calls that were made
+        neutral = {"run_id"} | TIMES.get(name, set()) | (HISTORY if name == "trends" else set())
         before, after = (
             [
                 {key: value for key, value in row.items() if key not in neutral}
@@ -175,7 +182,7 @@ def test_the_same_command_again_does_no_toolchain_work_and_gives_equal_tables(
             for run in (first, second)
         )
         assert after == before
-        assert before or name == "metrics"  # nobody asked for more than a gap has
+        assert before or name == "metrics"  # the request names no further metrics
 
 
 def test_pandas_reads_all_runs_of_a_table_in_one_line(
@@ -193,19 +200,22 @@ def test_the_report_names_every_cell_and_the_whole_command(
         assert words in page
 
 
-def test_prefect_shows_how_far_a_run_was_its_cells_and_where_its_files_are(
-    two_runs: list[subprocess.CompletedProcess[str]], artifacts: Path, program: Program
+def test_prefect_has_the_progress_the_cells_and_the_links_of_a_run(
+    two_runs: list[subprocess.CompletedProcess[str]], artifacts: Path, served_program: Program
 ) -> None:
     run_id = result_of(two_runs[0])["run_id"]
-    ran = program.python(ARTIFACTS)
+    ran = served_program.python(ARTIFACTS)
     assert ran.stderr == ""
-    found = [each for each in json.loads(ran.stdout) if each["description"].startswith((run_id, "qnnsweep run"))]
-    told = {each["key"]: each["data"] for each in found}
-    assert set(told) == {"cells-done", "sweep", "cells", "report", "files"}
-    assert told["cells-done"] == 100.0
-    assert told["report"].endswith(f"({(artifacts / 'runs' / run_id / 'report.html').as_uri()})")
-    assert told["files"].endswith(f"({(artifacts / 'runs' / run_id / 'files').as_uri()})")
-    rows = json.loads(told["cells"])
+    data = {
+        artifact["key"]: artifact["data"]
+        for artifact in json.loads(ran.stdout)
+        if artifact["description"].startswith((run_id, "qnnsweep run"))
+    }
+    assert set(data) == {"cells-done", "sweep", "cells", "report", "files"}
+    assert data["cells-done"] == 100.0
+    assert data["report"].endswith(f"({(artifacts / 'runs' / run_id / 'report.html').as_uri()})")
+    assert data["files"].endswith(f"({(artifacts / 'runs' / run_id / 'files').as_uri()})")
+    rows = json.loads(data["cells"])
     assert [(row["scheme"], row["device"], row["outcome"]) for row in rows] == [
         ("8a8w", "local", "passed"), ("8a8w", "starved", "failed"),
         ("fp16", "local", "impossible"), ("fp16", "starved", "impossible"),
@@ -227,21 +237,21 @@ def test_files_for_perfetto_and_model_explorer_lie_beside_the_programs(
         / "qnn"
         / "local"
     )
-    traced = json.loads((cell / "perfetto_trace.json").read_text())
-    assert traced["otherData"]["cell"] == "digits_cnn/8a8w/SM8350/qnn/local"
-    assert {each["name"] for each in traced["traceEvents"]} >= {"Method::execute", "DELEGATE_CALL #0"}
+    trace = json.loads((cell / "perfetto_trace.json").read_text())
+    assert trace["otherData"]["cell"] == "digits_cnn/8a8w/SM8350/qnn/local"
+    assert {event["name"] for event in trace["traceEvents"]} >= {"Method::execute", "DELEGATE_CALL #0"}
     names = {path.name for path in (cell / "model_explorer").iterdir()}
-    assert names == {"edge.json", "exported.pt2", *(f"edge_{each}.json" for each in NODE_DATA)}
+    assert names == {"edge.json", "exported.pt2", *(f"edge_{name}.json" for name in NODE_DATA)}
     nodes = {
         node["id"] for node in json.loads((cell / "model_explorer" / "edge.json").read_text())["graphs"][0]["nodes"]
     }
-    for each in NODE_DATA:
-        results = json.loads((cell / "model_explorer" / f"edge_{each}.json").read_text())["edge"]["results"]
+    for name in NODE_DATA:
+        results = json.loads((cell / "model_explorer" / f"edge_{name}.json").read_text())["edge"]["results"]
         assert results
         assert set(results) <= nodes
 
 
-def test_progress_is_one_line_an_event_and_nothing_else_is_said(
+def test_stderr_has_one_line_per_progress_event_and_nothing_else(
     two_runs: list[subprocess.CompletedProcess[str]],
 ) -> None:
     for ran in two_runs:
@@ -249,57 +259,61 @@ def test_progress_is_one_line_an_event_and_nothing_else_is_said(
             r"(\w+) +digits_cnn[\w ·]*  (done|reused|failed)(  \d+\.\d s)?(  \(\d of 2 cells(, about \d+ s left)?\))?"
         )
         assert [line for line in ran.stderr.splitlines() if not form.fullmatch(line)] == []
-        ended = [line.rpartition("(")[2] for line in ran.stderr.splitlines() if line.endswith(")")]
-        assert [each[0] for each in ended] == ["1", "2"]
+        counts = [line.rpartition("(")[2] for line in ran.stderr.splitlines() if line.endswith(")")]
+        assert [count[0] for count in counts] == ["1", "2"]
     stages = [line.split()[0] for line in two_runs[0].stderr.splitlines()]
-    shared, own = ["export", "lower", "quantize"], ["bundle", "deploy", "execute"]
-    assert sorted(stages) == sorted([*shared, *own, *own, "collect", "compare"])
+    shared, separate = ["export", "lower", "quantize"], ["bundle", "deploy", "execute"]
+    assert sorted(stages) == sorted([*shared, *separate, *separate, "collect", "compare"])
 
 
-def test_a_past_run_is_reported_again_word_for_word(
+def test_a_past_run_is_reported_again_byte_for_byte(
     two_runs: list[subprocess.CompletedProcess[str]], artifacts: Path, program: Program
 ) -> None:
-    told = result_of(two_runs[0])
-    page = Path(told["report"])
+    summary = result_of(two_runs[0])
+    page = Path(summary["report"])
     before = page.read_bytes()
     page.unlink()
-    ran = program.run("report", told["run_id"], "--json", f"--artifacts={artifacts}")
+    ran = program.run("report", summary["run_id"], "--json", f"--artifacts={artifacts}")
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, two_runs[0].stdout, "")
     assert page.read_bytes() == before
 
 
-def test_ctrl_c_ends_within_seconds_with_a_word_and_leaves_no_process(program: Program, artifacts: Path) -> None:
+def test_ctrl_c_ends_a_sweep_within_seconds_with_a_message_and_leaves_no_process(
+    program: Program, artifacts: Path
+) -> None:
     command = ["run", *DIGITS, "scheme=16a8w", "soc=SM8450", f"artifacts={artifacts}"]
     with program.start(*command) as process:
         processes = wait_for_lowering(process, artifacts)
         assert len(processes) >= 3
-        # As a terminal does it: the whole group of processes gets the signal.
+        # As with a terminal, the whole process group gets the signal.
         os.killpg(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=10)
+        _, stderr = process.communicate(timeout=10)
     assert process.returncode == 130
-    assert said.splitlines()[-1] == "qnnsweep: interrupted; run the same command again to continue"
-    assert "Traceback" not in said
+    assert stderr.splitlines()[-1] == "qnnsweep: interrupted; run the same command again to continue"
+    assert "Traceback" not in stderr
     assert_gone(processes, within_s=5)
 
 
-def test_sigterm_ends_it_at_once_whatever_it_waits_for_and_leaves_no_process(program: Program, artifacts: Path) -> None:
+def test_sigterm_ends_a_sweep_at_once_although_its_workers_are_suspended_and_leaves_no_process(
+    program: Program, artifacts: Path
+) -> None:
     command = ["run", *DIGITS, "scheme=16a8w", "soc=SM8450", f"artifacts={artifacts}"]
     with program.start(*command) as process:
         processes = wait_for_lowering(process, artifacts)
-        working = [each for each in processes if "forkserver" in command_of(each.pid)]
+        working = [worker for worker in processes if "forkserver" in command_of(worker.pid)]
         assert len(working) >= 2
-        for each in working:
-            each.suspend()
+        for worker in working:
+            worker.suspend()
         try:
             process.terminate()
             assert process.wait(timeout=10) == -signal.SIGTERM
         finally:
-            for each in working:
-                each.resume()
+            for worker in working:
+                worker.resume()
         assert_gone(processes, within_s=30)
 
 
-def test_after_kill_9_the_same_command_completes_and_nothing_is_half_written(program: Program, artifacts: Path) -> None:
+def test_after_sigkill_the_same_command_completes_and_no_file_is_incomplete(program: Program, artifacts: Path) -> None:
     command = ["run", "--json", *DIGITS, "scheme=16a8w", "soc=SM8550", f"artifacts={artifacts}"]
     with program.start(*command) as process:
         processes = wait_for_lowering(process, artifacts)
@@ -311,15 +325,15 @@ def test_after_kill_9_the_same_command_completes_and_nothing_is_half_written(pro
     assert result_of(ran)["toolchain_calls"] == 1
     assert assert_files_are_complete(artifacts) > 20
     assert_no_leftovers(artifacts)
-    known = {"blobs", "devices", "partial", "results", "runs", "tables", "toolchain"}
-    assert {path.name for path in artifacts.iterdir()} == known
+    folders = {"blobs", "devices", "partial", "results", "runs", "tables", "toolchain"}
+    assert {path.name for path in artifacts.iterdir()} == folders
 
 
-def test_a_users_own_model_runs_from_his_folder_and_one_that_cannot_be_exported_is_one_failed_row(
-    program: Program, artifacts: Path, mine: Path
+def test_a_users_model_passes_and_a_model_that_cannot_be_exported_is_one_failed_row(
+    served_program: Program, artifacts: Path, user_folder: Path
 ) -> None:
-    command = ["run", "--json", f"--config-dir={mine}", "model=branching,my_net", "tolerance=none"]
-    ran = program.run(*command, f"artifacts={artifacts}")
+    command = ["run", "--json", f"--config-dir={user_folder}", "model=branching,my_net", "tolerance=none"]
+    ran = served_program.run(*command, f"artifacts={artifacts}")
     assert ran.returncode == 1
     cells = read_table(artifacts, "cells", result_of(ran)["run_id"])
     assert [(row["model"], row["outcome"], row["stage"]) for row in cells] == [

@@ -1,4 +1,4 @@
-"""Two models of the world outside, whole: a photograph's class, and operators on both sides of a partition."""
+"""Two published models as a whole: the class of a photograph, and operators on both sides of a partition."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def program(served_program: Program) -> Program:
 
 @pytest.fixture(scope="module")
 def sweep(program: Program, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The tables' folder and the run's id."""
+    """A sweep over both models: the folder of its tables and its run id."""
     artifacts = tmp_path_factory.mktemp("artifacts")
     models = "model=efficientnet_lite0,minilm_l6"
     ran = program.run(
@@ -35,8 +35,8 @@ def sweep(program: Program, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
 
 def rows(sweep: tuple[Path, str], table: str, model: str) -> list[dict]:
     folder, run_id = sweep
-    found = pq.read_table(folder / table / f"run={run_id}" / "part.parquet").to_pylist()
-    return [row for row in found if row["model"] == model]
+    contents = pq.read_table(folder / table / f"run={run_id}" / "part.parquet").to_pylist()
+    return [row for row in contents if row["model"] == model]
 
 
 def test_the_flower_is_a_daisy_on_the_device(sweep: tuple[Path, str]) -> None:
@@ -54,7 +54,7 @@ def test_every_operator_of_a_convolutional_network_has_its_row(sweep: tuple[Path
     statuses = [row["status"] for row in operators]
     compared = [row for row in operators if row["status"] in COMPARED]
     assert len(compared) >= 76
-    # Nothing that runs is missing: the rest are weights on their way into the compiler.
+    # Every operator that runs is compared: the others only prepare weights for the compiler.
     assert set(statuses) - COMPARED == {"constant"}
     assert {row["verdict"] for row in operators if row["status"] == "constant"} == {"blind"}
     assert "blind" not in {row["verdict"] for row in compared}
@@ -71,7 +71,7 @@ def test_operators_of_both_delegated_partitions_and_between_them_are_compared(sw
     assert (cell["delegated_subgraphs"], cell["top1_agreement"]) == (2, None)
 
 
-def test_what_stays_on_the_cpu_has_the_compilers_own_refusal(sweep: tuple[Path, str]) -> None:
+def test_an_operator_that_stays_on_the_cpu_has_the_refusal_of_the_compiler(sweep: tuple[Path, str]) -> None:
     refusals = {row["operator"]: row["refusals"] for row in rows(sweep, "delegation", "minilm_l6") if row["refusals"]}
     assert list(refusals) == ["aten_index_tensor"]
     assert "has incorrect Rank 4" in refusals["aten_index_tensor"][0]
