@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.flows.kept import last, table
 
-from tests.flows.conftest import Program, with_a_home_of_its_own
+from tests.flows.conftest import Program, new_program
+from tests.flows.sweep_outputs import read_table, result_of
 
 pytestmark = pytest.mark.toolchain
 
@@ -20,7 +20,7 @@ SWEEP = (*DIGITS, "scheme=fp32,8a8w", "backend=toy,portable", "soc=toy_small,toy
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    return with_a_home_of_its_own(tmp_path_factory)
+    return new_program(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +38,13 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(program: Program, folder: Path, artifacts: Path) -> dict[str, Any]:
     ran = program.run("run", "--json", f"--config-dir={folder}", *SWEEP, f"artifacts={artifacts}")
     assert ran.returncode == 1, ran.stderr  # the programs for toy_small are refused
-    return last(ran)
+    return result_of(ran)
 
 
 def test_each_cell_of_another_vendor_has_its_outcome(run: dict[str, Any], artifacts: Path) -> None:
     cells = {
         (cell["backend"], cell["scheme"], cell["soc"]): (cell["outcome"], cell["reason"] or cell["error_type"])
-        for cell in table(artifacts, "cells", run["run_id"])
+        for cell in read_table(artifacts, "cells", run["run_id"])
     }
     elsewhere = ("impossible", "the toy backend does not compile for SM8650")
     plain = ("impossible", "the portable backend takes fp32 only")
@@ -63,7 +63,7 @@ def test_each_cell_of_another_vendor_has_its_outcome(run: dict[str, Any], artifa
 def test_the_tables_have_its_audit_its_units_and_its_operators(run: dict[str, Any], artifacts: Path) -> None:
     def rows(name: str) -> list[dict[str, Any]]:
         of_toy = ("toy", "toy_large", "fp32")
-        found = table(artifacts, name, run["run_id"])
+        found = read_table(artifacts, name, run["run_id"])
         return [row for row in found if (row["backend"], row["soc"], row["scheme"]) == of_toy]
 
     checks = [(row["program"], row["asked"], row["status"]) for row in rows("audit") if row["check"] == "toy kernels"]
@@ -72,7 +72,7 @@ def test_the_tables_have_its_audit_its_units_and_its_operators(run: dict[str, An
     (execution,) = [row for row in rows("profile") if row["event"] == "Method::execute"]
     (portable,) = [
         row
-        for row in table(artifacts, "profile", run["run_id"])
+        for row in read_table(artifacts, "profile", run["run_id"])
         if (row["backend"], row["soc"], row["event"]) == ("portable", "toy_large", "Method::execute")
     ]
     assert portable["unit"] == "us"
@@ -84,11 +84,11 @@ def test_its_code_is_part_of_the_cache_keys(
     run: dict[str, Any], program: Program, folder: Path, artifacts: Path
 ) -> None:
     asked = (f"--config-dir={folder}", *DIGITS, "scheme=fp32", "backend=toy", "soc=toy_large", f"artifacts={artifacts}")
-    again = last(program.run("run", "--json", *asked))
+    again = result_of(program.run("run", "--json", *asked))
     assert again["toolchain_calls"] == 0
     compiler = folder / "toy_backend" / "compiler.py"
     compiler.write_text(f"{compiler.read_text()}\n# Another version of the compiler.\n")
-    changed = last(program.run("run", "--json", *asked))
+    changed = result_of(program.run("run", "--json", *asked))
     assert changed["toolchain_calls"] == 1, "the edge program is computed again, and the program is lowered"
 
 
