@@ -22,4 +22,4 @@ class ComparisonOptions:
     references: tuple[str, ...] = ()
     """Reference graphs besides the edge graph. The lowering must have stored their values."""
     own_code: str = ""
-    """Digest of the code behind the user's own metrics and backend. It is part of the cache key and has no other use."""
+    """Digest of the code of the user's own metrics and backend. It is only part of the cache key."""
