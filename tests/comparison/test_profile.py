@@ -11,7 +11,7 @@ from tasks.comparison.profile import profiled
 from tasks.errors import EvidenceError
 from tasks.records import Blob, Capture, DelegatedNode, Execution, Instruction, LaunchResult, Operator, ProfileProgram
 from tasks.storage.store import Store
-from tests.handmade import CAPTURE, LOWERED, SHIPPING
+from tests.sample_records import CAPTURE, LOWERED, SHIPPING
 
 DATA = Path(__file__).parents[1] / "data"
 NAMES = ("aten_convolution_default", "aten_relu_default", "aten_convolution_default_1", "aten_relu_default_1")

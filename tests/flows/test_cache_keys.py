@@ -47,7 +47,7 @@ from tasks.quantize import quantize_task
 from tasks.records import Blob, Bundle, Capture, ExportedModel, LoweredProgram, QuantizedModel, Toolchain
 from tasks.storage.digest import digest
 from tasks.toolchain import runner
-from tests.handmade import CAPTURE, COMPARISON, EXPORTED, LAUNCH, LOWERED, QUANTIZED
+from tests.sample_records import CAPTURE, COMPARISON, EXPORTED, LAUNCH, LOWERED, QUANTIZED
 
 from .cache_key_spec import OTHER_INPUTS, REQUEST, Change, as_markdown, with_field
 

@@ -8,7 +8,7 @@ import pytest
 
 from tasks.report.figures import MEASURES, causes, latency, measured, shown_trends, with_times
 from tasks.report.page import render
-from tests.handmade_rows import CHANGED, LOGS, NIGHTS, RUN, nightly, sweep, trends
+from tests.sample_tables import CHANGED, LOGS, NIGHTS, RUN, nightly, sweep, trends
 
 EXECUTED = {
     "program": "shipping", "event": "Method::execute", "kind": "program", "unit": "us", "count": 4, "operators": [],

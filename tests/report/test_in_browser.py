@@ -1,4 +1,4 @@
-"""A person with the report: matrix → cell → operator, by mouse and by keyboard, wide and narrow, in a real browser."""
+"""Tests the report in a real browser: matrix, cell and operator, by mouse and keyboard, in wide and narrow windows."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tasks.records import Capture, LoweredProgram
 from tasks.report.page import render
 from tasks.results.outcome import CellResult
 from tasks.results.rows import rows
-from tests.handmade_rows import CHANGED, LOGS, NIGHTS, RUN, nightly, sweep, trends
+from tests.sample_tables import CHANGED, LOGS, NIGHTS, RUN, nightly, sweep, trends
 
 pytestmark = pytest.mark.toolchain
 
 
 @pytest.fixture(scope="module")
 def real(resources: Resources, request_8a8w: Request, lowered: LoweredProgram, capture: Capture) -> str:
-    """The report of a sweep of one cell, by the real toolchain and the real device, as `qnnsweep run` writes it."""
+    """The report of a sweep of one cell with the real toolchain and a real device, as `qnnsweep run` writes it."""
     compared = compare(
         lowered, capture, comparison_options(request_8a8w), store=resources.store, workers=resources.workers
     )
@@ -44,8 +44,8 @@ def real(resources: Resources, request_8a8w: Request, lowered: LoweredProgram, c
 
 
 @pytest.fixture(scope="module")
-def handmade(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A night of 27 cells of every outcome, with fifty nights before it."""
+def sample_report(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The report of a run of 27 cells of every outcome, with trends over fifty nights."""
     path = tmp_path_factory.mktemp("report") / "report.html"
     path.write_text(render(RUN, sweep(nightly()) | {"trends": trends(nightly())}, LOGS))
     return path.as_uri()
@@ -64,19 +64,19 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A page that says nothing on its console and asks no network for anything, whatever is done with it."""
+    """A page that must log nothing to its console and must make no request to a network."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, offline=True)
     page = context.new_page()
-    said: list[str] = []
-    asked: list[str] = []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
+    logged: list[str] = []
+    requested: list[str] = []
+    page.on("console", lambda message: logged.append(message.text))
+    page.on("pageerror", lambda error: logged.append(str(error)))
+    page.on("request", lambda request: requested.append(request.url))
     page.set_default_timeout(30_000)
     yield page
     context.close()
-    assert said == []
-    assert [url for url in asked if not url.startswith("file:")] == []
+    assert logged == []
+    assert [url for url in requested if not url.startswith("file:")] == []
 
 
 def fragment(page: Page) -> str:
@@ -106,7 +106,7 @@ def test_a_click_leads_from_the_matrix_to_the_cell_to_the_operator_and_back(
     name = page.locator(".worst-operator").text_content()
     expect(card.locator("h4")).to_contain_text(name or "?")
     expect(card).to_be_focused()
-    expect(card.locator("tbody tr")).to_have_count(2)  # of each of the two samples that were captured
+    expect(card.locator("tbody tr")).to_have_count(2)  # one row per captured sample
     page.screenshot(path=tmp_path / "operator.png")
 
     card.get_by_text("in the table").click()
@@ -131,8 +131,8 @@ def test_a_click_on_the_chart_shows_the_operator_under_it(page: Page, real: str)
     expect(page.locator(".operator")).to_be_hidden()
 
 
-def test_every_step_can_be_taken_with_the_keyboard_alone(page: Page, handmade: str) -> None:
-    page.goto(f"{handmade}#matrix")
+def test_every_step_can_be_done_with_the_keyboard(page: Page, sample_report: str) -> None:
+    page.goto(f"{sample_report}#matrix")
     focused = page.locator(":focus")
     expect(focused).to_have_attribute("data-cell", "0")
     for key, cell in (("ArrowRight", 1), ("ArrowDown", 4), ("End", 5), ("ArrowUp", 2), ("Home", 0), ("ArrowUp", 0)):
@@ -160,8 +160,8 @@ def test_every_step_can_be_taken_with_the_keyboard_alone(page: Page, handmade: s
     expect(focused).to_have_attribute("data-cell", "1")
 
 
-def test_filters_narrow_matrix_and_cells_and_are_kept_in_the_address(page: Page, handmade: str) -> None:
-    page.goto(handmade)
+def test_filters_narrow_matrix_and_cells_and_are_stored_in_the_address(page: Page, sample_report: str) -> None:
+    page.goto(sample_report)
     page.locator("[name=scheme]").select_option("8a8w")
     page.locator("[name=soc]").select_option("SM8650")
     page.locator("[name=measure]").select_option("latency")
@@ -180,31 +180,31 @@ def test_filters_narrow_matrix_and_cells_and_are_kept_in_the_address(page: Page,
     expect(page.locator(".cell:visible")).to_have_count(27)
     page.locator("[name=outcome]").select_option("failed")
     expect(page.locator(".cell:visible")).to_have_count(2)
-    # A link to what the filter hides shows it all the same.
+    # A link to a hidden cell shows the cell all the same.
     page.locator(".chips").get_by_text("digits 8a8w SM8850").click()
     expect(page.locator("#cell-26")).to_be_focused()
 
 
-def test_the_matrix_is_coloured_by_the_number_that_is_asked_for_and_always_writes_it(page: Page, handmade: str) -> None:
-    page.goto(handmade)
-    shown: dict[str, list[str]] = {}
+def test_the_matrix_shows_and_is_coloured_by_the_selected_number(page: Page, sample_report: str) -> None:
+    page.goto(sample_report)
+    texts: dict[str, list[str]] = {}
     colours: dict[str, int] = {}
     for measure in ("snr", "cosine", "top1", "latency", "size", "coverage"):
         page.locator("[name=measure]").select_option(measure)
-        shown[measure] = page.locator(".matrix b").all_text_contents()
+        texts[measure] = page.locator(".matrix b").all_text_contents()
         backgrounds = "links => new Set(links.map(link => getComputedStyle(link).backgroundColor)).size"
         colours[measure] = page.locator(".matrix .heat").evaluate_all(backgrounds)
     undefined = [number for number, cell in enumerate(nightly()) if cell["final_snr_db"] is None]
-    assert {tuple(i for i, text in enumerate(texts) if text == "–") for texts in shown.values()} == {tuple(undefined)}
+    assert {tuple(i for i, text in enumerate(cells) if text == "–") for cells in texts.values()} == {tuple(undefined)}
     assert colours["snr"] > 10
     assert colours["coverage"] == 1  # 71 of 80 everywhere
     assert page.locator(".matrix svg.icon").count() == 27
 
 
 def test_a_regression_leads_to_its_series_with_the_first_bad_night_marked(
-    page: Page, handmade: str, tmp_path: Path
+    page: Page, sample_report: str, tmp_path: Path
 ) -> None:
-    page.goto(handmade)
+    page.goto(sample_report)
     section = page.locator("#regressions")
     expect(section).to_contain_text(NIGHTS[-3])
     assert section.locator(".changed li").all_text_contents() == CHANGED
@@ -220,9 +220,9 @@ def test_a_regression_leads_to_its_series_with_the_first_bad_night_marked(
     expect(page.locator("#cell-7 .operator h4")).to_have_text("21 aten_convolution_default_21")
 
 
-def test_a_narrow_window_scrolls_sideways_in_tables_only(page: Page, handmade: str, tmp_path: Path) -> None:
+def test_a_narrow_window_scrolls_sideways_in_tables_only(page: Page, sample_report: str, tmp_path: Path) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
-    page.goto(handmade)
+    page.goto(sample_report)
     assert_only_tables_scroll_sideways(page)
     page.screenshot(path=tmp_path / "narrow_matrix.png")
     for place in (
@@ -233,13 +233,13 @@ def test_a_narrow_window_scrolls_sideways_in_tables_only(page: Page, handmade: s
         "cell-6-log",
         "cell-0",
     ):
-        page.goto(f"{handmade}#{place}")
+        page.goto(f"{sample_report}#{place}")
         assert_only_tables_scroll_sideways(page)
         page.screenshot(path=tmp_path / f"narrow_{place.replace('/', '_')}.png")
 
 
-def test_the_dark_page_has_its_own_colours(page: Page, handmade: str, tmp_path: Path) -> None:
+def test_the_dark_page_has_its_own_colours(page: Page, sample_report: str, tmp_path: Path) -> None:
     page.emulate_media(color_scheme="dark")
-    page.goto(f"{handmade}#cell-6/operator-21")
+    page.goto(f"{sample_report}#cell-6/operator-21")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(16, 20, 19)"
     page.screenshot(path=tmp_path / "dark.png")

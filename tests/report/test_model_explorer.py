@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tasks.records import Gap, OperatorComparison
 from tasks.report.model_explorer import edge_graph, exported_node_data, node_data
-from tests.handmade import COMPARISON, CONV, EXPORTED, GAP, VIEW, WORSE
+from tests.sample_records import COMPARISON, CONV, EXPORTED, GAP, VIEW, WORSE
 
 UNUSED = replace(CONV, index=2, name="conv[1]", output_index=1, unused=True)
 CALLS = {

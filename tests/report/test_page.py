@@ -16,7 +16,7 @@ from rich.console import Console
 
 from tasks.records import RunFacts
 from tasks.report.page import render, summary_markdown, summary_table
-from tests.handmade_rows import LOG, LOGS, RUN, cell, measured, nightly, sweep, table, trends
+from tests.sample_tables import LOG, LOGS, RUN, cell, measured, nightly, sweep, table, trends
 
 HOSTILE = ("</script><script>alert(1)</script>", "a|b\nc")
 
@@ -206,7 +206,7 @@ def test_markdown_has_the_worst_cells_first() -> None:
     outcomes = ["✗ failed"] * 2 + ["! infrastructure"] + ["≠ out of tolerance"] * 3 + ["∅ impossible"] * 3
     assert [row[3] for row in body] == outcomes + ["✓ passed"] * 18
     assert lines[2].startswith("27 cells: 2 failed, 1 infrastructure, 3 out of tolerance, 3 impossible, 18 passed.")
-    assert "Report: artifacts/reports/20261121T0230Z-4f1c/report.html" in lines[6]
+    assert "Report: artifacts/runs/20261121T0230Z-4f1c/report.html" in lines[6]
 
 
 def test_five_hundred_cells_stay_below_ten_megabytes_and_seconds() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tasks.records import ProfiledEvent
 from tasks.report.perfetto import INFERENCES, trace
-from tests.handmade import CONV, VIEW
+from tests.sample_records import CONV, VIEW
 
 LOADED = ProfiledEvent(
     program="profile", same_outputs=True, event_block="Default", name="Program::load_method", kind="program", node=None,

@@ -19,8 +19,8 @@ from tasks.storage.digest import digest
 from tasks.storage.store import Store
 from tasks.toolchain.workers.supervisor import CallCost
 
-from tests.handmade import (  # isort: skip
-    ABORT, CHECKED, COMPARISON, CONV, LOWERED, PROBED, VIEW, WORSE, blob, every_kind, up_to_lower, whole,
+from tests.sample_records import (  # isort: skip
+    ABORT, CHECKED, COMPARISON, CONV, LOWERED, PROBED, VIEW, WORSE, blob, every_kind, up_to_lower, passed_cell,
 )  # fmt: skip
 
 RUN = "20261121T094931Z-5fcc"
@@ -89,7 +89,7 @@ def test_every_planned_cell_has_one_row_in_the_order_planned(asked: Request) -> 
 
 
 def test_a_cell_that_came_through(asked: Request) -> None:
-    assert [without_null(row) for row in found(whole(asked), "cells")] == [
+    assert [without_null(row) for row in found(passed_cell(asked), "cells")] == [
         {
             "stage": "compare",
             "outcome": "passed",
@@ -142,7 +142,7 @@ def test_a_cell_that_came_through(asked: Request) -> None:
 
 def test_a_cell_says_what_it_was_asked_to_be_by_digests_of_which_a_change_moves_its_own_alone(asked: Request) -> None:
     def told(request: Request, code: str = "1") -> dict[str, Any]:
-        (row,) = found(whole(request, code=code), "cells")
+        (row,) = found(passed_cell(request, code=code), "cells")
         return {name: row[name] for name in ("model_digest", *digests(request))}
 
     changed: dict[str, dict[str, Any]] = {
@@ -168,7 +168,7 @@ def test_a_cell_says_what_it_was_asked_to_be_by_digests_of_which_a_change_moves_
 
 def test_a_cell_of_a_farm_names_it_whichever_device_ran_it(asked: Request) -> None:
     farmed = replace(asked, farm=replace(asked.farm, name="shelf"), pool=[asked.device])
-    assert [(row["farm"]) for row in found(whole(farmed), "cells")] == ["shelf"]
+    assert [(row["farm"]) for row in found(passed_cell(farmed), "cells")] == ["shelf"]
 
 
 def test_a_cell_that_was_never_tried_has_nothing_but_its_reason(asked: Request) -> None:
@@ -201,10 +201,10 @@ def test_another_reference_has_rows_of_its_own_that_no_count_of_the_cell_knows(a
             nodes=("dropout",),
         ),
     )  # fmt: skip
-    cell = whole(asked, comparison=replace(COMPARISON, other_references=against))
-    assert found(cell, "cells") == found(whole(asked), "cells")
+    cell = passed_cell(asked, comparison=replace(COMPARISON, other_references=against))
+    assert found(cell, "cells") == found(passed_cell(asked), "cells")
     edge, others = found(cell, "operators")[:4], found(cell, "operators")[4:]
-    assert edge == found(whole(asked), "operators")
+    assert edge == found(passed_cell(asked), "operators")
     assert [
         (row["reference"], row["operator_index"], row["operator"], row["source_nodes"], row["status"], row["snr_db"])
         for row in others
@@ -296,7 +296,7 @@ def test_an_operator_has_one_row_a_sample_with_its_gap_or_a_status(asked: Reques
         **never_replayed,
     }
     exact = conv | never_replayed | {"sample": 1, "status": "exact", "mse": 0.0, "snr_db": None, "verdict": "exact"}
-    assert found(whole(asked), "operators") == [conv, view, exact, view | {"sample": 1, "why": None}]
+    assert found(passed_cell(asked), "operators") == [conv, view, exact, view | {"sample": 1, "why": None}]
 
 
 @pytest.mark.parametrize("kind", [1, 2, 3], ids=["no debug program", "aborted", "device lost"])
@@ -317,13 +317,13 @@ def test_operators_that_were_lowered_and_not_compared_are_rows_all_the_same(aske
 
 
 def test_an_output_has_one_row(asked: Request) -> None:
-    assert found(whole(asked), "outputs")[0] == {
+    assert found(passed_cell(asked), "outputs")[0] == {
         "rung": "device", "reference": "eager", "sample": 0, "sample_name": "a", "output_index": 0, "output": "logits",
         "shape": (1, 2), "status": "compared", "mse": 0.25, "mean_abs": 0.5, "max_abs": 0.75, "snr_db": 40.0,
         "cosine": 0.875, "previous_rung": "edge", "previous_snr_db": 45.0, "label": 7, "top1_reference": 7,
         "top1_actual": 7,
     }  # fmt: skip
-    assert len(found(whole(asked), "outputs")) == 2
+    assert len(found(passed_cell(asked), "outputs")) == 2
 
 
 def test_an_event_an_operator_type_and_a_command_have_one_row_each(asked: Request) -> None:
@@ -335,23 +335,23 @@ def test_an_event_an_operator_type_and_a_command_have_one_row_each(asked: Reques
         "module_paths": ("layers.0",), "stack_traces": ("line 3",), "delegate": True, "delegate_backend": "QnnBackend",
         "subgraph": 0, "counted_in": (),
     }  # fmt: skip
-    assert found(whole(asked), "profile") == [amounts | event]
+    assert found(passed_cell(asked), "profile") == [amounts | event]
     module = {"program": "shipping", "unit": "us", "operators": ("conv",), "share": 1.0, "counted_in": None}
-    assert found(whole(asked), "modules") == [
+    assert found(passed_cell(asked), "modules") == [
         module | amounts | {"module_path": "", "depth": 0, "own_mean": 0.0},
         module | amounts | {"module_path": "layers", "depth": 1, "own_mean": 0.0},
         module | amounts | {"module_path": "layers.0", "depth": 2, "own_mean": 5.0},
     ]
     of = {"operator": "conv", "operator_index": 0, "debug_handle": 4, "output_index": 0, "sample": 1, "rung": "device"}
     said = {"reference": "edge", "metric": "l1", "value": 1.5, "problem": None}
-    assert found(whole(asked), "metrics") == [of | said]
-    assert found(whole(asked), "delegation") == [
+    assert found(passed_cell(asked), "metrics") == [of | said]
+    assert found(passed_cell(asked), "delegation") == [
         {"operator": "conv", "occurrences_delegated": 5, "occurrences_not_delegated": 0, "refusals": ()},
         {"operator": "view", "occurrences_delegated": 1, "occurrences_not_delegated": 2, "refusals": ("no layout",)},
     ]  # fmt: skip
-    assert found(whole(asked), "audit") == [asdict(CHECKED)]
-    assert found(whole(asked), "probe") == [asdict(PROBED)]
-    assert found(whole(asked), "commands") == [
+    assert found(passed_cell(asked), "audit") == [asdict(CHECKED)]
+    assert found(passed_cell(asked), "probe") == [asdict(PROBED)]
+    assert found(passed_cell(asked), "commands") == [
         {"argv": ("python", "runner"), "exit_code": 0, "seconds": 4.0},
         {"argv": ("python", "runner", "--dump"), "exit_code": 0, "seconds": 8.0},
     ]

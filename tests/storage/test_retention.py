@@ -18,7 +18,7 @@ from tasks.storage.inventory import inventory
 from tasks.storage.manifest import RunManifest, read_manifest, referenced_blobs, write_manifest
 from tasks.storage.retention import UNREFERENCED_GRACE_S, Selection, apply, plan_prune
 from tasks.storage.store import Store
-from tests.handmade import CAPTURE, LOWERED
+from tests.sample_records import CAPTURE, LOWERED
 
 DAY_S = 86_400
 RUNS = [f"2026010{day}T220000Z-0000" for day in range(1, 5)]

@@ -20,7 +20,7 @@ from tasks.results.rows import rows
 from tasks.storage import tables
 from tasks.storage.store import Store
 from tests.flows.conftest import Program
-from tests.handmade import COMPARISON, LOWERED, up_to_lower, whole
+from tests.sample_records import COMPARISON, LOWERED, passed_cell, up_to_lower
 
 OLD = Toolchain(python="3.11.7", torch="2.13.0", executorch="1.5.1", torchao="0.18.0", qnn="v2.49.40")
 NEW = replace(OLD, qnn="v2.50.1")
@@ -54,7 +54,7 @@ def changes(difference: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 def test_two_equal_runs_have_no_difference(program: Program, request_8a8w: Request, tmp_path: Path) -> None:
     for run in RUNS[:2]:
-        write(tmp_path, run, [whole(request_8a8w)])
+        write(tmp_path, run, [passed_cell(request_8a8w)])
     ran = program.run("diff", "previous", "latest", "--json", f"--artifacts={tmp_path}")
     assert (ran.returncode, ran.stderr) == (0, "")
     names = {"model": "digits_cnn", "scheme": "8a8w", "soc": "SM8650", "backend": "qnn", "device": "local"}
@@ -74,8 +74,8 @@ def test_a_regression_is_shown_with_the_changed_inputs_and_the_exit_code_is_1(
     worse = replace(COMPARISON, operators=WORSE_OPERATORS, observer_effect_snr_db=59.0)
     lowered = replace(LOWERED, program=replace(LOWERED.program, size=1_100))
     other = replace(request_8a8w, scheme=replace(request_8a8w.scheme, observer="HistogramObserver"))
-    write(tmp_path, RUNS[0], [whole(request_8a8w)])
-    write(tmp_path, RUNS[1], [whole(other, comparison=worse, lowered=lowered)], NEW)
+    write(tmp_path, RUNS[0], [passed_cell(request_8a8w)])
+    write(tmp_path, RUNS[1], [passed_cell(other, comparison=worse, lowered=lowered)], NEW)
     ran = program.run("diff", "20261120", RUNS[1], "--json", f"--artifacts={tmp_path}")
     assert (ran.returncode, ran.stderr) == (1, "")
     difference = json.loads(ran.stdout)
@@ -99,8 +99,8 @@ def test_the_terminal_shows_regressions_and_the_cells_that_only_one_run_has(
     program: Program, request_8a8w: Request, tmp_path: Path
 ) -> None:
     removed, added = (replace(request_8a8w, soc=replace(request_8a8w.soc, name=name)) for name in ("SM8550", "SM8750"))
-    write(tmp_path, RUNS[0], [whole(request_8a8w), whole(removed)])
-    write(tmp_path, RUNS[1], [up_to_lower(request_8a8w, "execute", RuntimeError("boom")), whole(added)])
+    write(tmp_path, RUNS[0], [passed_cell(request_8a8w), passed_cell(removed)])
+    write(tmp_path, RUNS[1], [up_to_lower(request_8a8w, "execute", RuntimeError("boom")), passed_cell(added)])
     ran = program.run("diff", RUNS[0], RUNS[1], f"--artifacts={tmp_path}")
     assert (ran.returncode, ran.stderr) == (1, "")
     lines = [" ".join(line.split()) for line in ran.stdout.splitlines() if line.strip() and "─" not in line]
@@ -140,6 +140,6 @@ def test_an_unknown_or_ambiguous_run_is_one_line_and_the_exit_code_is_2(
     program: Program, request_8a8w: Request, tmp_path: Path, word: str, begin: str, end: str
 ) -> None:
     for run in RUNS:
-        write(tmp_path, run, [whole(request_8a8w)])
+        write(tmp_path, run, [passed_cell(request_8a8w)])
     ran = program.run("diff", word, "latest", f"--artifacts={tmp_path}")
     assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", f"qnnsweep: {begin}{tmp_path}{end}\n")

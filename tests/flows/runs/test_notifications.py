@@ -19,7 +19,7 @@ from flows.runs.results import SweepResult
 from tasks.errors import RequestError
 from tasks.storage import tables
 from tasks.storage.store import Store
-from tests.handmade_rows import RUN
+from tests.sample_tables import RUN
 
 from .synthetic_history import run_of
 from .test_history import write_history

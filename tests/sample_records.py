@@ -1,4 +1,4 @@
-"""Records made by hand: one cell of every kind."""
+"""Sample records, and one cell of every kind."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ COMPARISON = Comparison(
 )  # fmt: skip
 
 
-def whole(request: Request, **changes: Any) -> CellResult:
+def passed_cell(request: Request, **changes: Any) -> CellResult:
     cell = CellResult(
         request=request, exported=EXPORTED, quantized=QUANTIZED, lowered=LOWERED,
         bundle=Bundle(runner=blob("1"), blobs=(), launches=(LAUNCH,), outputs=EXPORTED.outputs), capture=CAPTURE,
@@ -153,7 +153,7 @@ def whole(request: Request, **changes: Any) -> CellResult:
 
 
 def up_to_lower(request: Request, stage: str, error: BaseException | None) -> CellResult:
-    return whole(request, stage=stage, error=error, capture=None, comparison=None)
+    return passed_cell(request, stage=stage, error=error, capture=None, comparison=None)
 
 
 def without_debug_program(request: Request) -> CellResult:
@@ -161,7 +161,7 @@ def without_debug_program(request: Request) -> CellResult:
     execution = replace(CAPTURE.execution, results=(SHIPPING,))
     capture = replace(CAPTURE, execution=execution, outputs_debug=None, etdump_debug=None, debug_buffer=None)
     comparison = replace(COMPARISON, operators=(), observer_effect_snr_db=None)
-    return whole(request, lowered=lowered, capture=capture, comparison=comparison)
+    return passed_cell(request, lowered=lowered, capture=capture, comparison=comparison)
 
 
 ABORT = RunnerFailed(
@@ -174,7 +174,7 @@ FAILED = ToolchainError("export failed: Unsupported", stage="export", cause="Uns
 
 def every_kind(request: Request) -> list[CellResult]:
     return [
-        whole(request),
+        passed_cell(request),
         without_debug_program(request),
         up_to_lower(request, "execute", ABORT),
         up_to_lower(request, "deploy", DeviceError("unplugged")),

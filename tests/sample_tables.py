@@ -1,4 +1,4 @@
-"""A night's tables made by hand: cells of every outcome with their evidence, and what fifty nights say of them."""
+"""Sample tables of one run: cells of every outcome with their evidence, and trends over fifty nights."""
 
 from __future__ import annotations
 
@@ -21,22 +21,26 @@ RUN = RunFacts(
     reused=9,
     toolchain=Toolchain(python="3.11.7", torch="2.13.0", executorch="1.5.1", torchao="0.18.0", qnn="v2.49.40.260701"),
     tables="artifacts/tables",
-    report="artifacts/reports/20261121T0230Z-4f1c/report.html",
+    report="artifacts/runs/20261121T0230Z-4f1c/report.html",
 )
 LOG = "0" * 63 + "a"
 TARGETS = ("aten.convolution.default", "aten.hardtanh.default", "aten.add.Tensor", "aten.constant_pad_nd.default")
 
 
 def table(name: str, rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
-    """Rows as they come back from Parquet, in the table's own schema: what is not given is null."""
+    """Return the rows as they are read from Parquet, in the table's schema. Columns without a value are null."""
     columns = schema_of(name).names
     complete = [{column: row.get(column) for column in columns} for row in rows]
     return pa.Table.from_pylist(complete, schema=schema_of(name)).to_pandas()
 
 
 def cell(model: str, scheme: str, soc: str, **facts: Any) -> dict[str, Any]:
-    place = {"run_id": RUN.run_id, "model": model, "scheme": scheme, "soc": soc, "device": "local", "backend": "qnn"}
-    return place | {"outcome": "passed", "stage": "compare", "log": LOG} | facts
+    identity = {"run_id": RUN.run_id, "model": model, "scheme": scheme, "soc": soc, "device": "local", "backend": "qnn"}
+    return identity | {"outcome": "passed", "stage": "compare", "log": LOG} | facts
+
+
+def identity_of(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in ("run_id", "model", "scheme", "soc", "device", "backend")}
 
 
 def measured(chance: random.Random, snr: float) -> dict[str, Any]:
@@ -67,12 +71,12 @@ def measured(chance: random.Random, snr: float) -> dict[str, Any]:
     }
 
 
-def operators(place: dict[str, Any], count: int, chance: random.Random) -> Iterable[dict[str, Any]]:
+def operators(identity: dict[str, Any], count: int, chance: random.Random) -> Iterable[dict[str, Any]]:
     for index in range(count):
         target = TARGETS[index % len(TARGETS)]
         compared = index % 9 != 4
-        snr = 70 - 0.4 * index + chance.gauss(0, 4) - (60 if index == 21 and place["scheme"] == "8a8w" else 0)
-        yield place | {
+        snr = 70 - 0.4 * index + chance.gauss(0, 4) - (60 if index == 21 and identity["scheme"] == "8a8w" else 0)
+        yield identity | {
             "operator_index": index,
             "operator": f"{target.replace('.', '_')}_{index}" if index != 21 else "aten_convolution_default_21",
             "target": target,
@@ -81,7 +85,7 @@ def operators(place: dict[str, Any], count: int, chance: random.Random) -> Itera
             "module_path": f"features.{index // 8}.block.{index % 8}",
             "stack_trace": f'File "/site-packages/net.py", line {index}, in forward\n    x = self.features[{index}](x)',
             "shape": [1, 32, 112 >> (index // 24), 112 >> (index // 24)],
-            "dtype": "uint16" if place["scheme"] == "16a8w" else "uint8",
+            "dtype": "uint16" if identity["scheme"] == "16a8w" else "uint8",
             "delegated": index > 1,
             "reference": "edge",
             "sample": 0,
@@ -94,10 +98,10 @@ def operators(place: dict[str, Any], count: int, chance: random.Random) -> Itera
         }
 
 
-def evidence(place: dict[str, Any], final: float, chance: random.Random) -> dict[str, list[dict[str, Any]]]:
+def evidence(identity: dict[str, Any], final: float, chance: random.Random) -> dict[str, list[dict[str, Any]]]:
     rungs = {"exported": 138.2, "quantized": final + 4, "edge": final + 4, "device": final}
     outputs = [
-        place
+        identity
         | {"rung": rung, "reference": "eager", "sample": sample, "sample_name": f"flower-{sample}", "output": "logits"}
         | {"output_index": 0, "shape": [1, 1000], "status": "compared", "snr_db": snr + abs(chance.gauss(0, 2))}
         | {"max_abs": chance.random(), "cosine": 0.999, "top1_reference": 985, "top1_actual": 985 - (snr < 15)}
@@ -105,36 +109,36 @@ def evidence(place: dict[str, Any], final: float, chance: random.Random) -> dict
         for sample in range(8)
     ]
     profile = [
-        place
+        identity
         | {"event": f"aten_convolution_default_{index}:OpId_{index} (cycles)", "unit": "cycles", "count": 8}
         | {"delegate": True, "p10": 90.0 * index, "p50": 100.0 * index, "p90": 120.0 * index, "mean": 101.0 * index}
         for index in range(40)
     ]
     delegation = [
-        place | {"operator": target, "occurrences_delegated": 20, "occurrences_not_delegated": 0, "refusals": []}
+        identity | {"operator": target, "occurrences_delegated": 20, "occurrences_not_delegated": 0, "refusals": []}
         for target in TARGETS
     ]
     delegation[2] |= {"occurrences_not_delegated": 2, "refusals": ["[ERROR] Op add: rank 6 is not supported by HTP"]}
     argv = ["python", "-m", "tasks.devices.runner_cli", "--model_path", "program.pte", "--iteration", "10"]
-    commands = [place | {"argv": argv, "exit_code": 0, "seconds": 2.31}]
+    commands = [identity | {"argv": argv, "exit_code": 0, "seconds": 2.31}]
     return {"outputs": outputs, "profile": profile, "delegation": delegation, "commands": commands}
 
 
 def sweep(cells: list[dict[str, Any]], count: int = 80) -> dict[str, pd.DataFrame]:
     chance = random.Random(7)
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
-    for one in cells:
-        place = {name: one[name] for name in ("run_id", "model", "scheme", "soc", "device", "backend")}
-        rows["cells"].append(one)
-        if one.get("final_snr_db") is not None:
-            rows["operators"].extend(operators(place, count, chance))
-            for name, found in evidence(place, one["final_snr_db"], chance).items():
-                rows[name].extend(found)
-    return {name: table(name, found) for name, found in rows.items()}
+    for row in cells:
+        identity = identity_of(row)
+        rows["cells"].append(row)
+        if row.get("final_snr_db") is not None:
+            rows["operators"].extend(operators(identity, count, chance))
+            for name, more in evidence(identity, row["final_snr_db"], chance).items():
+                rows[name].extend(more)
+    return {name: table(name, table_rows) for name, table_rows in rows.items()}
 
 
 def nightly() -> list[dict[str, Any]]:
-    """Three models × three schemes × three SoCs with one of each way to go wrong."""
+    """Return the cells of three models, three schemes and three SoCs, with every kind of failure among them."""
     chance = random.Random(3)
     cells: list[dict[str, Any]] = []
     base = {"fp16": 61.0, "16a8w": 38.0, "8a8w": 23.0}
@@ -143,12 +147,12 @@ def nightly() -> list[dict[str, Any]]:
             for soc in ("SM8550", "SM8650", "SM8850"):
                 final = snr + chance.uniform(-3, 3) - (9.5 if (model, scheme) == ("minilm_l6", "8a8w") else 0)
                 cells.append(cell(model, scheme, soc, **measured(chance, final)))
-    for one in cells:
-        if (one["model"], one["scheme"]) == ("minilm_l6", "8a8w"):
-            reason = f"final_snr_db {one['final_snr_db']:.1f} is below 20.0 (tolerance default)"
-            one |= {"outcome": "out_of_tolerance", "reason": reason}
-        if one["model"] == "digits":
-            one |= {"accuracy": 0.96875, "accuracy_eager": 0.984375, "weights": "trained"}
+    for row in cells:
+        if (row["model"], row["scheme"]) == ("minilm_l6", "8a8w"):
+            reason = f"final_snr_db {row['final_snr_db']:.1f} is below 20.0 (tolerance default)"
+            row |= {"outcome": "out_of_tolerance", "reason": reason}
+        if row["model"] == "digits":
+            row |= {"accuracy": 0.96875, "accuracy_eager": 0.984375, "weights": "trained"}
     nothing = dict.fromkeys(measured(chance, 1.0))
     for number in (3, 4, 5):
         reason = "16a8w needs 16-bit activations in every layer_norm, which v73 lacks; ask for 8a8w or fp16"
@@ -175,26 +179,25 @@ TREND = (
 )
 
 
-def trend(one: dict[str, Any], series: str, median: float, mad: float, **facts: Any) -> dict[str, Any]:
-    """A series of fifty nights around a median, one night undefined."""
+def trend(row: dict[str, Any], series: str, median: float, mad: float, **facts: Any) -> dict[str, Any]:
+    """Return a series of fifty nights around a median. It is undefined in one night."""
     chance = random.Random(series)
     values = [None if night == 7 else median + chance.gauss(0, mad) for night in range(len(NIGHTS))]
-    place = {name: one[name] for name in ("run_id", "model", "scheme", "soc", "device", "backend")}
-    told = {"farm": None, "series": series, "operator": None, "unit": None, "nights": len(NIGHTS), "median": median}
-    told |= {"mad": mad, "floor": mad, "verdict": "steady", "first_bad_run": None, "changed": [], "runs": NIGHTS}
-    return place | told | {"values": values, "value": values[-1]} | facts
+    columns = {"farm": None, "series": series, "operator": None, "unit": None, "nights": len(NIGHTS), "median": median}
+    columns |= {"mad": mad, "floor": mad, "verdict": "steady", "first_bad_run": None, "changed": [], "runs": NIGHTS}
+    return identity_of(row) | columns | {"values": values, "value": values[-1]} | facts
 
 
 def trends(cells: list[dict[str, Any]]) -> pd.DataFrame:
-    """Nothing happened but to the latency of one model's 8a8w cells, three nights ago, and to an operator of theirs."""
+    """Return steady series, except that in one model's 8a8w cells the latency and one operator regressed."""
     rows: list[dict[str, Any]] = []
-    for one in cells:
-        if one.get("final_snr_db") is None:
+    for row in cells:
+        if row.get("final_snr_db") is None:
             continue
-        rows.append(trend(one, "final_snr_db", one["final_snr_db"], 0.2, unit="dB"))
-        slow = (one["model"], one["scheme"]) == ("efficientnet_lite0", "8a8w")
-        late = trend(one, "latency_p50_ms", one["latency_p50_ms"], 0.05, unit="ms")
-        convolution = trend(one, "introduced_snr_db", 41.0, 0.3, operator="aten_convolution_default_21", unit="dB")
+        rows.append(trend(row, "final_snr_db", row["final_snr_db"], 0.2, unit="dB"))
+        slow = (row["model"], row["scheme"]) == ("efficientnet_lite0", "8a8w")
+        late = trend(row, "latency_p50_ms", row["latency_p50_ms"], 0.05, unit="ms")
+        convolution = trend(row, "introduced_snr_db", 41.0, 0.3, operator="aten_convolution_default_21", unit="dB")
         if slow:
             late["values"][-3:] = [value * 1.3 for value in late["values"][-3:]]
             late |= {
