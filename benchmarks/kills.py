@@ -15,8 +15,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.flows.conftest import program_at
 from tests.flows.kill_and_rerun import VICTIMS, kill_and_rerun, run_undisturbed
+from tests.program import program_at
 
 COMMAND = [
     "run", "--json", "model=digits_cnn", "scheme=8a8w", "soc=SM8550,SM8650", "model.calibration.count=32",

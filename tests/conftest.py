@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +12,7 @@ from conf.load import load
 from conf.schema import Request
 from flows.server.settings import configure_prefect
 from tasks.records import Capture, LoweredProgram
+from tests.program import Program, new_program, with_server
 
 if TYPE_CHECKING:
     from flows.resources import Resources
@@ -68,3 +70,16 @@ def capture(request_8a8w: Request, resources: Resources, lowered: LoweredProgram
         farm=resources.farm,
         step=lambda task: task.fn,
     )
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    """The program of a user without a Prefect server: each of its runs starts a temporary server."""
+    return new_program(tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def served_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """The program of a user with a Prefect server: no run starts a temporary server, which takes ten seconds."""
+    with with_server(new_program(tmp_path_factory)) as (served, _):
+        yield served

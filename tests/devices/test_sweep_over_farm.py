@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.flows.conftest import Program, new_program
 from tests.flows.sweep_outputs import read_table, result_of
+from tests.program import Program
 
 from .loopback import Adbd, AdbServer, Sshd, running, write_farm
 
@@ -34,11 +34,6 @@ echo "end $(date +%s.%N)" >>/data/times
 exit $code
 """
 SLOW = TIMED.replace("{python}", "sleep 600; {python}")
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    return new_program(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -80,10 +75,10 @@ def spans(phone: Adbd) -> list[tuple[float, float]]:
 
 
 def test_one_program_gives_bit_equal_outputs_over_adb_over_ssh_and_here_and_is_sent_once(
-    program: Program, artifacts: Path, conf: Path
+    served_program: Program, artifacts: Path, conf: Path
 ) -> None:
     command = ["run", "--json", f"--config-dir={conf}", *DIGITS, "scheme=8a8w", "device=phone_1,board_1,bench"]
-    first, second = (program.run(*command, f"artifacts={artifacts}") for _ in range(2))
+    first, second = (served_program.run(*command, f"artifacts={artifacts}") for _ in range(2))
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     rows = cells(artifacts, first)
     assert [(row["device"], row["outcome"]) for row in rows] == [
@@ -99,15 +94,15 @@ def test_one_program_gives_bit_equal_outputs_over_adb_over_ssh_and_here_and_is_s
 
 
 def test_the_cells_of_a_sweep_use_the_whole_farm_and_no_secret_is_written_anywhere(
-    program: Program, artifacts: Path, conf: Path
+    served_program: Program, artifacts: Path, conf: Path
 ) -> None:
-    ran = program.run(
+    ran = served_program.run(
         "run", "--json", f"--config-dir={conf}", *DIGITS, "scheme=8a8w,16a8w", "soc=SM8550,SM8650", "farm=loopback",
         f"artifacts={artifacts}",
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     assert {row["device"] for row in cells(artifacts, ran)} == {"phone_1", "board_1", "bench"}
-    for folder in (artifacts, Path(program.environment["PREFECT_HOME"])):
+    for folder in (artifacts, Path(served_program.environment["PREFECT_HOME"])):
         leaks = [path for path in folder.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
         assert leaks == []
     assert SECRET not in ran.stdout + ran.stderr

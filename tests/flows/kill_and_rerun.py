@@ -15,8 +15,8 @@ import psutil
 from flows.server.leases import LEASE_S
 from tasks.storage import tables
 from tests.processes import assert_gone, command_of
+from tests.program import Program
 
-from .conftest import Program
 from .sweep_outputs import TIMES, Row, assert_files_are_complete, assert_no_leftovers, read_table, result_of
 
 VICTIMS = ("program", "worker", "server")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Program
+from tests.program import Program
 
 pytestmark = pytest.mark.toolchain
 

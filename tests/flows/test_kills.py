@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Program
+from tests.program import Program
+
 from .kill_and_rerun import VICTIMS, Tables, kill_and_rerun, run_undisturbed
 
 pytestmark = pytest.mark.toolchain

@@ -13,8 +13,8 @@ import pytest
 from conf.names import CELL_STAGES
 from tasks.storage import lock, tables
 from tasks.storage.store import Store
-from tests.flows.conftest import Program
 from tests.flows.sweep_outputs import assert_files_are_complete, assert_no_leftovers, passed_result_of, read_table
+from tests.program import Program
 
 pytestmark = pytest.mark.toolchain
 

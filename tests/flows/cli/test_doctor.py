@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.flows.conftest import Program
+from tests.program import Program
 
 pytestmark = pytest.mark.toolchain
 

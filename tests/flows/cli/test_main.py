@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conf.load import load
-from tests.flows.conftest import Program
+from tests.program import Program
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "goldens" / "cli.txt"

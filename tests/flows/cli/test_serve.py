@@ -14,8 +14,8 @@ import pytest
 from tasks.storage import tables
 from tasks.storage.store import Store
 from tests.flows.cluster import wait_until
-from tests.flows.conftest import Program, new_program, with_server
 from tests.processes import assert_gone, command_of
+from tests.program import Program, new_program, with_server
 
 SMALL = ("model=digits_cnn", "model.evaluation.count=4", "scheme=fp32", "backend=portable", "soc=SM8650")
 RUN_S = 600

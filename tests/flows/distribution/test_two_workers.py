@@ -20,9 +20,9 @@ from tasks.storage import tables
 from tasks.storage.store import Store
 from tests.devices.loopback import Sshd, free_port, running, write_farm
 from tests.flows.cluster import Host, address, postgresql, prefect_server, wait_until
-from tests.flows.conftest import Program
 from tests.flows.sweep_outputs import passed_result_of
 from tests.object_store import ObjectStore, serving
+from tests.program import Program
 
 pytestmark = [pytest.mark.toolchain, pytest.mark.timeout(1500)]
 

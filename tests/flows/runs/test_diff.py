@@ -19,7 +19,7 @@ from tasks.results.outcome import CellResult
 from tasks.results.rows import rows
 from tasks.storage import tables
 from tasks.storage.store import Store
-from tests.flows.conftest import Program
+from tests.program import Program
 from tests.sample_records import COMPARISON, LOWERED, passed_cell, up_to_lower
 
 OLD = Toolchain(python="3.11.7", torch="2.13.0", executorch="1.5.1", torchao="0.18.0", qnn="v2.49.40")

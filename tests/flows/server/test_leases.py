@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.flows.conftest import Program
+from tests.program import Program
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.flows.conftest import Program, new_program
 from tests.flows.sweep_outputs import read_table, result_of
+from tests.program import Program
 
 pytestmark = pytest.mark.toolchain
 
@@ -19,8 +19,8 @@ SWEEP = (*DIGITS, "scheme=fp32,8a8w", "backend=toy,portable", "soc=toy_small,toy
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    return new_program(tmp_path_factory)
+def program(served_program: Program) -> Program:
+    return served_program
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from .cluster import address, prefect_server
+from tests.flows.cluster import address, prefect_server
 
 DEADLINE_S = 600
 
@@ -88,16 +88,3 @@ def with_server(program: Program) -> Generator[tuple[Program, httpx.Client]]:
     home.mkdir(parents=True)
     with prefect_server(home, home / "log") as client:
         yield replace(program, environment=program.environment | {"PREFECT_API_URL": address(client)}), client
-
-
-@pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    """The program of a user without a Prefect server: each of its runs starts a temporary server."""
-    return new_program(tmp_path_factory)
-
-
-@pytest.fixture(scope="session")
-def served_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
-    """The program of a user with a Prefect server: no run starts a temporary server, which takes ten seconds."""
-    with with_server(new_program(tmp_path_factory)) as (served, _):
-        yield served
