@@ -18,7 +18,7 @@ from safetensors.numpy import load
 from conf.schema import OperatorTolerance
 from tasks.comparison.evidence import Evidence, LoggedOperator
 from tasks.comparison.metrics import Pair, compute_metrics, metric_template
-from tasks.comparison.profile import profiled
+from tasks.comparison.profile import profiled_events
 from tasks.numerics.align import AlignedOperator
 from tasks.numerics.element_use import Kernels
 from tasks.numerics.metrics import snr_db, top1
@@ -72,7 +72,7 @@ def compare_capture(lowered: LoweredProgram, capture: Capture, options: Comparis
         operators=tuple(row for sample in samples for row in sample.operators),
         metrics=compute_metrics(options.metrics, tuple(pairs)) if options.metrics else (),
         io_checks=probe(exported, eager, _read(store, exported.mistaken_outputs), rungs["device"]),
-        profile=profiled(lowered, capture, store=store),
+        profile=profiled_events(lowered, capture, store=store),
         observer_effect_snr_db=_observer_effect(capture, rungs["device"], store),
         unexpected_events=evidence.unexpected if evidence else (),
         other_references=tuple(row for sample in samples for row in sample.other_references),

@@ -1,4 +1,4 @@
-"""What a capture shows of its operators: whose tensor is where, read when it is looked at. Runs in a worker."""
+"""The operators of a debug capture: their logged tensors, read when they are used. It runs in a worker process."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class LoggedOperator:
-    """An operator's tensor from the device as it was logged, and what was announced of it."""
+    """An operator's tensor as the device logged it, and what the lowering expects of it."""
 
     match: Match[LoggedTensor]
     elements: Array
 
     @property
     def in_torch_layout(self) -> Array | None:
-        """None where the announced layout does not fit the tensor."""
+        """The tensor in PyTorch's layout; None if the expected layout does not fit it."""
         order = self.match.dumped.axis_order
         if order is not None and len(order) != self.elements.ndim:
             return None
@@ -40,13 +40,13 @@ class LoggedOperator:
 
 
 class Evidence:
-    """One debug capture. Every method is of one sample; tensors are views into files.
+    """The operators of one debug capture, sample by sample. Its tensors are views into files.
 
-    Raises EvidenceError when the capture does not hold what its record says.
+    Raises EvidenceError if the capture does not hold what its record says.
     """
 
     def __init__(self, lowered: LoweredProgram, capture: Capture, store: Store) -> None:
-        assert capture.etdump_debug is not None, "asked of debug captures alone"
+        assert capture.etdump_debug is not None, "only a debug capture has operators"
         assert capture.debug_buffer is not None, "collected with every debug launch"
         self._lowered = lowered
         self._store = store
@@ -66,14 +66,15 @@ class Evidence:
 
     @property
     def samples(self) -> range:
+        """The samples that were captured, numbered like the evaluation samples."""
         return range(len(self._runs))
 
     def aligned(self, sample: int) -> list[AlignedOperator[LoggedTensor]]:
-        """A row for every operator."""
+        """Return every operator with the tensor that was logged for it, or the reason why there is none."""
         return self._aligned[self._runs[sample]]
 
     def logged_operators(self, sample: int) -> dict[int, LoggedOperator]:
-        """The operators that one tensor speaks for."""
+        """Return the operators that have exactly one tensor, by index."""
         return {
             row.operator.index: LoggedOperator(row.matches[0], tensor(row.matches[0].event, self._buffer))
             for row in self.aligned(sample)
@@ -81,55 +82,58 @@ class Evidence:
         }
 
     def captured_values(self, sample: int) -> dict[int, CapturedValue]:
-        """Those that can be replayed on: of the operator's own shape, with qparams where the tensor is quantized."""
+        """Return the values that a replay can use: of the operator's shape, with qparams if they are quantized."""
         return dict(self._captured(sample))
 
     def reference(self, sample: int, index: int) -> Array:
-        """The operator's value in the reference's own run from the model's input."""
+        """Return the operator's value in the edge graph's own run from the model's input."""
         return self._reference.get_tensor(f"{sample}/{index}")
 
     def others(self, names: Sequence[str]) -> Iterator[tuple[OtherReference, Mapping[str, Array]]]:
-        """The other references of these names, with their values."""
-        for each in self._lowered.references:
-            if each.name in names:
-                yield each, load(self._store.read(each.values))
+        """Yield the other references with these names, and their values by the key `<sample>/<operator index>`."""
+        for reference in self._lowered.references:
+            if reference.name in names:
+                yield reference, load(self._store.read(reference.values))
 
     def references(self, sample: int, kernels: Kernels) -> dict[int, Value]:
-        """All of them; constants and tuples, which are not kept, are made again."""
+        """Return the value of every operator in the edge graph's own run. Constants and tuples are computed again."""
         values: dict[int, Value] = {}
         for index in range(len(kernels.sources)):
             if f"{sample}/{index}" in self._referenced:
                 values[index] = self.reference(sample, index)
-            elif (made := kernels.call(index, values)) is not None:
-                values[index] = made
+            elif (value := kernels.call(index, values)) is not None:
+                values[index] = value
         return values
 
     def kernels(self) -> Iterator[Kernels]:
-        """The reference's operators on each sample's inputs, put on the device's grid."""
-        exported, grids = self._lowered.quantized.exported, self._lowered.input_qparams
+        """Yield per sample the edge graph's operators on its inputs, which are rounded to the device's grid."""
+        exported, input_qparams = self._lowered.quantized.exported, self._lowered.input_qparams
         kernels_on = reference_kernels(self._lowered, self._store)
         evaluation: Mapping[str, Array] = load(self._store.read(exported.evaluation))
         for sample in self.samples:
             inputs = [evaluation[f"{sample}/{spec.name}"] for spec in exported.inputs]
-            pairs = zip(inputs, grids, strict=True)
+            pairs = zip(inputs, input_qparams, strict=True)
             yield kernels_on(
                 [x if qparams is None else fake_quantize(x, qparams).astype(x.dtype) for x, qparams in pairs]
             )
 
     def _captured(self, sample: int) -> Iterator[tuple[int, CapturedValue]]:
-        for index, each in self.logged_operators(sample).items():
-            operator, elements = self._lowered.operators[index], each.in_torch_layout
+        for index, logged in self.logged_operators(sample).items():
+            operator, elements = self._lowered.operators[index], logged.in_torch_layout
             if elements is None or elements.shape != operator.shape:
                 continue
             quantized = elements.dtype.kind in "iu" and (operator.dtype or "").startswith(("float", "bfloat"))
-            qparams = each.match.dumped.quantization if quantized else None
+            qparams = logged.match.dumped.quantization if quantized else None
             if not quantized or qparams is not None:
                 yield index, CapturedValue(elements=elements, qparams=qparams)
 
 
 def _runs(dump: ETDump, samples: int) -> list[int]:
-    """The file's runs that are inferences, one a sample, in the samples' order; loading the program is another."""
+    """Return the runs that are inferences, one per sample and in their order; loading the program is another run."""
     runs = sorted({event.run for event in dump.events if event.name == "Method::execute"})
     if len(runs) != samples:
-        raise EvidenceError(f"the debug program's etdump holds {len(runs)} inferences, {samples} were asked for")
+        raise EvidenceError(
+            f"the debug program's etdump holds {len(runs)} inferences, {samples} were requested; "
+            "measure again with reuse=programs"
+        )
     return runs

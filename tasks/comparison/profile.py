@@ -1,4 +1,4 @@
-"""The times of a capture's programs, joined to the operators whose times they are."""
+"""The times in a capture's logs, joined to the operators that they belong to."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tasks.errors import EvidenceError
-from tasks.numerics.timing import EXECUTION, Measured, counted_in, measured, warm_up_runs
+from tasks.numerics.timing import EXECUTION, EventTimes, counted_in, event_times, warm_up_runs
 from tasks.records import Blob, Capture, DelegatedNode, Instruction, Launch, LoweredProgram, Operator, ProfiledEvent
 from tasks.storage.store import Store
 from tasks.toolchain.backends.select import backend_of
 from tasks.toolchain.readback.etdump import ETDump, read_etdump
 
 
-def profiled(lowered: LoweredProgram, capture: Capture, *, store: Store) -> tuple[ProfiledEvent, ...]:
-    """Every timed event of the shipping program's log, then of the profile program's, warm-ups left out.
+def profiled_events(lowered: LoweredProgram, capture: Capture, *, store: Store) -> tuple[ProfiledEvent, ...]:
+    """Return every timed event of the shipping program's log, then of the profile program's, without warm-ups.
 
-    Raises EvidenceError for a log that does not hold the inferences that were asked for.
+    Raises EvidenceError for a log with another number of inferences than requested.
     """
     launches = {result.launch.name: result.launch for result in capture.execution.results}
     logs: dict[str, tuple[Blob, Blob | None]] = {"shipping": (capture.etdump, capture.outputs)}
@@ -26,7 +26,7 @@ def profiled(lowered: LoweredProgram, capture: Capture, *, store: Store) -> tupl
     return tuple(
         event
         for program, (log, outputs) in logs.items()
-        for event in _Program(
+        for event in _ProgramLog(
             lowered, launches[program], read_etdump(store.read(log)), same_outputs=outputs == capture.outputs
         ).events()
     )
@@ -34,7 +34,7 @@ def profiled(lowered: LoweredProgram, capture: Capture, *, store: Store) -> tupl
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Origin:
-    """What an event was the time of."""
+    """What an event belongs to."""
 
     debug_handles: tuple[int, ...] = ()
     backend: str | None = None
@@ -42,16 +42,20 @@ class _Origin:
     counted_in: tuple[str, ...] = ()
 
 
-class _Program:
+class _ProgramLog:
+    """The log of one program, with the operators of its lowering."""
+
     def __init__(self, lowered: LoweredProgram, launch: Launch, log: ETDump, *, same_outputs: bool) -> None:
         self._launch = launch
         self._same_outputs = same_outputs
         self._inferences, warm_ups = _timed(launch, log)
         backend = backend_of(lowered.backend)
-        self._events = measured(
+        self._events = event_times(
             log.events, without=warm_ups, clock=backend.clock, delegate_event=backend.delegate_event
         )
-        self._instructions: Mapping[int, Instruction] = {each.id: each for each in lowered.instructions}
+        self._instructions: Mapping[int, Instruction] = {
+            instruction.id: instruction for instruction in lowered.instructions
+        }
         self._operators: dict[int, list[Operator]] = defaultdict(list)
         for operator in lowered.operators:
             if operator.debug_handle is not None:
@@ -71,7 +75,7 @@ class _Program:
                 counts[instruction.subgraph][event.node] = max(event.raw)
         for event in self._events:
             origin = self._origin(event, counts)
-            operators = [each for handle in origin.debug_handles for each in self._operators.get(handle, [])]
+            operators = [operator for handle in origin.debug_handles for operator in self._operators.get(handle, [])]
             inferences = tuple(self._inferences[run] for run in event.runs if run in self._inferences)
             yield ProfiledEvent(
                 program=self._launch.name,
@@ -92,10 +96,10 @@ class _Program:
                 counted_in=origin.counted_in,
             )
 
-    def _instruction(self, event: Measured) -> Instruction | None:
+    def _instruction(self, event: EventTimes) -> Instruction | None:
         return None if event.instruction is None else self._instructions.get(event.instruction)
 
-    def _origin(self, event: Measured, counts: Mapping[int, Mapping[str, float]]) -> _Origin:
+    def _origin(self, event: EventTimes, counts: Mapping[int, Mapping[str, float]]) -> _Origin:
         instruction = self._instruction(event)
         if instruction is None:
             return _Origin()
@@ -115,13 +119,14 @@ class _Program:
 
 
 def _timed(launch: Launch, log: ETDump) -> tuple[dict[int, int], set[int]]:
-    """The log's runs that are timed inferences, numbered in their order, and those that are warm-ups."""
+    """Return the log's runs that are timed inferences, numbered in their order, and the runs that are warm-ups."""
     executions = sorted({event.run for event in log.events if event.name == EXECUTION})
     warm_ups = warm_up_runs(executions, samples=launch.samples, warm_up=launch.warm_up, iterations=launch.iterations)
     if warm_ups is None:
-        turns = launch.samples * (launch.warm_up + launch.iterations)
+        requested = launch.samples * (launch.warm_up + launch.iterations)
         raise EvidenceError(
-            f"the {launch.name} program's etdump holds {len(executions)} inferences, {turns} were asked for"
+            f"the {launch.name} program's etdump holds {len(executions)} inferences, {requested} were requested; "
+            "measure again with reuse=programs"
         )
     timed = [run for run in executions if run not in warm_ups]
     return {run: inference for inference, run in enumerate(timed)}, warm_ups

@@ -15,36 +15,36 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModuleTime:
-    """What a module and all that is inside it took, an inference. The root of the hierarchy is the empty path."""
+    """The time of a module per inference, with all modules inside it. The root of the hierarchy has the empty path."""
 
     program: ProgramName
     unit: str
     module_path: str
     depth: int
     operators: tuple[str, ...]
-    """Those in it that have an event, in the order of the log."""
+    """The operators in it that have an event, in the order of the log."""
     spread: Spread | None
-    """None for a module none of whose operators has a time of its own: they were measured with others."""
+    """None if no operator of the module has a time of its own: they were measured together with others."""
     own_mean: float | None
-    """What of the mean belongs to none of the modules inside it."""
+    """The part of the mean that belongs to no module inside it."""
     share: float | None
-    """The mean over the root's; None where nothing took any time."""
+    """The mean divided by the root's; None if the root's is zero."""
     counted_in: str | None
-    """For a module without a time of its own, the innermost one around it that has one."""
+    """For a module without a time of its own, the innermost module around it that has one."""
 
 
 def module_times(events: Iterable[ProfiledEvent]) -> tuple[ModuleTime, ...]:
-    """Of each program and unit every module, the root first: operators' cycles, and µs of kernels and delegate calls.
+    """Return every module per program and unit, the root first: cycles of operators, µs of kernels and delegate calls.
 
-    What several operators took together, in one call of a delegate or fused by its compiler, belongs to the innermost
-    module that all of them are in.
+    The time of several operators together, in one call of a delegate or fused by its compiler, belongs to the innermost
+    module that contains all of them.
     """
     grouped: dict[tuple[ProgramName, str], list[ProfiledEvent]] = defaultdict(list)
     for event in events:
         timed = event.kind in ("kernel", "delegate_call") if event.unit == "us" else event.kind == "operator"
         if timed and event.inferences:
             grouped[event.program, event.unit].append(event)
-    return tuple(row for (program, unit), own in grouped.items() for row in _modules(program, unit, own))
+    return tuple(row for (program, unit), group in grouped.items() for row in _modules(program, unit, group))
 
 
 def _modules(program: ProgramName, unit: str, events: Sequence[ProfiledEvent]) -> list[ModuleTime]:
@@ -64,10 +64,10 @@ def _modules(program: ProgramName, unit: str, events: Sequence[ProfiledEvent]) -
         for outer in _outwards(path):
             for inference, amount in zip(event.inferences, event.raw, strict=True):
                 totals[outer][inference] += amount
-    whole = sum(totals[()].values())
+    root_total = sum(totals[()].values())
 
     def row(path: Path) -> ModuleTime:
-        taken = totals.get(path)
+        amounts = totals.get(path)
         around = next(outer for outer in _outwards(path) if outer in totals)
         return ModuleTime(
             program=program,
@@ -75,22 +75,22 @@ def _modules(program: ProgramName, unit: str, events: Sequence[ProfiledEvent]) -
             module_path=".".join(path),
             depth=len(path),
             operators=tuple(operators[path]),
-            spread=None if taken is None else spread(list(taken.values())),
-            own_mean=None if taken is None else own[path] / len(inferences),
-            share=sum(taken.values()) / whole if taken is not None and whole else None,
-            counted_in=".".join(around) if taken is None else None,
+            spread=None if amounts is None else spread(list(amounts.values())),
+            own_mean=None if amounts is None else own[path] / len(inferences),
+            share=sum(amounts.values()) / root_total if amounts is not None and root_total else None,
+            counted_in=".".join(around) if amounts is None else None,
         )
 
     return [row(path) for path in sorted({*totals, *operators})]
 
 
 def _fused(events: Sequence[ProfiledEvent]) -> dict[tuple[int | None, str | None], list[str]]:
-    """The modules of the operators whose work is counted in another one, by that one."""
-    found: dict[tuple[int | None, str | None], list[str]] = defaultdict(list)
+    """Return the modules of operators whose work is counted in another node, by subgraph and name of that node."""
+    fused: dict[tuple[int | None, str | None], list[str]] = defaultdict(list)
     for event in events:
         if len(event.counted_in) == 1:
-            found[event.subgraph, event.counted_in[0]] += _modules_of(event)
-    return found
+            fused[event.subgraph, event.counted_in[0]] += _modules_of(event)
+    return fused
 
 
 def _modules_of(event: ProfiledEvent) -> list[str]:
@@ -102,11 +102,11 @@ def _path(module: str) -> Path:
 
 
 def _outwards(path: Path) -> list[Path]:
-    """The module and those around it, the innermost first."""
+    """Return the module and all modules around it, the innermost first."""
     return [path[:depth] for depth in range(len(path), -1, -1)]
 
 
 def _innermost(modules: Sequence[str]) -> Path:
-    """The innermost module that all of them lie in."""
+    """Return the innermost module that contains all of them."""
     paths = [_path(module) for module in modules] or [()]
     return next(outer for outer in _outwards(paths[0]) if all(path[: len(outer)] == outer for path in paths))

@@ -1,4 +1,4 @@
-"""How long each event of a program's own log took, over all its runs, in the unit in which it was counted.
+"""The times of each event of a program's own log, over all its runs, in the unit in which the event was counted.
 
 Only the ticks of the runtime's clock are converted: cycles stay cycles.
 """
@@ -16,7 +16,7 @@ from tasks.records import Spread
 from tasks.records.vocabulary import EventKind
 
 EXECUTION = "Method::execute"
-"""What the runtime's log calls one inference."""
+"""The name of one inference in the runtime's log."""
 
 _RUNTIME_KINDS: dict[str, EventKind] = {"DELEGATE_CALL": "delegate_call", "OPERATOR_CALL": "operator_call"}
 
@@ -36,10 +36,10 @@ DelegateEvent = Callable[[str], tuple[str | None, str] | None]
 """Maps the name of an event inside a delegate to its node and its unit; see `Backend.delegate_event`."""
 
 
-class Timed(Protocol):
+class LoggedEvent(Protocol):
     """A timed event. Outside delegates `start` and `end` are ticks of the runtime's clock.
 
-    An event of the program as a whole has a `chain_index` of -1; its instruction means nothing.
+    An event of the program as a whole has a `chain_index` of -1; its instruction has no meaning.
     """
 
     @property
@@ -61,14 +61,14 @@ class Timed(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
-    """One event over all the runs it was in. `raw` counts `unit`, `runs` says in which of the file's runs."""
+class EventTimes:
+    """One event over all its runs: `raw` has one amount of `unit` per run, `runs` the numbers of these runs."""
 
     event_block: str
     name: str
-    """As logged; the runtime's own with their instruction."""
+    """The name in the log; for events of the runtime itself with the number of their instruction."""
     node: str | None
-    """What the delegate calls an operator of its graph."""
+    """The delegate's name for an operator of its graph."""
     kind: EventKind
     instruction: int | None
     unit: str
@@ -77,19 +77,20 @@ class Measured:
 
 
 def spread(raw: Sequence[float]) -> Spread:
-    p10, p50, p90 = (float(each) for each in np.percentile(raw, (10, 50, 90)))
+    """Return the distribution of a list of at least one number, with linearly interpolated percentiles."""
+    p10, p50, p90 = (float(percentile) for percentile in np.percentile(raw, (10, 50, 90)))
     return Spread(
         count=len(raw), p10=p10, p50=p50, p90=p90, mean=float(np.mean(raw)), minimum=min(raw), maximum=max(raw)
     )
 
 
-def measured(
-    events: Iterable[Timed],
+def event_times(
+    events: Iterable[LoggedEvent],
     *,
     without: Collection[int] = (),
     clock: Clock = MICROSECONDS,
     delegate_event: DelegateEvent = lambda _: None,
-) -> tuple[Measured, ...]:
+) -> tuple[EventTimes, ...]:
     """Return one entry per event, distinguished by block, name and instruction, in the order first logged.
 
     `without`: runs to leave out, warm-ups for example. An event that the delegate counts itself has the unit that
@@ -97,17 +98,17 @@ def measured(
     the runtime's `clock`, and any other counts `ticks` of an unknown length.
     """
     timed = [event for event in events if event.run not in without]
-    calls = {_place(event): (event.start, event.end) for event in timed if event.name == "DELEGATE_CALL"}
+    calls = {_instruction_run(event): (event.start, event.end) for event in timed if event.name == "DELEGATE_CALL"}
     amounts_of: dict[tuple[str, str, str | None, EventKind, int | None, str], list[tuple[float, int]]] = defaultdict(
         list
     )
     for event in timed:
-        if (entry := _timed(event, calls.get(_place(event)), clock, delegate_event)) is not None:
+        if (entry := _timed(event, calls.get(_instruction_run(event)), clock, delegate_event)) is not None:
             name, node, kind, unit, amount = entry
             instruction = None if kind == "program" else event.instruction_id
             amounts_of[event.run_name or "", name, node, kind, instruction, unit].append((amount, event.run))
     return tuple(
-        Measured(
+        EventTimes(
             event_block=block,
             name=name if instruction is None or kind == "operator" else f"{name} #{instruction}",
             node=node,
@@ -122,43 +123,44 @@ def measured(
 
 
 def counted_in(node: str, users: Mapping[str, Sequence[str]], counts: Mapping[str, float]) -> tuple[str, ...]:
-    """Where the work of an operator without cycles of its own is counted: the nearest nodes downstream that have some.
+    """Return where the work of an operator without cycles of its own is counted: the nearest users that have cycles.
 
-    The HTP compiler books fused operators on the last of them, the one that the others feed. One node is where the
-    work went; several mean that it is in one or in each of them, which no count tells. `output` is the graph's end.
+    The HTP compiler counts fused operators in the last of them, which the others feed. One node is where the work is
+    counted; several mean that it is in one or in each of them, which no count decides. `output` is the graph's end.
     """
-    found: dict[str, None] = {}
-    seen: set[str] = set()
-    waiting = list(users.get(node, ()))
-    while waiting:
-        user = waiting.pop(0)
-        if user in seen:
+    counted: dict[str, None] = {}
+    visited: set[str] = set()
+    pending = list(users.get(node, ()))
+    while pending:
+        user = pending.pop(0)
+        if user in visited:
             continue
-        seen.add(user)
+        visited.add(user)
         if counts.get(user, 0.0) > 0 or user not in users:
-            found[user] = None
+            counted[user] = None
         else:
-            waiting.extend(users[user])
-    return tuple(found)
+            pending.extend(users[user])
+    return tuple(counted)
 
 
 def warm_up_runs(executions: Sequence[int], *, samples: int, warm_up: int, iterations: int) -> set[int] | None:
-    """Which runs of a log are warm-ups, of a runner that runs each sample `warm_up` and then `iterations` times.
+    """Return which runs are warm-ups, if the runner runs each sample `warm_up` and then `iterations` times.
 
-    None if there are more or fewer executions than that.
+    `executions`: the numbers of the runs that are inferences, in their order. None if there are more or fewer than
+    that.
     """
-    turns = warm_up + iterations
-    if len(executions) != samples * turns:
+    per_sample = warm_up + iterations
+    if len(executions) != samples * per_sample:
         return None
-    return {run for position, run in enumerate(executions) if position % turns < warm_up}
+    return {run for position, run in enumerate(executions) if position % per_sample < warm_up}
 
 
-def _place(event: Timed) -> tuple[int, int, int]:
+def _instruction_run(event: LoggedEvent) -> tuple[int, int, int]:
     return event.run, event.chain_index, event.instruction_id
 
 
 def _timed(
-    event: Timed, call: tuple[int, int] | None, clock: Clock, delegate_event: DelegateEvent
+    event: LoggedEvent, call: tuple[int, int] | None, clock: Clock, delegate_event: DelegateEvent
 ) -> tuple[str, str | None, EventKind, str, float] | None:
     """Return the event's name, its node, its kind, its unit and its amount; None if the log has no name for it."""
     identifier, ticks = event.delegate_identifier, float(event.end - event.start)

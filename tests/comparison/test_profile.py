@@ -1,4 +1,4 @@
-"""The times of a capture joined to the operators: handles, modules, subgraphs, fused operators, warm-ups, samples."""
+"""The profile of a capture: its times joined to operators by handle, with subgraphs, fused operators and warm-ups."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.comparison.profile import profiled
+from tasks.comparison.profile import profiled_events
 from tasks.errors import EvidenceError
 from tasks.records import Blob, Capture, DelegatedNode, Execution, Instruction, LaunchResult, Operator, ProfileProgram
 from tasks.storage.store import Store
@@ -54,7 +54,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def captured(store: Store, *, iterations: int = 2, warm_up: int = 0, outputs: Blob = CAPTURE.outputs) -> Capture:
-    """What two programs left that ran two samples twice."""
+    """Return the capture of a shipping and a profile program, each of which ran two samples twice."""
     log = store.put_bytes((DATA / "digits_qnn_profile.etdump").read_bytes())
     launch = replace(SHIPPING.launch, samples=2, iterations=iterations, warm_up=warm_up)
     results: tuple[LaunchResult, ...] = (
@@ -66,7 +66,7 @@ def captured(store: Store, *, iterations: int = 2, warm_up: int = 0, outputs: Bl
 
 
 def test_an_operator_inside_the_delegate_is_joined_by_its_debug_handle(store: Store) -> None:
-    rows = {(row.program, row.node): row for row in profiled(KNOWN, captured(store), store=store)}
+    rows = {(row.program, row.node): row for row in profiled_events(KNOWN, captured(store), store=store)}
     relu = rows["profile", "aten_relu_default"]
     assert (relu.unit, relu.raw, relu.inferences, relu.samples) == (
         "cycles", (46804.0, 40567.0, 42497.0, 38288.0), (0, 1, 2, 3), (0, 0, 1, 1),
@@ -75,8 +75,8 @@ def test_an_operator_inside_the_delegate_is_joined_by_its_debug_handle(store: St
     assert (relu.instruction, relu.backend, relu.subgraph, relu.counted_in) == (0, "QnnBackend", 0, ())
 
 
-def test_an_operator_without_cycles_says_where_it_is_counted(store: Store) -> None:
-    rows = profiled(KNOWN, captured(store), store=store)
+def test_an_operator_without_cycles_names_the_operator_that_its_work_is_counted_in(store: Store) -> None:
+    rows = profiled_events(KNOWN, captured(store), store=store)
     assert {row.node: row.counted_in for row in rows if row.counted_in} == {
         "aten_convolution_default": ("aten_relu_default",),
         "aten_convolution_default_1": ("aten_relu_default_1",),
@@ -84,8 +84,8 @@ def test_an_operator_without_cycles_says_where_it_is_counted(store: Store) -> No
     }
 
 
-def test_what_belongs_to_no_operator_has_none_and_a_call_has_all_of_its_subgraph(store: Store) -> None:
-    rows = {row.name: row for row in profiled(KNOWN, captured(store), store=store) if row.program == "profile"}
+def test_a_delegate_call_has_all_operators_of_its_subgraph_and_a_total_has_none(store: Store) -> None:
+    rows = {row.name: row for row in profiled_events(KNOWN, captured(store), store=store) if row.program == "profile"}
     assert rows["DELEGATE_CALL #0"].operators == OPERATORS
     assert rows["DELEGATE_CALL #0"].subgraph == 0
     for name in ("Input OpId_2 (cycles)", "Accelerator (execute) time (cycles) #0", "Method::execute"):
@@ -94,14 +94,14 @@ def test_what_belongs_to_no_operator_has_none_and_a_call_has_all_of_its_subgraph
     assert (rows["Method::init"].inferences, rows["Method::init"].samples) == ((), ())
 
 
-def test_an_instruction_that_the_lowering_did_not_announce_is_told_without_operators(store: Store) -> None:
-    rows = profiled(replace(KNOWN, instructions=()), captured(store), store=store)
+def test_events_of_an_unknown_instruction_have_no_operators(store: Store) -> None:
+    rows = profiled_events(replace(KNOWN, instructions=()), captured(store), store=store)
     assert {(row.operators, row.debug_handles, row.backend, row.subgraph) for row in rows} == {((), (), None, None)}
-    assert len(rows) == len(profiled(KNOWN, captured(store), store=store))
+    assert len(rows) == len(profiled_events(KNOWN, captured(store), store=store))
 
 
-def test_warm_ups_count_for_nothing(store: Store) -> None:
-    rows = profiled(KNOWN, captured(store, iterations=1, warm_up=1), store=store)
+def test_the_times_of_warm_ups_are_left_out(store: Store) -> None:
+    rows = profiled_events(KNOWN, captured(store, iterations=1, warm_up=1), store=store)
     assert {(row.program, len(row.raw)) for row in rows if row.name == "Method::execute"} == {
         ("shipping", 2), ("profile", 2),
     }  # fmt: skip
@@ -109,17 +109,19 @@ def test_warm_ups_count_for_nothing(store: Store) -> None:
     assert (relu.raw, relu.inferences, relu.samples) == ((40567.0, 38288.0), (0, 1), (0, 1))
 
 
-def test_a_profile_program_that_computes_something_else_is_told(store: Store) -> None:
-    rows = profiled(KNOWN, captured(store, outputs=Blob(sha256="b" * 64, size=1)), store=store)
+def test_a_profile_program_with_other_outputs_is_marked(store: Store) -> None:
+    rows = profiled_events(KNOWN, captured(store, outputs=Blob(sha256="b" * 64, size=1)), store=store)
     assert {(row.program, row.same_outputs) for row in rows} == {("shipping", True), ("profile", False)}
 
 
-def test_without_a_profile_program_there_is_the_shipping_program_s_log(store: Store) -> None:
+def test_without_a_profile_program_all_events_are_the_shipping_program_s(store: Store) -> None:
     alone = replace(captured(store), etdump_profile=None, outputs_profile=None)
-    assert {row.program for row in profiled(KNOWN, alone, store=store)} == {"shipping"}
+    assert {row.program for row in profiled_events(KNOWN, alone, store=store)} == {"shipping"}
 
 
-def test_a_log_of_another_number_of_inferences_is_no_evidence(store: Store) -> None:
+def test_a_log_with_another_number_of_inferences_is_refused(store: Store) -> None:
     with pytest.raises(EvidenceError) as refused:
-        profiled(KNOWN, captured(store, iterations=3), store=store)
-    assert str(refused.value) == "the shipping program's etdump holds 4 inferences, 6 were asked for"
+        profiled_events(KNOWN, captured(store, iterations=3), store=store)
+    assert str(refused.value) == (
+        "the shipping program's etdump holds 4 inferences, 6 were requested; measure again with reuse=programs"
+    )

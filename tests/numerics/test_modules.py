@@ -1,4 +1,4 @@
-"""What each module of the hierarchy took, from its operators' events."""
+"""The time of each module of the hierarchy, from its operators' events."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def total(path: str, amounts: Spread | None, own: float | None, share: float | N
     )  # fmt: skip
 
 
-def test_a_module_has_what_is_inside_it_and_apart_from_that_its_own() -> None:
+def test_a_module_has_the_time_of_all_modules_inside_it_and_its_own() -> None:
     events = [
         event("quantize", (1.0, 3.0)),
         event("conv", (10.0, 20.0), "stem.conv"),
@@ -50,7 +50,7 @@ def test_a_module_has_what_is_inside_it_and_apart_from_that_its_own() -> None:
     )
 
 
-def test_what_was_fused_is_counted_in_the_module_that_holds_all_of_it() -> None:
+def test_fused_operators_are_counted_in_the_module_that_contains_all_of_them() -> None:
     events = [
         event("conv", (0.0,), "block.conv", counted_in=("relu",)),
         event("relu", (7.0,), "block.act"),
@@ -63,15 +63,15 @@ def test_what_was_fused_is_counted_in_the_module_that_holds_all_of_it() -> None:
         assert (row.spread, row.own_mean, row.share, row.counted_in) == (None, None, None, "block")
 
 
-def test_what_may_be_counted_in_several_places_is_counted_in_none() -> None:
+def test_work_that_may_be_counted_in_several_operators_moves_to_no_other_module() -> None:
     events = [event("split", (0.0,), "a", counted_in=("left", "right")), event("left", (7.0,), "b")]
     rows = {row.module_path: row.spread for row in module_times(events)}
     assert rows == {"": spread((7.0,)), "a": spread((0.0,)), "b": spread((7.0,))}
 
 
-def test_a_call_of_a_delegate_belongs_to_the_module_around_all_of_its_operators() -> None:
-    whole = {"kind": "delegate_call", "unit": "us"}
-    rows = module_times([event(None, (9.0,), "body.0", "body.1.conv", **whole)])
+def test_a_delegate_call_belongs_to_the_module_that_contains_all_of_its_operators() -> None:
+    call = {"kind": "delegate_call", "unit": "us"}
+    rows = module_times([event(None, (9.0,), "body.0", "body.1.conv", **call)])
     assert [(row.module_path, row.own_mean, row.counted_in) for row in rows] == [
         ("", 0.0, None),
         ("body", 9.0, None),
@@ -81,7 +81,7 @@ def test_a_call_of_a_delegate_belongs_to_the_module_around_all_of_its_operators(
     ]
 
 
-def test_loading_totals_and_counters_are_nobody_s_module() -> None:
+def test_loading_totals_and_counters_belong_to_no_module() -> None:
     assert (
         module_times(
             [

@@ -1,4 +1,4 @@
-"""Times of a program's own log, one entry an event, in the unit in which it was counted.
+"""The times of a program's own log, one entry per event, in the unit in which the event was counted.
 
 `digits_qnn_profile` is digits_cnn 8a8w on the HTP simulator with profile level 2, two samples twice; `digits_xnnpack`
 is the same model in fp32 through XNNPACK, three samples; `kernels_cpu` portable kernels, two runs.
@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.numerics.timing import Measured, Spread, counted_in, measured, spread, warm_up_runs
+from tasks.numerics.timing import EventTimes, Spread, counted_in, event_times, spread, warm_up_runs
 from tasks.records.vocabulary import EVENT_KINDS
 from tasks.toolchain.backends.select import backend_of
 from tasks.toolchain.readback.etdump import read_etdump
@@ -34,19 +34,19 @@ class Event:
     delegate_identifier: str | None = None
 
 
-def log(name: str) -> tuple[Measured, ...]:
-    kind = "qnn" if "qnn" in name else "xnnpack"
-    return measured(read_etdump((DATA / name).read_bytes()).events, delegate_event=backend_of(kind).delegate_event)
+def log(name: str) -> tuple[EventTimes, ...]:
+    backend = backend_of("qnn" if "qnn" in name else "xnnpack")
+    return event_times(read_etdump((DATA / name).read_bytes()).events, delegate_event=backend.delegate_event)
 
 
-def test_an_event_is_one_entry_over_all_its_runs_in_microseconds() -> None:
-    taken_us = (10, 20, 30, 40, 100)
+def test_an_event_has_one_entry_over_all_its_runs_in_microseconds() -> None:
+    durations_us = (10, 20, 30, 40, 100)
     events = [
         Event(name="OPERATOR_CALL", end=1_000 + 1_000 * us, instruction_id=3, run=run)
-        for run, us in enumerate(taken_us)
+        for run, us in enumerate(durations_us)
     ]
-    assert measured(events) == (
-        Measured(
+    assert event_times(events) == (
+        EventTimes(
             event_block="Execute",
             name="OPERATOR_CALL #3",
             node=None,
@@ -59,41 +59,41 @@ def test_an_event_is_one_entry_over_all_its_runs_in_microseconds() -> None:
     )
 
 
-def test_a_spread_interpolates_its_percentiles() -> None:
+def test_a_distribution_interpolates_its_percentiles() -> None:
     assert spread((10.0, 20.0, 30.0, 40.0, 100.0)) == Spread(
         count=5, p10=14.0, p50=30.0, p90=76.0, mean=40.0, minimum=10.0, maximum=100.0
     )
 
 
 @given(st.lists(st.floats(0, 1e12), min_size=1))
-def test_percentiles_lie_between_the_ends(raw: list[float]) -> None:
-    found = spread(raw)
-    assert found.minimum <= found.p10 <= found.p50 <= found.p90 <= found.maximum
-    assert found.minimum <= found.mean * (1 + 1e-12)
+def test_percentiles_lie_between_minimum_and_maximum(raw: list[float]) -> None:
+    times = spread(raw)
+    assert times.minimum <= times.p10 <= times.p50 <= times.p90 <= times.maximum
+    assert times.minimum <= times.mean * (1 + 1e-12)
 
 
-def test_instructions_are_told_apart_and_stay_in_the_order_first_seen() -> None:
+def test_instructions_have_separate_entries_in_the_order_of_first_appearance() -> None:
     events = [Event(name="DELEGATE_CALL", end=2_000, instruction_id=number) for number in (7, 0, 7)]
-    assert [(each.name, each.instruction, len(each.raw), each.kind) for each in measured(events)] == [
+    assert [(times.name, times.instruction, len(times.raw), times.kind) for times in event_times(events)] == [
         ("DELEGATE_CALL #7", 7, 2, "delegate_call"),
         ("DELEGATE_CALL #0", 0, 1, "delegate_call"),
     ]
 
 
 def test_an_event_of_the_whole_program_belongs_to_no_instruction() -> None:
-    (found,) = measured([Event(name="Method::execute", end=2_000, chain_index=-1)])
-    assert (found.name, found.instruction, found.kind, found.raw) == ("Method::execute", None, "program", (1.0,))
+    (times,) = event_times([Event(name="Method::execute", end=2_000, chain_index=-1)])
+    assert (times.name, times.instruction, times.kind, times.raw) == ("Method::execute", None, "program", (1.0,))
 
 
-def test_runs_to_be_left_out_and_events_without_a_name_are() -> None:
+def test_events_without_a_name_and_excluded_runs_are_left_out() -> None:
     events = [Event(name="native_call_relu.out", end=2_000, run=run) for run in (1, 2, 3)]
-    (found,) = measured([*events, Event(name=None, end=9)], without={2})
-    assert (found.kind, found.runs) == ("kernel", (1, 3))
+    (times,) = event_times([*events, Event(name=None, end=9)], without={2})
+    assert (times.kind, times.runs) == ("kernel", (1, 3))
 
 
-def test_what_qnn_counts_keeps_the_unit_that_qnn_names() -> None:
-    found = [each for each in log("digits_qnn_profile.etdump") if each.kind in ("operator", "accelerator")]
-    assert [(each.name, each.node, each.kind, each.unit, each.raw[1]) for each in found] == [
+def test_an_event_of_qnn_keeps_the_unit_in_its_name() -> None:
+    events = [event for event in log("digits_qnn_profile.etdump") if event.kind in ("operator", "accelerator")]
+    assert [(event.name, event.node, event.kind, event.unit, event.raw[1]) for event in events] == [
         ("Number of HVX threads used (count) #0", None, "accelerator", "count", 0),
         ("Num times yield occured (count) #0", None, "accelerator", "count", 0),
         ("Time for initial VTCM acquire (us) #0", None, "accelerator", "us", 1813),
@@ -122,16 +122,16 @@ def test_what_qnn_counts_keeps_the_unit_that_qnn_names() -> None:
     ]
 
 
-def test_the_operators_cycles_are_all_of_the_accelerator_s() -> None:
-    found = log("digits_qnn_profile.etdump")
-    (total,) = (each.raw for each in found if each.name.startswith("Accelerator (execute) time (cycles)"))
-    operators = [each.raw for each in found if each.kind == "operator"]
+def test_the_cycles_of_the_operators_add_up_to_the_accelerator_s() -> None:
+    events = log("digits_qnn_profile.etdump")
+    (total,) = (event.raw for event in events if event.name.startswith("Accelerator (execute) time (cycles)"))
+    operators = [event.raw for event in events if event.kind == "operator"]
     assert tuple(map(sum, zip(*operators, strict=True))) == total
 
 
-def test_what_xnnpack_times_by_the_runtime_s_clock_is_in_microseconds() -> None:
-    found = [each for each in log("digits_xnnpack.etdump") if each.kind in ("operator", "delegate_call")]
-    assert [(each.name, each.node, each.unit) for each in found] == [
+def test_events_of_xnnpack_are_in_microseconds_of_the_runtime_s_clock() -> None:
+    events = [event for event in log("digits_xnnpack.etdump") if event.kind in ("operator", "delegate_call")]
+    assert [(event.name, event.node, event.unit) for event in events] == [
         *(
             (name, name, "us")
             for name in (
@@ -146,23 +146,23 @@ def test_what_xnnpack_times_by_the_runtime_s_clock_is_in_microseconds() -> None:
         ),
         ("DELEGATE_CALL #0", None, "us"),
     ]
-    *inside, call = (each.raw for each in found)
+    *inside, call = (event.raw for event in events)
     assert all(0 < sum(parts) <= whole for *parts, whole in zip(*inside, call, strict=True))
 
 
-def test_what_a_delegate_counts_without_a_name_or_the_runtime_s_clock_is_of_no_known_unit() -> None:
+def test_an_event_outside_its_delegate_s_call_without_a_named_unit_is_in_ticks() -> None:
     call = Event(name="DELEGATE_CALL", start=1_000, end=2_000)
     inside = Event(name=None, delegate_identifier="7", start=0, end=900)
-    assert [(each.name, each.unit, each.raw) for each in measured([inside, call])] == [
+    assert [(times.name, times.unit, times.raw) for times in event_times([inside, call])] == [
         ("7", "ticks", (900.0,)),
         ("DELEGATE_CALL #0", "us", (1.0,)),
     ]
 
 
-def test_a_real_log_of_kernels_gives_every_instruction_twice_and_the_program() -> None:
-    found = log("kernels_cpu.etdump")
-    assert {each.kind for each in found} == {"program", "kernel", "operator_call"} <= set(EVENT_KINDS)
-    assert [(each.name, each.event_block, len(each.raw)) for each in found if each.kind != "kernel"] == [
+def test_a_log_of_kernels_has_two_events_per_instruction_and_those_of_the_program() -> None:
+    events = log("kernels_cpu.etdump")
+    assert {event.kind for event in events} == {"program", "kernel", "operator_call"} <= set(EVENT_KINDS)
+    assert [(event.name, event.event_block, len(event.raw)) for event in events if event.kind != "kernel"] == [
         ("Method::init", "Default", 1),
         ("Program::load_method", "Default", 1),
         *((f"OPERATOR_CALL #{number}", "Execute", 2) for number in range(6)),
@@ -187,13 +187,13 @@ USERS = {
         ("elsewhere", {}, ()),
     ],
 )
-def test_an_operator_without_cycles_is_counted_in_the_nearest_that_read_it(
+def test_an_operator_without_cycles_is_counted_in_its_nearest_users_with_cycles(
     node: str, counts: Mapping[str, float], where: tuple[str, ...]
 ) -> None:
     assert counted_in(node, USERS, counts) == where
 
 
-def test_warm_ups_come_before_each_sample_s_inferences() -> None:
+def test_warm_ups_precede_the_timed_inferences_of_each_sample() -> None:
     assert warm_up_runs([2, 3, 4, 5, 7, 8], samples=2, warm_up=1, iterations=2) == {2, 5}
     assert warm_up_runs([1, 2], samples=2, warm_up=0, iterations=1) == set()
     assert warm_up_runs([1, 2, 3], samples=2, warm_up=0, iterations=1) is None
