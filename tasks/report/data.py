@@ -1,4 +1,4 @@
-"""What the report's script reads: tables as column arrays, in JSON that is safe inside HTML."""
+"""The data that the report's script reads: tables as column arrays, in JSON that is safe inside HTML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tasks.report.figures import TREND_COLUMNS
 from tasks.report.format import printable
 
 _GAP = ("snr_db", "cosine", "max_abs", "mean_abs", "mse")
-EVIDENCE: dict[str, tuple[str, ...]] = {
+PAGE_COLUMNS: dict[str, tuple[str, ...]] = {
     "operators": (
         *("operator_index", "operator", "verdict", "introduced_snr_db", "introduced_steps", "effect_snr_db", "status"),
         *("delegated", *_GAP, "masked_elements", "masked_by", "introduced_spans", "why"),
@@ -41,8 +41,8 @@ EVIDENCE: dict[str, tuple[str, ...]] = {
     "commands": ("argv", "exit_code", "seconds"),
     "trends": TREND_COLUMNS,
 }
-READ_TOO: dict[str, tuple[str, ...]] = {"profile": ("program", "kind", "raw", "operators", "counted_in")}
-"""Columns that the figures are computed from and that the page itself does not hold."""
+EXTRA_COLUMNS: dict[str, tuple[str, ...]] = {"profile": ("program", "kind", "raw", "operators", "counted_in")}
+"""Columns that the figures are computed from and that are not part of the page."""
 _AS_TEXT: dict[str, Callable[[Any], str]] = {
     "shape": lambda dims: "×".join(str(int(dim)) for dim in dims) or "scalar",
     "argv": shlex.join,
@@ -53,14 +53,14 @@ _AS_TEXT: dict[str, Callable[[Any], str]] = {
     "counted_in": ", ".join,
     "changed": "\n".join,
     "runs": " ".join,
-    "values": lambda numbers: " ".join("-" if undefined(each) else _short(each) for each in numbers),
-    # The frame that wrote the operator; all frames of every operator would outweigh the rest of the page.
-    "stack_trace": lambda trace: "\n".join([each for each in trace.strip().splitlines() if each.strip(" ^~")][-2:]),
+    "values": lambda numbers: " ".join("-" if undefined(number) else _short(number) for number in numbers),
+    # Only the frame that called the operator: all frames of all operators would be larger than the rest of the page.
+    "stack_trace": lambda trace: "\n".join([line for line in trace.strip().splitlines() if line.strip(" ^~")][-2:]),
 }
 
 
-class Pool:
-    """What many cells have in common, kept once: texts, and whole columns of a model's operators."""
+class StringTable:
+    """A table of the strings, and of the columns of a model's operators, that cells share: each is in the page once."""
 
     def __init__(self) -> None:
         self._strings: dict[str, int] = {}
@@ -76,20 +76,24 @@ class Pool:
         return {"strings": list(self._strings), "columns": list(self._columns)}
 
 
-def compact(rows: Sequence[Mapping[str, Any]], names: Sequence[str], pool: Pool) -> dict[str, Any]:
-    """Column arrays: `$name` holds texts of the pool, `@name` is a column of it, a column of one value that value."""
+def columnar(rows: Sequence[Mapping[str, Any]], names: Sequence[str], table: StringTable) -> dict[str, Any]:
+    """Return the rows as column arrays.
+
+    A key `$name` marks indices into the strings of `table`, `@name` the index of a column there. A column whose rows
+    all have the same value is that value.
+    """
     columns: dict[str, Any] = {"rows": len(rows)}
     for name in (name for name in names if name in rows[0]):
         values = [
             None if row[name] is None else _AS_TEXT[name](row[name]) if name in _AS_TEXT else row[name] for row in rows
         ]
         text = any(isinstance(value, str) for value in values)
-        short = tuple(value if value is None else pool.text(value) if text else six(value) for value in values)
+        short = tuple(value if value is None else table.text(value) if text else six_digits(value) for value in values)
         key = f"${name}" if text else name
         if len(set(short)) == 1:
             columns[key] = short[0]
         else:
-            columns[f"@{key}"] = pool.column(short)
+            columns[f"@{key}"] = table.column(short)
     return columns
 
 
@@ -98,19 +102,19 @@ def undefined(value: float | None) -> bool:
 
 
 def _short(value: float) -> str:
-    """Enough for a line of some pixels: whole numbers whole, others with four significant digits."""
+    """Return an integer in full and any other number with four significant digits, enough for a sparkline."""
     return f"{value:.0f}" if value == int(value) else f"{value:.4g}"
 
 
-def six(value: Any) -> int | float | str:
-    """Six significant digits; infinities as the text that JavaScript's Number() reads."""
+def six_digits(value: Any) -> int | float | str:
+    """Return `value` with six significant digits, or an infinity as the text that JavaScript's Number() reads."""
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
     return int(value) if value == int(value) and abs(value) < 1e15 else float(f"{value:.6g}")
 
 
 def embedded_json(value: Any) -> Markup:
-    """JSON that no HTML parser can be led out of."""
+    """Return `value` as JSON in which no HTML parser finds markup."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

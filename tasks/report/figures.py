@@ -1,4 +1,4 @@
-"""What the report's figures are drawn from: a cell's measures, its latencies, its operators' times, its trends."""
+"""The data of the report's figures: a cell's measures, its latencies, its operators' times, its trends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TREND_COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measure:
-    """A number that the matrix can be coloured by, on a scale from `low` to `high`: None is its own extremes."""
+    """A number that the matrix can be coloured by, on a scale from `low` to `high`. None is the extreme of the run."""
 
     name: str
     title: str
@@ -46,7 +46,7 @@ MEASURES = (
 
 
 def measured(cell: Row) -> dict[str, float | None]:
-    """A cell's number for each of `MEASURES`; None where it is not defined."""
+    """Return a cell's number for each of `MEASURES`; None where it is not defined."""
     top1, size, total = cell["top1_agreement"], cell["pte_bytes"], cell["operators_total"]
     return {
         "snr": cell["final_snr_db"],
@@ -59,7 +59,7 @@ def measured(cell: Row) -> dict[str, float | None]:
 
 
 def latency(profile: Iterable[Row]) -> dict[str, Any] | None:
-    """The shipping program's inferences by its own log, counted in bins of equal width; None where it has none."""
+    """Return the shipping program's latencies in bins of equal width; None if its log has no inference."""
     row = next((row for row in profile if (row["program"], row["event"]) == ("shipping", EXECUTION)), None)
     if row is None or not row["raw"]:
         return None
@@ -69,49 +69,49 @@ def latency(profile: Iterable[Row]) -> dict[str, Any] | None:
 
 
 def with_times(operators: Sequence[Row], profile: Iterable[Row]) -> list[dict[str, Any]]:
-    """The operators' rows with what each took by the log that tells operators apart, and where it is counted if not."""
-    told: dict[str, Row] = {}
+    """Return the operators' rows with their times, or with the operators whose time includes theirs."""
+    events: dict[str, Row] = {}
     for row in profile:
         inside = row["kind"] == "operator" and row["program"] == "profile"
         if inside or (row["kind"] == "kernel" and row["program"] == "shipping"):
-            told |= dict.fromkeys(row["operators"] or (), row)
-    if not told:
+            events |= dict.fromkeys(row["operators"] or (), row)
+    if not events:
         return [dict(row) for row in operators]
     nothing = {"p50": None, "unit": None, "counted_in": None, "operators": ()}
-    return [dict(row) | _took(told.get(row["operator"], nothing), row["operator"]) for row in operators]
+    return [dict(row) | _took(events.get(row["operator"], nothing), row["operator"]) for row in operators]
 
 
 def _took(event: Row, operator: str) -> dict[str, Any]:
     return {
         "took_p50": event["p50"],
         "took_unit": event["unit"],
-        "took_with": [each for each in event["operators"] if each != operator],
+        "took_with": [name for name in event["operators"] if name != operator],
         "counted_in": event["counted_in"],
     }
 
 
-def shown_trends(rows: Iterable[Row]) -> list[Row]:
-    """A cell's own series, and those of its operators that changed, the worst first: all of them would be too many."""
-    shown = [row for row in rows if row["operator"] is None or row["verdict"] in (*REGRESSED, "improved")]
-    return sorted(shown, key=lambda row: (_rank(row["verdict"]), row["operator"] is not None))
+def trends_of_page(rows: Iterable[Row]) -> list[Row]:
+    """Return a cell's series, the worst first; of its operators' series, which are many, only those that changed."""
+    selected = [row for row in rows if row["operator"] is None or row["verdict"] in (*REGRESSED, "improved")]
+    return sorted(selected, key=lambda row: (_rank(row["verdict"]), row["operator"] is not None))
 
 
 def regressions(trends: Iterable[Row]) -> list[Row]:
-    """What regressed in a cell, its own series before its operators'."""
-    return [row for row in shown_trends(trends) if row["verdict"] in REGRESSED]
+    """Return the regressed series of a cell, its own before those of its operators."""
+    return [row for row in trends_of_page(trends) if row["verdict"] in REGRESSED]
 
 
 def causes(cells: Iterable[tuple[Row, Sequence[Row]]]) -> list[dict[str, Any]]:
-    """What regressed in which cells, by the first bad night and what changed in it, the latest night first."""
+    """Return the regressions grouped by the first bad night and what changed in it, the latest night first."""
     groups: dict[tuple[str | None, tuple[str, ...]], list[tuple[Row, list[Row]]]] = defaultdict(list)
     for cell, rows in cells:
-        found: dict[tuple[str | None, tuple[str, ...]], list[Row]] = defaultdict(list)
+        by_cause: dict[tuple[str | None, tuple[str, ...]], list[Row]] = defaultdict(list)
         for row in rows:
-            found[row["first_bad_run"], tuple(row["changed"] or ())].append(row)
-        for cause, series in found.items():
+            by_cause[row["first_bad_run"], tuple(row["changed"] or ())].append(row)
+        for cause, series in by_cause.items():
             groups[cause].append((cell, series))
     ordered = sorted(groups.items(), key=lambda group: group[0][0] or "", reverse=True)
-    return [{"first_bad_run": run, "changed": changed, "cells": found} for (run, changed), found in ordered]
+    return [{"first_bad_run": run, "changed": changed, "cells": members} for (run, changed), members in ordered]
 
 
 def _rank(verdict: str) -> int:

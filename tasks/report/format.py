@@ -1,4 +1,4 @@
-"""How the report writes for people: rounded numbers, outcomes in words, text made harmless. Null is “–”."""
+"""The formats of the report: rounded numbers, outcomes in words, escaped text. Null is “–”."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def printable(text: str) -> str:
-    """Text without terminal colours and control characters but tab and newline."""
+    """Return `text` without terminal colours and control characters, except tab and newline."""
     return _CONTROL.sub("", text)
 
 
 def markdown(text: str) -> str:
-    """Text that means nothing to Markdown or HTML, on one line."""
+    """Return `text` on one line, escaped for Markdown and HTML."""
     return re.sub(r"([\\`*_\[\]|~#<>&])", r"\\\1", " ".join(text.split()))
 
 
@@ -40,7 +40,7 @@ def symbol(outcome: str) -> str:
 
 
 def note(cell: Mapping[str, Any]) -> str:
-    """The first line of why a cell is as it is, and whether its times are an earlier run's; empty without either."""
+    """Return the first line of a cell's reason or error, and the earlier run that measured its times, if any."""
     text = cell["reason"] or (cell["error"] and ": ".join(filter(None, (cell["error_type"], cell["error"])))) or ""
     why = next(iter(printable(text).strip().splitlines()), "")
     measured = cell.get("measured_run")
@@ -49,7 +49,7 @@ def note(cell: Mapping[str, Any]) -> str:
 
 
 def breakable(name: str | None) -> Markup:
-    """A long name that may be broken behind its underscores and dots."""
+    """Return a long name with line-break opportunities after its underscores and dots."""
     return Markup(re.sub(r"([_.])", r"\1<wbr>", str(escape(name or NULL))))  # noqa: S704 - escaped
 
 
@@ -71,7 +71,7 @@ def real(value: float | None) -> str:
     return NULL if value is None else f"{value:.3g}"
 
 
-def whole(value: float | None) -> str:
+def integer(value: float | None) -> str:
     return NULL if value is None else f"{int(value):,}"
 
 
@@ -84,7 +84,7 @@ def percent(value: float | None) -> str:
 
 
 def pair(part: float | None, total: float | None) -> str:
-    return NULL if part is None and total is None else f"{whole(part)}/{whole(total)}"
+    return NULL if part is None and total is None else f"{integer(part)}/{integer(total)}"
 
 
 def duration(seconds: float) -> str:

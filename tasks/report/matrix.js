@@ -1,4 +1,4 @@
-// The matrix as a heat map that is walked with arrow keys, and the filter over it and the cells.
+// The matrix: a heat map that is navigated with arrow keys. And the filter of the matrix and the cells.
 
 const HEAT = JSON.parse(document.getElementById("measures").textContent);
 const matrix = document.querySelector(".matrix");
@@ -7,7 +7,7 @@ const cells = [...document.querySelectorAll(".cell")];
 const links = matrix ? [...matrix.querySelectorAll("a[data-cell]")] : [];
 const FILTERS = ["measure", "model", "scheme", "soc", "outcome", "text"];
 
-/** Where a number lies on its scale: 0 is worst, 1 is best. */
+/** Return a function from a number to its position on the scale: 0 is worst, 1 is best. */
 function ranked(measure, values) {
   const defined = values.filter((v) => v !== null);
   const scale = measure.low === null && Math.min(...defined) > 0 ? Math.log : (v) => v;
@@ -18,7 +18,7 @@ function ranked(measure, values) {
   };
 }
 
-/** From the worst's orange over a neutral middle to the best's blue: told apart by every eye. */
+/** Return a colour from orange (worst) over neutral to blue (best), which colour-blind readers can distinguish. */
 function tint(share) {
   const end = share < .5 ? "--heat-worst" : "--heat-best";
   return `color-mix(in oklab, var(${end}) ${Math.round(200 * Math.abs(share - .5))}%, var(--heat-middle))`;
@@ -49,8 +49,8 @@ function paint(name) {
   legend.querySelector("i").style.background = `linear-gradient(to right, ${colours.map(tint).join(", ")})`;
 }
 
-/** What the form asks for, without what it leaves at its default. */
-function asked() {
+/** Return the form's values that differ from their defaults. */
+function filterValues() {
   const wanted = new URLSearchParams();
   for (const name of FILTERS) {
     const value = form.elements[name].value.trim();
@@ -59,11 +59,11 @@ function asked() {
   return wanted;
 }
 
-function ask(wanted) {
+function applyFilter(wanted) {
   form.reset();
   for (const name of FILTERS) {
     if (wanted.has(name)) form.elements[name].value = wanted.get(name);
-    // A value of another run's report that this one does not have asks for nothing.
+    // A value from another run's report that this report does not have is ignored.
     if (form.elements[name].value === "" && form.elements[name].options) form.elements[name].selectedIndex = 0;
   }
   filterCells();
@@ -74,8 +74,8 @@ function filterCells() {
   const words = wanted.text.toLowerCase();
   for (const [number, cell] of cells.entries()) {
     const differs = ["model", "scheme", "soc", "outcome"].some((name) => wanted[name] && cell.dataset[name] !== wanted[name]);
-    const told = () => [...cell.querySelectorAll("header > :not(nav), .reason, .error")].map((part) => part.textContent).join(" ");
-    cell.hidden = differs || (words !== "" && !told().toLowerCase().includes(words));
+    const searchedText = () => [...cell.querySelectorAll("header > :not(nav), .reason, .error")].map((part) => part.textContent).join(" ");
+    cell.hidden = differs || (words !== "" && !searchedText().toLowerCase().includes(words));
     links.find((link) => link.dataset.cell === String(number)).classList.toggle("faded", cell.hidden);
   }
   paint(wanted.measure);
@@ -88,22 +88,22 @@ function filterCells() {
   }
   hideColumns(wanted.soc);
   form.querySelector("output").textContent = shown === cells.length ? `${shown}` : `${shown} of ${cells.length}`;
-  form.querySelector(".clear").disabled = asked().size === 0;
+  form.querySelector(".clear").disabled = filterValues().size === 0;
   rove(links.find((link) => link.tabIndex === 0 && link.offsetParent) ?? links.find((link) => link.offsetParent && !link.classList.contains("faded")));
 }
 
-/** Columns of other SoCs take no room while one is asked for. */
+/** Hide the columns of other SoCs while one SoC is selected. */
 function hideColumns(soc) {
   const heads = [...matrix.tHead.rows[0].cells];
   for (const row of matrix.rows) {
     if (row.classList.contains("model")) continue;
-    [...row.cells].forEach((each, i) => {
-      each.hidden = i > 0 && soc !== "" && heads[i].querySelector("span").textContent !== soc;
+    [...row.cells].forEach((tableCell, i) => {
+      tableCell.hidden = i > 0 && soc !== "" && heads[i].querySelector("span").textContent !== soc;
     });
   }
 }
 
-/** One cell of the matrix is in the tab order; arrow keys move it. */
+/** Keep only this cell of the matrix in the tab order; arrow keys change which one it is. */
 function rove(chosen) {
   for (const link of links) link.tabIndex = link === chosen ? 0 : -1;
 }
@@ -127,8 +127,8 @@ function walk(event) {
   }[event.key];
   if (!to) return;
   event.preventDefault();
-  const found = to();
-  if (!found) return;
-  rove(found);
-  found.focus();
+  const link = to();
+  if (!link) return;
+  rove(link);
+  link.focus();
 }

@@ -1,7 +1,7 @@
-"""A cell for Google's Model Explorer: the edge graph in its own format, and gaps and verdicts as data on its nodes.
+"""The files of a cell for Google's Model Explorer: the edge graph in its format, and gaps and verdicts as node data.
 
-A node's id is the operator's name in its reference: in the edge graph written here, or in the exported `.pt2`, whose
-nodes Model Explorer's PyTorch adapter calls as torch.fx does.
+The id of a node is the operator's name in its reference: in the edge graph written here, or in the exported `.pt2`,
+for which Model Explorer's PyTorch adapter uses the names of torch.fx.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 from tasks.records import Operator, OperatorComparison, TensorSpec
 
 EDGE_GRAPH, EXPORTED_GRAPH = "edge", "graph"
-"""Ids of graphs; Model Explorer's adapter calls every `.pt2` file's the same."""
+"""Ids of graphs. Model Explorer's adapter gives the graph of every `.pt2` file the same id."""
 
-# From the worst's orange to the best's blue, as in the report. A value belongs to the first bound that is not below it.
+# From orange (worst) to blue (best), as in the report. A value has the colour of the first bound that is not below it.
 _SNR_DB = ((0.0, "#e8813a"), (10.0, "#f3a35c"), (20.0, "#f6cfa6"), (40.0, "#d9e4ea"), (1e9, "#79b4e4"))
 _VERDICTS = {
     "introduced": "#e8813a", "inherited": "#f6cfa6", "within_grid": "#d9e4ea", "exact": "#79b4e4", "blind": "#dddddd",
@@ -23,13 +23,13 @@ _VERDICTS = {
 
 
 def edge_graph(operators: Sequence[Operator], inputs: Sequence[TensorSpec], calls: bytes) -> dict[str, Any]:
-    """The graph that operators are compared along. `calls` is what `LoweredProgram.reference_calls` holds."""
-    written = json.loads(calls)
+    """Return the edge graph of the operators. `calls`: the bytes of `LoweredProgram.reference_calls`."""
+    graph = json.loads(calls)
     nodes = [
         {"id": _input(number), "label": spec.name, "namespace": "inputs", "outputsMetadata": _shape(spec)}
         for number, spec in enumerate(inputs)
     ]
-    for operator, (target, *arguments, _) in zip(operators, written["calls"], strict=False):
+    for operator, (target, *arguments, _) in zip(operators, graph["calls"], strict=False):
         nodes.append(
             {
                 "id": operator.name,
@@ -40,14 +40,14 @@ def edge_graph(operators: Sequence[Operator], inputs: Sequence[TensorSpec], call
                 "outputsMetadata": _shape(operator),
             }
         )
-    answers = {"id": "output", "label": "output", "incomingEdges": _edges(operators, written["outputs"])}
-    return {"label": EDGE_GRAPH, "graphs": [{"id": EDGE_GRAPH, "nodes": [*nodes, answers | {"namespace": ""}]}]}
+    outputs = {"id": "output", "label": "output", "incomingEdges": _edges(operators, graph["outputs"])}
+    return {"label": EDGE_GRAPH, "graphs": [{"id": EDGE_GRAPH, "nodes": [*nodes, outputs | {"namespace": ""}]}]}
 
 
 def node_data(rows: Iterable[OperatorComparison]) -> dict[str, dict[str, Any]]:
-    """By name of the number, what Model Explorer lays over the edge graph: of each operator its worst sample."""
+    """Return the node data of the edge graph, by the name of the number: the worst sample of each operator."""
     total, introduced, verdicts = {}, {}, {}
-    for row in (row for row in rows if not row.operator.unused):  # what nobody reads has no node
+    for row in (row for row in rows if not row.operator.unused):  # an unused operator has no node
         name = row.operator.name
         _keep_worst(total, name, row.gap.snr_db)
         _keep_worst(introduced, name, row.introduced.snr_db)
@@ -61,7 +61,7 @@ def node_data(rows: Iterable[OperatorComparison]) -> dict[str, dict[str, Any]]:
 
 
 def exported_node_data(rows: Iterable[OperatorComparison]) -> dict[str, dict[str, Any]]:
-    """The same over the exported program: the node that has an operator's value gets its total gap."""
+    """Return the node data of the exported program: each node has the total gap of the operator with its value."""
     total: dict[str, float] = {}
     for row in rows:
         if row.reference == "exported" and row.nodes:
@@ -69,9 +69,9 @@ def exported_node_data(rows: Iterable[OperatorComparison]) -> dict[str, dict[str
     return {"total_snr_db": {EXPORTED_GRAPH: _numbers("total SNR, dB", total)}} if total else {}
 
 
-def _keep_worst(found: dict[str, float], name: str, snr_db: float | None) -> None:
+def _keep_worst(values: dict[str, float], name: str, snr_db: float | None) -> None:
     if snr_db is not None:
-        found[name] = min(found.get(name, snr_db), snr_db)
+        values[name] = min(values.get(name, snr_db), snr_db)
 
 
 def _severity(verdict: str) -> int:
@@ -79,24 +79,28 @@ def _severity(verdict: str) -> int:
 
 
 def _numbers(name: str, values: Mapping[str, float]) -> dict[str, Any]:
-    thresholds = [{"value": bound, "bgColor": colour} for bound, colour in _SNR_DB]
-    return {"name": name, "results": {node: {"value": each} for node, each in values.items()}, "thresholds": thresholds}
+    thresholds = [{"value": limit, "bgColor": colour} for limit, colour in _SNR_DB]
+    return {
+        "name": name,
+        "results": {node: {"value": value} for node, value in values.items()},
+        "thresholds": thresholds,
+    }
 
 
 def _words(name: str, values: Mapping[str, str]) -> dict[str, Any]:
-    results = {node: {"value": each, "bgColor": _VERDICTS[each]} for node, each in values.items()}
+    results = {node: {"value": word, "bgColor": _VERDICTS[word]} for node, word in values.items()}
     return {"name": name, "results": results}
 
 
 def _attributes(operator: Operator) -> Iterator[dict[str, str]]:
-    told = {
+    attributes = {
         "debug handle": operator.debug_handle,
         "output index": operator.output_index,
         "module": operator.module_path,
         "runs on": "CPU" if operator.subgraph is None else f"delegate, subgraph {operator.subgraph}",
         "grid": operator.quantization and operator.quantization.dtype,
     }
-    yield from ({"key": key, "value": str(value)} for key, value in told.items() if value not in (None, ""))
+    yield from ({"key": key, "value": str(value)} for key, value in attributes.items() if value not in (None, ""))
 
 
 def _edges(operators: Sequence[Operator], arguments: Any) -> list[dict[str, str]]:
@@ -108,10 +112,10 @@ def _edges(operators: Sequence[Operator], arguments: Any) -> list[dict[str, str]
 
 
 def _sources(operators: Sequence[Operator], encoded: Any) -> Iterator[str]:
-    """Ids of the nodes that an encoded argument names; see `tasks.toolchain.reference.graph`."""
+    """Yield the ids of the nodes in an encoded argument; see `tasks.toolchain.reference.graph`."""
     if isinstance(encoded, list):
-        for each in encoded:
-            yield from _sources(operators, each)
+        for item in encoded:
+            yield from _sources(operators, item)
     elif isinstance(encoded, dict):
         for kind, value in encoded.items():
             if kind == "operator":

@@ -1,11 +1,11 @@
-// What all rooms of the report's script share: formats, elements, and the page's own JSON read back.
+// What all parts of the report's script use: formats, elements, and the reading of the page's JSON data.
 "use strict";
 
 const NULL = "–";
 const SVG = document.querySelector("svg").namespaceURI;
-const pool = JSON.parse(document.getElementById("pool").textContent);
+const shared = JSON.parse(document.getElementById("shared").textContent);
 
-// How a column is written: [format, aligned right]. All formats take a defined value.
+// The formats of columns: [format, aligned right]. A format is called with defined values only.
 const whole = [(v) => v.toLocaleString("en"), true];
 const db = [(v) => (Number.isFinite(v) ? v.toFixed(1) : v > 0 ? "∞" : "-∞"), true];
 const real = [(v) => {
@@ -18,31 +18,31 @@ const lines = [String, false, "lines"];
 const place = [(v) => (v ? "delegate" : "CPU"), false];
 
 function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.append(...children);
-  return made;
+  const node = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.append(...children);
+  return node;
 }
 
 function shape(name, attributes, content = "") {
-  const made = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.textContent = content;
-  return made;
+  const node = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.textContent = content;
+  return node;
 }
 
-/** Rows as objects: `$name` are indices into the pool's texts, `@` a column of the pool, a bare value one for all rows. */
+/** Return rows as objects. tasks/report/data.py describes the keys of a table and the strings that cells share. */
 function unpack(table) {
   const rows = Array.from({ length: table.rows }, () => ({}));
-  for (const [key, told] of Object.entries(table)) {
+  for (const [key, stored] of Object.entries(table)) {
     if (key === "rows") continue;
-    const shared = key.startsWith("@");
-    const column = shared ? pool.columns[told] : told;
-    const isText = key.startsWith("$", shared ? 1 : 0);
+    const isColumn = key.startsWith("@");
+    const column = isColumn ? shared.columns[stored] : stored;
+    const isText = key.startsWith("$", isColumn ? 1 : 0);
     const name = key.replace(/^@?\$?/, "");
     rows.forEach((row, i) => {
-      const value = shared ? column[i] : column;
-      row[name] = value === null ? null : isText ? pool.strings[value] : Number(value);
+      const value = isColumn ? column[i] : column;
+      row[name] = value === null ? null : isText ? shared.strings[value] : Number(value);
     });
   }
   return rows;
@@ -58,7 +58,7 @@ function rowsOf(cell, kind) {
   return unpacked.get(key);
 }
 
-/** A long name with places to break it, behind its underscores and dots. */
+/** Return a long name with line-break opportunities after its underscores and dots. */
 function breakable(name) {
   return name.split(/(?<=[_.])/).flatMap((part, i) => (i ? [document.createElement("wbr"), part] : [part]));
 }

@@ -53,10 +53,10 @@ def render(run: RunFacts, tables: Mapping[str, pd.DataFrame], logs: Mapping[str,
     """
     cells = _rows(tables["cells"])
     evidence = {
-        name: _by_cell(tables.get(name), (*columns, *data.READ_TOO.get(name, ())))
-        for name, columns in data.EVIDENCE.items()
+        name: _by_cell(tables.get(name), (*columns, *data.EXTRA_COLUMNS.get(name, ())))
+        for name, columns in data.PAGE_COLUMNS.items()
     }
-    pool = data.Pool()
+    strings = data.StringTable()
     share = min(_LOG_CHARACTERS, _ALL_LOGS_CHARACTERS // max(1, sum(cell["log"] in logs for cell in cells)))
     regressed: list[tuple[_Row, list[figures.Row]]] = []
     for number, cell in enumerate(cells):
@@ -66,11 +66,11 @@ def render(run: RunFacts, tables: Mapping[str, pd.DataFrame], logs: Mapping[str,
         cell["latency"] = figures.latency(found["profile"])
         regressed += [(cell, rows)] if (rows := figures.regressions(found["trends"])) else []
         found["operators"] = figures.with_times(found["operators"], found["profile"])
-        found["trends"] = figures.shown_trends(found["trends"])
+        found["trends"] = figures.trends_of_page(found["trends"])
         cell["counts"] = {name: len(rows) for name, rows in found.items()}
         found["profile"] = _top_events(found["profile"])
         cell["profile_shown"] = len(found["profile"])
-        cell["data"] = data.embedded_json(_embedded(found, cell["latency"], pool))
+        cell["data"] = data.embedded_json(_embedded(found, cell["latency"], strings))
         cell["log_text"] = _tail(display.printable(logs[cell["log"]]), share) if cell["log"] in logs else None
         cell["error"] = _head(display.printable(cell["error"] or ""))
     script = "\n".join(map(_beside, _SCRIPTS))
@@ -87,18 +87,20 @@ def render(run: RunFacts, tables: Mapping[str, pd.DataFrame], logs: Mapping[str,
         causes=figures.causes(regressed),
         regressed=len(regressed),
         measures=data.embedded_json(_measures(cells)),
-        pool=data.embedded_json(pool.contents()),
+        shared=data.embedded_json(strings.contents()),
         style=Markup(_beside("page.css")),  # noqa: S704 - our own file
         script=Markup(script),  # noqa: S704 - our own file
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 
-def _embedded(found: Mapping[str, Sequence[figures.Row]], latency: _Row | None, pool: data.Pool) -> dict[str, Any]:
+def _embedded(
+    found: Mapping[str, Sequence[figures.Row]], latency: _Row | None, strings: data.StringTable
+) -> dict[str, Any]:
     """What the script reads of one cell."""
-    embedded = {name: data.compact(rows, data.EVIDENCE[name], pool) for name, rows in found.items() if rows}
+    embedded = {name: data.columnar(rows, data.PAGE_COLUMNS[name], strings) for name, rows in found.items() if rows}
     if latency:
-        numbers = {name: data.six(value) for name, value in latency.items() if name not in ("unit", "bins")}
+        numbers = {name: data.six_digits(value) for name, value in latency.items() if name not in ("unit", "bins")}
         embedded["latency"] = {"unit": latency["unit"], "bins": latency["bins"]} | numbers
     return embedded
 
@@ -108,7 +110,7 @@ def _measures(cells: Sequence[_Row]) -> _Row:
     values = [figures.measured(cell) for cell in cells]
     return {
         "measures": [asdict(measure) for measure in figures.MEASURES],
-        "cells": [[None if value is None else data.six(value) for value in each.values()] for each in values],
+        "cells": [[None if value is None else data.six_digits(value) for value in each.values()] for each in values],
     }
 
 
@@ -322,7 +324,7 @@ def _environment() -> jinja2.Environment:
         "percent": display.percent,
         "plural": display.plural,
         "real": display.real,
-        "whole": display.whole,
+        "integer": display.integer,
         "verdict": display.verdict,
         "words": display.words,
     }

@@ -1,8 +1,8 @@
-"""A cell's profile as a trace that ui.perfetto.dev opens (Chrome's JSON trace events, times in µs).
+"""The trace of a cell's profile, which ui.perfetto.dev opens (Chrome's JSON trace events, times in µs).
 
-The tables hold how long each event took, not when it began: inferences are laid end to end, and what is inside one in
-the order of its instructions. Cycles have no time: an operator that was counted in them is as wide as its share of its
-delegate's call, and its cycles are in its arguments.
+Events have durations but no start times: inferences are placed end to end, and the events inside an inference in the
+order of its instructions. Cycles are not times: the slice of an operator that was counted in cycles is as wide as its
+share of its delegate's call, and its cycles are in its arguments.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tasks.numerics.timing import EXECUTION
 from tasks.records import ProfiledEvent
 
 INFERENCES = 10
-"""How many of a program's timed inferences are in the trace: more would be megabytes and tell no more."""
+"""The number of a program's timed inferences in the trace. More would be megabytes without more information."""
 _LOADING, _RUNTIME, _INSIDE = 1, 2, 3
 _THREADS = {
     _LOADING: "loading (all begin at 0)",
@@ -26,68 +26,70 @@ Event = dict[str, Any]
 
 
 def trace(title: str, profile: Sequence[ProfiledEvent]) -> dict[str, Any]:
-    """Every program that was profiled, each as a process of its own; `title` says of which cell."""
+    """Return the trace, with one process per profiled program. `title`: the name of the cell."""
     events: list[Event] = []
-    shown: dict[str, str] = {}
+    counts: dict[str, str] = {}
     for process, program in enumerate(dict.fromkeys(event.program for event in profile), start=1):
-        told = [event for event in profile if event.program == program]
+        program_events = [event for event in profile if event.program == program]
         events.append(_named("process_name", process, 0, f"{title}: {program} program"))
         events += [_named("thread_name", process, thread, name) for thread, name in _THREADS.items()]
-        events += [event | {"pid": process} for event in _program(told)]
-        inferences = {inference for event in told for inference in event.inferences}
-        shown[program] = f"{min(len(inferences), INFERENCES)} of {len(inferences)} inferences"
-    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"cell": title, **shown}}
+        events += [event | {"pid": process} for event in _program(program_events)]
+        inferences = {inference for event in program_events for inference in event.inferences}
+        counts[program] = f"{min(len(inferences), INFERENCES)} of {len(inferences)} inferences"
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"cell": title, **counts}}
 
 
 def _program(events: Sequence[ProfiledEvent]) -> Iterator[Event]:
     loading = [event for event in events if not event.inferences]
-    for event in sorted(loading, key=lambda each: -max(each.raw)):
+    for event in sorted(loading, key=lambda event: -max(event.raw)):
         yield (
             _slice(_LOADING, event.name, 0.0, max(event.raw), {})
             if event.unit == "us"
             else _instant(_LOADING, event.name, 0.0, {event.unit: max(event.raw)})
         )
     start = max((max(event.raw) for event in loading if event.unit == "us"), default=0.0)
-    whole = next((event for event in events if event.name == EXECUTION), None)
-    for inference, sample, took in zip(*_turns(whole), strict=True) if whole else ():
-        yield _slice(_RUNTIME, EXECUTION, start, took, {"inference": inference, "sample": sample})
+    execution = next((event for event in events if event.name == EXECUTION), None)
+    for inference, sample, duration in zip(*_turns(execution), strict=True) if execution else ():
+        yield _slice(_RUNTIME, EXECUTION, start, duration, {"inference": inference, "sample": sample})
         yield from _inference(events, inference, start)
-        start += took
+        start += duration
 
 
-def _turns(whole: ProfiledEvent) -> tuple[Sequence[int], Sequence[int], Sequence[float]]:
-    return whole.inferences[:INFERENCES], whole.samples[:INFERENCES], whole.raw[:INFERENCES]
+def _turns(event: ProfiledEvent) -> tuple[Sequence[int], Sequence[int], Sequence[float]]:
+    return event.inferences[:INFERENCES], event.samples[:INFERENCES], event.raw[:INFERENCES]
 
 
 def _inference(events: Sequence[ProfiledEvent], inference: int, start: float) -> Iterator[Event]:
-    """What one inference consisted of: kernels with what it took to call them, and delegates with what is in them."""
-    taken = [(event, _in(event, inference)) for event in events]
-    present = [(event, amount) for event, amount in taken if amount is not None and event.instruction is not None]
+    """Yield the events of one inference: kernels and their calls, and delegates with their operators."""
+    amounts = [(event, _in(event, inference)) for event in events]
+    present = [(event, amount) for event, amount in amounts if amount is not None and event.instruction is not None]
     for instruction in sorted({event.instruction for event, _ in present if event.instruction is not None}):
-        own = [(event, amount) for event, amount in present if event.instruction == instruction]
-        outer = [(event, amount) for event, amount in own if event.kind in ("delegate_call", "operator_call", "kernel")]
-        inside = [(event, amount) for event, amount in own if event.kind == "operator"]
-        told = {event.name: amount for event, amount in own if event.kind == "accelerator"}
-        # A kernel lies within its call: the longer one first, at the same time.
-        for event, amount in sorted(outer, key=lambda each: -each[1]):
-            operators = {"operators": [each.name for each in event.operators]} if event.kind != "delegate_call" else {}
-            extra = told | {"backend": event.backend} if event.kind == "delegate_call" else operators
-            yield _slice(_RUNTIME, event.name, start, amount, extra)
-        took = max((amount for _, amount in outer), default=0.0)
-        yield from _inside(inside, start, took)
-        start += took
+        members = [(event, amount) for event, amount in present if event.instruction == instruction]
+        outer = [
+            (event, amount) for event, amount in members if event.kind in ("delegate_call", "operator_call", "kernel")
+        ]
+        inside = [(event, amount) for event, amount in members if event.kind == "operator"]
+        accelerator = {event.name: amount for event, amount in members if event.kind == "accelerator"}
+        # A kernel is within its call and begins at the same time: the longer event is first.
+        for event, amount in sorted(outer, key=lambda pair: -pair[1]):
+            call = accelerator | {"backend": event.backend}
+            kernel = {"operators": [operator.name for operator in event.operators]}
+            yield _slice(_RUNTIME, event.name, start, amount, call if event.kind == "delegate_call" else kernel)
+        duration = max((amount for _, amount in outer), default=0.0)
+        yield from _inside(inside, start, duration)
+        start += duration
 
 
-def _inside(operators: Sequence[tuple[ProfiledEvent, float]], start: float, took: float) -> Iterator[Event]:
-    """Operators in the delegate's own order. What it counted in no time is as wide as its share of the call."""
+def _inside(operators: Sequence[tuple[ProfiledEvent, float]], start: float, duration: float) -> Iterator[Event]:
+    """Yield the operators in the delegate's order. Without a time in µs, the width is the share of the call."""
     counted = sum(amount for event, amount in operators if event.unit != "us")
     for event, amount in operators:
-        told = {event.unit: amount} if event.unit != "us" else {}
-        told |= {"operators": [each.name for each in event.operators]} if event.operators else {}
-        told |= {"counted in": list(event.counted_in)} if event.counted_in else {}
-        width = amount if event.unit == "us" else took * amount / counted if counted else 0.0
+        arguments = {event.unit: amount} if event.unit != "us" else {}
+        arguments |= {"operators": [operator.name for operator in event.operators]} if event.operators else {}
+        arguments |= {"counted in": list(event.counted_in)} if event.counted_in else {}
+        width = amount if event.unit == "us" else duration * amount / counted if counted else 0.0
         name = event.node or event.name
-        yield _slice(_INSIDE, name, start, width, told) if width else _instant(_INSIDE, name, start, told)
+        yield _slice(_INSIDE, name, start, width, arguments) if width else _instant(_INSIDE, name, start, arguments)
         start += width
 
 
@@ -95,14 +97,14 @@ def _in(event: ProfiledEvent, inference: int) -> float | None:
     return event.raw[event.inferences.index(inference)] if inference in event.inferences else None
 
 
-def _slice(thread: int, name: str, start: float, took: float, told: Event) -> Event:
-    # Where one ends the next begins, to the nanosecond: a reader takes an overlap for a damaged trace.
-    took = _ns(_ns(start + took) - _ns(start))
-    return {"ph": "X", "tid": thread, "name": name, "ts": _ns(start), "dur": took, "args": told}
+def _slice(thread: int, name: str, start: float, duration: float, arguments: Event) -> Event:
+    # A slice ends where the next begins, to the nanosecond: readers treat an overlap as damage.
+    duration = _ns(_ns(start + duration) - _ns(start))
+    return {"ph": "X", "tid": thread, "name": name, "ts": _ns(start), "dur": duration, "args": arguments}
 
 
-def _instant(thread: int, name: str, at: float, told: Event) -> Event:
-    return {"ph": "i", "s": "t", "tid": thread, "name": name, "ts": _ns(at), "args": told}
+def _instant(thread: int, name: str, at: float, arguments: Event) -> Event:
+    return {"ph": "i", "s": "t", "tid": thread, "name": name, "ts": _ns(at), "args": arguments}
 
 
 def _named(kind: str, process: int, thread: int, name: str) -> Event:
@@ -110,5 +112,5 @@ def _named(kind: str, process: int, thread: int, name: str) -> Event:
 
 
 def _ns(us: float) -> float:
-    """µs to the nanosecond, which is what the runtime's clock and the trace's reader count."""
+    """Round µs to nanoseconds, the resolution of the runtime's clock and of the trace's readers."""
     return round(us, 3)

@@ -1,24 +1,24 @@
-// The operators of a cell along the depth of its graph, and the card of the one that is picked.
+// The chart of a cell's operators along the depth of its graph, and the card of the selected operator.
 
-const CEILING = 100; // an exact operator's hundreds of dB would flatten every other
+const CEILING = 100; // the hundreds of dB of an exact operator would flatten all others
 const FLOOR = -60;
 const MARGIN = { left: 34, right: 10, top: 12, bottom: 40 };
 
 const introducedOf = (row) => row.introduced_snr_db ?? null;
 const levelOf = (row) => introducedOf(row) ?? row.snr_db;
 
-/** One entry an operator: its rows over all samples and references, in the order of the graph. */
+/** Return one entry per operator, in the order of the graph: its rows over all samples and references. */
 function operatorsOf(cell) {
-  const found = new Map();
+  const byIndex = new Map();
   for (const row of rowsOf(cell, "operators")) {
     if (row.operator_index === null) continue;
-    if (!found.has(row.operator_index)) found.set(row.operator_index, []);
-    found.get(row.operator_index).push(row);
+    if (!byIndex.has(row.operator_index)) byIndex.set(row.operator_index, []);
+    byIndex.get(row.operator_index).push(row);
   }
-  return [...found].sort(([a], [b]) => a - b);
+  return [...byIndex].sort(([a], [b]) => a - b);
 }
 
-/** Where an operator's row goes in a chart of this width and height. */
+/** Return the scales that place an operator's row in a chart of this width and height. */
 function scales(rows, width, height) {
   const drawn = rows.flatMap((row) => [row.snr_db, introducedOf(row)]).filter((v) => v !== null);
   const low = Math.min(0, ...drawn.map((v) => Math.max(FLOOR, v)));
@@ -32,12 +32,12 @@ function scales(rows, width, height) {
   };
 }
 
-/** What is said of an operator in one line: its worst row. */
-function told(rows) {
+/** Return one line about an operator: its worst row. */
+function summaryOf(rows) {
   const row = worstOf(rows);
-  const own = introducedOf(row) === null ? "" : `, introduced ${db[0](introducedOf(row))} dB`;
-  const found = row.snr_db === null ? row.status : `total ${db[0](row.snr_db)} dB${own}, ${row.verdict ?? row.status}`;
-  return `${row.operator_index} ${row.operator}: ${found}`;
+  const introduced = introducedOf(row) === null ? "" : `, introduced ${db[0](introducedOf(row))} dB`;
+  const gap = row.snr_db === null ? row.status : `total ${db[0](row.snr_db)} dB${introduced}, ${row.verdict ?? row.status}`;
+  return `${row.operator_index} ${row.operator}: ${gap}`;
 }
 
 function worstOf(rows) {
@@ -45,15 +45,15 @@ function worstOf(rows) {
   return defined.sort((a, b) => levelOf(a) - levelOf(b))[0] ?? rows[0];
 }
 
-/** A mark for each row: what introduces error is a diamond, so that no colour is needed to see it. */
+/** Return the mark of a row. An operator that introduces error is a diamond, so that no colour is needed to see it. */
 function markOf(row, at) {
   const introduced = introducedOf(row);
   if (introduced === null) return [];
   const [x, y] = [at.x(row), at.y(introduced)];
   if (row.verdict !== "introduced") {
-    return [shape("rect", { class: "own", x: x - 2.2, y: y - 2.2, width: 4.4, height: 4.4 })];
+    return [shape("rect", { class: "introduced", x: x - 2.2, y: y - 2.2, width: 4.4, height: 4.4 })];
   }
-  return [shape("path", { class: "own guilty", d: `M${x} ${y - 5}l5 5l-5 5l-5 -5z` })];
+  return [shape("path", { class: "introduced suspect", d: `M${x} ${y - 5}l5 5l-5 5l-5 -5z` })];
 }
 
 function worstLabel(figure, rows, at, width, height) {
@@ -62,7 +62,7 @@ function worstLabel(figure, rows, at, width, height) {
   if (!worst) return [];
   const [x, y] = [at.x(worst), at.y(levelOf(worst))];
   const label = `${worst.operator} ${db[0](levelOf(worst))} dB`;
-  const length = 7 * label.length; // 7 px a character at most
+  const length = 7 * label.length; // at most 7 px per character
   const below = y < height - MARGIN.bottom - 22;
   const place = x + 7 + length <= width ? { x: x + 7 }
     : x - 7 - length >= 0 ? { x: x - 7, "text-anchor": "end" } : { x: width, "text-anchor": "end" };
@@ -72,16 +72,16 @@ function worstLabel(figure, rows, at, width, height) {
   ];
 }
 
-/** Total and introduced SNR of every compared operator along the graph; the others are ticks on the rail below. */
+/** Draw total and introduced SNR of every compared operator along the graph; the others are ticks on the rail below. */
 function drawDepth(figure) {
   const cell = figure.closest(".cell");
   const operators = operatorsOf(cell);
-  const rows = operators.flatMap(([, found]) => found).filter((row) => row.reference === "edge");
+  const rows = operators.flatMap(([, operatorRows]) => operatorRows).filter((row) => row.reference === "edge");
   if (!rows.length) return figure.remove();
   const width = Math.max(260, figure.clientWidth), height = 230;
   const at = scales(rows, width, height);
   const compared = rows.filter((row) => row.snr_db !== null);
-  const count = operators.filter(([, found]) => found.some((row) => row.snr_db !== null)).length;
+  const count = operators.filter(([, operatorRows]) => operatorRows.some((row) => row.snr_db !== null)).length;
   const others = operators.length - count;
   const summary = `${count} operators with an SNR` + (others ? `, ${others} without (ticks below)` : "");
   const svg = shape("svg", {
@@ -113,11 +113,11 @@ function drawDepth(figure) {
   const readout = element("p", { class: "readout", "aria-live": "polite" }, summary);
   const point = (position) => {
     figure.dataset.at = position;
-    const [, found] = operators[position];
-    cursor.setAttribute("x1", at.x(found[0]));
-    cursor.setAttribute("x2", at.x(found[0]));
+    const [, operatorRows] = operators[position];
+    cursor.setAttribute("x1", at.x(operatorRows[0]));
+    cursor.setAttribute("x2", at.x(operatorRows[0]));
     cursor.setAttribute("visibility", "visible");
-    readout.textContent = told(found);
+    readout.textContent = summaryOf(operatorRows);
   };
   const leave = () => {
     cursor.setAttribute("visibility", "hidden");
@@ -126,7 +126,7 @@ function drawDepth(figure) {
   const nearest = (event) => {
     const box = svg.getBoundingClientRect();
     const x = (event.clientX - box.left) * width / box.width;
-    const away = operators.map(([, found]) => Math.abs(at.x(found[0]) - x));
+    const away = operators.map(([, operatorRows]) => Math.abs(at.x(operatorRows[0]) - x));
     return away.indexOf(Math.min(...away));
   };
   const show = (position) => visit(`${cell.id}/operator-${operators[position][0]}`);
@@ -145,11 +145,11 @@ function drawDepth(figure) {
   const introduces = rows.some((row) => introducedOf(row) !== null);
   figure.replaceChildren(element("figcaption", {}, "SNR along the graph, dB: ",
     element("span", { class: "key" }, "total"),
-    ...(introduces ? [" ", element("span", { class: "key own" }, "introduced"), " ", element("span", { class: "key guilty" }, "introduces error")] : [])),
+    ...(introduces ? [" ", element("span", { class: "key introduced" }, "introduced"), " ", element("span", { class: "key suspect" }, "introduces error")] : [])),
   svg, readout);
 }
 
-/** Names of operators as links to their cards; a name that is no operator of this cell stays a word. */
+/** Return names of operators as links to their cards. A name that is no operator of this cell is plain text. */
 function operatorLinks(cell, names) {
   const numbers = new Map(rowsOf(cell, "operators").map((row) => [row.operator, row.operator_index]));
   return names.split(", ").flatMap((name, i) => {
@@ -160,7 +160,7 @@ function operatorLinks(cell, names) {
   });
 }
 
-/** All that is known of one operator: what it is, how it was judged on each sample, what it took. */
+/** Show the card of one operator: its facts, its comparison on each sample, its time. */
 function showOperator(cell, index) {
   const figure = cell.querySelector(".depth");
   if (!figure) return null;
@@ -186,15 +186,15 @@ function showOperator(cell, index) {
   add("masked by", row.masked_by, ...operatorLinks(cell, row.masked_by || ""));
   add("why", row.why);
   add("written at", row.stack_trace, element("code", {}, row.stack_trace ?? ""));
-  const judged = [
+  const columns = [
     ["sample", "sample", whole], ["reference", "reference", text], ["status", "status", text], ["verdict", "verdict", text],
     ["total dB", "snr_db", db], ["introduced dB", "introduced_snr_db", db], ["steps", "introduced_steps", real],
     ["alone, outputs dB", "effect_snr_db", db], ["max abs", "max_abs", real], ["cosine", "cosine", cosine],
   ];
   const table = element("table", {},
-    element("thead", {}, element("tr", {}, ...judged.map(([title, , [, right]]) => element("th", { scope: "col", class: right ? "n" : "" }, title)))),
-    element("tbody", {}, ...rows.map((each) => element("tr", {}, ...judged.map(([, name, [format, right]]) =>
-      element("td", { class: right ? "n" : "" }, (each[name] ?? null) === null ? NULL : format(each[name])))))));
+    element("thead", {}, element("tr", {}, ...columns.map(([title, , [, right]]) => element("th", { scope: "col", class: right ? "n" : "" }, title)))),
+    element("tbody", {}, ...rows.map((sample) => element("tr", {}, ...columns.map(([, name, [format, right]]) =>
+      element("td", { class: right ? "n" : "" }, (sample[name] ?? null) === null ? NULL : format(sample[name])))))));
   const step = (by, label) => {
     const other = operators[position + by];
     return other ? element("a", { href: `#${cell.id}/operator-${other[0]}`, title: other[1][0].operator }, label) : "";
@@ -210,18 +210,18 @@ function showOperator(cell, index) {
         element("a", { href: `#${cell.id}-operators/operator-${index}` }, "in the table"), " ",
         element("a", { href: `#${cell.id}` }, "↑ cell"))),
     facts,
-    element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `How ${row.operator} was judged` }, table));
+    element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Comparison of ${row.operator}` }, table));
   return card;
 }
 
-/** Open the table of operators at one of them. */
+/** Open the table of operators at one operator. */
 function showInTable(cell, index) {
   const panel = cell.querySelector('[data-table="operators"]');
   panel.open = true;
   drawTable(panel);
   for (const line of panel.querySelectorAll("tr.picked")) line.classList.remove("picked");
-  const found = panel.querySelectorAll(`tr[data-operator="${index}"]`);
-  for (const line of found) line.classList.add("picked");
-  found[0]?.scrollIntoView({ block: "center" });
+  const lines = panel.querySelectorAll(`tr[data-operator="${index}"]`);
+  for (const line of lines) line.classList.add("picked");
+  lines[0]?.scrollIntoView({ block: "center" });
   return panel.querySelector(".scroll");
 }

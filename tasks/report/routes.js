@@ -1,13 +1,13 @@
-// Where the page is: `#<place>?<filter>`. A place is the matrix, a cell, one of its panels, or one of its operators.
+// The address of the page: `#<place>?<filter>`. A place is the matrix, a cell, a panel of it, or an operator of it.
 
-/** The place and the filter that the address names. */
+/** Return the place and the filter in the address. */
 function route() {
   const [place, , filter] = location.hash.slice(1).split(/(\?)(.*)/s);
   return { place: decodeURIComponent(place), filter: filter === undefined ? null : new URLSearchParams(filter) };
 }
 
 function address(place) {
-  const wanted = asked().toString();
+  const wanted = filterValues().toString();
   return `#${place}${wanted ? `?${wanted}` : ""}`;
 }
 
@@ -16,41 +16,41 @@ function visit(place) {
   else location.hash = address(place);
 }
 
-/** Go where the address says, open what is there and put the focus on it. */
+/** Go to the place in the address, open it and give it the focus. */
 function arrive() {
   const { place, filter } = route();
-  if (filter) ask(filter);
+  if (filter) applyFilter(filter);
   const [anchor, operator] = place.split("/operator-");
   const target = document.getElementById(anchor);
   const cell = target?.closest(".cell");
-  // A place that the filter hides would lead nowhere.
-  if (cell?.hidden) ask(new URLSearchParams());
+  // A place that the filter hides has no position to scroll to: clear the filter.
+  if (cell?.hidden) applyFilter(new URLSearchParams());
   if (place) history.replaceState(null, "", address(place));
   for (const other of cells) other.classList.toggle("here", other === cell);
   if (!target) return;
-  if (!cell) return settle(target, anchor === "matrix" ? links.find((link) => link.tabIndex === 0) : null);
+  if (!cell) return focusAndScroll(target, anchor === "matrix" ? links.find((link) => link.tabIndex === 0) : null);
   rove(links.find((link) => `cell-${link.dataset.cell}` === cell.id));
   if (operator !== undefined) {
     const index = Number(operator);
     const shown = anchor === cell.id ? showOperator(cell, index) : showInTable(cell, index);
-    if (shown) return settle(shown, shown, anchor === cell.id ? "nearest" : "center");
+    if (shown) return focusAndScroll(shown, shown, anchor === cell.id ? "nearest" : "center");
   }
   const card = cell.querySelector(".operator");
   if (card && target === cell) card.hidden = true;
   if (target.matches("details")) {
     target.open = true;
     draw(target);
-    return settle(target, target.querySelector("summary"));
+    return focusAndScroll(target, target.querySelector("summary"));
   }
-  settle(target, target);
+  focusAndScroll(target, target);
 }
 
-function settle(target, focused, block = "start") {
+function focusAndScroll(target, focused, block = "start") {
   focused?.focus({ preventScroll: true });
   target.scrollIntoView({ block });
 }
 
-/** Up one level: from an operator or a panel to its cell, from a cell to its place in the matrix. */
+/** Go up one level: from an operator or a panel to its cell, from a cell to its link in the matrix. */
 function up(event) {
   if (event.key !== "Escape" || event.target.matches("input, select")) return;
   const inside = event.target.closest?.(".cell") ?? document.querySelector(".cell.here");
@@ -67,19 +67,19 @@ function draw(panel) {
 }
 
 document.addEventListener("toggle", (event) => event.target.open && draw(event.target), true);
-document.querySelectorAll(".panel[data-table][open]").forEach(draw); // a restored page opens them by itself
+document.querySelectorAll(".panel[data-table][open]").forEach(draw); // the browser opens them when it restores a page
 
 const FIGURES = { depth: drawDepth, latency: drawLatency };
 const figures = [...document.querySelectorAll("figure")];
 const drawFigure = (figure) => FIGURES[figure.className](figure);
-const seen = new IntersectionObserver((entries) => {
+const observer = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {
     if (!isIntersecting) continue;
-    seen.unobserve(target);
+    observer.unobserve(target);
     if (!target.firstChild) drawFigure(target);
   }
 }, { rootMargin: "600px" });
-figures.forEach((figure) => seen.observe(figure));
+figures.forEach((figure) => observer.observe(figure));
 window.addEventListener("resize", () => figures.forEach((figure) => figure.firstChild && drawFigure(figure)));
 window.addEventListener("beforeprint", () => figures.forEach(drawFigure));
 
@@ -90,9 +90,9 @@ if (form) {
     const cell = name.closest(".cell");
     if (name.textContent !== NULL && cell.querySelector(".depth")) {
       const link = element("a", { href: `#${cell.id}` }, ...name.childNodes);
-      // Which operator it is takes the cell's data, which is read when it is asked for.
+      // The operator's number is in the cell's data, which is parsed when it is first needed.
       link.addEventListener("click", (event) => {
-        const row = rowsOf(cell, "operators").find((each) => each.operator === link.textContent);
+        const row = rowsOf(cell, "operators").find((operator) => operator.operator === link.textContent);
         if (!row) return;
         event.preventDefault();
         visit(`${cell.id}/operator-${row.operator_index}`);
@@ -106,14 +106,14 @@ if (form) {
   };
   form.addEventListener("input", filtered);
   form.querySelector(".clear").addEventListener("click", () => {
-    ask(new URLSearchParams());
+    applyFilter(new URLSearchParams());
     filtered();
   });
   form.addEventListener("submit", (event) => event.preventDefault());
   matrix.addEventListener("keydown", walk);
   document.addEventListener("keydown", up);
   window.addEventListener("hashchange", arrive);
-  ask(route().filter ?? new URLSearchParams());
-  // The browser goes to the fragment itself once the page is there, and takes the focus away again.
+  applyFilter(route().filter ?? new URLSearchParams());
+  // The browser itself goes to the fragment when the page is loaded, and takes the focus away: go there afterwards.
   if (location.hash) window.addEventListener("load", () => setTimeout(arrive));
 }

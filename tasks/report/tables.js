@@ -1,6 +1,6 @@
-// The long tables, drawn when they are opened: sorted by a click on a head, narrowed by text and status.
+// The long tables. A table is drawn when it is opened, sorted by a click on a column head, and filtered by text and status.
 
-// Column heads and formats, in order. A column marked "if it varies" is left out where all rows agree.
+// Column heads and formats, in order. A column marked "if it varies" is left out if all rows have the same value.
 const VIEWS = {
   operators: [
     ["#", "operator_index", whole], ["operator", "operator", text], ["verdict", "verdict", text],
@@ -16,7 +16,7 @@ const VIEWS = {
   ],
   outputs: [
     ["rung", "rung", text], ["output", "output", text], ["sample", "sample_name", text], ["status", "status", text],
-    ["SNR dB", "snr_db", db], ["from the rung before", "previous_snr_db", db], ["max abs", "max_abs", real],
+    ["SNR dB", "snr_db", db], ["against previous rung", "previous_snr_db", db], ["max abs", "max_abs", real],
     ["mean abs", "mean_abs", real], ["cosine", "cosine", cosine], ["mse", "mse", real], ["label", "label", whole], ["top-1 eager", "top1_reference", whole],
     ["top-1 here", "top1_actual", whole], ["shape", "shape", text],
   ],
@@ -27,12 +27,12 @@ const VIEWS = {
   ],
   delegation: [
     ["operator", "operator", text], ["delegated", "occurrences_delegated", whole],
-    ["on CPU", "occurrences_not_delegated", whole], ["what the compiler said", "refusals", lines],
+    ["on CPU", "occurrences_not_delegated", whole], ["messages of the compiler", "refusals", lines],
   ],
   commands: [["exit", "exit_code", whole], ["seconds", "seconds", db], ["command", "argv", lines]],
 };
 
-/** Undefined values go last in either direction. */
+/** Compare two values for sorting. Undefined values are last in either direction. */
 function compare(a, b, direction) {
   if (a === null || b === null) return (a === null) - (b === null);
   return direction * (typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b);
@@ -64,11 +64,11 @@ function drawTable(panel) {
   const cells = new Map(rows.map((row) => [row, element("tr", {}, ...columns.map(([, name, [format, right, style]]) => {
     const value = row[name];
     const card = name === "operator" && (row.operator_index ?? null) !== null;
-    const said = value === null ? NULL : format(value);
-    const made = element("td", { class: right ? "n" : style || "" },
-      card ? element("a", { href: `#${panel.closest(".cell").id}/operator-${row.operator_index}` }, said) : said);
-    if (right && value !== null) made.title = String(value);
-    return made;
+    const written = value === null ? NULL : format(value);
+    const tableCell = element("td", { class: right ? "n" : style || "" },
+      card ? element("a", { href: `#${panel.closest(".cell").id}/operator-${row.operator_index}` }, written) : written);
+    if (right && value !== null) tableCell.title = String(value);
+    return tableCell;
   }))]));
   for (const [row, line] of cells) if ("operator_index" in row) line.dataset.operator = row.operator_index;
 
@@ -86,7 +86,7 @@ function drawTable(panel) {
   fill();
 }
 
-/** Inputs that narrow a table, and the predicate they stand for. */
+/** Return the inputs that filter a table, and the predicate for its rows. */
 function filterTools(kind, rows, columns, changed) {
   const search = element("input", { type: "search", placeholder: "any text in a row", autocomplete: "off" });
   const status = element("select", {}, element("option", { value: "" }, "all"));

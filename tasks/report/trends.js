@@ -1,4 +1,4 @@
-// Distributions and series: a cell's latencies as a histogram, its numbers over the nights as sparklines.
+// Distributions and series: a cell's latencies as a histogram, and its numbers over the nights as sparklines.
 
 const latencies = new Map();
 function latencyOf(cell) {
@@ -8,36 +8,36 @@ function latencyOf(cell) {
   return latencies.get(cell.id);
 }
 
-/** The inferences of the shipping program by the runtime's own clock, with the percentiles marked. */
+/** Draw the latencies of the shipping program, measured by the runtime's clock, with the percentiles marked. */
 function drawLatency(figure) {
-  const told = latencyOf(figure.closest(".cell"));
+  const latency = latencyOf(figure.closest(".cell"));
   const width = Math.max(260, figure.clientWidth), height = 84, base = 62;
-  const high = Math.max(...told.bins);
-  const span = told.high - told.low || 1;
-  const x = (v) => 6 + (width - 12) * (v - told.low) / span;
-  const bar = (width - 12) / told.bins.length;
-  const [scale, unit] = told.unit === "us" ? [1000, "ms"] : [1, told.unit];
+  const high = Math.max(...latency.bins);
+  const span = latency.high - latency.low || 1;
+  const x = (v) => 6 + (width - 12) * (v - latency.low) / span;
+  const bar = (width - 12) / latency.bins.length;
+  const [scale, unit] = latency.unit === "us" ? [1000, "ms"] : [1, latency.unit];
   const written = (v) => `${(v / scale).toPrecision(3)} ${unit}`;
-  const summary = `${whole[0](told.count)} inferences: p10 ${written(told.p10)}, p50 ${written(told.p50)}, p90 ${written(told.p90)}, mean ${written(told.mean)}`;
+  const summary = `${whole[0](latency.count)} inferences: p10 ${written(latency.p10)}, p50 ${written(latency.p50)}, p90 ${written(latency.p90)}, mean ${written(latency.mean)}`;
   const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": summary });
-  told.bins.forEach((count, i) => {
+  latency.bins.forEach((count, i) => {
     if (!count) return;
     const tall = Math.max(2, 50 * count / high);
     const box = shape("rect", { class: "bin", x: 6 + i * bar + .5, width: Math.max(1, bar - 1), y: base - tall, height: tall });
-    const from = told.low + span * i / told.bins.length;
-    box.append(shape("title", {}, `${count} from ${written(from)} to ${written(from + span / told.bins.length)}`));
+    const from = latency.low + span * i / latency.bins.length;
+    box.append(shape("title", {}, `${count} from ${written(from)} to ${written(from + span / latency.bins.length)}`));
     svg.append(box);
   });
   svg.append(shape("line", { class: "axis", x1: 6, x2: width - 6, y1: base + .5, y2: base + .5 }));
   for (const name of ["p10", "p50", "p90"]) {
-    svg.append(shape("line", { class: name, x1: x(told[name]), x2: x(told[name]), y1: 6, y2: base + 5 }));
+    svg.append(shape("line", { class: name, x1: x(latency[name]), x2: x(latency[name]), y1: 6, y2: base + 5 }));
   }
-  svg.append(shape("text", { x: 6, y: base + 18 }, written(told.low)));
-  svg.append(shape("text", { x: width - 6, y: base + 18, "text-anchor": "end" }, written(told.high)));
+  svg.append(shape("text", { x: 6, y: base + 18 }, written(latency.low)));
+  svg.append(shape("text", { x: width - 6, y: base + 18, "text-anchor": "end" }, written(latency.high)));
   figure.replaceChildren(element("figcaption", {}, "Latency of the shipping program"), svg, element("p", { class: "readout" }, summary));
 }
 
-/** A series of nights: its median with the noise around it as a band, and the first bad night. */
+/** Return a sparkline of a series: its median, the noise around it as a band, and the first bad night. */
 function sparkline(row) {
   const values = row.values ? row.values.split(" ").map((v) => (v === "-" ? null : Number(v))) : [];
   const runs = row.runs ? row.runs.split(" ") : [];
@@ -65,20 +65,20 @@ function sparkline(row) {
   svg.append(shape("path", { class: "nights", d: pieces }));
   const bad = row.first_bad_run ? runs.indexOf(row.first_bad_run) : -1;
   values.forEach((v, i) => {
-    const said = shape("title", {}, `${runs[i] ?? ""} ${v === null ? "not defined" : real[0](v)}`);
+    const label = shape("title", {}, `${runs[i] ?? ""} ${v === null ? "not defined" : real[0](v)}`);
     if (i === bad) svg.append(shape("line", { class: "bad", x1: x(i), x2: x(i), y1: 1, y2: height - 1 }));
     if (v !== null && (i === bad || i === values.length - 1)) {
       svg.append(shape("circle", { class: i === bad ? "bad" : "last", cx: x(i), cy: y(v), r: 3 }));
     }
     const wide = (width - 8) / Math.max(1, values.length - 1);
     const area = shape("rect", { class: "night", x: x(i) - wide / 2, width: wide, y: 0, height });
-    area.append(said);
+    area.append(label);
     svg.append(area);
   });
   return svg;
 }
 
-/** The series of a cell, the worst first, with what changed in the first bad night. */
+/** Draw the series of a cell, the worst first, with the changes of the first bad night. */
 function drawTrends(panel) {
   const host = panel.querySelector(".table-host");
   if (host.dataset.drawn) return;

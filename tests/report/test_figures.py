@@ -1,4 +1,4 @@
-"""What the report's figures are drawn from, whole values; and what a page says of the nights before."""
+"""Tests the data of the report's figures, and the regressions of a page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tasks.report.figures import MEASURES, causes, latency, measured, shown_trends, with_times
+from tasks.report.figures import MEASURES, causes, latency, measured, trends_of_page, with_times
 from tasks.report.page import render
 from tests.sample_tables import CHANGED, LOGS, NIGHTS, RUN, nightly, sweep, trends
 
@@ -21,12 +21,12 @@ def counted(operators: list[str], p50: float, counted_in: list[str], **facts: An
     return event | {"operators": operators, "counted_in": counted_in} | facts
 
 
-def test_a_cells_measures_are_those_that_the_matrix_can_be_coloured_by() -> None:
+def test_a_cell_has_every_measure_of_the_matrix() -> None:
     cell = {"final_snr_db": 30.5, "final_cosine": 0.99, "top1_agreement": 0.875, "latency_p50_ms": 2.5}
     cell |= {"pte_bytes": 2048, "operators_compared": 7, "operators_total": 28}
-    told = measured(cell)
-    assert told == {"snr": 30.5, "cosine": 0.99, "top1": 87.5, "latency": 2.5, "size": 2.0, "coverage": 25.0}
-    assert list(told) == [measure.name for measure in MEASURES]
+    measures = measured(cell)
+    assert measures == {"snr": 30.5, "cosine": 0.99, "top1": 87.5, "latency": 2.5, "size": 2.0, "coverage": 25.0}
+    assert list(measures) == [measure.name for measure in MEASURES]
 
 
 def test_a_measure_that_is_not_defined_is_null_and_not_zero() -> None:
@@ -46,7 +46,7 @@ def test_a_cell_that_was_never_executed_has_no_latencies() -> None:
     assert latency([EXECUTED | {"program": "profile"}]) is None
 
 
-def test_an_operator_has_the_time_of_its_event_and_says_with_whom_it_shares_it_and_who_has_it() -> None:
+def test_an_operator_has_the_time_of_its_event_or_the_operators_that_include_it() -> None:
     profile = [
         counted(["pool", "getitem"], 40.0, []),
         counted(["conv"], 0.0, ["relu"]),
@@ -62,19 +62,19 @@ def test_an_operator_has_the_time_of_its_event_and_says_with_whom_it_shares_it_a
     ]
 
 
-def test_operators_without_a_log_of_theirs_are_as_they_were() -> None:
+def test_operators_without_events_are_unchanged() -> None:
     assert with_times([{"operator": "conv"}], [EXECUTED]) == [{"operator": "conv"}]
 
 
-def test_a_cells_own_series_are_all_shown_and_of_its_operators_those_that_changed_worst_first() -> None:
+def test_a_page_has_all_series_of_a_cell_and_the_changed_series_of_its_operators() -> None:
     named = [(None, "steady"), ("a", "steady"), ("b", "improved"), ("c", "regressed"), (None, "still_bad")]
     rows = [{"operator": operator, "verdict": verdict} for operator, verdict in named]
-    assert [(row["operator"], row["verdict"]) for row in shown_trends(rows)] == [
+    assert [(row["operator"], row["verdict"]) for row in trends_of_page(rows)] == [
         ("c", "regressed"), (None, "still_bad"), ("b", "improved"), (None, "steady"),
     ]  # fmt: skip
 
 
-def test_one_cause_is_told_once_with_all_its_cells_the_latest_night_first() -> None:
+def test_regressions_are_grouped_by_cause_the_latest_night_first() -> None:
     first = {"first_bad_run": "night-1", "changed": ["qnn"]}
     second = {"first_bad_run": "night-2", "changed": []}
     assert causes([({"number": 0}, [first, second]), ({"number": 1}, [first])]) == [
@@ -92,8 +92,8 @@ def with_trends() -> str:
     return render(RUN, sweep(nightly()) | {"trends": trends(nightly())}, LOGS)
 
 
-def test_a_page_with_regressions_begins_with_them_and_what_changed(with_trends: str) -> None:
-    assert '<a href="#regressions">3 cells regressed</a> against the nights before' in with_trends
+def test_a_page_with_regressions_begins_with_them_and_the_changes(with_trends: str) -> None:
+    assert '<a href="#regressions">3 cells regressed</a> compared with earlier nights' in with_trends
     section = with_trends[with_trends.index('<section id="regressions"') : with_trends.index('id="filter"')]
     assert section.count(NIGHTS[-3]) == 1
     assert [f"#cell-{number}-trends" in section for number in range(5, 10)] == [False, True, True, True, False]
@@ -101,8 +101,8 @@ def test_a_page_with_regressions_begins_with_them_and_what_changed(with_trends: 
     assert "introduced_snr_db of aten_convolution_default_21 <b>12.5</b> after 41 dB" in section
 
 
-def test_a_run_without_trends_says_so_and_has_no_section_of_them() -> None:
+def test_a_run_without_trends_has_a_remark_and_no_section_of_them() -> None:
     page = render(RUN, sweep(nightly()), LOGS)
-    assert "this run has no table of them" in page
+    assert "this run has no table of trends" in page
     assert "regressed</a>" not in page
     assert 'data-table="trends"' not in page

@@ -84,10 +84,10 @@ def test_a_node_has_its_operators_worst_sample_and_its_worst_verdict() -> None:
     }
 
 
-def test_the_exported_program_has_numbers_where_it_was_asked_for_as_a_reference() -> None:
+def test_the_exported_program_has_node_data_if_it_is_a_reference() -> None:
     row = OperatorComparison(operator=CONV, sample=0, status="compared", gap=GAP, reference="exported")
     rows = [replace(row, nodes=("conv2d", "batch_norm")), replace(row, reference="quantized", nodes=("conv2d",))]
     rows += [replace(row, nodes=("flatten",), gap=Gap())]
-    told = {"name": "total SNR, dB", "results": {"batch_norm": {"value": 40.0}}, "thresholds": THRESHOLDS}
-    assert exported_node_data(rows) == {"total_snr_db": {"graph": told}}
+    data = {"name": "total SNR, dB", "results": {"batch_norm": {"value": 40.0}}, "thresholds": THRESHOLDS}
+    assert exported_node_data(rows) == {"total_snr_db": {"graph": data}}
     assert exported_node_data([]) == {}

@@ -1,4 +1,4 @@
-"""What a report must show, and what it must never let through."""
+"""Tests the contents of a report, and that hostile names are escaped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOSTILE = ("</script><script>alert(1)</script>", "a|b\nc")
 
 
 class Page(HTMLParser):
-    """Everything in a page that could load, run or lead somewhere; its visible text; its JSON."""
+    """A parsed page: its tags, ids, visible text and JSON."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def page(html: str) -> Page:
     return Page(html)
 
 
-def test_matrix_facts_and_errors_are_there_without_the_script(page: Page) -> None:
+def test_matrix_facts_and_errors_need_no_script(page: Page) -> None:
     text = " ".join(" ".join(page.text).split())
     assert "9 of 27 cells did not pass" in text
     assert "2 failed" in text
@@ -71,15 +71,15 @@ def test_matrix_facts_and_errors_are_there_without_the_script(page: Page) -> Non
 
 
 def test_every_matrix_link_leads_to_a_cell(page: Page) -> None:
-    found = [attributes["href"] or "" for tag, attributes in page.tags if tag == "a"]
-    links = {link[1:] for link in found if link.startswith("#")}
+    targets = [attributes["href"] or "" for tag, attributes in page.tags if tag == "a"]
+    links = {link[1:] for link in targets if link.startswith("#")}
     assert {link for link in links if link.count("-") == 1} == {f"cell-{number}" for number in range(27)}
     assert "cell-0-log" in links
     assert "matrix" in links
     assert links - page.ids == set()
 
 
-def test_nothing_is_loaded_from_anywhere(html: str, page: Page) -> None:
+def test_the_page_loads_nothing(html: str, page: Page) -> None:
     references = [
         value
         for _, attributes in page.tags
@@ -99,8 +99,8 @@ def test_only_the_reports_own_script_may_run(page: Page) -> None:
 
 
 def test_the_data_for_the_script_holds_every_operator(page: Page) -> None:
-    drawn = [data["operators"]["rows"] for data in page.data if "operators" in data]
-    assert drawn == [80] * 21
+    counts = [data["operators"]["rows"] for data in page.data if "operators" in data]
+    assert counts == [80] * 21
 
 
 def test_numbers_for_the_script_keep_six_digits_and_infinity(page: Page) -> None:
@@ -115,10 +115,10 @@ def test_numbers_for_the_script_keep_six_digits_and_infinity(page: Page) -> None
 
 
 def test_columns_that_cells_share_are_in_the_page_once(page: Page) -> None:
-    pool = page.data[-1]
-    shared = {data["operators"]["@$operator"] for data in page.data if "operators" in data}
-    assert len(shared) == 1
-    names = [pool["strings"][text] for text in pool["columns"][shared.pop()]]
+    shared = page.data[-1]
+    columns = {data["operators"]["@$operator"] for data in page.data if "operators" in data}
+    assert len(columns) == 1
+    names = [shared["strings"][text] for text in shared["columns"][columns.pop()]]
     assert (names[:2], names[21], len(names)) == (
         ["aten_convolution_default_0", "aten_hardtanh_default_1"], "aten_convolution_default_21", 80,
     )  # fmt: skip
@@ -148,7 +148,7 @@ def test_a_hostile_name_appears_only_escaped(name: str) -> None:
     assert [line.replace("\\|", "").count("|") for line in rows] == [12] * 3
 
 
-def test_a_long_log_is_shown_by_its_end_and_says_so() -> None:
+def test_only_the_end_of_a_long_log_is_shown_with_a_remark() -> None:
     log = "first line\n" + "x" * 99 + "\n" + "another line\n" * 10_000 + "last line"
     text = "".join(Page(render(RUN, sweep(nightly()[:2]), {LOG: log})).text)
     assert "first line" not in text
@@ -156,7 +156,7 @@ def test_a_long_log_is_shown_by_its_end_and_says_so() -> None:
     assert "characters before this are left out" in text
 
 
-def test_an_empty_run_is_a_report_too() -> None:
+def test_an_empty_run_has_a_report() -> None:
     nothing = table("cells", [])
     assert "Nothing was planned" in render(RUN, {"cells": nothing}, {})
     assert "0 cells: nothing planned." in summary_markdown(RUN, nothing)
@@ -164,9 +164,12 @@ def test_an_empty_run_is_a_report_too() -> None:
 
 
 def test_devices_and_backends_are_columns_only_where_they_differ() -> None:
-    one = [cell("m", "fp16", "SM8650"), cell("m", "fp16", "SM8550")]
-    two = [cell("m", "fp16", "SM8650"), cell("m", "fp16", "SM8650") | {"device": "bench-3", "backend": "xnnpack"}]
-    heads = [[str(column.header) for column in summary_table(RUN, table("cells", rows)).columns] for rows in (one, two)]
+    same = [cell("m", "fp16", "SM8650"), cell("m", "fp16", "SM8550")]
+    different = [cell("m", "fp16", "SM8650"), cell("m", "fp16", "SM8650") | {"device": "bench-3", "backend": "xnnpack"}]
+    heads = [
+        [str(column.header) for column in summary_table(RUN, table("cells", rows)).columns]
+        for rows in (same, different)
+    ]
     numbers = ["SNR dB", "top-1 %", "pte KiB", "operators", "delegated / CPU", "lower s"]
     assert heads[0] == ["model", "scheme", "soc", "outcome", *numbers, "note"]
     assert heads[1] == ["model", "scheme", "soc", "device", "backend", "outcome", *numbers, "note"]
@@ -193,9 +196,9 @@ def test_the_terminal_table_shows_rounded_numbers_and_dashes_for_null() -> None:
 
 
 def test_a_narrow_terminal_wraps_but_drops_no_number_and_no_note() -> None:
-    one = cell("efficientnet_lite0", "16a8w", "SM8650", **measured(random.Random(1), 11.94), reason="below 20.0 dB")
+    row = cell("efficientnet_lite0", "16a8w", "SM8650", **measured(random.Random(1), 11.94), reason="below 20.0 dB")
     written = io.StringIO()
-    Console(file=written, width=100).print(summary_table(RUN, table("cells", [one | {"outcome": "out_of_tolerance"}])))
+    Console(file=written, width=100).print(summary_table(RUN, table("cells", [row | {"outcome": "out_of_tolerance"}])))
     body = written.getvalue()
     assert [word for word in ("SM8650", "11.9", "87.5", "71/80", "148/2", "below") if word not in body] == []
 
@@ -216,7 +219,7 @@ def test_five_hundred_cells_stay_below_ten_megabytes_and_seconds() -> None:
         for number in range(500)
     ]
     tables, logs = sweep(cells, count=100) | {"trends": trends(cells)}, {LOG: "<warning> & so on\n" * 20_000}
-    started = time.process_time()  # other processes take what they take
+    started = time.process_time()  # not affected by the load of other processes
     html = render(RUN, tables, logs)
     assert len(html.encode()) < 10_000_000
     assert time.process_time() - started < 30

@@ -1,4 +1,4 @@
-"""The trace of a cell's profile, whole: what is a time stays one, and what is none is never made into one."""
+"""Tests the trace of a cell's profile: only durations in µs become times."""
 
 from __future__ import annotations
 
@@ -40,47 +40,49 @@ PROFILE = (LOADED, EXECUTED, TOTAL, FUSED, CYCLES, OUTPUT, CALL, KERNEL, KERNEL_
 
 
 def events(profile: tuple[ProfiledEvent, ...]) -> list[dict[str, Any]]:
-    """The trace's events without the names of processes and threads."""
+    """Return the trace's events without the names of processes and threads."""
     return [event for event in trace("a cell", profile)["traceEvents"] if event["ph"] != "M"]
 
 
-def drawn(thread: int, name: str, start: float, took: float, **told: Any) -> dict[str, Any]:
-    return {"ph": "X", "tid": thread, "name": name, "ts": start, "dur": took, "args": told, "pid": 1}
+def slice_of(thread: int, name: str, start: float, duration: float, **arguments: Any) -> dict[str, Any]:
+    return {"ph": "X", "tid": thread, "name": name, "ts": start, "dur": duration, "args": arguments, "pid": 1}
 
 
-def test_inferences_are_laid_end_to_end_with_calls_and_operators_inside_in_their_order() -> None:
+def test_inferences_are_end_to_end_with_calls_and_operators_in_order() -> None:
     mark = {"ph": "i", "s": "t", "tid": 3, "name": "conv", "pid": 1, "args": {"cycles": 0.0, "counted in": ["relu"]}}
     total = "Accelerator (execute) time (cycles) #0"
     assert events(PROFILE) == [
-        drawn(1, "Program::load_method", 0.0, 50.0),
-        drawn(2, "Method::execute", 50.0, 10.0, inference=0, sample=0),
-        drawn(2, "DELEGATE_CALL #0", 50.0, 8.0, backend="QnnBackend", **{total: 40.0}),
+        slice_of(1, "Program::load_method", 0.0, 50.0),
+        slice_of(2, "Method::execute", 50.0, 10.0, inference=0, sample=0),
+        slice_of(2, "DELEGATE_CALL #0", 50.0, 8.0, backend="QnnBackend", **{total: 40.0}),
         mark | {"ts": 50.0},
-        drawn(3, "relu", 50.0, 6.0, cycles=30.0, operators=["conv"]),
-        drawn(3, "Output", 56.0, 2.0, cycles=10.0),
-        drawn(2, "OPERATOR_CALL #1", 58.0, 1.0, operators=["view"]),
-        drawn(2, "native_call_view.out #1", 58.0, 0.5, operators=["view"]),
-        drawn(2, "Method::execute", 60.0, 20.0, inference=1, sample=1),
-        drawn(2, "DELEGATE_CALL #0", 60.0, 16.0, backend="QnnBackend", **{total: 80.0}),
+        slice_of(3, "relu", 50.0, 6.0, cycles=30.0, operators=["conv"]),
+        slice_of(3, "Output", 56.0, 2.0, cycles=10.0),
+        slice_of(2, "OPERATOR_CALL #1", 58.0, 1.0, operators=["view"]),
+        slice_of(2, "native_call_view.out #1", 58.0, 0.5, operators=["view"]),
+        slice_of(2, "Method::execute", 60.0, 20.0, inference=1, sample=1),
+        slice_of(2, "DELEGATE_CALL #0", 60.0, 16.0, backend="QnnBackend", **{total: 80.0}),
         mark | {"ts": 60.0},
-        drawn(3, "relu", 60.0, 8.0, cycles=40.0, operators=["conv"]),
-        drawn(3, "Output", 68.0, 8.0, cycles=40.0),
-        drawn(2, "OPERATOR_CALL #1", 76.0, 2.0, operators=["view"]),
-        drawn(2, "native_call_view.out #1", 76.0, 1.5, operators=["view"]),
+        slice_of(3, "relu", 60.0, 8.0, cycles=40.0, operators=["conv"]),
+        slice_of(3, "Output", 68.0, 8.0, cycles=40.0),
+        slice_of(2, "OPERATOR_CALL #1", 76.0, 2.0, operators=["view"]),
+        slice_of(2, "native_call_view.out #1", 76.0, 1.5, operators=["view"]),
     ]
 
 
-def test_an_operator_that_a_delegate_timed_by_the_clock_is_as_wide_as_it_took() -> None:
+def test_an_operator_timed_in_microseconds_is_as_wide_as_its_duration() -> None:
     timed = replace(CYCLES, unit="us", raw=(3.0, 5.0), operators=())
     assert [event for event in events((EXECUTED, CALL, timed)) if event["tid"] == 3] == [
-        drawn(3, "relu", 0.0, 3.0),
-        drawn(3, "relu", 10.0, 5.0),
+        slice_of(3, "relu", 0.0, 3.0),
+        slice_of(3, "relu", 10.0, 5.0),
     ]
 
 
-def test_every_program_is_a_process_with_threads_that_say_what_a_width_is() -> None:
-    told = trace("a cell", (replace(EXECUTED, program="shipping"), *PROFILE))
-    named = [(each["pid"], each["tid"], each["args"]["name"]) for each in told["traceEvents"] if each["ph"] == "M"]
+def test_every_program_is_a_process_with_named_threads() -> None:
+    result = trace("a cell", (replace(EXECUTED, program="shipping"), *PROFILE))
+    named = [
+        (event["pid"], event["tid"], event["args"]["name"]) for event in result["traceEvents"] if event["ph"] == "M"
+    ]
     threads = (
         (1, "loading (all begin at 0)"),
         (2, "runtime: inferences end to end, without the time between them"),
@@ -90,33 +92,37 @@ def test_every_program_is_a_process_with_threads_that_say_what_a_width_is() -> N
         (1, 0, "a cell: shipping program"), *((1, *thread) for thread in threads),
         (2, 0, "a cell: profile program"), *((2, *thread) for thread in threads),
     ]  # fmt: skip
-    assert told["otherData"] == {
+    assert result["otherData"] == {
         "cell": "a cell", "shipping": "2 of 2 inferences", "profile": "2 of 2 inferences",
     }  # fmt: skip
-    assert told["displayTimeUnit"] == "ms"
+    assert result["displayTimeUnit"] == "ms"
 
 
-def test_a_long_profile_is_shown_by_its_first_inferences_and_says_so() -> None:
+def test_a_long_profile_is_limited_to_its_first_inferences_with_a_remark() -> None:
     many = tuple(range(INFERENCES + 30))
-    told = trace("a cell", (replace(EXECUTED, raw=(1.0,) * len(many), inferences=many, samples=many),))
-    assert len([each for each in told["traceEvents"] if each["name"] == "Method::execute"]) == INFERENCES
-    assert told["otherData"]["profile"] == f"{INFERENCES} of {len(many)} inferences"
+    result = trace("a cell", (replace(EXECUTED, raw=(1.0,) * len(many), inferences=many, samples=many),))
+    assert len([event for event in result["traceEvents"] if event["name"] == "Method::execute"]) == INFERENCES
+    assert result["otherData"]["profile"] == f"{INFERENCES} of {len(many)} inferences"
 
 
-def test_nothing_was_profiled_is_an_empty_trace() -> None:
+def test_an_empty_profile_is_an_empty_trace() -> None:
     assert trace("a cell", ()) == {"traceEvents": [], "displayTimeUnit": "ms", "otherData": {"cell": "a cell"}}
 
 
 @given(st.lists(st.floats(min_value=0.001, max_value=9e6), min_size=1, max_size=6), st.floats(1.0, 9e6))
-def test_slices_of_a_thread_lie_beside_or_within_each_other(cycles: list[float], took: float) -> None:
-    operators = [replace(CYCLES, node=f"n{number}", raw=(each, each)) for number, each in enumerate(cycles)]
-    call = replace(CALL, raw=(took, took / 3))
-    told = [each for each in events((replace(EXECUTED, raw=(took, took / 3)), call, *operators)) if each["ph"] == "X"]
+def test_slices_of_a_thread_lie_beside_or_within_each_other(cycles: list[float], duration: float) -> None:
+    operators = [replace(CYCLES, node=f"n{number}", raw=(count, count)) for number, count in enumerate(cycles)]
+    call = replace(CALL, raw=(duration, duration / 3))
+    slices = [
+        event
+        for event in events((replace(EXECUTED, raw=(duration, duration / 3)), call, *operators))
+        if event["ph"] == "X"
+    ]
     for thread in (2, 3):
         spans = [
-            (round(1000 * each["ts"]), round(1000 * (each["ts"] + each["dur"])))
-            for each in told
-            if each["tid"] == thread
+            (round(1000 * event["ts"]), round(1000 * (event["ts"] + event["dur"])))
+            for event in slices
+            if event["tid"] == thread
         ]
         ends: list[int] = []
         for start, end in spans:
