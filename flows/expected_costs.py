@@ -31,7 +31,7 @@ def estimates(store: Store) -> dict[tuple[str, Subject], CostEstimate]:
 
 
 def _calls(store: Store, run_id: str) -> Iterator[tuple[str, Subject, float, int]]:
-    for row in tables.read(store, "work", run_id).to_dict(orient="records"):
+    for row in tables.rows(store, "work", run_id):
         subject = tuple(row[name] for name in SUBJECT_COLUMNS if row[name] is not None)
         if subject:  # a comparison has none, because its cost depends on the capture
             yield row["stage"], subject, row["seconds"], row["peak_bytes"]

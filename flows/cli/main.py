@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -78,8 +79,8 @@ def run(
         else:
             result = _sweep(plan, overrides or [], folders)
         _show(result, as_json=json_)
-        regressed = plan.trend.fail and "regressed" in result.trends["verdict"].tolist()
-        raise typer.Exit(NOT_ALL_PASSED if regressed else _exit_code(result.cells["outcome"].tolist()))
+        regressed = plan.trend.fail and any(row["verdict"] == "regressed" for row in result.trends)
+        raise typer.Exit(NOT_ALL_PASSED if regressed else _exit_code([row["outcome"] for row in result.cells]))
 
 
 @app.command(epilog=_EXITS)
@@ -240,7 +241,7 @@ def recompare(
             on_progress.set(display.update)
             result = flow(artifacts, run_, overrides or [])
         _show(result, as_json=json_)
-        raise typer.Exit(_exit_code(result.cells["outcome"].tolist()))
+        raise typer.Exit(_exit_code([row["outcome"] for row in result.cells]))
 
 
 app.add_typer(cache, name="cache")
@@ -303,7 +304,7 @@ def _show(result: SweepResult, *, as_json: bool) -> None:
     from flows.runs.regressions import count, regressions_table
     from tasks.report.page import summary_table
 
-    facts, outcomes = result.run, result.cells["outcome"].value_counts()
+    facts, outcomes = result.run, Counter(row["outcome"] for row in result.cells)
     output = console()
     copy = f"\n  here {result.page}" if "://" in facts.report else ""
     output.print(summary_table(facts, result.cells))
@@ -319,7 +320,7 @@ def _show(result: SweepResult, *, as_json: bool) -> None:
         summary: dict[str, Any] = {
             "run_id": facts.run_id,
             "cells": len(result.cells),
-            "outcomes": {str(outcome): int(count) for outcome, count in sorted(outcomes.items())},
+            "outcomes": dict(sorted(outcomes.items())),
             "regressions": count(result.trends),
             "toolchain_calls": facts.toolchain_calls,
             "reused": facts.reused,

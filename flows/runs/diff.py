@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from conf.schema import TrendConfig
-from flows.runs.history import Gaps, Key, Row, changes, key, names, plain, value, worst_gaps
+from flows.runs.history import Gaps, Key, Row, changes, key, names, value, worst_gaps
 from tasks.errors import RequestError
 from tasks.numerics.trend import OPERATOR_SERIES, SERIES, Series, beyond
 from tasks.storage import tables
@@ -68,10 +68,10 @@ def diff(store: Store, run_a: str, run_b: str) -> Difference:
     """
     config = TrendConfig()
     run_a, run_b = resolve(store, run_a), resolve(store, run_b)
-    before, after = (plain(tables.read(store, "cells", run)) for run in (run_a, run_b))
+    before, after = (tables.rows(store, "cells", run) for run in (run_a, run_b))
     pairs = _pairs(before, after)
     side_a, side_b = (
-        _Operators.of(plain(tables.read(store, "operators", run)), keys)
+        _Operators.of(tables.rows(store, "operators", run), keys)
         for run, keys in (
             (run_a, {names(a): key(b) for a, b in pairs}),
             (run_b, {names(b): key(b) for _, b in pairs}),
@@ -79,7 +79,7 @@ def diff(store: Store, run_a: str, run_b: str) -> Difference:
     )
     trends = {
         (key(row), row["series"]): row
-        for row in plain(tables.read(store, "trends", run_b))
+        for row in tables.rows(store, "trends", run_b)
         if row["operator"] is None and row["mad"] is not None
     }
     cells = [

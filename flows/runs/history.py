@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
-
-import pandas
 
 from conf.schema import TrendConfig
 from tasks.numerics.trend import BAD, OPERATOR_SERIES, SERIES, Assessment, Night, Series, assess
@@ -105,16 +102,6 @@ def changes(before: Row, after: Row) -> list[str]:
     return values + [word for column, word in DIGESTS.items() if differs(column)]
 
 
-def plain(frame: pandas.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a table, with None in place of pandas' nulls."""
-    columns = {str(name): [None if _is_null(value) else value for value in frame[name].tolist()] for name in frame}
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-def _is_null(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
-
-
 def worst_gaps(operators: Iterable[Row], keys: Mapping[Key, Key]) -> Gaps:
     """Return the gaps of each operator's worst sample to the edge graph. `keys`: from a cell's `NAMES` to its key."""
     worst: dict[tuple[Key, str], dict[str, float | None]] = {}
@@ -139,7 +126,7 @@ def _past(store: Store, run_id: str, cells: Sequence[Row], config: TrendConfig) 
         runs, chunk = runs[:-enough], set(runs[-enough:])
         where = {name: {str(cell[index]) for cell in missing} for index, name in enumerate(("model", "scheme", "soc"))}
         nights: dict[Key, list[Row]] = defaultdict(list)
-        for row in plain(select(store, "cells", CELLS, where=where, runs=chunk)):
+        for row in select(store, "cells", CELLS, where=where, runs=chunk):
             # A recompare repeats a night that is counted already.
             if row["verb"] in (None, "run") and key(row) in missing:
                 nights[key(row)].append(row)
@@ -148,7 +135,7 @@ def _past(store: Store, run_id: str, cells: Sequence[Row], config: TrendConfig) 
         missing = {cell for cell in missing if len(past.nights[cell]) < enough}
     columns = (*NAMES, "farm", "series", "operator", "verdict", "first_bad_run")
     unsteady = {"verdict": {*BAD, "improved"}}
-    for row in plain(select(store, "trends", columns, where=unsteady, runs=past.runs)):
+    for row in select(store, "trends", columns, where=unsteady, runs=past.runs):
         series = (row["run_id"], key(row), row["series"], row["operator"])
         past.verdicts[series] = (row["verdict"], row["first_bad_run"])
     return past
@@ -256,6 +243,6 @@ def _gaps(store: Store, past: Past, runs: Collection[str], wanted: Collection[tu
     }
     columns = (*NAMES, "operator", "reference", *OPERATOR_SERIES)
     by_run: dict[str, list[Row]] = defaultdict(list)
-    for row in plain(select(store, "operators", columns, where=where, runs=runs)):
+    for row in select(store, "operators", columns, where=where, runs=runs):
         by_run[row["run_id"]].append(row)
     return {run: worst_gaps(rows, keys) for run, rows in by_run.items()}

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
-import pandas
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from flows.runs.history import plain
 from tasks.numerics.trend import BAD
+from tasks.records.tables import Row
 from tasks.report.format import markdown, plural, printable
 
 _COLUMNS = ("cell", "worse", "is", "was", "since", "changed then")
 
 
-def count(trends: pandas.DataFrame) -> int:
+def count(trends: Sequence[Row]) -> int:
     """Return the number of series that regressed in this run, not before."""
-    return trends["verdict"].tolist().count("regressed")
+    return _count(trends, "regressed")
 
 
-def regressions_table(trends: pandas.DataFrame) -> Table | None:
+def regressions_table(trends: Sequence[Row]) -> Table | None:
     """Return a table with one line per series that is worse, new regressions first; None if there is none."""
     lines = _lines(trends)
     if not lines:
@@ -34,7 +33,7 @@ def regressions_table(trends: pandas.DataFrame) -> Table | None:
     return table
 
 
-def regressions_markdown(trends: pandas.DataFrame) -> str:
+def regressions_markdown(trends: Sequence[Row]) -> str:
     """Return the same as Markdown; empty if no series is worse."""
     lines = _lines(trends)
     if not lines:
@@ -44,19 +43,23 @@ def regressions_markdown(trends: pandas.DataFrame) -> str:
     return "\n".join([f"## {_title(trends)}", "", *head, *rows]) + "\n"
 
 
-def _title(trends: pandas.DataFrame) -> str:
-    old = trends["verdict"].tolist().count("still_bad")
+def _count(trends: Sequence[Row], verdict: str) -> int:
+    return sum(row["verdict"] == verdict for row in trends)
+
+
+def _title(trends: Sequence[Row]) -> str:
+    old = _count(trends, "still_bad")
     return f"{plural(count(trends), 'regression')}" + (f", {old} from before" if old else "")
 
 
-def _lines(trends: pandas.DataFrame) -> list[tuple[bool, list[str]]]:
+def _lines(trends: Sequence[Row]) -> list[tuple[bool, list[str]]]:
     """Return per bad series whether it regressed in this run, and its columns."""
-    bad = [row for row in plain(trends) if row["verdict"] in BAD]
+    bad = [row for row in trends if row["verdict"] in BAD]
     ordered = sorted(bad, key=lambda row: row["verdict"] != "regressed")
     return [(row["verdict"] == "regressed", _line(row)) for row in ordered]
 
 
-def _line(row: dict[str, Any]) -> list[str]:
+def _line(row: Row) -> list[str]:
     cell = " · ".join(filter(None, (row["model"], row["scheme"], row["soc"], row["farm"] or row["device"])))
     worse = f"{row['operator']} {row['series']}" if row["operator"] else row["series"]
     changed = ", ".join(row["changed"]) or "nothing known"

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
-
-import pandas
 
 from conf.schema import TrendConfig
 from flows.runs.history import trends
 from tasks.errors import EvidenceError, RequestError
 from tasks.records import RunFacts, Toolchain
+from tasks.records.tables import Row
 from tasks.report.page import render
 from tasks.storage import tables
 from tasks.storage.store import Store
@@ -22,11 +20,11 @@ from tasks.storage.store import Store
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepResult:
     run: RunFacts
-    cells: pandas.DataFrame
+    cells: Sequence[Row]
     """The run's rows of the table `cells`, in the order planned."""
     page: Path
     """The path of the report on this machine."""
-    trends: pandas.DataFrame
+    trends: Sequence[Row]
     """The run's rows of the table `trends`."""
 
 
@@ -41,7 +39,7 @@ def report_name(run_id: str) -> str:
 
 def write(
     run: RunFacts,
-    contents: Mapping[str, Sequence[Mapping[str, Any]]],
+    contents: Mapping[str, Sequence[Row]],
     store: Store,
     trend: TrendConfig | None,
 ) -> SweepResult:
@@ -50,12 +48,12 @@ def write(
     `trend`: how the run is compared with earlier runs; with None it is not.
     """
     cells, operators = contents["cells"], contents["operators"]
-    judged = trends(store, run.run_id, cells, operators, trend) if trend else []
-    write_rows(run, {**contents, "trends": judged}, store)
-    return _rendered(run, store)
+    contents = {**contents, "trends": trends(store, run.run_id, cells, operators, trend) if trend else []}
+    write_rows(run, contents, store)
+    return _rendered(run, contents, store)
 
 
-def write_rows(run: RunFacts, contents: Mapping[str, Sequence[Mapping[str, Any]]], store: Store) -> None:
+def write_rows(run: RunFacts, contents: Mapping[str, Sequence[Row]], store: Store) -> None:
     """Write a run's rows and facts into the store's place."""
     _write_facts(run, store)
     for table in sorted(contents, key=lambda name: name == "cells"):
@@ -72,11 +70,12 @@ def join(run: RunFacts, shards: Sequence[Store], store: Store, trend: TrendConfi
     _write_facts(run, store)
     for table in set(tables.TABLES) - {"cells", "trends"}:
         tables.join(store, run.run_id, table, shards)
-    cells = [row for shard in shards for row in tables.rows(shard, "cells", run.run_id)]
-    operators = tables.rows(store, "operators", run.run_id)
-    tables.write(store, run.run_id, "trends", trends(store, run.run_id, cells, operators, trend))
-    tables.write(store, run.run_id, "cells", cells)
-    return _rendered(run, store)
+    contents = _rows(run, store, set(tables.TABLES) - {"cells", "trends"})
+    contents["cells"] = [row for shard in shards for row in tables.rows(shard, "cells", run.run_id)]
+    contents["trends"] = trends(store, run.run_id, contents["cells"], contents["operators"], trend)
+    for table in ("trends", "cells"):
+        tables.write(store, run.run_id, table, contents[table])
+    return _rendered(run, contents, store)
 
 
 def export_tsv(store: Store, run_id: str, folder: Path) -> None:
@@ -93,7 +92,8 @@ def rerender(store: Store, run_id: str | None) -> SweepResult:
     """Render the report of a past run again, by default of the latest. Raises RequestError if there is no such run."""
     if store.url or tables.runs(store):  # create no folder where there is no run
         store.check_writable()
-    return _rendered(find_run(store, run_id), store)
+    run = find_run(store, run_id)
+    return _rendered(run, _rows(run, store, tables.TABLES), store)
 
 
 def find_run(store: Store, run_id: str | None) -> RunFacts:
@@ -120,17 +120,19 @@ def _write_facts(run: RunFacts, store: Store) -> None:
     store.files.write(_facts_name(run.run_id), json.dumps(asdict(run), indent=1).encode())
 
 
-def _rendered(run: RunFacts, store: Store) -> SweepResult:
-    read = {table: tables.read(store, table, run.run_id) for table in tables.TABLES}
-    page = render(run, read, _logs(store, read["cells"]))
-    store.files.write(report_name(run.run_id), page.encode())
-    page_file = store.files.local(report_name(run.run_id))
-    return SweepResult(run=run, cells=read["cells"], trends=read["trends"], page=page_file)
+def _rows(run: RunFacts, store: Store, names: Iterable[str]) -> dict[str, list[Row]]:
+    return {table: tables.rows(store, table, run.run_id) for table in names}
 
 
-def _logs(store: Store, cells: pandas.DataFrame) -> dict[str, str]:
+def _rendered(run: RunFacts, contents: Mapping[str, Sequence[Row]], store: Store) -> SweepResult:
+    name, cells = report_name(run.run_id), contents["cells"]
+    store.files.write(name, render(run, contents, _logs(store, cells)).encode())
+    return SweepResult(run=run, cells=cells, trends=contents["trends"], page=store.files.local(name))
+
+
+def _logs(store: Store, cells: Iterable[Row]) -> dict[str, str]:
     """Return the text of each log that a row of `cells` names and the store still has."""
-    blobs = {sha256: store.find(sha256) for sha256 in cells["log"].dropna().unique()}
+    blobs = {row["log"]: store.find(row["log"]) for row in cells if row["log"]}
     return {sha256: store.read(blob).decode(errors="replace") for sha256, blob in blobs.items() if blob}
 
 

@@ -41,8 +41,6 @@ PAGE_COLUMNS: dict[str, tuple[str, ...]] = {
     "commands": ("argv", "exit_code", "seconds"),
     "trends": TREND_COLUMNS,
 }
-EXTRA_COLUMNS: dict[str, tuple[str, ...]] = {"profile": ("program", "kind", "raw", "operators", "counted_in")}
-"""Columns that the figures are computed from and that are not part of the page."""
 _AS_TEXT: dict[str, Callable[[Any], str]] = {
     "shape": lambda dims: "×".join(str(int(dim)) for dim in dims) or "scalar",
     "argv": shlex.join,

@@ -11,24 +11,23 @@ import hashlib
 import math
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import numpy as np
-import pandas as pd
 from markupsafe import Markup
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
 from tasks.records import RunFacts
+from tasks.records.tables import Row
 from tasks.report import data, figures
 from tasks.report import format as display
 
-_Row = dict[str, Any]
 _Key = tuple[str | None, ...]
 
 _CELL = ("model", "scheme", "soc", "device", "backend")
@@ -45,20 +44,17 @@ _SCRIPTS = ("page.js", "tables.js", "profile.js", "trends.js", "matrix.js", "rou
 _LOG_CHARACTERS, _ALL_LOGS_CHARACTERS = 64_000, 1_000_000
 
 
-def render(run: RunFacts, tables: Mapping[str, pd.DataFrame], logs: Mapping[str, str]) -> str:
+def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str, str]) -> str:
     """The whole report as one HTML document that loads nothing.
 
     `tables` are the run's rows by table name (`tasks.storage.tables.TABLES`); all but `cells` may be absent.
     `logs` are texts by sha256; a log that is missing is named, a long one is shown by its end.
     """
-    cells = _rows(tables["cells"])
-    evidence = {
-        name: _by_cell(tables.get(name), (*columns, *data.EXTRA_COLUMNS.get(name, ())))
-        for name, columns in data.PAGE_COLUMNS.items()
-    }
+    cells = [dict(row) for row in tables["cells"]]
+    evidence = {name: _by_cell(tables.get(name, ())) for name in data.PAGE_COLUMNS}
     strings = data.StringTable()
     share = min(_LOG_CHARACTERS, _ALL_LOGS_CHARACTERS // max(1, sum(cell["log"] in logs for cell in cells)))
-    regressed: list[tuple[_Row, list[figures.Row]]] = []
+    regressed: list[tuple[Row, list[figures.Row]]] = []
     for number, cell in enumerate(cells):
         found: dict[str, Sequence[figures.Row]] = {name: rows.get(_key(cell), []) for name, rows in evidence.items()}
         cell["number"] = number
@@ -83,7 +79,7 @@ def render(run: RunFacts, tables: Mapping[str, pd.DataFrame], logs: Mapping[str,
         matrix=_matrix(cells),
         socs=_columns(cells),
         troubles=_troubles(cells),
-        has_trends="trends" in tables and not tables["trends"].empty,
+        has_trends=bool(tables.get("trends")),
         causes=figures.causes(regressed),
         regressed=len(regressed),
         measures=data.embedded_json(_measures(cells)),
@@ -95,7 +91,7 @@ def render(run: RunFacts, tables: Mapping[str, pd.DataFrame], logs: Mapping[str,
 
 
 def _embedded(
-    found: Mapping[str, Sequence[figures.Row]], latency: _Row | None, strings: data.StringTable
+    found: Mapping[str, Sequence[figures.Row]], latency: Row | None, strings: data.StringTable
 ) -> dict[str, Any]:
     """What the script reads of one cell."""
     embedded = {name: data.columnar(rows, data.PAGE_COLUMNS[name], strings) for name, rows in found.items() if rows}
@@ -105,7 +101,7 @@ def _embedded(
     return embedded
 
 
-def _measures(cells: Sequence[_Row]) -> _Row:
+def _measures(cells: Sequence[Row]) -> Row:
     """What the matrix can be coloured by, and every cell's numbers in that order."""
     values = [figures.measured(cell) for cell in cells]
     return {
@@ -114,9 +110,9 @@ def _measures(cells: Sequence[_Row]) -> _Row:
     }
 
 
-def summary_markdown(run: RunFacts, cells: pd.DataFrame) -> str:
+def summary_markdown(run: RunFacts, cells: Sequence[Row]) -> str:
     """The run for Prefect's Markdown artifact: counts, every cell with the worst first, where the report lies."""
-    rows = sorted(_rows(cells), key=_badness)
+    rows = sorted(cells, key=_badness)
     counts = ", ".join(f"{count} {display.words(outcome)}" for outcome, count in _counts(rows).items() if count)
     calls = display.plural(run.toolchain_calls, "toolchain call")
     lines = [
@@ -132,22 +128,21 @@ def summary_markdown(run: RunFacts, cells: pd.DataFrame) -> str:
     return "\n\n".join(lines) + "\n"
 
 
-def summary_rows(cells: pd.DataFrame) -> list[dict[str, Any]]:
+def summary_rows(cells: Sequence[Row]) -> list[Row]:
     """The run for Prefect's table artifact: a row a cell in the order planned, its numbers as they were measured."""
-    return _rows(cells, _SUMMARY_COLUMNS)
+    return [{name: row[name] for name in _SUMMARY_COLUMNS} for row in cells]
 
 
-def summary_table(run: RunFacts, cells: pd.DataFrame) -> Table:
+def summary_table(run: RunFacts, cells: Sequence[Row]) -> Table:
     """The run for the terminal: one line a cell, in the order planned."""
-    rows = _rows(cells)
-    counts = "  ".join(f"{count} {display.words(outcome)}" for outcome, count in _counts(rows).items() if count)
+    counts = "  ".join(f"{count} {display.words(outcome)}" for outcome, count in _counts(cells).items() if count)
     title = Text(f"run {run.run_id}")
     table = Table(title=title, caption=Text(counts), box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    head, *body = _summary(rows)
+    head, *body = _summary(cells)
     for name in head:
         # Folded, a narrow terminal breaks lines but never cuts a number or loses the note.
         table.add_column(name, justify="right" if name in _NUMBERS else "left", overflow="fold")
-    for row, line in zip(rows, body, strict=True):
+    for row, line in zip(cells, body, strict=True):
         line[-1] = line[-1] if len(line[-1]) <= _NOTE_CHARACTERS else f"{line[-1][: _NOTE_CHARACTERS - 1]}…"
         style = display.OUTCOMES.get(row["outcome"], ("", "", "bold red"))[2]
         table.add_row(
@@ -156,7 +151,7 @@ def summary_table(run: RunFacts, cells: pd.DataFrame) -> Table:
     return table
 
 
-def _summary(rows: Sequence[_Row]) -> list[list[str]]:
+def _summary(rows: Sequence[Row]) -> list[list[str]]:
     """The head and one line a cell, as display text without control characters."""
     where = ["model", "scheme", "soc", *_varying(rows)]
     lines = [[*where, "outcome", *_NUMBERS, "note"]]
@@ -177,74 +172,58 @@ def _summary(rows: Sequence[_Row]) -> list[list[str]]:
     return lines
 
 
-def _plain(value: Any) -> Any:
-    """A Python value of what pandas holds: its many nulls are None, its arrays are lists."""
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if value is pd.NA or (isinstance(value, float) and math.isnan(value)) else value
-
-
-def _rows(frame: pd.DataFrame, columns: Sequence[str] | None = None) -> list[_Row]:
-    names = list(frame.columns) if columns is None else [name for name in columns if name in frame]
-    values = [[_plain(value) for value in frame[name].tolist()] for name in names]
-    return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
-
-
-def _key(row: _Row) -> _Key:
+def _key(row: Row) -> _Key:
     return tuple(row[name] for name in _CELL)
 
 
-def _by_cell(frame: pd.DataFrame | None, columns: Sequence[str]) -> dict[_Key, list[_Row]]:
-    found: dict[_Key, list[_Row]] = defaultdict(list)
-    if frame is not None:
-        for row in _rows(frame, [*_CELL, *columns]):
-            found[_key(row)].append({name: value for name, value in row.items() if name not in _CELL})
-    return found
+def _by_cell(rows: Iterable[Row]) -> dict[_Key, list[Row]]:
+    by_cell: dict[_Key, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_cell[_key(row)].append(row)
+    return by_cell
 
 
 def _rank(outcome: str) -> int:
     return list(display.OUTCOMES).index(outcome) if outcome in display.OUTCOMES else -1
 
 
-def _badness(row: _Row) -> tuple[int, float]:
+def _badness(row: Row) -> tuple[int, float]:
     snr = row["final_snr_db"]
     return _rank(row["outcome"]), -math.inf if snr is None else snr
 
 
-def _counts(rows: Sequence[_Row]) -> dict[str, int]:
+def _counts(rows: Sequence[Row]) -> dict[str, int]:
     """Every known outcome, worst first, and after them any other that occurs."""
     return dict.fromkeys(display.OUTCOMES, 0) | Counter(row["outcome"] for row in rows)
 
 
-def _columns(cells: Sequence[_Row]) -> list[tuple[str, ...]]:
+def _columns(cells: Sequence[Row]) -> list[tuple[str, ...]]:
     """The matrix's columns: SoCs, told apart by device and backend only where those differ."""
     names = ["soc", *_varying(cells)]
     return list(dict.fromkeys(_column(cell, names) for cell in cells))
 
 
-def _varying(cells: Sequence[_Row]) -> list[str]:
+def _varying(cells: Sequence[Row]) -> list[str]:
     return [name for name in ("device", "backend") if len({cell[name] for cell in cells} - {None}) > 1]
 
 
-def _column(cell: _Row, names: Sequence[str]) -> tuple[str, ...]:
+def _column(cell: Row, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(cell[name] or display.NULL for name in names)
 
 
-def _matrix(cells: Sequence[_Row]) -> dict[str, dict[str, dict[tuple[str, ...], list[_Row]]]]:
+def _matrix(cells: Sequence[Row]) -> dict[str, dict[str, dict[tuple[str, ...], list[Row]]]]:
     """model -> scheme -> column -> cells, each in the order planned."""
     names = ["soc", *_varying(cells)]
-    matrix: dict[str, dict[str, dict[tuple[str, ...], list[_Row]]]] = {}
+    matrix: dict[str, dict[str, dict[tuple[str, ...], list[Row]]]] = {}
     for cell in cells:
         row = matrix.setdefault(cell["model"], {}).setdefault(cell["scheme"], {})
         row.setdefault(_column(cell, names), []).append(cell)
     return matrix
 
 
-def _troubles(cells: Sequence[_Row]) -> list[tuple[str, str, list[_Row]]]:
+def _troubles(cells: Sequence[Row]) -> list[tuple[str, str, list[Row]]]:
     """(outcome, note, cells) of what did not pass, worst and most frequent first: one cause is one entry."""
-    groups: dict[tuple[str, str], list[_Row]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for cell in cells:
         if cell["outcome"] != "passed":
             # What one cell measured (its numbers) must not split a cause into as many entries as cells.
@@ -253,12 +232,12 @@ def _troubles(cells: Sequence[_Row]) -> list[tuple[str, str, list[_Row]]]:
     return [(outcome, note, sorted(found, key=_badness)) for (outcome, note), found in ordered]
 
 
-def _ladder(outputs: Sequence[figures.Row]) -> list[_Row]:
+def _ladder(outputs: Sequence[figures.Row]) -> list[Row]:
     """One row a rung and output over all samples: the worst and the median, and how often the top-1 agrees."""
     steps: dict[tuple[str, str], list[figures.Row]] = defaultdict(list)
     for row in outputs:
         steps[row["rung"], row["output"]].append(row)
-    ladder: list[_Row] = []
+    ladder: list[Row] = []
     for (rung, output), rows in steps.items():
         defined = [row for row in rows if row["snr_db"] is not None]
         snr = [row["snr_db"] for row in defined]

@@ -85,8 +85,7 @@ def _from_evidence(store: Store, run_id: str) -> RunManifest:
             raise EvidenceError(
                 f"{store.display_path(name)}: {error}; or prune that run too, with --run {run_id}"
             ) from error
-    cells: Any = tables.read(store, "cells", run_id)  # pandas knows no types of columns
-    logs: list[str] = cells["log"].dropna().tolist()
+    logs = {str(row["log"]) for row in tables.rows(store, "cells", run_id) if row["log"] is not None}
     found |= {blob.sha256: blob.size for blob in map(store.find, logs) if blob is not None}
     return RunManifest(results={}, blobs=found)
 

@@ -9,11 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
 from operator import and_
 
-import pandas
 import pyarrow as pa
 import pyarrow.dataset as ds
 
 from tasks.errors import EvidenceError
+from tasks.records.tables import Row
 from tasks.storage import tables
 from tasks.storage.store import Store
 
@@ -25,7 +25,7 @@ def select(
     *,
     where: Mapping[str, Collection[str]] | None = None,
     runs: Collection[str] | None = None,
-) -> pandas.DataFrame:
+) -> list[Row]:
     """These columns of the table, in the order of the runs' ids, of the rows that have one of the values in each of
     the columns of `where`. Of all runs, or of those of `runs` that have the table.
 
@@ -36,9 +36,9 @@ def select(
     paths = [str(path) for path in tables.parts(store, table, runs).values()]
     wanted = [ds.field(name).isin(pa.array(sorted(values), pa.string())) for name, values in (where or {}).items()]
     try:
-        found = ds.dataset(paths, schema=schema, format="parquet").to_table(
+        selected = ds.dataset(paths, schema=schema, format="parquet").to_table(
             columns=list(columns), filter=reduce(and_, wanted) if wanted else None
         )
     except (pa.ArrowException, OSError) as error:
         raise EvidenceError(f"a file cannot be read, remove it to leave its run out: {error}") from error
-    return found.to_pandas()
+    return selected.to_pylist()

@@ -9,19 +9,20 @@ Null is "not defined"; NaN is never stored; units are in the names.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.errors import EvidenceError, RequestError
-from tasks.records.tables import CELL_COLUMNS, TABLES, columns
-from tasks.storage.columns import INT64, arrow_type, column
+from tasks.records.tables import CELL_COLUMNS, TABLES, Row, columns
+from tasks.storage.columns import arrow_type, column
 from tasks.storage.store import Store
 
 _ROW_GROUP = 8192
@@ -71,39 +72,31 @@ def join(store: Store, run_id: str, table: str, parts: Sequence[Store]) -> None:
     store.files.write(_name(table, run_id), sink.getvalue().to_pybytes())
 
 
-def rows(store: Store, table: str, run_id: str) -> list[dict[str, Any]]:
-    """One run's rows of a table as they were given to `write`. Raises EvidenceError if they cannot be read."""
-    return _read_part(store, _name(table, run_id), schema_of(table)).to_pylist()
+def rows(store: Store, table: str, run_id: str) -> list[Row]:
+    """Return one run's rows of a table. A run of an earlier version has no rows of a table that was added later.
 
-
-def read(store: Store, table: str, run_id: str | None = None) -> pandas.DataFrame:
-    """One run's rows of a table, or all runs' in the order of their ids: exactly the table's columns.
-
-    pandas has it that whole numbers with a null among them come as floats. A run of an earlier version has no rows of
-    a table that came later. Raises RequestError for an unknown run, and EvidenceError for a file that cannot be read.
+    Raises RequestError for an unknown run, and EvidenceError for a file that cannot be read.
     """
-    schema = schema_of(table)
-    known = _runs_with(store, table)
-    if run_id is not None and run_id not in known and run_id in runs(store):
-        return schema.empty_table().to_pandas()
-    if run_id is not None and run_id not in known:
-        place = store.display_path(f"tables/{table}")
-        raise RequestError(f"no run {run_id!r} in {place}, there are: {', '.join(known) or 'none'}")
-    wanted = known if run_id is None else [run_id]
-    parts = [_read_part(store, _name(table, run), schema) for run in wanted]
-    return pa.concat_tables([schema.empty_table(), *parts]).to_pandas()
+    known, schema = _runs_with(store, table), schema_of(table)
+    if run_id in known:
+        return _read_part(store, _name(table, run_id), schema).to_pylist()
+    if run_id in runs(store):
+        return []
+    folder = store.display_path(f"tables/{table}")
+    raise RequestError(f"no run {run_id!r} in {folder}; there are: {', '.join(known) or 'none'}")
 
 
 def tsv(store: Store, table: str, run_id: str) -> str:
-    """One run's rows of a table as tab-separated text: a line of names, a line a row; lists as JSON, null empty."""
-    frame = read(store, table, run_id)
-    for field in schema_of(table):
-        if field.type == INT64:
-            frame[field.name] = frame[field.name].astype("Int64")
-        elif pa.types.is_list(field.type):
-            # NumPy's own floats print as themselves only after `tolist`.
-            frame[field.name] = [None if row is None else json.dumps(row.tolist()) for row in frame[field.name]]
-    return frame.to_csv(sep="\t", index=False)
+    """Return one run's rows of a table as tab-separated text: a line of names, then a line per row.
+
+    Lists are JSON, null is empty.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter="\t", lineterminator="\n")
+    writer.writerow(schema_of(table).names)
+    for row in rows(store, table, run_id):
+        writer.writerow(json.dumps(value) if isinstance(value, list) else value for value in row.values())
+    return text.getvalue()
 
 
 def runs(store: Store) -> list[str]:
