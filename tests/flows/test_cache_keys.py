@@ -1,8 +1,8 @@
-"""Changing one thing recomputes exactly what depends on it: every input of every stage, by the keys that decide it.
+"""A change of one input recomputes exactly the stages that depend on it, for every input of every stage.
 
-The graph, the stages' keys and the digest of code are the real ones. What a stage would compute is imagined: a record
-whose blobs are named after all that such a result is made of. So a key that forgets something finds an old record where
-a new one belongs, and one that remembers too much computes again.
+The graph, the cache keys of the stages and the digest of code are the real ones. The results are simulated: a record
+whose blobs are named after all inputs of such a result. So a key that lacks an input finds an old record instead of a
+new one, and a key with an input too many computes again.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ SCHEMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """All that a cell's results can depend on."""
+    """Everything that a cell's results can depend on."""
 
     request: Request
     folder: Path
@@ -103,7 +103,7 @@ def request(folder: Path, scheme: SchemeConfig) -> Request:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's own model, its data, his metric; a native runner with all its libraries, and a copy of ours."""
+    """A user's model, data and metric, a native runner with all its libraries, and a copy of the Python runner."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     libraries = tmp_path / "sdk" / "lib"
@@ -125,77 +125,78 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-class Imagined(Graph):
-    """The graph, whose work is looked up by its key and otherwise imagined on the spot."""
+class SimulatedGraph(Graph):
+    """The graph with simulated stages: results are looked up by their key in `cache` and otherwise made up."""
 
-    def __init__(self, world: World, kept: dict[str, Any]) -> None:
+    def __init__(self, world: World, cache: dict[str, Any]) -> None:
         resources: Any = SimpleNamespace(store=None, farm=None, workers=SimpleNamespace(identity=world.toolchain))
         super().__init__(
             Resources(store=resources.store, workers=resources.workers, farm=resources.farm), lambda *_: None, "a run"
         )
         self._world = world
-        self._kept = kept
-        self.computed: list[str] = []
+        self._cache = cache
+        self.stages: list[str] = []
+        """The stages that were computed."""
 
     def _submit(self, task: Any, request: Request, *key_inputs: Any, **resources: Any) -> Submission:
-        values = [each.future if isinstance(each, Submission) else each for each in key_inputs]
-        given = inspect.signature(task.fn).bind(*values, store=None, **resources)
-        given.apply_defaults()
+        values = [value.future if isinstance(value, Submission) else value for value in key_inputs]
+        arguments = inspect.signature(task.fn).bind(*values, store=None, **resources)
+        arguments.apply_defaults()
         version = task.cache_policy.version + (task.name == self._world.raised)
         policy = replace(task.cache_policy, version=version)
-        key = policy.compute_key(SimpleNamespace(task=task), given.arguments, {})
-        if key not in self._kept:
-            self.computed.append(task.name)
-            made_of = (version, self._world.toolchain)
-            self._kept[key] = getattr(self, f"_{task.name}")(made_of, *values)
-        future: Any = self._kept[key]
+        key = policy.compute_key(SimpleNamespace(task=task), arguments.arguments, {})
+        if key not in self._cache:
+            self.stages.append(task.name)
+            code = (version, self._world.toolchain)
+            self._cache[key] = getattr(self, f"_{task.name}")(code, *values)
+        future: Any = self._cache[key]
         return Submission(key=key, future=future)
 
-    def _export(self, made_of: Any, model: ModelConfig, _code: str) -> ExportedModel:
+    def _export(self, code: Any, model: ModelConfig, _code: str) -> ExportedModel:
         assert model.calibration is not None
         assert model.evaluation is not None
-        module = blob(made_of, model.factory, model.arguments, self._world.file("own_net.py"), self._weights())
+        module = blob(code, model.factory, model.arguments, self._world.file("own_net.py"), self._weights())
         program = blob(module, model.inputs)
-        evaluation = blob(made_of, model.evaluation, self._world.file("own_samples.py"))
+        evaluation = blob(code, model.evaluation, self._world.file("own_samples.py"))
         return replace(
             EXPORTED,
             model=model.name,
             program=program,
-            calibration=blob(made_of, model.calibration, self._world.file("own_data.py")),
+            calibration=blob(code, model.calibration, self._world.file("own_data.py")),
             calibration_samples=model.calibration.count,
             evaluation=evaluation,
             outputs_eager=blob(program, evaluation),
         )
 
-    def _quantize(self, made_of: Any, exported: ExportedModel, scheme: SchemeConfig, *where: Any) -> QuantizedModel:
+    def _quantize(self, code: Any, exported: ExportedModel, scheme: SchemeConfig, *where: Any) -> QuantizedModel:
         if scheme.precision is not Precision.quantized:
             exported = replace(exported, calibration=None, calibration_samples=0)
             program = exported.program
         else:
-            program = blob(made_of, exported.program, exported.calibration, replace(scheme, name=""), where)
+            program = blob(code, exported.program, exported.calibration, replace(scheme, name=""), where)
         return replace(
             QUANTIZED,
             exported=exported,
             scheme=scheme.name,
             program=program,
-            outputs_quantized=blob(made_of, program, exported.evaluation),
+            outputs_quantized=blob(code, program, exported.evaluation),
         )
 
-    def _lower(self, made_of: Any, quantized: QuantizedModel, scheme: SchemeConfig, *asked: Any) -> LoweredProgram:
-        # No two compilations give the same bytes: the compiler leaves a stamp.
-        program = blob(made_of, len(self._kept))
+    def _lower(self, code: Any, quantized: QuantizedModel, scheme: SchemeConfig, *options: Any) -> LoweredProgram:
+        # No two compilations give the same bytes, because the compiler leaves a stamp in them.
+        program = blob(code, len(self._cache))
         return replace(LOWERED, quantized=quantized, program=program, reference=blob(program, quantized))
 
-    def _bundle(self, made_of: Any, lowered: LoweredProgram, measure: MeasureConfig) -> Bundle:
-        ours = (measure.iterations, measure.warm_up, measure.performance_mode, measure.debug_buffer_bytes)
+    def _bundle(self, code: Any, lowered: LoweredProgram, measure: MeasureConfig) -> Bundle:
+        arguments = (measure.iterations, measure.warm_up, measure.performance_mode, measure.debug_buffer_bytes)
         files = (blob(self._world.file("runner.py")), blob(lowered.program, lowered.quantized.exported.evaluation))
-        return Bundle(runner=files[0], blobs=(*files, blob(made_of[0], ours)), launches=(LAUNCH,), outputs=())
+        return Bundle(runner=files[0], blobs=(*files, blob(code[0], arguments)), launches=(LAUNCH,), outputs=())
 
-    def _measure(self, made_of: Any, bundle: Bundle, devices: tuple[DeviceConfig, ...], *where: Any) -> Capture:
-        names = [each.name for each in devices]
+    def _measure(self, code: Any, bundle: Bundle, devices: tuple[DeviceConfig, ...], *where: Any) -> Capture:
+        names = [device.name for device in devices]
         return replace(
-            CAPTURE, outputs=blob(bundle, names), etdump=blob(made_of, len(self._kept))
-        )  # it has times in it
+            CAPTURE, outputs=blob(bundle, names), etdump=blob(code, len(self._cache))
+        )  # an ETDump contains times
 
     def _compare(self, *_: Any) -> Any:
         return COMPARISON
@@ -204,17 +205,20 @@ class Imagined(Graph):
         return self._world.file("weights.bin")
 
 
-def blob(*made_of: Any) -> Blob:
-    return Blob(sha256=digest(made_of), size=1)
+def blob(*inputs: Any) -> Blob:
+    """Return a blob that is named after the inputs of its content."""
+    return Blob(sha256=digest(inputs), size=1)
 
 
-def computed(world: World, kept: dict[str, Any]) -> set[str]:
-    graph = Imagined(world, kept)
+def computed_stages(world: World, cache: dict[str, Any]) -> set[str]:
+    """Return the stages that are computed for the cell because the cache has no result."""
+    graph = SimulatedGraph(world, cache)
     graph.cell(world.request)
-    return set(graph.computed)
+    return set(graph.stages)
 
 
 def changed(world: World, change: Change) -> World:
+    """Return the world after a change."""
     what, _, name = change.what.partition(" ")
     if what == "file":
         (world.folder / name).write_text(change.to)
@@ -230,63 +234,63 @@ def changed(world: World, change: Change) -> World:
     return replace(world, request=with_field(world.request, change.what, change.to))
 
 
-def asked_of(kind: type[Any], at: str = "") -> Iterator[str]:
-    """Every leaf of a configuration class, through its lists and mappings."""
+def leaf_fields(kind: type[Any], prefix: str = "") -> Iterator[str]:
+    """Yield the path of every leaf of a configuration class, through its lists and mappings."""
     for name, hint in get_type_hints(kind).items():
-        classes = [each for each in (hint, *get_args(hint)) if is_dataclass(each)]
-        if classes and name != "pool":  # the devices that the farm's names stand for
-            yield from asked_of(classes[0], f"{at}{name}.")
+        classes = [member for member in (hint, *get_args(hint)) if is_dataclass(member)]
+        if classes and name != "pool":  # the devices that the names of the farm stand for
+            yield from leaf_fields(classes[0], f"{prefix}{name}.")
         else:
-            yield f"{at}{name}"
+            yield f"{prefix}{name}"
 
 
-def test_every_field_that_can_be_asked_for_has_its_line_in_the_table() -> None:
-    assert sorted(change.what for change in REQUEST) == sorted(asked_of(Request))
+def test_every_field_of_a_request_is_in_the_specification() -> None:
+    assert sorted(change.what for change in REQUEST) == sorted(leaf_fields(Request))
 
 
-def test_every_stage_whose_results_are_kept_is_in_the_table() -> None:
-    kept = [task.name for task in vars(graph).values() if isinstance(task, type(export_task)) and task.persist_result]
-    assert sorted(kept) == sorted(task.name for task in TASKS) == sorted(CACHED_STAGES)
+def test_every_stage_with_cached_results_is_in_the_specification() -> None:
+    cached = [task.name for task in vars(graph).values() if isinstance(task, type(export_task)) and task.persist_result]
+    assert sorted(cached) == sorted(task.name for task in TASKS) == sorted(CACHED_STAGES)
 
 
 @pytest.mark.parametrize("kind", SCHEMES)
 @pytest.mark.parametrize("change", [*REQUEST, *OTHER_INPUTS], ids=lambda change: change.what)
-def test_a_change_computes_again_what_depends_on_it_and_nothing_else(folder: Path, change: Change, kind: str) -> None:
+def test_a_change_recomputes_exactly_the_stages_that_depend_on_it(folder: Path, change: Change, kind: str) -> None:
     expected = getattr(change, kind)
     world = World(request=request(folder, SCHEMES[kind]), folder=folder)
-    kept: dict[str, Any] = {}
-    assert computed(world, kept) == set(CACHED_STAGES)
-    assert computed(world, kept) == set()
+    cache: dict[str, Any] = {}
+    assert computed_stages(world, cache) == set(CACHED_STAGES)
+    assert computed_stages(world, cache) == set()
     if expected is not None:
-        assert computed(changed(world, change), kept) == expected, change.why
+        assert computed_stages(changed(world, change), cache) == expected, change.why
 
 
 @pytest.mark.parametrize("name", [native_runner.RUNNER, native_runner.BACKEND, "sdk/lib/aarch64-android/libQnnHtp.so"])
 def test_another_native_runner_is_measured_again(folder: Path, name: str) -> None:
-    ask = request(folder, SCHEMES["quantized"])
-    ask = replace(ask, device=replace(ask.device, runner=RunnerKind.native, soc="SM8650"))
-    world = World(request=ask, folder=folder)
-    kept: dict[str, Any] = {}
-    computed(world, kept)
-    (folder / name).write_text("built anew")
-    assert computed(world, kept) == {"measure", "compare"}
+    base = request(folder, SCHEMES["quantized"])
+    base = replace(base, device=replace(base.device, runner=RunnerKind.native, soc="SM8650"))
+    world = World(request=base, folder=folder)
+    cache: dict[str, Any] = {}
+    computed_stages(world, cache)
+    (folder / name).write_text("another build")
+    assert computed_stages(world, cache) == {"measure", "compare"}
 
 
-def test_the_order_of_a_farms_devices_and_of_references_means_nothing(folder: Path) -> None:
+def test_the_order_of_a_farms_devices_and_of_references_is_not_in_any_key(folder: Path) -> None:
     pool = [DeviceConfig(name="a"), DeviceConfig(name="b")]
-    ask = replace(request(folder, SCHEMES["quantized"]), pool=pool)
-    ask = replace(ask, measure=replace(ask.measure, references=["quantized", "exported"]))
-    kept: dict[str, Any] = {}
-    computed(World(request=ask, folder=folder), kept)
-    measure = replace(ask.measure, references=["exported", "edge", "quantized"])
-    assert computed(World(request=replace(ask, pool=pool[::-1], measure=measure), folder=folder), kept) == set()
+    base = replace(request(folder, SCHEMES["quantized"]), pool=pool)
+    base = replace(base, measure=replace(base.measure, references=["quantized", "exported"]))
+    cache: dict[str, Any] = {}
+    computed_stages(World(request=base, folder=folder), cache)
+    measure = replace(base.measure, references=["exported", "edge", "quantized"])
+    reordered = replace(base, pool=pool[::-1], measure=measure)
+    assert computed_stages(World(request=reordered, folder=folder), cache) == set()
 
 
-def test_no_record_is_imagined_with_a_name_that_counts() -> None:
-    """What the table calls a label is none in any record that goes on to the next stage."""
+def test_the_labels_in_records_are_not_in_the_keys_of_the_next_stages() -> None:
     for record, name in ((EXPORTED, "model"), (QUANTIZED, "scheme")):
         assert digest(replace(record, **{name: "another"})) == digest(record)
-    assert {each.name for each in fields(Capture) if not each.metadata.get("identity", True)} == {"measured_run"}
+    assert {field.name for field in fields(Capture) if not field.metadata.get("identity", True)} == {"measured_run"}
     assert dataclasses.replace(CAPTURE, measured_run="x") != CAPTURE
 
 

@@ -1,4 +1,4 @@
-"""docs/inspector.md, run as it stands there: every command in the user's folder, then every line of Python."""
+"""The code of docs/inspector.md: every command in the user's folder, then every line of Python."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "inspector.md"
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", DOCUMENT.read_text(), flags=re.DOTALL | re.MULTILINE)
 SMALL = ("model.evaluation.count=8", "model.calibration.count=32", "limits.parallel=2")
 
-# What the lines found, for the tests below: a child has no other way to tell.
-TOLD = """
+# Prints the values of the page's variables for the tests below, because the page runs in a process of its own.
+PRINT_VALUES = """
 import json
 print(json.dumps({
     "summary": summary.values.tolist(),
@@ -53,7 +53,7 @@ def program(served_program: Program) -> Program:
 
 @pytest.fixture(scope="module")
 def folder(program: Program) -> Path:
-    """Where the page's commands ran: those in front of the lines of Python first, as a reader would."""
+    """The folder in which all commands of the page ran, before the lines of Python."""
     for kind, text in BLOCKS:
         for line in text.splitlines() if not kind else ():
             if line.startswith("qnnsweep"):
@@ -66,69 +66,69 @@ def folder(program: Program) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(program: Program, folder: Path) -> dict:
-    """What the page's Python found, after every line of it ran."""
+def values(program: Program, folder: Path) -> dict:
+    """The values of the page's variables after every line of Python ran."""
     lines = "".join(text for kind, text in BLOCKS if kind == "python")
-    ran = program.python(lines + TOLD)
+    ran = program.python(lines + PRINT_VALUES)
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout.splitlines()[-1])
 
 
-def test_the_page_has_commands_and_lines_and_nothing_else() -> None:
+def test_the_page_has_only_commands_and_python() -> None:
     assert {kind for kind, _ in BLOCKS} == {"", "python"}
     assert all(
         line.startswith(("qnnsweep ", "python -m ")) for kind, text in BLOCKS if not kind for line in text.splitlines()
     )
 
 
-def test_what_the_delegate_took(told: dict) -> None:
-    assert told["summary"] == [["qnn", 1, 17, 1], ["xnnpack", 1, 11, 1]]
-    assert "aten_relu_default" in told["graph"]
+def test_the_summary_of_the_delegation(values: dict) -> None:
+    assert values["summary"] == [["qnn", 1, 17, 1], ["xnnpack", 1, 11, 1]]
+    assert "aten_relu_default" in values["graph"]
 
 
-def test_final_outputs_come_first(told: dict) -> None:
-    assert told["rungs"] == [
+def test_the_final_outputs_of_every_rung(values: dict) -> None:
+    assert values["rungs"] == [
         [backend, rung] for backend in ("qnn", "xnnpack") for rung in ("device", "edge", "exported", "quantized")
     ]
-    assert told["worst"] > 25
+    assert values["worst"] > 25
 
 
-def test_the_five_largest_gaps_and_those_above_a_threshold(told: dict) -> None:
-    assert len(told["top_five"]) == 5
-    assert told["top_five"] == sorted(told["top_five"], reverse=True)
-    found, expected = told["above"]
-    assert len(found) == expected > 0
-    assert min(found) > 1e-4
-    assert told["unseen"]["qnn"]["compared"] + told["unseen"]["qnn"].get("exact", 0) == 7
-    assert told["unseen"]["xnnpack"]["not_dumped"] == 8
+def test_the_five_largest_gaps_and_the_gaps_above_a_threshold(values: dict) -> None:
+    assert len(values["top_five"]) == 5
+    assert values["top_five"] == sorted(values["top_five"], reverse=True)
+    gaps, expected = values["above"]
+    assert len(gaps) == expected > 0
+    assert min(gaps) > 1e-4
+    assert values["unseen"]["qnn"]["compared"] + values["unseen"]["qnn"].get("exact", 0) == 7
+    assert values["unseen"]["xnnpack"]["not_dumped"] == 8
 
 
-def test_times_and_cycles(told: dict) -> None:
-    assert all(0 < ms < 10_000 for ms in told["in_ms"])
-    counted = dict(told["cycles"])
+def test_times_and_cycles(values: dict) -> None:
+    assert all(0 < ms < 10_000 for ms in values["in_ms"])
+    counted = dict(values["cycles"])
     assert counted["aten_linear_default"] > 0
-    assert told["fused"]["aten_convolution_default"] == ["aten_relu_default"]
+    assert values["fused"]["aten_convolution_default"] == ["aten_relu_default"]
     assert counted["aten_convolution_default"] == 0
-    assert {"us", "cycles", "count"} == set(told["accelerator"].values())
-    assert told["inside"][:2] == [["us"], ["XnnpackBackend"]]
-    assert "Fully Connected (NC, F32) GEMM #1" in told["inside"][2]
-    assert "aten_linear_default" in told["both"]
-    assert {"aten.convolution.default", "aten.linear.default", "aten.relu.default"} <= set(told["by_type"])
-    (mean,), names = told["in_module"]
+    assert {"us", "cycles", "count"} == set(values["accelerator"].values())
+    assert values["inside"][:2] == [["us"], ["XnnpackBackend"]]
+    assert "Fully Connected (NC, F32) GEMM #1" in values["inside"][2]
+    assert "aten_linear_default" in values["both"]
+    assert {"aten.convolution.default", "aten.linear.default", "aten.relu.default"} <= set(values["by_type"])
+    (mean,), names = values["in_module"]
     assert mean > 0
     assert {"aten_convolution_default", "aten_relu_default_1"} <= set(names)
-    assert "aten_linear_default" in told["traces"]
-    assert told["of_sample"] == {"qnn": 8, "xnnpack": 8}
+    assert "aten_linear_default" in values["traces"]
+    assert values["of_sample"] == {"qnn": 8, "xnnpack": 8}
 
 
-def test_tensors_and_programs(told: dict) -> None:
-    assert told["final"] == [[f"{sample}/0" for sample in range(8)]] * 2
-    assert told["logged"]["aten_convolution_default@0"] == [1, 8, 8, 16]
-    assert "aten_linear_default" in told["edge"]
-    assert set(told["blocks"]) == {"Default", "Execute"}
+def test_tensors_and_programs(values: dict) -> None:
+    assert values["final"] == [[f"{sample}/0" for sample in range(8)]] * 2
+    assert values["logged"]["aten_convolution_default@0"] == [1, 8, 8, 16]
+    assert "aten_linear_default" in values["edge"]
+    assert set(values["blocks"]) == {"Default", "Execute"}
 
 
-def test_the_spreadsheets_hold_the_latest_run_s_rows(folder: Path) -> None:
+def test_the_spreadsheets_have_the_rows_of_the_latest_run(folder: Path) -> None:
     from tasks.storage.tables import SCHEMAS
 
     sheets = {path.stem: path.read_text().splitlines() for path in (folder / "spreadsheets").iterdir()}
@@ -140,15 +140,15 @@ def test_the_spreadsheets_hold_the_latest_run_s_rows(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("options", "code", "message"),
     [
         (("--rtol", "0", "--atol", "0"), 1, "test case 0 is not verified: "),
         (("--case", "99"), 1, "test case 99 is not verified: "),
     ],
 )
-def test_a_bundled_program_that_does_not_match_is_told_with_an_exit_code(
-    program: Program, folder: Path, words: tuple[str, ...], code: int, said: str
+def test_a_bundled_program_that_does_not_match_ends_with_a_message_and_an_exit_code(
+    program: Program, folder: Path, options: tuple[str, ...], code: int, message: str
 ) -> None:
     (bundled,) = folder.glob("artifacts/runs/*/files/digits_cnn/fp32/SM8650/xnnpack/local/program.bpte")
-    ran = program.shell(" ".join(["python -m tasks.toolchain.verify", str(bundled), *words]))
-    assert (ran.returncode, ran.stdout.splitlines()[-1][: len(said)]) == (code, said)
+    ran = program.shell(" ".join(["python -m tasks.toolchain.verify", str(bundled), *options]))
+    assert (ran.returncode, ran.stdout.splitlines()[-1][: len(message)]) == (code, message)

@@ -1,4 +1,4 @@
-"""A sweep cut for many machines, before any machine has it."""
+"""The shards of a sweep, and the rows of shards that did not complete."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tasks.errors import EnvironmentUnusable, RequestError
 from tasks.results.rows import rows
 
 
-def test_it_is_cut_by_model_and_scheme_and_what_is_named_twice_is_one_shard(tmp_path: Path) -> None:
-    asked = ["scheme=8a8w,fp16,8a8w", "soc=SM8350,SM8650", f"artifacts={tmp_path}"]
-    whole, parts = split(asked, [])
+def test_a_sweep_is_split_by_model_and_scheme_and_a_shard_that_is_named_twice_is_one_shard(tmp_path: Path) -> None:
+    overrides = ["scheme=8a8w,fp16,8a8w", "soc=SM8350,SM8650", f"artifacts={tmp_path}"]
+    plan, parts = split(overrides, [])
     assert [(part.number, part.overrides[-1]) for part in parts] == [(0, "scheme=8a8w"), (1, "scheme=fp16")]
-    assert [cell for part in parts for cell in part.plan.cells] == list(whole.cells)
-    assert len(whole.cells) == 4
+    assert [cell for part in parts for cell in part.plan.cells] == list(plan.cells)
+    assert len(plan.cells) == 4
 
 
-def test_a_place_that_is_another_one_on_every_host_is_refused() -> None:
+def test_a_relative_artifacts_folder_is_refused() -> None:
     with pytest.raises(RequestError) as refused:
         split(["artifacts=artifacts"], [])
     assert str(refused.value) == (
@@ -29,17 +29,17 @@ def test_a_place_that_is_another_one_on_every_host_is_refused() -> None:
     )
 
 
-def test_a_shard_that_never_ended_gives_each_of_its_cells_a_row_that_says_so(tmp_path: Path) -> None:
+def test_every_cell_of_a_shard_that_did_not_complete_has_a_row_with_the_reason(tmp_path: Path) -> None:
     plan, _ = split(["scheme=fp16", "soc=SM8350,SM8650", f"artifacts={tmp_path}"], [])
-    made = rows("20261121T220000Z-a1b2", not_started(plan, EnvironmentUnusable("its worker died")), None)
-    told = [
+    contents = rows("20261121T220000Z-a1b2", not_started(plan, EnvironmentUnusable("its worker died")), None)
+    cells = [
         {name: row[name] for name in ("soc", "outcome", "stage", "error_type", "error", "torch")}
-        for row in made["cells"]
+        for row in contents["cells"]
     ]
-    nothing = {"stage": None, "torch": None}
-    assert told == [
-        {"soc": "SM8350", "outcome": "impossible", "error_type": None, "error": None} | nothing,
+    empty = {"stage": None, "torch": None}
+    assert cells == [
+        {"soc": "SM8350", "outcome": "impossible", "error_type": None, "error": None} | empty,
         {"soc": "SM8650", "outcome": "infrastructure", "error_type": "EnvironmentUnusable", "error": "its worker died"}
-        | nothing,
+        | empty,
     ]
-    assert all(not found for table, found in made.items() if table != "cells")
+    assert all(not table_rows for table, table_rows in contents.items() if table != "cells")

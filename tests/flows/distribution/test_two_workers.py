@@ -1,4 +1,4 @@
-"""A sweep over two hosts that share one board: a Prefect server on PostgreSQL, a work pool, and a power cut."""
+"""A sweep on two hosts that share one board: a Prefect server with PostgreSQL, a work pool, and a power failure."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ pytestmark = [pytest.mark.toolchain, pytest.mark.timeout(1500)]
 ROOT = Path(__file__).parents[3]
 ARTIFACTS = "s3://nights/artifacts"
 SILENCE_S = 60
-# The board's own word on who runs when: a lock that the kernel frees when the last process of a launch is gone.
+# The board's own log of its runs, with a lock that the kernel frees when the last process of a launch has ended.
 WATCHED = """\
 #!/bin/sh
 exec 9>>{folder}/lock
-flock -n 9 || echo "twice $(date +%s.%N)" >>{folder}/seen
-echo "begin $(date +%s.%N)" >>{folder}/seen
+flock -n 9 || echo "twice $(date +%s.%N)" >>{folder}/log_of_runs
+echo "begin $(date +%s.%N)" >>{folder}/log_of_runs
 {python} "$@"
 """
 REPOSSESSED_EVERY_S = 15
-"""Prefect's server looks for expired leases that often."""
+"""The interval at which Prefect's server looks for expired leases."""
 
 
 @pytest.fixture(scope="module")
@@ -59,18 +59,19 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
 def lead(
     program: Program, server: httpx.Client, objects: ObjectStore, tmp_path_factory: pytest.TempPathFactory
 ) -> Program:
-    """The program on the machine that asks for sweeps; its pools and deployments are those of prefect.yaml."""
-    own = {"PREFECT_API_URL": address(server), "PREFECT_HOME": str(tmp_path_factory.mktemp("lead"))}
-    own |= {"QNNSWEEP_ARTIFACTS": ARTIFACTS, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
-    own |= objects.environment
-    asking = replace(program, environment=program.environment | own)
+    """The program on the machine that starts the sweeps, with the pools and deployments of prefect.yaml."""
+    environment = {"PREFECT_API_URL": address(server), "PREFECT_HOME": str(tmp_path_factory.mktemp("lead"))}
+    environment |= {"QNNSWEEP_ARTIFACTS": ARTIFACTS, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
+    environment |= objects.environment
+    leading = replace(program, environment=program.environment | environment)
     for pool in ("qnnsweep", "qnnsweep-nights"):
-        prefect(asking, "work-pool", "create", pool, "--type", "process")
-    prefect(asking, "--no-prompt", "deploy", "--all", "--prefect-file", str(ROOT / "prefect.yaml"))
-    return asking
+        prefect(leading, "work-pool", "create", pool, "--type", "process")
+    prefect(leading, "--no-prompt", "deploy", "--all", "--prefect-file", str(ROOT / "prefect.yaml"))
+    return leading
 
 
 def prefect(program: Program, *arguments: str) -> None:
+    """Run the command `prefect` in the program's environment."""
     ran = subprocess.run(
         [sys.executable, "-m", "prefect", *arguments], env=program.environment, cwd=ROOT, capture_output=True, text=True
     )
@@ -79,7 +80,7 @@ def prefect(program: Program, *arguments: str) -> None:
 
 @pytest.fixture
 def board(tmp_path: Path) -> Iterator[Sshd]:
-    """A real sshd whose runner writes down when it begins, and whether it is begun twice at once."""
+    """A real sshd whose runner logs when it begins, and whether it runs twice at once."""
     sshd = Sshd(folder=tmp_path / "board")
     with running(sshd):
         runner = sshd.folder / "watched"
@@ -90,7 +91,7 @@ def board(tmp_path: Path) -> Iterator[Sshd]:
 
 @pytest.fixture
 def conf(tmp_path: Path, board: Sshd) -> Path:
-    """Two models that differ in their name alone, and the one board."""
+    """The configuration of two models that differ only in their name, and of the board."""
     folder = tmp_path / "conf"
     write_farm(folder, [], [board], python=str(board.folder / "watched"))
     (folder / "model").mkdir()
@@ -102,36 +103,36 @@ def conf(tmp_path: Path, board: Sshd) -> Path:
 
 @pytest.fixture
 def hosts(tmp_path: Path, lead: Program, objects: ObjectStore) -> Iterator[list[Host]]:
-    """Two, each with a worker that takes one shard at a time."""
+    """Two hosts, each with a worker that runs one shard at a time."""
     quick = {"PREFECT_WORKER_QUERY_SECONDS": "2", "PREFECT_WORKER_PREFETCH_SECONDS": "2"}
-    kept = {name: lead.environment[name] for name in ("PATH", "PREFECT_API_URL", *objects.environment)}
+    shared = {name: lead.environment[name] for name in ("PATH", "PREFECT_API_URL", *objects.environment)}
     both = [
-        Host(name=f"host{number}", folder=tmp_path / f"host{number}", environment=kept | quick) for number in (1, 2)
+        Host(name=f"host{number}", folder=tmp_path / f"host{number}", environment=shared | quick) for number in (1, 2)
     ]
     for host in both:
-        work = ("worker", "start", "--pool", "qnnsweep", "--limit", "1", "--name", host.name)
-        host.start(sys.executable, "-m", "prefect", *work)
+        command = ("worker", "start", "--pool", "qnnsweep", "--limit", "1", "--name", host.name)
+        host.start(sys.executable, "-m", "prefect", *command)
     yield both
     for host in both:
         host.lose_power()
 
 
 def holder(board: Sshd) -> str:
-    """The host whose lease the board shows; empty when it is free or its launch has not begun."""
-    if not seen(board):
+    """Return the host of the lease on the board, empty if it is free or the launch has not begun."""
+    if not log_of(board):
         return ""
     leases = sorted((board.folder / "work" / "qnnsweep" / "leases").glob("*"))
     return leases[0].name.rpartition("-")[0].rpartition("-")[0] if leases else ""
 
 
-def seen(board: Sshd) -> list[tuple[str, float]]:
-    """What the board wrote down: `begin` or `twice`, and when."""
-    file = board.folder / "seen"
+def log_of(board: Sshd) -> list[tuple[str, float]]:
+    """Return the board's log: `begin` or `twice`, and the time."""
+    file = board.folder / "log_of_runs"
     lines = file.read_text().splitlines() if file.exists() else []
     return [(word, float(when)) for word, when in (line.split() for line in lines)]
 
 
-def test_every_cell_ends_and_none_is_twice_on_the_board_when_the_host_that_holds_it_loses_power(
+def test_every_cell_passes_and_none_is_twice_on_the_board_when_the_host_that_holds_it_loses_power(
     lead: Program,
     server: httpx.Client,
     hosts: list[Host],
@@ -157,42 +158,42 @@ def test_every_cell_ends_and_none_is_twice_on_the_board_when_the_host_that_holds
         finally:
             sweep.kill()
     assert sweep.returncode == 0, err
-    told = json.loads(out.splitlines()[-1])
+    summary = json.loads(out.splitlines()[-1])
     for name, value in objects.environment.items():
         monkeypatch.setenv(name, value)
-    kept = Store.at(ARTIFACTS, cache_folder=str(tmp_path))
-    rows = tables.rows(kept, "cells", told["run_id"])
+    store = Store.at(ARTIFACTS, cache_folder=str(tmp_path))
+    rows = tables.rows(store, "cells", summary["run_id"])
     assert [(row["model"], row["scheme"], row["outcome"]) for row in rows] == [
         (model, scheme, outcome)
         for model in ("one", "other")
         for scheme, outcome in (("fp32", "passed"), ("8a8w", "passed"), ("fp16", "impossible"))
     ]
     assert {row["device"] for row in rows} == {"board_1"}
-    begun = [when for word, when in seen(board) if word == "begin"]
-    assert [word for word, _ in seen(board) if word == "twice"] == []
-    assert len(begun) > 8  # a shipping and a debug program a cell, and what the power cut ended
-    again = min(when for when in begun if when > lost)
-    assert again - lost < LEASE_S + REPOSSESSED_EVERY_S + 30
-    assert not [name for name in kept.files.names(f"runs/{told['run_id']}") if "shards" in name]
+    begins = [time_s for word, time_s in log_of(board) if word == "begin"]
+    assert [word for word, _ in log_of(board) if word == "twice"] == []
+    assert len(begins) > 8  # a shipping and a debug program per cell, and the launch that the power failure ended
+    next_begin = min(begin for begin in begins if begin > lost)
+    assert next_begin - lost < LEASE_S + REPOSSESSED_EVERY_S + 30
+    assert not [name for name in store.files.names(f"runs/{summary['run_id']}") if "shards" in name]
     assert sorted(state for run, state in shards(server).items() if run not in before) == ["COMPLETED"] * 4 + [
         "CRASHED"
     ]
-    assert held(server) == 0
+    assert leased_devices(server) == 0
 
 
 def shards(server: httpx.Client) -> dict[str, str]:
-    """Every flow run of a shard, and the type of its state."""
+    """Return the state type of every flow run of a shard, by its id."""
     runs = server.post("/flow_runs/filter", json={"flows": {"name": {"any_": ["shard"]}}}).raise_for_status().json()
     return {run["id"]: run["state_type"] for run in runs}
 
 
-def held(server: httpx.Client) -> int:
-    """How many devices Prefect holds to be leased."""
+def leased_devices(server: httpx.Client) -> int:
+    """Return the number of devices with a lease."""
     limits: list[dict[str, Any]] = server.post("/v2/concurrency_limits/filter", json={}).raise_for_status().json()
     return sum(limit["active_slots"] for limit in limits if limit["name"].startswith("qnnsweep-device-"))
 
 
-def test_shards_that_no_worker_brings_to_an_end_are_rows_that_say_why_and_a_cancelled_one_is_not_tried_again(
+def test_cells_of_shards_that_do_not_complete_have_the_reason_and_a_cancelled_shard_is_not_retried(
     lead: Program, server: httpx.Client, tmp_path: Path
 ) -> None:
     small = ["model=digits_cnn", "scheme=8a8w,fp16", "soc=SM8350,SM8650", f"artifacts={tmp_path}"]
@@ -204,7 +205,7 @@ def test_shards_that_no_worker_brings_to_an_end_are_rows_that_say_why_and_a_canc
                 def fresh() -> list[str]:
                     return [run for run, state in shards(server).items() if state == "SCHEDULED" and run not in before]
 
-                (run, *_) = wait_until(fresh, 300, "a shard is asked for")
+                (run, *_) = wait_until(fresh, 300, "a shard is scheduled")
                 name = server.get(f"/flow_runs/{run}").json()["parameters"]["overrides"][-1]
                 state = "CANCELLED" if name == "scheme=fp16" else "CRASHED"
                 end = {"state": {"type": state, "message": "by a test"}, "force": True}
@@ -227,12 +228,12 @@ def test_shards_that_no_worker_brings_to_an_end_are_rows_that_say_why_and_a_canc
 
 @pytest.fixture
 def dask(lead: Program, tmp_path: Path) -> Iterator[str]:
-    """A Dask scheduler and one worker; gives the address."""
+    """The address of a Dask scheduler with one worker."""
     address = f"tcp://127.0.0.1:{free_port()}"
     scheduler, worker = (Host(name=name, folder=tmp_path / name, environment=lead.environment) for name in ("s", "w"))
     scheduler.start(sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", address, "--no-dashboard")
-    work = ("--nthreads", "1", "--no-nanny", "--no-dashboard")
-    worker.start(sys.executable, "-m", "distributed.cli.dask_worker", address, *work)
+    options = ("--nthreads", "1", "--no-nanny", "--no-dashboard")
+    worker.start(sys.executable, "-m", "distributed.cli.dask_worker", address, *options)
     yield address
     for host in (worker, scheduler):
         host.lose_power()
@@ -240,8 +241,8 @@ def dask(lead: Program, tmp_path: Path) -> Iterator[str]:
 
 def test_the_same_shards_run_on_dask_workers(lead: Program, dask: str, tmp_path: Path) -> None:
     small = ["model=digits_cnn", "model.evaluation.count=4", "model.calibration.count=16", "limits.parallel=1"]
-    asked = [*small, "scheme=fp32,8a8w,fp16", "backend=xnnpack", f"artifacts={tmp_path / 'artifacts'}"]
-    ran = lead.run("run", "--json", f"--dask={dask}", *asked)
-    told = passed_result_of(ran)
-    assert (told["outcomes"], told["toolchain_calls"]) == ({"impossible": 1, "passed": 2}, 5)
-    assert not (tmp_path / "artifacts" / "runs" / told["run_id"] / "shards").exists()
+    request = [*small, "scheme=fp32,8a8w,fp16", "backend=xnnpack", f"artifacts={tmp_path / 'artifacts'}"]
+    ran = lead.run("run", "--json", f"--dask={dask}", *request)
+    summary = passed_result_of(ran)
+    assert (summary["outcomes"], summary["toolchain_calls"]) == ({"impossible": 1, "passed": 2}, 5)
+    assert not (tmp_path / "artifacts" / "runs" / summary["run_id"] / "shards").exists()
