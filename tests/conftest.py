@@ -1,10 +1,11 @@
-"""What the tests with the real toolchain share: one store, one fork server, one lowering of the smallest model."""
+"""The fixtures that tests share: a Prefect server, a store, a fork server and one lowering of the smallest model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 from hypothesis import settings
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 configure_prefect()
 
-# What takes long on a machine that does other things too is no failure.
+# A test may be slow on a machine with other load.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
@@ -79,7 +80,18 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
 
 
 @pytest.fixture(scope="session")
-def served_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
-    """The program of a user with a Prefect server: no run starts a temporary server, which takes ten seconds."""
-    with with_server(new_program(tmp_path_factory)) as (served, _):
+def _served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Program, httpx.Client]]:
+    with with_server(new_program(tmp_path_factory)) as served:
         yield served
+
+
+@pytest.fixture(scope="session")
+def served_program(_served: tuple[Program, httpx.Client]) -> Program:
+    """The program of a user with a Prefect server: no run starts a temporary server, which takes ten seconds."""
+    return _served[0]
+
+
+@pytest.fixture(scope="session")
+def prefect_api(_served: tuple[Program, httpx.Client]) -> httpx.Client:
+    """A client of the Prefect server of `served_program`."""
+    return _served[1]

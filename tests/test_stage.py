@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from prefect import flow
 from prefect.runtime import task_run
-from prefect.settings import PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
-from prefect.testing.utilities import prefect_test_harness
+from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
 
 from conf.schema import MeasureConfig
 from tasks.errors import ToolchainError
@@ -20,14 +20,15 @@ from tasks.records import Blob, Command, ExportedModel, Launch, QuantizedModel, 
 from tasks.stage import configure_task, is_reused, result_name, stage
 from tasks.storage.codec import decode, encode
 from tasks.storage.store import Store
+from tests.flows.cluster import address
 
 TOOLCHAIN = Toolchain(python="3.11.7", torch="2.13.0", executorch="1.5.1", torchao="0.18.0", qnn="v2.49.40.260701")
 MADE, REUSED = ["running", "done"], ["running", "reused"]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def prefect_server() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=120), temporary_settings({PREFECT_LOGGING_TO_API_ENABLED: False}):
+def prefect_server(prefect_api: httpx.Client) -> Iterator[None]:
+    with temporary_settings({PREFECT_API_URL: address(prefect_api), PREFECT_LOGGING_TO_API_ENABLED: False}):
         yield
 
 

@@ -1,4 +1,4 @@
-"""Results found again and removed, by the real program: what decides, what pruning spares, two sweeps in one folder."""
+"""The cache of a real program: which results are reused, what pruning removes, and two sweeps in one folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = ("model=digits_cnn", "model.evaluation.count=4", "scheme=fp32", "backend
 
 
 def states(ran: subprocess.CompletedProcess[str]) -> dict[str, str]:
-    """Stage to `done` or `reused`."""
+    """Return whether each stage was `done` or `reused`."""
     words = [line.split("  ") for line in ran.stderr.splitlines()]
     return {line[0].split()[0]: "reused" if "reused" in line else "done" for line in words}
 
@@ -37,7 +37,7 @@ def cell(artifacts: Path, run_id: str) -> dict[str, Any]:
     return row
 
 
-def contents(artifacts: Path) -> set[Path]:
+def files(artifacts: Path) -> set[Path]:
     return {path for path in artifacts.rglob("*") if path.is_file() and "devices" not in path.parts}
 
 
@@ -59,19 +59,19 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("overrides", "computed"), CHANGES, ids=[change[0][0] for change in CHANGES])
-def test_the_keys_decide_what_a_sweep_computes_again(
+def test_a_sweep_computes_only_the_stages_whose_keys_change(
     program: Program, artifacts: Path, first: str, overrides: tuple[str, ...], computed: set[str]
 ) -> None:
     ran = program.run("run", "--json", *SMALL, "reuse=capture", *overrides, f"artifacts={artifacts}")
     assert states(ran) == {stage: "done" if stage in computed else "reused" for stage in CELL_STAGES}
-    told = passed_result_of(ran)
-    row, before = cell(artifacts, told["run_id"]), cell(artifacts, first)
-    assert row["measured_run"] == (told["run_id"] if "execute" in computed else first)
+    run_id = passed_result_of(ran)["run_id"]
+    row, before = cell(artifacts, run_id), cell(artifacts, first)
+    assert row["measured_run"] == (run_id if "execute" in computed else first)
     assert (row["latency_p50_ms"] == before["latency_p50_ms"]) is ("execute" not in computed)
     assert row["outputs_sha256"] == before["outputs_sha256"]
 
 
-def test_a_device_is_asked_again_unless_a_capture_may_be_reused(program: Program, artifacts: Path, first: str) -> None:
+def test_a_capture_is_reused_only_with_reuse_capture(program: Program, artifacts: Path, first: str) -> None:
     ran = program.run("run", "--json", *SMALL, f"artifacts={artifacts}")
     measured = {"deploy", "execute", "collect", "compare"}
     assert states(ran) == {stage: "done" if stage in measured else "reused" for stage in CELL_STAGES}
@@ -79,37 +79,39 @@ def test_a_device_is_asked_again_unless_a_capture_may_be_reused(program: Program
     assert (cell(artifacts, first)["measured_run"], cell(artifacts, run_id)["measured_run"]) == (first, run_id)
 
 
-def test_another_word_for_reuse_is_refused(program: Program, tmp_path: Path) -> None:
+def test_an_invalid_reuse_or_retention_is_refused(program: Program, tmp_path: Path) -> None:
     ran = program.run("plan", "reuse=everything", f"artifacts={tmp_path}")
     assert (ran.returncode, ran.stderr) == (2, "qnnsweep: reuse=everything: one of capture, programs\n")
     ran = program.run("plan", "retention.keep_runs=0", f"artifacts={tmp_path}")
     assert (ran.returncode, ran.stderr) == (2, "qnnsweep: retention.keep_runs=0: 1 or more\n")
 
 
-def test_the_cache_says_what_it_holds_by_stage_and_by_run(program: Program, artifacts: Path, first: str) -> None:
-    found = json.loads(program.run("cache", "--json", f"--artifacts={artifacts}").stdout)
-    stages = {each["stage"]: each for each in found["stages"]}
+def test_the_cache_lists_its_contents_by_stage_and_by_run(program: Program, artifacts: Path, first: str) -> None:
+    contents = json.loads(program.run("cache", "--json", f"--artifacts={artifacts}").stdout)
+    stages = {stage["stage"]: stage for stage in contents["stages"]}
     assert [*stages] == ["export", "quantize", "lower", "bundle", "measure", "compare", "others"]
     records = [path.name.partition("-")[0] for path in (artifacts / "results" / "records").iterdir()]
-    assert {name: each["results"] for name, each in stages.items()} == {
+    assert {name: stage["results"] for name, stage in stages.items()} == {
         name: records.count(name) for name in stages
     }  # fmt: skip
     sizes = {path.name: path.stat().st_size for path in (artifacts / "blobs").glob("*/*")}
-    assert sum(each["blobs"] for each in found["stages"]) == len(sizes)
-    assert sum(each["blob_bytes"] for each in found["stages"]) == sum(sizes.values())
-    assert [run["run_id"] for run in found["runs"]] == tables.runs(Store(artifacts))
-    assert (found["runs"][0]["run_id"], found["runs"][0]["made"], found["runs"][0]["reused"]) == (first, 6, 0)
-    shown = program.run("cache", "--runs=1", f"--artifacts={artifacts}")
-    assert shown.returncode == 0
-    assert tables.runs(Store(artifacts))[-1] in shown.stdout
-    assert first not in shown.stdout
+    assert sum(stage["blobs"] for stage in contents["stages"]) == len(sizes)
+    assert sum(stage["blob_bytes"] for stage in contents["stages"]) == sum(sizes.values())
+    assert [run["run_id"] for run in contents["runs"]] == tables.runs(Store(artifacts))
+    assert tuple(contents["runs"][0][key] for key in ("run_id", "made", "reused")) == (first, 6, 0)
+    newest = program.run("cache", "--runs=1", f"--artifacts={artifacts}")
+    assert newest.returncode == 0
+    assert tables.runs(Store(artifacts))[-1] in newest.stdout
+    assert first not in newest.stdout
 
 
-def test_a_dry_run_removes_nothing_and_a_wrong_wish_is_one_line(program: Program, artifacts: Path, first: str) -> None:
-    before, known = contents(artifacts), ", ".join(tables.runs(Store(artifacts)))
+def test_a_dry_run_removes_nothing_and_invalid_options_are_refused(
+    program: Program, artifacts: Path, first: str
+) -> None:
+    before, known = files(artifacts), ", ".join(tables.runs(Store(artifacts)))
     ran = program.run("cache", "prune", f"--run={first}", "--dry-run", f"--artifacts={artifacts}")
     assert ran.stdout.startswith(f"would remove: {first}; ")
-    assert contents(artifacts) == before
+    assert files(artifacts) == before
     for options, line in (
         (["--older-than=soon"], "--older-than=soon: must be a number followed by one of h, d, w"),
         (["--larger-than=3 GB"], "--larger-than=3 GB: must be a number followed by one of KiB, MiB, GiB, TiB"),
@@ -119,65 +121,69 @@ def test_a_dry_run_removes_nothing_and_a_wrong_wish_is_one_line(program: Program
         assert (ran.returncode, ran.stderr) == (2, f"qnnsweep: {line}\n")
 
 
-def test_a_sweep_that_is_going_on_keeps_all_that_there_is(program: Program, artifacts: Path, first: str) -> None:
+def test_a_prune_is_refused_while_a_sweep_runs(program: Program, artifacts: Path, first: str) -> None:
     command = ["run", "--json", *SMALL, "measure.warm_up=1", f"artifacts={artifacts}"]
     with program.start(*command) as sweep:
         assert sweep.stderr is not None
         assert sweep.stderr.readline().startswith(("export", "quantize"))
         ran = program.run("cache", "prune", "--keep=0", f"--artifacts={artifacts}")
-        assert sweep.poll() is None, "the sweep was over too soon to tell anything"
+        assert sweep.poll() is None, "the sweep ended too soon"
         line = f"artifacts={artifacts}: a sweep is going on there, so nothing was removed; prune when it has ended"
         assert (ran.returncode, ran.stderr) == (3, f"qnnsweep: {line}\n")
-        out, said = sweep.communicate(timeout=300)
-    assert sweep.returncode == 0, said
+        out, error = sweep.communicate(timeout=300)
+    assert sweep.returncode == 0, error
     assert json.loads(out.splitlines()[-1])["outcomes"] == {"passed": 1}
     assert first in tables.runs(Store(artifacts))
     assert_files_are_complete(artifacts)
     assert_no_leftovers(artifacts)
 
 
-def test_pruning_breaks_no_run_that_stays(program: Program, artifacts: Path, first: str) -> None:
-    """The last test of this folder: of all runs one stays, and whatever was made for the others alone goes."""
+def test_a_prune_keeps_what_the_remaining_run_needs(program: Program, artifacts: Path, first: str) -> None:
+    """One run remains, and everything that only the others used is removed."""
     ran = program.run("run", "--json", *SMALL, "reuse=capture", f"artifacts={artifacts}")
-    kept = passed_result_of(ran)["run_id"]  # it reused what the others had made
-    others = [f"--run={run}" for run in tables.runs(Store(artifacts)) if run != kept]
+    remaining = passed_result_of(ran)["run_id"]  # it reused the results of the others
+    others = [f"--run={run}" for run in tables.runs(Store(artifacts)) if run != remaining]
     ran = program.run("cache", "prune", "--json", *others, f"--artifacts={artifacts}")
-    told = passed_result_of(ran)
-    assert tables.runs(Store(artifacts)) == [kept]
-    assert [path.name for path in (artifacts / "runs").iterdir()] == [kept]
-    assert told["results"]
-    assert told["blobs"]
-    assert told["left"] == json.loads(program.run("cache", "--json", f"--artifacts={artifacts}").stdout)["bytes"]
+    removed = passed_result_of(ran)
+    assert tables.runs(Store(artifacts)) == [remaining]
+    assert [path.name for path in (artifacts / "runs").iterdir()] == [remaining]
+    assert removed["results"]
+    assert removed["blobs"]
+    assert removed["left"] == json.loads(program.run("cache", "--json", f"--artifacts={artifacts}").stdout)["bytes"]
     assert_files_are_complete(artifacts)
     assert_no_leftovers(artifacts)
-    assert program.run("report", kept, f"--artifacts={artifacts}").returncode == 0
-    again = program.run("recompare", f"--run={kept}", "measure.replay=false", f"--artifacts={artifacts}")
+    assert program.run("report", remaining, f"--artifacts={artifacts}").returncode == 0
+    again = program.run("recompare", f"--run={remaining}", "measure.replay=false", f"--artifacts={artifacts}")
     assert again.returncode == 0, again.stderr
     ran = program.run("run", "--json", *SMALL, "reuse=capture", f"artifacts={artifacts}")
     assert states(ran) == dict.fromkeys(CELL_STAGES, "reused")
 
 
-def test_two_sweeps_at_once_in_one_folder_both_end_whole(program: Program, tmp_path: Path) -> None:
-    small = [each for each in SMALL if not each.startswith("backend=")]
+def test_retention_removes_old_runs_at_the_end_of_a_sweep(program: Program, artifacts: Path, first: str) -> None:
+    """The last test in this folder: only the new run remains."""
+    assert tables.runs(Store(artifacts))
+    ran = program.run("run", "--json", *SMALL, "reuse=capture", "retention.keep_runs=1", f"artifacts={artifacts}")
+    run_id = passed_result_of(ran)["run_id"]
+    assert tables.runs(Store(artifacts)) == [run_id]
+    assert [path.name for path in (artifacts / "runs").iterdir()] == [run_id]
+
+
+def test_two_sweeps_at_once_in_one_folder_leave_complete_files(program: Program, tmp_path: Path) -> None:
+    small = [override for override in SMALL if not override.startswith("backend=")]
     backends = ("portable", "xnnpack")
-    both = [program.start("run", "--json", *small, f"backend={each}", f"artifacts={tmp_path}") for each in backends]
-    told = [sweep.communicate(timeout=600) for sweep in both]
-    assert [sweep.returncode for sweep in both] == [0, 0], told
-    runs = [json.loads(out.splitlines()[-1])["run_id"] for out, _ in told]
+    both = [
+        program.start("run", "--json", *small, f"backend={backend}", f"artifacts={tmp_path}") for backend in backends
+    ]
+    outputs = [sweep.communicate(timeout=600) for sweep in both]
+    assert [sweep.returncode for sweep in both] == [0, 0], outputs
+    runs = [json.loads(out.splitlines()[-1])["run_id"] for out, _ in outputs]
     assert sorted(runs) == tables.runs(Store(tmp_path))
     assert [cell(tmp_path, run)["backend"] for run in runs] == [*backends]
     assert_files_are_complete(tmp_path)
     assert_no_leftovers(tmp_path)
 
 
-def test_old_runs_go_when_one_has_ended(program: Program, tmp_path: Path) -> None:
-    command = ["run", "--json", *SMALL, "retention.keep_runs=1", f"artifacts={tmp_path}"]
-    runs = [passed_result_of(program.run(*command))["run_id"] for _ in range(2)]
-    assert tables.runs(Store(tmp_path)) == runs[1:]
-    assert [path.name for path in (tmp_path / "runs").iterdir()] == runs[1:]
-
-
-def test_whoever_removes_is_alone_and_whoever_works_is_not_waited_for(tmp_path: Path) -> None:
+def test_the_lock_is_shared_by_sweeps_and_exclusive_for_a_prune(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
     code = (
         "import sys; from pathlib import Path; from tasks.storage.store import Store\n"

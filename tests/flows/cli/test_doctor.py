@@ -1,4 +1,4 @@
-"""What `qnnsweep doctor` finds on this machine, and what it advises where something is missing."""
+"""The checks of `qnnsweep doctor` on this machine, and its remedies."""
 
 from __future__ import annotations
 
@@ -20,27 +20,28 @@ def checks(stdout: str) -> dict[str, dict[str, Any]]:
     return {check["what"]: check for check in json.loads(stdout.splitlines()[-1])["checks"]}
 
 
-def test_a_machine_that_has_everything_is_healthy(program: Program, tmp_path: Path) -> None:
+def test_all_checks_pass_on_a_complete_machine(program: Program, tmp_path: Path) -> None:
     ran = program.run("doctor", "--json", f"--artifacts={tmp_path}")
     assert (ran.returncode, ran.stderr) == (0, "")
-    found = checks(ran.stdout)
-    assert [what for what in NEEDED if not (found[what]["needed"] and found[what]["ok"])] == []
-    assert found["torch"]["found"] == metadata.version("torch")
+    results = checks(ran.stdout)
+    assert [what for what in NEEDED if not (results[what]["needed"] and results[what]["ok"])] == []
+    assert results["torch"]["found"] == metadata.version("torch")
     version = metadata.version("onnxruntime-qnn")
-    assert found["QNN"]["found"].startswith("v2.")
-    assert found["QNN"]["found"].endswith(f" from onnxruntime-qnn {version}")
-    assert {"QnnBackend", "XnnpackBackend"} <= set(found["backends"]["found"].split(", "))
-    assert all(check["remedy"] for check in found.values() if not check["ok"])
+    assert results["QNN"]["found"].startswith("v2.")
+    assert results["QNN"]["found"].endswith(f" from onnxruntime-qnn {version}")
+    assert {"QnnBackend", "XnnpackBackend"} <= set(results["backends"]["found"].split(", "))
+    assert all(check["remedy"] for check in results.values() if not check["ok"])
 
 
-def test_people_get_a_table_with_what_to_do(program: Program, tmp_path: Path) -> None:
-    ran = program.run("doctor", f"--artifacts={tmp_path}")
-    assert ran.returncode == 0
-    (line,) = (line for line in ran.stdout.splitlines() if " QNN " in line)
-    assert line.split()[:2] == ["✓", "QNN"]
+def test_the_table_shows_each_check_and_its_remedy(program: Program, tmp_path: Path) -> None:
+    ran = program.run("doctor", f"--artifacts={tmp_path}", QNN_SDK_ROOT="/nonexistent")
+    assert ran.returncode == 3
+    marks = {words[1]: words[0] for words in map(str.split, ran.stdout.splitlines()) if len(words) > 1}
+    assert (marks["Python"], marks["torch"], marks["QNN"]) == ("✓", "✓", "✗")
+    assert " point it at an unpacked " in ran.stdout
 
 
-def test_a_wrong_qnn_folder_is_exit_code_3_and_a_remedy(program: Program, tmp_path: Path) -> None:
+def test_a_wrong_qnn_folder_gives_exit_code_3_and_a_remedy(program: Program, tmp_path: Path) -> None:
     ran = program.run("doctor", "--json", f"--artifacts={tmp_path}", QNN_SDK_ROOT="/nonexistent")
     assert ran.returncode == 3
     assert checks(ran.stdout)["QNN"] == {
@@ -54,10 +55,10 @@ def test_a_wrong_qnn_folder_is_exit_code_3_and_a_remedy(program: Program, tmp_pa
     }
 
 
-def test_an_unusable_artifacts_folder_is_exit_code_3_and_a_remedy(program: Program, tmp_path: Path) -> None:
+def test_an_unusable_artifacts_folder_gives_exit_code_3_and_a_remedy(program: Program, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     ran = program.run("doctor", "--json", f"--artifacts={tmp_path / 'file'}")
     assert ran.returncode == 3
-    found = checks(ran.stdout)["artifacts"]
-    assert not found["ok"]
-    assert found["remedy"]
+    check = checks(ran.stdout)["artifacts"]
+    assert not check["ok"]
+    assert check["remedy"]

@@ -1,9 +1,8 @@
-"""Nights that run themselves: a real Prefect server, `qnnsweep serve`, and somebody who asks for a run in between."""
+"""`qnnsweep serve` with a real Prefect server: scheduled runs, runs on request, and cancellation."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,84 +14,76 @@ from tasks.storage import tables
 from tasks.storage.store import Store
 from tests.flows.cluster import wait_until
 from tests.processes import assert_gone, command_of
-from tests.program import Program, new_program, with_server
+from tests.program import Program
 
 SMALL = ("model=digits_cnn", "model.evaluation.count=4", "scheme=fp32", "backend=portable", "soc=SM8650")
 RUN_S = 600
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Program, httpx.Client]]:
-    with with_server(new_program(tmp_path_factory)) as served:
-        yield served
-
-
-def asked(client: httpx.Client, method: str, path: str, **json: Any) -> Any:
-    """The server's answer. 503 is its word for "later": its database is one file, and busy."""
-    answer = wait_until(
-        lambda: [each for each in [client.request(method, path, json=json or None)] if each.status_code != 503],
+def api_call(client: httpx.Client, method: str, path: str, **json: Any) -> Any:
+    """Return the answer of the server. It answers 503 while its database, which is one file, is busy."""
+    answers = wait_until(
+        lambda: [answer for answer in [client.request(method, path, json=json or None)] if answer.status_code != 503],
         120,
         f"{method} {path} is answered",
     )
-    return answer[0].raise_for_status().json()
+    return answers[0].raise_for_status().json()
 
 
 def ended(client: httpx.Client, run: str) -> dict[str, Any] | None:
-    state = asked(client, "GET", f"/flow_runs/{run}")["state"]
+    state = api_call(client, "GET", f"/flow_runs/{run}")["state"]
     return state if state["type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED") else None
 
 
 @pytest.mark.toolchain
-def test_a_night_is_scheduled_and_a_sweep_of_one_s_own_runs_when_somebody_asks(
-    served: tuple[Program, httpx.Client], tmp_path: Path
+def test_a_sweep_is_scheduled_and_runs_on_request_with_other_overrides(
+    served_program: Program, prefect_api: httpx.Client, tmp_path: Path
 ) -> None:
-    program, client = served
     nightly = ["experiment=nightly", f"artifacts={tmp_path}", "schedule.timezone=Europe/Berlin"]
-    with program.start("serve", *nightly) as serving:
+    with served_program.start("serve", *nightly) as serving:
         try:
             assert serving.stderr is not None
-            told = [serving.stderr.readline().rstrip() for _ in range(3)]
-            assert told[0] == "sweep/nightly: 36 cells, 0 22 * * * Europe/Berlin"
-            assert told[2] == "Ctrl-C ends it and pauses the schedule"
-            deployment = wait_until(lambda: found(client), 60, "there is a deployment")
+            lines = [serving.stderr.readline().rstrip() for _ in range(3)]
+            assert lines[0] == "sweep/nightly: 36 cells, 0 22 * * * Europe/Berlin"
+            assert lines[2] == "Ctrl-C ends it and pauses the schedule"
+            deployment = wait_until(lambda: deployment_of(prefect_api), 60, "there is a deployment")
             (schedule,) = deployment["schedules"]
             assert (schedule["active"], schedule["schedule"]["cron"], schedule["schedule"]["timezone"]) == (
                 True, "0 22 * * *", "Europe/Berlin",
             )  # fmt: skip
             assert deployment["parameters"] == {"overrides": nightly, "config_dirs": []}
-            run = asked(
-                client, "POST", f"/deployments/{deployment['id']}/create_flow_run",
+            run = api_call(
+                prefect_api, "POST", f"/deployments/{deployment['id']}/create_flow_run",
                 parameters={"overrides": [*SMALL, f"artifacts={tmp_path}"]}, state={"type": "SCHEDULED"},
             )  # fmt: skip
-            state = wait_until(lambda: ended(client, run["id"]), RUN_S, "the run ends")
+            state = wait_until(lambda: ended(prefect_api, run["id"]), RUN_S, "the run ends")
             assert state["type"] == "COMPLETED", state
             (run_id,) = tables.runs(Store(tmp_path))
             assert tables.read(Store(tmp_path), "cells", run_id)["outcome"].tolist() == ["passed"]
-            kept = asked(client, "POST", "/artifacts/filter", flow_runs={"id": {"any_": [run["id"]]}})
-            assert {each["key"] for each in kept} == {"cells-done", "cells", "sweep", "report", "files"}
+            artifacts = api_call(prefect_api, "POST", "/artifacts/filter", flow_runs={"id": {"any_": [run["id"]]}})
+            assert {artifact["key"] for artifact in artifacts} == {"cells-done", "cells", "sweep", "report", "files"}
         finally:
             serving.send_signal(signal.SIGINT)
             serving.wait(timeout=60)
-    assert wait_until(lambda: found(client), 60, "there is a deployment")["paused"]
+    assert wait_until(lambda: deployment_of(prefect_api), 60, "there is a deployment")["paused"]
 
 
 @pytest.mark.toolchain
-def test_a_run_that_is_cancelled_from_the_ui_stops_its_children(
-    served: tuple[Program, httpx.Client], tmp_path: Path
+def test_a_run_that_is_cancelled_in_the_ui_ends_its_workers(
+    served_program: Program, prefect_api: httpx.Client, tmp_path: Path
 ) -> None:
-    program, client = served
-    with program.start("serve", *SMALL, f"artifacts={tmp_path}") as serving:
+    with served_program.start("serve", *SMALL, f"artifacts={tmp_path}") as serving:
         try:
-            deployment = wait_until(lambda: found(client), 60, "there is a deployment")
-            run = asked(
-                client, "POST", f"/deployments/{deployment['id']}/create_flow_run",
+            deployment = wait_until(lambda: deployment_of(prefect_api), 60, "there is a deployment")
+            run = api_call(
+                prefect_api, "POST", f"/deployments/{deployment['id']}/create_flow_run",
                 parameters={"overrides": [*SMALL, f"artifacts={tmp_path}"]}, state={"type": "SCHEDULED"},
             )  # fmt: skip
             wait_until(lambda: list((tmp_path / "partial").glob("*/*/worker.log")), RUN_S, "a worker runs")
             working = psutil.Process(serving.pid).children(recursive=True)
-            assert any("forkserver" in command_of(each.pid) for each in working)
-            asked(client, "POST", f"/flow_runs/{run['id']}/set_state", state={"type": "CANCELLING"})
-            state = wait_until(lambda: ended(client, run["id"]), 120, "the run ends")
+            assert any("forkserver" in command_of(process.pid) for process in working)
+            api_call(prefect_api, "POST", f"/flow_runs/{run['id']}/set_state", state={"type": "CANCELLING"})
+            state = wait_until(lambda: ended(prefect_api, run["id"]), 120, "the run ends")
             assert state["type"] == "CANCELLED", state
             assert_gone(working, within_s=30)
             assert tables.runs(Store(tmp_path)) == []
@@ -101,7 +92,7 @@ def test_a_run_that_is_cancelled_from_the_ui_stops_its_children(
             serving.wait(timeout=60)
 
 
-def found(client: httpx.Client) -> dict[str, Any]:
+def deployment_of(client: httpx.Client) -> dict[str, Any]:
     answer = client.get("/deployments/name/sweep/nightly")
     return answer.json() if answer.status_code == 200 else {}
 
@@ -116,12 +107,12 @@ def found(client: httpx.Client) -> dict[str, Any]:
         ("schedule.timezone=Nowhere", "schedule.timezone=Nowhere: must be a name of the tz database"),
     ],
 )
-def test_a_schedule_that_is_none_is_refused_now_and_not_at_night(program: Program, override: str, line: str) -> None:
+def test_an_invalid_schedule_is_refused_at_once(program: Program, override: str, line: str) -> None:
     ran = program.run("serve", "experiment=nightly", override)
     assert (ran.returncode, ran.stderr) == (2, f"qnnsweep: {line}\n")
 
 
-def test_without_a_server_of_one_s_own_there_are_no_nights(program: Program) -> None:
+def test_serve_without_a_configured_server_is_refused(program: Program) -> None:
     ran = program.run("serve", "experiment=nightly")
     assert ran.returncode == 3
     assert ran.stderr == (

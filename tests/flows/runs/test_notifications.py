@@ -9,16 +9,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from prefect.blocks.notifications import CustomWebhookNotificationBlock
 from prefect.blocks.system import Secret
-from prefect.testing.utilities import prefect_test_harness
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.runs import notifications
 from flows.runs.results import SweepResult
 from tasks.errors import RequestError
 from tasks.storage import tables
 from tasks.storage.store import Store
+from tests.flows.cluster import address
 from tests.sample_tables import RUN
 
 from .synthetic_history import run_of
@@ -26,8 +28,8 @@ from .test_history import write_history
 
 
 @pytest.fixture(scope="module", autouse=True)
-def prefect_server() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=120):
+def prefect_server(prefect_api: httpx.Client) -> Iterator[None]:
+    with temporary_settings({PREFECT_API_URL: address(prefect_api)}):
         yield
 
 
