@@ -1,4 +1,4 @@
-"""Cells with their captures for the benchmarks: those that are kept, or else a real sweep that makes them."""
+"""Provides cells with their captures to the benchmarks, from an earlier run or else from a new sweep."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from tasks.storage.store import Store
 
 
 def cell(artifacts: str, *overrides: str) -> tuple[Request, Resources, CellEvidence]:
-    """The one cell that the overrides ask for, from the newest run below `artifacts` that has it."""
+    """Return the single cell of the overrides, from the newest run below `artifacts` that has it."""
     plan = load([*overrides])
     (planned,) = plan.cells
-    found = next(_kept(Path(artifacts), planned.request), None)
-    if found is None:
+    evidence = next(_stored(Path(artifacts), planned.request), None)
+    if evidence is None:
         program = Path(sys.executable).with_name("qnnsweep")
         subprocess.run([program, "run", f"artifacts={artifacts}", *overrides], check=True, stdout=sys.stderr)
-        found = next(_kept(Path(artifacts), planned.request))
-    return planned.request, prepare(replace(plan, artifacts=artifacts)), found
+        evidence = next(_stored(Path(artifacts), planned.request))
+    return planned.request, prepare(replace(plan, artifacts=artifacts)), evidence
 
 
-def _kept(artifacts: Path, request: Request) -> Iterator[CellEvidence]:
+def _stored(artifacts: Path, request: Request) -> Iterator[CellEvidence]:
     store = Store(artifacts)
     for run_id in reversed(tables.runs(store)):
-        with contextlib.suppress(EvidenceError):  # of an earlier version
-            if (found := read_evidence(run_id, request, store)) is not None:
-                yield found
+        with contextlib.suppress(EvidenceError):  # the run is of an earlier version
+            if (evidence := read_evidence(run_id, request, store)) is not None:
+                yield evidence

@@ -1,16 +1,16 @@
-"""qnnsweep's comparison against ExecuTorch's Inspector with the Qualcomm comparators, on the same files.
+"""Compares qnnsweep's comparison with ExecuTorch's Inspector and the Qualcomm comparators, on the same files.
 
     python benchmarks/compare.py                                  EfficientNet-Lite0, 16a8w, SM8650
     python benchmarks/compare.py model=digits_cnn --repeats=3     any quantized cell on QNN
 
-One lowering and one capture, from the newest run of the cell or else a new one. Each side reads them in a fresh process
-of its own, in turn, so that whatever else the machine does favours neither:
+The input is one lowering and one capture, from the newest run of the cell or else from a new run. Each side reads them
+in a new process, in alternation, so that other load on the machine affects both:
 
     inspector   Inspector(...), then MSE, L1 and SNR of every operator
     total       qnnsweep with measure.replay=false: final outputs, profile, and five metrics of every operator
-    replay      qnnsweep as it ships: the same, and what each operator introduced
+    replay      qnnsweep with its defaults: the same, and what each operator introduced
 
-docs/benchmarks.md says what is timed and what is not.
+docs/benchmarks.md describes what is timed.
 """
 
 from __future__ import annotations
@@ -37,45 +37,45 @@ SIDES = ("inspector", "total", "replay")
 WORKER = Path(__file__).with_name("compare_side.py")
 
 WITHIN = {"mse": 1e-3, "l1": 1e-3, "snr_db": 1e-3}
-"""How far the two may differ, as a share of the value; SNR in dB. The Inspector dequantizes in float32."""
+"""The allowed difference, relative to the value; for SNR in dB. The Inspector dequantizes in float32."""
 EXACT_DB = 140
-"""An error below this is float32's own rounding: zero for the Inspector, and no zero for qnnsweep's float64."""
+"""A smaller error is rounding of float32: it is zero for the Inspector, and not zero in qnnsweep's float64."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("overrides", nargs="*", help="one quantized cell on QNN, in the grammar of `qnnsweep run`")
-    parser.add_argument("--artifacts", default="artifacts", help="where to look for a run of the cell, and to make it")
-    parser.add_argument("--repeats", type=int, default=5, help="fresh processes of each side")
+    parser.add_argument("--artifacts", default="artifacts", help="where to look for a run of the cell, or to create it")
+    parser.add_argument("--repeats", type=int, default=5, help="number of new processes per side")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line")
-    asked = parser.parse_args()
-    given = {override.partition("=")[0] for override in asked.overrides}
-    overrides = [*(f"{key}={value}" for key, value in CELL.items() if key not in given), *asked.overrides]
+    options = parser.parse_args()
+    keys = {override.partition("=")[0] for override in options.overrides}
+    overrides = [*(f"{key}={value}" for key, value in CELL.items() if key not in keys), *options.overrides]
     with tempfile.TemporaryDirectory() as folder:
-        environment = prepared(asked.artifacts, overrides, Path(folder))
+        environment = prepare_inputs(options.artifacts, overrides, Path(folder))
         runs: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
-        for _ in range(asked.repeats):
+        for _ in range(options.repeats):
             for side in SIDES:
-                runs[side].append(ran(side, folder, environment))
-    found = {"cell": overrides, "repeats": asked.repeats, **summary(runs)}
-    show(found)
-    if asked.json:
-        print(json.dumps(found))
-    return 0 if found["agreement"]["agrees"] else 1
+                runs[side].append(run_side(side, folder, environment))
+    result = {"cell": overrides, "repeats": options.repeats, **summary(runs)}
+    show(result)
+    if options.json:
+        print(json.dumps(result))
+    return 0 if result["agreement"]["agrees"] else 1
 
 
-def prepared(artifacts: str, overrides: list[str], folder: Path) -> dict[str, str]:
-    """Have the cell's records in `folder`; what QNN's libraries need in the environment of who imports ExecuTorch."""
-    _, resources, measured = cell(artifacts, *overrides)
-    for name, record in (("lowered", measured.lowered), ("capture", measured.capture)):
+def prepare_inputs(artifacts: str, overrides: list[str], folder: Path) -> dict[str, str]:
+    """Write the records of the cell into `folder`, and return the environment that QNN's libraries need."""
+    _, resources, evidence = cell(artifacts, *overrides)
+    for name, record in (("lowered", evidence.lowered), ("capture", evidence.capture)):
         (folder / f"{name}.parquet").write_bytes(encode(record))
-    asked = {"overrides": overrides, "store": str(resources.store.root)}
-    (folder / "asked.json").write_text(json.dumps(asked))
+    request = {"overrides": overrides, "store": str(resources.store.root)}
+    (folder / "request.json").write_text(json.dumps(request))
     return find_sdk(os.environ, resources.store.root / "toolchain").environment(os.environ)
 
 
-def ran(side: str, folder: str, environment: Mapping[str, str]) -> dict[str, Any]:
-    """One side's figures, from a process of its own."""
+def run_side(side: str, folder: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the measurements of one side, from a new process."""
     done = subprocess.run(
         [sys.executable, str(WORKER), side, folder], env={**os.environ, **environment}, capture_output=True, text=True
     )
@@ -85,7 +85,7 @@ def ran(side: str, folder: str, environment: Mapping[str, str]) -> dict[str, Any
 
 
 def summary(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    sides = {side: figures(each) for side, each in runs.items()}
+    sides = {side: figures(measurements) for side, measurements in runs.items()}
     theirs, total, replay = (sides[side] for side in SIDES)
 
     def ratio(mine: Mapping[str, Any], figure: str) -> float:
@@ -107,7 +107,7 @@ def summary(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
 
 
 def figures(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    each = {
+    columns = {
         "seconds": [run["seconds"] for run in runs],
         "cpu_seconds": [run["cpu_seconds"] for run in runs],
         "with_imports_seconds": [run["seconds"] + run["imports"]["seconds"] for run in runs],
@@ -116,23 +116,23 @@ def figures(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     }
     return {
         name: {"median": statistics.median(values), "min": min(values), "max": max(values)}
-        for name, values in each.items()
+        for name, values in columns.items()
     }
 
 
 def agreement(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> dict[str, Any]:
-    """Every operator that both sides have, metric by metric."""
+    """Compare the metrics of every operator that both sides have."""
     both = [operator for operator in theirs if operator in mine]
     exact = [operator for operator in both if _exact(theirs[operator]) and _exact(mine[operator])]
-    furthest = dict.fromkeys(WITHIN, 0.0)
+    largest = dict.fromkeys(WITHIN, 0.0)
     disagreeing: list[str] = []
     for operator in both:
         for metric, within in () if operator in exact else WITHIN.items():
             left, right = theirs[operator][metric], mine[operator][metric]
-            apart = math.inf if right is None else abs(left - right)
-            apart /= 1 if metric == "snr_db" or not right else right
-            furthest[metric] = max(furthest[metric], apart)
-            if not apart <= within:
+            difference = math.inf if right is None else abs(left - right)
+            difference /= 1 if metric == "snr_db" or not right else right
+            largest[metric] = max(largest[metric], difference)
+            if not difference <= within:
                 disagreeing.append(f"{operator} {metric}: {left} and {right}")
     return {
         "agrees": bool(both) and not disagreeing,
@@ -140,35 +140,37 @@ def agreement(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> dict[str, A
         "exact": len(exact),
         "only_inspector": sorted(set(theirs) - set(mine)),
         "only_qnnsweep": sorted(set(mine) - set(theirs)),
-        "furthest": furthest,
+        "furthest": largest,
         "disagreeing": disagreeing,
     }
 
 
 def _exact(figures: Mapping[str, float | None]) -> bool:
-    """No error at all, or none beyond float32's rounding. Without one there is no SNR here, an infinite one there."""
+    """Return whether there is no error beyond float32's rounding. Without one the SNR is None here, infinite there."""
     ratio = figures["snr_db"]
     return figures["mse"] == 0 or (ratio is not None and ratio >= EXACT_DB)
 
 
-def show(found: Mapping[str, Any]) -> None:
+def show(result: Mapping[str, Any]) -> None:
     columns = ("seconds", "cpu_seconds", "with_imports_seconds", "peak_mib", "beyond_start_mib")
     titles = ("seconds", "CPU seconds", "with imports", "peak MiB", "beyond start")
-    print(f"median (least to most) of {found['repeats']} fresh processes each\n")
+    print(f"median (least to most) of {result['repeats']} new processes each\n")
     print(f"{'':10}" + "".join(f"{title:>26}" for title in titles))
-    for side, figure in found["sides"].items():
+    for side, figure in result["sides"].items():
         cells = (figure[column] for column in columns)
         print(
             f"{side:10}" + "".join(f"{c['median']:>10.2f} ({c['min']:.2f} to {c['max']:.2f})".rjust(26) for c in cells)
         )
     print()
-    for key, value in found.items():
+    for key, value in result.items():
         if key.startswith("ratio"):
             print(f"{key:36}{value:6.3f}")
-    same = found["agreement"]
-    print(f"\n{same['operators']} operators on both sides, {same['exact']} exact; furthest apart: {same['furthest']}")
-    print(f"only the Inspector: {same['only_inspector']}; only qnnsweep: {same['only_qnnsweep']}")
-    print("\n".join(["the two disagree:", *same["disagreeing"]]) if same["disagreeing"] else "the two agree")
+    both = result["agreement"]
+    print(
+        f"\n{both['operators']} operators on both sides, {both['exact']} exact; largest differences: {both['furthest']}"
+    )
+    print(f"only the Inspector: {both['only_inspector']}; only qnnsweep: {both['only_qnnsweep']}")
+    print("\n".join(["the sides disagree:", *both["disagreeing"]]) if both["disagreeing"] else "the sides agree")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One side of compare.py in a process of its own: how long it took, how much memory it had, what it found, as JSON.
+"""Runs one side of compare.py in a separate process, and prints its time, its memory and its results as JSON.
 
 python benchmarks/compare_side.py {inspector,total,replay} FOLDER
 """
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 
-Found = dict[str, dict[str, float | None]]
-"""`<debug handle>/<output index>` to MSE, L1 (a sum) and SNR in dB."""
-Prepared = tuple[Callable[[], Any], Callable[[Any], Found]]
-"""What is timed, and how to read its answer."""
+Metrics = dict[str, dict[str, float | None]]
+"""Maps `<debug handle>/<output index>` to MSE, L1 (a sum) and SNR in dB."""
+Prepared = tuple[Callable[[], Any], Callable[[Any], Metrics]]
+"""The function that is timed, and the one that reads the metrics from its result."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Given:
-    """One lowering and one capture, as `compare.py` left them."""
+class Inputs:
+    """The lowering and the capture that `compare.py` has written."""
 
     folder: Path
     store: Store
     request: Request
 
     @classmethod
-    def at(cls, folder: Path) -> Given:
+    def at(cls, folder: Path) -> Inputs:
         from conf.load import load
         from tasks.storage.store import Store
 
-        asked = json.loads((folder / "asked.json").read_text())
-        request = load(asked["overrides"]).cells[0].request
-        return cls(folder=folder, store=Store(Path(asked["store"])), request=request)
+        described = json.loads((folder / "request.json").read_text())
+        request = load(described["overrides"]).cells[0].request
+        return cls(folder=folder, store=Store(Path(described["store"])), request=request)
 
     def records(self) -> tuple[LoweredProgram, Capture]:
         from tasks.records import Capture, LoweredProgram
@@ -62,7 +62,7 @@ def main() -> None:
     work, read = SIDES[side](folder)
     gc.collect()
     start = _status("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     wall, cpu = time.perf_counter(), time.process_time()
     answer = work()
     seconds, cpu_seconds = time.perf_counter() - wall, time.process_time() - cpu
@@ -73,7 +73,7 @@ def main() -> None:
 
 @dataclass(slots=True)
 class Imports:
-    """From the start of the process until everything is imported."""
+    """The time from the start of the process until everything is imported."""
 
     seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -101,17 +101,17 @@ def _qnnsweep(folder: Path, *, replayed: bool) -> Prepared:
     from tasks.comparison.capture import compare_capture
     from tasks.records.options import ComparisonOptions
 
-    given = Given.at(folder)
+    inputs = Inputs.at(folder)
     _imports.done()
-    ask = given.request
+    ask = inputs.request
 
     def work() -> Any:
         options = ComparisonOptions(
             classifier=ask.model.classifier, tolerances=ask.tolerance.operators, replay=replayed
         )
-        return compare_capture(*given.records(), options, given.store)
+        return compare_capture(*inputs.records(), options, inputs.store)
 
-    def read(comparison: Any) -> Found:
+    def read(comparison: Any) -> Metrics:
         return {
             f"{row.operator.debug_handle}/{row.operator.output_index}": {
                 "mse": row.gap.mse,
@@ -126,10 +126,10 @@ def _qnnsweep(folder: Path, *, replayed: bool) -> Prepared:
 
 
 def inspector(folder: Path) -> Prepared:
-    """What ExecuTorch's `build_executorch_binary` and `qnn_intermediate_debugger_demo.py` do, without the drawing.
+    """Do what ExecuTorch's `build_executorch_binary` and `qnn_intermediate_debugger_demo.py` do, without the plots.
 
-    They keep the edge program in memory, because saving it loses the quantization and the layout that QNN's passes
-    noted on its nodes. Here both are noted on it again, from the operator table that was written when they were there.
+    They keep the edge program in memory, because the quantization and the layout in the metadata of its nodes are lost
+    when it is saved. Here both are restored from the operator table, which was written before.
     """
     from executorch.backends.qualcomm.debugger.qcom_numerical_comparator_base import QcomNumericalComparatorBase
     from executorch.backends.qualcomm.debugger.qcom_numerical_comparator_sample import QcomMSEComparator
@@ -138,7 +138,7 @@ def inspector(folder: Path) -> Prepared:
     from executorch.devtools.inspector.numerical_comparator import L1Comparator, SNRComparator
 
     class Qcom(QcomNumericalComparatorBase):
-        """The Qualcomm backend brings MSE, cosine and SQNR; L1 and SNR are ExecuTorch's own after its preprocessing."""
+        """A metric of ExecuTorch (L1, SNR), which the Qualcomm backend lacks, after that backend's preprocessing."""
 
         def __init__(self, edge_ep: Any, metric: Any) -> None:
             super().__init__(edge_ep)
@@ -147,19 +147,19 @@ def inspector(folder: Path) -> Prepared:
         def metric_name(self) -> str:
             return type(self.metric).__name__
 
-        def is_valid_score(self, score: float) -> bool:  # noqa: ARG002 - asked when drawing
+        def is_valid_score(self, score: float) -> bool:  # noqa: ARG002 - used for plots only
             return True
 
         def element_compare(self, a: Any, b: Any) -> float:
             return self.metric.element_compare(a, b)
 
-    given = Given.at(folder)
+    inputs = Inputs.at(folder)
     _imports.done()
-    lowered, capture = given.records()
+    lowered, capture = inputs.records()
     assert lowered.etrecord is not None
     assert capture.etdump_debug is not None
     assert capture.debug_buffer is not None
-    paths = [str(given.store.path(blob)) for blob in (lowered.etrecord, capture.etdump_debug, capture.debug_buffer)]
+    paths = [str(inputs.store.path(blob)) for blob in (lowered.etrecord, capture.etdump_debug, capture.debug_buffer)]
     etrecord, etdump, debug_buffer = paths
     debugger = QNNIntermediateDebugger(sample_input=None)
     debugger.set_edge_ep(_annotated(parse_etrecord(etrecord).graph_map[debugger.reference_graph_name], lowered))
@@ -178,29 +178,29 @@ def inspector(folder: Path) -> Prepared:
             for name, comparator in comparators.items()
         }
 
-    def read(frames: Any) -> Found:
-        found: Found = {}
+    def read(frames: Any) -> Metrics:
+        metrics: Metrics = {}
         for name, frame in frames.items():
             for handles, gaps in zip(frame["runtime_debug_handle"], frame["gap"], strict=True):
                 (handle,) = handles
                 for index, gap in enumerate(gaps):
-                    found.setdefault(f"{handle}/{index}", {})[name] = gap
-        return found
+                    metrics.setdefault(f"{handle}/{index}", {})[name] = gap
+        return metrics
 
     return work, read
 
 
 def _annotated(program: Any, lowered: LoweredProgram) -> Any:
-    """The program with what is lost when it is saved."""
+    """Restore the metadata that is lost when a program is saved."""
     operators = {operator.name: operator for operator in lowered.operators}
     for node in program.graph_module.graph.nodes:
-        known = operators.get(node.name)
-        if known is None:
+        operator = operators.get(node.name)
+        if operator is None:
             continue
-        if known.axis_order is not None:
-            node.meta["axis_order"] = known.axis_order
-        if known.quantization is not None and known.quantization.axis is None:
-            (scale,), (zero_point,) = known.quantization.scale, known.quantization.zero_point
+        if operator.axis_order is not None:
+            node.meta["axis_order"] = operator.axis_order
+        if operator.quantization is not None and operator.quantization.axis is None:
+            (scale,), (zero_point,) = operator.quantization.scale, operator.quantization.zero_point
             node.meta["quant_attrs"] = {"scale": scale, "zero_point": zero_point}
     return program
 
@@ -214,7 +214,7 @@ def _elements(shape: tuple[int, ...] | None) -> int:
 
 
 def _status(name: str) -> float:
-    """A size of this process that the kernel keeps, in MiB."""
+    """Return an entry of /proc/self/status in MiB."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(name + ":"):
             return int(line.split()[1]) / 1024

@@ -1,6 +1,6 @@
-"""Damage to one operator's captured tensor, and to all that follows as the damage would propagate on the device.
+"""Damages the captured tensor of one operator, and propagates the damage to later operators as on the device.
 
-What comes out is a debug buffer like the one that was collected: the comparison sees nothing but its bytes.
+The result is a debug buffer like the collected one, so that the comparison has no other information than its bytes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Array = NDArray[Any]
 
 
 def scaled(real: Array, _: CapturedValue) -> Array:
-    """A wrong scale: 5 % too large."""
+    """Apply a wrong scale, 5 % too large."""
     return real * 1.05
 
 
 def channels_swapped(real: Array, _: CapturedValue) -> Array:
-    """The first channel and the last one exchanged: axis 1 of an image, the last axis of anything else."""
+    """Exchange the first and the last channel: on axis 1 of an image, on the last axis of other tensors."""
     axis = 1 if real.ndim == 4 else real.ndim - 1
     order = np.arange(real.shape[axis])
     order[[0, -1]] = order[[-1, 0]]
@@ -35,33 +35,33 @@ def channels_swapped(real: Array, _: CapturedValue) -> Array:
 
 
 def transposed(real: Array, _: CapturedValue) -> Array:
-    """The last two axes exchanged, where they are equally long."""
+    """Exchange the last two axes if they have the same size."""
     return np.swapaxes(real, -1, -2) if real.ndim > 1 and real.shape[-1] == real.shape[-2] else real
 
 
 def clamped(real: Array, _: CapturedValue) -> Array:
-    """A range that is half as wide."""
+    """Clamp to half of the range."""
     return np.clip(real, real.min() / 2, real.max() / 2)
 
 
 def one_step_off(real: Array, captured: CapturedValue) -> Array:
-    """A zero point that is off by one."""
+    """Shift the zero point by one."""
     return real if captured.qparams is None else real + captured.qparams.scale[0]
 
 
 def zero_point_lost(real: Array, captured: CapturedValue) -> Array:
-    """Codes read without their zero point."""
+    """Dequantize without the zero point."""
     return real if captured.qparams is None else real + captured.qparams.zero_point[0] * captured.qparams.scale[0]
 
 
 KINDS: dict[str, Callable[[Array, CapturedValue], Array]] = {
-    each.__name__: each for each in (scaled, channels_swapped, transposed, clamped, one_step_off, zero_point_lost)
+    damage.__name__: damage for damage in (scaled, channels_swapped, transposed, clamped, one_step_off, zero_point_lost)
 }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scene:
-    """One sample of one capture, undamaged."""
+    """The first sample of an undamaged capture."""
 
     evidence: Evidence
     kernels: Kernels
@@ -73,79 +73,79 @@ class Scene:
 
 
 def damaged(scene: Scene, index: int, kind: str) -> dict[int, CapturedValue]:
-    """The operators that change when `kind` is done to operator `index`: it, and those after it that feel it.
+    """Return the operators that change when operator `index` is damaged: itself and the later ones that depend on it.
 
-    Each later operator keeps its own error of the device, in codes, and moves by as much as the reference operator
-    moves when its inputs do.
+    A later operator keeps the error of the device, in quantized values, and changes by as much as the reference
+    operator does.
     """
     kernels, captured = scene.kernels, scene.captured
     before: dict[int, Value] = {}
     after: dict[int, Value] = {}
     changed: dict[int, CapturedValue] = {}
-    for each, sources in enumerate(kernels.sources):
-        moved = any(source in after for source in sources)
-        shown = captured.get(each)
-        made = kernels.call(each, before) if shown is None or moved else None
-        if shown is not None:
-            before[each] = _single(shown.dequantized())
-        elif made is not None:
-            before[each] = made
-        if each == index:
-            assert shown is not None, "only what was captured can be damaged"
-            changed[each] = _stored(KINDS[kind](shown.dequantized(), shown), shown)
-            after[each] = _single(changed[each].dequantized())
-        elif moved:
-            remade = kernels.call(each, ChainMap(after, before))
-            if remade is not None and shown is not None and isinstance(made, np.ndarray):
-                assert isinstance(remade, np.ndarray), "the same call"
-                changed[each] = _moved(shown, made, remade)
-                after[each] = _single(changed[each].dequantized())
-            elif remade is not None:
-                after[each] = remade
+    for operator, sources in enumerate(kernels.sources):
+        affected = any(source in after for source in sources)
+        original = captured.get(operator)
+        computed = kernels.call(operator, before) if original is None or affected else None
+        if original is not None:
+            before[operator] = _single(original.dequantized())
+        elif computed is not None:
+            before[operator] = computed
+        if operator == index:
+            assert original is not None, "only a captured operator can be damaged"
+            changed[operator] = _quantized(KINDS[kind](original.dequantized(), original), original)
+            after[operator] = _single(changed[operator].dequantized())
+        elif affected:
+            recomputed = kernels.call(operator, ChainMap(after, before))
+            if recomputed is not None and original is not None and isinstance(computed, np.ndarray):
+                assert isinstance(recomputed, np.ndarray), "the same call"
+                changed[operator] = _moved(original, computed, recomputed)
+                after[operator] = _single(changed[operator].dequantized())
+            elif recomputed is not None:
+                after[operator] = recomputed
     return changed
 
 
 def written(scene: Scene, changed: Mapping[int, CapturedValue], debug_buffer: bytes) -> bytes:
-    """The debug buffer with these operators' elements in place of the collected ones."""
-    octets = np.frombuffer(debug_buffer, np.uint8).copy()
+    """Return the debug buffer with the elements of these operators replaced."""
+    buffer = np.frombuffer(debug_buffer, np.uint8).copy()
     logged = scene.evidence.logged_operators(0)
-    for index, each in changed.items():
+    for index, captured in changed.items():
         match = logged[index].match
-        place = tensor(match.event, octets)
-        place.flags.writeable = True
-        undo_layout(place, match.dumped.axis_order)[...] = each.elements
-    return octets.tobytes()
+        elements = tensor(match.event, buffer)
+        elements.flags.writeable = True
+        undo_layout(elements, match.dumped.axis_order)[...] = captured.elements
+    return buffer.tobytes()
 
 
-def error_db(shown: CapturedValue, changed: CapturedValue) -> float | None:
-    """What the damage does to the operator's own tensor: SNR in dB, None where it does nothing."""
-    clean = shown.dequantized().astype(np.float64)
+def error_db(original: CapturedValue, changed: CapturedValue) -> float | None:
+    """Return the SNR in dB of the damaged tensor against the original, or None if they are equal."""
+    clean = original.dequantized().astype(np.float64)
     error = changed.dequantized().astype(np.float64) - clean
     energy, signal = float(np.square(error).sum()), float(np.square(clean).sum())
     return 10 * float(np.log10(signal / energy)) if energy and signal else None
 
 
-def error_steps(shown: CapturedValue, changed: CapturedValue) -> float:
-    """The largest error in steps of the grid; in the tensor's own unit where it has none."""
-    step = shown.qparams.scale[0] if shown.qparams else 1.0
-    return float(np.abs(changed.dequantized().astype(np.float64) - shown.dequantized()).max(initial=0.0)) / step
+def error_steps(original: CapturedValue, changed: CapturedValue) -> float:
+    """Return the largest error in steps of the grid, or in the unit of the tensor if it is not quantized."""
+    step = original.qparams.scale[0] if original.qparams else 1.0
+    return float(np.abs(changed.dequantized().astype(np.float64) - original.dequantized()).max(initial=0.0)) / step
 
 
 def _single(real: Array) -> Array:
     return real.astype(np.float32) if real.dtype == np.float64 else real
 
 
-def _stored(real: Array, like: CapturedValue) -> CapturedValue:
+def _quantized(real: Array, like: CapturedValue) -> CapturedValue:
     elements = real if like.qparams is None else quantize(real, like.qparams)
     return replace(like, elements=elements.astype(like.elements.dtype))
 
 
-def _moved(shown: CapturedValue, before: Array, after: Array) -> CapturedValue:
-    if shown.qparams is not None:
-        steps = quantize(after, shown.qparams) - quantize(before, shown.qparams)
-        elements = np.clip(shown.elements + steps, shown.qparams.quant_min, shown.qparams.quant_max)
+def _moved(original: CapturedValue, before: Array, after: Array) -> CapturedValue:
+    if original.qparams is not None:
+        steps = quantize(after, original.qparams) - quantize(before, original.qparams)
+        elements = np.clip(original.elements + steps, original.qparams.quant_min, original.qparams.quant_max)
     elif before.dtype.kind == "f":
-        elements = shown.elements + (after - before)
+        elements = original.elements + (after - before)
     else:
-        elements = np.where(after == before, shown.elements, after)
-    return replace(shown, elements=elements.astype(shown.elements.dtype))
+        elements = np.where(after == before, original.elements, after)
+    return replace(original, elements=elements.astype(original.elements.dtype))

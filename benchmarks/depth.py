@@ -1,10 +1,10 @@
-"""Total error grows with depth, introduced error does not: N × [convolution to 64 channels, batch norm, ReLU6], 8a8w.
+"""Measures total and introduced error by depth: N × [convolution to 64 channels, batch norm, ReLU6], 8a8w.
 
     python benchmarks/depth.py                         N = 1, 3, 7, 13, 23, 29 on SM8650; writes docs/depth.svg
     python benchmarks/depth.py scheme=16a8w --plot=    another cell, no plot
 
-One sweep of one model a depth, as any user's: the factory lies in benchmarks/depth_models/, the YAML files are written
-here. A model of N blocks begins with the weights of every smaller one. docs/benchmarks.md says what came out.
+The benchmark is one sweep with one model per depth. The factory is in benchmarks/depth_models/, the YAML files are
+written here. A model of N blocks has the weights of every smaller one. The results are in docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ FACTORY = HERE / "depth_models"
 DEPTHS = (1, 3, 7, 13, 23, 29)
 CELL = {"scheme": "8a8w", "soc": "SM8650"}
 FLAT_DB = 3.0
-"""How far the introduced error of one kind of operator may move between depths."""
+"""The allowed difference of the introduced error of one type of operator between depths."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("overrides", nargs="*", help="for the whole sweep, in the grammar of `qnnsweep run`")
-    parser.add_argument("--plot", default=str(HERE.parent / "docs" / "depth.svg"), help="where to draw; empty: nowhere")
+    parser.add_argument("--plot", default=str(HERE.parent / "docs" / "depth.svg"), help="file of the plot; empty: none")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line")
-    asked = parser.parse_args()
-    found = measured(swept(asked.overrides))
-    show(found)
-    if asked.plot:
-        Path(asked.plot).write_text(plotted(found))
-    if asked.json:
-        print(json.dumps(found))
-    return 0 if found["total_grows"] and found["introduced_is_flat"] else 1
+    options = parser.parse_args()
+    result = summarize(run_sweep(options.overrides))
+    show(result)
+    if options.plot:
+        Path(options.plot).write_text(plot(result))
+    if options.json:
+        print(json.dumps(result))
+    return 0 if result["total_grows"] and result["introduced_is_flat"] else 1
 
 
-def swept(overrides: Sequence[str]) -> pd.DataFrame:
-    """The `operators` table of one sweep over all depths, with the column `blocks`."""
-    given = {override.partition("=")[0] for override in overrides}
-    cell = [f"{key}={value}" for key, value in CELL.items() if key not in given]
+def run_sweep(overrides: Sequence[str]) -> pd.DataFrame:
+    """Return the table `operators` of one sweep over all depths, with the column `blocks`."""
+    keys = {override.partition("=")[0] for override in overrides}
+    cell = [f"{key}={value}" for key, value in CELL.items() if key not in keys]
     base = yaml.safe_load((FACTORY / "model" / "conv_blocks.yaml").read_text())
     names = {f"conv_blocks_{blocks}": blocks for blocks in DEPTHS}
     with tempfile.TemporaryDirectory() as folder:
         models = Path(folder, "model")
         models.mkdir()
         for name, blocks in names.items():
-            written = yaml.safe_dump({**base, "name": name, "arguments": {"blocks": blocks}})
-            (models / f"{name}.yaml").write_text(written)
+            content = yaml.safe_dump({**base, "name": name, "arguments": {"blocks": blocks}})
+            (models / f"{name}.yaml").write_text(content)
         done = subprocess.run(
             [
                 str(Path(sys.executable).with_name("qnnsweep")), "run", "--json",
@@ -68,21 +68,21 @@ def swept(overrides: Sequence[str]) -> pd.DataFrame:
         )  # fmt: skip
     print(done.stdout)
     run = json.loads(done.stdout.splitlines()[-1]) if done.returncode in (0, 1) else {"outcomes": {}}
-    # The deepest have nearly no signal left, which is the point: out of tolerance is no failure here.
+    # The deepest models have nearly no signal left, as intended, so out of tolerance is not a failure here.
     if not run["outcomes"] or run["outcomes"].keys() - {"passed", "out_of_tolerance"}:
         sys.exit("the sweep failed")
     table = pd.read_parquet(Path(run["tables"], "operators", f"run={run['run_id']}"))
     return table.assign(blocks=table["model"].map(names))
 
 
-def measured(operators: pd.DataFrame) -> dict[str, Any]:
-    """Per depth: the total error of the last operator, and what each kind of operator introduces, medians."""
-    seen = operators[operators["verdict"] != "blind"]
-    introduced = seen.pivot_table("introduced_snr_db", "blocks", "target", "median")
-    steps = seen.pivot_table("introduced_steps", "blocks", "target", "max")
-    last = seen[seen["operator_index"] == seen.groupby("model")["operator_index"].transform("max")]
+def summarize(operators: pd.DataFrame) -> dict[str, Any]:
+    """Return per depth the median total error of the last operator and introduced error of each operator type."""
+    compared = operators[operators["verdict"] != "blind"]
+    introduced = compared.pivot_table("introduced_snr_db", "blocks", "target", "median")
+    steps = compared.pivot_table("introduced_steps", "blocks", "target", "max")
+    last = compared[compared["operator_index"] == compared.groupby("model")["operator_index"].transform("max")]
     total = last.groupby("blocks")[["snr_db", "mse"]].median()
-    verdicts = seen.groupby("blocks")["verdict"].value_counts()
+    verdicts = compared.groupby("blocks")["verdict"].value_counts()
     spread = introduced.max() - introduced.min()
     return {
         "depths": [
@@ -102,24 +102,24 @@ def measured(operators: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def show(found: Mapping[str, Any]) -> None:
-    kinds = list(found["introduced_spread_db"])
+def show(result: Mapping[str, Any]) -> None:
+    kinds = list(result["introduced_spread_db"])
     print(f"{'N':>3}{'total MSE':>12}{'total dB':>10}" + "".join(f"{'introduced by ' + kind:>42}" for kind in kinds))
-    for depth in found["depths"]:
-        own = (f"{depth['introduced_snr_db'][k]:.1f} dB, {depth['introduced_steps'][k]:g} steps" for k in kinds)
-        cells = "".join(f"{each:>42}" for each in own)
+    for depth in result["depths"]:
+        columns = (f"{depth['introduced_snr_db'][k]:.1f} dB, {depth['introduced_steps'][k]:g} steps" for k in kinds)
+        cells = "".join(f"{column:>42}" for column in columns)
         print(f"{depth['blocks']:>3}{depth['total_mse']:>12.2e}{depth['total_snr_db']:>10.1f}{cells}")
-    for kind, spread in found["introduced_spread_db"].items():
+    for kind, spread in result["introduced_spread_db"].items():
         print(f"introduced by {kind}: within {spread:.1f} dB")
-    print(f"total error grows with depth: {found['total_grows']}; introduced is flat: {found['introduced_is_flat']}")
+    print(f"total error grows with depth: {result['total_grows']}; introduced is flat: {result['introduced_is_flat']}")
 
 
-def plotted(found: Mapping[str, Any]) -> str:
-    depths = found["depths"]
+def plot(result: Mapping[str, Any]) -> str:
+    depths = result["depths"]
     blocks = [depth["blocks"] for depth in depths]
     kinds = [
         Series(f"introduced by {kind.split('.')[1]}", blocks, [depth["introduced_snr_db"][kind] for depth in depths])
-        for kind in found["introduced_spread_db"]
+        for kind in result["introduced_spread_db"]
     ]
     total = Series("total, last operator", blocks, [depth["total_snr_db"] for depth in depths])
     return svg([*kinds, total], x="blocks of convolution, batch norm, ReLU6", y="SNR, dB")

@@ -1,4 +1,4 @@
-"""A line chart as SVG that reads on light and on dark pages. Series are named at their right ends."""
+"""Draws a line chart as SVG, for light and for dark pages. Each series is labelled at its right end."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from xml.sax.saxutils import escape
 WIDTH, HEIGHT = 760, 380
 LEFT, RIGHT, TOP, BOTTOM = 56, 190, 40, 48
 STEP = 10
-"""Between two grid lines."""
+"""The distance of two grid lines."""
 LEAST_GAP = 16
-"""Between two names, in pixels."""
+"""The distance of two labels, in pixels."""
 
 STYLE = """
   text { font: 13px system-ui, sans-serif; fill: #57606a }
@@ -33,7 +33,7 @@ STYLE = """
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line: y over x."""
+    """One line of the chart, y over x."""
 
     name: str
     x: Sequence[float]
@@ -41,7 +41,7 @@ class Series:
 
 
 def svg(lines: Sequence[Series], *, x: str, y: str) -> str:
-    """At most three lines over the same x, from zero or below, with a mark at each point."""
+    """Return a chart of at most three lines over the same x, with a mark at each point; y starts at or below zero."""
     xs = lines[0].x
     low = STEP * math.floor(min(0.0, *(value for line in lines for value in line.y)) / STEP)
     high = STEP * math.ceil(max(value for line in lines for value in line.y) / STEP)
@@ -53,26 +53,26 @@ def svg(lines: Sequence[Series], *, x: str, y: str) -> str:
     def down(value: float) -> float:
         return bottom - (value - low) / (high - low) * (bottom - TOP)
 
-    drawn = [f'<text x="{LEFT}" y="20">{escape(y)}</text>']
+    elements = [f'<text x="{LEFT}" y="20">{escape(y)}</text>']
     for tick in range(low, high + 1, STEP):
-        drawn.append(f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{down(tick):.1f}" y2="{down(tick):.1f}"/>')
-        drawn.append(f'<text x="{LEFT - 10}" y="{down(tick) + 4:.1f}" text-anchor="end">{tick}</text>')
+        elements.append(f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{down(tick):.1f}" y2="{down(tick):.1f}"/>')
+        elements.append(f'<text x="{LEFT - 10}" y="{down(tick) + 4:.1f}" text-anchor="end">{tick}</text>')
     for tick in xs:
-        drawn.append(f'<text x="{across(tick):.1f}" y="{bottom + 20}" text-anchor="middle">{tick:g}</text>')
-    drawn.append(f'<text x="{(LEFT + right) / 2:.1f}" y="{HEIGHT - 8}" text-anchor="middle">{escape(x)}</text>')
+        elements.append(f'<text x="{across(tick):.1f}" y="{bottom + 20}" text-anchor="middle">{tick:g}</text>')
+    elements.append(f'<text x="{(LEFT + right) / 2:.1f}" y="{HEIGHT - 8}" text-anchor="middle">{escape(x)}</text>')
     names = _apart([down(line.y[-1]) + 4 for line in lines])
     for number, (line, name) in enumerate(zip(lines, names, strict=True)):
         points = [(across(a), down(b)) for a, b in zip(line.x, line.y, strict=True)]
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
-        drawn.append(f'<polyline class="line s{number}" points="{path}"/>')
-        drawn += [f'<circle class="f{number}" cx="{a:.1f}" cy="{b:.1f}" r="4"/>' for a, b in points]
-        drawn.append(f'<text class="f{number}" x="{right + 12}" y="{name:.1f}">{escape(line.name)}</text>')
+        elements.append(f'<polyline class="line s{number}" points="{path}"/>')
+        elements += [f'<circle class="f{number}" cx="{a:.1f}" cy="{b:.1f}" r="4"/>' for a, b in points]
+        elements.append(f'<text class="f{number}" x="{right + 12}" y="{name:.1f}">{escape(line.name)}</text>')
     opening = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
-    return "\n".join([opening, f"<style>{STYLE}</style>", *drawn, "</svg>", ""])
+    return "\n".join([opening, f"<style>{STYLE}</style>", *elements, "</svg>", ""])
 
 
 def _apart(wanted: Sequence[float]) -> list[float]:
-    """Heights of the names, near those of their lines and not on one another."""
+    """Return the heights of the labels, near their lines and without overlap."""
     placed = list(wanted)
     order = sorted(range(len(wanted)), key=lambda number: wanted[number])
     for before, after in pairwise(order):

@@ -1,4 +1,4 @@
-"""A Prefect flow that does nothing, with the task runs of a sweep: what `warm.py` holds a warm sweep against."""
+"""A Prefect flow of empty tasks with the task runs of a sweep, with which `warm.py` compares a warm sweep."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ def compare(
 
 @flow(task_runner=ThreadPoolTaskRunner(), validate_parameters=False)  # type: ignore[arg-type]
 def empty(count: dict[str, int]) -> int:
-    """As many runs of each stage as the sweep has, hanging together as its own do."""
-    made: dict[str, list[Any]] = {}
+    """Run each stage as often as the sweep does, with the same dependencies."""
+    futures: dict[str, list[Any]] = {}
 
-    def submitted(name: str, stage: Task[..., Any], *upstream: str) -> None:
-        # The names of both functions' parameters are one set: as many of them come from elsewhere.
+    def submit(name: str, stage: Task[..., Any], *upstream: str) -> None:
+        # All parameters that do not come from upstream tasks are None.
         others: list[object] = [None] * (len(stage.fn.__code__.co_varnames) - len(upstream))
-        made[name] = [
-            stage.submit(*(made[each][number % len(made[each])] for each in upstream), *others)
+        futures[name] = [
+            stage.submit(*(futures[before][number % len(futures[before])] for before in upstream), *others)
             for number in range(count[name])
         ]
 
-    submitted("export", export)
-    submitted("quantize", quantize, "export")
-    submitted("lower", lower, "quantize")
-    submitted("bundle", bundle, "lower")
-    submitted("measure", measure, "bundle")
-    submitted("compare", compare, "lower", "measure")
-    futures = [each for futures in made.values() for each in futures]
-    for each in futures:
-        each.wait()
-    return len(futures)
+    submit("export", export)
+    submit("quantize", quantize, "export")
+    submit("lower", lower, "quantize")
+    submit("bundle", bundle, "lower")
+    submit("measure", measure, "bundle")
+    submit("compare", compare, "lower", "measure")
+    submitted = [future for stage in futures.values() for future in stage]
+    for future in submitted:
+        future.wait()
+    return len(submitted)

@@ -1,7 +1,7 @@
-"""How long questions over all nights take, next to plain pandas.read_parquet over the same files.
+"""Measures queries over all nights, compared with plain pandas.read_parquet over the same files.
 
-Writes a synthetic history into a temporary folder, and removes it. Both sides answer over the newest --plain-nights in
-turn, because plain pandas cannot hold the operators of 1,000 nights; qnnsweep answers over all nights besides.
+Writes a synthetic history into a temporary folder and removes it. Both sides alternate over the newest --plain-nights,
+because plain pandas cannot hold the operators of 1,000 nights; qnnsweep is also measured over all nights.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.flows.runs.synthetic_history import HEALTHY, run_of
 SCHEMES, SOCS = ("8a8w", "16a8w", "fp16", "16a4w", "8a4w"), ("SM8350", "SM8450", "SM8550", "SM8650", "SM8750")
 KEY = ["model", "scheme", "soc", "backend", "device"]
 NOISE = {"final_snr_db": 0.05, "latency_p50_ms": 0.03, "snr_db": 0.3, "introduced_snr_db": 0.3, "effect_snr_db": 0.3}
-JUDGED = 2 * TrendConfig().nights
+COMPARED = 2 * TrendConfig().nights
 
 Row = dict[str, Any]
 
@@ -43,83 +43,88 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nights", type=int, default=1000)
     parser.add_argument("--cells", type=int, default=500)
-    parser.add_argument("--operators", type=int, default=100, help="of each cell")
-    parser.add_argument("--plain-nights", type=int, default=100, help="over how many the two sides are compared")
-    parser.add_argument("--rounds", type=int, default=3, help="each side and question, taking turns")
+    parser.add_argument("--operators", type=int, default=100, help="operators per cell")
+    parser.add_argument("--plain-nights", type=int, default=100, help="nights over which the two sides are compared")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds per side and query, in alternation")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line of stdout")
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="qnnsweep-history-") as folder:
-        told = measured(Path(folder), arguments)
-    for key, value in told.items():
+        result = measure(Path(folder), options)
+    for key, value in result.items():
         print(f"{key:34} {value:,.3f}" if isinstance(value, float) else f"{key:34} {value:,}")
-    if arguments.json:
-        print(json.dumps(told))
+    if options.json:
+        print(json.dumps(result))
 
 
-def measured(root: Path, asked: argparse.Namespace) -> dict[str, Any]:
-    began = time.perf_counter()
-    cells, operators = write_history(root, asked.nights, asked.cells, asked.operators)
-    told: dict[str, Any] = {
-        "nights": asked.nights,
-        "cells": asked.cells,
-        "operators": asked.operators,
+def measure(root: Path, options: argparse.Namespace) -> dict[str, Any]:
+    start = time.perf_counter()
+    cells, operators = write_history(root, options.nights, options.cells, options.operators)
+    result: dict[str, Any] = {
+        "nights": options.nights,
+        "cells": options.cells,
+        "operators": options.operators,
         "history_bytes": sum(file.stat().st_size for file in root.rglob("*.parquet")),
-        "writing_s": time.perf_counter() - began,
+        "writing_s": time.perf_counter() - start,
     }
     store = Store.open(root)
-    runs = [run_of(night) for night in range(asked.nights)]
-    newest = runs[-asked.plain_nights :]
-    tonight, cell, operator = run_of(asked.nights), cells[len(cells) // 2], operators[asked.operators // 2]["operator"]
-    one = {name: {cell[name]} for name in ("model", "scheme", "soc")}
+    runs = [run_of(night) for night in range(options.nights)]
+    newest = runs[-options.plain_nights :]
+    tonight, cell, operator = (
+        run_of(options.nights),
+        cells[len(cells) // 2],
+        operators[options.operators // 2]["operator"],
+    )
+    selected = {name: {cell[name]} for name in ("model", "scheme", "soc")}
 
-    def ours_cell(of: list[str]) -> int:
-        return len(select(store, "cells", ["run_id", "final_snr_db"], where=one, runs=set(of)))
+    def ours_cell(nights: list[str]) -> int:
+        return len(select(store, "cells", ["run_id", "final_snr_db"], where=selected, runs=set(nights)))
 
-    def ours_operator(of: list[str]) -> int:
-        where = one | {"operator": {operator}}
-        return len(select(store, "operators", ["run_id", "snr_db", "introduced_snr_db"], where=where, runs=set(of)))
+    def ours_operator(nights: list[str]) -> int:
+        where = selected | {"operator": {operator}}
+        return len(select(store, "operators", ["run_id", "snr_db", "introduced_snr_db"], where=where, runs=set(nights)))
 
     def ours_verdicts(_: list[str]) -> int:
         return len(trends(store, tonight, cells, operators, TrendConfig()))
 
-    def plain_cell(of: list[str]) -> int:
-        frame = pd.read_parquet([tables.parts(store, "cells")[run] for run in of])
+    def plain_cell(nights: list[str]) -> int:
+        frame = pd.read_parquet([tables.parts(store, "cells")[run] for run in nights])
         return int(is_cell(frame, cell).sum())
 
-    def plain_operator(of: list[str]) -> int:
+    def plain_operator(nights: list[str]) -> int:
         columns = ["run_id", "model", "scheme", "soc", "operator", "snr_db", "introduced_snr_db"]
-        frame = pd.read_parquet([tables.parts(store, "operators")[run] for run in of], columns=columns)
+        frame = pd.read_parquet([tables.parts(store, "operators")[run] for run in nights], columns=columns)
         return int((is_cell(frame, cell) & (frame["operator"] == operator)).sum())
 
-    def plain_verdicts(of: list[str]) -> int:
-        """The baselines alone: median and MAD of every series of every cell."""
-        frame = pd.read_parquet([tables.parts(store, "cells")[run] for run in of[-JUDGED:]])
+    def plain_verdicts(nights: list[str]) -> int:
+        """Compute only the baselines: median and MAD of every series of every cell."""
+        frame = pd.read_parquet([tables.parts(store, "cells")[run] for run in nights[-COMPARED:]])
         series = [name for name in SERIES if name in frame]
         groups = frame.groupby(KEY, observed=True)[series]
         mad = (frame[series] - groups.transform("median")).abs().groupby([frame[name] for name in KEY]).median()
         return int(mad.size)
 
-    questions: dict[str, tuple[Callable[[list[str]], int], Callable[[list[str]], int]]] = {
+    queries: dict[str, tuple[Callable[[list[str]], int], Callable[[list[str]], int]]] = {
         "cell": (ours_cell, plain_cell),
         "operator": (ours_operator, plain_operator),
         "verdicts": (ours_verdicts, plain_verdicts),
     }
-    for name, (ours, plain) in questions.items():
-        pairs = [(timed(ours, newest), timed(plain, newest)) for _ in range(asked.rounds)]
-        own, other = (statistics.median(side) for side in zip(*pairs, strict=True))
-        told |= {f"{name}_s": own, f"{name}_plain_s": other, f"{name}_ratio": own / other}
-        told[f"{name}_all_nights_s"] = statistics.median(timed(ours, runs) for _ in range(asked.rounds))
-        told[f"{name}_rows"] = ours(runs)
-    told["slowest_s"] = max(told[f"{name}_all_nights_s"] for name in questions)
-    told["ratio"] = max(told[f"{name}_ratio"] for name in ("cell", "operator"))
-    return told
+    for name, (ours, plain) in queries.items():
+        pairs = [(timed(ours, newest), timed(plain, newest)) for _ in range(options.rounds)]
+        seconds, plain_seconds = (statistics.median(side) for side in zip(*pairs, strict=True))
+        result |= {f"{name}_s": seconds, f"{name}_plain_s": plain_seconds}
+        result[f"{name}_ratio"] = seconds / plain_seconds
+        result[f"{name}_all_nights_s"] = statistics.median(timed(ours, runs) for _ in range(options.rounds))
+        result[f"{name}_rows"] = ours(runs)
+    result["slowest_s"] = max(result[f"{name}_all_nights_s"] for name in queries)
+    result["ratio"] = max(result[f"{name}_ratio"] for name in ("cell", "operator"))
+    return result
 
 
-def timed(question: Callable[[list[str]], int], runs: list[str]) -> float:
-    began = time.perf_counter()
-    if question(runs) == 0:
-        raise SystemExit("a question was answered with nothing")
-    return time.perf_counter() - began
+def timed(query: Callable[[list[str]], int], runs: list[str]) -> float:
+    start = time.perf_counter()
+    if query(runs) == 0:
+        raise SystemExit("a query returned no rows")
+    return time.perf_counter() - start
 
 
 def is_cell(frame: pd.DataFrame, cell: Row) -> pd.Series:
@@ -127,30 +132,30 @@ def is_cell(frame: pd.DataFrame, cell: Row) -> pd.Series:
 
 
 def write_history(root: Path, nights: int, cells: int, operators: int) -> tuple[list[Row], list[Row]]:
-    """Every night's tables; the rows of the night after them, which is not written."""
+    """Write the tables of every night; return the rows of the following night, which is not written."""
     store, noise = Store.open(root), np.random.default_rng(0)
-    made = {"cells": cell_rows(cells), "operators": operator_rows(cell_rows(cells), operators)}
+    rows_of = {"cells": cell_rows(cells), "operators": operator_rows(cell_rows(cells), operators)}
     first: dict[str, pa.Table] = {}
-    for table, rows in made.items():  # the first night as a sweep writes it, the others like it
+    for table, rows in rows_of.items():  # the first night is written as by a sweep, the others are derived from it
         tables.write(store, run_of(0), table, rows)
         first[table] = pq.ParquetFile(tables.parts(store, table)[run_of(0)]).read()
     for night in range(1, nights):
         for table, rows in first.items():
             publish(root, run_of(night), table, changed(rows, run_of(night), noise))
     tonight = run_of(nights)
-    for rows in made.values():
+    for rows in rows_of.values():
         rows[:] = [row | {"run_id": tonight} for row in rows]
-    judged = trends(store, tonight, made["cells"], made["operators"], TrendConfig())
-    tables.write(store, tonight, "trends", judged)
-    # What was told of the nights that a judgement looks back on.
+    trend_rows = trends(store, tonight, rows_of["cells"], rows_of["operators"], TrendConfig())
+    tables.write(store, tonight, "trends", trend_rows)
+    # The verdicts of the nights that are read for a new verdict.
     past = pq.ParquetFile(tables.parts(store, "trends")[tonight]).read()
-    for night in range(max(0, nights - JUDGED), nights):
+    for night in range(max(0, nights - COMPARED), nights):
         publish(root, run_of(night), "trends", changed(past, run_of(night), noise))
-    return made["cells"], made["operators"]
+    return rows_of["cells"], rows_of["operators"]
 
 
 def changed(rows: pa.Table, run_id: str, noise: np.random.Generator) -> pa.Table:
-    """The rows of another night."""
+    """Return the rows with another night's id and noise."""
     names = pa.array([run_id] * rows.num_rows, pa.string())
     rows = rows.set_column(rows.schema.get_field_index("run_id"), "run_id", names)
     for column, sigma in NOISE.items():

@@ -1,7 +1,7 @@
-"""Does the comparison name the operator that was damaged? Thirty operators, six kinds of damage, three real captures.
+"""Tests whether the comparison names a damaged operator: thirty operators, six kinds of damage, three real captures.
 
-Damages one operator's captured tensor, and all that follows as the damage would propagate, then compares the capture
-as ever. Counts how often the damaged operator is the worst one, and how often an undamaged one is blamed.
+Damages the captured tensor of one operator, propagates the damage to later operators, and compares the capture as
+usual. Counts how often the damaged operator is the worst one, and how often an undamaged one is reported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cells import cell  # beside this file
+from cells import cell
 from damage import KINDS, Scene, damaged, error_db, error_steps, written
 
 from conf.schema import OperatorTolerance
@@ -33,7 +33,7 @@ SOC = "SM8650"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Injection:
-    """One damage and what was made of it."""
+    """One damage and the result of the comparison."""
 
     model: str
     scheme: str
@@ -45,18 +45,18 @@ class Injection:
     verdict: str
     found: bool
     blamed: tuple[str, ...]
-    """Undamaged operators that are said to introduce error, and are not without the damage."""
+    """Undamaged operators that are reported to introduce error, only with the damage."""
 
     @property
     def exceeds(self) -> bool:
-        """Whether any of it can be seen: what nobody reads, or the grid cannot hold, is no error."""
+        """Return whether the damage is visible: unused or unrepresentable elements are not an error."""
         return self.verdict == "introduced" or self.status == "compared"
 
 
 def inject(
     lowered: LoweredProgram, capture: Capture, tolerances: dict[str, OperatorTolerance], operators: int, store: Store
 ) -> list[Injection]:
-    """Runs in a worker."""
+    """Damage and compare, in a worker."""
     scene = Scene.first(Evidence(lowered, capture, store))
     assert capture.debug_buffer is not None
     buffer = store.read(capture.debug_buffer)
@@ -67,15 +67,15 @@ def inject(
         return compare_capture(lowered, with_damage, options, store).operators
 
     already = {row.operator.index for row in compared(buffer) if row.verdict == "introduced"}
-    worthwhile = [
+    candidates = [
         index
-        for index, each in scene.captured.items()
+        for index, captured in scene.captured.items()
         if index not in already
-        and each.elements.size > 1
+        and captured.elements.size > 1
         and (lowered.operators[index].dtype or "").startswith("float")
     ]
-    chosen = sorted(random.Random(0).sample(worthwhile, min(operators, len(worthwhile))))  # noqa: S311 - not a secret
-    found: list[Injection] = []
+    chosen = sorted(random.Random(0).sample(candidates, min(operators, len(candidates))))  # noqa: S311 - not a secret
+    injections: list[Injection] = []
     for index in chosen:
         allowed = limits(tolerances, lowered.quantized.scheme, lowered.operators[index].target)
         for kind in KINDS:
@@ -86,9 +86,9 @@ def inject(
                 continue  # within the grid, or no change at all
             rows = compared(written(scene, changed, buffer))
             worst = worst_operator([row for row in rows if row.operator.index not in already])
-            own = next(row for row in rows if row.operator.index == index)
+            damaged_row = next(row for row in rows if row.operator.index == index)
             others = [row for row in rows if row.operator.index not in {index, *already}]
-            found.append(
+            injections.append(
                 Injection(
                     model=lowered.quantized.exported.model,
                     scheme=lowered.quantized.scheme,
@@ -96,37 +96,37 @@ def inject(
                     kind=kind,
                     snr_db=snr_db,
                     steps=steps,
-                    status=own.status,
-                    verdict=own.verdict,
+                    status=damaged_row.status,
+                    verdict=damaged_row.verdict,
                     found=worst is not None and worst.operator.index == index,
                     blamed=tuple(row.operator.name for row in others if row.verdict == "introduced"),
                 )
             )
-    return found
+    return injections
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--artifacts", default="artifacts", help="where the cells are kept, or made if they are not")
-    parser.add_argument("--operators", type=int, default=OPERATORS, help="how many a capture")
+    parser.add_argument("--artifacts", default="artifacts", help="where the runs of the cells are, or are created")
+    parser.add_argument("--operators", type=int, default=OPERATORS, help="operators per capture")
     parser.add_argument("--json", action="store_true", help="end with one JSON object")
-    given = parser.parse_args()
+    options = parser.parse_args()
     summary: dict[str, dict[str, int]] = {}
     for model, scheme in CELLS:
-        request, resources, measured = cell(given.artifacts, f"model={model}", f"scheme={scheme}", f"soc={SOC}")
-        work = (measured.lowered, measured.capture, request.tolerance.operators, given.operators, resources.store)
+        request, resources, evidence = cell(options.artifacts, f"model={model}", f"scheme={scheme}", f"soc={SOC}")
+        work = (evidence.lowered, evidence.capture, request.tolerance.operators, options.operators, resources.store)
         injections = resources.workers.call("compare", inject, *work).value
         print(f"\n{model} {scheme} {SOC}")
         for kind in KINDS:
-            of = [each for each in injections if each.kind == kind]
-            right = sum(each.found for each in of)
-            blamed = sum(bool(each.blamed) for each in of)
-            print(f"  {kind:18} named in {right} of {len(of)}, another one blamed in {blamed}")
-            summary[f"{model} {scheme} {kind}"] = {"injected": len(of), "named": right, "another_blamed": blamed}
-        for each in injections:
-            if not each.found or each.blamed:
-                print("   ", asdict(each))
-    if given.json:
+            same = [injection for injection in injections if injection.kind == kind]
+            named = sum(injection.found for injection in same)
+            blamed = sum(bool(injection.blamed) for injection in same)
+            print(f"  {kind:18} named in {named} of {len(same)}, another operator reported in {blamed}")
+            summary[f"{model} {scheme} {kind}"] = {"injected": len(same), "named": named, "another_blamed": blamed}
+        for injection in injections:
+            if not injection.found or injection.blamed:
+                print("   ", asdict(injection))
+    if options.json:
         print(json.dumps(summary))
 
 

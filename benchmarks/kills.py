@@ -1,7 +1,7 @@
 """Kills a sweep with SIGKILL at random moments and runs it again: the program, a worker and the server in turn.
 
-Each time from nothing. Its tables must equal those of an undisturbed run but for times, no file may be half-written,
-and no process may stay. A moment at which all had ended already does not count, and later ones are not tried again.
+Every sweep starts from nothing. Except for times, its tables must equal those of an undisturbed run; no file may be
+incomplete and no process may remain. A moment after the end of the sweep does not count and bounds later ones.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line of stdout")
-    asked = parser.parse_args()
-    chance = random.Random(asked.seed)  # noqa: S311 - no secret
+    options = parser.parse_args()
+    chance = random.Random(options.seed)  # noqa: S311 - no secret
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         program = program_at(folder, folder)
@@ -38,20 +38,20 @@ def main() -> int:
         print(f"undisturbed: {seconds:.1f} s", flush=True)
         kills = equal = rounds = 0
         latest_s = seconds
-        while kills < asked.times:
+        while kills < options.times:
             after_s, victim, rounds = chance.uniform(0, latest_s), VICTIMS[kills % len(VICTIMS)], rounds + 1
-            hit, found = kill_and_rerun(program, COMMAND, folder / str(rounds), victim, after_s, chance)
-            different = sorted(table for table in expected if found[table] != expected[table])
+            hit, tables = kill_and_rerun(program, COMMAND, folder / str(rounds), victim, after_s, chance)
+            different = sorted(table for table in expected if tables[table] != expected[table])
             if hit is None:
                 latest_s = after_s
             if hit is not None or different:
                 kills, equal = kills + 1, equal + (not different)
-            said = f"{kills:3} after {after_s:5.1f} s" if hit else "  -"
-            print(f"{said} {hit or 'it had ended'}: {different or 'equal tables'}", flush=True)
-    print(f"{equal} of {asked.times} ended with the tables of the undisturbed run")
-    if asked.json:
-        print(json.dumps({"times": asked.times, "equal": equal, "undisturbed_s": seconds}))
-    return 0 if equal == asked.times else 1
+            label = f"{kills:3} after {after_s:5.1f} s" if hit else "  -"
+            print(f"{label} {hit or 'the sweep had ended'}: {different or 'equal tables'}", flush=True)
+    print(f"{equal} of {options.times} ended with the tables of the undisturbed run")
+    if options.json:
+        print(json.dumps({"times": options.times, "equal": equal, "undisturbed_s": seconds}))
+    return 0 if equal == options.times else 1
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Where a quantized model's converted graph and its HTP program part: the rungs, and the pairs that explain the gap.
+"""Finds where a converted graph and its HTP program differ: the rungs, and the Q/DQ pairs that explain the gap.
 
     python benchmarks/ladder.py                                  EfficientNet-Lite0, 8a8w, SM8650
     python benchmarks/ladder.py model=digits_cnn soc=SM8550      any quantized cell on QNN
 
 Compiles and executes the cell and three variants of it: about ten minutes for EfficientNet-Lite0, five more for a cell
-that no sweep has compiled yet. A variant is compiled anew each time, because torch.export.save writes other bytes.
-docs/ladder.md explains what it prints.
+that no sweep has compiled yet. The variants are always compiled, because torch.export.save is not deterministic.
+docs/ladder.md explains the output.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Scores = Sequence[float | None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Made:
+class Executed:
     """A converted graph, lowered and executed."""
 
     quantized: QuantizedModel
@@ -43,7 +43,7 @@ class Made:
 
 
 class Bench:
-    """One cell's stages, cached like a sweep's, on any converted graph."""
+    """The stages of one cell, cached as in a sweep, for any converted graph."""
 
     def __init__(self, request: Request, resources: Resources) -> None:
         self._request = request
@@ -58,7 +58,7 @@ class Bench:
         exported = self._run(export_task, ask.model, code_digest(ask.model), workers=workers)
         return self._run(quantize_task, exported, ask.scheme, ask.backend.kind, ask.soc.arch, workers=workers)
 
-    def made(self, quantized: QuantizedModel, *, dump: bool) -> Made:
+    def executed(self, quantized: QuantizedModel, *, dump: bool) -> Executed:
         from tasks.bundle import bundle_task
         from tasks.lower import lower_task
         from tasks.measure import measure_task
@@ -68,7 +68,7 @@ class Bench:
         lowered = self._run(lower_task, *key_inputs, workers=workers)
         bundle = self._run(bundle_task, lowered, ask.measure)
         capture = self._run(measure_task, bundle, ask.device, farm=self._resources.farm, step=self._configure_task)
-        return Made(quantized=quantized, lowered=lowered, capture=capture)
+        return Executed(quantized=quantized, lowered=lowered, capture=capture)
 
     def _run(self, task: Any, *key_inputs: Any, **resources: Any) -> Any:
         return self._configure_task(task)(*key_inputs, store=self._resources.store, **resources)
@@ -76,34 +76,34 @@ class Bench:
     def _configure_task(self, task: Any) -> Any:
         from tasks.stage import configure_task
 
-        def tell(state: str) -> None:
+        def on_change(state: str) -> None:
             print(f"{task.name} {state}", file=sys.stderr)
 
-        return configure_task(task, task.name, store=self._resources.store, on_change=tell)
+        return configure_task(task, task.name, store=self._resources.store, on_change=on_change)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("overrides", nargs="*", help="one quantized cell on QNN, in the grammar of `qnnsweep run`")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     configure_prefect()
     from flows.server import connect
 
     connect.ensure()
     from prefect import flow
 
-    given = {override.partition("=")[0] for override in asked.overrides}
-    overrides = [f"{key}={value}" for key, value in CELL.items() if key not in given]
-    found = flow(name="ladder", validate_parameters=False)(measured)([*overrides, *asked.overrides])
-    show(found)
-    if asked.json:
-        print(json.dumps(found))
+    keys = {override.partition("=")[0] for override in options.overrides}
+    overrides = [f"{key}={value}" for key, value in CELL.items() if key not in keys]
+    result = flow(name="ladder", validate_parameters=False)(measure)([*overrides, *options.overrides])
+    show(result)
+    if options.json:
+        print(json.dumps(result))
     return 0
 
 
-def measured(overrides: list[str]) -> dict[str, Any]:
-    """Every figure, as plain values."""
+def measure(overrides: list[str]) -> dict[str, Any]:
+    """Return all measurements as plain values."""
     import pairs
     import replay
 
@@ -115,88 +115,88 @@ def measured(overrides: list[str]) -> dict[str, Any]:
     resources = prepare(plan)
     store, workers = resources.store, resources.workers
     bench = Bench(cell.request, resources)
-    made = bench.made(bench.quantized(), dump=True)
-    ablation: pairs.Ablation = workers.call("ablate", pairs.ablate, made.quantized, store).value
-    replayed = workers.call("replay", replay.replay, made.lowered, made.capture, store).value
-    exported = made.quantized.exported
+    executed = bench.executed(bench.quantized(), dump=True)
+    ablation: pairs.Ablation = workers.call("ablate", pairs.ablate, executed.quantized, store).value
+    replayed = workers.call("replay", replay.replay, executed.lowered, executed.capture, store).value
+    exported = executed.quantized.exported
     eager = load_tensors(store.read(exported.outputs_eager))
 
-    variants = {"as converted": (ablation.graphs["converted"], _scores(store, made.capture.outputs, eager))}
+    variants = {"as converted": (ablation.graphs["converted"], _scores(store, executed.capture.outputs, eager))}
     for name in pairs.VARIANTS:
-        changed = workers.call("variant", pairs.variant, made.quantized, name, store).value
-        device = bench.made(changed, dump=False).capture.outputs
+        changed = workers.call("variant", pairs.variant, executed.quantized, name, store).value
+        device = bench.executed(changed, dump=False).capture.outputs
         host = _scores(store, changed.outputs_quantized, eager)
         variants[name] = (host, _scores(store, device, eager))
 
-    device = load_tensors(store.read(made.capture.outputs))
-    predicted, measured_ = _median(ablation.graphs["without fused pairs"]), _median(variants["as converted"][1])
+    device = load_tensors(store.read(executed.capture.outputs))
+    predicted, actual = _median(ablation.graphs["without fused pairs"]), _median(variants["as converted"][1])
     return {
         "cell": cell.names,
         "samples": exported.sample_names,
         "rungs": {
             "exported": ablation.graphs["exported"],
             "quantized": ablation.graphs["converted"],
-            "edge": _scores(store, made.lowered.outputs_edge, eager),
+            "edge": _scores(store, executed.lowered.outputs_edge, eager),
             "device": variants["as converted"][1],
         },
         "graphs": ablation.graphs,
         "device_against": {name: _scores(store, blob, device) for name, blob in ablation.outputs.items()},
         "edge_against_no_pair": _scores(
-            store, made.lowered.outputs_edge, load_tensors(store.read(ablation.outputs["without any pair"]))
+            store, executed.lowered.outputs_edge, load_tensors(store.read(ablation.outputs["without any pair"]))
         ),
         "pairs": ablation.counts,
         "without": ablation.without,
         "only": ablation.only,
-        "each": [asdict(each) for each in ablation.pairs],
-        "replayed": [asdict(each) for each in replayed],
+        "each": [asdict(pair) for pair in ablation.pairs],
+        "replayed": [asdict(pair) for pair in replayed],
         "variants": {name: {"host": host, "device": device} for name, (host, device) in variants.items()},
         "predicted_snr_db": predicted,
-        "device_snr_db": measured_,
+        "device_snr_db": actual,
         "converted_snr_db": _median(ablation.graphs["converted"]),
-        "ratio": predicted / measured_,
+        "ratio": predicted / actual,
     }
 
 
 def _scores(store: Store, blob: Blob, reference: Mapping[str, Any]) -> Scores:
-    """SNR in dB, a sample's worst output each; None where the two are equal."""
+    """Return the SNR in dB of the worst output per sample, None where all outputs are equal."""
     actual = load_tensors(store.read(blob))
-    found: dict[str, list[float]] = {}
+    by_sample: dict[str, list[float]] = {}
     for key, value in reference.items():
-        each = snr_db(actual[key], value)
-        found.setdefault(key.partition("/")[0], []).extend([] if each is None else [each])
-    return [min(found[sample], default=None) for sample in sorted(found, key=int)]
+        ratio = snr_db(actual[key], value)
+        by_sample.setdefault(key.partition("/")[0], []).extend([] if ratio is None else [ratio])
+    return [min(by_sample[sample], default=None) for sample in sorted(by_sample, key=int)]
 
 
 def _median(scores: Scores) -> float:
-    return statistics.median(float("inf") if each is None else each for each in scores)
+    return statistics.median(float("inf") if score is None else score for score in scores)
 
 
-def show(found: Mapping[str, Any]) -> None:
-    print(f"\n{' · '.join(found['cell'])}: SNR in dB of the final output, a sample a column, the median last")
-    print(f"{'':42}{''.join(f'{name[:9]:>10}' for name in found['samples'])}    median")
+def show(result: Mapping[str, Any]) -> None:
+    print(f"\n{' · '.join(result['cell'])}: SNR in dB of the final output, one column per sample, the median last")
+    print(f"{'':42}{''.join(f'{name[:9]:>10}' for name in result['samples'])}    median")
     for title, lines in (
-        ("rungs, against eager fp32", found["rungs"]),
-        ("graphs on the host, against eager fp32", found["graphs"]),
-        ("the host's graphs, against the device", found["device_against"]),
-        ("edge, against the converted graph", {"without any pair": found["edge_against_no_pair"]}),
+        ("rungs, against eager fp32", result["rungs"]),
+        ("graphs on the host, against eager fp32", result["graphs"]),
+        ("the host's graphs, against the device", result["device_against"]),
+        ("edge, against the converted graph", {"without any pair": result["edge_against_no_pair"]}),
     ):
         print(f"\n{title}")
         for name, scores in lines.items():
             print(_line(name, scores))
     print("\nwithout one kind of pair, against eager fp32")
-    for kind, count in found["pairs"].items():
-        print(_line(f"{count:3} {kind}", found["without"][kind]))
+    for kind, count in result["pairs"].items():
+        print(_line(f"{count:3} {kind}", result["without"][kind]))
     print("\nwith one kind of pair alone, against eager fp32")
-    for kind, count in found["pairs"].items():
-        print(_line(f"{count:3} {kind}", found["only"][kind]))
+    for kind, count in result["pairs"].items():
+        print(_line(f"{count:3} {kind}", result["only"][kind]))
     print("\nconverted graphs and their HTP programs, against eager fp32")
-    for name, scores in found["variants"].items():
+    for name, scores in result["variants"].items():
         print(_line(f"{name}: host", scores["host"]))
         print(_line(f"{name}: device", scores["device"]))
     print(f"\n{'one fused pair alone':32}    scale  levels    median dB")
-    for pair in found["each"][:5]:
+    for pair in result["each"][:5]:
         print(f"{pair['module_path']:32} {pair['scale']:8.4f} {pair['levels']:7.1f} {_median(pair['snr_db']):12.2f}")
-    rows = found["replayed"]
+    rows = result["replayed"]
     print(f"\nfused pairs replayed on the device's own inputs: {len(rows)}, median (least to most)")
     for key in ("codes_device", "codes_converted", "equal_fused", "equal_apart"):
         values = [row[key] for row in rows]
@@ -204,14 +204,14 @@ def show(found: Mapping[str, Any]) -> None:
     for key in ("off_by_more_than_one", "of_lowest_bias"):
         print(f"{key:20} {sum(row[key] for row in rows):8} elements")
     print(
-        f"\npredicted from the graph without fused pairs: {found['predicted_snr_db']:.2f} dB, "
-        f"device: {found['device_snr_db']:.2f} dB, converted: {found['converted_snr_db']:.2f} dB"
+        f"\npredicted from the graph without fused pairs: {result['predicted_snr_db']:.2f} dB, "
+        f"device: {result['device_snr_db']:.2f} dB, converted: {result['converted_snr_db']:.2f} dB"
     )
 
 
 def _line(name: str, scores: Scores) -> str:
-    shown = "".join("     equal" if each is None else f"{each:10.2f}" for each in [*scores, _median(scores)])
-    return f"{name:42}{shown}"
+    columns = "".join("     equal" if score is None else f"{score:10.2f}" for score in [*scores, _median(scores)])
+    return f"{name:42}{columns}"
 
 
 if __name__ == "__main__":

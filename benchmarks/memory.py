@@ -1,4 +1,4 @@
-"""How much memory a program needs at most, with all that it starts."""
+"""Measures the peak memory of a program and of the processes that it starts."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import threading
 
 import psutil
 
-GIB = 2**30
 EVERY_S = 0.5
 
 
 class Peak:
-    """The most memory that a process and all it started had, pages that they share counted once."""
+    """The peak memory of a process and its descendants. Shared pages count once."""
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
-        self._most = 0
+        self._peak = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -28,9 +27,9 @@ class Peak:
                     total += process.memory_full_info().pss
             except psutil.Error:
                 continue
-            self._most = max(self._most, total)
+            self._peak = max(self._peak, total)
 
     def stop(self) -> int:
         self._ended.set()
         self._thread.join()
-        return self._most
+        return self._peak

@@ -1,4 +1,4 @@
-"""ExecuTorch's official path to one SoC's program, as its documentation has it. Imports the toolchain when called."""
+"""Compiles for one SoC on ExecuTorch's official path, as documented. Imports the toolchain when called."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tasks.storage.store import Store
 
 @dataclass(frozen=True, kw_only=True)
 class Official:
-    """What one SoC's own official path gives, from torch.export's program on."""
+    """The result of the official path for one SoC, starting from the exported program."""
 
     program: Blob
     operators: tuple[Operator, ...]
@@ -24,7 +24,7 @@ class Official:
 
 
 def build(exported: ExportedModel, scheme: SchemeConfig, soc: SocConfig, store: Store) -> Official:
-    """The model quantized for this SoC by ExecuTorch's quantizer, which refuses what the SoC cannot do, and lowered."""
+    """Quantize the model with ExecuTorch's quantizer, which rejects what the SoC does not support, and lower it."""
     import torch
     from executorch.backends.qualcomm.export_utils import make_quantizer
     from executorch.backends.qualcomm.quantizer.quantizer import QuantDtype
@@ -49,14 +49,14 @@ def build(exported: ExportedModel, scheme: SchemeConfig, soc: SocConfig, store: 
         prepared = prepare_pt2e(module, quantizer)
         count = min(scheme.calibration_samples, exported.calibration_samples)
         with torch.no_grad():
-            for sample in read_samples(store, exported.calibration, [each.name for each in exported.inputs], count):
+            for sample in read_samples(store, exported.calibration, [spec.name for spec in exported.inputs], count):
                 prepared(*sample)
         module = convert_pt2e(prepared)
     return lower(exported, module, scheme, soc, store)
 
 
 def lower(exported: ExportedModel, module: Any, scheme: SchemeConfig, soc: SocConfig, store: Store) -> Official:
-    """`to_edge_transform_and_lower_to_qnn` and `to_executorch` of a graph that is quantized or need not be."""
+    """Call `to_edge_transform_and_lower_to_qnn` and `to_executorch` on a graph that is quantized or need not be."""
     from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
     from executorch.backends.qualcomm.utils import utils
     from executorch.devtools.backend_debug import get_delegation_info
@@ -82,26 +82,26 @@ def lower(exported: ExportedModel, module: Any, scheme: SchemeConfig, soc: SocCo
     )
 
 
-def cell_by_cell(requests: Sequence[Request], store: Store, began: float) -> list[tuple[str, dict[str, Any]]]:
-    """Each request from its model on, as if it were the only one; what is told of it, with the time it was ready."""
+def cell_by_cell(requests: Sequence[Request], store: Store, start: float) -> list[tuple[str, dict[str, Any]]]:
+    """Compile each request separately, starting from its model; return its facts and the time of completion."""
     from tasks.toolchain.export import export_model
 
-    found: list[tuple[str, dict[str, Any]]] = []
-    for each in requests:
-        made = build(export_model(each.model, store), each.scheme, each.soc, store)
-        said = told(made.operators, made.delegation, made.delegated_subgraphs, made.program, store)
-        found.append((each.soc.name, said | {"at_s": time.time() - began}))
-    return found
+    results: list[tuple[str, dict[str, Any]]] = []
+    for request in requests:
+        built = build(export_model(request.model, store), request.scheme, request.soc, store)
+        facts = program_facts(built.operators, built.delegation, built.delegated_subgraphs, built.program, store)
+        results.append((request.soc.name, facts | {"at_s": time.time() - start}))
+    return results
 
 
-def told(
+def program_facts(
     operators: tuple[Operator, ...],
     delegation: tuple[DelegationCount, ...],
     subgraphs: int,
     program: Blob,
     store: Store,
 ) -> dict[str, Any]:
-    """What both sides must agree on, and where the program is."""
+    """Return the facts in which both sides must agree, and the path of the program."""
     return {
         "operators": digest([replace(row, subgraph=None) for row in operators]),
         "delegation": digest([replace(row, refusals=()) for row in delegation]),

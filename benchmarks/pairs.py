@@ -1,7 +1,7 @@
-"""A converted graph's quantize/dequantize pairs: taken out, changed, put in. Runs in workers.
+"""Removes, changes and inserts the quantize/dequantize pairs of a converted graph. Runs in workers.
 
-A pair's kind is `<producer> > <consumers>`. Those between a convolution or linear layer and a clamp are the fused ones:
-QNN's compiler merges the clamp into the operator before it, and nothing is ever rounded between the two.
+The kind of a pair is `<producer> > <consumers>`. Pairs between a convolution or linear layer and a clamp are the fused
+ones: QNN's compiler merges the clamp into the preceding operator, and nothing is rounded between the two.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ INT32 = torch.iinfo(torch.int32)
 
 Samples = Sequence[tuple[torch.Tensor, ...]]
 Scores = list[float | None]
-"""SNR in dB of a sample's worst output, one a sample; None where it is equal."""
+"""The SNR in dB of the worst output, one per sample; None where it is equal."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pair:
-    """One fused pair alone on a graph without any other, and how coarse it is."""
+    """The effect of one fused pair on a graph without any other pair, and its resolution."""
 
     module_path: str
     scale: float
     levels: float
-    """Codes of its grid between the ends of the clamp that follows."""
+    """The number of quantized values between the limits of the following clamp."""
     snr_db: Scores
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ablation:
-    """What each cut leaves of the model's answers, against eager PyTorch."""
+    """The scores of the outputs against eager PyTorch, for each set of removed pairs."""
 
     counts: dict[str, int]
     without: dict[str, Scores]
     only: dict[str, Scores]
     graphs: dict[str, Scores]
     pairs: tuple[Pair, ...]
-    """The worst first."""
+    """The pairs, worst first."""
     outputs: dict[str, Blob]
-    """Final outputs of some of `graphs`, as safetensors with keys `<sample>/<output index>`."""
+    """The final outputs of some of `graphs`, as safetensors with keys `<sample>/<output index>`."""
 
 
 def ablate(quantized: QuantizedModel, store: Store) -> Ablation:
@@ -75,7 +75,7 @@ def ablate(quantized: QuantizedModel, store: Store) -> Ablation:
     folded = _folded(exported, store)
 
     def scores(module: GraphModule) -> Scores:
-        return _snr(_answers(module, samples), eager)
+        return _snr(_outputs(module, samples), eager)
 
     graphs = {
         "exported": load_program(store, exported.program).module(),
@@ -92,21 +92,21 @@ def ablate(quantized: QuantizedModel, store: Store) -> Ablation:
     pairs = {name: _pair(base, name, scores(without(base, every - {name}))) for name in sorted(fused)}
     worst = sorted(pairs, key=lambda name: median(pairs[name].snr_db))[:3]
     graphs["without the three worst fused pairs"] = without(base, worst)
-    answers = {name: _answers(module, samples) for name, module in graphs.items()}
+    outputs = {name: _outputs(module, samples) for name, module in graphs.items()}
     return Ablation(
         counts={kind: len(names) for kind, names in kinds.items()},
         without={kind: scores(without(base, names)) for kind, names in kinds.items()},
         only={kind: scores(without(base, every - names)) for kind, names in kinds.items()},
-        graphs={name: _snr(answer, eager) for name, answer in answers.items()},
+        graphs={name: _snr(values, eager) for name, values in outputs.items()},
         pairs=tuple(sorted(pairs.values(), key=lambda pair: median(pair.snr_db))),
         outputs={
-            name: put_tensors(store, answers[name]) for name in ("converted", "without fused pairs", "without any pair")
+            name: put_tensors(store, outputs[name]) for name in ("converted", "without fused pairs", "without any pair")
         },
     )
 
 
 def variant(quantized: QuantizedModel, name: str, store: Store) -> QuantizedModel:
-    """The same model with another converted graph, to be lowered and executed like any."""
+    """Return the model with another converted graph, which can be lowered and executed like any other."""
     settle()
     samples = _evaluation(quantized.exported, store)
     module = VARIANTS[name](_converted(quantized, store))
@@ -114,16 +114,16 @@ def variant(quantized: QuantizedModel, name: str, store: Store) -> QuantizedMode
     return replace(
         quantized,
         program=store.put_file(Path("program.pt2")),
-        outputs_quantized=put_tensors(store, _answers(module, samples)),
+        outputs_quantized=put_tensors(store, _outputs(module, samples)),
     )
 
 
 def median(scores: Scores) -> float:
-    return statistics.median(math.inf if each is None else each for each in scores)
+    return statistics.median(math.inf if score is None else score for score in scores)
 
 
 def pair_kinds(module: GraphModule) -> dict[str, set[str]]:
-    """Names of the quantize nodes of activations, by kind."""
+    """Return the names of the quantize nodes of activations, by kind."""
     kinds: dict[str, set[str]] = defaultdict(set)
     for node in _quantizes(module):
         consumers = sorted({_kind(user) for dequantize in node.users for user in dequantize.users})
@@ -132,7 +132,7 @@ def pair_kinds(module: GraphModule) -> dict[str, set[str]]:
 
 
 def fused_names(module: GraphModule) -> set[str]:
-    """The quantize nodes between a convolution or linear layer and nothing but clamps."""
+    """Return the quantize nodes between a convolution or linear layer and clamps only."""
     return {
         node.name
         for node in _quantizes(module)
@@ -142,12 +142,12 @@ def fused_names(module: GraphModule) -> set[str]:
 
 
 def without(module: GraphModule, names: Collection[str]) -> GraphModule:
-    """A copy in which what went through the named pairs goes past them."""
+    """Return a copy in which values bypass the named pairs."""
     return _changed(module, names, lambda _graph, node, dequantize: dequantize.replace_all_uses_with(node.args[0]))
 
 
 def with_float_parameters(module: GraphModule, folded: GraphModule) -> GraphModule:
-    """A copy whose weights and biases are those of `folded`, the same convolutions and linear layers unquantized."""
+    """Return a copy with the weights and biases of `folded`, which has the same layers unquantized."""
     changed = copy.deepcopy(module)
     layers = zip(_layers(changed), _layers(folded), strict=True)
     for number, (layer, twin) in enumerate(layers):
@@ -157,7 +157,7 @@ def with_float_parameters(module: GraphModule, folded: GraphModule) -> GraphModu
             changed.register_parameter(name, torch.nn.Parameter(value, requires_grad=False))
             with changed.graph.inserting_before(layer):
                 layer.update_arg(position, changed.graph.get_attr(name))
-    return _settled(changed)
+    return _recompiled(changed)
 
 
 def _parameter(module: GraphModule, node: Node) -> torch.Tensor:
@@ -169,7 +169,7 @@ def _parameter(module: GraphModule, node: Node) -> torch.Tensor:
 
 
 def _unfused(module: GraphModule) -> GraphModule:
-    """Two negations, each on the same grid as before, stand between every fused pair and its clamp."""
+    """Insert two negations, each on the same grid as before, between every fused pair and its clamp."""
 
     def negated(graph: torch.fx.Graph, _node: Node, dequantize: Node) -> None:
         (clamp,) = dequantize.users
@@ -187,7 +187,7 @@ def _unfused(module: GraphModule) -> GraphModule:
 
 
 def _clamped_grid(module: GraphModule) -> GraphModule:
-    """Every fused pair on the grid of the clamp that follows: saturation is the clamp."""
+    """Give every fused pair the grid of the following clamp, so that saturation is the clamp."""
 
     def regrid(_graph: torch.fx.Graph, node: Node, dequantize: Node) -> None:
         (clamp,) = dequantize.users
@@ -199,7 +199,7 @@ def _clamped_grid(module: GraphModule) -> GraphModule:
 
 
 def _halved_biases(module: GraphModule) -> GraphModule:
-    """No bias code in the lower quarter of int32: what was saturated at its end is half as far from zero."""
+    """Clamp the quantized biases at half of the int32 minimum, which halves those that were saturated."""
     changed = copy.deepcopy(module)
     for layer in _layers(changed):
         bias = layer.args[2]
@@ -218,15 +218,15 @@ VARIANTS: dict[str, Callable[[GraphModule], GraphModule]] = {
 def _changed(
     module: GraphModule, names: Collection[str], change: Callable[[torch.fx.Graph, Node, Node], object]
 ) -> GraphModule:
-    """A copy on which `change` was called with each named quantize node and each dequantize node behind it."""
+    """Return a copy on which `change` was called with each named quantize node and each of its dequantize nodes."""
     changed = copy.deepcopy(module)
     for node in [node for node in _quantizes(changed) if node.name in names]:
         for dequantize in list(node.users):
             change(changed.graph, node, dequantize)
-    return _settled(changed)
+    return _recompiled(changed)
 
 
-def _settled(module: GraphModule) -> GraphModule:
+def _recompiled(module: GraphModule) -> GraphModule:
     module.graph.eliminate_dead_code()
     module.graph.lint()
     module.recompile()
@@ -237,8 +237,8 @@ def _saturate(graph: torch.fx.Graph, node: Node, dequantize: Node) -> None:
     scale, zero_point, low, high = node.args[1:5]
     with graph.inserting_before(dequantize):
         ends = ((low - zero_point) * scale, (high - zero_point) * scale)
-        kept = graph.call_function(torch.ops.aten.clamp.default, (node.args[0], *ends))
-    dequantize.replace_all_uses_with(kept)
+        clamped = graph.call_function(torch.ops.aten.clamp.default, (node.args[0], *ends))
+    dequantize.replace_all_uses_with(clamped)
 
 
 def _round(_graph: torch.fx.Graph, node: Node, dequantize: Node) -> None:
@@ -281,7 +281,7 @@ def _converted(quantized: QuantizedModel, store: Store) -> GraphModule:
 
 
 class _FoldOnly(Quantizer):
-    """Annotates nothing: `prepare_pt2e` then only folds batch norms."""
+    """A quantizer that annotates nothing, so that `prepare_pt2e` only folds batch norms."""
 
     def annotate(self, model: GraphModule) -> GraphModule:
         return model
@@ -299,14 +299,14 @@ def _evaluation(exported: ExportedModel, store: Store) -> Samples:
     return read_samples(store, exported.evaluation, names, len(exported.sample_names))
 
 
-def _answers(module: GraphModule, samples: Samples) -> dict[str, torch.Tensor]:
+def _outputs(module: GraphModule, samples: Samples) -> dict[str, torch.Tensor]:
     with torch.no_grad():
         return outputs_by_sample([module(*sample) for sample in samples])
 
 
-def _snr(answers: dict[str, torch.Tensor], eager: dict[str, torch.Tensor]) -> Scores:
-    found: dict[int, list[float]] = defaultdict(list)
+def _snr(outputs: dict[str, torch.Tensor], eager: dict[str, torch.Tensor]) -> Scores:
+    by_sample: dict[int, list[float]] = defaultdict(list)
     for key, reference in eager.items():
-        each = snr_db(answers[key].numpy(), reference.numpy())
-        found[int(key.partition("/")[0])] += [] if each is None else [each]
-    return [min(found[sample], default=None) for sample in sorted(found)]
+        ratio = snr_db(outputs[key].numpy(), reference.numpy())
+        by_sample[int(key.partition("/")[0])] += [] if ratio is None else [ratio]
+    return [min(by_sample[sample], default=None) for sample in sorted(by_sample)]

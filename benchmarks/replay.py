@@ -1,4 +1,4 @@
-"""What the device computed at every fused pair, against both readings of the graph. Runs in a worker."""
+"""Compares what the device computed at every fused pair with two interpretations of the graph. Runs in a worker."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tasks.toolchain.tensors import read_samples
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Replayed:
-    """One fused pair: the clamp behind it, as the device logged it for the first sample.
+    """One fused pair: the output of its clamp, as logged by the device for the first sample.
 
-    `equal_*` are shares of elements with the device's very code, when convolution and clamp are computed on the host
-    from the device's own input, rounding at the pair (`apart`) or not (`fused`).
+    `equal_*` are the shares of elements that are equal to the device's, if convolution and clamp are computed on the
+    host from the input of the device, with rounding at the pair (`apart`) or without (`fused`).
     """
 
     module_path: str
@@ -34,9 +34,9 @@ class Replayed:
     equal_fused: float
     equal_apart: float
     off_by_more_than_one: int
-    """Elements whose device code is more than one from the fused replay's."""
+    """The number of elements that differ by more than one quantized value from the fused replay."""
     of_lowest_bias: int
-    """How many of those lie in channels whose bias code is int32's lowest."""
+    """The number of these in channels whose quantized bias is the int32 minimum."""
 
 
 def replay(lowered: LoweredProgram, capture: Capture, store: Store) -> list[Replayed]:
@@ -69,19 +69,19 @@ def _replayed(
     (apart,) = quantize.users
     (clamp,) = apart.users
     (after,) = clamp.users
-    taken = layer.args[0]
-    while taken.target in (QUANTIZE, DEQUANTIZE):
-        taken = taken.args[0]
-    # The model's own input is logged under no operator's handle; both sides have the same one.
-    real = host[layer.args[0]] if taken.op == "placeholder" else torch.from_numpy(device[_root(taken)][1]).float()
+    source = layer.args[0]
+    while source.target in (QUANTIZE, DEQUANTIZE):
+        source = source.args[0]
+    # The input of the model is not logged under an operator's handle; it is equal on both sides.
+    real = host[layer.args[0]] if source.op == "placeholder" else torch.from_numpy(device[_root(source)][1]).float()
     codes = torch.from_numpy(device[_root(clamp)][0].astype(np.int32))
-    weights = [host[each] for each in layer.args[1:3]]
+    weights = [host[parameter] for parameter in layer.args[1:3]]
     assert callable(layer.target)
     assert callable(clamp.target)
     value = layer.target(real, *weights, *layer.args[3:])
-    snapped = DEQUANTIZE(QUANTIZE(value, *quantize.args[1:]), *quantize.args[1:])
+    rounded = DEQUANTIZE(QUANTIZE(value, *quantize.args[1:]), *quantize.args[1:])
     clamped, clamped_apart = (
-        QUANTIZE(clamp.target(each, *clamp.args[1:]), *after.args[1:]).int() for each in (value, snapped)
+        QUANTIZE(clamp.target(result, *clamp.args[1:]), *after.args[1:]).int() for result in (value, rounded)
     )
     off = (clamped - codes).abs() > 1
     lowest = host[layer.args[2].args[0]] == torch.iinfo(torch.int32).min
@@ -97,7 +97,7 @@ def _replayed(
 
 
 def _captured(lowered: LoweredProgram, capture: Capture, store: Store) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Codes and reals that the device logged for the first sample, by the exported program's node."""
+    """Return the quantized and the dequantized values of the first sample on the device, by exported node."""
     assert capture.etdump_debug is not None, "the debug program ran"
     assert capture.debug_buffer is not None, "the debug program ran"
     buffer = np.frombuffer(store.read(capture.debug_buffer), np.uint8)
@@ -106,19 +106,19 @@ def _captured(lowered: LoweredProgram, capture: Capture, store: Store) -> dict[s
         if event.delegate_identifier is not None:
             events.setdefault(event.delegate_identifier, event)
     operators = {row.debug_handle: row for row in lowered.operators if row.source_nodes}
-    found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    values: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for dumped in lowered.expected_tensors:
         event = events.get(dumped.identifier)
         row = operators.get(dumped.debug_handles[0]) if len(dumped.debug_handles) == 1 else None
         if event is None or row is None or dumped.quantization is None:
             continue
         codes = undo_layout(tensor(event, buffer), dumped.axis_order).copy()
-        found[row.source_nodes[-1]] = codes, dequantize(codes, dumped.quantization)
-    return found
+        values[row.source_nodes[-1]] = codes, dequantize(codes, dumped.quantization)
+    return values
 
 
 def _root(node: Node) -> str:
-    """The exported program's node that a converted graph's node comes from."""
+    """Return the node of the exported program from which a node of the converted graph originates."""
     source = node.meta["from_node"][-1]
     while source.from_node:
         source = source.from_node[-1]

@@ -1,4 +1,4 @@
-"""One side of sweep.py in a process of its own: programs of one model and scheme for several SoCs, from nothing.
+"""Runs one side of sweep.py in a separate process: compiles one model and scheme for several SoCs, from nothing.
 
 python benchmarks/sweep_side.py {qnnsweep,whole,official} FOLDER OVERRIDE…
 """
@@ -24,25 +24,25 @@ import official_path  # isort: skip
 
 
 def main() -> None:
-    began = time.monotonic()
+    start = time.monotonic()
     side, folder, *overrides = sys.argv[1:]
     requests = [cell.request for cell in load([*overrides, f"artifacts={folder}"]).cells]
-    made: dict[str, Any] = {}
-    for soc, found in SIDES[side](requests, Path(folder)):
-        made[soc] = {"at_s": time.monotonic() - began} | found
-    print(json.dumps({"seconds": time.monotonic() - began, "socs": made, "took": TOOK}))
+    programs: dict[str, Any] = {}
+    for soc, facts in SIDES[side](requests, Path(folder)):
+        programs[soc] = {"at_s": time.monotonic() - start} | facts
+    print(json.dumps({"seconds": time.monotonic() - start, "socs": programs, "took": TOOK}))
 
 
 TOOK: list[dict[str, Any]] = []
 
 
 def qnnsweep(requests: list[Request], folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What a sweep does of the model and scheme, for the shipping program alone."""
+    """Do what a sweep does, without the debug program."""
     yield from _swept(requests, folder, dump_operators=False)
 
 
 def whole(requests: list[Request], folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """With the debug program, as a sweep does it."""
+    """Do what a sweep does, including the debug program."""
     yield from _swept(requests, folder, dump_operators=True)
 
 
@@ -59,21 +59,23 @@ def _swept(requests: list[Request], folder: Path, *, dump_operators: bool) -> It
     exported = export(ask.model, "", **tools)
     quantized = quantize(exported, ask.scheme, ask.backend.kind, **tools)
 
-    def one(each: Request) -> LoweredProgram:
-        return lower(quantized, each.scheme, each.backend.kind, each.soc, 1, dump_operators=dump_operators, **tools)
+    def lowered_for(request: Request) -> LoweredProgram:
+        return lower(
+            quantized, request.scheme, request.backend.kind, request.soc, 1, dump_operators=dump_operators, **tools
+        )
 
     with ThreadPoolExecutor(len(requests)) as pool:
-        for each, lowered in zip(requests, pool.map(one, requests), strict=True):
+        for request, lowered in zip(requests, pool.map(lowered_for, requests), strict=True):
             parts = lowered.operators, lowered.delegation, lowered.delegated_subgraphs, lowered.program
-            yield each.soc.name, official_path.told(*parts, resources.store)
-    TOOK.extend(asdict(each) for each in resources.workers.costs)
+            yield request.soc.name, official_path.program_facts(*parts, resources.store)
+    TOOK.extend(asdict(cost) for cost in resources.workers.costs)
 
 
 def official(requests: list[Request], folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Cell by cell, in one process that has imported ExecuTorch: torch.export, pt2e, the official call.
+    """Compile cell by cell, in one process that has imported ExecuTorch: torch.export, pt2e, the official call.
 
-    It is a fork of the same server as the other side's: torch's convolutions differ in the last bit between that and a
-    process started anew, and with them the scales that calibration finds.
+    The process is forked from a fork server as on the other side: torch's convolutions differ in the last bit between
+    that and a new process, and with them the scales from calibration.
     """
     from flows.resources import prepare
 

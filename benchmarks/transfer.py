@@ -1,7 +1,7 @@
-"""How fast files travel, against scp and adb themselves in the same run, and what a changed program costs.
+"""Measures file transfers, compared with scp and adb in the same run, and the cost of a changed program.
 
-Starts its own sshd and adbd on loopback (`.ci/machine` installs them; root). The transports' own work is timed whole:
-the folder, the temporary name, the transfer and the renaming. What the device's sha256 costs is told beside it.
+Starts sshd and adbd on loopback, as root (`.ci/machine` installs them). The whole work of the transport is timed: the
+folder, the temporary name, the transfer and the renaming. The time of sha256 on the device is printed separately.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from conf.schema import DeviceConfig, SshConfig, TransportKind
+from conf.units import MIB
 from tasks.deploy import deploy
 from tasks.devices.adb import AdbTransport
 from tasks.devices.farm import Farm
@@ -37,11 +38,11 @@ PROGRAM_BYTES, LIBRARY_BYTES, INPUT_BYTES, INPUTS = 4_000_000, 16_000_000, 600_0
 
 
 class Relay:
-    """Passes bytes on to a port of this machine, and counts them in both directions."""
+    """A relay to a port of this machine that counts the bytes in both directions."""
 
     def __init__(self, port: int) -> None:
         self.port, self.passed = free_port(), 0
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", self.port))
         threading.Thread(target=self._accept, args=(port,), daemon=True).start()
 
@@ -55,7 +56,7 @@ class Relay:
     def _pass(self, source: socket.socket, target: socket.socket) -> None:
         try:
             while data := source.recv(2**16):
-                with self._guard:
+                with self._lock:
                     self.passed += len(data)
                 target.sendall(data)
             target.shutdown(socket.SHUT_WR)
@@ -65,25 +66,25 @@ class Relay:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=256, help="size of the file that travels")
-    parser.add_argument("--rounds", type=int, default=7, help="each way and each tool, taking turns")
+    parser.add_argument("--mib", type=int, default=256, help="size of the transferred file")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds per direction and tool, in alternation")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line of stdout")
-    arguments = parser.parse_args()
-    # A disk would have to write back meanwhile what the last round left.
-    memory = Path("/dev/shm")  # noqa: S108 - a folder of its own is made in it
+    options = parser.parse_args()
+    # A disk would still be writing the data of the previous round.
+    memory = Path("/dev/shm")  # noqa: S108 - a temporary folder is created in it
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
-        told = measured(Path(folder), arguments.mib * 2**20, arguments.rounds)
-    for key, value in told.items():
+        result = measure(Path(folder), options.mib * MIB, options.rounds)
+    for key, value in result.items():
         print(f"{key:28} {value:,.3f}" if isinstance(value, float) else f"{key:28} {value:,}")
-    if arguments.json:
-        print(json.dumps(told))
+    if options.json:
+        print(json.dumps(result))
 
 
-def measured(folder: Path, size: int, rounds: int) -> dict[str, Any]:
+def measure(folder: Path, size: int, rounds: int) -> dict[str, Any]:
     server = AdbServer(folder=folder / "adb")
     phone, board = Adbd(folder=folder / "phone", server=server), Sshd(folder=folder / "board")
-    for each in (server.folder, phone.folder, board.folder):
-        each.mkdir()
+    for path in (server.folder, phone.folder, board.folder):
+        path.mkdir()
     source, back = folder / "source", folder / "back"
     source.write_bytes(os.urandom(size))
     with running(server, phone, board):
@@ -103,22 +104,22 @@ def measured(folder: Path, size: int, rounds: int) -> dict[str, Any]:
             "adb_pull": (lambda: over_adb.pull(on_phone, back), lambda: plain([*adb, "pull", on_phone, back])),
         }
         connect(over_ssh, over_adb)
-        told: dict[str, Any] = {"bytes": size, "rounds": rounds}
+        result: dict[str, Any] = {"bytes": size, "rounds": rounds}
         for way, (ours, theirs) in ways.items():
-            seconds = [(timed(ours), timed(theirs)) for _ in range(rounds)]
-            own, other = (statistics.median(side) for side in zip(*seconds, strict=True))
-            told |= {f"{way}_s": own, f"{way}_plain_s": other, f"{way}_ratio": other / own}
-        told["sha256_s"] = timed(lambda: over_ssh.run(RunRequest(["sha256sum", there], deadline_s=DEADLINE_S)))
+            rounds_s = [(timed(ours), timed(theirs)) for _ in range(rounds)]
+            seconds, plain_seconds = (statistics.median(side) for side in zip(*rounds_s, strict=True))
+            result |= {f"{way}_s": seconds, f"{way}_plain_s": plain_seconds, f"{way}_ratio": plain_seconds / seconds}
+        result["sha256_s"] = timed(lambda: over_ssh.run(RunRequest(["sha256sum", there], deadline_s=DEADLINE_S)))
         over_ssh.close()
         extra = {name: redeployed(name, folder, phone, board) for name in ("ssh", "adb")}
-    told |= {f"redeploy_extra_bytes_{name}": value for name, value in extra.items()}
-    told["redeploy_extra_bytes"] = max(extra.values())
-    told["ratio"] = min(told[f"{way}_ratio"] for way in ways)
-    return told
+    result |= {f"redeploy_extra_bytes_{name}": value for name, value in extra.items()}
+    result["redeploy_extra_bytes"] = max(extra.values())
+    result["ratio"] = min(result[f"{way}_ratio"] for way in ways)
+    return result
 
 
 def redeployed(way: str, folder: Path, phone: Adbd, board: Sshd) -> int:
-    """Bytes on the wire for a bundle of which only the program has changed, less the program's own."""
+    """Return the bytes on the wire for a bundle of which only the program has changed, without those of the program."""
     store = Store.open(folder / f"store-{way}")
     relay = Relay(board.port if way == "ssh" else phone.port)
     if way == "ssh":
@@ -167,9 +168,9 @@ def plain(command: list[Any]) -> None:
 
 
 def timed(work: Callable[[], object]) -> float:
-    began = time.monotonic()
+    start = time.monotonic()
     work()
-    return time.monotonic() - began
+    return time.monotonic() - start
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
-"""A sweep that finds everything, against an empty Prefect flow with as many task runs, in turn in one process.
+"""Measures a fully cached sweep, compared with an empty Prefect flow of as many task runs, alternating in one process.
 
-The first sweep makes whatever `--artifacts` does not have yet (in a new folder everything): it is timed for itself,
-with the most memory that the process and its children had. The empty flow's tasks do nothing, on the same task runner
-and the same server, each with as many parameters as the stage that it stands for, and with the same ones of them still
-to come from other tasks. What a sweep does before and after its tasks counts: reading the configuration, writing tables
-and report. Prefect's server takes in what a flow told it after that flow has ended: neither side begins before it has
-taken in the other's.
+The first sweep computes what `--artifacts` does not have yet (everything in a new folder); its time and the peak memory
+of the process and its children are measured separately. The tasks of the empty flow do nothing, on the same task runner
+and server, and have as many parameters as the stages, from the same upstream tasks. The time of a sweep includes its
+work before and after the tasks: reading the configuration, writing tables and report. Prefect's server processes the
+events of a flow after its end; neither side starts before that has finished.
 """
 
 from __future__ import annotations
@@ -31,30 +30,30 @@ SOCS = (
     "SM8550,SM8650,SM8750,SM8845,SM8850,QCS9100,SA8255,SA8797,SC8380XP,SSG2115P,SSG2125P,SW6100,SXR1230P,SXR2330P,"
     "SAR2230P"
 )
-SETTLED_AFTER = 5
-"""Seconds in which the server ends no task run."""
+QUIET_S = 5
+"""The server is idle if it has ended no task run for this time."""
 
 
-def counted(plan: Plan) -> dict[str, int]:
-    """Runs of each stage in a sweep of this plan, of one model, where no two schemes give the same."""
+def task_runs(plan: Plan) -> dict[str, int]:
+    """Return the runs of each stage in a sweep of this plan, of one model and distinct schemes."""
     cells = [cell.request for cell in plan.cells if cell.impossible is None]
-    each = len(cells)
+    total = len(cells)
     return {
         "export": 1, "quantize": len({cell.scheme.name for cell in cells}),
-        "lower": each, "bundle": each, "measure": each, "compare": each,
+        "lower": total, "bundle": total, "measure": total, "compare": total,
     }  # fmt: skip
 
 
-def settle() -> None:
-    """Wait until the server counts no more task runs as ended than a while ago."""
+def wait_until_idle() -> None:
+    """Wait until the server has ended no further task runs for a while."""
     from prefect.client.orchestration import get_client
 
     ended = {"task_runs": {"state": {"type": {"any_": ["COMPLETED"]}}}}
-    seen = [-1]
+    counts = [-1]
     with get_client(sync_client=True) as client:
-        while len(seen) <= SETTLED_AFTER or seen[-1] != seen[-1 - SETTLED_AFTER]:
+        while len(counts) <= QUIET_S or counts[-1] != counts[-1 - QUIET_S]:
             time.sleep(1)
-            seen.append(client.request("POST", "/task_runs/count", json=ended).json())
+            counts.append(client.request("POST", "/task_runs/count", json=ended).json())
 
 
 def main() -> None:
@@ -65,60 +64,61 @@ def main() -> None:
     parser.add_argument("--memory-gib", type=float, default=4.0, help="limits.memory_gib of all sweeps")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true", dest="as_json")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     overrides = [
-        "model=digits_cnn", "model.evaluation.count=8", f"scheme={asked.schemes}", f"soc={asked.socs}",
-        "reuse=capture", "tolerance=none", f"limits.memory_gib={asked.memory_gib}",
-        f"artifacts={asked.artifacts.absolute()}",
+        "model=digits_cnn", "model.evaluation.count=8", f"scheme={options.schemes}", f"soc={options.socs}",
+        "reuse=capture", "tolerance=none", f"limits.memory_gib={options.memory_gib}",
+        f"artifacts={options.artifacts.absolute()}",
     ]  # fmt: skip
     plan = load(overrides)
-    count = counted(plan)
-    # Prefect's own database grows with every run: neither side begins with somebody's years in it.
+    count = task_runs(plan)
+    # Prefect's database grows with every run, so both sides start with a new one.
     with tempfile.TemporaryDirectory() as home:
         os.environ["PREFECT_HOME"] = home
         configure_prefect()
         from empty_flow import empty
-        from memory import GIB, Peak
+        from memory import Peak
 
+        from conf.units import GIB
         from flows.server import connect
         from flows.sweep import sweep
 
         connect.ensure()
-        peak, began = Peak(os.getpid()), time.perf_counter()
+        peak, start = Peak(os.getpid()), time.perf_counter()
         first = sweep(overrides)
-        first_s, first_peak_gib = time.perf_counter() - began, peak.stop() / GIB
+        first_s, first_peak_gib = time.perf_counter() - start, peak.stop() / GIB
         ours: list[float] = []
         theirs: list[float] = []
-        for number in range(asked.rounds):
+        for number in range(options.rounds):
             for side in ("ours", "theirs") if number % 2 else ("theirs", "ours"):
-                settle()
-                began = time.perf_counter()
+                wait_until_idle()
+                start = time.perf_counter()
                 if side == "ours":
                     again = sweep(overrides)
-                    ours.append(time.perf_counter() - began)
+                    ours.append(time.perf_counter() - start)
                     calls, reused = again.run.toolchain_calls, again.run.reused
                     assert (calls, reused) == (0, sum(count.values())), f"{calls} calls, {reused} reused of {count}"
                 else:
                     assert empty(count) == sum(count.values())
-                    theirs.append(time.perf_counter() - began)
+                    theirs.append(time.perf_counter() - start)
     ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
-    told = {
+    result = {
         "cells": len(first.cells),
         "outcomes": dict(Counter(row["outcome"] for row in first.cells)),
         "first_s": first_s,
         "first_toolchain_calls": first.run.toolchain_calls,
         "first_peak_gib": first_peak_gib,
-        "memory_gib": asked.memory_gib,
+        "memory_gib": options.memory_gib,
         "task_runs": sum(count.values()),
         "sweep_s": statistics.median(ours),
         "empty_flow_s": statistics.median(theirs),
         "ratio": statistics.median(ratios),
         "ratios": ratios,
     }
-    for name, value in told.items():
+    for name, value in result.items():
         print(f"{name:<14} {value}")
-    if asked.as_json:
-        print(json.dumps(told))
+    if options.as_json:
+        print(json.dumps(result))
 
 
 if __name__ == "__main__":

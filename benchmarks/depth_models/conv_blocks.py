@@ -1,4 +1,4 @@
-"""The same block over and over: a model whose error can only come from one kind of layer."""
+"""A model of equal blocks, so that its error comes from one kind of layer only."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tasks.models.photographs import photographs
 from tasks.models.reproducible import reproducible
 
 CHANNELS = 64
-_SEEN = 64
-"""Photographs from which the batch norms take their statistics."""
+_PHOTOGRAPHS = 64
+"""The number of photographs from which the batch norms take their statistics."""
 
 
 def conv_blocks(blocks: int) -> nn.Module:
-    """`blocks` times [3×3 convolution to 64 channels, batch norm, ReLU6]; each depth begins with the same weights."""
+    """Return `blocks` times [3×3 convolution to 64 channels, batch norm, ReLU6], with equal first weights."""
     with reproducible(seed=0):
         layers: list[nn.Module] = []
         for block in range(blocks):
@@ -24,7 +24,7 @@ def conv_blocks(blocks: int) -> nn.Module:
             nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
             layers += [convolution, nn.BatchNorm2d(CHANNELS, momentum=None), nn.ReLU6()]
         model: Any = nn.Sequential(*layers)
-        samples = photographs(_SEEN, split="calibration", size=16, mean=[127.0] * 3, std=[64.0] * 3)
+        samples = photographs(_PHOTOGRAPHS, split="calibration", size=16, mean=[127.0] * 3, std=[64.0] * 3)
         with torch.no_grad():
             model.train()(torch.cat([sample["inputs"]["x"] for sample in samples]))
     model.weights_origin = "random"
