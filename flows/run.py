@@ -138,16 +138,16 @@ def finish_run(
     resources: Resources,
     *,
     trend: TrendConfig | None,
-    took: Sequence[CallCost] = (),
+    costs: Sequence[CallCost] = (),
     verb: str = "run",
 ) -> results.SweepResult:
     """Write everything that a run leaves in the store: what it holds, its files, its tables and its report.
 
     `trend`: how the run is compared with earlier runs; with None it is not.
-    `took`: the toolchain calls for the table `work`.
+    `costs`: the toolchain calls for the table `work`.
     """
     store = resources.store
     write_manifest(store, run.run_id, manifest(done.cells, done.result_names, store))
     link_files(done.cells, run.run_id, store)
-    contents = rows(run.run_id, done.cells, run.toolchain or resources.workers.identity, took, verb=verb)
+    contents = rows(run.run_id, done.cells, run.toolchain or resources.workers.identity, costs, verb=verb)
     return results.write(run, contents, store, trend)
