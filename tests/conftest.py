@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -23,6 +24,29 @@ configure_prefect()
 # A test may be slow on a machine with other load.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+
+
+LONG_FILES = (
+    "flows/distribution/test_two_workers.py",
+    "flows/test_whole_models.py",
+    "flows/test_sweep.py",
+    "flows/test_kills.py",
+    "devices/test_sweep_over_farm.py",
+    "flows/test_object_store.py",
+    "flows/cli/test_serve.py",
+    "flows/cli/test_cache.py",
+    "flows/server/test_leases.py",
+    "flows/test_references.py",
+    "flows/test_inspector_doc.py",
+)
+"""Files of tests that take minutes. They start first, so that none of them runs alone at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    folder = Path(__file__).parent
+    places = {folder / name: place for place, name in enumerate(LONG_FILES)}
+    assert all(path.exists() for path in places)
+    items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
 @pytest.fixture(scope="session")
