@@ -1,6 +1,6 @@
-"""What is still being written: owned by one living process, published whole or swept away.
+"""Atomic writes: a file is written under a temporary name, then renamed. Temporaries of dead processes are removed.
 
-The one place that translates an unusable artifacts folder or a full disk into EnvironmentUnusable.
+This is the only module that translates an unusable artifacts folder or a full disk into EnvironmentUnusable.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tasks.errors import EnvironmentUnusable
 
 _ANOTHER_DISK = "free some space there, or set artifacts=FOLDER to a folder on another disk"
 _ANOTHER_FOLDER = "make it writable, or set artifacts=FOLDER to a folder that is"
-_NOT_A_FOLDER = "a file is in the way: move it, or set artifacts=FOLDER to another folder"
-_ELSEWHERE = "no folder can be made there: set artifacts=FOLDER to another"
+_NOT_A_FOLDER = "there is a file of that name: move it, or set artifacts=FOLDER to another folder"
+_ELSEWHERE = "no folder can be created there: set artifacts=FOLDER to another folder"
 _ADVICE = {
     errno.ENOSPC: _ANOTHER_DISK,
     errno.EDQUOT: _ANOTHER_DISK,
@@ -41,7 +41,7 @@ _ADVICE = {
 
 @contextmanager
 def translate_os_errors(path: Path) -> Generator[None]:
-    """Raise EnvironmentUnusable, with what to do, for an OSError that says `path` or its disk cannot be used."""
+    """Raise EnvironmentUnusable, with a remedy, for an OSError which means that `path` or its disk cannot be used."""
     try:
         yield
     except OSError as error:
@@ -53,13 +53,13 @@ def translate_os_errors(path: Path) -> Generator[None]:
 
 
 def temporary_name() -> str:
-    """A fresh name that tells its owner, `<host>-<pid>-<random>`, so that a sweep knows whether anyone still writes."""
+    """Return a new name that contains its owner, `<host>-<pid>-<random>`, so that `owner_is_dead` can check it."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(8)}"
 
 
 @contextmanager
 def temporary_file(folder: Path) -> Generator[tuple[Path, BinaryIO]]:
-    """A new file in `folder` to write to, removed at the end unless `commit` has moved it."""
+    """Open a new file in `folder` for writing. It is removed at the end unless `commit` has moved it."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / temporary_name()
     try:
@@ -69,13 +69,13 @@ def temporary_file(folder: Path) -> Generator[tuple[Path, BinaryIO]]:
         path.unlink(missing_ok=True)
 
 
-def commit(partial: Path, file: BinaryIO, final: Path) -> None:
-    """Move the written file to its final name, durably: its bytes first, then the name."""
+def commit(temporary: Path, file: BinaryIO, final: Path) -> None:
+    """Move the written file to its final name and sync both: first its bytes, then its name."""
     file.flush()
     os.fsync(file.fileno())
     final.parent.mkdir(parents=True, exist_ok=True)
-    partial.replace(final)
-    # The name must survive a power cut too: what refers to it may be written right after.
+    temporary.replace(final)
+    # The name must survive a power cut too: a file that refers to it may be written immediately afterwards.
     folder = os.open(final.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)
@@ -84,37 +84,37 @@ def commit(partial: Path, file: BinaryIO, final: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes, *, partial: Path) -> None:
-    """Write `path` so that every reader sees the old content or the whole new one; folders are made as needed.
+    """Write `path` so that every reader sees either the old or the complete new content. Create folders as needed.
 
-    `partial` is the store's folder for what is being written, on the file system of `path`. Raises
-    EnvironmentUnusable, with what to do, if `path` cannot be written.
+    `partial`: the store's folder for temporary files, on the file system of `path`. Raises EnvironmentUnusable, with a
+    remedy, if `path` cannot be written.
     """
-    with translate_os_errors(path), temporary_file(partial) as (written, file):
+    with translate_os_errors(path), temporary_file(partial) as (temporary, file):
         file.write(data)
-        commit(written, file, path)
+        commit(temporary, file, path)
 
 
 def remove_stale(folder: Path) -> int:
-    """Remove what dead processes of this host left in `folder`; say how many leftovers there were.
+    """Remove the temporaries that dead processes of this host left in `folder`. Return their number.
 
-    Never touches what belongs to a living process, to another host, or has a name that tells no owner.
+    Temporaries of living processes or other hosts, and names without an owner, are never touched.
     """
     try:
-        leftovers = [path for path in folder.iterdir() if owner_is_dead(path.name)]
+        stale = [path for path in folder.iterdir() if owner_is_dead(path.name)]
     except FileNotFoundError:
         return 0
-    for path in leftovers:
+    for path in stale:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
-            # Another process sweeps at the same time, or the file is another user's.
+            # Another process removes it at the same time, or the file belongs to another user.
             with suppress(FileNotFoundError, PermissionError):
                 path.unlink()
-    return len(leftovers)
+    return len(stale)
 
 
 def owner_is_dead(name: str) -> bool:
-    """Whether `name` is an `temporary_name` whose owner, a process of this host, is dead."""
+    """Return whether `name` is a `temporary_name` whose owner, a process of this host, is dead."""
     owner = re.fullmatch(r"(.+)-([0-9]+)-[0-9a-f]{16}", name)
     if owner is None or owner[1] != socket.gethostname():
         return False
@@ -123,5 +123,5 @@ def owner_is_dead(name: str) -> bool:
     except ProcessLookupError:
         return True
     except PermissionError:
-        return False  # alive, and another user's
+        return False  # the process exists and belongs to another user
     return False

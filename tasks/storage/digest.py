@@ -1,4 +1,4 @@
-"""The identity of a value: one sha256, the same in every process and on every machine. Cache keys are made of these."""
+"""The digest of a value: a sha256 that is the same in every process and on every machine. Cache keys use it."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from typing import Any, cast
 
 
 def digest(value: object) -> str:
-    """The sha256 (hex) of `value`'s canonical JSON.
+    """Return the sha256 (hex) of the canonical JSON of `value`.
 
-    Takes dataclasses, lists, tuples, dicts, enums, str, int, float, bool and None, nested at will. A dataclass
-    counts by its type's name and its fields; a field whose metadata says `identity: False` does not count, at any
-    depth. A list equals a tuple, a dict's order means nothing, and 1, 1.0 and True are three values.
+    A value consists of dataclasses, lists, tuples, dicts, enums, str, int, float, bool and None, nested to any depth. A
+    dataclass is represented by its type's name and its fields; fields with the metadata `identity: False` are left
+    out, at any depth. A list equals a tuple, the order of a dict is ignored, and 1, 1.0 and True are three values.
 
-    Raises TypeError, naming the place, for any other type (a set has no order, a path or an open file no content),
+    Raises TypeError, with the position, for any other type (a set has no order, a path or an open file no content),
     and ValueError for NaN and infinities.
     """
-    # surrogatepass: a file name that is not UTF-8 has an identity too.
+    # surrogatepass: a file name that is not UTF-8 has a digest too.
     return hashlib.sha256(_text(_canonical(value, _TOP)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-_Place = tuple[Any, str, object]
-"""Where a value stands: the place of what it is in, how the two are written together, and its index, key or name.
+_Position = tuple[Any, str, object]
+"""The position of a value: the position of its container, a format for the two, and its index, key or name.
 
-Written out for an error alone: a sweep asks for thousands of digests.
+It is formatted for errors only, because a sweep computes thousands of digests.
 """
-_TOP: _Place = (None, "value", None)
+_TOP: _Position = (None, "value", None)
 _ITEM, _ENTRY, _KEY, _FIELD = "{0}[{1}]", "{0}[{1!r}]", "a key of {0}", "{0}.{1}"
 _PLAIN = (str, int, bool, type(None))
 
 
-def _written(place: _Place) -> str:
-    around, form, own = place
-    return form.format(_written(around) if around else "", own)
+def _formatted(position: _Position) -> str:
+    container, template, index = position
+    return template.format(_formatted(container) if container else "", index)
 
 
 def _text(canonical: object) -> str:
@@ -45,41 +45,44 @@ def _text(canonical: object) -> str:
 
 
 @cache
-def _counted(kind: type[Any]) -> tuple[str, ...]:
-    """The fields of a dataclass that make its identity."""
-    return tuple(each.name for each in fields(kind) if each.metadata.get("identity", True))
+def _identity_fields(kind: type[Any]) -> tuple[str, ...]:
+    """Return the fields of a dataclass that are part of its identity."""
+    return tuple(field.name for field in fields(kind) if field.metadata.get("identity", True))
 
 
-def _canonical(value: object, place: _Place) -> object:
-    """`value` as JSON of lists, strings, whole numbers, booleans and null.
+def _canonical(value: object, position: _Position) -> object:
+    """Return `value` as JSON of lists, strings, integers, booleans and null.
 
-    Everything else is an object with one key that says what it was, so that no two values share a text.
+    Any other value becomes an object whose only key is its kind, so that different values have different texts.
     """
     if type(value) in _PLAIN:
         return value
     match value:
         case Enum():
-            # Before str and int, which an enum may be too.
+            # Before str and int: an enum can be an instance of these too.
             return {"enum": [type(value).__qualname__, value.name]}
         case int() | str():
             return value
         case float():
             if not math.isfinite(value):
-                raise ValueError(f"{_written(place)} is {value!r}: a digest needs finite numbers")
-            # float's own repr: a NumPy float64 is a float that prints otherwise.
+                raise ValueError(f"{_formatted(position)} is {value!r}: a digest needs finite numbers")
+            # float's repr: a NumPy float64 is a float with another repr.
             return {"float": float.__repr__(value)}
         case list() | tuple():
             items = cast("list[object] | tuple[object, ...]", value)
-            return [_canonical(item, (place, _ITEM, index)) for index, item in enumerate(items)]
+            return [_canonical(item, (position, _ITEM, index)) for index, item in enumerate(items)]
         case dict():
             entries = cast("dict[object, object]", value).items()
-            pairs = [[_canonical(k, (place, _KEY, None)), _canonical(v, (place, _ENTRY, k))] for k, v in entries]
+            pairs = [[_canonical(k, (position, _KEY, None)), _canonical(v, (position, _ENTRY, k))] for k, v in entries]
             return {"dict": sorted(pairs, key=lambda pair: _text(pair[0]))}
         case _ if is_dataclass(value) and not isinstance(value, type):
-            values = [[name, _canonical(getattr(value, name), (place, _FIELD, name))] for name in _counted(type(value))]
+            values = [
+                [name, _canonical(getattr(value, name), (position, _FIELD, name))]
+                for name in _identity_fields(type(value))
+            ]
             return {"record": [type(value).__qualname__, values]}
         case _:
             kind = type(value).__qualname__
             raise TypeError(
-                f"{_written(place)} is a {kind}, which has no digest: use a record, a list, a dict or a plain value"
+                f"{_formatted(position)} is a {kind} and has no digest: use a record, a list, a dict or a plain value"
             )

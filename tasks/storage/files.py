@@ -1,6 +1,6 @@
-"""Whole files of one artifacts place by their names below it, `tables/cells/run=…/part.parquet`: in a folder.
+"""The files of a store by name, such as `tables/cells/run=…/part.parquet`: the protocol, and the files of a folder.
 
-`tasks.storage.bucket` is the same for an object store.
+`tasks.storage.bucket` implements the protocol for an object store.
 """
 
 from __future__ import annotations
@@ -14,40 +14,40 @@ from tasks.storage.atomic import translate_os_errors, write_atomically
 
 
 class Files(Protocol):
-    """A reader sees the old content of a name or the whole new one, whoever writes at the same time.
+    """Files that are written atomically: a concurrent reader sees either the old or the complete new content.
 
-    Every method raises EnvironmentUnusable, with what to do, where the place cannot be used.
+    Every method raises EnvironmentUnusable, with a remedy, if the store cannot be used.
     """
 
     def read(self, name: str) -> bytes:
-        """Raises FileNotFoundError if there is no file of that name."""
+        """Return the content. Raises FileNotFoundError if there is no file of that name."""
         ...
 
     def write(self, name: str, data: bytes) -> None: ...
 
     def size(self, name: str) -> int | None:
-        """In bytes; None if there is no file of that name."""
+        """Return the size in bytes, or None if there is no file of that name."""
         ...
 
     def names(self, folder: str) -> list[str]:
-        """All names below `folder`, at any depth, in order."""
+        """Return all names below `folder`, at any depth, sorted."""
         ...
 
     def remove(self, name: str) -> None:
-        """No file of that name is no error."""
+        """Remove the file. A missing file is no error."""
         ...
 
     def remove_all(self, folder: str) -> None:
-        """All that is below `folder`."""
+        """Remove everything below `folder`."""
         ...
 
     def local(self, name: str) -> Path:
-        """A file of this machine with its content, for reading only. Raises FileNotFoundError."""
+        """Return a local file with the content, for reading only. Raises FileNotFoundError."""
         ...
 
 
 class Folder:
-    """Files below a folder of this machine."""
+    """The files below a folder of this machine."""
 
     def __init__(self, root: Path, partial: Path) -> None:
         self._root = root
@@ -63,14 +63,14 @@ class Folder:
         path = self._root / name
         with translate_os_errors(path):
             try:
-                found = path.stat()
+                stat = path.stat()
             except (FileNotFoundError, NotADirectoryError):
                 return None
-        return found.st_size if S_ISREG(found.st_mode) else None
+        return stat.st_size if S_ISREG(stat.st_mode) else None
 
     def names(self, folder: str) -> list[str]:
-        found = (path for path in (self._root / folder).rglob("*") if path.is_file())
-        return sorted(path.relative_to(self._root).as_posix() for path in found)
+        files = (path for path in (self._root / folder).rglob("*") if path.is_file())
+        return sorted(path.relative_to(self._root).as_posix() for path in files)
 
     def remove(self, name: str) -> None:
         path = self._root / name

@@ -1,4 +1,4 @@
-"""What a store holds: by the stage whose results name it, and by the run that needs it."""
+"""The contents of a store: per stage whose results reference them, and per run that references them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from tasks.storage.retention import own_bytes
 from tasks.storage.store import Store
 
 OTHERS = "others"
-"""What no result names: logs of what failed, and what a run alone holds."""
+"""The row of blobs that no result references: logs of failures, and blobs that only a run references."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageUsage:
-    """A blob counts for the first stage that names it; `shared_bytes` are of those that a stage before named already.
+    """The results of a stage and the blobs that they reference.
 
-    `oldest` and `newest` are when results were written, ISO 8601; None without one.
+    A blob counts for the first stage that references it. `shared_bytes` is the size of the blobs that an earlier stage
+    references too. `oldest` and `newest` are the times at which results were written (ISO 8601; None without results).
     """
 
     stage: str
@@ -38,7 +39,7 @@ class StageUsage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunUsage:
-    """How many results a run made and found made, the blobs it holds, and those that no other run holds."""
+    """The numbers of results that a run computed and reused, its blobs, and the bytes that no other run references."""
 
     run_id: str
     made: int
@@ -47,79 +48,79 @@ class RunUsage:
     held_bytes: int
     alone_bytes: int
     own_bytes: int
-    """Of its tables and files."""
+    """The bytes of its tables and files."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inventory:
     artifacts: str
     bytes: int
-    """Of results, blobs, and the tables and files of all runs."""
+    """The bytes of results, blobs, and the tables and files of all runs."""
     stages: tuple[StageUsage, ...]
     runs: tuple[RunUsage, ...]
-    """The newest, in the order of their ids."""
+    """The newest runs, in the order of their ids."""
 
 
 def inventory(store: Store, newest: int) -> Inventory:
-    """Read every result. Raises EvidenceError for a run that does not say what it holds."""
+    """Read every result. Raises EvidenceError for a run whose manifest cannot be read."""
     stages = _stages(store)
     runs = tables.runs(store)
-    held = {run: read_manifest(store, run) for run in runs}
-    holders = Counter(sha256 for each in held.values() for sha256 in each.blobs)
-    own = {run: own_bytes(store.root, run) for run in runs}
-    total = sum(own.values()) + sum(each.result_bytes + each.blob_bytes for each in stages)
-    shown = runs[-newest:] if newest else []
+    manifests = {run: read_manifest(store, run) for run in runs}
+    reference_counts = Counter(sha256 for manifest in manifests.values() for sha256 in manifest.blobs)
+    sizes = {run: own_bytes(store.root, run) for run in runs}
+    total = sum(sizes.values()) + sum(stage.result_bytes + stage.blob_bytes for stage in stages)
     return Inventory(
         artifacts=str(store.root),
         bytes=total,
         stages=stages,
-        runs=tuple(_run(run, held, holders, own[run]) for run in shown),
+        runs=tuple(
+            _run(run, manifests[run], reference_counts, sizes[run]) for run in (runs[-newest:] if newest else [])
+        ),
     )
 
 
 def _stages(store: Store) -> tuple[StageUsage, ...]:
     sizes = {path.name: path.stat().st_size for path in store.blobs.glob("*/*")}
-    named: dict[str, set[str]] = defaultdict(set)
+    referenced: dict[str, set[str]] = defaultdict(set)
     written: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for path in (store.root / "results" / "records").glob("*"):
         stage = path.name.partition("-")[0]
-        # Another sweep may just remove or mend it.
+        # Another process may be removing or replacing it.
         with suppress(EvidenceError, FileNotFoundError):
             stat = path.stat()
-            named[stage] |= {blob.sha256 for blob in referenced_blobs(decode(path.read_bytes()))} & sizes.keys()
+            referenced[stage] |= {blob.sha256 for blob in referenced_blobs(decode(path.read_bytes()))} & sizes.keys()
             written[stage].append((stat.st_mtime, stat.st_size))
-    named[OTHERS] = set(sizes)
-    before: set[str] = set()
-    found: list[StageUsage] = []
+    referenced[OTHERS] = set(sizes)
+    earlier: set[str] = set()
+    usages: list[StageUsage] = []
     for stage in (*CACHED_STAGES, OTHERS):
-        first, shared = named[stage] - before, named[stage] & before
+        first, shared = referenced[stage] - earlier, referenced[stage] & earlier
         times = [time for time, _ in written[stage]]
-        found.append(
+        usages.append(
             StageUsage(
                 stage=stage,
                 results=len(written[stage]),
                 result_bytes=sum(size for _, size in written[stage]),
                 blobs=len(first),
-                blob_bytes=sum(sizes[each] for each in first),
-                shared_bytes=0 if stage == OTHERS else sum(sizes[each] for each in shared),
+                blob_bytes=sum(sizes[sha256] for sha256 in first),
+                shared_bytes=0 if stage == OTHERS else sum(sizes[sha256] for sha256 in shared),
                 oldest=_when(min(times)) if times else None,
                 newest=_when(max(times)) if times else None,
             )
         )
-        before |= first
-    return tuple(found)
+        earlier |= first
+    return tuple(usages)
 
 
-def _run(run: str, held: dict[str, RunManifest], holders: Counter[str], own: int) -> RunUsage:
-    mine = held[run]
+def _run(run: str, manifest: RunManifest, reference_counts: Counter[str], size: int) -> RunUsage:
     return RunUsage(
         run_id=run,
-        made=sum(not found for found in mine.results.values()),
-        reused=sum(mine.results.values()),
-        blobs=len(mine.blobs),
-        held_bytes=sum(mine.blobs.values()),
-        alone_bytes=sum(size for sha256, size in mine.blobs.items() if holders[sha256] == 1),
-        own_bytes=own,
+        made=sum(not reused for reused in manifest.results.values()),
+        reused=sum(manifest.results.values()),
+        blobs=len(manifest.blobs),
+        held_bytes=sum(manifest.blobs.values()),
+        alone_bytes=sum(size for sha256, size in manifest.blobs.items() if reference_counts[sha256] == 1),
+        own_bytes=size,
     )
 
 

@@ -1,6 +1,6 @@
-"""Who works in a store now: any number of sweeps together, or one alone who removes what nobody needs.
+"""The lock of a store: shared by any number of sweeps, or held exclusively by a prune.
 
-The kernel holds the lock (on the folder of the blobs) and lets go of it when its holder dies, however that happens.
+It is an flock on the folder of the blobs: the kernel releases it when its holder dies, for whatever reason.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from tasks.storage.store import Store
 
 @contextmanager
 def shared(store: Store) -> Generator[None]:
-    """Nothing is removed from the store as long as the context lasts. Waits while somebody removes something."""
+    """Prevent prunes of the store during the context. Waits for a prune that is running."""
     with _locked(store, fcntl.LOCK_SH):
         yield
 
 
 @contextmanager
 def exclusive(store: Store) -> Generator[None]:
-    """Nobody else works in the store as long as the context lasts. Raises EnvironmentUnusable where somebody does."""
+    """Hold the store exclusively during the context. Raises EnvironmentUnusable if another process uses it."""
     try:
         with _locked(store, fcntl.LOCK_EX | fcntl.LOCK_NB):
             yield
     except BlockingIOError:
         raise EnvironmentUnusable(
-            f"artifacts={store.root}: a sweep is going on there, so nothing was removed",
+            f"artifacts={store.root}: a sweep is running there, so nothing was removed",
             remedy="prune when it has ended",
         ) from None
 
 
 @contextmanager
-def _locked(store: Store, how: int) -> Generator[None]:
+def _locked(store: Store, operation: int) -> Generator[None]:
     with translate_os_errors(store.blobs):
         store.blobs.mkdir(parents=True, exist_ok=True)
         folder = os.open(store.blobs, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(folder, how)
+        fcntl.flock(folder, operation)
         yield
     finally:
         os.close(folder)

@@ -1,4 +1,4 @@
-"""What a run needs of the store: written down when it ends, in `runs/<run>/holds.json`."""
+"""The manifest of a run: the results and blobs that it references. Written when the run ends, as `holds.json`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from tasks.storage.store import Store
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunManifest:
-    """`results`: names of kept results (`<stage>-<key>.parquet`) to whether the run found them made; `blobs`: sha256 to
-    bytes, of all that its records and its rows name."""
+    """The results and blobs of the store that a run references."""
 
     results: dict[str, bool]
+    """Names of cached results (`<stage>-<key>.parquet`), and whether the run reused them."""
     blobs: dict[str, int]
+    """The sha256 and the bytes of every blob that the run's records and rows reference."""
 
 
 def write_manifest(store: Store, run_id: str, manifest: RunManifest) -> None:
@@ -32,9 +33,9 @@ def write_manifest(store: Store, run_id: str, manifest: RunManifest) -> None:
 
 
 def read_manifest(store: Store, run_id: str) -> RunManifest:
-    """What the run wrote down; of one that wrote nothing, what its evidence and its rows name.
+    """Return the manifest of the run, or, if it has none, the references in its evidence and its rows.
 
-    Raises EvidenceError where neither can be read: nobody knows what may be removed then.
+    Raises EvidenceError if neither can be read: it is then unknown which blobs can be removed.
     """
     name = _name(run_id)
     try:
@@ -49,45 +50,45 @@ def read_manifest(store: Store, run_id: str) -> RunManifest:
 
 
 def referenced_blobs(value: Any) -> Iterator[Blob]:
-    """Every blob a record names, at any depth."""
+    """Yield every blob that a record references, at any depth."""
     if isinstance(value, Blob):
         yield value
     elif isinstance(value, tuple):
         for item in cast("tuple[Any, ...]", value):
             yield from referenced_blobs(item)
     elif dataclasses.is_dataclass(value):
-        for name in _leading(type(value)):
+        for name in _blob_fields(type(value)):
             yield from referenced_blobs(getattr(value, name))
 
 
 @cache
-def _leading(kind: type[Any]) -> tuple[str, ...]:
-    """The fields of a record's class through which a blob can be reached: most have thousands of values and none."""
-    return tuple(name for name, hint in get_type_hints(kind).items() if _leads(hint))
+def _blob_fields(kind: type[Any]) -> tuple[str, ...]:
+    """Return the fields of a record's class that can contain a blob: most fields have thousands of values and none."""
+    return tuple(name for name, hint in get_type_hints(kind).items() if _can_contain_blob(hint))
 
 
-def _leads(hint: Any) -> bool:
+def _can_contain_blob(hint: Any) -> bool:
     if hint is Blob:
         return True
     if get_origin(hint) in (tuple, Union, types.UnionType):
-        return any(_leads(each) for each in get_args(hint))
-    return isinstance(hint, type) and dataclasses.is_dataclass(hint) and bool(_leading(hint))
+        return any(_can_contain_blob(argument) for argument in get_args(hint))
+    return isinstance(hint, type) and dataclasses.is_dataclass(hint) and bool(_blob_fields(hint))
 
 
 def _from_evidence(store: Store, run_id: str) -> RunManifest:
-    found: dict[str, int] = {}
+    blobs: dict[str, int] = {}
     for name in store.files.names(f"runs/{run_id}/files"):
         if not name.endswith(".parquet"):
             continue
         try:
-            found |= {blob.sha256: blob.size for blob in referenced_blobs(decode(store.files.read(name)))}
+            blobs |= {blob.sha256: blob.size for blob in referenced_blobs(decode(store.files.read(name)))}
         except EvidenceError as error:
             raise EvidenceError(
                 f"{store.display_path(name)}: {error}; or prune that run too, with --run {run_id}"
             ) from error
     logs = {str(row["log"]) for row in tables.rows(store, "cells", run_id) if row["log"] is not None}
-    found |= {blob.sha256: blob.size for blob in map(store.find, logs) if blob is not None}
-    return RunManifest(results={}, blobs=found)
+    blobs |= {blob.sha256: blob.size for blob in map(store.find, logs) if blob is not None}
+    return RunManifest(results={}, blobs=blobs)
 
 
 def _name(run_id: str) -> str:

@@ -1,4 +1,4 @@
-"""Questions over all nights: some columns of some cells, out of many runs' files of one table."""
+"""Queries over the runs of a table: selected columns of selected rows, from the files of many runs."""
 # pyarrow ships no types:
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
@@ -26,10 +26,11 @@ def select(
     where: Mapping[str, Collection[str]] | None = None,
     runs: Collection[str] | None = None,
 ) -> list[Row]:
-    """These columns of the table, in the order of the runs' ids, of the rows that have one of the values in each of
-    the columns of `where`. Of all runs, or of those of `runs` that have the table.
+    """Return the selected rows of a table, in the order of the runs' ids, with these columns.
 
-    Reads only these columns, and of each file only the row groups whose statistics allow a row that is wanted. Raises
+    `where`: a row is selected if its value in each of these columns is one of the values. `runs`: by default all runs;
+    a run that lacks the table is left out.
+    Reads only the columns that it needs, and only row groups whose statistics allow a selected row. Raises
     EvidenceError for a file that cannot be read.
     """
     schema = pa.schema([tables.schema_of(table).field(name) for name in dict.fromkeys([*columns, *(where or ())])])

@@ -1,7 +1,8 @@
-"""Which runs, results and blobs may go, and their plan: nothing that a run which stays needs ever goes.
+"""The removal of runs, results and blobs. Nothing that a remaining run references is ever removed.
 
-A result or a blob that a removed run held goes with it unless a run that stays, or a result of one, needs it too. One
-that no run holds is what a killed sweep has left; it waits a day for somebody to continue.
+A result or a blob that a removed run references is removed with it unless a remaining run, or a result of one,
+references it too. One that no run references comes from a killed sweep; it is kept for a day, so that the sweep can be
+continued.
 """
 
 from __future__ import annotations
@@ -21,43 +22,43 @@ from tasks.storage.manifest import RunManifest, read_manifest, referenced_blobs
 from tasks.storage.store import Store
 
 UNREFERENCED_GRACE_S = 86_400.0
-"""How long what no run holds is kept."""
+"""The time for which unreferenced results and blobs are kept."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
-    """Which runs are to go. Each of the wishes adds to the others."""
+    """The runs to remove: the union of what the fields select."""
 
     runs: tuple[str, ...] = ()
-    """These, whatever the rest says."""
+    """These runs, whatever the other fields select."""
     at_most: int | None = None
-    """All but the newest so many."""
+    """All runs except this number of the newest ones."""
     older_than_s: float | None = None
-    """Those that ended longer ago."""
+    """Runs that ended longer ago."""
     larger_than: int | None = None
-    """The oldest, until runs, results and blobs have no more than so many bytes together."""
+    """The oldest runs, until runs, results and blobs together have at most this number of bytes."""
     protected: int = 0
-    """Never the newest so many, unless they are named in `runs`."""
+    """The number of newest runs that are not removed, unless `runs` contains them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrunePlan:
-    """What goes, by its name in the store."""
+    """The runs, results and blobs to remove, by name."""
 
     runs: tuple[str, ...]
     remains: tuple[str, ...]
-    """Runs that were killed before they had their rows: what there is of them."""
+    """Runs that were killed before their rows were written: their files are removed."""
     results: tuple[str, ...]
     blobs: tuple[str, ...]
     freed: int
-    """Bytes."""
+    """The number of bytes that are removed."""
     left: int
-    """Bytes of runs, results and blobs afterwards."""
+    """The bytes of runs, results and blobs afterwards."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Sizes:
-    """Bytes by name; of blobs and results the time they were written too."""
+    """Sizes in bytes by name; for results and blobs with the time of writing."""
 
     runs: dict[str, int]
     results: dict[str, tuple[int, float]]
@@ -69,24 +70,26 @@ class _Sizes:
 
 
 def plan_prune(store: Store, selection: Selection) -> PrunePlan:
-    """What would go now. Raises RequestError for a run that there is not, and EvidenceError where one that stays does
-    not say what it needs."""
+    """Return what would be removed now.
+
+    Raises RequestError for an unknown run, and EvidenceError for a remaining run whose references cannot be read.
+    """
     now = time.time()
     runs = tables.runs(store)
     for run in selection.runs:
         if run not in runs:
             raise RequestError(f"--run {run}: no such run in {store.root}; there are: {', '.join(runs) or 'none'}")
     sizes = _sizes(store, runs)
-    gone = _gone(store, runs, selection, now)
-    held: dict[str, RunManifest] = {}
+    selected = _selected(store, runs, selection, now)
+    manifests: dict[str, RunManifest] = {}
     for run in runs:
-        # One that is named may be damaged: what it alone held goes when it has lain about for a day.
+        # A run selected by name may be damaged: blobs that only it references are removed when they are a day old.
         with suppress(*([EvidenceError] if run in selection.runs else [])):
-            held[run] = read_manifest(store, run)
-    free = [run for run in runs[: max(0, len(runs) - selection.protected)] if run not in gone]
+            manifests[run] = read_manifest(store, run)
+    free = [run for run in runs[: max(0, len(runs) - selection.protected)] if run not in selected]
 
     def without(oldest: int) -> PrunePlan:
-        return _plan(sizes, runs, held, gone | set(free[:oldest]), store, now)
+        return _plan(sizes, runs, manifests, selected | set(free[:oldest]), store, now)
 
     if (most := selection.larger_than) is None:
         return without(0)
@@ -94,14 +97,17 @@ def plan_prune(store: Store, selection: Selection) -> PrunePlan:
     def fits(oldest: int) -> bool:
         return without(oldest).left <= most
 
-    # The more runs go the less is left.
+    # The more runs are removed, the fewer bytes are left.
     return without(bisect_left(range(len(free)), True, key=fits))
 
 
 def apply(store: Store, plan: PrunePlan) -> None:
-    """Remove it. Whoever kills this leaves nothing that looks whole and is not. The store is the caller's `alone`."""
+    """Remove what the plan contains. The caller holds the store's exclusive lock.
+
+    If the process is killed, no incomplete run or result remains that looks complete.
+    """
     for run in (*plan.runs, *plan.remains):
-        # A run is one by its cells: they go first.
+        # A run counts as complete if its cells exist: remove them first.
         for folder in (store.root / "tables" / "cells", *(store.root / "tables").glob("*")):
             shutil.rmtree(folder / f"run={run}", ignore_errors=True)
         shutil.rmtree(store.root / "runs" / run, ignore_errors=True)
@@ -112,14 +118,14 @@ def apply(store: Store, plan: PrunePlan) -> None:
         (store.blobs / sha256[:2] / sha256).unlink(missing_ok=True)
 
 
-def _gone(store: Store, runs: Sequence[str], selection: Selection, now: float) -> set[str]:
+def _selected(store: Store, runs: Sequence[str], selection: Selection, now: float) -> set[str]:
     free = runs[: max(0, len(runs) - selection.protected)]
-    gone = set(selection.runs)
+    selected = set(selection.runs)
     if selection.at_most is not None:
-        gone |= set(free[: max(0, len(runs) - selection.at_most)])
+        selected |= set(free[: max(0, len(runs) - selection.at_most)])
     if selection.older_than_s is not None:
-        gone |= {run for run in free if now - _ended(store.root, run) > selection.older_than_s}
-    return gone
+        selected |= {run for run in free if now - _ended(store.root, run) > selection.older_than_s}
+    return selected
 
 
 def _ended(root: Path, run: str) -> float:
@@ -127,17 +133,20 @@ def _ended(root: Path, run: str) -> float:
 
 
 def _plan(
-    sizes: _Sizes, runs: Sequence[str], held: dict[str, RunManifest], gone: set[str], store: Store, now: float
+    sizes: _Sizes, runs: Sequence[str], manifests: dict[str, RunManifest], gone: set[str], store: Store, now: float
 ) -> PrunePlan:
-    stay = [held[run] for run in runs if run not in gone]
-    let_go = [held[run] for run in runs if run in gone and run in held]
-    results = _free(sizes.results, [each.results for each in stay], [each.results for each in let_go], now)
-    needed: list[Mapping[str, object]] = [each.blobs for each in stay]
-    # A result that stays keeps its blobs: one of a killed sweep, and one that a run which goes has made anew.
-    rewritten = {name for each in let_go for name, found_made in each.results.items() if not found_made}
-    settled = set[str]().union(*(each.results for each in stay)) - rewritten
-    needed.append(dict.fromkeys(_blobs_of(store, set(sizes.results).difference(results, settled))))
-    blobs = _free(sizes.blobs, needed, [each.blobs for each in let_go], now)
+    remaining = [manifests[run] for run in runs if run not in gone]
+    removed = [manifests[run] for run in runs if run in gone and run in manifests]
+    results = _unreferenced(
+        sizes.results, [manifest.results for manifest in remaining], [manifest.results for manifest in removed], now
+    )
+    references: list[Mapping[str, object]] = [manifest.blobs for manifest in remaining]
+    # A remaining result keeps its blobs, which no remaining manifest may list: the result may come from a killed
+    # sweep, or a removed run may have recomputed it.
+    recomputed = {name for manifest in removed for name, reused in manifest.results.items() if not reused}
+    listed = set[str]().union(*(manifest.results for manifest in remaining)) - recomputed
+    references.append(dict.fromkeys(_blobs_of(store, set(sizes.results).difference(results, listed))))
+    blobs = _unreferenced(sizes.blobs, references, [manifest.blobs for manifest in removed], now)
     remains = [run for run in sizes.runs if run not in runs]
     freed = sum(sizes.runs[run] for run in (*gone, *remains))
     freed += sum(sizes.results[name][0] for name in results) + sum(sizes.blobs[name][0] for name in blobs)
@@ -151,43 +160,43 @@ def _plan(
     )
 
 
-def _free(
+def _unreferenced(
     sizes: Mapping[str, tuple[int, float]],
-    needed: Iterable[Mapping[str, object]],
-    let_go: Iterable[Mapping[str, object]],
+    remaining: Iterable[Mapping[str, object]],
+    removed: Iterable[Mapping[str, object]],
     now: float,
 ) -> list[str]:
-    kept = set[str]().union(*needed)
-    released = set[str]().union(*let_go)
+    referenced = set[str]().union(*remaining)
+    released = set[str]().union(*removed)
     return [
         name
         for name, (_, written) in sizes.items()
-        if name not in kept and (name in released or now - written > UNREFERENCED_GRACE_S)
+        if name not in referenced and (name in released or now - written > UNREFERENCED_GRACE_S)
     ]
 
 
 def _blobs_of(store: Store, results: Iterable[str]) -> Iterator[str]:
     for name in results:
-        with suppress(EvidenceError, FileNotFoundError):  # it is no result for a sweep either
+        with suppress(EvidenceError, FileNotFoundError):  # a sweep does not use such a result either
             record = decode((store.root / "results" / "records" / name).read_bytes())
             yield from (blob.sha256 for blob in referenced_blobs(record))
 
 
 def _sizes(store: Store, runs: Iterable[str]) -> _Sizes:
     root = store.root
-    begun = [path.name for path in (root / "runs").glob("*")]
-    begun += [path.name.removeprefix("run=") for path in (root / "tables").glob("*/run=*")]
+    started = [path.name for path in (root / "runs").glob("*")]
+    started += [path.name.removeprefix("run=") for path in (root / "tables").glob("*/run=*")]
     records = {path.name: path.stat() for path in (root / "results" / "records").glob("*")}
     blobs = {path.name: path.stat() for path in store.blobs.glob("*/*")}
     return _Sizes(
-        runs={run: own_bytes(root, run) for run in sorted({*runs, *begun})},
-        results={name: (each.st_size, each.st_mtime) for name, each in records.items()},
-        blobs={name: (each.st_size, each.st_mtime) for name, each in blobs.items()},
+        runs={run: own_bytes(root, run) for run in sorted({*runs, *started})},
+        results={name: (stat.st_size, stat.st_mtime) for name, stat in records.items()},
+        blobs={name: (stat.st_size, stat.st_mtime) for name, stat in blobs.items()},
     )
 
 
 def own_bytes(root: Path, run: str) -> int:
-    """Of the run's tables and files, but for those that are links into the store."""
+    """Return the bytes of the run's tables and files, without the files that are hard links to blobs."""
     files = [*(root / "tables").glob(f"*/run={run}/*"), *(root / "runs" / run).rglob("*")]
     stats = [path.stat() for path in files if path.is_file()]
-    return sum(each.st_size for each in stats if each.st_nlink == 1)
+    return sum(stat.st_size for stat in stats if stat.st_nlink == 1)

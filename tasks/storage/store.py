@@ -1,7 +1,7 @@
-"""The store: bytes named by their sha256, complete or absent, whatever is killed or written at the same time.
+"""The store: bytes named by their sha256, which are complete or absent despite kills and concurrent writes.
 
-Everything is written below `<root>/partial` first, synced, and then renamed into place. With an object store the folder
-is only this machine's copy: a blob is uploaded when it is put, and fetched when it is used and not here.
+Everything is first written below `<root>/partial`, synced, and then renamed into place. With an object store the folder
+is this machine's copy: a blob is uploaded when it is put, and downloaded when it is used and there is no copy.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _READ_ONLY = 0o444
 class Store:
     """Content-addressed blobs below one folder, shared by any number of processes.
 
-    Layout: `blobs/<first two digits>/<sha256>`, read-only, and `partial/` for what is still being written.
-    `files` are the other files of the same place: results, tables, runs. Where `url` names an object store, the place
-    is there and `root` this machine's folder for it. A plain value, which may go to another process.
-    Every method raises EnvironmentUnusable, with what to do, where the place cannot be used or the disk is full.
+    Layout: `blobs/<first two digits>/<sha256>`, read-only, and `partial/` for temporary files. `files` are the other
+    files of the store: results, tables, runs. If `url` names an object store, they are all there, and `root` is this
+    machine's folder for it. An instance can be pickled and used in another process.
+    Every method raises EnvironmentUnusable, with a remedy, if the store cannot be used or the disk is full.
     """
 
     def __init__(self, root: Path, url: str | None = None) -> None:
@@ -56,7 +56,7 @@ class Store:
 
     @classmethod
     def at(cls, artifacts: str, cache_folder: str | None = None) -> Store:
-        """The store of `artifacts=`, a folder or `s3://bucket/prefix`. Nothing is made or asked for yet."""
+        """Return the store of `artifacts=`, a folder or `s3://bucket/prefix`, without any access to it."""
         if "://" not in artifacts:
             return cls(Path(artifacts))
         url = artifacts.rstrip("/")
@@ -64,7 +64,7 @@ class Store:
 
     @classmethod
     def open(cls, root: Path, url: str | None = None) -> Store:
-        """The store at `root`, made if need be, after a trial write."""
+        """Return the store at `root` after a test write. It is created if necessary."""
         store = cls(root, url)
         store.check_writable()
         return store
@@ -74,18 +74,18 @@ class Store:
         return self._bucket or Folder(self.root, self.partial)
 
     def display_path(self, name: str) -> str:
-        """Where a file of the place lies, as a person would type it."""
+        """Return the path of a file of the store as a user would type it."""
         return f"{self.location}/{name}"
 
     def link(self, name: str) -> str:
-        """The URL of a file of the place."""
+        """Return the URL of a file of the store."""
         return self.display_path(name) if self.url else (self.root / name).as_uri()
 
     def check_writable(self) -> None:
-        """A trial write, here and in the object store; folders are made as needed."""
+        """Write test data to the folder and to the object store. Folders are created as needed."""
         with translate_os_errors(self.blobs):
             self.blobs.mkdir(parents=True, exist_ok=True)
-            # Asked, not tried: a trial file killed half way would lie among the blobs.
+            # No test file here: if the process were killed, the file would remain among the blobs.
             if not os.access(self.blobs, os.W_OK | os.X_OK):
                 raise OSError(EACCES, os.strerror(EACCES), str(self.blobs))
         with translate_os_errors(self.partial), temporary_file(self.partial) as (_, file):
@@ -96,65 +96,65 @@ class Store:
             self._bucket.check_writable()
 
     def put_bytes(self, data: bytes) -> Blob:
-        """Keep `data`."""
+        """Store `data`."""
         blob = Blob(sha256=hashlib.sha256(data).hexdigest(), size=len(data))
-        if self._bucket is None and _size(self._place(blob)) == blob.size:
+        if self._bucket is None and _size(self._file(blob)) == blob.size:
             return blob
         return self._put([data])
 
     def put_file(self, path: Path) -> Blob:
-        """Keep a copy of the file at `path`, read in pieces. OSError if `path` itself cannot be opened."""
+        """Store a copy of the file at `path`, read in pieces. Raises OSError if `path` itself cannot be opened."""
         with path.open("rb") as source:
             return self._put(iter(lambda: source.read(_CHUNK_BYTES), b""))
 
     def path(self, blob: Blob) -> Path:
-        """Where the blob's bytes lie, for reading only. Raises EvidenceError if they are absent or of another size."""
-        path = self._place(blob)
+        """Return a file with the bytes, for reading only. Raises EvidenceError if it is absent or of another size."""
+        path = self._file(blob)
         size = _size(path)
         if size == blob.size:
             return path
         if self._bucket is not None:
-            return self._fetched(blob, self._bucket)
+            return self._downloaded(blob, self._bucket)
         if size is None:
-            raise EvidenceError(f"{path} is missing: {_make_anew(path)}")
-        raise EvidenceError(f"{path} has {size} bytes and not {blob.size}: {_make_anew(path)}")
+            raise EvidenceError(f"{path} is missing: {_restore_advice(path)}")
+        raise EvidenceError(f"{path} has {size} bytes instead of {blob.size}: {_restore_advice(path)}")
 
     def find(self, sha256: str) -> Blob | None:
-        """The blob of that name, or None where the store has none."""
-        size = _size(self._place(Blob(sha256=sha256, size=0)))
+        """Return the blob of that name, or None if the store has none."""
+        size = _size(self._file(Blob(sha256=sha256, size=0)))
         if size is None and self._bucket is not None:
             size = self._bucket.size(_name(sha256))
         return None if size is None else Blob(sha256=sha256, size=size)
 
     def has(self, blob: Blob) -> bool:
-        """Whether the place has bytes of that name and size, for any machine that uses it. Downloads nothing."""
+        """Return whether the store has the blob for every machine that uses it. Downloads nothing."""
         return self.files.size(_name(_checked(blob))) == blob.size
 
     def read(self, blob: Blob) -> bytes:
-        """The blob's bytes. Raises EvidenceError unless they are exactly what the blob names."""
+        """Return the blob's bytes. Raises EvidenceError unless they have the blob's sha256."""
         path = self.path(blob)
         with translate_os_errors(path):
             data = path.read_bytes()
-        found = hashlib.sha256(data).hexdigest()
-        if found != blob.sha256 and self._bucket is not None:
-            return self._fetched(blob, self._bucket).read_bytes()
-        _check(path, blob, found)
+        sha256 = hashlib.sha256(data).hexdigest()
+        if sha256 != blob.sha256 and self._bucket is not None:
+            return self._downloaded(blob, self._bucket).read_bytes()
+        _check(path, blob, sha256)
         return data
 
     def verify(self, blob: Blob) -> None:
-        """Read the blob's bytes in pieces. Raises EvidenceError unless they are exactly what the blob names."""
+        """Read the blob's bytes in pieces. Raises EvidenceError unless they have the blob's sha256."""
         path = self.path(blob)
         with translate_os_errors(path), path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != blob.sha256 and self._bucket is not None:
-            self._fetched(blob, self._bucket)
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        if sha256 != blob.sha256 and self._bucket is not None:
+            self._downloaded(blob, self._bucket)
             return
-        _check(path, blob, found)
+        _check(path, blob, sha256)
 
     def link_named(self, folder: str, blobs: Mapping[str, Blob]) -> None:
-        """Show blobs below `folder` under names a person would look for, as hard links, which cost no bytes.
+        """Give blobs readable names below `folder`, as hard links, which take no space.
 
-        An object store has no links: there `<folder>.json` says which object each name is.
+        An object store has no links: there, `<folder>.json` maps each name to its object.
         """
         if self._bucket is not None:
             objects = {name: _name(blob.sha256) for name, blob in blobs.items()}
@@ -164,7 +164,7 @@ class Store:
             _link(self.path(blob), self.root / folder / name, self.partial)
 
     def read_named(self, folder: str, name: str) -> bytes:
-        """What `link_named` shows there under that name. Raises FileNotFoundError."""
+        """Return the bytes that `link_named` gave that name. Raises FileNotFoundError."""
         if self._bucket is None:
             return self.files.read(f"{folder}/{name}")
         objects = json.loads(self._bucket.read(f"{folder}.json"))
@@ -174,61 +174,60 @@ class Store:
 
     @contextmanager
     def scratch(self, name: str) -> Generator[Path]:
-        """A fresh, empty folder called `name`, gone with all that is in it when the context ends."""
+        """Create an empty folder called `name`, which is removed with its contents when the context ends."""
         if name in ("", ".", "..") or "/" in name:
             raise ValueError(f"a scratch folder's name is one path component, not {name!r}")
-        owned = self.partial / temporary_name()
-        folder = owned / name
+        parent = self.partial / temporary_name()
+        folder = parent / name
         with translate_os_errors(folder):
             folder.mkdir(parents=True)
         try:
             yield folder
         finally:
-            # A stray worker may still be writing here; what stays now goes with a later remove_stale_temporaries.
-            shutil.rmtree(owned, ignore_errors=True)
+            # An orphaned worker may still be writing here; remove_stale_temporaries removes the rest later.
+            shutil.rmtree(parent, ignore_errors=True)
 
     def remove_stale_temporaries(self) -> int:
-        """Remove what killed processes of this host left half written; say how many leftovers there were.
-
-        Never touches what belongs to a living process, to another host, or to nobody this store knows.
-        """
+        """Remove the temporaries of dead processes of this host. Return their number. See `remove_stale`."""
         with translate_os_errors(self.partial):
             return remove_stale(self.partial)
 
-    def _place(self, blob: Blob) -> Path:
+    def _file(self, blob: Blob) -> Path:
         return self.root / _name(_checked(blob))
 
-    def _fetched(self, blob: Blob, bucket: Bucket) -> Path:
-        """The blob's bytes, downloaded and held against its name."""
-        path, name = self._place(blob), _name(blob.sha256)
-        with translate_os_errors(path), temporary_file(self.partial) as (partial, file):
+    def _downloaded(self, blob: Blob, bucket: Bucket) -> Path:
+        """Download the blob, check its sha256, and return its file."""
+        path, name = self._file(blob), _name(blob.sha256)
+        with translate_os_errors(path), temporary_file(self.partial) as (temporary, file):
             try:
-                found = bucket.fetch(name, file)
+                sha256 = bucket.fetch(name, file)
             except FileNotFoundError:
-                raise EvidenceError(f"{self.display_path(name)} is missing: {_make_anew(path)}") from None
-            if found != blob.sha256:
-                raise EvidenceError(f"{self.display_path(name)} is damaged, its sha256 is {found}: {_make_anew(path)}")
+                raise EvidenceError(f"{self.display_path(name)} is missing: {_restore_advice(path)}") from None
+            if sha256 != blob.sha256:
+                raise EvidenceError(
+                    f"{self.display_path(name)} is damaged, its sha256 is {sha256}: {_restore_advice(path)}"
+                )
             os.fchmod(file.fileno(), _READ_ONLY)
-            commit(partial, file, path)
+            commit(temporary, file, path)
         return path
 
     def _put(self, chunks: Iterable[bytes]) -> Blob:
         sha256 = hashlib.sha256()
         size = 0
-        with translate_os_errors(self.blobs), temporary_file(self.partial) as (partial, file):
+        with translate_os_errors(self.blobs), temporary_file(self.partial) as (temporary, file):
             for chunk in chunks:
                 sha256.update(chunk)
                 size += file.write(chunk)
             blob = Blob(sha256=sha256.hexdigest(), size=size)
-            final = self._place(blob)
+            final = self._file(blob)
             if self._bucket is not None:
-                # Before anything can name it, and from the bytes that were just digested.
+                # Before anything can reference it, and from the bytes that were just hashed.
                 file.flush()
-                self._bucket.keep(partial, _name(blob.sha256), size)
-            # One of another size is damaged: it is replaced.
+                self._bucket.upload_if_absent(temporary, _name(blob.sha256), size)
+            # A file of another size is damaged: replace it.
             if not (final.is_file() and final.stat().st_size == size):
                 os.fchmod(file.fileno(), _READ_ONLY)
-                commit(partial, file, final)
+                commit(temporary, file, final)
         return blob
 
 
@@ -238,7 +237,7 @@ def _default_cache(url: str) -> Path:
 
 
 def _bucket(url: str, copies: Path, partial: Path) -> Bucket:
-    # pyarrow takes a moment to import, and no worker needs it otherwise.
+    # The import of pyarrow is slow, and workers without an object store do not need it.
     from tasks.storage.bucket import Bucket
 
     return Bucket(url, copies=copies, partial=partial)
@@ -266,19 +265,19 @@ def _link(blob: Path, name: Path, partial: Path) -> None:
     name.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(blob, name)
-    except FileExistsError:  # an earlier attempt at the same shard has left it
+    except FileExistsError:  # left by an earlier attempt at the same shard
         if not name.samefile(blob):
-            newer = partial / temporary_name()
-            os.link(blob, newer)
-            newer.replace(name)
+            temporary = partial / temporary_name()
+            os.link(blob, temporary)
+            temporary.replace(name)
     except PermissionError:  # a file system without hard links
         write_atomically(name, blob.read_bytes(), partial=partial)
 
 
-def _check(path: Path, blob: Blob, found: str) -> None:
-    if found != blob.sha256:
-        raise EvidenceError(f"{path} is damaged, its sha256 is {found}: {_make_anew(path)}")
+def _check(path: Path, blob: Blob, sha256: str) -> None:
+    if sha256 != blob.sha256:
+        raise EvidenceError(f"{path} is damaged, its sha256 is {sha256}: {_restore_advice(path)}")
 
 
-def _make_anew(path: Path) -> str:
+def _restore_advice(path: Path) -> str:
     return f"restore {path.name} from a copy of this folder, or run again with artifacts=FOLDER set to an empty folder"

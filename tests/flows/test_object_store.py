@@ -170,7 +170,7 @@ def test_a_missing_bucket_is_one_line_of_stderr_and_nothing_starts(hosts: list[P
         (line,) = ran.stderr.splitlines()
         assert line.startswith("qnnsweep: artifacts=s3://seweps/nights: ")
         assert line.endswith("NO_SUCH_BUCKET during PutObject operation: The specified bucket does not exist; "
-                             "make the bucket, or correct its name")  # fmt: skip
+                             "create the bucket, or correct its name")  # fmt: skip
 
 
 def test_the_doctor_checks_the_bucket(hosts: list[Program]) -> None:

@@ -106,7 +106,10 @@ def test_nothing_is_stale_before_the_first_write(tmp_path: Path) -> None:
         (errno.EACCES, "Permission denied; make it writable, or set artifacts=FOLDER to a folder that is"),
         (errno.EPERM, "Operation not permitted; make it writable, or set artifacts=FOLDER to a folder that is"),
         (errno.EROFS, "Read-only file system; make it writable, or set artifacts=FOLDER to a folder that is"),
-        (errno.ENOTDIR, "Not a directory; a file is in the way: move it, or set artifacts=FOLDER to another folder"),
+        (
+            errno.ENOTDIR,
+            "Not a directory; there is a file of that name: move it, or set artifacts=FOLDER to another folder",
+        ),
         (errno.EXDEV, "Invalid cross-device link; keep the whole artifacts folder on one file system"),
     ],
 )

@@ -186,7 +186,7 @@ def test_a_killed_upload_leaves_no_object(
 
 
 UNUSABLE = {
-    "misspelt": r"AWS Error NO_SUCH_BUCKET .*; make the bucket, or correct its name$",
+    "misspelt": r"AWS Error NO_SUCH_BUCKET .*; create the bucket, or correct its name$",
     "denied": r"AWS Error (ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH) .*; see that AWS_PROFILE, or ",
     "unreached": r"AWS Error NETWORK_CONNECTION .*; see that AWS_ENDPOINT_URL \(for a store that is not Amazon's\)",
 }
@@ -227,7 +227,7 @@ def test_a_bucket_that_cannot_be_used_is_refused_in_one_line_with_a_remedy(
 
 def test_an_unusable_local_folder_is_reported_first(bucket: StoreOf, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(EnvironmentUnusable, match=r"file/blobs: Not a directory; a file is in the way"):
+    with pytest.raises(EnvironmentUnusable, match=r"file/blobs: Not a directory; there is a file of that name"):
         bucket("file")
 
 

@@ -50,7 +50,7 @@ values = st.recursive(
 
 
 def typed(value: Any) -> Any:
-    """`value` in a form whose equality tells 1, 1.0 and True, and 0.0 and -0.0, apart."""
+    """Return `value` in a form in which 1, 1.0 and True, and 0.0 and -0.0, are unequal."""
     if isinstance(value, list):
         return ("list", tuple(typed(item) for item in value))
     if isinstance(value, dict):
@@ -59,12 +59,12 @@ def typed(value: Any) -> Any:
 
 
 @given(values, values)
-def test_digests_are_equal_exactly_when_the_values_are(one: Any, other: Any) -> None:
-    assert (digest(one) == digest(other)) == (typed(one) == typed(other))
+def test_digests_are_equal_exactly_when_the_values_are(value: Any, other: Any) -> None:
+    assert (digest(value) == digest(other)) == (typed(value) == typed(other))
 
 
 @given(st.dictionaries(st.text(), plain))
-def test_the_order_of_a_dict_means_nothing(entries: dict[str, Any]) -> None:
+def test_the_order_of_a_dict_is_ignored(entries: dict[str, Any]) -> None:
     assert digest(dict(reversed(entries.items()))) == digest(entries)
 
 
@@ -162,7 +162,7 @@ def test_a_number_that_is_not_finite_is_refused(number: float) -> None:
 
 @pytest.mark.parametrize("value", [{1}, frozenset(), b"", Path("a"), object(), 1j, np.int64(1), Blob])
 def test_a_type_without_a_digest_is_refused_by_name(value: object) -> None:
-    with pytest.raises(TypeError, match=rf"^value\[0\] is a {type(value).__qualname__}, which has no digest"):
+    with pytest.raises(TypeError, match=rf"^value\[0\] is a {type(value).__qualname__} and has no digest"):
         digest([value])
 
 
@@ -171,7 +171,7 @@ def test_digests_are_the_same_in_every_process() -> None:
         "from conf.schema import SchemeConfig; from tasks.storage.digest import digest;"
         "print(digest([SchemeConfig(name='fp16'), {'b': 1.5, 'a': (True, None, 'µ', 1)}]))"
     )
-    found = {
+    digests = {
         subprocess.run(
             [sys.executable, "-c", program],
             check=True,
@@ -182,11 +182,11 @@ def test_digests_are_the_same_in_every_process() -> None:
         ).stdout.strip()
         for seed in ("1", "2")
     }
-    assert found == {digest([SchemeConfig(name="fp16"), {"a": (True, None, "µ", 1), "b": 1.5}])}
+    assert digests == {digest([SchemeConfig(name="fp16"), {"a": (True, None, "µ", 1), "b": 1.5}])}
 
 
 def test_digests_are_the_same_in_every_version() -> None:
-    # A change here throws away every cached result of every user.
+    # A change of this digest invalidates every cached result of every user.
     value = [Blob(sha256="ab", size=1), Precision.float16, {"b": 1.5, "a": (True, None, "µ", 1)}]
     canonical = (
         '[{"record":["Blob",[["sha256","ab"],["size",1]]]},{"enum":["Precision","float16"]},'

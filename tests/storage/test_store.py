@@ -99,7 +99,7 @@ def test_a_blob_of_another_size_is_refused_and_the_next_put_replaces_it(store: S
     blob = store.put_bytes(b"evidence")
     damage(store.path(blob), b"evid")
     for use in (store.path, store.read, store.verify):
-        with pytest.raises(EvidenceError, match=r"has 4 bytes and not 8: restore"):
+        with pytest.raises(EvidenceError, match=r"has 4 bytes instead of 8: restore"):
             use(blob)
     assert store.put_bytes(b"evidence") == blob
     assert store.read(blob) == b"evidence"
@@ -176,7 +176,7 @@ def test_processes_that_write_equal_content_at_once_all_succeed(store: Store) ->
 def test_a_store_below_a_file_is_refused_in_one_line_with_a_remedy(tmp_path: Path) -> None:
     obstacle = tmp_path / "file"
     obstacle.touch()
-    advice = "a file is in the way: move it, or set artifacts=FOLDER to another folder"
+    advice = "there is a file of that name: move it, or set artifacts=FOLDER to another folder"
     with pytest.raises(EnvironmentUnusable) as below:
         Store.open(obstacle / "artifacts")
     assert str(below.value) == f"artifacts: cannot use {obstacle}/artifacts/blobs: Not a directory; {advice}"
@@ -188,11 +188,11 @@ def test_a_store_below_a_file_is_refused_in_one_line_with_a_remedy(tmp_path: Pat
 def test_a_file_in_the_place_of_a_folder_is_reported_on_writes_too(store: Store) -> None:
     blob = blob_of(b"data")
     (store.blobs / blob.sha256[:2]).touch()
-    with pytest.raises(EnvironmentUnusable, match=r"^artifacts: cannot use .*; a file is in the way: move it"):
+    with pytest.raises(EnvironmentUnusable, match=r"^artifacts: cannot use .*; there is a file of that name: move it"):
         store.put_bytes(b"data")
     assert list(store.partial.iterdir()) == []
     (store.root / "tables").touch()
-    with pytest.raises(EnvironmentUnusable, match=r"^artifacts: cannot use .*; a file is in the way: move it"):
+    with pytest.raises(EnvironmentUnusable, match=r"^artifacts: cannot use .*; there is a file of that name: move it"):
         write_atomically(store.root / "tables" / "cells", b"data", partial=store.partial)
     assert list(store.partial.iterdir()) == []
 

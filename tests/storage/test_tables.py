@@ -235,7 +235,7 @@ def test_a_damaged_or_foreign_file_is_never_read(store: Store) -> None:
 
 def test_a_folder_that_cannot_be_written_is_reported_as_such(store: Store) -> None:
     (store.root / "tables").touch()
-    with pytest.raises(EnvironmentUnusable, match=r"^artifacts: cannot use .*; a file is in the way"):
+    with pytest.raises(EnvironmentUnusable, match=r"^artifacts: cannot use .*; there is a file of that name"):
         write(store, FIRST, "cells", [])
 
 

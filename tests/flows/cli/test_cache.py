@@ -128,7 +128,7 @@ def test_a_prune_is_refused_while_a_sweep_runs(program: Program, artifacts: Path
         assert sweep.stderr.readline().startswith(("export", "quantize"))
         ran = program.run("cache", "prune", "--keep=0", f"--artifacts={artifacts}")
         assert sweep.poll() is None, "the sweep ended too soon"
-        line = f"artifacts={artifacts}: a sweep is going on there, so nothing was removed; prune when it has ended"
+        line = f"artifacts={artifacts}: a sweep is running there, so nothing was removed; prune when it has ended"
         assert (ran.returncode, ran.stderr) == (3, f"qnnsweep: {line}\n")
         out, error = sweep.communicate(timeout=300)
     assert sweep.returncode == 0, error

@@ -137,7 +137,7 @@ def test_an_artifacts_folder_that_cannot_be_one_is_one_line_and_nothing_starts(
     (tmp_path / "file").touch()
     line = complaint(program.run("run", f"artifacts={tmp_path / place}"), 3)
     assert line.startswith("artifacts: cannot use ")
-    assert line.endswith("a file is in the way: move it, or set artifacts=FOLDER to another folder")
+    assert line.endswith("there is a file of that name: move it, or set artifacts=FOLDER to another folder")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
