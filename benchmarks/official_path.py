@@ -9,6 +9,7 @@ from typing import Any
 
 from conf.schema import Precision, Request, SchemeConfig, SocConfig
 from tasks.records import Blob, DelegationCount, ExportedModel, Operator
+from tasks.records.keys import METHOD
 from tasks.storage.digest import digest
 from tasks.storage.store import Store
 
@@ -72,7 +73,7 @@ def lower(exported: ExportedModel, module: Any, scheme: SchemeConfig, soc: SocCo
     edge = utils.to_edge_transform_and_lower_to_qnn(module, sample, specs, generate_etrecord=True)
     assert edge._etrecord is not None
     assert edge._etrecord.graph_map is not None
-    before: Any = edge._etrecord.graph_map["edge_after_transform/forward"]
+    before: Any = edge._etrecord.graph_map[f"edge_after_transform/{METHOD}"]
     info = get_delegation_info(edge.exported_program().graph_module)
     return Official(
         operators=tuple(operator_table(before)),

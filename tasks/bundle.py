@@ -10,6 +10,7 @@ from safetensors.numpy import load
 from conf.schema import MeasureConfig
 from tasks.devices.runner_cli import blob_path
 from tasks.records import Blob, Bundle, Launch, LoweredProgram
+from tasks.records.keys import tensor_key
 from tasks.stage import stage
 from tasks.storage.store import Store
 from tasks.toolchain import runner
@@ -22,7 +23,7 @@ def bundle(lowered: LoweredProgram, measure: MeasureConfig, *, store: Store) -> 
     exported = lowered.quantized.exported
     tensors = load(store.read(exported.evaluation))
     rows = [
-        [store.put_bytes(tensors[f"{sample}/{spec.name}"].tobytes()) for spec in exported.inputs]
+        [store.put_bytes(tensors[tensor_key(sample, spec.name)].tobytes()) for spec in exported.inputs]
         for sample in range(len(exported.sample_names))
     ]
     shipping = Launch(

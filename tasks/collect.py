@@ -13,6 +13,7 @@ from tasks.devices.device import Device, batches
 from tasks.devices.runner_cli import DEBUG_OUTPUT, ETDUMP, output_file
 from tasks.errors import DeviceError, EvidenceError
 from tasks.records import Blob, Capture, Execution, LaunchResult
+from tasks.records.keys import tensor_key
 from tasks.stage import stage
 from tasks.storage.store import Store
 
@@ -58,7 +59,7 @@ def _pull(execution: Execution, result: LaunchResult, device: Device, store: Sto
                 data = arrived.read_bytes()
                 _confirm(name, hashlib.sha256(data).hexdigest(), digests, device)
                 sample, index = outputs[name]
-                tensors[f"{sample}/{index}"] = _decode(data, execution, index)
+                tensors[tensor_key(sample, index)] = _decode(data, execution, index)
             else:  # a debug buffer may be larger than memory
                 blobs[name] = store.put_file(arrived)
                 _confirm(name, blobs[name].sha256, digests, device)

@@ -37,6 +37,7 @@ from tasks.records import (
     OtherReference,
     OutputComparison,
 )
+from tasks.records.keys import tensor_key
 from tasks.records.options import ComparisonOptions
 from tasks.records.vocabulary import COMPARED, RUNGS, Rung
 from tasks.storage.store import Store
@@ -87,7 +88,7 @@ def _compare_outputs(
     for rung in RUNGS:
         for sample, name in enumerate(exported.sample_names):
             for index, output in enumerate(exported.outputs):
-                key = f"{sample}/{index}"
+                key = tensor_key(sample, index)
                 actual, reference = rungs[rung][key], eager[key]
                 compared = compare_values(actual, reference)
                 yield OutputComparison(
@@ -213,7 +214,7 @@ class OperatorComparer:
             operator, status = aligned.operator, aligned.reason or counterpart.status
             compared = Compared(status="compared")
             if status is None:
-                reference = values[f"{sample}/{operator.index}"]
+                reference = values[tensor_key(sample, operator.index)]
                 compared = _compare_logged(operator, logged[operator.index], reference, introduced.get(operator.index))
             yield OperatorComparison(
                 operator=operator,
@@ -277,7 +278,7 @@ def _output_pairs(lowered: LoweredProgram, rungs: Mapping[Rung, Tensors], eager:
     exported = lowered.quantized.exported
     for rung, outputs in rungs.items():
         for sample, index in product(range(len(exported.sample_names)), range(len(exported.outputs))):
-            key = f"{sample}/{index}"
+            key = tensor_key(sample, index)
             subject = metric_template(None, index, sample, rung, "eager")
             yield Pair(subject=subject, actual=outputs[key], reference=eager[key], qparams=None)
 

@@ -16,6 +16,7 @@ from tasks.numerics.align import AlignedOperator, Match, align
 from tasks.numerics.dequantize import fake_quantize, undo_layout
 from tasks.numerics.element_use import CapturedValue, Kernels, Value
 from tasks.records import Capture, LoweredProgram, OtherReference
+from tasks.records.keys import tensor_key
 from tasks.storage.store import Store
 from tasks.toolchain.entrypoints import reference_kernels
 from tasks.toolchain.readback.etdump import ETDump, LoggedTensor, read_etdump, tensor
@@ -87,7 +88,7 @@ class Evidence:
 
     def reference(self, sample: int, index: int) -> Array:
         """Return the operator's value in the edge graph's own run from the model's input."""
-        return self._reference.get_tensor(f"{sample}/{index}")
+        return self._reference.get_tensor(tensor_key(sample, index))
 
     def others(self, names: Sequence[str]) -> Iterator[tuple[OtherReference, Mapping[str, Array]]]:
         """Yield the other references with these names, and their values by the key `<sample>/<operator index>`."""
@@ -99,7 +100,7 @@ class Evidence:
         """Return the value of every operator in the edge graph's own run. Constants and tuples are computed again."""
         values: dict[int, Value] = {}
         for index in range(len(kernels.sources)):
-            if f"{sample}/{index}" in self._referenced:
+            if tensor_key(sample, index) in self._referenced:
                 values[index] = self.reference(sample, index)
             elif (value := kernels.call(index, values)) is not None:
                 values[index] = value
@@ -111,7 +112,7 @@ class Evidence:
         kernels_on = reference_kernels(self._lowered, self._store)
         evaluation: Mapping[str, Array] = load(self._store.read(exported.evaluation))
         for sample in self.samples:
-            inputs = [evaluation[f"{sample}/{spec.name}"] for spec in exported.inputs]
+            inputs = [evaluation[tensor_key(sample, spec.name)] for spec in exported.inputs]
             pairs = zip(inputs, input_qparams, strict=True)
             yield kernels_on(
                 [x if qparams is None else fake_quantize(x, qparams).astype(x.dtype) for x, qparams in pairs]

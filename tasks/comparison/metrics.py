@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 
 from tasks.numerics.metrics import METRICS, metric_values
 from tasks.records import MetricValue, Operator, Quantization
+from tasks.records.keys import tensor_key
 from tasks.records.vocabulary import Reference, Rung
 from tasks.toolchain import entrypoints
 
@@ -70,7 +71,7 @@ def compute_metrics(names: Sequence[str], pairs: Sequence[Pair]) -> tuple[Metric
 
 def _own_metrics(names: tuple[str, ...], pairs: Sequence[Pair]) -> dict[str, list[tuple[float | None, str | None]]]:
     tensors = {
-        f"{number}/{side}": np.ascontiguousarray(value)
+        tensor_key(number, side): np.ascontiguousarray(value)
         for number, pair in enumerate(pairs)
         for side, value in (("actual", pair.actual), ("reference", pair.reference))
     }

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tasks.numerics.io_mistakes import layouts, orders
 from tasks.records import ExportedModel, IoCheck, TensorSpec
+from tasks.records.keys import tensor_key
 from tasks.records.vocabulary import ProbeSide, ProbeStatus
 
 Array = NDArray[Any]
@@ -105,7 +106,7 @@ def _clearest_reading(spec: TensorSpec, index: int, eager: Tensors, device: Tens
     name = f"output {spec.name} is of another type or in other units"
     found: list[IoCheck] = []
     for sample in range(samples):
-        answer, own = device[f"{sample}/{index}"], eager[f"{sample}/{index}"]
+        answer, own = device[tensor_key(sample, index)], eager[tensor_key(sample, index)]
         error = relative_error([answer], [own])
         readings = list(_readings(answer, own))
         errors = [relative_error([each], [own]) for _, each in readings]
@@ -150,7 +151,7 @@ def _laid_out(outputs: list[Array], index: int, axes: Sequence[int]) -> list[Arr
 
 
 def _of(tensors: Tensors, sample: int, count: int) -> list[Array]:
-    return [tensors[f"{sample}/{index}"] for index in range(count)]
+    return [tensors[tensor_key(sample, index)] for index in range(count)]
 
 
 def _result(

@@ -14,6 +14,7 @@ from executorch.devtools.inspector.numerical_comparator import NumericalComparat
 from safetensors import safe_open
 
 from tasks.errors import RequestError
+from tasks.records.keys import tensor_key
 
 Answer = tuple[float | None, str | None]
 """A number, None for "not defined", and what went wrong."""
@@ -30,7 +31,7 @@ def own_metrics(names: tuple[str, ...], pairs: Path, handles: Mapping[str, tuple
     answers: dict[str, list[Answer]] = {}
     with safe_open(pairs, "pt") as tensors:
         for pair, own in handles.items():
-            actual, reference = (tensors.get_tensor(f"{pair}/{side}") for side in ("actual", "reference"))
+            actual, reference = (tensors.get_tensor(tensor_key(pair, side)) for side in ("actual", "reference"))
             answers[pair] = [_answer(metric, actual, reference, own) for metric in metrics]
     return answers
 

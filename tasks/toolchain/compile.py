@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
 
 from tasks.records import ExpectedTensor
+from tasks.records.keys import METHOD
 from tasks.toolchain.backends.compiler import Compiler, DelegationLog
 from tasks.toolchain.reference.operators import expected_instructions, logged_instruction_bytes
 
@@ -27,7 +28,7 @@ def compile_edge(compiler: Compiler, edge: EdgeProgramManager, *, debug: bool) -
     log = DelegationLog()
     with compiler.session(debug=debug, log=log):
         for partitioner in compiler.partitioners(debug=debug, log=log):
-            edge = edge.to_backend({"forward": partitioner})
+            edge = edge.to_backend({METHOD: partitioner})
     program = edge.to_executorch()
     handles = {handle for tensor in log.dumped for handle in tensor.debug_handles}
     return Compiled(

@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from conf.names import OperatorReference
 from conf.schema import SchemeConfig
 from tasks.records import Blob, Operator, OtherReference, Quantization, QuantizedModel
+from tasks.records.keys import METHOD, tensor_key
 from tasks.storage.store import Store
 from tasks.toolchain.backends.compiler import Compiler, DelegationLog
 from tasks.toolchain.backends.select import backend_of
@@ -95,14 +96,14 @@ def edge_program(compiler: Compiler, program: ExportedProgram) -> EdgeProgramMan
     """Return the reference graph: edge dialect, after the backend's transforms, before any delegation."""
     program, passes = compiler.before_edge(program)
     edge = _gen_edge_manager_for_partitioners(
-        {"forward": compiler.partitioners(debug=False, log=DelegationLog())},
-        {"forward": program},
+        {METHOD: compiler.partitioners(debug=False, log=DelegationLog())},
+        {METHOD: program},
         compiler.compile_config(),
         None,
         True,
     )
     if passes is not None:
-        edge = edge.transform({"forward": passes})
+        edge = edge.transform({METHOD: passes})
         lift_constant_tensor_pass(edge.exported_program())
     assert edge._etrecord is not None
     edge._etrecord.add_extra_export_modules({"edge_after_transform": copy.deepcopy(edge)})
@@ -121,7 +122,7 @@ def _run_reference(
             answers.append(answer)
             if number < recorded:
                 values |= {
-                    f"{number}/{index}": value
+                    tensor_key(number, index): value
                     for index, value in computed.items()
                     if isinstance(value, torch.Tensor) and index not in graph.constant_calls
                 }

@@ -13,6 +13,7 @@ import torch
 from conf.schema import DataConfig, ModelConfig
 from tasks.errors import QnnsweepError, RequestError
 from tasks.records import ExportedModel, TensorSpec
+from tasks.records.keys import tensor_key
 from tasks.storage.store import Store
 from tasks.toolchain.io_mistakes import mistaken_answers
 from tasks.toolchain.tensors import flat_outputs, outputs_by_sample, put_tensors
@@ -132,7 +133,7 @@ def _arguments(model: ModelConfig, sample: Sample) -> tuple[torch.Tensor, ...]:
 
 def _by_name(model: ModelConfig, samples: list[Sample]) -> dict[str, torch.Tensor]:
     return {
-        f"{number}/{spec.name}": torch.as_tensor(sample["inputs"][spec.name])
+        tensor_key(number, spec.name): torch.as_tensor(sample["inputs"][spec.name])
         for number, sample in enumerate(samples)
         for spec in model.inputs
     }

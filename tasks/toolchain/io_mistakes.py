@@ -8,6 +8,7 @@ import torch
 
 from tasks.numerics.io_mistakes import layouts, orders
 from tasks.records import InputMistake, TensorSpec
+from tasks.records.keys import tensor_key
 from tasks.toolchain.tensors import flat_outputs
 
 Inputs = tuple[torch.Tensor, ...]
@@ -28,7 +29,7 @@ def mistaken_answers(
             with torch.no_grad():
                 given = [list(flat_outputs(module(*apply(each))).values()) for each in samples[:_SAMPLES]]
             sample = max(range(len(given)), key=lambda each: _apart(given[each], own[each]))
-            tensors |= {f"{number}/{index}": tensor for index, tensor in enumerate(given[sample])}
+            tensors |= {tensor_key(number, index): tensor for index, tensor in enumerate(given[sample])}
         except (ArithmeticError, AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
             # An index is no mask: what one input takes, another may not.
             refused = f"{type(error).__name__}: {error}".splitlines()[0]

@@ -22,6 +22,7 @@ from torch.export import ExportedProgram
 from conf.schema import SocConfig
 from tasks.errors import ToolchainError
 from tasks.records import Blob, LoweredProgram, TensorSpec
+from tasks.records.keys import METHOD, tensor_key, tensor_name
 from tasks.storage.store import Store
 from tasks.toolchain.backends.compiler import Compiler
 from tasks.toolchain.backends.select import backend_of
@@ -115,10 +116,12 @@ def _bundled(
     store: Store, program: ExecutorchProgramManager, samples: Samples, expected: dict[str, torch.Tensor]
 ) -> Blob:
     """The shipping program with test cases inside: eager PyTorch's answers, for ExecuTorch's own verification."""
-    outputs = len({key.partition("/")[2] for key in expected})
+    outputs = range(len({tensor_name(key) for key in expected}))
     cases = [
-        MethodTestCase(inputs=sample, expected_outputs=[expected[f"{number}/{index}"] for index in range(outputs)])
-        for number, sample in enumerate(samples)
+        MethodTestCase(
+            inputs=inputs, expected_outputs=[expected[tensor_key(sample, index)] for index in range(outputs)]
+        )
+        for sample, inputs in enumerate(samples)
     ]
-    bundled = BundledProgram(program, [MethodTestSuite(method_name="forward", test_cases=cases)])
+    bundled = BundledProgram(program, [MethodTestSuite(method_name=METHOD, test_cases=cases)])
     return store.put_bytes(serialize_from_bundled_program_to_flatbuffer(bundled))

@@ -9,6 +9,7 @@ from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
 from executorch.exir.debug_handle_utils import UNSET_DEBUG_HANDLE
 
 from tasks.records import DelegatedNode, Instruction, ProfileProgram
+from tasks.records.keys import METHOD
 from tasks.storage.store import Store
 from tasks.toolchain.backends.compiler import Compiler
 from tasks.toolchain.compile import compile_edge
@@ -39,7 +40,7 @@ def profile_program(compiler: Compiler, edge: EdgeProgramManager, level: int, st
 def instructions(program: ExecutorchProgramManager) -> tuple[Instruction, ...]:
     """What each instruction id of a program stands for. The emitter put the id where a node's debug handle was."""
     # The annotation of `debug_handle_map` leaves out that it is kept per method.
-    handles = cast(Any, program.debug_handle_map)["forward"]
+    handles = cast(Any, program.debug_handle_map)[METHOD]
     lowered = program.exported_program()
     found: list[Instruction] = []
     for number, (node, module) in enumerate(delegate_calls(lowered)):

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+METHOD = "forward"  # tasks.records.keys.METHOD: this file imports nothing of qnnsweep
 # ExecuTorch's ScalarType numbers (schema/scalar_type.fbs) of what a program can take.
 SCALAR_TYPES = {
     0: "uint8",
@@ -55,7 +56,7 @@ def main() -> int:
         debug_buffer_size=arguments.debug_buffer_size if arguments.dump_intermediate_outputs else 0,
     )
     say(f"Model file {model} is loaded.")
-    meta = module.method_meta("forward")
+    meta = module.method_meta(METHOD)
     elapsed_ms: list[float] = []
     lines = listed.read_text().splitlines()
     for number, line in enumerate(line for line in lines if line.strip()):
@@ -64,11 +65,11 @@ def main() -> int:
             return fail(f"Number of inputs ({meta.num_inputs()}) mismatch with input files ({len(files)})")
         inputs = [tensor_from(Path(file), meta.input_tensor_meta(index)) for index, file in enumerate(files)]
         for _ in range(arguments.warm_up):
-            module.run_method("forward", inputs)
+            module.run_method(METHOD, inputs)
         answer: list[Any] = []
         before = time.perf_counter()
         for _ in range(arguments.iteration):
-            answer = module.run_method("forward", inputs)
+            answer = module.run_method(METHOD, inputs)
         took_ms = (time.perf_counter() - before) * 1000.0
         elapsed_ms.append(took_ms)
         say(f"{arguments.iteration} inference took {took_ms:f} ms, avg {took_ms / arguments.iteration:f} ms")

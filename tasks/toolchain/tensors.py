@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from tasks.errors import EvidenceError
 from tasks.records import Blob
+from tasks.records.keys import tensor_key
 from tasks.storage.store import Store
 
 
@@ -28,7 +29,7 @@ def read_tensors(store: Store, blob: Blob) -> dict[str, torch.Tensor]:
 def read_samples(store: Store, blob: Blob, names: Sequence[str], count: int) -> list[tuple[torch.Tensor, ...]]:
     """The inputs of the first `count` samples, in the order of `names`."""
     tensors = read_tensors(store, blob)
-    return [tuple(tensors[f"{sample}/{name}"] for name in names) for sample in range(count)]
+    return [tuple(tensors[tensor_key(sample, name)] for name in names) for sample in range(count)]
 
 
 def flat_outputs(answer: object) -> dict[str, torch.Tensor]:
@@ -47,7 +48,7 @@ def flat_outputs(answer: object) -> dict[str, torch.Tensor]:
 def outputs_by_sample(answers: Sequence[object]) -> dict[str, torch.Tensor]:
     """Keys `<sample>/<output index>`."""
     return {
-        f"{sample}/{index}": tensor
+        tensor_key(sample, index): tensor
         for sample, answer in enumerate(answers)
         for index, tensor in enumerate(flat_outputs(answer).values())
     }

@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 from tasks.errors import EnvironmentUnusable
+from tasks.records.keys import METHOD
 from tasks.toolchain.backends.qnn.sdk import find_sdk
 
 VERIFIED, NOT_VERIFIED, UNUSABLE = 0, 1, 3
@@ -49,7 +50,7 @@ def verify(bundled: bytes, case: int, rtol: float, atol: float) -> int:
 
     module = _C._load_bundled_program_from_buffer(bundled)
     try:
-        module.verify_result_with_bundled_expected_output("forward", case, rtol=rtol, atol=atol)
+        module.verify_result_with_bundled_expected_output(METHOD, case, rtol=rtol, atol=atol)
     except RuntimeError as error:
         print(f"test case {case} is not verified: {error}")
         return NOT_VERIFIED

@@ -9,6 +9,7 @@ from typing import Any
 from conf.schema import SchemeConfig
 from tasks.numerics.metrics import snr_db
 from tasks.records import QuantizedModel
+from tasks.records.keys import tensor_key
 from tasks.storage.store import Store
 
 
@@ -52,7 +53,7 @@ def linked(
         for row, each in zip(operators, other.counterparts, strict=True):
             if row.constant or row.unused:
                 continue
-            far = _snr_db(own[row.index], values[f"0/{row.index}"]) if each.status is None else None
+            far = _snr_db(own[row.index], values[tensor_key(0, row.index)]) if each.status is None else None
             rows[row.name] = Linked(nodes=each.nodes, status=each.status, snr_db=far)
         found[name] = (rows, [node.name for node in other.unclaimed])
     return found

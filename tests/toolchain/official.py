@@ -9,6 +9,7 @@ from typing import Any
 
 from conf.schema import SchemeConfig, SocConfig
 from tasks.records import Blob, ProgramFacts, Quantization, QuantizedModel
+from tasks.records.keys import METHOD
 from tasks.storage.store import Store
 
 
@@ -29,7 +30,7 @@ def read_etrecord(blob: Blob, store: Store) -> dict[str, Any]:
     record = parse_etrecord(str(store.path(blob)))
     graphs = record.graph_map or {}
     # A saved graph names every member of a tuple, used or not.
-    nodes = [node for node in graphs["edge_after_transform/forward"].graph.nodes if "_unused_" not in node.name]
+    nodes = [node for node in graphs[f"edge_after_transform/{METHOD}"].graph.nodes if "_unused_" not in node.name]
     return {
         "graphs": sorted(graphs),
         "calls": [
@@ -43,7 +44,7 @@ def read_etrecord(blob: Blob, store: Store) -> dict[str, Any]:
             if node.op == "call_function" and not isinstance(node.meta["val"], tuple)
         },
         "exported": None if record.exported_program is None else "program",
-        "delegates": len(record._delegate_map["forward"]),  # type: ignore[index]
+        "delegates": len(record._delegate_map[METHOD]),  # type: ignore[index]
         "inputs": [tuple(tensor.shape) for tensor in record._representative_inputs],  # type: ignore[union-attr]
     }
 
@@ -54,7 +55,7 @@ def verify_bundled(blob: Blob, store: Store, case: int, tolerance: float) -> Non
     from executorch.extension.pybindings import portable_lib
 
     bundle = portable_lib._load_bundled_program_from_buffer(store.read(blob))
-    bundle.verify_result_with_bundled_expected_output("forward", case, rtol=0.0, atol=tolerance)
+    bundle.verify_result_with_bundled_expected_output(METHOD, case, rtol=0.0, atol=tolerance)
 
 
 def noted_grids(attributes: list[dict[str, Any] | None]) -> list[Quantization | None]:

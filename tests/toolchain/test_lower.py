@@ -10,6 +10,7 @@ import pytest
 
 from tasks.errors import ToolchainError
 from tasks.records import Capture, CompileFacts, ExpectedTensor, LoweredProgram, Operator, Quantization
+from tasks.records.keys import METHOD, tensor_key
 from tasks.toolchain.readback.etdump import read_etdump
 from tasks.toolchain.tensors import read_tensors
 
@@ -120,7 +121,7 @@ def test_a_reference_value_lies_in_its_operators_grid(lowered: LoweredProgram, r
             continue
         low, high = ((code - grid.zero_point[0]) * grid.scale[0] for code in (grid.quant_min, grid.quant_max))
         for sample in range(lowered.operator_samples):
-            value = reference[f"{sample}/{row.index}"]
+            value = reference[tensor_key(sample, row.index)]
             assert tuple(value.shape) == row.shape
             room = 0.1 * (high - low) + grid.scale[0]
             # Before a relu the device's grid leaves out what the relu discards.
@@ -207,7 +208,7 @@ def test_the_delegated_graph_can_be_read(lowered: LoweredProgram, resources: Res
 
 def test_the_etrecord_opens_in_executorchs_own_tools(record: dict[str, Any]) -> None:
     assert {key: record[key] for key in ("graphs", "delegates", "inputs")} == {
-        "graphs": ["edge_after_transform/forward"],
+        "graphs": [f"edge_after_transform/{METHOD}"],
         "delegates": 1,
         "inputs": [(1, 1, 8, 8)],
     }

@@ -9,17 +9,16 @@ from executorch.exir._serialize._program import deserialize_pte_binary
 from executorch.exir.schema import BackendDelegate, DelegateCall, ExecutionPlan, KernelCall, Tensor
 
 from tasks.records import Blob, DelegateFacts, ProgramFacts, ProgramTensor
+from tasks.records.keys import METHOD
 from tasks.storage.store import Store
 from tasks.toolchain.backends.backend import Backend
 from tasks.toolchain.readback.etdump import SCALAR_TYPES
-
-_METHOD = "forward"
 
 
 def program_facts(program: Blob, backend: Backend, store: Store) -> ProgramFacts:
     """Return the facts of the program's one method. `backend`: compiled it, and reads its delegates."""
     read = deserialize_pte_binary(store.read(program)).program
-    (plan,) = (plan for plan in read.execution_plan if plan.name == _METHOD)
+    (plan,) = (plan for plan in read.execution_plan if plan.name == METHOD)
     calls = [instruction.instr_args for chain in plan.chains for instruction in chain.instructions]
     called = Counter(call.delegate_index for call in calls if isinstance(call, DelegateCall))
     return ProgramFacts(

@@ -32,6 +32,7 @@ from torch.utils._pytree import tree_map_only
 
 from conf.names import OperatorReference
 from tasks.records import Counterpart, Operator, OtherReference
+from tasks.records.keys import tensor_key
 from tasks.records.vocabulary import OperatorStatus
 from tasks.storage.store import Store
 from tasks.toolchain.reference.graph import NoKernel, ReferenceGraph, Value, graph_of, target_name
@@ -80,7 +81,7 @@ def other_reference(
             elif tuple(value.shape) != row.shape:
                 statuses[row.index] = "shape_differs"
             else:
-                values[f"{sample}/{row.index}"] = value
+                values[tensor_key(sample, row.index)] = value
     return OtherReference(
         name=name,
         values=put_tensors(store, values),

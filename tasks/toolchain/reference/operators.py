@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from tasks.records import DelegationCount, ExpectedTensor, Operator, Quantization
+from tasks.records.keys import METHOD
 from tasks.toolchain.export import dtype_name
 
 _LOG_ALIGNMENT_BYTES = 64
@@ -97,7 +98,7 @@ def expected_instructions(program: ExecutorchProgramManager, logged: set[int]) -
     replaced each node's debug handle by its instruction id.
     """
     # The annotation of `debug_handle_map` leaves out that it is kept per method.
-    handles: Mapping[int, int | list[int]] = cast(Any, program.debug_handle_map)["forward"]
+    handles: Mapping[int, int | list[int]] = cast(Any, program.debug_handle_map)[METHOD]
     lowered = program.exported_program()
     for node, module in delegate_calls(lowered):
         outputs = module.original_module.graph.output_node().args[0]

@@ -45,6 +45,7 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 from conf.schema import SchemeConfig, SocConfig
 from tasks.errors import RequestError
 from tasks.records import DelegatedNode, ExpectedTensor, Quantization
+from tasks.records.keys import METHOD
 from tasks.toolchain.backends.compiler import Compiler, DelegationLog
 from tasks.toolchain.backends.qnn.compiler_log import compile_facts, errors
 from tasks.toolchain.backends.qnn.elements import has_float_activations
@@ -110,7 +111,7 @@ class QnnCompiler(Compiler):
         assert self._soc is not None, "a QNN program is compiled for one SoC"
         start = _output_length()
         try:
-            with QnnManagerContext({"forward": self._specs(debug=debug)}), _recording_tensors(log):
+            with QnnManagerContext({METHOD: self._specs(debug=debug)}), _recording_tensors(log):
                 yield
         except AssertionError as error:
             # ExecuTorch asserts where QNN fails; only the compiler's own messages say why it failed.
@@ -223,7 +224,7 @@ def _recording_tensors(log: DelegationLog) -> Iterator[None]:
 
 def _take_schematic(log: DelegationLog) -> None:
     """Move the file that the compiler writes at profile level 3 from the working folder into the log."""
-    file = Path("forward_schematic.bin")
+    file = Path(f"{METHOD}_schematic.bin")
     if file.exists():
         log.schematics.append(file.read_bytes())
         file.unlink()

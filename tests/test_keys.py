@@ -1,0 +1,21 @@
+"""The names inside programs and files of tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tasks.records.keys import METHOD, tensor_key, tensor_name
+from tasks.toolchain import runner
+
+TASKS = Path(__file__).parents[1] / "tasks"
+
+
+def test_a_tensors_key_is_its_sample_and_its_name() -> None:
+    assert (tensor_key(3, "image"), tensor_key(0, 12)) == ("3/image", "0/12")
+    assert (tensor_name("3/image"), tensor_name("3/a/b")) == ("image", "a/b")
+
+
+def test_the_methods_name_is_written_once_and_in_the_runner_that_ships_alone() -> None:
+    files = {path.relative_to(TASKS).as_posix() for path in TASKS.rglob("*.py") if f'"{METHOD}"' in path.read_text()}
+    assert files == {"records/keys.py", "toolchain/runner.py"}
+    assert runner.METHOD == METHOD
