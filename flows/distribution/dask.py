@@ -17,10 +17,14 @@ def dask_task_runner(address: str) -> Generator[TaskRunner[Any]]:
     try:
         from prefect_dask.task_runners import DaskTaskRunner
     except ImportError:
-        raise EnvironmentUnusable("--dask: prefect-dask is missing: pip install 'qnnsweep[dask]'") from None
+        raise EnvironmentUnusable(
+            "--dask: prefect-dask is not installed", remedy="pip install 'qnnsweep[dask]'"
+        ) from None
     with DaskTaskRunner(address=address) as task_runner:
         try:
             task_runner.client  # noqa: B018 - the first access connects
         except (OSError, ValueError) as error:
-            raise EnvironmentUnusable(f"--dask={address}: no Dask scheduler answers there: {error}") from error
+            raise EnvironmentUnusable(
+                f"--dask={address}: no Dask scheduler answers there: {error}", remedy="start `dask scheduler` there"
+            ) from error
         yield task_runner

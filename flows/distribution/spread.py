@@ -145,7 +145,9 @@ def _run_shards(
         for future in as_completed(list(futures)):
             part = futures[future]
             future.wait()
-            died = EnvironmentUnusable("every Dask worker that had its shard died; the scheduler's log has more")
+            died = EnvironmentUnusable(
+                "every Dask worker that had its shard died", remedy="see the log of the Dask scheduler"
+            )
             error = await_result(future)[1] if future.state.is_final() else died
             errors[part.number] = error
             update("shard", part.label, "failed" if error else "done")
@@ -181,8 +183,8 @@ def _deployment(pool: str) -> str:
             client.read_deployment_by_name(name)
         except ObjectNotFound:
             raise EnvironmentUnusable(
-                f"--pool={pool}: this Prefect server has no deployment {name}; where prefect.yaml is, "
-                "`prefect deploy --all` makes it"
+                f"--pool={pool}: this Prefect server has no deployment {name}",
+                remedy="run `prefect deploy --all` in the folder of prefect.yaml",
             ) from None
     return name
 
@@ -193,5 +195,6 @@ def _may_be_retried(state: State) -> bool:
 
 def _no_rows(artifacts: str) -> EnvironmentUnusable:
     return EnvironmentUnusable(
-        f"its shard completed and left no rows in {artifacts}; check that every host sees the same place there"
+        f"its shard completed and left no rows in {artifacts}",
+        remedy="check that every host has the same place there",
     )

@@ -178,6 +178,6 @@ def test_the_doctor_checks_the_bucket(hosts: list[Program]) -> None:
     (check,) = (check for check in result_of(ran)["checks"] if check["what"] == "artifacts")
     assert check["ok"]
     assert check["found"].startswith(f"{NIGHTS}, ")
-    assert "this machine's folder for it" in check["found"]
+    assert check["found"].endswith(f", here in {cache_of(hosts[0])}")
     refused = hosts[0].run("doctor", "--json", "--artifacts=s3://seweps/nights")
     assert refused.returncode == 3
