@@ -23,16 +23,18 @@ import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from conf.names import AXES
 from conf.schema import TrendConfig
 from flows.runs.history import trends
 from tasks.numerics.trend import SERIES
+from tasks.records.tables import CELL_COLUMNS
 from tasks.storage import tables
 from tasks.storage.query import select
 from tasks.storage.store import Store
 from tests.flows.runs.synthetic_history import HEALTHY, run_of
 
 SCHEMES, SOCS = ("8a8w", "16a8w", "fp16", "16a4w", "8a4w"), ("SM8350", "SM8450", "SM8550", "SM8650", "SM8750")
-KEY = ["model", "scheme", "soc", "backend", "device"]
+KEY = list(AXES)
 NOISE = {"final_snr_db": 0.05, "latency_p50_ms": 0.03, "snr_db": 0.3, "introduced_snr_db": 0.3, "effect_snr_db": 0.3}
 COMPARED = 2 * TrendConfig().nights
 
@@ -186,7 +188,7 @@ def operator_rows(cells: list[Row], count: int) -> list[Row]:
     empty = dict.fromkeys(tables.schema_of("operators").names)
     rows: list[Row] = []
     for cell in cells:
-        names = {name: cell[name] for name in ("run_id", "model", "scheme", "soc", "device", "backend")}
+        names = {name: cell[name] for name in CELL_COLUMNS}
         for index in range(count):
             row = {
                 "operator_index": index,

@@ -6,14 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from conf.names import AXES
 from conf.schema import TrendConfig
-from flows.runs.history import Gaps, Key, Row, changes, key, names, value, worst_gaps
+from flows.runs.history import Gaps, Key, Row, changes, key, names, target, value, worst_gaps
 from tasks.errors import RequestError
 from tasks.numerics.trend import OPERATOR_SERIES, SERIES, Series, beyond
 from tasks.storage import tables
 from tasks.storage.store import Store
 
-CELL = ("model", "scheme", "soc", "backend", "device", "farm")
+CELL = (*AXES, "farm")
 Verdict = Literal["regressed", "improved", "steady", "changed", "undefined"]
 _COMPARED = {"compared", "exact", "masked"}
 _WORST_FIRST = ("introduced", "inherited", "blind", "within_grid", "exact")
@@ -129,14 +130,10 @@ def _pairs(before: Sequence[Row], after: Sequence[Row]) -> list[tuple[Row, Row]]
             earlier[names(row)] = known.pop(key(row))
     left = [row for row in after if names(row) not in earlier]
     for row in left:
-        same = [other for other in known.values() if _target(other) == _target(row)]
-        if len(same) == 1 and sum(_target(other) == _target(row) for other in left) == 1:
+        same = [other for other in known.values() if target(other) == target(row)]
+        if len(same) == 1 and sum(target(other) == target(row) for other in left) == 1:
             earlier[names(row)] = known.pop(key(same[0]))
     return [(earlier[names(row)], row) for row in after if names(row) in earlier]
-
-
-def _target(row: Row) -> Key:
-    return tuple(row[name] for name in ("model", "scheme", "soc", "backend"))
 
 
 def _named(row: Row) -> dict[str, str | None]:

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
+from conf.names import AXES
 from conf.schema import TrendConfig
 from tasks.numerics.trend import BAD, OPERATOR_SERIES, SERIES, Assessment, Night, Series, assess
+from tasks.records.tables import CELL_COLUMNS, VERSION_COLUMNS
 from tasks.storage import tables
 from tasks.storage.query import select
 from tasks.storage.store import Store
@@ -19,8 +21,8 @@ Key = tuple[str | None, ...]
 Gaps = dict[tuple[Key, str], Row]
 """The operators of a night: maps a cell's key and an operator's name to the gaps of the worst sample."""
 
-NAMES = ("run_id", "model", "scheme", "soc", "device", "backend")
-VERSIONS = ("python", "torch", "executorch", "torchao", "qnn")
+TARGET = AXES[:-1]
+"""The columns that a cell has in common with the same cell on another device."""
 DIGESTS = {
     "model_digest": "model",
     "scheme_digest": "scheme",
@@ -29,10 +31,10 @@ DIGESTS = {
 }
 _DERIVED = {"passed", "coverage"}
 CELLS = (
-    *NAMES,
+    *CELL_COLUMNS,
     *("farm", "verb", "outcome", "operators_total", "operators_compared"),
     *(name for name in SERIES if name not in _DERIVED),
-    *VERSIONS,
+    *VERSION_COLUMNS,
     *DIGESTS,
 )
 """The columns of `cells` that are read for a night."""
@@ -71,11 +73,11 @@ def trends(
 
 def key(row: Row) -> Key:
     """Return the identity of a cell across nights. It excludes the device of a farm, which may change."""
-    return (
-        *(row[name] for name in ("model", "scheme", "soc", "backend")),
-        row["farm"],
-        None if row["farm"] else row["device"],
-    )
+    return *target(row), row["farm"], None if row["farm"] else row["device"]
+
+
+target: Callable[[Row], Key] = itemgetter(*TARGET)
+"""Return the `TARGET` of a row."""
 
 
 def value(cell: Row, series: str) -> float | None:
@@ -90,7 +92,7 @@ def value(cell: Row, series: str) -> float | None:
 
 def changes(before: Row, after: Row) -> list[str]:
     """Return what differs between two rows of `cells`: versions, device and digests. Unknown values do not differ."""
-    columns = [*VERSIONS]
+    columns = [*VERSION_COLUMNS]
     # The device of a cell that failed before a device was chosen is the name of its farm.
     if all(row["device"] != row["farm"] for row in (before, after)):
         columns.append("device")
@@ -103,7 +105,7 @@ def changes(before: Row, after: Row) -> list[str]:
 
 
 def worst_gaps(operators: Iterable[Row], keys: Mapping[Key, Key]) -> Gaps:
-    """Return the gaps of each operator's worst sample to the edge graph. `keys`: from a cell's `NAMES` to its key."""
+    """Return the gaps of each operator's worst sample to the edge graph. `keys`: from `CELL_COLUMNS` to a key."""
     worst: dict[tuple[Key, str], dict[str, float | None]] = {}
     for row in operators:
         if row["reference"] == "edge" and (cell := keys.get(names(row))):
@@ -113,8 +115,8 @@ def worst_gaps(operators: Iterable[Row], keys: Mapping[Key, Key]) -> Gaps:
     return dict(worst)
 
 
-names: Callable[[Row], Key] = itemgetter(*NAMES)
-"""Return the `NAMES` of a row."""
+names: Callable[[Row], Key] = itemgetter(*CELL_COLUMNS)
+"""Return the `CELL_COLUMNS` of a row."""
 
 
 def _past(store: Store, run_id: str, cells: Sequence[Row], config: TrendConfig) -> Past:
@@ -124,7 +126,7 @@ def _past(store: Store, run_id: str, cells: Sequence[Row], config: TrendConfig) 
     runs = [run for run in tables.runs(store) if run < run_id]
     while runs and missing:
         runs, chunk = runs[:-enough], set(runs[-enough:])
-        where = {name: {str(cell[index]) for cell in missing} for index, name in enumerate(("model", "scheme", "soc"))}
+        where = {name: {str(cell[index]) for cell in missing} for index, name in enumerate(TARGET)}
         nights: dict[Key, list[Row]] = defaultdict(list)
         for row in select(store, "cells", CELLS, where=where, runs=chunk):
             # A recompare repeats a night that is counted already.
@@ -133,7 +135,7 @@ def _past(store: Store, run_id: str, cells: Sequence[Row], config: TrendConfig) 
         for cell, rows in nights.items():
             past.nights[cell] = [*rows, *past.nights[cell]][-enough:]
         missing = {cell for cell in missing if len(past.nights[cell]) < enough}
-    columns = (*NAMES, "farm", "series", "operator", "verdict", "first_bad_run")
+    columns = (*CELL_COLUMNS, "farm", "series", "operator", "verdict", "first_bad_run")
     unsteady = {"verdict": {*BAD, "improved"}}
     for row in select(store, "trends", columns, where=unsteady, runs=past.runs):
         series = (row["run_id"], key(row), row["series"], row["operator"])
@@ -165,7 +167,7 @@ def _row(
         )
     assessment = assess(history[:-1], history[-1], series, getattr(config.floors, name), config)
     return {
-        **{column: cell[column] for column in NAMES},
+        **{column: cell[column] for column in CELL_COLUMNS},
         "farm": cell["farm"],
         "series": name,
         "operator": operator,
@@ -241,7 +243,7 @@ def _gaps(store: Store, past: Past, runs: Collection[str], wanted: Collection[tu
         "operator": {operator for _, operator in wanted},
         "model": {str(cell[0]) for cell, _ in wanted},
     }
-    columns = (*NAMES, "operator", "reference", *OPERATOR_SERIES)
+    columns = (*CELL_COLUMNS, "operator", "reference", *OPERATOR_SERIES)
     by_run: dict[str, list[Row]] = defaultdict(list)
     for row in select(store, "operators", columns, where=where, runs=runs):
         by_run[row["run_id"]].append(row)

@@ -11,6 +11,7 @@ import numpy as np
 
 from conf.schema import TrendConfig
 from flows.runs.history import trends
+from tasks.records.tables import CELL_COLUMNS
 from tasks.storage import tables
 from tasks.storage.store import Store
 
@@ -96,14 +97,11 @@ def operator_rows(cell: Row, night: int, changes: Sequence[Change], noise: np.ra
     rows: list[Row] = []
     for index, operator in enumerate(OPERATORS):
         for sample in range(2):
-            row = dict.fromkeys(tables.schema_of("operators").names) | {name: cell[name] for name in NAMES}
+            row = dict.fromkeys(tables.schema_of("operators").names) | {name: cell[name] for name in CELL_COLUMNS}
             gap = 40.0 - index - lost.get(operator, 0.0) + float(noise.normal(0, OPERATOR_SIGMA_DB))
             row |= {"operator_index": index, "operator": operator, "reference": "edge", "sample": sample}
             rows.append(row | {"status": "compared", "snr_db": gap - 5, "introduced_snr_db": gap})
     return rows
-
-
-NAMES = ("run_id", "model", "scheme", "soc", "device", "backend")
 
 
 def write_night(store: Store, cells: Sequence[Row], operators: Sequence[Row], config: TrendConfig) -> list[Row]:
