@@ -6,26 +6,38 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from conf.load import load
+from flows.cli.main import app
 from tests.program import Program
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "goldens" / "cli.txt"
-VERBS = ("run", "plan", "devices", "doctor", "report", "diff", "serve", "recompare", "cache", "cache prune")
 
 
-def help_of(program: Program) -> str:
-    """The help of every verb, one after the other. Written into GOLDEN when the command line changes on purpose."""
+def command_lines(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every command of the program as the words that select it, parents first."""
+    yield path
+    for name, child in getattr(command, "commands", {}).items():
+        yield from command_lines(child, (*path, name))
+
+
+def help_of_all_commands() -> str:
+    """The help of every command, one after the other: what GOLDEN holds."""
     pages = []
-    for verb in ((), *(tuple(each.split()) for each in VERBS)):
-        ran = program.run(*verb, "--help")
-        assert (ran.returncode, ran.stderr) == (0, "")
-        pages.append(f"$ qnnsweep {' '.join([*verb, '--help'])}\n{ran.stdout}")
-    return "\n".join("\n".join(line.rstrip() for line in page.splitlines()) for page in pages) + "\n"
+    for words in command_lines(typer.main.get_command(app)):
+        shown = CliRunner().invoke(app, [*words, "--help"], prog_name="qnnsweep", terminal_width=78)
+        assert shown.exit_code == 0
+        lines = [line.rstrip() for line in shown.stdout.splitlines()]
+        pages.append("\n".join([f"$ {' '.join(['qnnsweep', *words, '--help'])}", *lines]))
+    return "\n".join(pages) + "\n"
 
 
 def complaint(ran: subprocess.CompletedProcess[str], exit_code: int) -> str:
@@ -38,8 +50,15 @@ def complaint(ran: subprocess.CompletedProcess[str], exit_code: int) -> str:
     return line.removeprefix("qnnsweep: ")
 
 
-def test_the_help_of_every_verb_is_as_written_down(program: Program) -> None:
-    assert help_of(program) == GOLDEN.read_text()
+def test_the_help_of_every_command_is_the_golden() -> None:
+    assert help_of_all_commands() == GOLDEN.read_text(), "run `python -m tests.flows.cli.test_main`"
+
+
+def test_the_program_shows_the_help_of_the_golden(program: Program) -> None:
+    completed = program.run("--help")
+    assert (completed.returncode, completed.stderr) == (0, "")
+    page = "\n".join(line.rstrip() for line in completed.stdout.splitlines())
+    assert GOLDEN.read_text().startswith(f"$ qnnsweep --help\n{page}\n")
 
 
 def test_what_the_help_of_recompare_gives_as_examples_can_be_asked_for() -> None:
@@ -212,3 +231,7 @@ def test_a_temporary_folder_too_long_for_sockets_is_one_line_and_nothing_starts(
         f"TMPDIR={folder}: too long for the sockets below it; set TMPDIR to a folder whose path has at most 75 bytes"
     )
     assert not (tmp_path / "artifacts" / "tables").exists()
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(help_of_all_commands())
