@@ -17,10 +17,7 @@ def quantize(exported: object, scheme: object, kind: object, arch: object, store
 
 
 @task
-def lower(
-    quantized: object, scheme: object, kind: object, soc: object, samples: object, dump: object, profile: object,
-    references: object, store: object, workers: object,
-) -> None: ...  # fmt: skip
+def lower(quantized: object, soc: object, options: object, store: object, workers: object) -> None: ...
 
 
 @task

@@ -15,7 +15,7 @@ import json
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from safetensors.numpy import load as load_tensors
@@ -59,13 +59,14 @@ class Bench:
         return self._run(quantize_task, exported, ask.scheme, ask.backend.kind, ask.soc.arch, workers=workers)
 
     def executed(self, quantized: QuantizedModel, *, dump: bool) -> Executed:
+        from flows.graph import lowering_options
         from tasks.bundle import bundle_task
         from tasks.lower import lower_task
         from tasks.measure import measure_task
 
         ask, workers = self._request, self._resources.workers
-        key_inputs = (quantized, ask.scheme, ask.backend.kind, ask.soc, 1, dump)
-        lowered = self._run(lower_task, *key_inputs, workers=workers)
+        options = replace(lowering_options(ask), operator_samples=1, dump_operators=dump)
+        lowered = self._run(lower_task, quantized, ask.soc, options, workers=workers)
         bundle = self._run(bundle_task, lowered, ask.measure)
         capture = self._run(measure_task, bundle, ask.device, farm=self._resources.farm, step=self._configure_task)
         return Executed(quantized=quantized, lowered=lowered, capture=capture)

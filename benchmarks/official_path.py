@@ -62,6 +62,7 @@ def lower(exported: ExportedModel, module: Any, scheme: SchemeConfig, soc: SocCo
     from executorch.backends.qualcomm.utils import utils
     from executorch.devtools.backend_debug import get_delegation_info
 
+    from tasks.toolchain.backends.select import backend_of
     from tasks.toolchain.reference.operators import delegation_counts, operator_table
     from tasks.toolchain.tensors import read_samples
 
@@ -76,7 +77,7 @@ def lower(exported: ExportedModel, module: Any, scheme: SchemeConfig, soc: SocCo
     before: Any = edge._etrecord.graph_map[f"edge_after_transform/{METHOD}"]
     info = get_delegation_info(edge.exported_program().graph_module)
     return Official(
-        operators=tuple(operator_table(before)),
+        operators=tuple(operator_table(before, backend_of("qnn").compiler(scheme, soc))),
         delegation=delegation_counts(info, {}),
         delegated_subgraphs=info.num_delegated_subgraphs,
         program=store.put_bytes(edge.to_executorch().buffer),

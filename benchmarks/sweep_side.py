@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ def whole(requests: list[Request], folder: Path) -> Iterator[tuple[str, dict[str
 
 
 def _swept(requests: list[Request], folder: Path, *, dump_operators: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    from flows.graph import lowering_options
     from flows.resources import prepare
     from tasks.export import export
     from tasks.lower import lower
@@ -60,9 +61,8 @@ def _swept(requests: list[Request], folder: Path, *, dump_operators: bool) -> It
     quantized = quantize(exported, ask.scheme, ask.backend.kind, **tools)
 
     def lowered_for(request: Request) -> LoweredProgram:
-        return lower(
-            quantized, request.scheme, request.backend.kind, request.soc, 1, dump_operators=dump_operators, **tools
-        )
+        options = replace(lowering_options(request), operator_samples=1, dump_operators=dump_operators)
+        return lower(quantized, request.soc, options, **tools)
 
     with ThreadPoolExecutor(len(requests)) as pool:
         for request, lowered in zip(requests, pool.map(lowered_for, requests), strict=True):

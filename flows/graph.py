@@ -12,7 +12,7 @@ from prefect.futures import PrefectFuture
 from prefect.utilities.annotations import opaque
 
 from conf.impossible import can_run_on
-from conf.names import CELL_STAGES, MEASURE_STEPS, METRICS, OPERATOR_REFERENCES, SHIPPED_BACKENDS
+from conf.names import CELL_STAGES, MEASURE_STEPS, METRICS, OPERATOR_REFERENCES, SHIPPED_BACKENDS, OperatorReference
 from conf.plan import PlannedCell
 from conf.schema import MeasureConfig, Request, Reuse
 from flows.resources import Resources
@@ -23,7 +23,7 @@ from tasks.lower import lower_task
 from tasks.measure import measure_task
 from tasks.numerics.verdict import of_scheme
 from tasks.quantize import quantize_task
-from tasks.records.options import ComparisonOptions
+from tasks.records.options import ComparisonOptions, LoweringOptions
 from tasks.results.outcome import CellResult
 from tasks.stage import configure_task, is_reused, result_name
 from tasks.storage.digest import digest
@@ -83,9 +83,8 @@ class Graph:
         code = self._backend_code(kind)
         exported = self.export(request)
         quantized = self._submit(quantize_task, request, exported, scheme, kind, code, workers=workers)
-        measure = request.measure
-        options = (measure.operator_samples, measure.dump_operators, measure.profile_level, other_references(measure))
-        lowered = self._submit(lower_task, request, quantized, scheme, kind, soc, *options, code, workers=workers)
+        options = lowering_options(request, code)
+        lowered = self._submit(lower_task, request, quantized, soc, options, workers=workers)
         bundle = self._submit(bundle_task, request, lowered, request.measure)
         capture = self._submit(
             measure_task,
@@ -160,6 +159,19 @@ class Graph:
         )
 
 
+def lowering_options(request: Request, backend_code: str = "") -> LoweringOptions:
+    """Return what decides `lower`'s result besides the quantized model and the SoC."""
+    return LoweringOptions(
+        scheme=request.scheme,
+        kind=request.backend.kind,
+        operator_samples=request.measure.operator_samples,
+        dump_operators=request.measure.dump_operators,
+        profile_level=request.measure.profile_level,
+        references=other_references(request.measure),
+        backend_code=backend_code,
+    )
+
+
 def comparison_options(request: Request) -> ComparisonOptions:
     """Return what decides `compare`'s result, so that nothing else of the request is in its cache key."""
     measure = request.measure
@@ -186,6 +198,6 @@ def await_result(future: PrefectFuture[Any]) -> tuple[Any, BaseException | None]
     return None, result if isinstance(result, BaseException) else RuntimeError(str(future.state))
 
 
-def other_references(measure: MeasureConfig) -> tuple[str, ...]:
+def other_references(measure: MeasureConfig) -> tuple[OperatorReference, ...]:
     """Return the references besides the edge graph, in an order that does not depend on the order in the request."""
     return tuple(name for name in OPERATOR_REFERENCES if name in measure.references and name != "edge")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from conf.names import OperatorReference
 from conf.schema import SchemeConfig, SocConfig
 from tasks.errors import ProgramDiffers, ToolchainError
 from tasks.records import LoweredProgram, ProfileProgram, QuantizedModel, Toolchain
+from tasks.records.options import LoweringOptions
 from tasks.stage import stage
 from tasks.storage.digest import digest
 from tasks.storage.store import Store
@@ -19,32 +19,23 @@ from tasks.toolchain.workers.pool import WorkerPool, Zygote
 
 def lower(
     quantized: QuantizedModel,
-    scheme: SchemeConfig,
-    kind: str,
     soc: SocConfig | None,
-    operator_samples: int,
-    dump_operators: bool,
-    profile_level: int = 0,
-    references: tuple[OperatorReference, ...] = (),
-    _backend_code: str = "",
+    options: LoweringOptions,
     *,
     store: Store,
     workers: WorkerPool,
 ) -> LoweredProgram:
-    """Compile the shipping, the debug and the profile program, and write down what only the compiler knows.
+    """Compile the shipping, the debug and the profile program, and record what only the compiler can report.
 
-    `references`: what operators are to be compared with besides the edge graph, `exported` and `quantized`.
-    `_backend_code`: identifies the code of a backend of another vendor, for the cache key alone.
-
-    All that does not depend on the SoC is done once for those that are lowered at the same time. A native abort while
-    all three are compiled costs the debug and the profile program alone: the compile is done again without them.
-    Raises ToolchainError, and ProgramDiffers when what came out is not what was asked for.
+    All that does not depend on the SoC is computed once for the SoCs that are lowered at the same time. A native abort
+    while the three programs are compiled costs the debug and the profile program alone: the compilation is repeated
+    without them. Raises ToolchainError, and ProgramDiffers when the program is not the requested one.
     """
-    shared = (quantized, scheme, kind, operator_samples, references)
+    scheme, kind = options.scheme, options.kind
+    shared = quantized, replace(options, dump_operators=False, profile_level=0)
     names = quantized.exported.model, scheme.name, kind
     with workers.zygote(digest(shared), "edge", entrypoints.edge_model, *shared, store, subject=names) as edge:
-        lowered = _lowered(edge, soc, dump_operators, profile_level, store)
-        lowered = replace(lowered, edge_seconds=edge.seconds)
+        lowered = replace(_compile(edge, soc, options, store), edge_seconds=edge.seconds)
     return confirm(lowered, scheme, kind, soc, workers.identity)
 
 
@@ -67,32 +58,31 @@ def confirm(
     return replace(lowered, checks=checks)
 
 
-def _lowered(
-    edge: Zygote, soc: SocConfig | None, dump_operators: bool, profile_level: int, store: Store
-) -> LoweredProgram:
+def _compile(edge: Zygote, soc: SocConfig | None, options: LoweringOptions, store: Store) -> LoweredProgram:
     subject = (*edge.subject, soc.name) if soc else edge.subject
-    asked = "lower", entrypoints.lower_model, soc
     try:
-        done = edge.call(*asked, dump_operators, profile_level, store, subject=subject)
+        result = edge.call("lower", entrypoints.lower_model, soc, options, store, subject=subject)
     except ToolchainError as error:
-        if not (dump_operators or profile_level) or error.signal is None:
+        if not (options.dump_operators or options.profile_level) or error.signal is None:
             raise
-        done = edge.call(*asked, False, 0, store, subject=subject)
+        plain = replace(options, dump_operators=False, profile_level=0)
+        result = edge.call("lower", entrypoints.lower_model, soc, plain, store, subject=subject)
         unavailable = f"compiling it ended in {error.signal.name}"
-        lost = ProfileProgram(program=None, unavailable=unavailable, nodes=(), schematics=())
+        profile = ProfileProgram(program=None, unavailable=unavailable, nodes=(), schematics=())
         return replace(
-            done.value,
-            debug_unavailable=unavailable if dump_operators else done.value.debug_unavailable,
-            profile=lost if profile_level else None,
-            log=done.log,
-            seconds=done.seconds,
+            result.value,
+            debug_unavailable=unavailable if options.dump_operators else result.value.debug_unavailable,
+            profile=profile if options.profile_level else None,
+            log=result.log,
+            seconds=result.seconds,
         )
-    return replace(done.value, log=done.log, seconds=done.seconds)
+    return replace(result.value, log=result.log, seconds=result.seconds)
 
 
-def _key_inputs(quantized: QuantizedModel, scheme: SchemeConfig, *asked: object) -> object:
-    """How it was quantized is in the quantized program; its name is a label."""
-    return quantized, scheme.precision, scheme.quant_dtype, *asked
+def _key_inputs(quantized: QuantizedModel, soc: SocConfig | None, options: LoweringOptions) -> object:
+    """Leave out the scheme's name, which is a label, and how it quantizes, which the quantized program shows."""
+    scheme = SchemeConfig(name="", precision=options.scheme.precision, quant_dtype=options.scheme.quant_dtype)
+    return quantized, soc, replace(options, scheme=scheme)
 
 
 lower_task = stage(lower, version=8, key_inputs=_key_inputs)

@@ -67,6 +67,7 @@ def resources(tmp_path_factory: pytest.TempPathFactory) -> Resources:
 @pytest.fixture(scope="session")
 def lowered(request_8a8w: Request, resources: Resources) -> LoweredProgram:
     """`request_8a8w`, exported, quantized and lowered by the real toolchain."""
+    from flows.graph import lowering_options
     from tasks.export import export
     from tasks.lower import lower
     from tasks.quantize import quantize
@@ -75,9 +76,7 @@ def lowered(request_8a8w: Request, resources: Resources) -> LoweredProgram:
     tools: Any = {"store": resources.store, "workers": resources.workers}
     exported = export(ask.model, "", **tools)
     quantized = quantize(exported, ask.scheme, ask.backend.kind, **tools)
-    return lower(
-        quantized, ask.scheme, ask.backend.kind, ask.soc, ask.measure.operator_samples, dump_operators=True, **tools
-    )
+    return lower(quantized, ask.soc, lowering_options(ask), **tools)
 
 
 @pytest.fixture(scope="session")

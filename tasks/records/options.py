@@ -4,7 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from conf.schema import OperatorTolerance
+from conf.names import OperatorReference
+from conf.schema import OperatorTolerance, SchemeConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoweringOptions:
+    """What `lower` compiles from a quantized model, the SoC apart, and what it records with the programs."""
+
+    scheme: SchemeConfig
+    kind: str
+    """The backend."""
+    operator_samples: int
+    """Evaluation samples whose operators are recorded and compared."""
+    dump_operators: bool
+    """Whether to compile the debug program, which logs every operator."""
+    profile_level: int = 0
+    """The level of the profile program's log; 0 for no profile program."""
+    references: tuple[OperatorReference, ...] = ()
+    """Reference graphs besides the edge graph whose values are recorded."""
+    backend_code: str = ""
+    """The code of a backend of another vendor. It is part of the cache key and has no other use."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

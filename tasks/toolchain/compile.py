@@ -23,6 +23,13 @@ class Compiled:
     logged_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """The reason why a program could not be compiled, in the toolchain's own words."""
+
+    reason: str
+
+
 def compile_edge(compiler: Compiler, edge: EdgeProgramManager, *, debug: bool) -> Compiled:
     """Delegate what the backend takes and emit the program. Consumes `edge`."""
     log = DelegationLog()

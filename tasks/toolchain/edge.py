@@ -8,16 +8,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from executorch.exir import EdgeProgramManager
 from executorch.exir.program._program import _gen_edge_manager_for_partitioners, lift_constant_tensor_pass
 from torch.export import ExportedProgram
 
-from conf.names import OperatorReference
-from conf.schema import SchemeConfig
 from tasks.records import Blob, Operator, OtherReference, Quantization, QuantizedModel
 from tasks.records.keys import METHOD, tensor_key
+from tasks.records.options import LoweringOptions
 from tasks.storage.store import Store
 from tasks.toolchain.backends.compiler import Compiler, DelegationLog
 from tasks.toolchain.backends.select import backend_of
@@ -36,9 +36,9 @@ class EdgeModel:
     """An edge program in memory, what its own operators computed, and what they are known by."""
 
     quantized: QuantizedModel
-    scheme: SchemeConfig
-    kind: str
     program: EdgeProgramManager
+    etrecord: Any
+    """ExecuTorch's record of the program, for its debug program alone."""
     samples: Samples
     operator_samples: int
     operators: tuple[Operator, ...]
@@ -50,22 +50,16 @@ class EdgeModel:
     references: tuple[OtherReference, ...]
 
 
-def edge_model(
-    quantized: QuantizedModel,
-    scheme: SchemeConfig,
-    kind: str,
-    operator_samples: int,
-    references: Sequence[OperatorReference],
-    store: Store,
-) -> EdgeModel:
+def edge_model(quantized: QuantizedModel, options: LoweringOptions, store: Store) -> EdgeModel:
     """Transform the quantized graph as the backend wants it, and run it on the host operator by operator."""
     settle()
     exported = quantized.exported
     inputs = [spec.name for spec in exported.inputs]
     samples = read_samples(store, exported.evaluation, inputs, len(exported.sample_names))
-    seen = samples[:operator_samples]
-    compiler = backend_of(kind).compiler(scheme, None)
+    seen = samples[: options.operator_samples]
+    compiler = backend_of(options.kind).compiler(options.scheme, None)
     edge = edge_program(compiler, load_program(store, quantized.program))
+    etrecord, edge._etrecord = edge._etrecord, None
     graph = edge.exported_program()
     operators = operator_table(graph, compiler)
     programs = {"exported": exported.program, "quantized": quantized.program}
@@ -74,9 +68,8 @@ def edge_model(
     calls, constants = put_graph(store, reference)
     return EdgeModel(
         quantized=quantized,
-        scheme=scheme,
-        kind=kind,
         program=edge,
+        etrecord=etrecord,
         samples=samples,
         operator_samples=len(seen),
         operators=tuple(operators),
@@ -87,7 +80,7 @@ def edge_model(
         outputs_edge=put_tensors(store, outputs_by_sample(answers)),
         references=tuple(
             other_reference(each, load_program(store, programs[each]), graph, operators, seen, store)
-            for each in references
+            for each in options.references
         ),
     )
 

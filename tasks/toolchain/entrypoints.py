@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from conf.names import OperatorReference
 from conf.schema import ModelConfig, SchemeConfig, SocConfig
 from tasks.records import ExportedModel, LoweredProgram, QuantizedModel
+from tasks.records.options import LoweringOptions
 from tasks.storage.store import Store
 
 if TYPE_CHECKING:
@@ -42,25 +42,16 @@ def own_metrics(
     return comparators.own_metrics(names, pairs, handles)
 
 
-def edge_model(
-    quantized: QuantizedModel,
-    scheme: SchemeConfig,
-    kind: str,
-    operator_samples: int,
-    references: tuple[OperatorReference, ...],
-    store: Store,
-) -> EdgeModel:
+def edge_model(quantized: QuantizedModel, options: LoweringOptions, store: Store) -> EdgeModel:
     from tasks.toolchain import edge
 
-    return edge.edge_model(quantized, scheme, kind, operator_samples, references, store)
+    return edge.edge_model(quantized, options, store)
 
 
-def lower_model(
-    model: EdgeModel, soc: SocConfig | None, dump_operators: bool, profile_level: int, store: Store
-) -> LoweredProgram:
+def lower_model(model: EdgeModel, soc: SocConfig | None, options: LoweringOptions, store: Store) -> LoweredProgram:
     from tasks.toolchain import lower
 
-    return lower.lower_model(model, soc, dump_operators, profile_level, store)
+    return lower.lower_model(model, soc, options, store)
 
 
 def reference_kernels(lowered: LoweredProgram, store: Store) -> Callable[[Sequence[NDArray[Any]]], HostKernels]:

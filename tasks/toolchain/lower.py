@@ -15,7 +15,7 @@ from executorch.devtools import BundledProgram
 from executorch.devtools.backend_debug import get_delegation_info
 from executorch.devtools.bundled_program.config import MethodTestCase, MethodTestSuite
 from executorch.devtools.bundled_program.serialize import serialize_from_bundled_program_to_flatbuffer
-from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
+from executorch.exir import ExecutorchProgramManager
 from executorch.exir.backend.utils import format_delegated_graph
 from torch.export import ExportedProgram
 
@@ -23,10 +23,11 @@ from conf.schema import SocConfig
 from tasks.errors import ToolchainError
 from tasks.records import Blob, LoweredProgram, TensorSpec
 from tasks.records.keys import METHOD, tensor_key, tensor_name
+from tasks.records.options import LoweringOptions
 from tasks.storage.store import Store
 from tasks.toolchain.backends.compiler import Compiler
 from tasks.toolchain.backends.select import backend_of
-from tasks.toolchain.compile import Compiled, compile_edge
+from tasks.toolchain.compile import Compiled, Unavailable, compile_edge
 from tasks.toolchain.edge import EdgeModel, Samples
 from tasks.toolchain.profiling import instructions, profile_program
 from tasks.toolchain.readback.facts import program_facts
@@ -34,39 +35,32 @@ from tasks.toolchain.reference.operators import delegation_counts, subgraphs
 from tasks.toolchain.tensors import read_tensors
 
 
-def lower_model(
-    model: EdgeModel, soc: SocConfig | None, dump_operators: bool, profile_level: int, store: Store
-) -> LoweredProgram:
-    """Compile for one SoC. Why a debug program cannot be built is in the record, and raises nothing."""
-    backend = backend_of(model.kind)
-    compiler = backend.compiler(model.scheme, soc)
+def lower_model(model: EdgeModel, soc: SocConfig | None, options: LoweringOptions, store: Store) -> LoweredProgram:
+    """Compile for one SoC. A debug program that cannot be compiled raises nothing: the record has the reason."""
+    backend = backend_of(options.kind)
+    compiler = backend.compiler(options.scheme, soc)
     exported = model.quantized.exported
     edge = model.program
-    etrecord, edge._etrecord = edge._etrecord, None
-    profile = profile_program(compiler, edge, profile_level, store)
-    ship = compile_edge(compiler, copy.deepcopy(edge) if dump_operators else edge, debug=False)
+    profile = profile_program(compiler, edge, options.profile_level, store)
+    ship = compile_edge(compiler, copy.deepcopy(edge) if options.dump_operators else edge, debug=False)
     graph = ship.edge.exported_program()
     _check_order(exported.inputs, graph)
     info = get_delegation_info(graph.graph_module)
     taken = subgraphs(graph)
-
-    edge._etrecord = etrecord
-    debug = _debug_program(compiler, edge) if dump_operators else "measure.dump_operators is off"
     expected = read_tensors(store, exported.outputs_eager)
     program = store.put_bytes(ship.program.buffer)
-    debug_program = None if isinstance(debug, str) else store.put_bytes(debug.program.buffer)
-    return LoweredProgram(
+    lowered = LoweredProgram(
         quantized=model.quantized,
-        backend=model.kind,
+        backend=options.kind,
         soc=soc.name if soc else None,
         program=program,
-        debug_program=debug_program,
-        debug_unavailable=debug if isinstance(debug, str) else None,
+        debug_program=None,
+        debug_unavailable=None,
         bundled_program=_bundled(store, ship.program, model.samples[: model.operator_samples], expected),
-        etrecord=None if isinstance(debug, str) else _etrecord(store, debug.program, model.samples[0]),
+        etrecord=None,
         input_qparams=model.input_qparams,
         operators=tuple(replace(row, subgraph=taken.get(row.debug_handle or 0)) for row in model.operators),
-        expected_tensors=() if isinstance(debug, str) else debug.dumped,
+        expected_tensors=(),
         operator_samples=model.operator_samples,
         reference_calls=model.reference_calls,
         reference_constants=model.reference_constants,
@@ -76,22 +70,36 @@ def lower_model(
         delegated_subgraphs=info.num_delegated_subgraphs,
         delegated_graph=store.put_bytes(format_delegated_graph(graph.graph_module).encode()),
         compile_facts=tuple(ship.log.compile_facts),
-        debug_buffer_bytes=0 if isinstance(debug, str) else debug.logged_bytes,
+        debug_buffer_bytes=0,
         facts=program_facts(program, backend, store),
-        debug_facts=None if debug_program is None else program_facts(debug_program, backend, store),
+        debug_facts=None,
         instructions=instructions(ship.program),
         profile=profile,
         references=model.references,
     )
+    debug = _debug_program(compiler, model) if options.dump_operators else Unavailable("measure.dump_operators is off")
+    if isinstance(debug, Unavailable):
+        return replace(lowered, debug_unavailable=debug.reason)
+    debug_program = store.put_bytes(debug.program.buffer)
+    return replace(
+        lowered,
+        debug_program=debug_program,
+        etrecord=_etrecord(store, debug.program, model.samples[0]),
+        expected_tensors=debug.dumped,
+        debug_buffer_bytes=debug.logged_bytes,
+        debug_facts=program_facts(debug_program, backend, store),
+    )
 
 
-def _debug_program(compiler: Compiler, edge: EdgeProgramManager) -> Compiled | str:
-    """The program that logs every operator, or why there is none."""
+def _debug_program(compiler: Compiler, model: EdgeModel) -> Compiled | Unavailable:
+    """Compile the program that logs every operator. Consumes the edge program."""
+    edge = model.program
+    edge._etrecord = model.etrecord
     try:
         return compile_edge(compiler, edge, debug=compiler.has_debug_program)
     except (AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         # ExecuTorch cannot dump every program it can compile; the shipping program is measured all the same.
-        return f"{type(error).__name__}: {error}"
+        return Unavailable(f"{type(error).__name__}: {error}")
 
 
 def _check_order(inputs: Sequence[TensorSpec], lowered: ExportedProgram) -> None:

@@ -182,7 +182,7 @@ class SimulatedGraph(Graph):
             outputs_quantized=blob(code, program, exported.evaluation),
         )
 
-    def _lower(self, code: Any, quantized: QuantizedModel, scheme: SchemeConfig, *options: Any) -> LoweredProgram:
+    def _lower(self, code: Any, quantized: QuantizedModel, *options: Any) -> LoweredProgram:
         # No two compilations give the same bytes, because the compiler leaves a stamp in them.
         program = blob(code, len(self._cache))
         return replace(LOWERED, quantized=quantized, program=program, reference=blob(program, quantized))

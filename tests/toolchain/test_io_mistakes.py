@@ -11,6 +11,7 @@ from safetensors.numpy import load as tensors
 
 from conf.load import load
 from conf.schema import DataConfig, InputConfig, ModelConfig
+from flows.graph import lowering_options
 from tasks.bundle import bundle
 from tasks.export import export
 from tasks.lower import lower
@@ -57,7 +58,8 @@ def compiled(resources: Resources, exported: Callable[..., ExportedModel]) -> Lo
         tools: Any = {"store": resources.store, "workers": resources.workers}
         soc = ask.soc if words else None
         quantized = quantize(exported(kind, order), ask.scheme, ask.backend.kind, **tools)
-        return lower(quantized, ask.scheme, ask.backend.kind, soc, 1, dump_operators=False, **tools)
+        options = replace(lowering_options(ask), operator_samples=1, dump_operators=False)
+        return lower(quantized, soc, options, **tools)
 
     return compile_one
 

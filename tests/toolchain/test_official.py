@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import pytest
 
 from conf.load import load
 from conf.schema import Request
+from flows.graph import lowering_options
 from tasks.lower import lower
 from tasks.quantize import quantize
 from tasks.records import LoweredProgram
@@ -28,8 +30,8 @@ def lowered_fp16(resources: Resources, lowered: LoweredProgram) -> tuple[Request
     ask = load(["model=digits_cnn", "scheme=fp16", "soc=SM8650"]).cells[0].request
     model = lowered.quantized.exported
     passed = quantize(model, ask.scheme, ask.backend.kind, store=resources.store, workers=resources.workers)
-    asked = (passed, ask.scheme, ask.backend.kind, ask.soc, 0)
-    return ask, lower(*asked, dump_operators=False, store=resources.store, workers=resources.workers)
+    options = replace(lowering_options(ask), operator_samples=0, dump_operators=False)
+    return ask, lower(passed, ask.soc, options, store=resources.store, workers=resources.workers)
 
 
 def compare_with_official(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import pytest
 
 from conf.load import load
 from conf.schema import MeasureConfig, Request
+from flows.graph import lowering_options
 from tasks.bundle import bundle
 from tasks.comparison.profile import profiled
 from tasks.lower import lower
@@ -30,7 +32,8 @@ def profiling(request_8a8w: Request, resources: Resources, lowered: LoweredProgr
     """The model of `lowered`, compiled with a profile program of level 3 in place of the debug program."""
     ask = request_8a8w
     tools = {"store": resources.store, "workers": resources.workers}
-    return lower(lowered.quantized, ask.scheme, ask.backend.kind, ask.soc, 2, False, 3, **tools)
+    options = replace(lowering_options(ask), dump_operators=False, profile_level=3)
+    return lower(lowered.quantized, ask.soc, options, **tools)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +127,8 @@ def test_a_backend_without_such_a_log_says_so_and_still_gives_the_runtime_s(
     ask = load(["model=digits_cnn", "scheme=fp32", f"backend={backend}"]).cells[0].request
     tools = {"store": resources.store, "workers": resources.workers}
     quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, **tools)
-    program = lower(quantized, ask.scheme, ask.backend.kind, None, 1, False, 2, **tools)
+    options = replace(lowering_options(ask), operator_samples=1, dump_operators=False, profile_level=2)
+    program = lower(quantized, None, options, **tools)
     assert program.profile is not None
     assert program.profile.unavailable == "this backend has no log of its own to switch on"
     capture = measure(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from conf.load import load
 from conf.schema import DataConfig, InputConfig, ModelConfig
+from flows.graph import lowering_options
 from tasks.bundle import bundle
 from tasks.compare import compare
 from tasks.export import export
@@ -32,7 +34,7 @@ def comparison(request: pytest.FixtureRequest, resources: Resources) -> Comparis
     tools: Any = {"store": resources.store, "workers": resources.workers}
     exported = export(model, "", **tools)
     quantized = quantize(exported, ask.scheme, ask.backend.kind, **tools)
-    lowered = lower(quantized, ask.scheme, ask.backend.kind, ask.soc, 1, True, **tools)
+    lowered = lower(quantized, ask.soc, replace(lowering_options(ask), operator_samples=1), **tools)
     made = bundle(lowered, ask.measure, store=resources.store)
     capture = measure(made, (ask.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn)
     options = ComparisonOptions(classifier=False, tolerances=ask.tolerance.operators)

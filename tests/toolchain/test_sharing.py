@@ -11,6 +11,7 @@ import pytest
 
 from conf.load import load
 from conf.schema import Request
+from flows.graph import lowering_options
 from tasks.lower import lower
 from tasks.quantize import quantize
 from tasks.records import LoweredProgram
@@ -47,7 +48,7 @@ def together(
     quantized = quantize(lowered.quantized.exported, asks[0].scheme, asks[0].backend.kind, **tools)
 
     def one(ask: Request) -> LoweredProgram:
-        return lower(quantized, ask.scheme, ask.backend.kind, ask.soc, 1, dump_operators=True, **tools)
+        return lower(quantized, ask.soc, replace(lowering_options(ask), operator_samples=1), **tools)
 
     with ThreadPoolExecutor(3) as pool:
         programs = list(pool.map(one, asks))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from conf.load import load
+from flows.graph import lowering_options
 from tasks.bundle import bundle
 from tasks.compare import compare
 from tasks.lower import lower
@@ -31,7 +32,7 @@ def measured(
     assert cell.impossible is None
     ask, tools = cell.request, {"store": resources.store, "workers": resources.workers}
     quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, **tools)
-    program = lower(quantized, ask.scheme, ask.backend.kind, None, 2, dump_operators=True, **tools)
+    program = lower(quantized, None, lowering_options(ask), **tools)
     made = bundle(program, ask.measure, store=resources.store)
     capture = measure(made, (ask.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn)
     options = ComparisonOptions(classifier=True, tolerances=ask.tolerance.operators)

@@ -10,6 +10,7 @@ import pytest
 
 from conf.load import load
 from conf.schema import Request
+from flows.graph import lowering_options
 from tasks.errors import ProgramDiffers
 from tasks.lower import confirm, lower
 from tasks.quantize import quantize
@@ -47,7 +48,7 @@ def compiled(lowered: LoweredProgram, resources: Resources) -> Compile:
         (cell,) = load(["model=digits_cnn", *words]).cells
         ask, tools = cell.request, {"store": resources.store, "workers": resources.workers}
         quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, **tools)
-        return lower(quantized, ask.scheme, ask.backend.kind, ask.soc, 1, dump_operators=True, **tools)
+        return lower(quantized, ask.soc, replace(lowering_options(ask), operator_samples=1), **tools)
 
     return compile_for
 

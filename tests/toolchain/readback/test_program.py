@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from conf.load import load
+from flows.graph import lowering_options
 from tasks.lower import lower
 from tasks.quantize import quantize
 from tasks.records import DelegateFacts, LoweredProgram, ProgramTensor
@@ -23,7 +25,8 @@ def test_a_delegate_of_another_backend_has_no_qnn_facts(lowered: LoweredProgram,
     (cell,) = load(["model=digits_cnn", "scheme=fp32", "backend=xnnpack"]).cells
     ask, tools = cell.request, {"store": resources.store, "workers": resources.workers}
     quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, **tools)
-    facts = lower(quantized, ask.scheme, ask.backend.kind, None, 1, dump_operators=False, **tools).facts
+    options = replace(lowering_options(ask), operator_samples=1, dump_operators=False)
+    facts = lower(quantized, None, options, **tools).facts
     assert facts.inputs == (ProgramTensor(shape=(1, 1, 8, 8), dtype="float32", dim_order=(0, 1, 2, 3)),)
     assert facts.outputs == (ProgramTensor(shape=(1, 10), dtype="float32", dim_order=(0, 1)),)
     (delegate,) = facts.delegates

@@ -10,6 +10,7 @@ import pytest
 
 from conf.load import load
 from conf.schema import DataConfig, InputConfig, ModelConfig, Request
+from flows.graph import lowering_options
 from tasks.compare import compare
 from tasks.comparison.capture import OperatorComparer, SampleComparison
 from tasks.comparison.evidence import Evidence
@@ -34,8 +35,7 @@ BOTH = ("exported", "quantized")
 def asked(request_8a8w: Request, resources: Resources, lowered: LoweredProgram) -> LoweredProgram:
     """`lowered` again, with both references."""
     ask, tools = request_8a8w, {"store": resources.store, "workers": resources.workers}
-    fixed = (lowered.quantized, ask.scheme, ask.backend.kind, ask.soc, ask.measure.operator_samples)
-    return lower(*fixed, True, 0, BOTH, **tools)
+    return lower(lowered.quantized, ask.soc, replace(lowering_options(ask), references=BOTH), **tools)
 
 
 @pytest.fixture(scope="module")
