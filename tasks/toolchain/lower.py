@@ -124,7 +124,7 @@ def _bundled(
     store: Store, program: ExecutorchProgramManager, samples: Samples, expected: dict[str, torch.Tensor]
 ) -> Blob:
     """The shipping program with test cases inside: eager PyTorch's answers, for ExecuTorch's own verification."""
-    outputs = range(len({tensor_name(key) for key in expected}))
+    outputs = len({tensor_name(key) for key in expected})
     cases = [
         MethodTestCase(
             inputs=inputs, expected_outputs=[expected[tensor_key(sample, index)] for index in range(outputs)]
