@@ -6,11 +6,9 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
-import pandas as pd
-import pyarrow as pa
-
 from tasks.records import RunFacts, Toolchain
-from tasks.storage.tables import TABLES, schema_of
+from tasks.records.tables import TABLES, Row
+from tasks.storage.tables import schema_of
 
 RUN = RunFacts(
     run_id="20261121T0230Z-4f1c",
@@ -27,11 +25,9 @@ LOG = "0" * 63 + "a"
 TARGETS = ("aten.convolution.default", "aten.hardtanh.default", "aten.add.Tensor", "aten.constant_pad_nd.default")
 
 
-def table(name: str, rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
-    """Return the rows as they are read from Parquet, in the table's schema. Columns without a value are null."""
-    columns = schema_of(name).names
-    complete = [{column: row.get(column) for column in columns} for row in rows]
-    return pa.Table.from_pylist(complete, schema=schema_of(name)).to_pandas()
+def table(name: str, rows: Iterable[Row]) -> list[Row]:
+    """Return the rows with all columns of the table. Columns without a value are null."""
+    return [{column: row.get(column) for column in schema_of(name).names} for row in rows]
 
 
 def cell(model: str, scheme: str, soc: str, **facts: Any) -> dict[str, Any]:
@@ -124,9 +120,9 @@ def evidence(identity: dict[str, Any], final: float, chance: random.Random) -> d
     return {"outputs": outputs, "profile": profile, "delegation": delegation, "commands": commands}
 
 
-def sweep(cells: list[dict[str, Any]], count: int = 80) -> dict[str, pd.DataFrame]:
+def sweep(cells: list[dict[str, Any]], count: int = 80) -> dict[str, list[Row]]:
     chance = random.Random(7)
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
+    rows: dict[str, list[Row]] = {name: [] for name in TABLES}
     for row in cells:
         identity = identity_of(row)
         rows["cells"].append(row)
@@ -173,10 +169,6 @@ LOGS = {LOG: "\x1b[31m[WARN]\x1b[0m observers saw 32 samples\n" + "lowering <for
 
 NIGHTS = [f"2026{9 + day // 30:02d}{1 + day % 30:02d}T2200Z-{day:04x}" for day in range(50)]
 CHANGED = ["qnn v2.48.0 → v2.49.40", "device bench-1 → bench-2"]
-TREND = (
-    *("run_id", "model", "scheme", "soc", "device", "backend", "farm", "series", "operator", "unit", "value", "nights"),
-    *("median", "mad", "floor", "verdict", "first_bad_run", "changed", "runs", "values"),
-)
 
 
 def trend(row: dict[str, Any], series: str, median: float, mad: float, **facts: Any) -> dict[str, Any]:
@@ -188,7 +180,7 @@ def trend(row: dict[str, Any], series: str, median: float, mad: float, **facts: 
     return identity_of(row) | columns | {"values": values, "value": values[-1]} | facts
 
 
-def trends(cells: list[dict[str, Any]]) -> pd.DataFrame:
+def trends(cells: list[dict[str, Any]]) -> list[Row]:
     """Return steady series, except that in one model's 8a8w cells the latency and one operator regressed."""
     rows: list[dict[str, Any]] = []
     for row in cells:
@@ -208,4 +200,4 @@ def trends(cells: list[dict[str, Any]]) -> pd.DataFrame:
             }
             convolution |= {"value": 12.5, "verdict": "regressed", "first_bad_run": NIGHTS[-3], "changed": CHANGED}
         rows += [late, convolution]
-    return pd.DataFrame(rows, columns=list(TREND))
+    return rows

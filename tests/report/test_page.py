@@ -129,10 +129,9 @@ def test_a_hostile_name_appears_only_escaped(name: str) -> None:
     hostile = cell(name, name, name, **measured(random.Random(1), 30.0))
     hostile |= {"device": name, "outcome": "failed", "error": name, "error_type": name, "reason": name, "stage": name}
     tables = sweep([hostile], count=3)
-    tables["operators"]["operator"] = name
+    tables["operators"] = [row | {"operator": name} for row in tables["operators"]]
     bad = {"series": name, "operator": name, "unit": name, "first_bad_run": name, "verdict": "regressed"}
-    tables["trends"] = trends([hostile]).assign(**bad)
-    tables["trends"]["changed"] = [[name]] * len(tables["trends"])
+    tables["trends"] = [row | bad | {"changed": [name]} for row in trends([hostile])]
     facts = {field: getattr(RUN, field) for field in RUN.__dataclass_fields__}
     run = RunFacts(**facts | {"run_id": name, "command": (name,), "tables": name, "report": name})
 

@@ -66,7 +66,7 @@ def test_every_row_of_every_kind_of_cell_is_stored_and_read_back(asked: Request,
     assert set(made) == set(tables.TABLES) - {"trends"}  # made of many runs' rows
     for table, contents in made.items():
         tables.write(store, RUN, table, contents)
-        assert len(tables.read(store, table, RUN)) == len(contents)
+        assert len(tables.rows(store, table, RUN)) == len(contents)
         assert {tuple(row) for row in contents} == {tuple(tables.schema_of(table).names)}
 
 

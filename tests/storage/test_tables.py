@@ -101,28 +101,24 @@ def test_runs_named_by_digits_alone_are_read_too(store: Store) -> None:
     assert list(frame["run_id"]) == ["20261120020000", "20261121020000"]
 
 
-def test_read_gives_one_run_or_all_in_order_with_exactly_the_columns(store: Store) -> None:
+def test_rows_are_those_of_one_run_with_exactly_the_columns(store: Store) -> None:
     write(store, SECOND, "outputs", [row("outputs", SECOND, sample=2), row("outputs", SECOND, sample=1)])
     write(store, FIRST, "outputs", [row("outputs", FIRST, shape=(1, 10), status="compared")])
 
-    every = tables.read(store, "outputs")
-    assert list(every.columns) == schema_of("outputs").names
-    assert list(every["run_id"]) == [FIRST, SECOND, SECOND]
-    assert list(every["sample"])[1:] == [2, 1]
-    assert list(every["shape"][0]) == [1, 10]
-
-    assert list(tables.read(store, "outputs", SECOND)["sample"]) == [2, 1]
+    assert tables.rows(store, "outputs", FIRST) == [row("outputs", FIRST, shape=[1, 10], status="compared")]
+    assert [list(found) for found in tables.rows(store, "outputs", SECOND)] == [schema_of("outputs").names] * 2
+    assert [found["sample"] for found in tables.rows(store, "outputs", SECOND)] == [2, 1]
 
 
-def test_read_before_the_first_run_gives_no_rows_and_all_columns(tmp_path: Path) -> None:
-    frame = tables.read(Store(tmp_path), "profile")
-    assert (len(frame), list(frame.columns)) == (0, schema_of("profile").names)
+def test_a_run_of_an_earlier_version_has_no_rows_of_a_later_table(store: Store) -> None:
+    write(store, FIRST, "cells", [row("cells", FIRST)])
+    assert tables.rows(store, "profile", FIRST) == []
 
 
 def test_a_run_without_rows_is_a_run(store: Store) -> None:
     write(store, FIRST, "cells", [])
     assert tables.runs(store) == [FIRST]
-    assert len(tables.read(store, "cells", FIRST)) == 0
+    assert tables.rows(store, "cells", FIRST) == []
 
 
 def test_runs_are_those_that_have_their_cells_oldest_first(store: Store) -> None:
@@ -135,17 +131,17 @@ def test_runs_are_those_that_have_their_cells_oldest_first(store: Store) -> None
 
 
 def test_an_unknown_run_is_refused_with_those_that_exist(store: Store) -> None:
-    with pytest.raises(RequestError, match=r"^no run 'x' in .*/tables/cells, there are: none$"):
-        tables.read(store, "cells", "x")
+    with pytest.raises(RequestError, match=r"^no run 'x' in .*/tables/cells; there are: none$"):
+        tables.rows(store, "cells", "x")
     write(store, FIRST, "cells", [])
     with pytest.raises(RequestError, match=rf"there are: {FIRST}$"):
-        tables.read(store, "cells", SECOND)
+        tables.rows(store, "cells", SECOND)
 
 
 def test_a_second_write_replaces_the_first(store: Store) -> None:
     write(store, FIRST, "cells", [row("cells", FIRST), row("cells", FIRST)])
     write(store, FIRST, "cells", [row("cells", FIRST)])
-    assert len(tables.read(store, "cells")) == 1
+    assert tables.rows(store, "cells", FIRST) == [row("cells", FIRST)]
     assert list(store.partial.iterdir()) == []
 
 
@@ -220,17 +216,17 @@ def test_an_unknown_table_is_refused_with_those_that_exist(store: Store) -> None
     with pytest.raises(ValueError, match=message):
         write(store, FIRST, "cell", [])
     with pytest.raises(ValueError, match=message):
-        tables.read(store, "cell")
+        tables.rows(store, "cell", FIRST)
 
 
 def test_a_damaged_or_foreign_file_is_never_read(store: Store) -> None:
     path = write(store, FIRST, "cells", [])
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(EvidenceError, match=r"part\.parquet cannot be read, remove it to leave its run out: "):
-        tables.read(store, "cells")
+        tables.rows(store, "cells", FIRST)
     pq.write_table(pa.table({"run_id": [FIRST]}), path)
     with pytest.raises(EvidenceError, match=r"part\.parquet cannot be read"):
-        tables.read(store, "cells")
+        tables.rows(store, "cells", FIRST)
 
 
 def test_a_folder_that_cannot_be_written_is_reported_as_such(store: Store) -> None:

@@ -59,7 +59,7 @@ def test_a_sweep_is_scheduled_and_runs_on_request_with_other_overrides(
             state = wait_until(lambda: ended(prefect_api, run["id"]), RUN_S, "the run ends")
             assert state["type"] == "COMPLETED", state
             (run_id,) = tables.runs(Store(tmp_path))
-            assert tables.read(Store(tmp_path), "cells", run_id)["outcome"].tolist() == ["passed"]
+            assert [row["outcome"] for row in tables.rows(Store(tmp_path), "cells", run_id)] == ["passed"]
             artifacts = api_call(prefect_api, "POST", "/artifacts/filter", flow_runs={"id": {"any_": [run["id"]]}})
             assert {artifact["key"] for artifact in artifacts} == {"cells-done", "cells", "sweep", "report", "files"}
         finally:

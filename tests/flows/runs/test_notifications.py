@@ -68,8 +68,8 @@ def night(folder: Path, number: int) -> tuple[SweepResult, Store]:
     """The result of a night: the fourth (3) lost ten dB, the ones before nothing."""
     write_history(folder, [*[{"final_snr_db": 30.0}] * 3, {"final_snr_db": 20.0, "torch": "2.14.0"}])
     store = Store.open(folder)
-    frames = {name: tables.read(store, name, run_of(number)) for name in ("cells", "trends")}
-    return SweepResult(run=RUN, cells=frames["cells"], trends=frames["trends"], page=folder / "report.html"), store
+    cells, trends = (tables.rows(store, name, run_of(number)) for name in ("cells", "trends"))
+    return SweepResult(run=RUN, cells=cells, trends=trends, page=folder / "report.html"), store
 
 
 def test_a_notification_names_the_regression_and_links_to_the_report(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pandas
 import pytest
 from rich.console import Console
 
 from flows.runs.regressions import count, regressions_markdown, regressions_table
+from tasks.records.tables import Row
 from tasks.storage import tables
 from tasks.storage.store import Store
 
@@ -15,20 +15,20 @@ from .test_history import write_history
 
 
 @pytest.fixture(scope="module")
-def trends(tmp_path_factory: pytest.TempPathFactory) -> dict[int, pandas.DataFrame]:
+def trends(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[Row]]:
     """The table `trends` of each night: after the third night another SDK and a smaller SNR, then a larger program."""
     root = tmp_path_factory.mktemp("artifacts")
     worse = {"final_snr_db": 25.0, "qnn": "v2.50.1"}
     write_history(root, [*[{"final_snr_db": 30.0}] * 3, worse, worse | {"pte_bytes": 2_000_000}])
-    return {night: tables.read(Store.open(root), "trends", run_of(night)) for night in range(5)}
+    return {night: tables.rows(Store.open(root), "trends", run_of(night)) for night in range(5)}
 
 
-def test_a_run_without_regressions_has_no_table(trends: dict[int, pandas.DataFrame]) -> None:
+def test_a_run_without_regressions_has_no_table(trends: dict[int, list[Row]]) -> None:
     assert (count(trends[2]), regressions_table(trends[2]), regressions_markdown(trends[2])) == (0, None, "")
 
 
 def test_the_terminal_shows_each_regression_with_its_first_run_and_the_changes(
-    trends: dict[int, pandas.DataFrame],
+    trends: dict[int, list[Row]],
 ) -> None:
     console = Console(width=160, no_color=True)
     with console.capture() as output:
@@ -42,7 +42,7 @@ def test_the_terminal_shows_each_regression_with_its_first_run_and_the_changes(
     ]
 
 
-def test_the_markdown_has_the_same_rows(trends: dict[int, pandas.DataFrame]) -> None:
+def test_the_markdown_has_the_same_rows(trends: dict[int, list[Row]]) -> None:
     assert count(trends[4]) == 1
     lines = regressions_markdown(trends[4]).splitlines()
     assert lines[0] == "## 1 regression, 1 from before"
