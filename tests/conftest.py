@@ -44,9 +44,9 @@ LONG_FILES = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     folder = Path(__file__).parent
-    places = {folder / name: place for place, name in enumerate(LONG_FILES)}
-    assert all(path.exists() for path in places)
-    items.sort(key=lambda item: places.get(item.path, len(places)))
+    order = {folder / name: number for number, name in enumerate(LONG_FILES)}
+    assert all(path.exists() for path in order)
+    items.sort(key=lambda item: order.get(item.path, len(order)))
 
 
 @pytest.fixture(scope="session")
@@ -85,9 +85,9 @@ def capture(request_8a8w: Request, resources: Resources, lowered: LoweredProgram
     from tasks.bundle import bundle
     from tasks.measure import measure
 
-    made = bundle(lowered, request_8a8w.measure, store=resources.store)
+    packed = bundle(lowered, request_8a8w.measure, store=resources.store)
     return measure(
-        made,
+        packed,
         (request_8a8w.device,),
         request_8a8w.soc,
         store=resources.store,

@@ -1,4 +1,4 @@
-"""Whether the processes of a test are gone. They may end while one asks: then they are."""
+"""Assertions about processes that have to end. A process that ends during a check has ended."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def command_of(pid: int) -> str:
 
 def assert_gone(processes: Sequence[psutil.Process], within_s: float) -> None:
     _, alive = psutil.wait_procs(processes, timeout=within_s)
-    assert [command_of(each.pid) for each in alive if not has_ended(each.pid)] == []
+    assert [command_of(process.pid) for process in alive if not has_ended(process.pid)] == []
 
 
 def assert_dead(pid: int, within_s: float) -> None:
-    """As `assert_gone`, of a process that is known by its number alone."""
+    """Assert that the process with this id ends within the time."""
     until = time.monotonic() + within_s
     while not has_ended(pid):
         assert time.monotonic() < until, f"{command_of(pid)} still runs"

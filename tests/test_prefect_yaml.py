@@ -1,4 +1,4 @@
-"""prefect.yaml: the deployments of many machines, equal to what they deploy."""
+"""The deployments of prefect.yaml agree with the flows and the configuration."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ DEPLOYMENTS: list[dict[str, Any]] = yaml.safe_load((ROOT / "prefect.yaml").read_
 
 
 def test_the_night_has_the_schedule_of_its_experiment() -> None:
-    (night,) = [each for each in DEPLOYMENTS if each["name"] == "nightly"]
-    asked = load(["experiment=nightly"]).schedule
-    assert night["schedules"] == [{"cron": asked.cron, "timezone": asked.timezone}]
+    (night,) = [deployment for deployment in DEPLOYMENTS if deployment["name"] == "nightly"]
+    schedule = load(["experiment=nightly"]).schedule
+    assert night["schedules"] == [{"cron": schedule.cron, "timezone": schedule.timezone}]
     assert night["parameters"]["overrides"] == ["experiment=nightly", "artifacts={{ $QNNSWEEP_ARTIFACTS }}"]
     assert night["parameters"]["pool"] == POOL
 
 
-@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda each: each["name"])
-def test_a_deployment_is_of_a_flow_that_takes_its_parameters(deployment: dict[str, Any]) -> None:
+@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda deployment: deployment["name"])
+def test_the_flow_of_a_deployment_has_its_parameters(deployment: dict[str, Any]) -> None:
     flow = load_flow_from_entrypoint(deployment["entrypoint"], use_placeholder_flow=False)
     assert set(deployment.get("parameters", {})) <= set(inspect.signature(flow.fn).parameters)
 
 
-def test_shards_and_the_flow_that_waits_for_them_are_on_pools_of_their_own() -> None:
-    pools = {each["entrypoint"]: each["work_pool"]["name"] for each in DEPLOYMENTS}
+def test_shards_and_the_flow_that_waits_for_them_have_separate_pools() -> None:
+    pools = {deployment["entrypoint"]: deployment["work_pool"]["name"] for deployment in DEPLOYMENTS}
     assert pools == {"flows.distribution.shard.shard": POOL, "flows.distribution.spread.spread": f"{POOL}-nights"}
