@@ -47,7 +47,7 @@ def test_each_cell_of_another_vendor_has_its_outcome(run: dict[str, Any], artifa
         for cell in read_table(artifacts, "cells", run["run_id"])
     }
     elsewhere = ("impossible", "the toy backend does not compile for SM8650")
-    plain = ("impossible", "the portable backend takes fp32 only")
+    plain = ("impossible", "the portable backend accepts fp32 only")
     assert cells == {
         ("toy", "fp32", "toy_small"): ("failed", "ProgramDiffers"),
         ("toy", "fp32", "toy_large"): ("passed", None),
