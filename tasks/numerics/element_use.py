@@ -1,7 +1,7 @@
-"""Who reads which elements of an operator's value: found by asking the readers, not by knowing their names.
+"""Which elements of an operator's value are used: determined from its readers' results, not from a list of operators.
 
-An element that a reader's answer does not depend on, here and now, is not read: what a clamp cuts off, what a maximum
-passes over, what is multiplied by zero. A compiler need not compute it.
+An element is unused if, for the values of this sample, no reader's result depends on it: an element that a clamp cuts
+off, that is not the maximum, or that is multiplied by zero. A compiler need not compute it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tasks.records import Quantization
 Array = NDArray[Any]
 Value = Array | tuple[Array, ...]
 
-_UNREAD = 1e-6
-"""An element whose derivative is below this share of the largest is not read: that is rounding, not use."""
+_UNUSED = 1e-6
+"""An element is unused if its derivative is below this share of the largest: so small a derivative is rounding."""
 _SAME = 1e-6
-"""Two answers of one reader that differ by less than this share of the larger are the same answer."""
+"""Two results of a reader are the same if they differ by less than this share of the larger one."""
 
 
 class Kernels(Protocol):
@@ -70,63 +70,74 @@ class Kernels(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CapturedValue:
-    """One operator's value on the device, in PyTorch's layout. `qparams`: None if the elements are not quantized."""
+    """One operator's value on the device, in PyTorch's layout."""
 
     elements: Array
     qparams: Quantization | None
+    """None if the elements are not quantized."""
 
     def dequantized(self) -> Array:
+        """Return the values in floating point; the elements themselves if they are not quantized."""
         return self.elements if self.qparams is None else dequantize(self.elements, self.qparams)
 
 
 class ElementUse:
-    """Who reads which elements of an operator's value, found by asking the readers themselves."""
+    """Finds which elements of operators' values are used, on one sample.
+
+    `captured` and `values`: by operator index, the values on the device, and the values to compute readers from.
+    """
 
     def __init__(self, kernels: Kernels, captured: Mapping[int, CapturedValue], values: dict[int, Value]) -> None:
         self._kernels = kernels
         self._captured = captured
         self._values = values
-        self._of: dict[int, list[int]] = {}
+        self._readers: dict[int, list[int]] = {}
         for reader, sources in enumerate(kernels.sources):
             for source in sources:
-                self._of.setdefault(source, []).append(reader)
+                self._readers.setdefault(source, []).append(reader)
 
     def used_mask(self, index: int, actual: Array, expected: Array) -> tuple[Array, tuple[int, ...]]:
-        """Which elements are read where the device has `actual` and should have `expected`; and who discards some."""
+        """Return which elements of operator `index` are used, and the readers that do not use all of them.
+
+        `actual`: its value on the device; `expected`: the value that is right. Both, and the mask, have its shape.
+        """
         if index in self._kernels.outputs:
             return np.ones(actual.shape, np.bool_), ()
-        seen = np.zeros(actual.shape, np.bool_)
+        used = np.zeros(actual.shape, np.bool_)
         masking_readers: list[int] = []
-        for reader in self._of.get(index, ()):
-            read = self._read(reader, index, actual, expected)
-            seen |= read
-            if not read.all():
+        for reader in self._readers.get(index, ()):
+            used_by_reader = self._used_by(reader, index, actual, expected)
+            used |= used_by_reader
+            if not used_by_reader.all():
                 masking_readers.append(reader)
-        return seen, tuple(masking_readers)
+        return used, tuple(masking_readers)
 
-    def _read(self, reader: int, source: int, actual: Array, expected: Array) -> Array:
+    def _used_by(self, reader: int, source: int, actual: Array, expected: Array) -> Array:
         everything = np.ones(actual.shape, np.bool_)
-        wrong, right = self._made(reader, source, actual), self._made(reader, source, expected)
+        wrong, right = self._result(reader, source, actual), self._result(reader, source, expected)
         if wrong is None or right is None:
             return everything
         weights = self._weights(reader, wrong, right)
-        slopes = [self._kernels.gradient(reader, source, self._with(source, at), weights) for at in (actual, expected)]
-        read = np.zeros(actual.shape, np.bool_)
+        slopes = [
+            self._kernels.gradient(reader, source, self._with(source, value), weights) for value in (actual, expected)
+        ]
+        used = np.zeros(actual.shape, np.bool_)
         peak = max((float(slope.max(initial=0.0)) for slope in slopes if slope is not None), default=0.0)
         for slope in slopes:
             if slope is None:
                 return everything
-            read |= ~(slope <= _UNREAD * peak)  # a NaN is read
-        # A slope says nothing of what lies between: with what is read mended, the reader's answer must be right.
-        mended = self._made(reader, source, np.where(read, expected, actual))
-        differing = self._differing(reader, mended, right, weights)
-        if differing.shape == read.shape:
-            read |= differing
-            mended = self._made(reader, source, np.where(read, expected, actual))
-            differing = self._differing(reader, mended, right, weights)
-        return everything if differing.any() else read
+            used |= ~(slope <= _UNUSED * peak)  # an element whose derivative is NaN counts as used
+        # The derivatives at the two values do not decide for the values between them: once the used elements are
+        # corrected, the reader's result must be right.
+        corrected = self._result(reader, source, np.where(used, expected, actual))
+        differing = self._differing(reader, corrected, right, weights)
+        if differing.shape == used.shape:
+            used |= differing
+            corrected = self._result(reader, source, np.where(used, expected, actual))
+            differing = self._differing(reader, corrected, right, weights)
+        return everything if differing.any() else used
 
-    def _made(self, reader: int, source: int, value: Array) -> Value | None:
+    def _result(self, reader: int, source: int, value: Array) -> Value | None:
         return self._kernels.call(reader, self._with(source, value))
 
     def _with(self, source: int, value: Array) -> Mapping[int, Value]:
@@ -135,43 +146,43 @@ class ElementUse:
         return ChainMap({source: np.asarray(value, dtype, order="C")}, self._values)
 
     def _weights(self, reader: int, wrong: Value, right: Value) -> list[Array | None]:
-        """For each output of the reader, how much each element counts: anything where it is read, 0 where it is not."""
+        """Return per output of the reader the weight of each element: 0 if it is unused, otherwise 0.5 to 1.5."""
         if isinstance(right, np.ndarray) or isinstance(wrong, np.ndarray):
             assert isinstance(right, np.ndarray), "the same call"
             assert isinstance(wrong, np.ndarray), "the same call"
-            seen = self._seen(reader, wrong, right)
-            # Not all alike: slopes that cancel in a plain sum must not look like no slope.
-            return [seen * np.random.default_rng(0).uniform(0.5, 1.5, right.shape)]
+            used = self._used_output(reader, wrong, right)
+            # The weights differ, so that derivatives that cancel in a plain sum do not look like no derivative.
+            return [used * np.random.default_rng(0).uniform(0.5, 1.5, right.shape)]
         weights: list[Array | None] = [None] * len(right)
-        for picker in self._of.get(reader, ()):
-            position = self._kernels.getitem_index[picker]
-            seen = self._seen(picker, wrong[position], right[position])
-            weighted = seen * np.random.default_rng(0).uniform(0.5, 1.5, seen.shape)
+        for getitem in self._readers.get(reader, ()):
+            position = self._kernels.getitem_index[getitem]
+            used = self._used_output(getitem, wrong[position], right[position])
+            weighted = used * np.random.default_rng(0).uniform(0.5, 1.5, used.shape)
             before = weights[position]
             weights[position] = weighted if before is None else np.maximum(before, weighted)
         return weights
 
-    def _seen(self, reader: int, wrong: Array, right: Array) -> Array:
+    def _used_output(self, reader: int, wrong: Array, right: Array) -> Array:
         if reader in self._kernels.data_movement_ops:
             return self.used_mask(reader, wrong, right)[0]
         return np.ones(right.shape, np.bool_)
 
-    def _differing(self, reader: int, answer: Value | None, right: Value, weights: Sequence[Array | None]) -> Array:
-        """Where two answers of a reader are not the same, over what counts of them."""
-        if answer is None:
+    def _differing(self, reader: int, result: Value | None, right: Value, weights: Sequence[Array | None]) -> Array:
+        """Return where two results of a reader differ, among the elements with a weight; per output for a tuple."""
+        if result is None:
             return np.ones(1, np.bool_)
-        if isinstance(answer, np.ndarray) and isinstance(right, np.ndarray):
-            shown = self._captured.get(reader)
-            return _apart(answer, right, shown.qparams if shown else None) & (weights[0] != 0)
-        pairs = zip(answer, right, weights, strict=True)
-        return np.array([bool(_apart(a, r, None)[w != 0].any()) for a, r, w in pairs if w is not None])
+        if isinstance(result, np.ndarray) and isinstance(right, np.ndarray):
+            captured = self._captured.get(reader)
+            return _differ(result, right, captured.qparams if captured else None) & (weights[0] != 0)
+        outputs = zip(result, right, weights, strict=True)
+        return np.array([bool(_differ(a, r, None)[w != 0].any()) for a, r, w in outputs if w is not None])
 
 
-def _apart(answer: Array, right: Array, qparams: Quantization | None) -> Array:
-    """Elements that the device's grid, or a float's precision, would tell apart."""
+def _differ(result: Array, right: Array, qparams: Quantization | None) -> Array:
+    """Return the elements whose difference the device's grid, or the precision of a float, can represent."""
     if right.dtype.kind != "f":
-        return answer != right
+        return result != right
     largest = float(np.abs(right[np.isfinite(right)]).max(initial=0.0))
     least = _SAME * largest if qparams is None else min(qparams.scale) / 2
     with np.errstate(invalid="ignore"):
-        return ~((np.abs(answer - right) <= least) | (answer == right) | (np.isnan(answer) & np.isnan(right)))
+        return ~((np.abs(result - right) <= least) | (result == right) | (np.isnan(result) & np.isnan(right)))

@@ -1,8 +1,8 @@
-"""Which operator makes an error and which only hands it on: every operator again, on the device's own inputs.
+"""Which operator introduces an error, and which only inherits it: every operator again, on the device's own inputs.
 
-*Introduced* is the device's value against the reference operator's on what the device itself fed it, put on the
-device's grid. Elements that no reader reads are left out: a compiler that folds a clamp into the operator before it
-does not compute what the clamp throws away.
+The *introduced* error is the difference between the device's value and the reference operator's result on the inputs
+that the device itself computed, rounded to the device's grid. Unused elements are left out: a compiler that folds a
+clamp into the operator before it does not compute what the clamp discards.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from tasks.records import Gap
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Introduced:
-    """What one operator added to the error, over the elements that somebody reads."""
+    """What one operator added to the error, over its used elements."""
 
     gap: Gap
     steps: float | None
     """The largest error, in steps of the device's grid; None for floats."""
     nonfinite: int = 0
-    """Elements that are infinite or NaN on one side and not, or otherwise so, on the other."""
+    """The number of elements that are infinite or NaN on one side, and something else on the other."""
     masked: int = 0
-    """Elements that differ and that nobody reads."""
+    """The number of unused elements that differ."""
     masked_by: tuple[int, ...] = ()
-    """The readers that discard them."""
+    """The readers that do not use them."""
     spans: tuple[int, ...] = ()
-    """Operators before this one that the device did not show: their error is part of this one's."""
+    """The operators before this one that were not captured: their error is part of this one's."""
     used_mask: Array | None = field(default=None, compare=False, repr=False)
-    """Which elements are read; None for all of them."""
+    """The used elements, of the operator's shape; None if all are used."""
     error: Array | None = field(default=None, compare=False, repr=False)
-    """actual - expected where it is read, 0 elsewhere, in float32; present for suspect operators only."""
+    """actual - expected at used elements, 0 elsewhere, in float32; None unless the operator is suspect."""
 
 
 IsSuspect = Callable[[int, Introduced], bool]
@@ -45,66 +45,74 @@ IsSuspect = Callable[[int, Introduced], bool]
 
 
 def replay(kernels: Kernels, captured: Mapping[int, CapturedValue], is_suspect: IsSuspect) -> dict[int, Introduced]:
-    """What each captured operator introduced. Left out is what cannot be made again: `kernels.refusals` says why."""
+    """Return what each captured operator introduced, by operator index.
+
+    Operators that the host cannot compute again are left out: `kernels.refusals` has the reasons.
+    """
     values: dict[int, Value] = {}
-    hidden: dict[int, tuple[int, ...]] = {}
-    found: dict[int, Introduced] = {}
+    uncaptured: dict[int, tuple[int, ...]] = {}
+    introduced: dict[int, Introduced] = {}
     for index, sources in enumerate(kernels.sources):
-        made = kernels.call(index, values)
-        behind = tuple(dict.fromkeys(each for source in sources for each in hidden.get(source, ())))
-        shown = captured.get(index)
-        if shown is None:
-            if made is not None:
-                values[index] = made
+        result = kernels.call(index, values)
+        spans = tuple(dict.fromkeys(span for source in sources for span in uncaptured.get(source, ())))
+        value = captured.get(index)
+        if value is None:
+            if result is not None:
+                values[index] = result
             adds_nothing = index in kernels.constants or index in kernels.data_movement_ops
-            hidden[index] = behind if adds_nothing else (*behind, index)
+            uncaptured[index] = spans if adds_nothing else (*spans, index)
             continue
-        if index in kernels.getitem_index:  # it shows the tuple that it takes from
-            behind = tuple(each for each in behind if each not in sources)
-        actual = shown.dequantized()
+        if index in kernels.getitem_index:  # its value is a value of the tuple that it reads
+            spans = tuple(span for span in spans if span not in sources)
+        actual = value.dequantized()
         values[index] = actual.astype(np.float32) if actual.dtype == np.float64 else actual
-        if isinstance(made, np.ndarray) and made.shape == actual.shape:
-            found[index] = _introduced(_Difference.between(actual, made, shown), behind)
-            values[index] = actual.astype(made.dtype)
+        if isinstance(result, np.ndarray) and result.shape == actual.shape:
+            introduced[index] = _introduced(_Difference.between(actual, result, value), spans)
+            values[index] = actual.astype(result.dtype)
     element_use = ElementUse(kernels, captured, values)
-    for index in [index for index, each in found.items() if is_suspect(index, each)]:
-        fused = _fused(index, found[index], kernels, captured, values)
+    for index in [index for index, operator in introduced.items() if is_suspect(index, operator)]:
+        fused = _fused(index, introduced[index].spans, kernels, captured, values)
         if fused is not None and not is_suspect(index, fused):
-            found[index] = fused
+            introduced[index] = fused
             continue
-        made = kernels.call(index, values)
-        assert isinstance(made, np.ndarray), "it was made before"
-        difference = _Difference.between(captured[index].dequantized(), made, captured[index])
+        result = kernels.call(index, values)
+        assert isinstance(result, np.ndarray), "it was computed before"
+        difference = _Difference.between(captured[index].dequantized(), result, captured[index])
         used_mask, masking_readers = element_use.used_mask(index, difference.actual, difference.expected)
-        found[index] = _discounted(found[index], difference, used_mask, masking_readers)
-    return found
+        introduced[index] = _over_used_elements(introduced[index], difference, used_mask, masking_readers)
+    return introduced
 
 
 def _fused(
-    index: int, found: Introduced, kernels: Kernels, captured: Mapping[int, CapturedValue], values: Mapping[int, Value]
+    index: int,
+    spans: tuple[int, ...],
+    kernels: Kernels,
+    captured: Mapping[int, CapturedValue],
+    values: Mapping[int, Value],
 ) -> Introduced | None:
-    """The same operator on what the ones before it made, before it was put on their grids.
+    """Replay an operator on the results of the operators before it, not rounded to their grids.
 
-    A compiler that folds an operator into the one before never rounds what passes between them, though a debug program
-    shows it rounded. None where there is no such operator before.
+    A compiler that folds an operator into the one before it never rounds the value between them, although a debug
+    program logs a rounded one. Return None if no operator before it has a grid.
     """
     unrounded: dict[int, Value] = {}
     for source in kernels.sources[index]:
         if source in captured and captured[source].qparams is not None:
-            made = kernels.call(source, values)
-            if isinstance(made, np.ndarray):
-                unrounded[source] = made
-    made = kernels.call(index, ChainMap(unrounded, dict(values))) if unrounded else None
-    if not isinstance(made, np.ndarray):
+            result = kernels.call(source, values)
+            if isinstance(result, np.ndarray):
+                unrounded[source] = result
+    result = kernels.call(index, ChainMap(unrounded, dict(values))) if unrounded else None
+    if not isinstance(result, np.ndarray):
         return None
-    difference = _Difference.between(captured[index].dequantized(), made, captured[index])
-    return _introduced(difference, tuple(dict.fromkeys((*found.spans, *unrounded))))
+    difference = _Difference.between(captured[index].dequantized(), result, captured[index])
+    return _introduced(difference, tuple(dict.fromkeys((*spans, *unrounded))))
 
 
 def effect_db(kernels: Kernels, index: int, error: Array, reference: Mapping[int, Value]) -> float | None:
-    """SNR, in dB, of the reference's final outputs with this operator's error alone added, against those without.
+    """Return the lowest SNR, in dB, of the reference's final outputs with this operator's error alone added.
 
-    `reference`: every operator's value in the reference's own run. None when the outputs stay exactly as they are.
+    `error`: of the operator's shape. `reference`: every operator's value in the reference's own run. None if no
+    output changes, or if an operator on the way cannot be computed.
     """
     clean = reference[index]
     assert isinstance(clean, np.ndarray), "an operator with an error of its own is a tensor"
@@ -112,36 +120,34 @@ def effect_db(kernels: Kernels, index: int, error: Array, reference: Mapping[int
     values = ChainMap(changed, dict(reference))
     for later in range(index + 1, len(kernels.sources)):
         if any(source in changed for source in kernels.sources[later]):
-            made = kernels.call(later, values)
-            if made is None:
+            result = kernels.call(later, values)
+            if result is None:
                 return None
-            changed[later] = made
-    pairs = list(zip(kernels.answer(values), kernels.answer(reference), strict=True))
-    ratios = [snr_db(*pair) for pair in pairs if np.isfinite(pair).all()]
-    return min((each for each in ratios if each is not None), default=None)
+            changed[later] = result
+    outputs = list(zip(kernels.answer(values), kernels.answer(reference), strict=True))
+    ratios = [snr_db(*pair) for pair in outputs if np.isfinite(pair).all()]
+    return min((ratio for ratio in ratios if ratio is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Difference:
-    """What the device has, what it should have as one it can have, and its error in steps of its grid."""
+    """A value on the device, the right value as the device can represent it, and the error in steps of its grid."""
 
     actual: Array
     expected: Array
     steps: Array | None
 
     @classmethod
-    def between(cls, actual: Array, made: Array, shown: CapturedValue) -> _Difference:
-        if shown.qparams is not None:
-            expected = quantize(made, shown.qparams)
-            return cls(actual, dequantize(expected, shown.qparams), shown.elements - expected)
+    def between(cls, actual: Array, result: Array, captured: CapturedValue) -> _Difference:
+        if captured.qparams is not None:
+            expected = quantize(result, captured.qparams)
+            return cls(actual, dequantize(expected, captured.qparams), captured.elements - expected)
         if actual.dtype.kind != "f":
-            return cls(actual, made, actual.astype(np.float64) - made.astype(np.float64))
-        return cls(actual, made, None)
+            return cls(actual, result, actual.astype(np.float64) - result.astype(np.float64))
+        return cls(actual, result, None)
 
-    def where(self, chosen: Array) -> _Difference:
-        return _Difference(
-            self.actual[chosen], self.expected[chosen], None if self.steps is None else self.steps[chosen]
-        )
+    def where(self, mask: Array) -> _Difference:
+        return _Difference(self.actual[mask], self.expected[mask], None if self.steps is None else self.steps[mask])
 
 
 def _introduced(difference: _Difference, spans: tuple[int, ...]) -> Introduced:
@@ -160,14 +166,13 @@ def _introduced(difference: _Difference, spans: tuple[int, ...]) -> Introduced:
     )
 
 
-def _discounted(
-    found: Introduced, difference: _Difference, used_mask: Array, masking_readers: tuple[int, ...]
+def _over_used_elements(
+    introduced: Introduced, difference: _Difference, used_mask: Array, masking_readers: tuple[int, ...]
 ) -> Introduced:
-    """The same without the elements that nobody reads."""
-    unread = ~used_mask & (difference.actual != difference.expected)
-    with np.errstate(invalid="ignore"):  # infinity less infinity
+    unused = ~used_mask & (difference.actual != difference.expected)
+    with np.errstate(invalid="ignore"):  # infinity minus infinity
         error = np.where(used_mask, difference.actual.astype(np.float64) - difference.expected, 0.0).astype(np.float32)
-    if not unread.any():
-        return replace(found, error=error)
-    read = _introduced(difference.where(used_mask), found.spans)
-    return replace(read, masked=int(unread.sum()), masked_by=masking_readers, used_mask=used_mask, error=error)
+    if not unused.any():
+        return replace(introduced, error=error)
+    used = _introduced(difference.where(used_mask), introduced.spans)
+    return replace(used, masked=int(unused.sum()), masked_by=masking_readers, used_mask=used_mask, error=error)
