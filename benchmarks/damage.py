@@ -113,7 +113,7 @@ def written(scene: Scene, changed: Mapping[int, CapturedValue], debug_buffer: by
         match = logged[index].match
         elements = tensor(match.event, buffer)
         elements.flags.writeable = True
-        undo_layout(elements, match.dumped.axis_order)[...] = captured.elements
+        undo_layout(elements, match.expected.axis_order)[...] = captured.elements
     return buffer.tobytes()
 
 

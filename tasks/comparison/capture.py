@@ -21,9 +21,9 @@ from tasks.comparison.metrics import Pair, compute_metrics, metric_template
 from tasks.comparison.profile import profiled_events
 from tasks.numerics.align import AlignedOperator
 from tasks.numerics.element_use import Kernels
+from tasks.numerics.io_check import check_io
 from tasks.numerics.metrics import snr_db, top1
 from tasks.numerics.operators import Compared, compare_operator, compare_values, to_reference_layout_and_scale
-from tasks.numerics.probe import probe
 from tasks.numerics.replay import Introduced, effect_db, replay
 from tasks.numerics.verdict import introduces, limits, verdict
 from tasks.records import (
@@ -72,7 +72,7 @@ def compare_capture(lowered: LoweredProgram, capture: Capture, options: Comparis
         outputs=tuple(_compare_outputs(lowered, rungs, eager, options.classifier)),
         operators=tuple(row for sample in samples for row in sample.operators),
         metrics=compute_metrics(options.metrics, tuple(pairs)) if options.metrics else (),
-        io_checks=probe(exported, eager, _read(store, exported.mistaken_outputs), rungs["device"]),
+        io_checks=check_io(exported, eager, _read(store, exported.mistaken_outputs), rungs["device"]),
         profile=profiled_events(lowered, capture, store=store),
         observer_effect_snr_db=_observer_effect(capture, rungs["device"], store),
         unexpected_events=evidence.unexpected if evidence else (),
@@ -192,14 +192,14 @@ class OperatorComparer:
         )
 
     def _pair(self, row: OperatorComparison, logged: LoggedOperator, introduced: Introduced | None) -> Pair:
-        operator, dumped = row.operator, logged.match.dumped
+        operator, expected = row.operator, logged.match.expected
         reference = self._evidence.reference(row.sample, operator.index)
-        actual = to_reference_layout_and_scale(dumped.quantization, dumped.axis_order, logged.elements, reference)
+        actual = to_reference_layout_and_scale(expected.quantization, expected.axis_order, logged.elements, reference)
         if introduced is not None and introduced.used_mask is not None:
             # A user's own metric may depend on the shape: unused elements are replaced by the reference's.
             actual = np.where(introduced.used_mask, actual, reference)
         subject = metric_template(operator, operator.output_index, row.sample, "device", "edge")
-        return Pair(subject=subject, actual=actual, reference=reference, qparams=dumped.quantization)
+        return Pair(subject=subject, actual=actual, reference=reference, qparams=expected.quantization)
 
     def _against(
         self,
@@ -270,8 +270,8 @@ class OperatorComparer:
 def _compare_logged(
     operator: Operator, logged: LoggedOperator, reference: Array, introduced: Introduced | None
 ) -> Compared:
-    dumped, used_mask = logged.match.dumped, introduced.used_mask if introduced else None
-    return compare_operator(operator, dumped.quantization, dumped.axis_order, logged.elements, reference, used_mask)
+    expected, used_mask = logged.match.expected, introduced.used_mask if introduced else None
+    return compare_operator(operator, expected.quantization, expected.axis_order, logged.elements, reference, used_mask)
 
 
 def _output_pairs(lowered: LoweredProgram, rungs: Mapping[Rung, Tensors], eager: Tensors) -> Iterator[Pair]:

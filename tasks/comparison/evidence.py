@@ -34,7 +34,7 @@ class LoggedOperator:
     @property
     def in_torch_layout(self) -> Array | None:
         """The tensor in PyTorch's layout; None if the expected layout does not fit it."""
-        order = self.match.dumped.axis_order
+        order = self.match.expected.axis_order
         if order is not None and len(order) != self.elements.ndim:
             return None
         return undo_layout(self.elements, order)
@@ -124,7 +124,7 @@ class Evidence:
             if elements is None or elements.shape != operator.shape:
                 continue
             quantized = elements.dtype.kind in "iu" and (operator.dtype or "").startswith(("float", "bfloat"))
-            qparams = logged.match.dumped.quantization if quantized else None
+            qparams = logged.match.expected.quantization if quantized else None
             if not quantized or qparams is not None:
                 yield index, CapturedValue(elements=elements, qparams=qparams)
 

@@ -1,7 +1,7 @@
-"""Which logged tensor is which operator's value, by debug handle and output index alone.
+"""Which logged tensor is which operator's value, decided by debug handle and output index alone.
 
-Never by shape, by place in the log or by a similar name: what cannot be told apart is `ambiguous`, and what the
-lowering did not announce is reported as unexpected.
+Shape, position in the log and similar names decide nothing: tensors that cannot be distinguished are `ambiguous`, and
+tensors that the lowering did not expect are reported as unexpected.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tasks.records.vocabulary import OperatorStatus
 
 
 class Logged(Protocol):
-    """What alignment needs to know of a tensor in a device's log."""
+    """A tensor in a device's log, as far as the alignment reads it."""
 
     @property
     def run(self) -> int: ...
@@ -35,16 +35,19 @@ EventT = TypeVar("EventT", bound=Logged)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Match(Generic[EventT]):
-    """A logged tensor and what the lowering announced about it."""
+    """A logged tensor and what the lowering expects of it."""
 
     event: EventT
-    dumped: ExpectedTensor
+    expected: ExpectedTensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AlignedOperator(Generic[EventT]):
-    """One operator in one run. Either `reason` is None and `matches` is the one tensor to compare with, or `reason` is
-    the status that says why there is none, and `matches` holds what was logged all the same."""
+    """One operator in one run.
+
+    Either `reason` is None and `matches` has the one tensor to compare, or `reason` is the status that explains why
+    there is none, and `matches` has the tensors that were logged nevertheless.
+    """
 
     operator: Operator
     run: int
@@ -54,39 +57,40 @@ class AlignedOperator(Generic[EventT]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alignment(Generic[EventT]):
-    """A row for every operator in every run, run by run in the operators' order."""
+    """The result of `align`: one entry per operator and run, run by run in the operators' order."""
 
     operators: tuple[AlignedOperator[EventT], ...]
     unexpected: tuple[str, ...]
-    """Identifiers that were logged and not announced, each once, in the order of the log."""
+    """Identifiers that were logged but not expected, each once, in the order of the log."""
 
 
 def align(
     operators: Sequence[Operator],
-    dumped: Sequence[ExpectedTensor],
+    expected_tensors: Sequence[ExpectedTensor],
     events: Sequence[EventT],
     *,
     runs: Sequence[int] | None = None,
 ) -> Alignment[EventT]:
-    """Give every operator the tensor the device logged for it, or the reason why there is none.
+    """Assign to every operator the tensor that the device logged for it, or the reason why there is none.
 
     An event's identifier names an ExpectedTensor, whose debug handles and output index name a set of operators. The
-    set's value is that of its last operator in graph order; the earlier ones are inside it, `superseded` unless a
-    tensor names them alone. `events` are in the order of the log. `runs` defaults to those in which anything was
-    logged.
+    value is that of the last operator of the set in graph order. The earlier operators are inside the set: they are
+    `superseded`, unless another tensor names them alone.
+
+    `events`: in the order of the log. `runs`: by default the runs in which anything was logged.
     """
-    announced: dict[str, list[ExpectedTensor]] = defaultdict(list)
-    for tensor in dict.fromkeys(dumped):
-        announced[tensor.identifier].append(tensor)
-    claims, superseded = _claims(operators, announced)
-    logged, contested = _by_identifier(events, announced)
+    expected: dict[str, list[ExpectedTensor]] = defaultdict(list)
+    for tensor in dict.fromkeys(expected_tensors):
+        expected[tensor.identifier].append(tensor)
+    claims, superseded = _claims(operators, expected)
+    logged, contested = _by_identifier(events, expected)
     if runs is None:
         runs = sorted({event.run for event in events})
 
-    def aligned(operator: Operator, run: int) -> AlignedOperator[EventT]:
+    def align_operator(operator: Operator, run: int) -> AlignedOperator[EventT]:
         claimants = claims.get(operator.index, [])
         matches = tuple(
-            Match(event=event, dumped=tensor)
+            Match(event=event, expected=tensor)
             for tensor in claimants
             for event in logged.get((run, tensor.identifier), [])
         )
@@ -97,20 +101,20 @@ def align(
             reason = "ambiguous"
         elif reason is None and not matches:
             reason = "not_dumped"
-        elif reason is None and (len(claimants) > 1 or len(announced[claimants[0].identifier]) > 1):
+        elif reason is None and (len(claimants) > 1 or len(expected[claimants[0].identifier]) > 1):
             reason = "ambiguous"
         elif reason is None and len(matches) > 1:
             reason = "repeated"
         return AlignedOperator(operator=operator, run=run, matches=matches, reason=reason)
 
     return Alignment(
-        operators=tuple(aligned(operator, run) for run in runs for operator in operators),
-        unexpected=tuple(dict.fromkeys(identifier for _, identifier in logged if identifier not in announced)),
+        operators=tuple(align_operator(operator, run) for run in runs for operator in operators),
+        unexpected=tuple(dict.fromkeys(identifier for _, identifier in logged if identifier not in expected)),
     )
 
 
 def _unmatchable(operator: Operator) -> OperatorStatus | None:
-    """Why no logged tensor can be this operator's value, whatever was logged."""
+    """Return why no logged tensor can be this operator's value, whatever was logged; None if one can."""
     if operator.shape is None:
         return "tuple"
     if operator.constant:
@@ -121,9 +125,9 @@ def _unmatchable(operator: Operator) -> OperatorStatus | None:
 
 
 def _claims(
-    operators: Sequence[Operator], announced: dict[str, list[ExpectedTensor]]
+    operators: Sequence[Operator], expected: dict[str, list[ExpectedTensor]]
 ) -> tuple[dict[int, list[ExpectedTensor]], set[int]]:
-    """The tensors that claim to be an operator's value, by operator index; and the operators that lie inside a set."""
+    """Return the tensors that can be an operator's value, by operator index, and the operators inside a larger set."""
     by_handle: dict[tuple[int, int], list[Operator]] = defaultdict(list)
     for operator in operators:
         if _unmatchable(operator) is None and operator.debug_handle is not None:
@@ -132,7 +136,7 @@ def _claims(
     inside: set[int] = set()
     for members in by_handle.values():
         inside |= _all_but_last(members)
-    for tensor in (tensor for tensors in announced.values() for tensor in tensors):
+    for tensor in (tensor for tensors in expected.values() for tensor in tensors):
         keys = {(handle, tensor.output_index) for handle in tensor.debug_handles}
         members = [operator for key in keys for operator in by_handle.get(key, [])]
         if members:
@@ -147,18 +151,18 @@ def _all_but_last(members: Iterable[Operator]) -> set[int]:
 
 
 def _by_identifier(
-    events: Sequence[EventT], announced: dict[str, list[ExpectedTensor]]
+    events: Sequence[EventT], expected: dict[str, list[ExpectedTensor]]
 ) -> tuple[dict[tuple[int, str], list[EventT]], set[tuple[int, str]]]:
-    """Events by run and identifier, and the identifiers whose events cannot be told apart.
+    """Return events by run and identifier, and the identifiers whose events cannot be distinguished.
 
-    A delegate names its tensors itself. The runtime logs an instruction's tensors in the order of its parameters: a
-    kernel's are its outputs, a delegate call's are its inputs, which nobody announces, and then its outputs. So
-    the announced outputs `instruction:<id>:<position>` are the last ones, as long as the numbers agree.
+    A delegate names its tensors itself. The runtime logs an instruction's tensors in the order of its parameters: those
+    of a kernel are its outputs, those of a delegate call are its inputs, which are not expected, and then its outputs.
+    So the expected outputs `instruction:<id>:<position>` are the last ones, as long as the numbers agree.
     """
     logged: dict[tuple[int, str], list[EventT]] = defaultdict(list)
     contested: set[tuple[int, str]] = set()
     instructions: dict[tuple[int, int], list[EventT]] = {}
-    outputs = _announced_outputs(announced)
+    output_counts = _expected_outputs(expected)
     for event in events:
         if event.is_output:
             continue
@@ -167,21 +171,21 @@ def _by_identifier(
         else:
             instructions.setdefault((event.run, event.instruction_id), []).append(event)
     for (run, instruction), group in instructions.items():
-        expected = outputs.get(instruction, 0)
-        unannounced = len(group) - expected
+        outputs = output_counts.get(instruction, 0)
+        inputs = len(group) - outputs
         is_call = all(event.delegate_argument for event in group)
-        if expected and (unannounced < 0 or (unannounced > 0 and not is_call)):
-            contested |= {(run, f"instruction:{instruction}:{position}") for position in range(expected)}
-            unannounced = 0
-        for position, event in enumerate(group[unannounced:] if is_call else group):
+        if outputs and (inputs < 0 or (inputs > 0 and not is_call)):
+            contested |= {(run, f"instruction:{instruction}:{position}") for position in range(outputs)}
+            inputs = 0
+        for position, event in enumerate(group[inputs:] if is_call else group):
             logged[run, f"instruction:{instruction}:{position}"].append(event)
     return logged, contested
 
 
-def _announced_outputs(announced: Iterable[str]) -> dict[int, int]:
-    """How many outputs each announced instruction has."""
+def _expected_outputs(identifiers: Iterable[str]) -> dict[int, int]:
+    """Return the number of outputs of each expected instruction."""
     counts: dict[int, int] = defaultdict(int)
-    for identifier in announced:
+    for identifier in identifiers:
         kind, _, rest = identifier.partition(":")
         instruction, _, position = rest.partition(":")
         if kind == "instruction" and instruction.isdecimal() and position.isdecimal():

@@ -1,4 +1,4 @@
-"""The mistakes that can be made where tensors pass from one world to another: another order, other axes."""
+"""The mistakes that are possible where tensors pass an interface: another order of tensors, another order of axes."""
 
 from __future__ import annotations
 
@@ -8,29 +8,34 @@ from collections.abc import Iterator, Sequence
 from tasks.records import TensorSpec
 
 _ALL_ORDERS_OF = 3
+"""The largest number of equal tensors for which all orders are tried."""
 
 
 def orders(specs: Sequence[TensorSpec]) -> list[tuple[int, ...]]:
-    """Orders in which tensors that look alike could be taken for each other: position to the tensor that stands there.
+    """Return orders in which tensors of the same shape and dtype can be mistaken for each other.
 
-    All orders of up to three alike; of more, neighbours that change places and all moved on by one, either way.
+    An order maps each position to the index of the tensor that takes it. Up to three equal tensors give all orders;
+    more give the exchanges of neighbours and the rotations by one, in both directions.
     """
-    alike: dict[object, list[int]] = {}
+    equal: dict[object, list[int]] = {}
     for index, spec in enumerate(specs):
-        alike.setdefault((spec.shape, spec.dtype), []).append(index)
-    found: list[tuple[int, ...]] = []
-    for places in alike.values():
-        for taken in _orders_of(places):
+        equal.setdefault((spec.shape, spec.dtype), []).append(index)
+    possible: list[tuple[int, ...]] = []
+    for positions in equal.values():
+        for permuted in _permutations(positions):
             order = list(range(len(specs)))
-            for place, index in zip(places, taken, strict=True):
-                order[place] = index
-            found.append(tuple(order))
-    return found
+            for position, index in zip(positions, permuted, strict=True):
+                order[position] = index
+            possible.append(tuple(order))
+    return possible
 
 
 def layouts(shape: Sequence[int]) -> list[tuple[int, ...]]:
-    """Axis orders, other than the tensor's own, in which its memory could be laid out: channels last for channels
-    first, the other way round, and the last two axes for each other. Those that move nothing are left out."""
+    """Return the axis orders, other than the tensor's own, in which its memory could be laid out by mistake.
+
+    They are channels last instead of channels first, the reverse, and an exchange of the last two axes, without orders
+    that move no element.
+    """
     rank = len(shape)
     inner = tuple(range(1, rank))
     candidates = [
@@ -38,21 +43,21 @@ def layouts(shape: Sequence[int]) -> list[tuple[int, ...]]:
         (0, rank - 1, *inner[:-1]) if rank > 2 else (),
         (*range(rank - 2), rank - 1, rank - 2) if rank > 1 else (),
     ]
-    found: dict[tuple[int, ...], tuple[int, ...]] = {}
+    distinct: dict[tuple[int, ...], tuple[int, ...]] = {}
     for order in candidates:
-        # Axes of one element may stand anywhere: two orders may be one in memory, or the tensor's own.
-        long = tuple(axis for axis in order if shape[axis] > 1)
-        if list(long) != sorted(long):
-            found.setdefault(long, order)
-    return list(found.values())
+        # The position of an axis of length 1 has no effect: two orders can be the same in memory, or the tensor's own.
+        long_axes = tuple(axis for axis in order if shape[axis] > 1)
+        if list(long_axes) != sorted(long_axes):
+            distinct.setdefault(long_axes, order)
+    return list(distinct.values())
 
 
-def _orders_of(places: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    own = tuple(places)
-    if len(own) <= _ALL_ORDERS_OF:
-        yield from (order for order in itertools.permutations(own) if order != own)
+def _permutations(indices: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    original = tuple(indices)
+    if len(original) <= _ALL_ORDERS_OF:
+        yield from (order for order in itertools.permutations(original) if order != original)
         return
-    for left in range(len(own) - 1):
-        yield (*own[:left], own[left + 1], own[left], *own[left + 2 :])
-    yield (*own[1:], own[0])
-    yield (own[-1], *own[:-1])
+    for left in range(len(original) - 1):
+        yield (*original[:left], original[left + 1], original[left], *original[left + 2 :])
+    yield (*original[1:], original[0])
+    yield (original[-1], *original[:-1])

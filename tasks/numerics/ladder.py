@@ -1,4 +1,4 @@
-"""Where accuracy is lost: final outputs rung by rung, from eager PyTorch to the device."""
+"""The rung at which accuracy is lost: final outputs rung by rung, from eager PyTorch to the device."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tasks.records.vocabulary import RUNGS, Rung
 
 
 def steepest(outputs: Iterable[OutputComparison]) -> Rung | None:
-    """The rung at which most is lost: where the mean noise-to-signal ratio against eager grows most.
+    """Return the rung at which most accuracy is lost: where the mean noise-to-signal ratio against eager grows most.
 
-    None when it grows nowhere.
+    `outputs`: final outputs of all rungs and samples. None if the ratio grows at no rung.
     """
     ratios: dict[Rung, list[float]] = {}
     for row in outputs:

@@ -1,4 +1,4 @@
-"""One operator's tensor from a device against the reference's: status first, then the gap."""
+"""Comparison of one tensor from a device with the reference's: first its status, then the gap."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tasks.records.vocabulary import COMPARED, OperatorStatus
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compared:
-    """One tensor's status and gap, and how many elements of either side are infinite or NaN."""
+    """The status and the gap of one tensor, and the number of elements of either side that are infinite or NaN."""
 
     status: OperatorStatus
     gap: Gap = field(default_factory=Gap)
@@ -28,51 +28,56 @@ class Compared:
 
 def compare_operator(
     operator: Operator,
-    dumped_quantization: Quantization | None,
+    qparams: Quantization | None,
     axis_order: Sequence[int] | None,
     captured: NDArray[Any],
     reference: NDArray[Any],
     used_mask: NDArray[np.bool_] | None = None,
 ) -> Compared:
-    """Bring `captured` to the reference's world by the dumped tensor's metadata, then compare.
+    """Convert `captured` to the reference's layout and scale, then compare.
 
-    Layout is undone first, since a per-channel axis is counted in PyTorch's. Integer codes become reals only where the
-    reference is real: an integer reference holds codes or indices of its own. Nothing is ever reshaped. Infinities
-    and NaNs that agree in place and kind are left out of the gap. Without a comparison the gap is empty.
-    `used_mask`: the elements that some reader uses, None for all; the others are left out and the status is `masked`.
-    Raises EvidenceError if `reference` is not of the operator's shape, or the metadata does not fit the tensor.
+    `qparams`, `axis_order`: the expected tensor's. The layout is undone first, because a per-channel axis refers to
+    PyTorch's layout. Integers are dequantized only for a floating-point reference: an integer reference has quantized
+    values or indices of its own. Nothing is ever reshaped. Infinities and NaNs that agree in position and kind are left
+    out of the gap. `used_mask`: the elements that some reader uses, None for all; the others are left out and the
+    status is `masked`. A tensor that cannot be compared has an empty gap.
+
+    Raises EvidenceError if `reference` is not of the operator's shape, or the qparams do not fit the tensor.
     """
     if operator.shape != reference.shape:
         raise EvidenceError(
-            f"the reference of {operator.name} has shape {reference.shape}, the operator table says {operator.shape}"
+            f"the reference of {operator.name} has shape {reference.shape}, the operator table has {operator.shape}"
         )
     if axis_order is not None and len(axis_order) != captured.ndim:
         return Compared(status="shape_differs")
     if undo_layout(captured, axis_order).shape != reference.shape:
         return Compared(status="shape_differs")
-    if captured.dtype.kind in "iu" and reference.dtype.kind == "f" and dumped_quantization is None:
+    if captured.dtype.kind in "iu" and reference.dtype.kind == "f" and qparams is None:
         return Compared(status="dtype_differs")
-    actual = to_reference_layout_and_scale(dumped_quantization, axis_order, captured, reference)
+    actual = to_reference_layout_and_scale(qparams, axis_order, captured, reference)
     if used_mask is None:
         return compare_values(actual, reference)
-    found = compare_values(actual[used_mask], reference[used_mask])
-    return replace(found, status="masked") if found.status in COMPARED else found
+    compared = compare_values(actual[used_mask], reference[used_mask])
+    return replace(compared, status="masked") if compared.status in COMPARED else compared
 
 
 def to_reference_layout_and_scale(
-    dumped_quantization: Quantization | None,
+    qparams: Quantization | None,
     axis_order: Sequence[int] | None,
     captured: NDArray[Any],
     reference: NDArray[Any],
 ) -> NDArray[Any]:
-    """`captured` in PyTorch's layout, its codes as reals where `reference` is real."""
-    actual = np.ascontiguousarray(undo_layout(captured, axis_order))  # of codes, which are smaller than reals
-    codes = actual.dtype.kind in "iu" and reference.dtype.kind == "f"
-    return dequantize(actual, dumped_quantization) if codes and dumped_quantization is not None else actual
+    """Return `captured` in PyTorch's layout, dequantized if it is quantized and `reference` is floating point.
+
+    Raises EvidenceError if the qparams do not fit the tensor.
+    """
+    actual = np.ascontiguousarray(undo_layout(captured, axis_order))  # before dequantizing, which enlarges the tensor
+    quantized = actual.dtype.kind in "iu" and reference.dtype.kind == "f"
+    return dequantize(actual, qparams) if quantized and qparams is not None else actual
 
 
 def compare_values(actual: NDArray[Any], reference: NDArray[Any]) -> Compared:
-    """Status and gap of two tensors in the same world, final outputs for example."""
+    """Return the status and the gap of two tensors of the same layout and scale, for example final outputs."""
     if actual.shape != reference.shape:
         return Compared(status="shape_differs")
     finite = np.isfinite(reference)
@@ -82,17 +87,17 @@ def compare_values(actual: NDArray[Any], reference: NDArray[Any]) -> Compared:
         return Compared(status="nonfinite_differs", nonfinite_actual=odd_actual, nonfinite_reference=odd_reference)
     if odd_reference:
         actual, reference = actual[finite], reference[finite]
-    found = gap(actual, reference)
+    difference = gap(actual, reference)
     return Compared(
-        status="exact" if not found.max_abs and np.array_equal(actual, reference) else "compared",
-        gap=found,
+        status="exact" if not difference.max_abs and np.array_equal(actual, reference) else "compared",
+        gap=difference,
         nonfinite_actual=odd_actual,
         nonfinite_reference=odd_reference,
     )
 
 
 def _same_nonfinite(actual: NDArray[Any], reference: NDArray[Any], finite: NDArray[np.bool_]) -> bool:
-    """Whether both sides are infinite or NaN at the same elements, infinities with the same sign."""
+    """Return whether both sides are infinite or NaN at the same elements, and infinities have the same sign."""
     if not np.array_equal(np.isfinite(actual), finite):
         return False
     return np.array_equal(actual[~finite], reference[~finite], equal_nan=True)

@@ -1,4 +1,4 @@
-"""What to make of one operator's numbers: did it make the error, hand it on, or could nobody see?"""
+"""The verdict on one operator's numbers: it introduced the error, inherited it, or its origin is unknown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tasks.records.vocabulary import COMPARED, OperatorStatus, Verdict
 
 
 def limits(operators: Mapping[str, OperatorTolerance], scheme: str, target: str) -> OperatorTolerance:
-    """The tolerance of one operator: `<scheme>/<target>`, else `*/<target>`, else `<scheme>`, else `*`, else none."""
+    """Return one operator's tolerance: `<scheme>/<target>`, else `*/<target>`, else `<scheme>`, else `*`, else none."""
     for key in (f"{scheme}/{target}", f"*/{target}", scheme, "*"):
         if key in operators:
             return operators[key]
@@ -20,30 +20,29 @@ def limits(operators: Mapping[str, OperatorTolerance], scheme: str, target: str)
 
 
 def of_scheme(operators: Mapping[str, OperatorTolerance], scheme: str) -> dict[str, OperatorTolerance]:
-    """The same tolerances for one scheme, whatever it is called: `*/<target>` and `*` alone."""
-    found = {key: allowed for key, allowed in operators.items() if key.startswith("*")}
+    """Return the tolerances that apply to one scheme, independent of its name: with the keys `*/<target>` and `*`."""
+    tolerances = {key: allowed for key, allowed in operators.items() if key.startswith("*")}
     for key, allowed in operators.items():
         if key == scheme or key.startswith(f"{scheme}/"):
-            found[f"*{key.removeprefix(scheme)}"] = allowed
-    return found
+            tolerances[f"*{key.removeprefix(scheme)}"] = allowed
+    return tolerances
 
 
-def introduces(found: Introduced, allowed: OperatorTolerance) -> bool:
-    """Whether an operator's own error is beyond both its steps and its SNR."""
-    return found.nonfinite > 0 or (
-        _beyond(found.gap, allowed)
-        and not (allowed.steps is not None and found.steps is not None and found.steps <= allowed.steps)
-    )
+def introduces(introduced: Introduced, allowed: OperatorTolerance) -> bool:
+    """Return whether an operator's own error is beyond both limits, the steps and the SNR, or not finite."""
+    within_steps = allowed.steps is not None and introduced.steps is not None and introduced.steps <= allowed.steps
+    return introduced.nonfinite > 0 or (_beyond(introduced.gap, allowed) and not within_steps)
 
 
-def verdict(status: OperatorStatus, total: Gap, found: Introduced | None, allowed: OperatorTolerance) -> Verdict:
+def verdict(status: OperatorStatus, total: Gap, introduced: Introduced | None, allowed: OperatorTolerance) -> Verdict:
+    """Return the verdict on an operator. `introduced`: None if it was not replayed."""
     if status == "exact":
         return "exact"
-    if status == "nonfinite_differs" and found is not None:
-        return "introduced" if introduces(found, allowed) else "inherited"
-    if status not in ("compared", "masked") or found is None:
+    if status == "nonfinite_differs" and introduced is not None:
+        return "introduced" if introduces(introduced, allowed) else "inherited"
+    if status not in ("compared", "masked") or introduced is None:
         return "blind"
-    if introduces(found, allowed):
+    if introduces(introduced, allowed):
         return "introduced"
     if total.max_abs in (0.0, None):
         return "exact"
@@ -51,9 +50,10 @@ def verdict(status: OperatorStatus, total: Gap, found: Introduced | None, allowe
 
 
 def worst_operator(rows: Iterable[OperatorComparison]) -> OperatorComparison | None:
-    """The one to look at first: of those that introduce error, the one that does most to the final outputs.
+    """Return the operator to examine first: of those that introduce error, the one with the largest effect.
 
-    Where none does, or nobody could see: the one with the lowest introduced SNR, or else the lowest total SNR.
+    The effect is on the final outputs. If no operator introduces error, it is the one with the lowest introduced SNR,
+    and without a replay the one with the lowest total SNR. None if no operator was compared.
     """
     compared = [row for row in rows if row.status in COMPARED or row.verdict == "introduced"]
     introducing = [row for row in compared if row.verdict == "introduced"]
@@ -70,7 +70,7 @@ def _db(ratio: float | None, absent: float = math.inf) -> float:
 
 
 def _beyond(gap: Gap, allowed: OperatorTolerance) -> bool:
-    """An error where the reference is all zeros has no ratio; it is beyond any."""
+    """Return whether the SNR is below the limit. Where the reference is all zeros, any error is beyond the limit."""
     if allowed.snr_db is None or not gap.max_abs:
         return False
     return gap.snr_db is None or gap.snr_db < allowed.snr_db

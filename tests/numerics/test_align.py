@@ -1,3 +1,5 @@
+"""The alignment of logged tensors with operators."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -48,34 +50,34 @@ def operator(
     )
 
 
-def dumped(identifier: str, *handles: int, output_index: int = 0) -> ExpectedTensor:
+def expected(identifier: str, *handles: int, output_index: int = 0) -> ExpectedTensor:
     return ExpectedTensor(
         identifier=identifier, debug_handles=handles, output_index=output_index, quantization=None, axis_order=None
     )
 
 
-def told(alignment: Alignment[Event]) -> list[str]:
-    """For every row, the event it is compared with or the reason why it is not."""
+def match_or_reason(alignment: Alignment[Event]) -> list[str]:
+    """Return per row the identifier of its event, or the reason why there is none."""
     return [row.reason or str(row.matches[0].event.delegate_identifier) for row in alignment.operators]
 
 
-def test_an_event_finds_its_operator_by_handle_and_output_index() -> None:
+def test_an_event_is_matched_by_handle_and_output_index() -> None:
     operators = [operator(0, 9), operator(1, 11, shape=None), operator(2, 11), operator(3, 11, 1)]
-    announced = [dumped("pool@1", 11, output_index=1), dumped("pool@0", 11), dumped("conv@0", 9)]
+    expected_tensors = [expected("pool@1", 11, output_index=1), expected("pool@0", 11), expected("conv@0", 9)]
     events = [Event("conv@0"), Event("pool@0"), Event("pool@1")]
-    alignment = align(operators, announced, events)
-    assert told(alignment) == ["conv@0", "tuple", "pool@0", "pool@1"]
-    assert [row.matches[0].dumped for row in alignment.operators if row.reason is None] == [
-        announced[2],
-        announced[1],
-        announced[0],
+    alignment = align(operators, expected_tensors, events)
+    assert match_or_reason(alignment) == ["conv@0", "tuple", "pool@0", "pool@1"]
+    assert [row.matches[0].expected for row in alignment.operators if row.reason is None] == [
+        expected_tensors[2],
+        expected_tensors[1],
+        expected_tensors[0],
     ]
     assert alignment.unexpected == ()
 
 
 def test_every_operator_has_a_row_in_every_run() -> None:
     events = [Event("a@0", run=1), Event("a@0", run=2), Event("b@0", run=2), Event(None, run=3, is_output=True)]
-    alignment = align([operator(0, 1), operator(1, 2)], [dumped("a@0", 1), dumped("b@0", 2)], events)
+    alignment = align([operator(0, 1), operator(1, 2)], [expected("a@0", 1), expected("b@0", 2)], events)
     assert [(row.run, row.operator.index) for row in alignment.operators] == [
         (1, 0),
         (1, 1),
@@ -84,14 +86,17 @@ def test_every_operator_has_a_row_in_every_run() -> None:
         (3, 0),
         (3, 1),
     ]
-    assert told(alignment) == ["a@0", "not_dumped", "a@0", "b@0", "not_dumped", "not_dumped"]
+    assert match_or_reason(alignment) == ["a@0", "not_dumped", "a@0", "b@0", "not_dumped", "not_dumped"]
 
 
-def test_a_run_that_logged_nothing_can_be_asked_for() -> None:
-    assert told(align([operator(0, 1)], [dumped("a@0", 1)], [], runs=[1, 2])) == ["not_dumped", "not_dumped"]
+def test_a_run_that_logged_nothing_has_its_rows_if_it_is_given() -> None:
+    assert match_or_reason(align([operator(0, 1)], [expected("a@0", 1)], [], runs=[1, 2])) == [
+        "not_dumped",
+        "not_dumped",
+    ]
 
 
-def test_what_cannot_be_logged_says_so() -> None:
+def test_an_operator_without_a_loggable_value_has_the_reason() -> None:
     operators = [
         operator(0, 1, shape=None),
         operator(1, 2, constant=True),
@@ -100,91 +105,101 @@ def test_what_cannot_be_logged_says_so() -> None:
         operator(4, 1, 1, unused=True),
     ]
     reasons = ["tuple", "constant", "no_handle", "not_dumped", "unused"]
-    assert told(align(operators, [], [], runs=[1])) == reasons
-    # And nothing that was logged changes what cannot be.
-    everything = [dumped("a@0", 1), dumped("a@1", 1, output_index=1), dumped("b@0", 2)]
+    assert match_or_reason(align(operators, [], [], runs=[1])) == reasons
+    # No logged tensor changes that.
+    tensors = [expected("a@0", 1), expected("a@1", 1, output_index=1), expected("b@0", 2)]
     events = [Event("a@0"), Event("a@1"), Event("b@0")]
-    assert told(align(operators, everything, events)) == reasons
+    assert match_or_reason(align(operators, tensors, events)) == reasons
 
 
 def test_a_similar_name_is_not_a_match() -> None:
-    alignment = align([operator(0, 1)], [dumped("conv1@0", 1)], [Event("conv10@0"), Event("conv1"), Event("conv10@0")])
-    assert told(alignment) == ["not_dumped"]
+    alignment = align(
+        [operator(0, 1)], [expected("conv1@0", 1)], [Event("conv10@0"), Event("conv1"), Event("conv10@0")]
+    )
+    assert match_or_reason(alignment) == ["not_dumped"]
     assert alignment.unexpected == ("conv10@0", "conv1")
 
 
 def test_the_last_operator_of_a_set_of_handles_is_its_value() -> None:
     operators = [operator(0, 7), operator(1, 8), operator(2, 9)]
-    assert told(align(operators, [dumped("fused@0", 9, 7, 8)], [Event("fused@0")])) == [
+    assert match_or_reason(align(operators, [expected("fused@0", 9, 7, 8)], [Event("fused@0")])) == [
         "superseded",
         "superseded",
         "fused@0",
     ]
 
 
-def test_an_operator_inside_a_set_is_compared_where_it_was_logged_alone() -> None:
+def test_an_operator_inside_a_set_is_compared_if_it_was_also_logged_alone() -> None:
     operators = [operator(0, 7), operator(1, 8)]
-    announced = [dumped("fused@0", 7, 8), dumped("inner@0", 7)]
-    assert told(align(operators, announced, [Event("fused@0"), Event("inner@0")])) == ["inner@0", "fused@0"]
+    expected_tensors = [expected("fused@0", 7, 8), expected("inner@0", 7)]
+    assert match_or_reason(align(operators, expected_tensors, [Event("fused@0"), Event("inner@0")])) == [
+        "inner@0",
+        "fused@0",
+    ]
 
 
-def test_of_operators_that_share_a_handle_the_last_is_the_value() -> None:
+def test_the_last_of_the_operators_that_share_a_handle_is_its_value() -> None:
     operators = [operator(0, 5), operator(1, 5), operator(2, 5, 1), operator(3, 5, constant=True)]
-    assert told(align(operators, [dumped("a@0", 5)], [Event("a@0")])) == ["superseded", "a@0", "not_dumped", "constant"]
+    assert match_or_reason(align(operators, [expected("a@0", 5)], [Event("a@0")])) == [
+        "superseded",
+        "a@0",
+        "not_dumped",
+        "constant",
+    ]
 
 
 @pytest.mark.parametrize(
-    ("announced", "events", "rivals"),
+    ("expected_tensors", "events", "rivals"),
     [
-        ([dumped("a@0", 1), dumped("b@0", 1)], [Event("a@0"), Event("b@0")], 2),
-        ([dumped("a@0", 1), dumped("b@0", 1)], [Event("b@0")], 1),
-        ([dumped("a@0", 1), dumped("a@0", 2)], [Event("a@0")], 1),
+        ([expected("a@0", 1), expected("b@0", 1)], [Event("a@0"), Event("b@0")], 2),
+        ([expected("a@0", 1), expected("b@0", 1)], [Event("b@0")], 1),
+        ([expected("a@0", 1), expected("a@0", 2)], [Event("a@0")], 1),
     ],
 )
-def test_two_claims_to_one_operator_are_not_decided(
-    announced: list[ExpectedTensor], events: list[Event], rivals: int
+def test_two_tensors_that_can_be_one_operator_s_value_are_ambiguous(
+    expected_tensors: list[ExpectedTensor], events: list[Event], rivals: int
 ) -> None:
-    (row,) = align([operator(0, 1)], announced, events).operators
+    (row,) = align([operator(0, 1)], expected_tensors, events).operators
     assert (row.reason, len(row.matches)) == ("ambiguous", rivals)
 
 
-def test_of_several_values_of_one_operator_in_one_inference_none_is_picked() -> None:
+def test_several_values_of_one_operator_in_one_inference_are_repeated() -> None:
     events = [Event("a@0"), Event("a@0"), Event("a@0", run=2)]
-    rows = align([operator(0, 1)], [dumped("a@0", 1)], events).operators
+    rows = align([operator(0, 1)], [expected("a@0", 1)], events).operators
     assert [(row.run, row.reason, len(row.matches)) for row in rows] == [(1, "repeated", 2), (2, None, 1)]
 
 
-def test_saying_the_same_twice_is_no_second_claim() -> None:
-    assert told(align([operator(0, 1)], [dumped("a@0", 1), dumped("a@0", 1)], [Event("a@0")])) == ["a@0"]
+def test_an_expected_tensor_that_is_listed_twice_is_not_ambiguous() -> None:
+    assert match_or_reason(align([operator(0, 1)], [expected("a@0", 1), expected("a@0", 1)], [Event("a@0")])) == ["a@0"]
 
 
 def test_a_kernel_s_tensors_are_its_outputs_in_order() -> None:
     first, second = Event(None, 2), Event(None, 2)
     operators = [operator(0, 4, shape=None), operator(1, 4), operator(2, 4, 1)]
-    announced = [dumped("instruction:2:1", 4, output_index=1), dumped("instruction:2:0", 4)]
-    alignment = align(operators, announced, [first, second])
+    expected_tensors = [expected("instruction:2:1", 4, output_index=1), expected("instruction:2:0", 4)]
+    alignment = align(operators, expected_tensors, [first, second])
     assert [row.reason for row in alignment.operators] == ["tuple", None, None]
     assert alignment.operators[1].matches[0].event is first
     assert alignment.operators[2].matches[0].event is second
 
 
 @pytest.mark.parametrize("logged", [1, 3, 4])
-def test_a_kernel_that_logged_another_number_of_tensors_is_not_guessed_at(logged: int) -> None:
-    announced = [dumped("instruction:2:0", 4), dumped("instruction:2:1", 4, output_index=1)]
-    alignment = align([operator(0, 4), operator(1, 4, 1)], announced, [Event(None, 2)] * logged)
-    assert told(alignment) == ["ambiguous", "ambiguous"]
+def test_a_kernel_that_logged_another_number_of_tensors_is_ambiguous(logged: int) -> None:
+    expected_tensors = [expected("instruction:2:0", 4), expected("instruction:2:1", 4, output_index=1)]
+    alignment = align([operator(0, 4), operator(1, 4, 1)], expected_tensors, [Event(None, 2)] * logged)
+    assert match_or_reason(alignment) == ["ambiguous", "ambiguous"]
 
 
 def test_a_delegate_call_s_outputs_are_the_last_of_its_arguments() -> None:
     arguments = [Event(None, 3, delegate_argument=True) for _ in range(3)]
-    announced = [dumped("instruction:3:0", 1), dumped("instruction:3:1", 2)]
-    alignment = align([operator(0, 1), operator(1, 2)], announced, arguments)
+    expected_tensors = [expected("instruction:3:0", 1), expected("instruction:3:1", 2)]
+    alignment = align([operator(0, 1), operator(1, 2)], expected_tensors, arguments)
     assert [row.matches[0].event for row in alignment.operators] == arguments[1:]
     assert alignment.operators[0].matches[0].event is arguments[1]
     assert alignment.unexpected == ()
 
 
-def test_a_kernel_nobody_announced_is_unexpected_and_a_final_output_is_not() -> None:
+def test_a_kernel_that_is_not_expected_is_reported_and_a_final_output_is_not() -> None:
     events = [Event(None, 6), Event(None, 0, is_output=True), Event(None, 0, delegate_argument=True)]
     assert align([], [], events).unexpected == ("instruction:6:0",)
 
@@ -195,8 +210,8 @@ OPERATORS = st.lists(
     st.tuples(st.none() | HANDLES, st.integers(0, 1), st.sampled_from([None, (2,)]), st.booleans(), st.booleans()),
     max_size=6,
 ).map(lambda rows: [operator(i, h, o, shape=s, constant=c, unused=u) for i, (h, o, s, c, u) in enumerate(rows)])
-ANNOUNCED = st.lists(
-    st.builds(lambda i, h, o: dumped(i, *h, output_index=o), IDENTIFIERS, st.sets(HANDLES), st.integers(0, 1)),
+EXPECTED = st.lists(
+    st.builds(lambda i, h, o: expected(i, *h, output_index=o), IDENTIFIERS, st.sets(HANDLES), st.integers(0, 1)),
     max_size=5,
 )
 EVENTS = st.lists(
@@ -205,11 +220,11 @@ EVENTS = st.lists(
 )
 
 
-@given(OPERATORS, ANNOUNCED, EVENTS)
-def test_every_row_has_one_match_or_one_reason_and_no_event_serves_two_rows(
-    operators: list[Operator], announced: list[ExpectedTensor], events: list[Event]
+@given(OPERATORS, EXPECTED, EVENTS)
+def test_every_row_has_one_match_or_one_reason_and_no_event_is_matched_twice(
+    operators: list[Operator], expected_tensors: list[ExpectedTensor], events: list[Event]
 ) -> None:
-    alignment = align(operators, announced, events)
+    alignment = align(operators, expected_tensors, events)
     runs = sorted({event.run for event in events})
     assert [(row.run, row.operator) for row in alignment.operators] == [(run, op) for run in runs for op in operators]
     used = []
@@ -219,16 +234,18 @@ def test_every_row_has_one_match_or_one_reason_and_no_event_serves_two_rows(
             continue
         (match,) = row.matches
         assert match.event.run == row.run
-        assert row.operator.debug_handle in match.dumped.debug_handles
-        assert row.operator.output_index == match.dumped.output_index
-        used.append((row.run, match.dumped.identifier))
+        assert row.operator.debug_handle in match.expected.debug_handles
+        assert row.operator.output_index == match.expected.output_index
+        used.append((row.run, match.expected.identifier))
     assert len(used) == len(set(used))
 
 
-@given(OPERATORS, ANNOUNCED, EVENTS, st.randoms())
-def test_the_order_of_what_was_announced_does_not_matter(
-    operators: list[Operator], announced: list[ExpectedTensor], events: list[Event], random: object
+@given(OPERATORS, EXPECTED, EVENTS, st.randoms())
+def test_the_order_of_the_expected_tensors_does_not_matter(
+    operators: list[Operator], expected_tensors: list[ExpectedTensor], events: list[Event], random: object
 ) -> None:
-    shuffled = list(announced)
+    shuffled = list(expected_tensors)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert told(align(operators, announced, events)) == told(align(operators, shuffled, events))
+    assert match_or_reason(align(operators, expected_tensors, events)) == match_or_reason(
+        align(operators, shuffled, events)
+    )

@@ -16,7 +16,7 @@ from tasks.bundle import bundle
 from tasks.export import export
 from tasks.lower import lower
 from tasks.measure import measure
-from tasks.numerics.probe import probe
+from tasks.numerics.io_check import check_io
 from tasks.quantize import quantize
 from tasks.records import ExportedModel, IoCheck, LoweredProgram
 
@@ -79,7 +79,7 @@ def probed(resources: Resources) -> Probed:
             tensors(resources.store.read(blob))
             for blob in (model.outputs_eager, model.mistaken_outputs, capture.outputs)
         )
-        return probe(model, eager, mistaken, device)
+        return check_io(model, eager, mistaken, device)
 
     return run
 
@@ -150,7 +150,7 @@ def test_inputs_that_the_model_cannot_tell_apart_or_refuses_say_so(
     model = exported("Words")
     eager, mistaken = (tensors(resources.store.read(blob)) for blob in (model.outputs_eager, model.mistaken_outputs))
     found = {
-        row.mistake: (row.status, row.detail) for row in probe(model, eager, mistaken, eager) if row.side == "input"
+        row.mistake: (row.status, row.detail) for row in check_io(model, eager, mistaken, eager) if row.side == "input"
     }
     refused = ("refused", "IndexError: index out of range in self")
     assert found == {

@@ -1,4 +1,4 @@
-"""The probe of inputs and outputs: a mistake that was made is found, one that was not is never blamed."""
+"""The check of inputs and outputs: every mistake is found, and none is reported where there is none."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tasks.numerics.io_check import check_io, check_mistake, relative_error
 from tasks.numerics.io_mistakes import layouts, orders
-from tasks.numerics.probe import judged, probe, relative_error
 from tasks.records import Blob, ExportedModel, InputMistake, IoCheck, TensorSpec
 from tasks.records.vocabulary import PROBE_STATUSES
 
@@ -37,38 +37,38 @@ def noise(seed: int, *shape: int) -> NDArray[np.float32]:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def failed(found: tuple[IoCheck, ...]) -> list[tuple[str, str | None]]:
-    return [(row.mistake, row.detail) for row in found if row.status == "failed"]
+def failed(checks: tuple[IoCheck, ...]) -> list[tuple[str, str | None]]:
+    return [(row.mistake, row.detail) for row in checks if row.status == "failed"]
 
 
 @QUIET
 @given(shapes=st.lists(st.sampled_from([(1, 2), (2, 1)]), max_size=7))
-def test_an_order_changes_the_places_of_what_looks_alike_and_of_nothing_else(shapes: list[tuple[int, ...]]) -> None:
+def test_an_order_exchanges_tensors_of_equal_shape_and_no_others(shapes: list[tuple[int, ...]]) -> None:
     specs = [spec(str(index), *shape) for index, shape in enumerate(shapes)]
-    found = orders(specs)
-    assert len(set(found)) == len(found)
-    for order in found:
+    possible = orders(specs)
+    assert len(set(possible)) == len(possible)
+    for order in possible:
         assert sorted(order) == list(range(len(specs)))
         assert order != tuple(range(len(specs)))
         assert [specs[index].shape for index in order] == shapes
-    # No two that look alike are left together in every order.
+    # Every tensor that has an equal one changes its position in some order.
     for index in range(len(specs)):
         alike = shapes.count(shapes[index]) > 1
-        assert alike == any(order[index] != index for order in found)
+        assert alike == any(order[index] != index for order in possible)
 
 
-def test_tensors_of_another_type_do_not_look_alike() -> None:
+def test_an_order_does_not_exchange_tensors_of_different_types() -> None:
     assert orders([spec("a", 2), spec("b", 2, dtype="int64"), spec("c", 3)]) == []
     assert orders([spec("a", 2), spec("b", 3), spec("c", 2)]) == [(2, 1, 0)]
 
 
 @QUIET
 @given(shape=SHAPES)
-def test_an_axis_order_moves_elements(shape: tuple[int, ...]) -> None:
-    own = np.arange(math.prod(shape)).reshape(shape)
+def test_every_axis_order_moves_elements(shape: tuple[int, ...]) -> None:
+    tensor = np.arange(math.prod(shape)).reshape(shape)
     for axes in layouts(shape):
         assert sorted(axes) == list(range(len(shape)))
-        assert not np.array_equal(np.transpose(own, axes).ravel(), own.ravel())
+        assert not np.array_equal(np.transpose(tensor, axes).ravel(), tensor.ravel())
 
 
 def test_the_axis_orders_of_an_image_a_matrix_and_a_vector() -> None:
@@ -80,41 +80,39 @@ def test_the_axis_orders_of_an_image_a_matrix_and_a_vector() -> None:
 
 @QUIET
 @given(seed=SEEDS, size=st.integers(2, 40), loudness=st.floats(0, 0.1))
-def test_a_mistake_that_was_made_is_found_and_one_that_was_not_is_never_blamed(
-    seed: int, size: int, loudness: float
-) -> None:
-    own, mistaken, error = noise(seed, 3, size).astype(np.float64)
-    error *= loudness * min(np.linalg.norm(own), np.linalg.norm(mistaken)) / np.linalg.norm(error)
-    if relative_error([mistaken], [own]) < 0.25 or relative_error([own], [mistaken]) < 0.25:
+def test_a_mistake_is_found_and_a_right_program_passes(seed: int, size: int, loudness: float) -> None:
+    right, mistaken, error = noise(seed, 3, size).astype(np.float64)
+    error *= loudness * min(np.linalg.norm(right), np.linalg.norm(mistaken)) / np.linalg.norm(error)
+    if relative_error([mistaken], [right]) < 0.25 or relative_error([right], [mistaken]) < 0.25:
         return
-    right = judged("input", "x", 0, [own + error], [own], [mistaken])
-    wrong = judged("input", "x", 0, [mistaken + error], [own], [mistaken])
-    assert right.status == "passed"
-    assert wrong.status == "failed"
-    assert (wrong.relative_error or 0) > (wrong.relative_error_mistaken or 0)
+    check_of_right = check_mistake("input", "x", 0, [right + error], [right], [mistaken])
+    check_of_wrong = check_mistake("input", "x", 0, [mistaken + error], [right], [mistaken])
+    assert check_of_right.status == "passed"
+    assert check_of_wrong.status == "failed"
+    assert (check_of_wrong.relative_error or 0) > (check_of_wrong.relative_error_mistaken or 0)
 
 
 @QUIET
 @given(seed=SEEDS)
-def test_what_gives_the_same_answer_is_blind_and_what_nothing_explains_unclear(seed: int) -> None:
-    own, other, device = noise(seed, 3, 500)
-    assert judged("input", "x", 0, [device], [own], [own * (1 + 1e-4)]).status == "blind"
-    assert judged("input", "x", 0, [device], [own], [other]).status == "unclear"
+def test_equal_explanations_are_blind_and_two_wrong_ones_are_unclear(seed: int) -> None:
+    right, other, device = noise(seed, 3, 500)
+    assert check_mistake("input", "x", 0, [device], [right], [right * (1 + 1e-4)]).status == "blind"
+    assert check_mistake("input", "x", 0, [device], [right], [other]).status == "unclear"
     # A mistake that changes little is not blamed for being near: the model is nearer.
-    assert judged("input", "x", 0, [own], [own], [own * 1.05]).status == "passed"
+    assert check_mistake("input", "x", 0, [right], [right], [right * 1.05]).status == "passed"
 
 
-def test_an_answer_that_is_not_finite_is_never_explained() -> None:
-    own, bad = np.ones(4), np.array([1.0, np.nan, 1.0, np.inf])
-    found = judged("input", "x", 3, [bad], [own], [2 * own])
-    assert (found.status, found.sample, found.relative_error, found.relative_error_mistaken) == (
+def test_an_output_that_is_not_finite_is_never_explained() -> None:
+    right, bad = np.ones(4), np.array([1.0, np.nan, 1.0, np.inf])
+    check = check_mistake("input", "x", 3, [bad], [right], [2 * right])
+    assert (check.status, check.sample, check.relative_error, check.relative_error_mistaken) == (
         *("unclear", 3),
         *(None, None),
     )
-    assert judged("input", "x", 0, [own], [own], [bad]).status == "passed"
+    assert check_mistake("input", "x", 0, [right], [right], [bad]).status == "passed"
 
 
-def test_errors_are_shares_of_the_energy_and_outputs_count_alike() -> None:
+def test_the_relative_error_is_the_mean_over_the_outputs() -> None:
     assert relative_error([np.array([3.0, 4.0])], [np.array([3.0, 5.0])]) == 1 / 34
     large, small = np.array([1e6, 0.0]), np.array([1.0, 1.0])
     assert relative_error([large, 0 * small], [large, small]) == 0.5
@@ -123,14 +121,14 @@ def test_errors_are_shares_of_the_energy_and_outputs_count_alike() -> None:
     assert relative_error([np.ones(3)], [np.ones(2)]) == np.inf
 
 
-def test_an_input_mistake_is_judged_on_its_own_sample_and_a_refused_one_says_why() -> None:
+def test_an_input_mistake_is_checked_on_its_own_sample_and_a_refused_one_has_the_reason() -> None:
     order = InputMistake(name="the program takes its inputs in the order ['b', 'a']", sample=1, refused=None)
     index = InputMistake(name="x", sample=0, refused="IndexError: 9")
     exported = model(spec("y", 1, 30), mistakes=(index, order), samples=2)
     eager = {"0/0": noise(0, 1, 30), "1/0": noise(1, 1, 30)}
     mistaken = {"1/0": noise(2, 1, 30)}
     device = {"0/0": eager["0/0"], "1/0": mistaken["1/0"]}
-    refused, swapped, *_ = probe(exported, eager, mistaken, device)
+    refused, swapped, *_ = check_io(exported, eager, mistaken, device)
     assert refused == IoCheck(
         side="input", mistake="x", sample=0, status="refused", relative_error=None, relative_error_mistaken=None,
         detail="IndexError: 9",
@@ -141,28 +139,28 @@ def test_an_input_mistake_is_judged_on_its_own_sample_and_a_refused_one_says_why
 
 @QUIET
 @given(seed=SEEDS)
-def test_right_outputs_fail_nothing_and_wrong_ones_one_thing(seed: int) -> None:
+def test_right_outputs_fail_no_check_and_wrong_outputs_exactly_one(seed: int) -> None:
     exported = model(spec("p", 1, 3, 4, 5), spec("q", 1, 3, 4, 5))
     p, q = noise(seed, 2, 1, 3, 4, 5)
     eager = {"0/0": p, "0/1": q}
 
-    def found(first: NDArray[Any], second: NDArray[Any]) -> list[tuple[str, str | None]]:
-        return failed(probe(exported, eager, {}, {"0/0": first, "0/1": second}))
+    def failures(first: NDArray[Any], second: NDArray[Any]) -> list[tuple[str, str | None]]:
+        return failed(check_io(exported, eager, {}, {"0/0": first, "0/1": second}))
 
-    assert found(p, q) == []
-    assert found(p + 0.05 * noise(seed + 1, 1, 3, 4, 5), q) == []
-    assert found(1.3 * p, q) == []  # a wrong gain is an error to measure, not a mistake of the interface
-    assert found(q, p) == [("the outputs come in the order ['q', 'p']", None)]
+    assert failures(p, q) == []
+    assert failures(p + 0.05 * noise(seed + 1, 1, 3, 4, 5), q) == []
+    assert failures(1.3 * p, q) == []  # a wrong gain is an error to measure, not a mistake of the interface
+    assert failures(q, p) == [("the outputs come in the order ['q', 'p']", None)]
     last = np.transpose(q, (0, 2, 3, 1)).reshape(q.shape)
-    assert found(p, last) == [("output q is laid out in the axis order [0, 2, 3, 1]", None)]
+    assert failures(p, last) == [("output q is laid out in the axis order [0, 2, 3, 1]", None)]
     units = "output p is of another type or in other units"
-    assert found(np.rint(p / 0.01) + 128, q) == [(units, "it is in other units")]
-    assert found(np.rint(p * 100).astype(np.int32).view(np.float32), q) == [
+    assert failures(np.rint(p / 0.01) + 128, q) == [(units, "it is in other units")]
+    assert failures(np.rint(p * 100).astype(np.int32).view(np.float32), q) == [
         (units, "its bytes are int32, in other units")
     ]
 
 
-def test_bytes_of_another_type_are_told_from_other_units() -> None:
+def test_bytes_of_another_type_are_distinguished_from_other_units() -> None:
     counts = np.arange(-6, 6, dtype=np.float32).reshape(1, 12)
-    (row,) = probe(model(spec("n", 1, 12)), {"0/0": counts}, {}, {"0/0": counts.astype(np.int32).view(np.float32)})
+    (row,) = check_io(model(spec("n", 1, 12)), {"0/0": counts}, {}, {"0/0": counts.astype(np.int32).view(np.float32)})
     assert (row.side, row.status, row.detail) == ("output", "failed", "its bytes are int32")
