@@ -6,40 +6,103 @@ import json
 import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
 from tasks.report.figures import TREND_COLUMNS
 from tasks.report.format import printable
 
-_GAP = ("snr_db", "cosine", "max_abs", "mean_abs", "mse")
-PAGE_COLUMNS: dict[str, tuple[str, ...]] = {
+
+class View(NamedTuple):
+    """A column of a long table in the page."""
+
+    title: str
+    column: str
+    format: str
+    """The name of a format in page.js."""
+    if_it_varies: bool = False
+    """Leave the column out if all rows have the same value."""
+
+
+VIEWS: dict[str, tuple[View, ...]] = {
     "operators": (
-        *("operator_index", "operator", "verdict", "introduced_snr_db", "introduced_steps", "effect_snr_db", "status"),
-        *("delegated", *_GAP, "masked_elements", "masked_by", "introduced_spans", "why"),
-        *("target", "shape", "dtype", "debug_handle"),
-        *("output_index", "sample", "reference", "module_path", "stack_trace"),
-        *("took_p50", "took_unit", "took_with", "counted_in"),
+        View("#", "operator_index", "whole"),
+        View("operator", "operator", "text"),
+        View("verdict", "verdict", "text"),
+        View("introduced dB", "introduced_snr_db", "db"),
+        View("steps", "introduced_steps", "real"),
+        View("alone, outputs dB", "effect_snr_db", "db"),
+        View("status", "status", "text"),
+        View("total dB", "snr_db", "db"),
+        View("max abs", "max_abs", "real"),
+        View("mean abs", "mean_abs", "real"),
+        View("cosine", "cosine", "cosine"),
+        View("mse", "mse", "real"),
+        View("runs on", "delegated", "place"),
+        View("target", "target", "text"),
+        View("shape", "shape", "text"),
+        View("dtype", "dtype", "text"),
+        View("handle", "debug_handle", "whole"),
+        View("output", "output_index", "whole", if_it_varies=True),
+        View("sample", "sample", "whole", if_it_varies=True),
+        View("reference", "reference", "text", if_it_varies=True),
+        View("masked by", "masked_by", "text"),
+        View("elements masked", "masked_elements", "whole", if_it_varies=True),
+        View("introduced with", "introduced_spans", "text"),
+        View("why", "why", "text"),
+        View("took p50", "took_p50", "real"),
+        View("in", "took_unit", "text"),
+        View("counted in", "counted_in", "text"),
+        View("module", "module_path", "text"),
+        View("written at", "stack_trace", "text"),
     ),
     "outputs": (
-        *(
-            "rung",
-            "output",
-            "sample_name",
-            "status",
-            *_GAP,
-            "previous_snr_db",
-            "shape",
-            "label",
-            "top1_reference",
-            "top1_actual",
-        ),
+        View("rung", "rung", "text"),
+        View("output", "output", "text"),
+        View("sample", "sample_name", "text"),
+        View("status", "status", "text"),
+        View("SNR dB", "snr_db", "db"),
+        View("against previous rung", "previous_snr_db", "db"),
+        View("max abs", "max_abs", "real"),
+        View("mean abs", "mean_abs", "real"),
+        View("cosine", "cosine", "cosine"),
+        View("mse", "mse", "real"),
+        View("label", "label", "whole"),
+        View("top-1 eager", "top1_reference", "whole"),
+        View("top-1 here", "top1_actual", "whole"),
+        View("shape", "shape", "text"),
     ),
-    "profile": ("event", "unit", "p50", "p10", "p90", "mean", "minimum", "maximum", "count", "delegate"),
-    "delegation": ("operator", "occurrences_delegated", "occurrences_not_delegated", "refusals"),
-    "commands": ("argv", "exit_code", "seconds"),
-    "trends": TREND_COLUMNS,
+    "profile": (
+        View("event", "event", "text"),
+        View("p50", "p50", "real"),
+        View("unit", "unit", "text"),
+        View("p10", "p10", "real"),
+        View("p90", "p90", "real"),
+        View("mean", "mean", "real"),
+        View("min", "minimum", "real"),
+        View("max", "maximum", "real"),
+        View("count", "count", "whole"),
+        View("runs on", "delegate", "place"),
+    ),
+    "delegation": (
+        View("operator", "operator", "text"),
+        View("delegated", "occurrences_delegated", "whole"),
+        View("on CPU", "occurrences_not_delegated", "whole"),
+        View("messages of the compiler", "refusals", "lines"),
+    ),
+    "commands": (
+        View("exit", "exit_code", "whole"),
+        View("seconds", "seconds", "db"),
+        View("command", "argv", "lines"),
+    ),
+}
+"""The long tables of a cell and their columns, in order. A column that is listed here is in the page."""
+EXTRA_COLUMNS: dict[str, tuple[str, ...]] = {"operators": ("took_with",), "trends": TREND_COLUMNS}
+"""Columns in the page for the figures and cards alone."""
+PAGE_COLUMNS = {
+    table: (*(view.column for view in VIEWS.get(table, ())), *EXTRA_COLUMNS.get(table, ()))
+    for table in (*VIEWS, *(EXTRA_COLUMNS.keys() - VIEWS.keys()))
 }
 _AS_TEXT: dict[str, Callable[[Any], str]] = {
     "shape": lambda dims: "×".join(str(int(dim)) for dim in dims) or "scalar",
@@ -71,7 +134,7 @@ class StringTable:
         return self._columns.setdefault(values, len(self._columns))
 
     def contents(self) -> dict[str, Any]:
-        return {"strings": list(self._strings), "columns": list(self._columns)}
+        return {"strings": list(self._strings), "columns": list(self._columns), "views": VIEWS}
 
 
 def columnar(rows: Sequence[Mapping[str, Any]], names: Sequence[str], table: StringTable) -> dict[str, Any]:

@@ -1,36 +1,6 @@
 // The long tables. A table is drawn when it is opened, sorted by a click on a column head, and filtered by text and status.
 
-// Column heads and formats, in order. A column marked "if it varies" is left out if all rows have the same value.
-const VIEWS = {
-  operators: [
-    ["#", "operator_index", whole], ["operator", "operator", text], ["verdict", "verdict", text],
-    ["introduced dB", "introduced_snr_db", db], ["steps", "introduced_steps", real],
-    ["alone, outputs dB", "effect_snr_db", db], ["status", "status", text], ["total dB", "snr_db", db], ["max abs", "max_abs", real], ["mean abs", "mean_abs", real], ["cosine", "cosine", cosine],
-    ["mse", "mse", real], ["runs on", "delegated", place], ["target", "target", text], ["shape", "shape", text],
-    ["dtype", "dtype", text], ["handle", "debug_handle", whole], ["output", "output_index", whole, "if it varies"],
-    ["sample", "sample", whole, "if it varies"], ["reference", "reference", text, "if it varies"],
-    ["masked by", "masked_by", text], ["elements masked", "masked_elements", whole, "if it varies"],
-    ["introduced with", "introduced_spans", text], ["why", "why", text],
-    ["took p50", "took_p50", real], ["in", "took_unit", text], ["counted in", "counted_in", text],
-    ["module", "module_path", text], ["written at", "stack_trace", text],
-  ],
-  outputs: [
-    ["rung", "rung", text], ["output", "output", text], ["sample", "sample_name", text], ["status", "status", text],
-    ["SNR dB", "snr_db", db], ["against previous rung", "previous_snr_db", db], ["max abs", "max_abs", real],
-    ["mean abs", "mean_abs", real], ["cosine", "cosine", cosine], ["mse", "mse", real], ["label", "label", whole], ["top-1 eager", "top1_reference", whole],
-    ["top-1 here", "top1_actual", whole], ["shape", "shape", text],
-  ],
-  profile: [
-    ["event", "event", text], ["p50", "p50", real], ["unit", "unit", text], ["p10", "p10", real], ["p90", "p90", real],
-    ["mean", "mean", real], ["min", "minimum", real], ["max", "maximum", real], ["count", "count", whole],
-    ["runs on", "delegate", place],
-  ],
-  delegation: [
-    ["operator", "operator", text], ["delegated", "occurrences_delegated", whole],
-    ["on CPU", "occurrences_not_delegated", whole], ["messages of the compiler", "refusals", lines],
-  ],
-  commands: [["exit", "exit_code", whole], ["seconds", "seconds", db], ["command", "argv", lines]],
-};
+const FORMATS = { cosine, db, lines, place, real, text, whole };
 
 /** Compare two values for sorting. Undefined values are last in either direction. */
 function compare(a, b, direction) {
@@ -45,7 +15,9 @@ function drawTable(panel) {
   const kind = panel.dataset.table;
   const rows = rowsOf(panel.closest(".cell"), kind);
   const varies = (name) => new Set(rows.map((row) => row[name])).size > 1;
-  const columns = VIEWS[kind].filter(([, name, , only]) => name in rows[0] && (!only || varies(name)));
+  const columns = shared.views[kind]
+    .filter(([, name, , ifItVaries]) => name in rows[0] && (!ifItVaries || varies(name)))
+    .map(([title, name, format]) => [title, name, FORMATS[format]]);
   const sort = { name: null, direction: 1 };
 
   const body = element("tbody");

@@ -9,13 +9,16 @@ import random
 import re
 import time
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from tasks.records import RunFacts
+from tasks.report import data
 from tasks.report.page import render, summary_markdown, summary_table
+from tasks.storage.tables import schema_of
 from tests.sample_tables import LOG, LOGS, RUN, cell, measured, nightly, sweep, table, trends
 
 HOSTILE = ("</script><script>alert(1)</script>", "a|b\nc")
@@ -112,6 +115,15 @@ def test_numbers_for_the_script_keep_six_digits_and_infinity(page: Page) -> None
     }
     data = Page(render(RUN, tables, {})).data[0]["operators"]
     assert (data["snr_db"], data["mse"], data["max_abs"]) == ("Infinity", 1.23457e-09, None)
+
+
+def test_the_long_tables_have_columns_and_formats_that_exist() -> None:
+    computed = {"took_p50", "took_unit", "counted_in"}
+    script = Path(data.__file__).with_name("tables.js").read_text()
+    formats = set(re.findall(r"\w+", re.findall(r"const FORMATS = \{(.*)\}", script)[0]))
+    for name, views in data.VIEWS.items():
+        assert {view.column for view in views} <= {*schema_of(name).names, *computed}
+        assert {view.format for view in views} <= formats
 
 
 def test_columns_that_cells_share_are_in_the_page_once(page: Page) -> None:
