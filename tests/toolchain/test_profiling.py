@@ -13,7 +13,7 @@ from conf.load import load
 from conf.schema import MeasureConfig, Request
 from flows.graph import lowering_options
 from tasks.bundle import bundle
-from tasks.comparison.profile import profiled
+from tasks.comparison.profile import profiled_events
 from tasks.lower import lower
 from tasks.measure import measure
 from tasks.numerics.modules import module_times
@@ -44,7 +44,7 @@ def events(request_8a8w: Request, resources: Resources, profiling: LoweredProgra
     capture = measure(
         made, (request_8a8w.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
     )
-    return profiled(profiling, capture, store=resources.store)
+    return profiled_events(profiling, capture, store=resources.store)
 
 
 def test_the_profile_program_is_the_shipping_program_but_for_a_switch(
@@ -135,7 +135,7 @@ def test_a_backend_without_such_a_log_says_so_and_still_gives_the_runtime_s(
         bundle(program, MeasureConfig(), store=resources.store), (ask.device,), None, store=resources.store,
         farm=resources.farm, step=lambda task: task.fn,
     )  # fmt: skip
-    found = profiled(program, capture, store=resources.store)
+    found = profiled_events(program, capture, store=resources.store)
     assert {event.program for event in found} == {"shipping"}
     timed = [event for event in found if event.kind in ("kernel", "delegate_call")]
     assert {event.unit for event in timed} == {"us"}
