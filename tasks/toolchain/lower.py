@@ -126,7 +126,9 @@ def _bundled(
     """The shipping program with test cases inside: eager PyTorch's answers, for ExecuTorch's own verification."""
     outputs = len({tensor_name(key) for key in expected})
     cases = [
-        MethodTestCase(inputs=inputs, expected_outputs=[expected[tensor_key(sample, index)] for index in range(outputs)])
+        MethodTestCase(
+            inputs=inputs, expected_outputs=[expected[tensor_key(sample, index)] for index in range(outputs)]
+        )
         for sample, inputs in enumerate(samples)
     ]
     bundled = BundledProgram(program, [MethodTestSuite(method_name=METHOD, test_cases=cases)])
