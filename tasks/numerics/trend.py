@@ -1,16 +1,16 @@
-"""Is tonight's value of a series a change for the worse? One series of one cell, night after night, as plain numbers.
+"""Decides whether tonight's value of a series is a regression: one series of one cell, night by night, as numbers.
 
-The baseline is the last nights that passed their own gate and were not told to be worse. With its median m, its median
-absolute deviation MAD over n nights and k = `sigmas`, a value regressed when it is worse than m by more than
+The baseline is the last nights that passed their own gate and have no bad verdict. With its median m, its median
+absolute deviation MAD over n nights and k = `sigmas`, a value is a regression if it is worse than m by more than
 
     max(floor, k * s * sqrt(1 + pi / 2n)),    s = 1.4826 * n / (n - 0.8) * MAD
 
-1.4826 makes the MAD a standard deviation where noise is normal (Hampel, JASA 69, 1974), n / (n - 0.8) takes the bias of
-few nights from it (Croux and Rousseeuw, COMPSTAT 1992). The root is for m's own error: a median of n normal values has
-the variance pi / 2n of theirs. Median and MAD withstand up to half of the nights being outliers.
+The factor 1.4826 turns the MAD of normal noise into a standard deviation (Hampel, JASA 69, 1974), n / (n - 0.8)
+corrects its bias for few nights (Croux and Rousseeuw, COMPSTAT 1992). The root is for the error of m itself: the median
+of n normal values has pi / 2n of their variance. Median and MAD withstand up to half of the nights being outliers.
 
-A drift moves that baseline along with it. So the median of the last three nights is held, by the same formula, against
-the oldest half of a baseline that there is.
+A drift moves the baseline along with it. Therefore the median of the last three nights is also compared, by the same
+formula, with the oldest half of the baseline.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ BAD = ("regressed", "still_bad")
 
 _NORMAL = 1.4826
 _SETTLED = 3
-"""A better level is the baseline when it has lasted so many nights. A worse one must last `TrendConfig.nights`."""
+"""For how many nights a better level must last to become the baseline. A worse one must last `TrendConfig.nights`."""
 _RECENT = 3
-"""Nights whose median is held against the oldest ones."""
+"""The number of recent nights whose median is compared with the oldest nights."""
 _FLAP = 2
-"""A series that is bad again within so many nights is still bad: what comes and goes is told once."""
+"""A series that is bad again within so many nights is still bad: an error that comes and goes is one regression."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Series:
-    """What a number of a cell means."""
+    """The meaning of one number of a cell."""
 
     unit: str
     better: Literal[1, -1]
-    """1: more is better; -1: less is."""
+    """1: more is better; -1: less is better."""
     relative: bool = False
-    """Its floor is a share of the baseline."""
+    """The floor is a share of the baseline."""
     noisy: bool = False
-    """Two nights differ though nothing has changed: a few nights must pass before there is a baseline."""
+    """Two nights differ although nothing has changed: a baseline needs several nights."""
 
 
 SERIES: Mapping[str, Series] = {
@@ -65,59 +65,60 @@ SERIES: Mapping[str, Series] = {
     "spill_bytes": Series(unit="bytes", better=-1, relative=True),
     "latency_p50_ms": Series(unit="ms", better=-1, relative=True, noisy=True),
 }
-"""Those of a cell. A night's value is that of the table `cells`, but for the two that are made of others."""
+"""The series of a cell. Their values are columns of the table `cells`, except for two that are computed from others."""
 OPERATOR_SERIES: Mapping[str, Series] = {
     "snr_db": Series(unit="dB", better=1),
     "introduced_snr_db": Series(unit="dB", better=1),
 }
-"""Those of an operator: the worst of its samples, against the edge graph."""
+"""The series of an operator: the worst of its samples, against the edge graph."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Night:
-    """One earlier night of a series, and what was told of it."""
+    """One night of a series, and the verdict on it."""
 
     run: str
     value: float | None
     passed: bool
     """The cell passed its own gate: the night may be part of a baseline."""
     verdict: str | None = None
-    """None where nothing was told."""
+    """None if there was no verdict."""
     first_bad_run: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assessment:
-    """What is told of tonight. All is None, and `nights` 0, where there is nothing to say it with."""
+    """The verdict on tonight. Without a baseline all numbers are None, and `nights` is 0."""
 
     verdict: TrendVerdict
     first_bad_run: str | None = None
     last_good_run: str | None = None
-    """Of a bad verdict: the last night before it that was not, or was not as bad."""
+    """For a bad verdict: the last night before it that was good, or less bad."""
     nights: int = 0
     median: float | None = None
     mad: float | None = None
     floor: float | None = None
-    """In the series' own unit."""
+    """The floor in the series' own unit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Baseline:
-    """What tonight is held against."""
+    """The nights that tonight is compared with."""
 
     nights: int
     median: float
     mad: float
     floor: float
     limit: float
-    """What a change must exceed."""
+    """The change that is still no regression."""
 
 
 def assess(earlier: Sequence[Night], tonight: Night, series: Series, floor: float, config: TrendConfig) -> Assessment:
-    """The verdict on tonight's value, from the earlier nights of the same series, oldest first.
+    """Return the verdict on tonight's value.
 
-    What was told of a night decides whether it belongs to a baseline, so what is told tomorrow does not depend on
-    how far back one looks.
+    `earlier`: the earlier nights of the same series, oldest first. Their verdicts decide which of them belong to a
+    baseline, so that the result does not depend on how many nights are given. `floor`: a share of the baseline for a
+    relative series, otherwise in the series' unit.
     """
     if tonight.value is None:
         return Assessment(verdict="undefined")
@@ -135,7 +136,7 @@ def assess(earlier: Sequence[Night], tonight: Night, series: Series, floor: floa
     def fall(before: float, now: float) -> float:
         return series.better * (before - now)
 
-    def told(verdict: TrendVerdict, against: Baseline, first_bad: str | None = None) -> Assessment:
+    def assessment(verdict: TrendVerdict, against: Baseline, first_bad: str | None = None) -> Assessment:
         return Assessment(
             verdict=verdict,
             first_bad_run=first_bad,
@@ -151,21 +152,21 @@ def assess(earlier: Sequence[Night], tonight: Night, series: Series, floor: floa
     drifts = len(level) > oldest.nights and fall(oldest.median, drifted) > oldest.limit
     event = _event(defined, config.nights)
     if event and defined[-1].verdict in BAD:
-        against = max(recent, oldest, key=lambda each: series.better * each.median)
+        against = max(recent, oldest, key=lambda candidate: series.better * candidate.median)
         bad = median(_values([night for night in defined if night.first_bad_run == event and night.verdict in BAD]))
         if fall(bad, value) > against.limit:
-            return told("regressed", against, tonight.run)
-        # Half the limit: a value that lies about it must not come and go with its noise.
+            return assessment("regressed", against, tonight.run)
+        # Half the limit, so that the verdict on a value near the limit does not change with its noise.
         if fall(against.median, value) > against.limit / 2:
-            return told("still_bad", against, event)
+            return assessment("still_bad", against, event)
     elif fall(recent.median, value) > recent.limit or drifts:
         against = recent if fall(recent.median, value) > recent.limit else oldest
-        return told("still_bad", against, event) if event else told("regressed", against, tonight.run)
-    return told("improved" if fall(value, recent.median) > recent.limit else "steady", recent)
+        return assessment("still_bad", against, event) if event else assessment("regressed", against, tonight.run)
+    return assessment("improved" if fall(value, recent.median) > recent.limit else "steady", recent)
 
 
 def baseline(levels: Sequence[Sequence[float]], series: Series, floor: float, config: TrendConfig) -> Baseline:
-    """The baseline of the last level. Noise is measured on the levels before it too, each about its own median."""
+    """Return the baseline of the last level. The noise is that of all levels, each about its own median."""
     values = levels[-1][-config.nights :]
     middle = median(values)
     around = ((median(level), level) for level in (*levels[:-1], values))
@@ -178,19 +179,19 @@ def baseline(levels: Sequence[Sequence[float]], series: Series, floor: float, co
 
 
 def beyond(floor: float, mad: float, nights: int, config: TrendConfig) -> float:
-    """What a change must exceed: the floor, in the series' unit, and the noise that the MAD of so many nights tells."""
+    """Return what a change must exceed: the floor, in the series' unit, and the noise by the MAD of so many nights."""
     deviation = _NORMAL * mad * nights / (nights - 0.8)
     return max(floor, config.sigmas * deviation * sqrt(1 + pi / 2 / nights))
 
 
 def _levels(nights: Sequence[Night], accepted_after: int) -> list[list[Night]]:
-    """The nights that may be a baseline, one list for each level that was held, the present one last."""
+    """Return the nights that can be a baseline: one list per level, the present level last."""
     levels: list[list[Night]] = [[]]
     lasted = _lasted(nights)
     for kind, group in groupby(nights, key=_kind):
         members = list(group)
         passed = [night for night in members if night.passed]
-        if kind == "held":
+        if kind == "level":
             levels[-1] += passed
         elif len(members) >= _SETTLED if kind == "improved" else lasted[kind] >= accepted_after:
             levels.append(passed)
@@ -198,19 +199,19 @@ def _levels(nights: Sequence[Night], accepted_after: int) -> list[list[Night]]:
 
 
 def _kind(night: Night) -> str:
-    """What a night was: `held` the level, `improved`, or, when it was bad, the first run of that."""
+    """Return `level` for a night on the level of its baseline, `improved`, or for a bad night its first bad run."""
     if night.verdict in BAD:
         return night.first_bad_run or ""
-    return "improved" if night.verdict == "improved" else "held"
+    return "improved" if night.verdict == "improved" else "level"
 
 
 def _lasted(nights: Sequence[Night]) -> Counter[str]:
-    """How many nights that passed their gate each first bad run has after it, itself included."""
+    """Return per first bad run the number of its bad nights that passed their gate."""
     return Counter(_kind(night) for night in nights if night.verdict in BAD and night.passed)
 
 
 def _event(nights: Sequence[Night], accepted_after: int) -> str | None:
-    """The first bad run of what went wrong and may not be over."""
+    """Return the first bad run of a regression that may still last; None if there is none."""
     for night in reversed(nights[-_FLAP:]):
         if night.verdict in BAD and _lasted(nights)[_kind(night)] < accepted_after:
             return _kind(night)
@@ -218,8 +219,8 @@ def _event(nights: Sequence[Night], accepted_after: int) -> str | None:
 
 
 def _last_good(nights: Sequence[Night], first_bad: str) -> str | None:
-    """The last night before the first bad one that is part of a baseline, or was as bad as the night before was."""
-    before = nights[: next((place for place, night in enumerate(nights) if night.run == first_bad), len(nights))]
+    """Return the last run before the first bad one that is part of a baseline, or belongs to an earlier regression."""
+    before = nights[: next((position for position, night in enumerate(nights) if night.run == first_bad), len(nights))]
     if before and before[-1].verdict in BAD and before[-1].first_bad_run != first_bad:
         return before[-1].run
     return next((night.run for night in reversed(before) if night.passed and night.verdict not in BAD), None)

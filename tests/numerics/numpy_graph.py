@@ -16,7 +16,7 @@ from tasks.numerics.element_use import Array, CapturedValue, Value
 from tasks.records import Quantization
 
 Pullback = Callable[..., list[Array | None]]
-"""From the outputs' weights (None: unread) and the inputs to the derivative of the weighted sum by each input."""
+"""Maps the weights of the outputs (None: unused) and the inputs to the derivative of the weighted sum per input."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,10 +84,10 @@ class Program:
         op = self.ops[index]
         if op.pullback is None:
             return None
-        slopes = op.pullback(weights, *(values[each] for each in op.reads))
+        slopes = op.pullback(weights, *(values[read] for read in op.reads))
         total: Any = None
-        for each, slope in zip(op.reads, slopes, strict=True):
-            if each == source:
+        for read, slope in zip(op.reads, slopes, strict=True):
+            if read == source:
                 if slope is None:
                     return None
                 total = slope if total is None else total + slope
@@ -97,7 +97,7 @@ class Program:
         return [np.asarray(values[index]) for index in self.leaving]
 
     def fits(self) -> bool:
-        """Whether shapes and types of the operators go together, as they do in a program that somebody exported."""
+        """Return whether the shapes and types of the operators fit together, as in every exported program."""
         try:
             self.run()
         except (ValueError, IndexError, TypeError):
@@ -119,14 +119,14 @@ Damage = Callable[[Array], Array]
 
 @dataclass(frozen=True)
 class Device:
-    """Computes a program in its order, each captured operator's value put on its grid and handed on from there."""
+    """A device that computes a program in order and rounds each captured operator's value to its grid."""
 
     qparams: Mapping[int, Quantization]
     hidden: frozenset[int] = frozenset()
     """Not logged, and not rounded."""
 
     def capture(self, program: Program, damages: Mapping[int, Damage] | None = None) -> dict[int, CapturedValue]:
-        """What it logs. `damages` act on what is logged: codes where there is a grid."""
+        """Return the captured values. `damages` change logged elements, which are quantized if there are qparams."""
         values: dict[int, Value] = {}
         shown: dict[int, CapturedValue] = {}
         for index, op in enumerate(program.ops):
@@ -235,7 +235,7 @@ def mean(source: int) -> Op:
 
 
 def max_pool(source: int) -> Op:
-    """Of each pair along the last axis the larger, and its place: a tuple."""
+    """The larger element of each pair along the last axis, and its index: a tuple."""
 
     def forward(x: Array) -> Value:
         pairs = x.reshape(*x.shape[:-1], -1, 2)

@@ -1,4 +1,4 @@
-"""Which elements of an operator's value anybody reads, and who discards the rest."""
+"""Which elements of an operator's value are used, and the readers that mask the rest."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TWO = hnp.arrays(np.float32, (2, 4), elements=ELEMENTS)
 def used_elements(
     program: Program, actual: Any, expected: Any, shown: dict[int, CapturedValue] | None = None
 ) -> tuple[Any, Any]:
-    """Of operator 0, where it has `actual` and should have `expected`: what is read, and who discards."""
+    """Return the used mask of operator 0, with `actual` instead of `expected`, and the readers that mask elements."""
     actual, expected = np.asarray(actual, np.float32), np.asarray(expected, np.float32)
     program.ops[0] = entry(actual)
     used_mask, masking_readers = ElementUse(program, shown or {}, program.run()).used_mask(0, actual, expected)
@@ -63,13 +63,13 @@ def read_by(*ops: Op) -> Program:
     return program
 
 
-def test_what_leaves_the_program_is_read_whatever_else_reads_it() -> None:
+def test_a_final_output_is_used_whatever_else_reads_it() -> None:
     program = read_by(relu(0))
     program.leaving = [0, 1]
     assert used_elements(program, [-1, -1], [-2, 3]) == ([True, True], ())
 
 
-def test_what_nothing_reads_is_not_read() -> None:
+def test_a_value_without_readers_is_unused() -> None:
     program = Program([entry(0.0), entry(1.0)], [1])
     assert used_elements(program, [1, 2], [1, 3]) == ([False, False], ())
 
@@ -88,19 +88,19 @@ def test_what_nothing_reads_is_not_read() -> None:
         (3, 3, True),
     ],
 )
-def test_a_clamp_reads_what_is_inside_its_range_on_either_side(actual: float, expected: float, read: bool) -> None:
+def test_a_clamp_uses_elements_inside_its_range_on_either_side(actual: float, expected: float, read: bool) -> None:
     used_mask, masking_readers = used_elements(read_by(relu6(0)), [actual, 1], [expected, 1])
     assert (used_mask, masking_readers) == ([read, True], () if read else (1,))
 
 
 @given(TWO, TWO)
-def test_a_clamp_reads_exactly_what_its_answer_depends_on(actual: Array, expected: Array) -> None:
+def test_a_clamp_uses_exactly_the_elements_that_its_result_depends_on(actual: Array, expected: Array) -> None:
     used_mask, _ = used_elements(read_by(relu6(0)), actual, expected)
     inside = ((actual > 0) & (actual < 6)) | ((expected > 0) & (expected < 6))
     assert used_mask == (inside | (np.clip(actual, 0, 6) != np.clip(expected, 0, 6))).tolist()
 
 
-def test_a_maximum_reads_what_is_the_largest_on_either_side() -> None:
+def test_a_maximum_uses_the_largest_element_of_either_side() -> None:
     program = read_by(max_pool(0), getitem(1, 0))
     #                                       passed over  was it    became it
     assert used_elements(program, [1, 5, 4, 0, 9, 1], [2, 5, 4, 7, 3, 1]) == (
@@ -109,81 +109,81 @@ def test_a_maximum_reads_what_is_the_largest_on_either_side() -> None:
     )
 
 
-def test_of_the_largest_k_each_is_read_and_no_other() -> None:
+def test_topk_uses_the_k_largest_elements_only() -> None:
     program = read_by(topk(0, 2), getitem(1, 0))
     assert used_elements(program, [1, 5, 4, 0], [3, 5, 4, 2]) == ([False, True, True, False], (1,))
 
 
-def test_places_have_no_derivative_and_then_everything_is_read() -> None:
+def test_a_reader_of_indices_without_a_derivative_uses_everything() -> None:
     program = read_by(topk(0, 2), getitem(1, 1))
     assert used_elements(program, [1, 5, 4, 0], [3, 5, 4, 2]) == ([True] * 4, ())
 
 
-def test_a_slice_reads_its_part() -> None:
+def test_a_slice_uses_its_part() -> None:
     assert used_elements(read_by(sliced(0, 1, 3)), [1, 2, 3, 4], [9, 9, 9, 9]) == ([False, True, True, False], (1,))
 
 
-def test_two_slices_read_what_either_does() -> None:
+def test_two_slices_use_the_parts_of_both() -> None:
     program = read_by(sliced(0, 0, 1), sliced(0, 2, 4))
     program.leaving = [1, 2]
     assert used_elements(program, [1, 2, 3, 4], [9, 9, 9, 9]) == ([True, False, True, True], (1, 2))
 
 
-def test_an_output_of_a_tuple_that_nobody_takes_is_not_read() -> None:
+def test_an_output_of_a_tuple_without_a_getitem_is_unused() -> None:
     program = read_by(split(0), getitem(1, 1), scaled(2, 2))
     assert used_elements(program, [1, 2, 3, 4], [9, 9, 9, 9]) == ([False, False, True, True], (1,))
 
 
-def test_what_is_multiplied_by_zero_is_not_read() -> None:
+def test_an_element_that_is_multiplied_by_zero_is_unused() -> None:
     program = read_by(constant(np.array([0, 1, 0, -2], np.float32)), multiplied(0, 1))
     assert used_elements(program, [5, 5, 5, 5], [1, 2, 3, 4]) == ([False, True, False, True], (2,))
 
 
-def test_a_square_reads_what_differs_at_its_own_minimum() -> None:
+def test_a_square_uses_elements_that_differ_at_its_minimum() -> None:
     program = read_by(multiplied(0, 0))
     # 3 and -3 have one square, and are read all the same: the derivative says so on both sides.
     assert used_elements(program, [0, 1, 0, -3], [1, 0, 0, 3]) == ([True, True, False, True], (1,))
 
 
-def test_a_derivative_of_zero_does_not_hide_a_jump_between() -> None:
+def test_a_derivative_of_zero_on_both_sides_does_not_hide_a_jump_between_them() -> None:
     assert used_elements(read_by(sign(0)), [1, -1, 3], [2, 1, 4]) == ([False, True, False], (1,))
 
 
-def test_a_mean_reads_everything() -> None:
+def test_a_mean_uses_everything() -> None:
     assert used_elements(read_by(mean(0)), [[1, 2], [3, 4]], [[1, 9], [3, 9]]) == ([[True, True], [True, True]], ())
 
 
-def test_slopes_that_cancel_in_a_sum_are_slopes_all_the_same() -> None:
+def test_derivatives_that_cancel_in_a_sum_are_found() -> None:
     # The columns of a softmax's derivative add up to zero.
     assert used_elements(read_by(softmax(0)), [1, 2, 3], [1, 2.5, 3]) == ([True, True, True], ())
 
 
 @pytest.mark.parametrize("way", [[transposed(0), mean(1)], [viewed(0), mean(1)], [transposed(0), viewed(1), mean(2)]])
-def test_through_what_only_moves_elements_the_reader_behind_it_decides(way: list[Op]) -> None:
+def test_the_reader_behind_a_data_movement_decides(way: list[Op]) -> None:
     assert used_elements(read_by(*way), [[1, 2], [3, 4]], [[1, 9], [3, 9]]) == ([[True, True], [True, True]], ())
 
 
 @pytest.mark.parametrize("way", [[viewed(0), relu6(1)], [transposed(0), relu6(1)], [transposed(0), viewed(1), relu(2)]])
-def test_a_clamp_behind_a_permutation_discards_at_the_right_places(way: list[Op]) -> None:
+def test_a_clamp_behind_a_permutation_masks_the_right_positions(way: list[Op]) -> None:
     assert used_elements(read_by(*way), [[-9, 2], [3, -4]], [[-1, 9], [-2, -5]]) == (
         [[False, True], [True, False]],
         (1,),
     )
 
 
-def test_what_two_readers_read_each_counts() -> None:
+def test_the_used_elements_of_two_readers_are_united() -> None:
     program = read_by(relu(0), scaled(0, -1.0), relu(2))
     program.leaving = [1, 3]
     assert used_elements(program, [-9, 9], [-1, 1]) == ([True, True], (1,))
 
 
-def test_a_reader_that_cannot_be_made_again_is_taken_to_read_everything() -> None:
+def test_a_reader_that_the_host_cannot_compute_uses_everything() -> None:
     assert used_elements(read_by(refused(0, "no such kernel")), [1, 2], [1, 3]) == ([True, True], ())
     deep = read_by(refused(0, "no such kernel"), relu(0))
     assert used_elements(deep, [-1, 2], [-2, 2]) == ([True, True], (2,))
 
 
-def test_a_choice_reads_the_chosen_side_and_its_whole_condition() -> None:
+def test_where_uses_the_chosen_side_and_the_whole_condition() -> None:
     condition = np.array([True, False, True])
     program = read_by(constant(condition), constant(np.zeros(3, np.float32)), chosen(1, 0, 2))
     assert used_elements(program, [1, 2, 3], [4, 5, 6]) == ([True, False, True], (3,))
@@ -191,7 +191,7 @@ def test_a_choice_reads_the_chosen_side_and_its_whole_condition() -> None:
     assert whole[0].tolist() == [True, True, True]
 
 
-def test_places_that_are_gathered_from_are_read_and_places_themselves_too() -> None:
+def test_gather_uses_the_elements_at_its_indices_and_all_indices() -> None:
     places = np.array([2, 0, 2])
     program = read_by(constant(places), gathered(0, 1))
     assert used_elements(program, [1, 2, 3, 4], [9, 9, 9, 9]) == ([True, False, True, False], (2,))
@@ -199,13 +199,13 @@ def test_places_that_are_gathered_from_are_read_and_places_themselves_too() -> N
     assert (used_mask.tolist(), masking_readers) == ([True, True, True], ())
 
 
-def test_a_booleans_reader_without_a_derivative_reads_everything() -> None:
+def test_a_comparison_without_a_derivative_uses_everything() -> None:
     assert used_elements(read_by(above(0, 1.0)), [0, 2], [0.5, 3]) == ([True, True], ())
 
 
 @pytest.mark.parametrize(("step", "read"), [(0.5, [False, False, True]), (0.01, [False, True, True])])
-def test_what_the_readers_grid_cannot_hold_is_no_difference(step: float, read: list[bool]) -> None:
-    """A reader whose derivative is zero on both sides: its answers are told apart by its own grid alone."""
+def test_a_difference_below_the_readers_grid_does_not_count(step: float, read: list[bool]) -> None:
+    """A reader whose derivative is zero on both sides: its results are distinguished by its own grid only."""
 
     def rounded(x: Array) -> Array:
         return np.floor(x * 5) / 5
@@ -215,20 +215,20 @@ def test_what_the_readers_grid_cannot_hold_is_no_difference(step: float, read: l
     assert used_elements(program, [0.1, 0.1, 0.1], [0.15, 0.25, 0.65], shown)[0] == read
 
 
-def test_a_per_channel_grid_s_finest_step_tells_apart() -> None:
+def test_the_finest_step_of_a_per_channel_grid_decides() -> None:
     finest = Quantization(scale=(9.0, 0.1), zero_point=(0, 0), axis=0, quant_min=-128, quant_max=127, dtype="int8")
     shown = {1: CapturedValue(elements=np.zeros(2, np.int8), qparams=finest)}
     assert used_elements(read_by(sign(0)), [1, -1], [1, 1], shown)[0] == [False, True]
     assert np.array_equal(shown[1].dequantized(), dequantize(np.zeros(2, np.int8), finest))
 
 
-def test_a_nan_is_read() -> None:
-    # Where a value is NaN its derivative is, and nobody can say that it was discarded.
+def test_a_nan_is_used() -> None:
+    # The derivative at a NaN is NaN, which does not show that the element is unused.
     program = read_by(multiplied(0, 0))
     assert used_elements(program, [np.nan, 1], [1, 1])[0] == [True, True]
 
 
-def test_an_infinity_that_a_clamp_takes_away_is_not_read() -> None:
+def test_an_infinity_that_a_clamp_cuts_off_is_unused() -> None:
     assert used_elements(read_by(relu6(0)), [np.inf, -np.inf, 1], [7, -3, 1]) == ([False, False, True], (1,))
 
 
@@ -257,7 +257,7 @@ def programs(draw: st.DrawFn) -> Program:
 
 @given(programs().filter(Program.fits), TWO, TWO)
 @settings(max_examples=150)
-def test_what_is_said_to_be_unread_changes_no_answer(program: Program, actual: Array, expected: Array) -> None:
+def test_unused_elements_change_no_final_output(program: Program, actual: Array, expected: Array) -> None:
     used_mask = np.array(used_elements(program, actual, expected)[0])
     mended = np.where(used_mask, actual, expected)
     answers = []

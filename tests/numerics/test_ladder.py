@@ -14,7 +14,7 @@ EXACT, INFINITE = None, "nonfinite_differs"
 
 
 def outputs(**ratios: list[float | str | None]) -> list[OutputComparison]:
-    """Rung to the SNR in dB of each sample's output; None is exact, a word a status without a gap."""
+    """Return outputs by rung and sample. An item is the SNR in dB, None for exact, or a status without a gap."""
     return [
         OutputComparison(
             rung=rung, sample=sample, sample_name=str(sample), output_index=0, output="y", shape=(1,),
@@ -49,7 +49,7 @@ def outputs(**ratios: list[float | str | None]) -> list[OutputComparison]:
         (outputs(device=[30.0]), "device"),
     ],
 )
-def test_the_steepest_rung_is_where_most_noise_comes_in(rows: list[OutputComparison], rung: str | None) -> None:
+def test_the_steepest_rung_is_the_one_that_adds_most_noise(rows: list[OutputComparison], rung: str | None) -> None:
     assert steepest(rows) == rung
     assert steepest(reversed(rows)) == rung
 

@@ -44,12 +44,14 @@ def operator(shape: tuple[int, ...]) -> Operator:
 
 
 @given(hnp.arrays(np.uint8, (1, 2, 3, 4)), hnp.arrays(np.float32, (1, 2, 3, 4), elements=st.floats(-60, 60, width=32)))
-def test_a_quantized_nhwc_tensor_is_compared_in_the_reference_s_world(codes: np.ndarray, reference: np.ndarray) -> None:
-    captured = np.transpose(codes, NHWC)
-    real = dequantize(codes, GRID)
-    status = "exact" if (real == reference).all() else "compared"
-    assert compare_operator(operator(codes.shape), GRID, NHWC, captured, reference) == Compared(
-        status=status, gap=gap(real, reference)
+def test_a_quantized_nhwc_tensor_is_compared_in_the_reference_s_layout_and_scale(
+    quantized: np.ndarray, reference: np.ndarray
+) -> None:
+    captured = np.transpose(quantized, NHWC)
+    dequantized = dequantize(quantized, GRID)
+    status = "exact" if (dequantized == reference).all() else "compared"
+    assert compare_operator(operator(quantized.shape), GRID, NHWC, captured, reference) == Compared(
+        status=status, gap=gap(dequantized, reference)
     )
 
 
@@ -60,19 +62,19 @@ def test_equal_tensors_are_exact() -> None:
     )
 
 
-def test_a_per_channel_axis_is_counted_after_the_layout_is_undone() -> None:
+def test_a_per_channel_axis_refers_to_the_layout_of_pytorch() -> None:
     qparams = Quantization(scale=(1.0, 10.0), zero_point=(0, 0), axis=1, quant_min=-128, quant_max=127, dtype="int8")
     captured = np.array([[[[1, 1]]]], np.int8)  # N H W C
     reference = np.array([1.0, 10.0], np.float32).reshape(1, 2, 1, 1)
     assert compare_operator(operator((1, 2, 1, 1)), qparams, NHWC, captured, reference).status == "exact"
 
 
-def test_an_integer_reference_is_compared_code_by_code() -> None:
-    codes = np.array([3, 5], np.int32)
-    assert compare_operator(operator((2,)), GRID, None, codes, np.array([3, 5])).status == "exact"
+def test_an_integer_reference_is_compared_without_dequantizing() -> None:
+    indices = np.array([3, 5], np.int32)
+    assert compare_operator(operator((2,)), GRID, None, indices, np.array([3, 5])).status == "exact"
 
 
-def test_codes_without_a_grid_are_not_compared_with_reals() -> None:
+def test_integers_without_qparams_are_not_compared_with_floats() -> None:
     assert compare_operator(operator((1,)), None, None, np.array([3], np.uint8), np.array([0.5])) == Compared(
         status="dtype_differs"
     )
@@ -81,12 +83,12 @@ def test_codes_without_a_grid_are_not_compared_with_reals() -> None:
 @pytest.mark.parametrize(
     ("captured", "axis_order"), [((6,), None), ((3, 2), None), ((1, 2, 3), None), ((2, 3), NHWC), ((2, 3), (1, 0))]
 )
-def test_nothing_is_reshaped_to_fit(captured: tuple[int, ...], axis_order: tuple[int, ...] | None) -> None:
+def test_no_tensor_is_reshaped_to_fit(captured: tuple[int, ...], axis_order: tuple[int, ...] | None) -> None:
     compared = compare_operator(operator((2, 3)), None, axis_order, np.zeros(captured), np.zeros((2, 3)))
     assert compared == Compared(status="shape_differs")
 
 
-def test_a_reference_of_another_shape_than_the_table_says_is_no_evidence() -> None:
+def test_a_reference_of_another_shape_than_the_operator_s_is_refused() -> None:
     with pytest.raises(EvidenceError, match=r"aten_relu_default has shape \(2,\)"):
         compare_operator(operator((3,)), None, None, np.zeros(3), np.zeros(2))
 
@@ -102,7 +104,7 @@ def test_a_reference_of_another_shape_than_the_table_says_is_no_evidence() -> No
         ([np.nan, np.inf], [1.0, 1.0], (2, 0)),
     ],
 )
-def test_infinities_and_nans_that_disagree_are_counted_under_a_status_of_their_own(
+def test_infinities_and_nans_that_disagree_are_counted_and_have_their_own_status(
     actual: list, reference: list, counts: tuple[int, int]
 ) -> None:
     assert compare_values(np.array(actual), np.array(reference)) == Compared(
@@ -110,7 +112,7 @@ def test_infinities_and_nans_that_disagree_are_counted_under_a_status_of_their_o
     )
 
 
-def test_infinities_and_nans_that_agree_leave_the_finite_rest_to_compare() -> None:
+def test_infinities_and_nans_that_agree_are_left_out_of_the_gap() -> None:
     rest = [1.0, 2.0, 3.0]
     actual = np.array([np.nan, np.inf, -np.inf, *rest])
     reference = np.array([np.nan, np.inf, -np.inf, 1.0, 2.0, 4.0])
@@ -123,7 +125,7 @@ def test_infinities_and_nans_that_agree_leave_the_finite_rest_to_compare() -> No
     )
 
 
-def test_integers_are_never_infinite() -> None:
+def test_an_integer_tensor_can_be_compared_with_a_float_tensor() -> None:
     assert compare_values(np.ones(3), np.ones(3, np.int32)) == Compared(
         status="exact", gap=Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=pytest.approx(1.0))
     )
@@ -133,35 +135,35 @@ def test_final_outputs_of_two_shapes_are_not_compared() -> None:
     assert compare_values(np.zeros((2, 1)), np.zeros(2)) == Compared(status="shape_differs")
 
 
-def test_elements_that_nobody_reads_are_left_out_and_the_status_says_so() -> None:
+def test_unused_elements_are_left_out_and_the_status_is_masked() -> None:
     captured, reference = np.array([[3, 255], [5, 4]], np.uint8), np.array([[0.0, 1.0], [0.5, 9.0]], np.float32)
-    read = np.array([[True, False], [True, True]])
-    found = compare_operator(operator((2, 2)), GRID, None, captured, reference, read)
+    used = np.array([[True, False], [True, True]])
+    compared = compare_operator(operator((2, 2)), GRID, None, captured, reference, used)
     expected = gap(np.array([0.0, 0.5, 0.25]), np.array([0.0, 0.5, 9.0]))
-    assert found == Compared(status="masked", gap=expected)
-    # Equal in what is read: that is no `exact`, for the rest differs.
-    read[1, 1] = False
-    found = compare_operator(operator((2, 2)), GRID, None, captured, reference, read)
-    assert found == Compared(status="masked", gap=Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=1.0))
+    assert compared == Compared(status="masked", gap=expected)
+    # Equal in what is used: that is no `exact`, for the rest differs.
+    used[1, 1] = False
+    compared = compare_operator(operator((2, 2)), GRID, None, captured, reference, used)
+    assert compared == Compared(status="masked", gap=Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=1.0))
 
 
-def test_the_layout_is_undone_before_what_nobody_reads_is_left_out() -> None:
+def test_the_used_mask_refers_to_the_layout_of_pytorch() -> None:
     reference = np.arange(6.0).reshape(1, 2, 1, 3)
-    read = reference != 4
-    captured = np.transpose(np.where(read, reference, 99.0), NHWC)
-    found = compare_operator(operator((1, 2, 1, 3)), None, NHWC, captured, reference, read)
-    assert found == Compared(
+    used = reference != 4
+    captured = np.transpose(np.where(used, reference, 99.0), NHWC)
+    compared = compare_operator(operator((1, 2, 1, 3)), None, NHWC, captured, reference, used)
+    assert compared == Compared(
         status="masked", gap=Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=pytest.approx(1.0))
     )
 
 
-def test_an_infinity_that_somebody_reads_is_no_masked_one() -> None:
+def test_a_used_infinity_is_not_masked() -> None:
     captured, reference = np.array([np.inf, np.nan, 1.0]), np.array([0.0, 0.0, 1.0])
-    read = np.array([True, False, True])
-    assert compare_operator(operator((3,)), None, None, captured, reference, read) == Compared(
+    used = np.array([True, False, True])
+    assert compare_operator(operator((3,)), None, None, captured, reference, used) == Compared(
         status="nonfinite_differs", nonfinite_actual=1
     )
-    assert compare_operator(operator((3,)), None, None, captured, reference, read & (reference > 0)).status == "masked"
+    assert compare_operator(operator((3,)), None, None, captured, reference, used & (reference > 0)).status == "masked"
 
 
 def test_the_simulator_s_max_pool_is_exact_on_its_own_inputs() -> None:

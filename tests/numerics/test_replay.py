@@ -1,4 +1,4 @@
-"""Introduced against inherited error: operators again on the device's own inputs, damage found where it was done."""
+"""Introduced against inherited error: operators are computed again on the device's own inputs."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from .numpy_graph import (  # isort: skip
 NOTHING = Gap(mse=0.0, mean_abs=0.0, max_abs=0.0)
 
 
-def any_error(_: int, found: Introduced) -> bool:
-    return bool(found.gap.max_abs) or found.nonfinite > 0
+def any_error(_: int, introduced: Introduced) -> bool:
+    return bool(introduced.gap.max_abs) or introduced.nonfinite > 0
 
 
 def line(*ops: Op) -> Program:
     return Program(list(ops), [len(ops) - 1])
 
 
-def introducing(found: Mapping[int, Introduced]) -> list[int]:
-    return [index for index, each in found.items() if any_error(index, each)]
+def introducing(introduced: Mapping[int, Introduced]) -> list[int]:
+    return [index for index, operator in introduced.items() if any_error(index, operator)]
 
 
 def add_at(place: tuple[int, ...], by: float) -> Any:
@@ -55,7 +55,7 @@ STEPS = [
 
 @st.composite
 def networks(draw: st.DrawFn) -> tuple[Program, Device]:
-    """Operators one after the other or side by side, on a device that rounds some, keeps floats of some, hides some."""
+    """Draw a program of operators in sequence or in parallel, and a device that rounds some and does not log others."""
     image = draw(hnp.arrays(np.float32, (4, 4), elements=st.floats(-8, 8, width=32)))
     program = Program([entry(image), matmul(0, np.eye(4, dtype=np.float32) * 1.25)])
     for _ in range(draw(st.integers(1, 6))):
@@ -77,12 +77,12 @@ NETWORKS = networks().filter(lambda drawn: drawn[0].fits())
 
 @given(NETWORKS)
 @settings(max_examples=100)
-def test_a_device_that_computes_right_introduces_nothing_anywhere(drawn: tuple[Program, Device]) -> None:
+def test_a_device_that_computes_right_introduces_no_error(drawn: tuple[Program, Device]) -> None:
     program, device = drawn
-    found = replay(program, device.capture(program), any_error)
-    assert introducing(found) == []
-    assert {each.steps for index, each in found.items() if index in device.qparams} <= {0.0}
-    assert set(found) == {index for index in range(len(program.ops)) if index not in device.hidden}
+    introduced = replay(program, device.capture(program), any_error)
+    assert introducing(introduced) == []
+    assert {operator.steps for index, operator in introduced.items() if index in device.qparams} <= {0.0}
+    assert set(introduced) == {index for index in range(len(program.ops)) if index not in device.hidden}
 
 
 @given(NETWORKS, st.data())
@@ -97,29 +97,29 @@ def test_one_damaged_operator_introduces_the_error_and_no_other_does(
     # Far more than what operators before it, not rounded, could explain.
     by = data.draw(st.sampled_from([-2000, 2000])) if index in device.qparams else 3.0
     captured = device.capture(program, {index: add_at(place, by)})
-    found = replay(program, captured, any_error)
-    here = found.pop(index)
-    assert introducing(found) == []
+    introduced = replay(program, captured, any_error)
+    here = introduced.pop(index)
+    assert introducing(introduced) == []
     if any_error(index, here):
         assert here.masked == 0
         change = captured[index].dequantized() - clean[index].dequantized()
         assert here.gap.max_abs == pytest.approx(np.abs(change).max(), rel=1e-3)
         assert here.steps == (abs(by) if index in device.qparams else None)
-    else:  # nobody reads it
+    else:  # it is unused
         assert (here.masked, here.used_mask is not None and here.used_mask[place]) == (1, False)
         assert here.masked_by
 
 
-def test_total_error_grows_with_depth_and_the_introduced_does_not() -> None:
+def test_the_total_error_grows_with_depth_and_the_introduced_error_does_not() -> None:
     """One bad operator in the middle of a chain that multiplies its error."""
     program = line(entry(IMAGE), *(scaled(index, 1.5) for index in range(6)))
     device = Device({index: quantization() for index in range(1, 7)})
     captured = device.capture(program, {3: lambda quantized: quantized + 40})
-    found = replay(program, captured, any_error)
+    introduced = replay(program, captured, any_error)
     total = [np.abs(captured[index].dequantized() - program.run()[index]).max() for index in range(1, 7)]
     assert total[2] < total[3] < total[4] < total[5]
-    assert [found[index].steps for index in range(1, 7)] == [0, 0, 40, 0, 0, 0]
-    assert found[3].gap.max_abs == pytest.approx(0.4)
+    assert [introduced[index].steps for index in range(1, 7)] == [0, 0, 40, 0, 0, 0]
+    assert introduced[3].gap.max_abs == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize(
@@ -135,8 +135,8 @@ def test_total_error_grows_with_depth_and_the_introduced_does_not() -> None:
         pytest.param([topk(1, 2), getitem(2, 0)], [1, 5, 3], [1, 5, 4], False, id="among the largest"),
         pytest.param([sliced(1, 0, 2)], [1, 2, 3], [1, 2, 4], True, id="outside of a slice"),
         pytest.param([sliced(1, 0, 2)], [1, 2, 3], [1, 3, 3], False, id="inside a slice"),
-        pytest.param([split(1), getitem(2, 0)], [1, 2], [1, 3], True, id="in a half that nobody takes"),
-        pytest.param([split(1), getitem(2, 0)], [1, 2], [2, 2], False, id="in a half that somebody takes"),
+        pytest.param([split(1), getitem(2, 0)], [1, 2], [1, 3], True, id="in an unused half"),
+        pytest.param([split(1), getitem(2, 0)], [1, 2], [2, 2], False, id="in a used half"),
         pytest.param([scaled(1, 0.0)], [1, 2], [1, 3], True, id="multiplied by zero"),
         pytest.param([mean(1)], [1, 2], [1, 3], False, id="a mean"),
         pytest.param([viewed(1), mean(2)], [[1, 2], [3, 4]], [[1, 3], [3, 4]], False, id="a mean behind a view"),
@@ -145,27 +145,27 @@ def test_total_error_grows_with_depth_and_the_introduced_does_not() -> None:
         pytest.param([viewed(1), relu(2)], [[-1, 2]], [[-1, 3]], False, id="inside a relu behind a view"),
     ],
 )
-def test_what_no_reader_reads_is_masked_by_that_reader_and_what_one_reads_never(
+def test_an_unused_element_is_masked_by_its_readers_and_a_used_one_never(
     reader: list[Op], value: Any, wrong: Any, masked: bool
 ) -> None:
     program = line(entry(np.array(value, np.float32)), scaled(0, 1.0), *reader)
     captured = Device({}).capture(program, {1: lambda _: np.array(wrong, np.float32)})
-    found = replay(program, captured, any_error)
-    assert introducing(found) == ([] if masked else [1])
-    assert (found[1].masked, found[1].masked_by) == ((1, (2,)) if masked else (0, ()))
-    assert (found[1].used_mask is None) == (not masked)
+    introduced = replay(program, captured, any_error)
+    assert introducing(introduced) == ([] if masked else [1])
+    assert (introduced[1].masked, introduced[1].masked_by) == ((1, (2,)) if masked else (0, ()))
+    assert (introduced[1].used_mask is None) == (not masked)
 
 
-def test_an_error_that_is_partly_read_is_measured_over_what_is_read() -> None:
+def test_a_partly_used_error_is_measured_over_its_used_elements() -> None:
     value = np.array([-3.0, 1.0, 2.0, 9.0], np.float32)
     program = line(entry(value), scaled(0, 1.0), relu6(1))
     wrong = np.array([-61.0, 1.5, 2.0, 70.0], np.float32)
-    found = replay(program, Device({}).capture(program, {1: lambda _: wrong}), any_error)[1]
+    introduced = replay(program, Device({}).capture(program, {1: lambda _: wrong}), any_error)[1]
     read = np.array([False, True, True, False])
-    assert found == Introduced(gap=gap(wrong[read], value[read]), steps=None, masked=2, masked_by=(2,))
-    assert found.used_mask is not None
-    assert found.error is not None
-    assert (found.used_mask.tolist(), found.error.tolist()) == (read.tolist(), [0, 0.5, 0, 0])
+    assert introduced == Introduced(gap=gap(wrong[read], value[read]), steps=None, masked=2, masked_by=(2,))
+    assert introduced.used_mask is not None
+    assert introduced.error is not None
+    assert (introduced.used_mask.tolist(), introduced.error.tolist()) == (read.tolist(), [0, 0.5, 0, 0])
 
 
 def folded(scale_before: float, scale: float) -> tuple[Program, dict[int, CapturedValue]]:
@@ -180,31 +180,33 @@ def folded(scale_before: float, scale: float) -> tuple[Program, dict[int, Captur
     return program, {1: conv, 2: quantized_relu, 3: CapturedValue(elements=last, qparams=None)}
 
 
-def test_a_clamp_that_is_folded_into_the_operator_before_it_is_not_blamed() -> None:
+def test_a_clamp_that_is_folded_into_the_operator_before_it_introduces_no_error() -> None:
     program, captured = folded(0.25, 0.01)
     alone = replay(program, captured, lambda *_: False)
     assert (alone[2].steps or 0) > 5  # what the coarse grid between would have done
-    found = replay(program, captured, any_error)
-    assert introducing(found) == []
-    assert found[2] == Introduced(gap=found[2].gap, steps=0.0, spans=(1,))
+    introduced = replay(program, captured, any_error)
+    assert introducing(introduced) == []
+    assert introduced[2] == Introduced(gap=introduced[2].gap, steps=0.0, spans=(1,))
 
 
-def test_a_clamp_that_is_wrong_is_blamed_folded_or_not() -> None:
+def test_a_wrong_clamp_introduces_error_whether_folded_or_not() -> None:
     program, captured = folded(0.25, 0.01)
     elements = captured[2].elements.copy()
     elements[0, 1] += 100
-    found = replay(program, captured | {2: CapturedValue(elements=elements, qparams=captured[2].qparams)}, any_error)
-    assert introducing(found)[0] == 2
-    assert (found[2].steps or 0) >= 90
+    introduced = replay(
+        program, captured | {2: CapturedValue(elements=elements, qparams=captured[2].qparams)}, any_error
+    )
+    assert introducing(introduced)[0] == 2
+    assert (introduced[2].steps or 0) >= 90
 
 
-def test_what_the_device_did_not_show_is_counted_with_the_next_that_it_did() -> None:
+def test_operators_that_were_not_captured_are_spanned_by_the_next_captured_one() -> None:
     program = line(entry(IMAGE), scaled(0, 2.0), viewed(1), relu(2), scaled(3, 1.5), relu6(4))
     device = Device({}, hidden=frozenset({1, 2, 3}))
     captured = device.capture(program)
-    found = replay(program, captured, any_error)
+    introduced = replay(program, captured, any_error)
     # A view computes nothing; once something is shown it begins anew.
-    assert {index: each.spans for index, each in found.items()} == {0: (), 4: (1, 3), 5: ()}
+    assert {index: operator.spans for index, operator in introduced.items()} == {0: (), 4: (1, 3), 5: ()}
     wrong = captured[4].elements + np.float32(1)
     shown = captured | {
         4: CapturedValue(elements=wrong, qparams=None),
@@ -213,7 +215,7 @@ def test_what_the_device_did_not_show_is_counted_with_the_next_that_it_did() -> 
     assert introducing(replay(program, shown, any_error)) == [4]
 
 
-def test_a_hidden_operator_of_several_outputs_is_named_and_one_whose_output_is_shown_is_not() -> None:
+def test_an_operator_with_several_outputs_is_spanned_unless_an_output_was_captured() -> None:
     program = line(entry(IMAGE), max_pool(0), getitem(1, 0), relu(2))
     hidden = replay(program, Device({}, hidden=frozenset({2})).capture(program), any_error)
     assert hidden[3].spans == (1,)
@@ -221,38 +223,38 @@ def test_a_hidden_operator_of_several_outputs_is_named_and_one_whose_output_is_s
     assert (shown[2].spans, shown[3].spans) == ((), ())
 
 
-def test_constants_are_never_missed() -> None:
+def test_constants_are_never_spanned() -> None:
     program = line(entry(IMAGE), constant(np.float32(2)), relu(1), added(0, 2))
-    found = replay(program, Device({}, hidden=frozenset({2})).capture(program), any_error)
+    introduced = replay(program, Device({}, hidden=frozenset({2})).capture(program), any_error)
     # The relu of a constant is none that is marked as one: it is named.
-    assert found[3].spans == (2,)
+    assert introduced[3].spans == (2,)
     folded = Op(reads=(1,), forward=relu(1).forward, constant=True)
     program = line(entry(IMAGE), constant(np.float32(2)), folded, added(0, 2))
-    found = replay(program, Device({}).capture(program), any_error)
-    assert (sorted(found), found[3].spans, introducing(found)) == ([0, 3], (), [])
+    introduced = replay(program, Device({}).capture(program), any_error)
+    assert (sorted(introduced), introduced[3].spans, introducing(introduced)) == ([0, 3], (), [])
 
 
-def test_what_cannot_be_made_again_is_left_out_and_says_why() -> None:
+def test_an_operator_that_the_host_cannot_compute_is_left_out_with_a_reason() -> None:
     program = line(entry(IMAGE), refused(0, "no such kernel"), relu(1), scaled(2, 2.0))
     captured = Device({}).capture(program)
-    found = replay(program, captured, any_error)
+    introduced = replay(program, captured, any_error)
     # What reads it goes on from the device's own value.
-    assert (sorted(found), introducing(found), program.refusals) == ([0, 2, 3], [], {1: "no such kernel"})
+    assert (sorted(introduced), introducing(introduced), program.refusals) == ([0, 2, 3], [], {1: "no such kernel"})
     del captured[1]
-    found = replay(program, captured, any_error)
-    assert sorted(found) == [0, 3]
+    introduced = replay(program, captured, any_error)
+    assert sorted(introduced) == [0, 3]
     assert program.refusals == {1: "no such kernel", 2: "reads operator 1, which has no value"}
 
 
-def test_the_order_of_the_largest_is_an_integer_of_its_own() -> None:
+def test_the_indices_of_topk_are_compared_as_integers() -> None:
     program = line(entry(IMAGE), topk(0, 2), getitem(1, 0), getitem(1, 1), gathered(0, 3), added(2, 4))
     captured = Device({}).capture(program)
     narrow = CapturedValue(elements=captured[3].elements.astype(np.int32), qparams=None)
     assert introducing(replay(program, captured | {3: narrow}, any_error)) == []
     captured = Device({}).capture(program, {3: lambda places: places[:, ::-1].copy()})
-    found = replay(program, captured, any_error)
-    assert introducing(found) == [3]
-    assert (found[3].steps, found[3].masked) == (1.0, 0)
+    introduced = replay(program, captured, any_error)
+    assert introducing(introduced) == [3]
+    assert (introduced[3].steps, introduced[3].masked) == (1.0, 0)
 
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.uint8])
@@ -263,12 +265,12 @@ def test_booleans_differ_by_a_step(dtype: type) -> None:
     assert introducing(replay(program, captured | {1: same}, any_error)) == []
     other = np.logical_xor(captured[1].elements, [[True, False, False, False], [False] * 4])
     wrong = Device({}).capture(program, {1: lambda _: other})
-    found = replay(program, wrong | {1: CapturedValue(elements=other.astype(dtype), qparams=None)}, any_error)
-    assert introducing(found) == [1]
-    assert (found[1].steps, found[1].gap.max_abs, found[1].masked) == (1.0, 1.0, 0)
+    introduced = replay(program, wrong | {1: CapturedValue(elements=other.astype(dtype), qparams=None)}, any_error)
+    assert introducing(introduced) == [1]
+    assert (introduced[1].steps, introduced[1].gap.max_abs, introduced[1].masked) == (1.0, 1.0, 0)
 
 
-def test_a_wrong_boolean_is_followed_to_final_outputs_of_every_type() -> None:
+def test_the_effect_of_a_wrong_boolean_reaches_final_outputs_of_every_type() -> None:
     program = Program([entry(IMAGE), above(0, 1.0), scaled(0, 2.0), chosen(1, 0, 2), above(3, 1.5)], [3, 4])
     error = np.zeros_like(IMAGE)
     error[0, 0] = 1.0  # -3 was doubled, and is not now
@@ -285,13 +287,15 @@ def test_each_channel_has_its_own_step() -> None:
     program = line(entry(IMAGE), scaled(0, 1.0), scaled(1, 2.0))
     device = Device({1: fine})
     assert introducing(replay(program, device.capture(program), any_error)) == []
-    found = replay(program, device.capture(program, {1: lambda quantized: quantized + np.array([[7], [2]])}), any_error)
-    assert introducing(found) == [1]
-    assert (found[1].steps, found[1].gap.max_abs) == (7.0, 2.0)
+    introduced = replay(
+        program, device.capture(program, {1: lambda quantized: quantized + np.array([[7], [2]])}), any_error
+    )
+    assert introducing(introduced) == [1]
+    assert (introduced[1].steps, introduced[1].gap.max_abs) == (7.0, 2.0)
 
 
-def test_a_grid_that_cannot_hold_the_value_is_no_error_of_the_operator() -> None:
-    """Saturation is the grid's: what the operator should have is what the device can hold."""
+def test_a_value_that_saturates_on_the_grid_is_no_introduced_error() -> None:
+    """The expected value is one that the device can represent."""
     narrow = quantization(0.01, 0, bits=8)
     program = line(entry(IMAGE), scaled(0, 100.0), scaled(1, 1.0))
     captured = Device({1: narrow}).capture(program)
@@ -305,47 +309,47 @@ NONFINITE = [
 
 
 @pytest.mark.parametrize(("wrong", "count", "rest"), NONFINITE)
-def test_infinities_and_nans_are_counted_first_and_the_finite_rest_is_measured(
+def test_infinities_and_nans_are_counted_and_the_finite_rest_is_measured(
     wrong: list[float], count: int, rest: Gap | None
 ) -> None:
     program = line(entry(np.ones(2, np.float32)), scaled(0, 1.0))
     captured = Device({}).capture(program, {1: lambda _: np.array(wrong, np.float32)})
-    found = replay(program, captured, lambda *_: False)[1]
-    assert found.nonfinite == count
+    introduced = replay(program, captured, lambda *_: False)[1]
+    assert introduced.nonfinite == count
     if rest is None:
-        assert found.gap == gap(np.array([1.5]), np.array([1.0]))
+        assert introduced.gap == gap(np.array([1.5]), np.array([1.0]))
     else:
-        assert (found.gap.mse, found.gap.max_abs) == (rest.mse, rest.max_abs)
+        assert (introduced.gap.mse, introduced.gap.max_abs) == (rest.mse, rest.max_abs)
 
 
 @pytest.mark.parametrize(("value", "count"), [([np.nan, np.inf, -np.inf, 2.0], 0), ([np.inf, np.nan, np.inf, 2.0], 3)])
-def test_an_infinity_the_reference_has_too_is_inherited(value: list[float], count: int) -> None:
+def test_an_infinity_that_the_reference_has_too_is_not_introduced(value: list[float], count: int) -> None:
     program = line(entry(np.array([np.nan, np.inf, -np.inf, 2.0], np.float32)), scaled(0, 1.0))
     captured = Device({}).capture(program, {1: lambda _: np.array(value, np.float32)})
-    found = replay(program, captured, any_error)[1]
-    assert (found.nonfinite, found.gap.max_abs) == (count, 0.0)
+    introduced = replay(program, captured, any_error)[1]
+    assert (introduced.nonfinite, introduced.gap.max_abs) == (count, 0.0)
 
 
-def test_an_infinity_where_a_clamp_takes_it_away_is_masked() -> None:
+def test_an_infinity_that_a_clamp_cuts_off_is_masked() -> None:
     program = line(entry(np.array([7.0, 1.0], np.float32)), scaled(0, 1.0), relu6(1))
     captured = Device({}).capture(program, {1: lambda _: np.array([np.inf, 1.0], np.float32)})
-    found = replay(program, captured, any_error)[1]
-    assert (found.nonfinite, found.masked, found.masked_by, found.gap.max_abs) == (0, 1, (2,), 0.0)
+    introduced = replay(program, captured, any_error)[1]
+    assert (introduced.nonfinite, introduced.masked, introduced.masked_by, introduced.gap.max_abs) == (0, 1, (2,), 0.0)
 
 
-def test_operators_that_are_not_doubtful_are_not_asked_who_reads_them() -> None:
+def test_the_use_of_elements_is_determined_for_suspect_operators_only() -> None:
     program = line(entry(IMAGE), scaled(0, 1.0), relu6(1))
     captured = Device({}).capture(program, {1: lambda x: np.where(x < 0, np.float32(-61), x)})
-    found = replay(program, captured, lambda *_: False)[1]
-    assert (found.masked, found.used_mask, found.error) == (0, None, None)
-    assert found.gap == gap(captured[1].elements, IMAGE)
+    introduced = replay(program, captured, lambda *_: False)[1]
+    assert (introduced.masked, introduced.used_mask, introduced.error) == (0, None, None)
+    assert introduced.gap == gap(captured[1].elements, IMAGE)
 
 
-def test_a_program_without_captures_has_nothing_to_say() -> None:
+def test_a_program_without_captures_gives_no_results() -> None:
     assert replay(line(entry(IMAGE), relu(0)), {}, any_error) == {}
 
 
-def test_what_an_error_does_to_the_final_outputs_is_their_snr_with_it_alone() -> None:
+def test_the_effect_of_an_error_is_the_snr_of_the_final_outputs_with_it_alone() -> None:
     weight = np.array([[1.0], [-2.0], [0.5], [0.25]], np.float32)
     program = line(entry(IMAGE), scaled(0, 2.0), relu(1), matmul(2, weight), scaled(3, 3.0))
     reference = program.run()
@@ -363,19 +367,19 @@ def test_an_error_that_reaches_no_output_has_no_effect() -> None:
     assert effect_db(program, 1, below, program.run()) is None
 
 
-def test_of_several_outputs_the_one_that_suffers_most_counts() -> None:
+def test_the_effect_is_that_on_the_worst_of_several_outputs() -> None:
     program = Program([entry(IMAGE), scaled(0, 1.0), added(1, 0), scaled(1, 1.0)], [0, 2, 3])
     error = np.full_like(IMAGE, 0.5)
     assert effect_db(program, 1, error, program.run()) == pytest.approx(snr_db(IMAGE + error, IMAGE))
 
 
-def test_an_error_whose_way_cannot_be_computed_has_no_effect_that_is_known() -> None:
+def test_the_effect_is_unknown_if_an_operator_on_the_way_cannot_be_computed() -> None:
     program = line(entry(IMAGE), scaled(0, 1.0), refused(1, "no such kernel"))
     reference = program.run() | {2: IMAGE}
     assert effect_db(program, 1, np.ones_like(IMAGE), reference) is None
 
 
-def test_the_expected_value_is_one_the_device_can_hold() -> None:
+def test_the_expected_value_is_one_that_the_device_can_represent() -> None:
     coarse = quantization(0.5, 3)
     program = line(entry(IMAGE), scaled(0, 1.1))
     captured = {
@@ -383,6 +387,6 @@ def test_the_expected_value_is_one_the_device_can_hold() -> None:
         1: CapturedValue(elements=np.full((2, 4), 3), qparams=coarse),
     }
     expected = fake_quantize(IMAGE * np.float32(1.1), coarse)
-    found = replay(program, captured, any_error)[1]
-    assert found.gap == gap(dequantize(captured[1].elements, coarse), expected)
-    assert found.steps == np.abs(expected / 0.5).max()
+    introduced = replay(program, captured, any_error)[1]
+    assert introduced.gap == gap(dequantize(captured[1].elements, coarse), expected)
+    assert introduced.steps == np.abs(expected / 0.5).max()

@@ -35,20 +35,20 @@ def introduced(snr_db: float | None, steps: float | None = None, **facts: Any) -
 NOTHING = Introduced(gap=EXACT, steps=0.0)
 
 
-def test_the_most_exact_tolerance_wins() -> None:
+def test_the_most_specific_tolerance_applies() -> None:
     tolerances = {
         name: OperatorTolerance(snr_db=float(number))
         for number, name in enumerate(["8a8w", "*/aten.gelu.default", "8a8w/aten.gelu.default"])
     }
 
-    def found(scheme: str, target: str) -> float | None:
+    def tolerance(scheme: str, target: str) -> float | None:
         return limits(tolerances, scheme, target).snr_db
 
-    assert found("8a8w", "aten.gelu.default") == 2
-    assert found("16a8w", "aten.gelu.default") == 1
-    assert found("8a8w", "aten.add.Tensor") == 0
-    assert found("8a8w", "aten.gelu") == 0
-    assert found("16a8w", "aten.add.Tensor") is None
+    assert tolerance("8a8w", "aten.gelu.default") == 2
+    assert tolerance("16a8w", "aten.gelu.default") == 1
+    assert tolerance("8a8w", "aten.add.Tensor") == 0
+    assert tolerance("8a8w", "aten.gelu") == 0
+    assert tolerance("16a8w", "aten.add.Tensor") is None
     assert limits({}, "8a8w", "aten.add.Tensor") == OperatorTolerance()
 
 
@@ -60,7 +60,7 @@ def test_an_operators_tolerance_is_set_from_the_command_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "allowed", "introducing"),
+    ("introduced", "allowed", "introducing"),
     [
         (introduced(39.9, 4.0), BOTH, True),
         (introduced(39.9, 3.0), BOTH, False),  # within its steps
@@ -78,10 +78,10 @@ def test_an_operators_tolerance_is_set_from_the_command_line() -> None:
         (Introduced(gap=Gap(), steps=0.0), BOTH, False),  # no elements, or none that anybody reads
     ],
 )
-def test_an_error_is_an_operators_own_beyond_both_its_snr_and_its_steps(
-    found: Introduced, allowed: OperatorTolerance, introducing: bool
+def test_an_operator_introduces_an_error_beyond_both_its_snr_and_its_steps(
+    introduced: Introduced, allowed: OperatorTolerance, introducing: bool
 ) -> None:
-    assert introduces(found, allowed) is introducing
+    assert introduces(introduced, allowed) is introducing
 
 
 SNRS = st.none() | st.floats(-50, 400)
@@ -89,18 +89,20 @@ FOUND = st.builds(introduced, SNRS, st.none() | st.floats(0, 1000), nonfinite=st
 
 
 @given(FOUND, st.floats(-50, 400), st.floats(0, 1000), st.floats(0, 100))
-def test_a_wider_tolerance_blames_nobody_else(found: Introduced, snr_db: float, steps: float, more: float) -> None:
+def test_a_wider_tolerance_lets_no_further_operator_introduce_error(
+    introduced: Introduced, snr_db: float, steps: float, more: float
+) -> None:
     narrow = OperatorTolerance(snr_db=snr_db, steps=steps)
     for wide in (
         OperatorTolerance(snr_db=snr_db - more, steps=steps),
         OperatorTolerance(snr_db=snr_db, steps=steps + more),
         OperatorTolerance(steps=steps),
     ):
-        assert introduces(found, narrow) >= introduces(found, wide)
+        assert introduces(introduced, narrow) >= introduces(introduced, wide)
 
 
 @pytest.mark.parametrize(
-    ("status", "total", "found", "expected"),
+    ("status", "total", "introduced", "expected"),
     [
         ("exact", EXACT, NOTHING, "exact"),
         ("exact", EXACT, None, "exact"),
@@ -114,7 +116,7 @@ def test_a_wider_tolerance_blames_nobody_else(found: Introduced, snr_db: float, 
         ("compared", gap(20.0), None, "blind"),
         ("compared", gap(None), NOTHING, "inherited"),
         ("masked", EXACT, NOTHING, "exact"),
-        ("masked", Gap(), NOTHING, "exact"),  # nobody reads any of it
+        ("masked", Gap(), NOTHING, "exact"),  # every element is unused
         ("masked", gap(60.0), NOTHING, "within_grid"),
         ("masked", gap(20.0), introduced(20.0, 9.0), "introduced"),
         ("nonfinite_differs", Gap(), replace(NOTHING, nonfinite=2), "introduced"),
@@ -124,18 +126,18 @@ def test_a_wider_tolerance_blames_nobody_else(found: Introduced, snr_db: float, 
         ("nonfinite_differs", Gap(), None, "blind"),
     ],
 )
-def test_a_verdict_follows_from_what_is_read(
-    status: OperatorStatus, total: Gap, found: Introduced | None, expected: Verdict
+def test_the_verdict_follows_from_the_used_elements(
+    status: OperatorStatus, total: Gap, introduced: Introduced | None, expected: Verdict
 ) -> None:
-    assert verdict(status, total, found, BOTH) == expected
+    assert verdict(status, total, introduced, BOTH) == expected
 
 
 @given(st.sampled_from(sorted(set(OPERATOR_STATUSES) - COMPARED - {"nonfinite_differs"})), st.none() | FOUND)
-def test_what_was_not_compared_is_blind_whatever_was_found(status: OperatorStatus, found: Introduced | None) -> None:
-    assert verdict(status, Gap(), found, BOTH) == "blind"
+def test_an_operator_that_was_not_compared_is_blind(status: OperatorStatus, introduced: Introduced | None) -> None:
+    assert verdict(status, Gap(), introduced, BOTH) == "blind"
 
 
-def test_without_a_tolerance_nobody_is_blamed_for_a_finite_error() -> None:
+def test_without_a_tolerance_no_finite_error_is_introduced() -> None:
     assert verdict("compared", gap(-9.0), introduced(-9.0, 99.0), NONE) == "within_grid"
 
 
@@ -145,9 +147,9 @@ def row(name: str, verdict: str, total: float | None = 50.0, status: str = "comp
         stack_trace="", shape=(1,), dtype="float32", quantization=None, axis_order=None, subgraph=0, constant=False,
         unused=False,
     )  # fmt: skip
-    found = OperatorComparison(operator=operator, sample=0, status=status, gap=gap(total), verdict=verdict)
+    introduced = OperatorComparison(operator=operator, sample=0, status=status, gap=gap(total), verdict=verdict)
     own = facts.pop("own", None)
-    return replace(found, introduced=gap(own) if own is not None else Gap(), **facts)
+    return replace(introduced, introduced=gap(own) if own is not None else Gap(), **facts)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +184,7 @@ def row(name: str, verdict: str, total: float | None = 50.0, status: str = "comp
         ([row("hidden", "blind", None, "shape_differs"), row("seen", "blind", 50.0)], "seen"),
     ],
 )
-def test_the_operator_to_look_at_first(rows: list[OperatorComparison], name: str | None) -> None:
+def test_the_worst_operator_is_the_one_to_examine_first(rows: list[OperatorComparison], name: str | None) -> None:
     worst = worst_operator(rows)
     assert (worst.operator.name if worst else None) == name
     backwards = worst_operator(reversed(rows))
