@@ -80,42 +80,42 @@ _NUMPY = {
     if name.startswith(("uint", "int", "bool", "float")) and not name.startswith("float8")
 }
 _KINDS = ("Null", "Int", "Bool", "Float", "Double", "Tensor", "TensorList", "String")
-_MOST_DIMENSIONS = 16  # kTensorDimensionLimit in ExecuTorch
-_MOST_BYTES = 2**62  # beyond this numpy cannot even describe a shape
+_MAX_DIMENSIONS = 16  # kTensorDimensionLimit in ExecuTorch
+_MAX_BYTES = 2**62  # NumPy cannot describe a larger shape
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggedTensor:
-    """A tensor the runtime copied into the debug buffer. `strides` count elements, `offset` counts bytes.
+    """A tensor that the runtime copied into the debug buffer. `strides` count elements, `offset` counts bytes.
 
-    `run` counts the file's runs, loading included. `chain_index` is -1 for a program's final outputs.
+    `run` counts the file's runs, the loading included. `chain_index` is -1 for a program's final outputs.
     """
 
     run: int
     chain_index: int
     instruction_id: int
     delegate_identifier: str | None
-    """The delegate's own name for it, `<node>@<output index>` in QNN; None outside delegates."""
+    """The delegate's name of the tensor, `<node>@<output index>` in QNN; None outside delegates."""
     name: str | None
     scalar_type: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int
     is_output: bool
-    """A final output of the program."""
+    """Whether it is a final output of the program."""
     delegate_argument: bool
-    """An argument of a whole delegate call (the inputs, then the outputs): no operator's own value."""
+    """Whether it is an argument of a whole delegate call (the inputs, then the outputs) and no operator's value."""
     list_index: int | None
-    """Its place in a list of tensors that was logged as one entry; None if it was logged alone."""
+    """Its index in a list of tensors that was logged as one entry; None if it was logged alone."""
 
     @property
-    def said_to_be(self) -> str:
+    def description(self) -> str:
         return f"logged tensor {self.delegate_identifier or f'of instruction {self.instruction_id}'} of run {self.run}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimedEvent:
-    """A profiling event. `start` and `end` are the runtime's ticks, or whatever the delegate counts inside it."""
+    """A profiling event. `start` and `end` are ticks of the runtime, or counts of the delegate for its own events."""
 
     run: int
     run_name: str | None
@@ -141,58 +141,59 @@ def read_etdump(data: bytes) -> ETDump:
     root = read_root(data, file_type="ETDump", identifier=IDENTIFIER, schema=SCHEMA, root="ETDump")
     version = root.integer("version", flags.Uint32Flags)
     if version != VERSION:
-        raise root.refuse("version", f"is {version}; this reader knows {VERSION}")
+        raise root.refuse("version", f"is {version}; this reader supports {VERSION}")
     tensors: list[LoggedTensor] = []
     events: list[TimedEvent] = []
     for run, run_data in enumerate(root.tables("run_data", "RunData")):
         run_name = run_data.text("name")
-        profiled, debugged = _split(run_data)
-        timed = [_timed_event(event, run, run_name) for event in profiled]
+        profile_events, debug_events = _split(run_data)
+        timed = [_timed_event(event, run, run_name) for event in profile_events]
         delegate_calls = {(call.chain_index, call.instruction_id) for call in timed if call.name == "DELEGATE_CALL"}
         events += timed
-        for event in debugged:
+        for event in debug_events:
             tensors += _logged_tensors(event, run, delegate_calls)
     return ETDump(tensors=tuple(tensors), events=tuple(events))
 
 
 def tensor(logged: LoggedTensor, buffer: memoryview | np.ndarray) -> np.ndarray:
-    """The logged tensor, in its logical shape: a read-only view into the debug buffer that was saved with the ETDump.
+    """Return the logged tensor in its logical shape: a read-only view into the debug buffer of the same ETDump.
 
-    `buffer` is contiguous bytes. bfloat16, which numpy lacks, comes back widened to float32, a copy. Raises
-    EvidenceError if the tensor reaches outside the buffer or its dtype has no numpy equivalent.
+    `buffer`: contiguous bytes. bfloat16, which NumPy lacks, is copied to float32. Raises EvidenceError if the tensor
+    reaches outside the buffer or its dtype has no NumPy equivalent.
     """
-    octets = np.frombuffer(buffer, dtype=np.uint8)
+    buffer_bytes = np.frombuffer(buffer, dtype=np.uint8)
     if logged.scalar_type == "bfloat16":
-        halves = _view(logged, octets, np.dtype("<u2"))
+        halves = _view(logged, buffer_bytes, np.dtype("<u2"))
         return (halves.astype(np.uint32) << 16).view(np.float32)
     if logged.scalar_type not in _NUMPY:
-        raise EvidenceError(f"{logged.said_to_be} is of {logged.scalar_type}; numpy has no such type")
-    return _view(logged, octets, _NUMPY[logged.scalar_type])
+        raise EvidenceError(f"{logged.description} has the type {logged.scalar_type}, which NumPy lacks")
+    return _view(logged, buffer_bytes, _NUMPY[logged.scalar_type])
 
 
-def _view(logged: LoggedTensor, octets: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+def _view(logged: LoggedTensor, buffer_bytes: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     elements = math.prod(logged.shape)
     if elements == 0:
         return np.empty(logged.shape, dtype)
-    # A dimension of one is never stepped along: its stride may be anything.
+    # The stride of a dimension of size one is never used and may be anything.
     steps = [stride if size > 1 else 0 for size, stride in zip(logged.shape, logged.strides, strict=True)]
     last = sum((size - 1) * step for size, step in zip(logged.shape, steps, strict=True))
     end = logged.offset + (last + 1) * dtype.itemsize
-    # The second condition refuses elements that share memory: a few bytes would stand for a tensor of any size.
-    if end > octets.size or logged.offset + elements * dtype.itemsize > octets.size:
+    # The second condition rejects elements that share memory: a few bytes could be a tensor of any size.
+    if end > buffer_bytes.size or logged.offset + elements * dtype.itemsize > buffer_bytes.size:
         raise EvidenceError(
-            f"{logged.said_to_be}, {logged.scalar_type} of shape {list(logged.shape)} and strides "
-            f"{list(logged.strides)} at byte {logged.offset}, reaches outside the debug buffer of {octets.size} bytes"
+            f"{logged.description}, {logged.scalar_type} of shape {list(logged.shape)} and strides "
+            f"{list(logged.strides)} at byte {logged.offset}, reaches outside the debug buffer of "
+            f"{buffer_bytes.size} bytes"
         )
-    view = np.ndarray(logged.shape, dtype, octets, logged.offset, [step * dtype.itemsize for step in steps])
+    view = np.ndarray(logged.shape, dtype, buffer_bytes, logged.offset, [step * dtype.itemsize for step in steps])
     view.flags.writeable = False
     return view
 
 
 def _split(run_data: Table) -> tuple[list[Table], list[Table]]:
-    """A run's profiling events and its debug events."""
-    profiled: list[Table] = []
-    debugged: list[Table] = []
+    """Return the profiling events and the debug events of a run."""
+    profile_events: list[Table] = []
+    debug_events: list[Table] = []
     for event in run_data.tables("events", "Event"):
         profile = event.table("profile_event", "ProfileEvent")
         allocation = event.table("allocation_event", "AllocationEvent")
@@ -200,10 +201,10 @@ def _split(run_data: Table) -> tuple[list[Table], list[Table]]:
         if [profile, allocation, debug].count(None) != 2:
             raise event.refuse("profile_event", "an event is exactly one of profile, allocation and debug event")
         if profile is not None:
-            profiled.append(profile)
+            profile_events.append(profile)
         elif debug is not None:
-            debugged.append(debug)
-    return profiled, debugged
+            debug_events.append(debug)
+    return profile_events, debug_events
 
 
 def _timed_event(event: Table, run: int, run_name: str | None) -> TimedEvent:
@@ -221,7 +222,7 @@ def _timed_event(event: Table, run: int, run_name: str | None) -> TimedEvent:
 
 
 def _delegate_identifier(event: Table) -> str | None:
-    """A delegate names its events by a string or by a number, here in decimal; -1 is the schema's "none"."""
+    """Return the delegate's name of an event: a string, or a number in decimal. -1 is the schema's "none"."""
     name = event.text("delegate_debug_id_str")
     if name is not None:
         return name
@@ -231,9 +232,9 @@ def _delegate_identifier(event: Table) -> str | None:
 
 def _logged_tensors(event: Table, run: int, delegate_calls: set[tuple[int, int]]) -> list[LoggedTensor]:
     """Return the tensors of one debug event: one, several of a list, or none of a scalar."""
-    entry = _present(event, "debug_entry", "Value")
+    entry = _required_table(event, "debug_entry", "Value")
     chain_index = event.integer("chain_index", flags.Uint64Flags)
-    chain_index -= 2**64 if chain_index >= 2**63 else 0  # the runtime means -1 where the schema is unsigned
+    chain_index -= 2**64 if chain_index >= 2**63 else 0  # the runtime writes -1, but the schema is unsigned
     instruction_id = event.integer("instruction_id", flags.Int32Flags, -1)
     delegate_identifier = _delegate_identifier(event)
     name = event.text("name")
@@ -241,7 +242,7 @@ def _logged_tensors(event: Table, run: int, delegate_calls: set[tuple[int, int]]
     is_output = output is not None and bool(output.number("bool_val", flags.BoolFlags))
     kind_code = entry.integer("val", flags.Int8Flags)
     if not 0 <= kind_code < len(_KINDS):
-        raise entry.refuse("val", f"{kind_code} is no ValueType")
+        raise entry.refuse("val", f"{kind_code} is not a ValueType")
     kind = _KINDS[kind_code]
 
     def logged_tensor(table: Table, list_index: int | None) -> LoggedTensor:
@@ -262,14 +263,14 @@ def _logged_tensors(event: Table, run: int, delegate_calls: set[tuple[int, int]]
         )
 
     if kind == "Tensor":
-        return [logged_tensor(_present(entry, "tensor", "Tensor"), None)]
+        return [logged_tensor(_required_table(entry, "tensor", "Tensor"), None)]
     if kind == "TensorList":
-        tensors = _present(entry, "tensor_list", "TensorList").tables("tensors", "Tensor")
+        tensors = _required_table(entry, "tensor_list", "TensorList").tables("tensors", "Tensor")
         return [logged_tensor(table, index) for index, table in enumerate(tensors)]
     return []
 
 
-def _present(table: Table, field: str, name: str) -> Table:
+def _required_table(table: Table, field: str, name: str) -> Table:
     child = table.table(field, name)
     if child is None:
         raise table.refuse(field, "is missing")
@@ -277,21 +278,21 @@ def _present(table: Table, field: str, name: str) -> Table:
 
 
 def _tensor_fields(table: Table) -> tuple[str, tuple[int, ...], tuple[int, ...], int]:
-    """Scalar type, shape, strides and offset: a description that makes sense by itself, whatever the buffer holds."""
+    """Return scalar type, shape, strides and offset. They are valid in themselves, whatever the buffer contains."""
     code = table.integer("scalar_type", flags.Int8Flags)
     if code not in SCALAR_TYPES:
-        raise table.refuse("scalar_type", f"{code} is no ScalarType")
+        raise table.refuse("scalar_type", f"{code} is not a ScalarType")
     shape = table.integers("sizes", flags.Int64Flags)
     strides = table.integers("strides", flags.Int64Flags)
     offset = table.integer("offset", flags.Int64Flags)
-    if len(shape) > _MOST_DIMENSIONS:
-        raise table.refuse("sizes", f"{len(shape)} dimensions; ExecuTorch has at most {_MOST_DIMENSIONS}")
+    if len(shape) > _MAX_DIMENSIONS:
+        raise table.refuse("sizes", f"{len(shape)} dimensions; ExecuTorch has at most {_MAX_DIMENSIONS}")
     if len(strides) != len(shape):
         raise table.refuse("strides", f"{len(strides)} strides for {len(shape)} dimensions")
-    if min(shape, default=0) < 0 or 8 * math.prod(max(size, 1) for size in shape) > _MOST_BYTES:
-        raise table.refuse("sizes", f"{list(shape)} is no shape")
+    if min(shape, default=0) < 0 or 8 * math.prod(max(size, 1) for size in shape) > _MAX_BYTES:
+        raise table.refuse("sizes", f"{list(shape)} is not a shape")
     if min(strides, default=0) < 0:
-        raise table.refuse("strides", f"{list(strides)} are no strides: torch has no negative ones")
-    if offset < 0 and 0 not in shape:  # an empty tensor occupies nothing, and ExecuTorch has written -1 for its place
+        raise table.refuse("strides", f"{list(strides)}: torch has no negative strides")
+    if offset < 0 and 0 not in shape:  # an empty tensor occupies no bytes, and ExecuTorch writes -1 as its offset
         raise table.refuse("offset", f"{offset} is before the debug buffer")
     return SCALAR_TYPES[code], shape, strides, offset

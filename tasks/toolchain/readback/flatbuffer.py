@@ -1,7 +1,7 @@
-"""Reading a flatbuffer that nobody vouches for: every offset is checked before it is followed.
+"""A reader of untrusted flatbuffers: it checks every offset before it follows it.
 
-The `flatbuffers` package trusts its input (a wild offset reads another field, a cut string comes back short), so its
-accessors are only called on places that have been checked, and on no place often enough to take long.
+The `flatbuffers` package trusts its input (a wrong offset reads another field, a truncated string is returned short).
+Therefore its accessors are called on checked positions only, and not so often on one position that it takes long.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from flatbuffers.table import Table as Accessor
 from tasks.errors import EvidenceError
 
 Schema = Mapping[str, tuple[str, ...]]
-"""Table name to its fields in the schema's order, which is what a flatbuffer stores instead of names."""
+"""Maps a table's name to its fields in the schema's order: a flatbuffer stores indices in place of names."""
 
-# An honest writer has every byte read once, or a few times where strings are shared. A crafted file in which many
-# offsets lead to one table would otherwise keep a reader busy for hours with a few kilobytes.
+# Every byte of a regular file is read once, or a few times if strings are shared. Without this limit, a crafted file of
+# a few kilobytes, in which many offsets lead to one table, would take hours to read.
 _READS_PER_BYTE = 4
 
 
 class _Source:
-    """The bytes of one file, and how many more of them may be read."""
+    """The bytes of one file, and how many more bytes may be read."""
 
     def __init__(self, data: memoryview, file_type: str, schema: Schema) -> None:
         self.data = data
@@ -40,13 +40,13 @@ class _Source:
     def spend(self, size: int, path: str) -> None:
         self._allowance -= size
         if self._allowance < 0:
-            raise self.refuse(path, "the same bytes are used over and over, as no writer does")
+            raise self.refuse(path, "the same bytes are used over and over, which no writer does")
 
 
 class Table:
-    """One table of the file. Fields are asked for by name; an absent field is None or the schema's default.
+    """One table of the file. Fields are read by name; an absent field is None or the schema's default.
 
-    Every method raises EvidenceError, naming the path from the root, where the file contradicts itself.
+    Every method raises EvidenceError, with the path from the root, where the file contradicts itself.
     """
 
     __slots__ = ("_accessor", "_fields", "_inline_size", "_path", "_source")
@@ -69,11 +69,11 @@ class Table:
         return f"{self._path}.{field}" if self._path else field
 
     def refuse(self, field: str, problem: str) -> EvidenceError:
-        """The error for a field that is readable and makes no sense."""
+        """Return the error for a field that is readable and invalid."""
         return self._source.refuse(self.path(field), problem)
 
     def number(self, field: str, kind: type, default: int | float = 0) -> int | float:
-        """A scalar; `kind` is one of the flags of `flatbuffers.number_types`."""
+        """Return a scalar. `kind`: one of the flags of `flatbuffers.number_types`."""
         offset = self._offset(field, kind.bytewidth)
         return default if offset is None else self._accessor.Get(kind, self._accessor.Pos + offset)
 
@@ -120,7 +120,7 @@ class Table:
             yield Table(self._source, position, name, f"{self.path(field)}[{index}]")
 
     def _offset(self, field: str, width: int) -> int | None:
-        """Where the field lies from the table's start, or None if it was not written."""
+        """Return the field's offset from the table's start, or None if it was not written."""
         offset = self._accessor.Offset(4 + 2 * self._fields.index(field))
         if offset == 0:
             return None
@@ -129,7 +129,7 @@ class Table:
         return offset
 
     def _vector(self, field: str, offset: int, width: int) -> tuple[int, int]:
-        """First position and element count of a vector whose whole extent lies inside the file."""
+        """Return the first position and the number of elements of a vector that lies inside the file."""
         path = self.path(field)
         start = self._accessor.Vector(offset)
         self._source.require(start - 4, 4, path)
@@ -140,14 +140,14 @@ class Table:
 
 
 def read_root(data: bytes, *, file_type: str, identifier: bytes, schema: Schema, root: str) -> Table:
-    """The root table of a size-prefixed flatbuffer.
+    """Return the root table of a size-prefixed flatbuffer.
 
-    Bytes after the announced size are ignored: a runtime with a static buffer may write all of it.
-    Raises EvidenceError if `data` is cut short or is a file of another type.
+    Bytes after the prefixed size are ignored: a runtime with a static buffer may write the whole buffer.
+    Raises EvidenceError if `data` is truncated or is a file of another type.
     """
-    found = bytes(data[8:12])
-    if found != identifier:
-        raise EvidenceError(f"not a readable {file_type}: bytes 8 to 12 are {found!r}, not {identifier!r}")
+    actual = bytes(data[8:12])
+    if actual != identifier:
+        raise EvidenceError(f"not a readable {file_type}: bytes 8 to 12 are {actual!r}, not {identifier!r}")
     size = int.from_bytes(data[:4], "little")
     if size > len(data) - 4:
         raise EvidenceError(

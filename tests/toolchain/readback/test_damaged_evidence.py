@@ -154,7 +154,7 @@ REFUSED = {
     damaged.inference_dropped: "the debug program's etdump holds 1 inferences, 2 were requested; "
     "measure again with reuse=programs",
     damaged.tensor_of_unknown_type: (
-        "logged tensor aten_relu_default@0 of run 1 is of float8_e5m2; numpy has no such type"
+        "logged tensor aten_relu_default@0 of run 1 has the type float8_e5m2, which NumPy lacks"
     ),
 }
 

@@ -203,11 +203,11 @@ def _output_since(start: int) -> str:
 @contextlib.contextmanager
 def _recording_tensors(log: DelegationLog) -> Iterator[None]:
     """Record, from the graphs that QNN really builds, which tensor name stands for which debug handle."""
-    official = QnnBackend._build_op_wrappers
+    original = QnnBackend._build_op_wrappers
 
     def build_and_record(edge_program: ExportedProgram, *arguments: Any) -> Any:
         _take_schematic(log)  # the previous subgraph's: the next one would overwrite it
-        wrappers = official(edge_program, *arguments)
+        wrappers = original(edge_program, *arguments)
         nodes = edge_program.graph_module.graph.nodes
         for node in nodes:
             _record_node(node, log)
@@ -219,7 +219,7 @@ def _recording_tensors(log: DelegationLog) -> Iterator[None]:
         yield
         _take_schematic(log)
     finally:
-        QnnBackend._build_op_wrappers = official
+        QnnBackend._build_op_wrappers = original
 
 
 def _take_schematic(log: DelegationLog) -> None:

@@ -1,4 +1,4 @@
-"""What the HTP compiler prints: its errors, and what a compiled subgraph costs."""
+"""A reader of the HTP compiler's output: its errors, and the memory traffic of each compiled subgraph."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ _FACT = re.compile(r"^(spill_bytes|fill_bytes|write_total_bytes|read_total_bytes
 
 
 def errors(log: str) -> list[str]:
-    """What the compiler calls errors, each once, in their order, without the times and names around them."""
+    """Return the compiler's error messages in their order, without duplicates, times and logger names."""
     return list(dict.fromkeys(_ERROR.findall(log)))
 
 
 def compile_facts(log: str) -> tuple[CompileFacts, ...]:
-    """The DDR summaries, one a delegated subgraph, in the order they were compiled; none if they are incomplete."""
-    found: dict[str, list[int]] = {
+    """Return one DDR summary per delegated subgraph, in the order compiled; none if a summary is incomplete."""
+    columns: dict[str, list[int]] = {
         name: [] for name in ("spill_bytes", "fill_bytes", "write_total_bytes", "read_total_bytes")
     }
     for name, value in _FACT.findall(log):
-        found[name].append(int(value))
-    if len({len(values) for values in found.values()}) > 1:
+        columns[name].append(int(value))
+    if len({len(values) for values in columns.values()}) > 1:
         return ()
     return tuple(
         CompileFacts(subgraph=index, spill_bytes=spill, fill_bytes=fill, write_total_bytes=write, read_total_bytes=read)
-        for index, (spill, fill, write, read) in enumerate(zip(*found.values(), strict=True))
+        for index, (spill, fill, write, read) in enumerate(zip(*columns.values(), strict=True))
     )

@@ -1,6 +1,6 @@
-"""A QNN context binary as QNN's own System library tells it: who compiled it, for which SoC, and its graphs' tensors.
+"""A reader of QNN context binaries through QNN's System library: the compiler's build, the SoC, the graphs' tensors.
 
-Native code that reads bytes nobody vouches for: only ever called in a worker.
+It is native code that reads unchecked bytes, so it is called in workers only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
 from tasks.errors import EvidenceError
 from tasks.records import ContextFacts, GraphTensor
 
-# ExecuTorch puts these before the binary: magic, signature, size, then zeros.
+# ExecuTorch's header in front of the binary: magic, signature, size, then zeros.
 _MAGIC = (0x5678ABCD).to_bytes(4, "little")
 _SIZE = slice(12, 20)
 _HEADER_BYTES = 256
@@ -34,7 +34,7 @@ _SOC_NAMES = {soc.value: soc.name for soc in QcomChipset}
 # The high byte of a QNN data type; the low one has the bits, written in decimal.
 _KINDS = {0: "int", 1: "uint", 2: "float", 3: "sfixed", 4: "ufixed", 5: "bool", 6: "string"}
 
-# A kernel's name, then its result's layout (Flat or Crouton) and element, as Python's struct module names elements.
+# A kernel's name, then its result's layout (Flat or Crouton) and element, in the letters of Python's struct module.
 _KERNEL = re.compile(rb"[A-Za-z_][\w.]{5,}@[FC]([BbHhefi])(?=[.*\x00-\x1f]|$)")
 _ELEMENTS = {
     b"B": "ufixed8",
@@ -64,7 +64,7 @@ class _Provider(Structure):
 
 
 class _Quantization(Structure):
-    # The union of all encodings is 32 bytes; only the one for a whole tensor is read.
+    # The union of all encodings has 32 bytes; only the encoding per tensor is read.
     _fields_ = (
         ("definition", c_uint32),
         ("encoding", c_uint32),
@@ -146,27 +146,27 @@ class _BinaryInfo(Structure):
 
 
 def read_context(processed: bytes, library: Path) -> ContextFacts:
-    """What is in the bytes that ExecuTorch's QNN backend made of a subgraph. `library`: QNN's libQnnSystem.so.
+    """Return the facts in the bytes that ExecuTorch's QNN backend made of a subgraph. `library`: libQnnSystem.so.
 
-    Raises EvidenceError for bytes that are no context binary, or one of a form that this reader does not know.
+    Raises EvidenceError for bytes that are not a context binary, or one of a version that this reader does not support.
     """
     binary = _binary(processed)
     provider = _provider(library)
     handle = c_void_p()
-    _require(provider.create(ctypes.byref(handle)), "its reader cannot be made")
+    _require(provider.create(ctypes.byref(handle)), "QNN creates no reader")
     try:
-        place = c_void_p()
-        _require(provider.get_metadata(handle, binary, len(binary), ctypes.byref(place)), "QNN cannot read it")
-        if not place.value:
-            raise _refusal("QNN reads nothing in it")
-        return _facts(_BinaryInfo.from_address(place.value), binary)
+        address = c_void_p()
+        _require(provider.get_metadata(handle, binary, len(binary), ctypes.byref(address)), "QNN cannot read it")
+        if not address.value:
+            raise _refusal("QNN finds nothing in it")
+        return _facts(_BinaryInfo.from_address(address.value), binary)
     finally:
         provider.free(handle)
 
 
 def kernel_elements(binary: bytes) -> tuple[str, ...]:
-    """Element types of the kernels' results, sorted: the compiler stores the kernels by name, types included."""
-    return tuple(sorted({_ELEMENTS[found[1]] for found in _KERNEL.finditer(binary)}))
+    """Return the sorted element types of the kernels' results. The compiler stores kernels by name, with types."""
+    return tuple(sorted({_ELEMENTS[kernel[1]] for kernel in _KERNEL.finditer(binary)}))
 
 
 def _binary(processed: bytes) -> bytes:
@@ -190,11 +190,11 @@ def _provider(library: Path) -> _Provider:
 
 
 def _facts(info: _BinaryInfo, binary: bytes) -> ContextFacts:
-    _know("binary info", info.version, (_BINARY_INFO_VERSION,))
+    _require_version("binary info", info.version, (_BINARY_INFO_VERSION,))
     if not info.graphs or not info.graph_count or not info.context_blob:
-        raise _refusal("no graph or no architecture is told in it")
+        raise _refusal("it contains no graph or no architecture")
     graphs = info.graphs[: info.graph_count]
-    _know("context blob", info.context_blob.contents.version, (_BLOB_VERSION,))
+    _require_version("context blob", info.context_blob.contents.version, (_BLOB_VERSION,))
     return ContextFacts(
         build=_text(info.build),
         soc=_SOC_NAMES.get(info.soc_model, f"SoC model {info.soc_model}"),
@@ -206,10 +206,10 @@ def _facts(info: _BinaryInfo, binary: bytes) -> ContextFacts:
 
 
 def _vtcm_bytes(graph: _Graph) -> int:
-    _know("graph info", graph.version, (_GRAPH_INFO_VERSION,))
+    _require_version("graph info", graph.version, (_GRAPH_INFO_VERSION,))
     if not graph.blob:
-        raise _refusal("its graph tells no VTCM size")
-    _know("graph blob", graph.blob.contents.version, (_BLOB_VERSION,))
+        raise _refusal("its graph contains no VTCM size")
+    _require_version("graph blob", graph.blob.contents.version, (_BLOB_VERSION,))
     return graph.blob.contents.vtcm_bytes
 
 
@@ -219,16 +219,16 @@ def _tensors(graph: _Graph) -> Iterator[GraphTensor]:
         ("output", graph.output_count, graph.outputs),
     ):
         for tensor in tensors[:count] if count else ():
-            _know("tensor", tensor.version, _TENSOR_VERSIONS)
-            grid = tensor.quantization
-            whole = grid.definition == _DEFINED and grid.encoding == _PER_TENSOR
+            _require_version("tensor", tensor.version, _TENSOR_VERSIONS)
+            qparams = tensor.quantization
+            is_per_tensor = qparams.definition == _DEFINED and qparams.encoding == _PER_TENSOR
             yield GraphTensor(
                 name=_text(tensor.name),
                 role=role,
                 dtype=_dtype(tensor.dtype),
                 shape=tuple(tensor.dimensions[: tensor.rank]) if tensor.rank else (),
-                scale=float(grid.scale) if whole else None,
-                zero_point=-grid.offset if whole else None,
+                scale=float(qparams.scale) if is_per_tensor else None,
+                zero_point=-qparams.offset if is_per_tensor else None,
             )
 
 
@@ -241,9 +241,9 @@ def _text(name: bytes | None) -> str:
     return "" if name is None else name.decode(errors="replace")
 
 
-def _know(what: str, version: int, known: tuple[int, ...]) -> None:
-    if version not in known:
-        raise _refusal(f"its {what} is of version {version}, known are {list(known)}")
+def _require_version(noun: str, version: int, supported: tuple[int, ...]) -> None:
+    if version not in supported:
+        raise _refusal(f"its {noun} has version {version}; this reader supports {list(supported)}")
 
 
 def _require(result: int, problem: str) -> None:

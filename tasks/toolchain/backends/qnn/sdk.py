@@ -1,4 +1,4 @@
-"""Where Qualcomm's QNN libraries come from, and what exactly they and the Python toolchain are."""
+"""The QNN libraries: their folder, their build, and the versions of the whole toolchain."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _BUILD_ID = re.compile(rb"v\d+\.\d+\.\d+\.\d{6,}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sdk:
-    """A folder in the shape of a QNN SDK. `build` is the id its libraries carry, `origin` who provided it."""
+    """A folder with the layout of a QNN SDK. `build`: the id in its libraries. `origin`: what provided it."""
 
     root: Path
     build: str
     origin: str
     runtime_libraries: tuple[Path, ...]
-    """Folders that hold what the QNN libraries link against (the wheel brings its own libc++)."""
+    """The folders with the libraries that the QNN libraries link against (the wheel contains its own libc++)."""
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
-        """What a process that loads QNN must be started with: the dynamic linker reads it once, at the start."""
+        """Return the variables for a process that loads QNN. The dynamic linker reads them only when it starts."""
         search = [str(path) for path in (self.root / LIBRARY_FOLDER, *self.runtime_libraries)]
         if inherited.get("LD_LIBRARY_PATH"):
             search.append(inherited["LD_LIBRARY_PATH"])
@@ -38,10 +38,10 @@ class Sdk:
 
 
 def find_sdk(environ: Mapping[str, str], links: Path) -> Sdk:
-    """The user's `QNN_SDK_ROOT` first, else the libraries of the installed onnxruntime-qnn wheel.
+    """Return the SDK at the user's `QNN_SDK_ROOT`, or else that of the installed onnxruntime-qnn wheel.
 
-    `links`: an existing folder in which a link tree in the SDK's shape may be made for the wheel.
-    Raises EnvironmentUnusable if neither gives the HTP libraries.
+    `links`: an existing folder for a tree of links to the wheel's libraries, with the layout of an SDK.
+    Raises EnvironmentUnusable if neither has the HTP libraries.
     """
     if chosen := environ.get("QNN_SDK_ROOT"):
         root = Path(chosen)
@@ -73,7 +73,7 @@ def find_sdk(environ: Mapping[str, str], links: Path) -> Sdk:
 
 
 def identity(sdk: Sdk) -> Toolchain:
-    """The versions that decide what a compile gives; read from metadata, importing none of them."""
+    """Return the versions that determine the result of a compilation. They are read from metadata, without imports."""
     return Toolchain(
         python=platform.python_version(),
         torch=metadata.version("torch"),
@@ -89,16 +89,16 @@ def _link_all(package: Path, folder: Path) -> None:
         link = folder / library.name
         if link.is_symlink() and link.readlink() == library:
             continue
-        # Another process may be making the same link: an own name first, then an atomic rename.
-        with tempfile.TemporaryDirectory(dir=folder) as own:
-            fresh = Path(own, library.name)
-            fresh.symlink_to(library)
-            fresh.replace(link)
+        # Another process may create the same link: create it under a temporary name, then rename it atomically.
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
+            new_link = Path(temporary, library.name)
+            new_link.symlink_to(library)
+            new_link.replace(link)
 
 
 def _build_id(root: Path) -> str:
     library = root / LIBRARY_FOLDER / "libQnnHtp.so"
-    found = _BUILD_ID.search(library.read_bytes())
-    if found is None:
+    build = _BUILD_ID.search(library.read_bytes())
+    if build is None:
         raise EnvironmentUnusable(f"{library} carries no QNN build id: it is not Qualcomm's libQnnHtp.so")
-    return found[0].decode()
+    return build[0].decode()
