@@ -85,23 +85,23 @@ def damaged(scene: Scene, index: int, kind: str) -> dict[int, CapturedValue]:
     for operator, sources in enumerate(kernels.sources):
         affected = any(source in after for source in sources)
         original = captured.get(operator)
-        computed = kernels.call(operator, before) if original is None or affected else None
+        expected = kernels.call(operator, before) if original is None or affected else None
         if original is not None:
             before[operator] = _single(original.dequantized())
-        elif computed is not None:
-            before[operator] = computed
+        elif expected is not None:
+            before[operator] = expected
         if operator == index:
             assert original is not None, "only a captured operator can be damaged"
             changed[operator] = _quantized(KINDS[kind](original.dequantized(), original), original)
             after[operator] = _single(changed[operator].dequantized())
         elif affected:
-            recomputed = kernels.call(operator, ChainMap(after, before))
-            if recomputed is not None and original is not None and isinstance(computed, np.ndarray):
-                assert isinstance(recomputed, np.ndarray), "the same call"
-                changed[operator] = _moved(original, computed, recomputed)
+            expected_after = kernels.call(operator, ChainMap(after, before))
+            if expected_after is not None and original is not None and isinstance(expected, np.ndarray):
+                assert isinstance(expected_after, np.ndarray), "the same call"
+                changed[operator] = _moved(original, expected, expected_after)
                 after[operator] = _single(changed[operator].dequantized())
-            elif recomputed is not None:
-                after[operator] = recomputed
+            elif expected_after is not None:
+                after[operator] = expected_after
     return changed
 
 

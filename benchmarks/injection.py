@@ -43,7 +43,7 @@ class Injection:
     steps: float
     status: str
     verdict: str
-    found: bool
+    named: bool
     blamed: tuple[str, ...]
     """Undamaged operators that are reported to introduce error, only with the damage."""
 
@@ -98,7 +98,7 @@ def inject(
                     steps=steps,
                     status=damaged_row.status,
                     verdict=damaged_row.verdict,
-                    found=worst is not None and worst.operator.index == index,
+                    named=worst is not None and worst.operator.index == index,
                     blamed=tuple(row.operator.name for row in others if row.verdict == "introduced"),
                 )
             )
@@ -119,12 +119,12 @@ def main() -> None:
         print(f"\n{model} {scheme} {SOC}")
         for kind in KINDS:
             same = [injection for injection in injections if injection.kind == kind]
-            named = sum(injection.found for injection in same)
+            named = sum(injection.named for injection in same)
             blamed = sum(bool(injection.blamed) for injection in same)
             print(f"  {kind:18} named in {named} of {len(same)}, another operator reported in {blamed}")
             summary[f"{model} {scheme} {kind}"] = {"injected": len(same), "named": named, "another_blamed": blamed}
         for injection in injections:
-            if not injection.found or injection.blamed:
+            if not injection.named or injection.blamed:
                 print("   ", asdict(injection))
     if options.json:
         print(json.dumps(summary))

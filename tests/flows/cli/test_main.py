@@ -1,4 +1,4 @@
-"""The command line as a user meets it: what it says of itself, and what it says when it is used wrongly."""
+"""The command line as a user sees it: its help, its plans, and its messages for wrong requests."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def help_of_all_commands() -> str:
     """The help of every command, one after the other: what GOLDEN holds."""
     pages = []
     for words in command_lines(typer.main.get_command(app)):
-        shown = CliRunner().invoke(app, [*words, "--help"], prog_name="qnnsweep", terminal_width=78)
-        assert shown.exit_code == 0
-        lines = [line.rstrip() for line in shown.stdout.splitlines()]
+        result = CliRunner().invoke(app, [*words, "--help"], prog_name="qnnsweep", terminal_width=78)
+        assert result.exit_code == 0
+        lines = [line.rstrip() for line in result.stdout.splitlines()]
         pages.append("\n".join([f"$ {' '.join(['qnnsweep', *words, '--help'])}", *lines]))
     return "\n".join(pages) + "\n"
 
 
-def complaint(ran: subprocess.CompletedProcess[str], exit_code: int) -> str:
-    """The one line on stderr that is ours."""
+def error_line(ran: subprocess.CompletedProcess[str], exit_code: int) -> str:
+    """Return the only line of the error output, without its prefix."""
     assert ran.returncode == exit_code
     assert "Traceback" not in ran.stderr
     (line,) = (line for line in ran.stderr.splitlines() if line.startswith("qnnsweep: "))
@@ -61,12 +61,12 @@ def test_the_program_shows_the_help_of_the_golden(program: Program) -> None:
     assert GOLDEN.read_text().startswith(f"$ qnnsweep --help\n{page}\n")
 
 
-def test_what_the_help_of_recompare_gives_as_examples_can_be_asked_for() -> None:
+def test_the_examples_in_the_help_of_recompare_are_valid_overrides() -> None:
     (examples,) = re.findall(r"For example: (\S+), or '(\S+)'\.", GOLDEN.read_text())
-    assert [len(load(["model=digits_cnn", each]).cells) for each in examples] == [1, 1]
+    assert [len(load(["model=digits_cnn", example]).cells) for example in examples] == [1, 1]
 
 
-def test_no_verb_at_all_is_answered_with_the_help(program: Program) -> None:
+def test_without_a_command_the_help_is_shown(program: Program) -> None:
     ran = program.run()
     assert ran.returncode == 2
     assert ran.stdout + ran.stderr == program.run("--help").stdout
@@ -85,7 +85,7 @@ def test_the_installed_command_is_the_same_program(program: Program) -> None:
     assert ran.stdout == program.run("plan", "--json").stdout
 
 
-def test_a_plan_is_a_table_of_cells_that_says_which_are_impossible_and_why(program: Program) -> None:
+def test_a_plan_is_a_table_of_cells_with_the_reasons_of_impossible_ones(program: Program) -> None:
     ran = program.run("plan", "scheme=fp16,8a8w", "soc=SM8350,SM8650")
     assert (ran.returncode, ran.stderr) == (0, "")
     lines = [" ".join(line.split()) for line in ran.stdout.splitlines() if line.strip() and "─" not in line]
@@ -114,7 +114,7 @@ def test_a_plan_as_json_is_one_line_of_all_cells_in_order(program: Program) -> N
     }
 
 
-def test_a_plan_leaves_nothing_behind_and_loads_nothing_heavy(program: Program, tmp_path: Path) -> None:
+def test_a_plan_writes_no_file_and_imports_no_heavy_library(program: Program, tmp_path: Path) -> None:
     code = (
         "import sys, atexit\n"
         "heavy = ('torch', 'executorch', 'prefect', 'pandas', 'pyarrow', 'sklearn')\n"
@@ -139,38 +139,40 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("verb", ["run", "plan"])
+@pytest.mark.parametrize("command", ["run", "plan"])
 @pytest.mark.parametrize(("override", "begin"), WRONG.items(), ids=WRONG)
 def test_a_wrong_request_is_one_line_and_nothing_starts(
-    program: Program, tmp_path: Path, verb: str, override: str, begin: str
+    program: Program, tmp_path: Path, command: str, override: str, begin: str
 ) -> None:
-    ran = program.run(verb, f"artifacts={tmp_path}", override)
-    assert complaint(ran, 2).startswith(begin)
+    ran = program.run(command, f"artifacts={tmp_path}", override)
+    assert error_line(ran, 2).startswith(begin)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("place", ["file", "file/below"])
-def test_an_artifacts_folder_that_cannot_be_one_is_one_line_and_nothing_starts(
+def test_an_artifacts_path_with_a_file_in_it_is_one_line_and_nothing_starts(
     program: Program, tmp_path: Path, place: str
 ) -> None:
     (tmp_path / "file").touch()
-    line = complaint(program.run("run", f"artifacts={tmp_path / place}"), 3)
+    line = error_line(program.run("run", f"artifacts={tmp_path / place}"), 3)
     assert line.startswith("artifacts: cannot use ")
     assert line.endswith("there is a file of that name: move it, or set artifacts=FOLDER to another folder")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_an_artifacts_folder_that_nobody_may_write_is_one_line_and_nothing_starts(program: Program) -> None:
-    # Not even root makes folders in sysfs.
-    line = complaint(program.run("run", "artifacts=/sys/qnnsweep"), 3)
+def test_an_artifacts_folder_without_write_permission_is_one_line_and_nothing_starts(program: Program) -> None:
+    # Even root cannot create folders in sysfs.
+    line = error_line(program.run("run", "artifacts=/sys/qnnsweep"), 3)
     assert line.startswith("artifacts: cannot use /sys/qnnsweep")
     assert line.endswith("make it writable, or set artifacts=FOLDER to a folder that is")
 
 
 @pytest.mark.toolchain
-def test_a_factory_that_gives_no_module_is_one_line_and_nothing_is_compiled(program: Program, tmp_path: Path) -> None:
-    ran = program.run("run", f"artifacts={tmp_path}", "model.factory=os:getcwd", "scheme=fp16,8a8w")
-    assert complaint(ran, 2) == "model.factory=os:getcwd: gave a str, not a torch.nn.Module"
+def test_a_factory_that_returns_no_module_is_one_line_and_nothing_is_compiled(
+    served_program: Program, tmp_path: Path
+) -> None:
+    ran = served_program.run("run", f"artifacts={tmp_path}", "model.factory=os:getcwd", "scheme=fp16,8a8w")
+    assert error_line(ran, 2) == "model.factory=os:getcwd: gave a str, not a torch.nn.Module"
     assert not (tmp_path / "tables").exists()
     assert not (tmp_path / "devices").exists()
 
@@ -183,17 +185,17 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code(program: Program) -> 
     assert line.startswith("qnnsweep: model=nope: no such model")
 
 
-def test_a_report_of_no_run_or_of_an_unknown_one_is_one_line(program: Program, tmp_path: Path) -> None:
+def test_a_report_without_a_run_or_of_an_unknown_run_is_one_line(program: Program, tmp_path: Path) -> None:
     folder = tmp_path / "never used"
-    line = complaint(program.run("report", f"--artifacts={folder}"), 2)
+    line = error_line(program.run("report", f"--artifacts={folder}"), 2)
     assert line == f"no run in {folder}; there are: none"
-    line = complaint(program.run("report", "20200101T000000Z-0000", f"--artifacts={folder}"), 2)
+    line = error_line(program.run("report", "20200101T000000Z-0000", f"--artifacts={folder}"), 2)
     assert line == f"no run '20200101T000000Z-0000' in {folder}; there are: none"
     assert not folder.exists()
 
 
 @pytest.mark.parametrize("arguments", [("--artefacts=x",), ("one", "two"), ("--json=3",)], ids=str)
-def test_a_wrong_option_is_refused_by_its_name(program: Program, arguments: tuple[str, ...]) -> None:
+def test_an_unknown_option_is_refused(program: Program, arguments: tuple[str, ...]) -> None:
     ran = program.run("report", *arguments)
     assert ran.returncode == 2
     assert "Error" in ran.stderr
@@ -210,13 +212,13 @@ def test_an_unreachable_prefect_server_is_one_line_and_nothing_starts(program: P
         cwd=program.folder,
         env=program.environment | {"PREFECT_API_URL": url},
     )
-    line = complaint(ran, 3)
+    line = error_line(ran, 3)
     assert line.startswith(f"PREFECT_API_URL={url}: ")
     assert line.endswith("; start a server there, or unset PREFECT_API_URL to use a temporary one")
 
 
-def test_no_qnn_is_one_line_and_nothing_starts(program: Program, tmp_path: Path) -> None:
-    line = complaint(program.run("run", f"artifacts={tmp_path}", QNN_SDK_ROOT="/nonexistent"), 3)
+def test_a_wrong_qnn_folder_is_one_line_and_nothing_starts(program: Program, tmp_path: Path) -> None:
+    line = error_line(program.run("run", f"artifacts={tmp_path}", QNN_SDK_ROOT="/nonexistent"), 3)
     assert line.startswith("QNN_SDK_ROOT=/nonexistent: no libQnnHtp.so, libQnnSystem.so in /nonexistent/")
     assert line.endswith("unset it to use the onnxruntime-qnn wheel")
 
@@ -226,7 +228,7 @@ def test_a_temporary_folder_too_long_for_sockets_is_one_line_and_nothing_starts(
 ) -> None:
     folder = tmp_path / ("long" * 25)
     folder.mkdir()
-    line = complaint(program.run("run", f"artifacts={tmp_path / 'artifacts'}", TMPDIR=str(folder)), 3)
+    line = error_line(program.run("run", f"artifacts={tmp_path / 'artifacts'}", TMPDIR=str(folder)), 3)
     assert line == (
         f"TMPDIR={folder}: too long for the sockets below it; set TMPDIR to a folder whose path has at most 75 bytes"
     )
