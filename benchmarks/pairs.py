@@ -177,10 +177,10 @@ def _unfused(module: GraphModule) -> GraphModule:
         value = dequantize
         with graph.inserting_before(clamp):
             for point in (high - zero_point + low, zero_point):
-                grid = (scale, point, low, high, dtype)
+                qparams = (scale, point, low, high, dtype)
                 value = graph.call_function(torch.ops.aten.neg.default, (value,))
-                value = graph.call_function(QUANTIZE, (value, *grid))
-                value = graph.call_function(DEQUANTIZE, (value, *grid))
+                value = graph.call_function(QUANTIZE, (value, *qparams))
+                value = graph.call_function(DEQUANTIZE, (value, *qparams))
         clamp.replace_input_with(dequantize, value)
 
     return _changed(module, fused_names(module), negated)
@@ -242,9 +242,9 @@ def _saturate(graph: torch.fx.Graph, node: Node, dequantize: Node) -> None:
 
 
 def _round(_graph: torch.fx.Graph, node: Node, dequantize: Node) -> None:
-    grid = (*node.args[1:3], INT32.min, INT32.max, torch.int32)
-    node.args = (node.args[0], *grid)
-    dequantize.args = (node, *grid)
+    qparams = (*node.args[1:3], INT32.min, INT32.max, torch.int32)
+    node.args = (node.args[0], *qparams)
+    dequantize.args = (node, *qparams)
 
 
 def _pair(module: GraphModule, name: str, snr_db: Scores) -> Pair:

@@ -58,16 +58,16 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize(("overrides", "computed"), CHANGES, ids=[change[0][0] for change in CHANGES])
+@pytest.mark.parametrize(("overrides", "stages"), CHANGES, ids=[change[0][0] for change in CHANGES])
 def test_a_sweep_computes_only_the_stages_whose_keys_change(
-    program: Program, artifacts: Path, first: str, overrides: tuple[str, ...], computed: set[str]
+    program: Program, artifacts: Path, first: str, overrides: tuple[str, ...], stages: set[str]
 ) -> None:
     ran = program.run("run", "--json", *SMALL, "reuse=capture", *overrides, f"artifacts={artifacts}")
-    assert states(ran) == {stage: "done" if stage in computed else "reused" for stage in CELL_STAGES}
+    assert states(ran) == {stage: "done" if stage in stages else "reused" for stage in CELL_STAGES}
     run_id = passed_result_of(ran)["run_id"]
     row, before = cell(artifacts, run_id), cell(artifacts, first)
-    assert row["measured_run"] == (run_id if "execute" in computed else first)
-    assert (row["latency_p50_ms"] == before["latency_p50_ms"]) is ("execute" not in computed)
+    assert row["measured_run"] == (run_id if "execute" in stages else first)
+    assert (row["latency_p50_ms"] == before["latency_p50_ms"]) is ("execute" not in stages)
     assert row["outputs_sha256"] == before["outputs_sha256"]
 
 
