@@ -32,11 +32,11 @@ def build(exported: ExportedModel, scheme: SchemeConfig, soc: SocConfig, store: 
     from torchao.quantization.pt2e import observer
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-    from tasks.toolchain.export import settle
+    from tasks.toolchain.export import make_deterministic
     from tasks.toolchain.quantize import load_program
     from tasks.toolchain.tensors import read_samples
 
-    settle()
+    make_deterministic()
     module = load_program(store, exported.program).module()
     if scheme.precision is Precision.quantized:
         assert exported.calibration is not None

@@ -22,7 +22,7 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 from tasks.numerics.metrics import snr_db
 from tasks.records import Blob, ExportedModel, QuantizedModel
 from tasks.storage.store import Store
-from tasks.toolchain.export import settle
+from tasks.toolchain.export import make_deterministic
 from tasks.toolchain.quantize import load_program
 from tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples, read_tensors
 
@@ -64,7 +64,7 @@ class Ablation:
 
 
 def ablate(quantized: QuantizedModel, store: Store) -> Ablation:
-    settle()
+    make_deterministic()
     exported = quantized.exported
     samples = _evaluation(exported, store)
     eager = read_tensors(store, exported.outputs_eager)
@@ -107,7 +107,7 @@ def ablate(quantized: QuantizedModel, store: Store) -> Ablation:
 
 def variant(quantized: QuantizedModel, name: str, store: Store) -> QuantizedModel:
     """Return the model with another converted graph, which can be lowered and executed like any other."""
-    settle()
+    make_deterministic()
     samples = _evaluation(quantized.exported, store)
     module = VARIANTS[name](_converted(quantized, store))
     torch.export.save(torch.export.export(module, samples[0], strict=True), "program.pt2")

@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from tasks.numerics.dequantize import dequantize, undo_layout
 from tasks.records import Capture, LoweredProgram
 from tasks.storage.store import Store
-from tasks.toolchain.export import settle
+from tasks.toolchain.export import make_deterministic
 from tasks.toolchain.quantize import load_program
 from tasks.toolchain.readback.etdump import read_etdump, tensor
 from tasks.toolchain.tensors import read_samples
@@ -40,7 +40,7 @@ class Replayed:
 
 
 def replay(lowered: LoweredProgram, capture: Capture, store: Store) -> list[Replayed]:
-    settle()
+    make_deterministic()
     exported = lowered.quantized.exported
     module = load_program(store, lowered.quantized.program).module()
     names = [spec.name for spec in exported.inputs]

@@ -12,7 +12,7 @@ LOGIT_SPREAD = 2.0
 """Standard deviation of the logits over the classes: about what trained ImageNet classifiers give."""
 
 
-def settle(module: nn.Module, images: torch.Tensor) -> None:
+def calibrate_random_weights(module: nn.Module, images: torch.Tensor) -> None:
     """Give every batch norm the statistics of `images` (float32 [N, …], N ≥ 2), and spread the last linear layer.
 
     A fresh module's batch norms believe in mean 0 and variance 1. Where that is wrong the activations shrink layer by

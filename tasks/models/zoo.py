@@ -17,7 +17,7 @@ from torch import nn
 
 from tasks.errors import RequestError
 from tasks.models.photographs import photographs
-from tasks.models.random_weights import settle
+from tasks.models.random_weights import calibrate_random_weights
 from tasks.models.reproducible import reproducible
 from tasks.models.torchvision_import import torchvision
 
@@ -57,7 +57,7 @@ def timm_classifier(architecture: str, *, size: int, mean: list[float], std: lis
 
 def _with_weights(model: nn.Module, pretrained: dict[str, torch.Tensor] | None, images: torch.Tensor) -> nn.Module:
     if pretrained is None:
-        settle(model, images)
+        calibrate_random_weights(model, images)
     else:
         model.load_state_dict(pretrained)
     if getattr(model, "AuxLogits", None) is not None:

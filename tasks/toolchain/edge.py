@@ -21,7 +21,7 @@ from tasks.records.options import LoweringOptions
 from tasks.storage.store import Store
 from tasks.toolchain.backends.compiler import Compiler, DelegationLog
 from tasks.toolchain.backends.select import backend_of
-from tasks.toolchain.export import settle
+from tasks.toolchain.export import make_deterministic
 from tasks.toolchain.quantize import load_program
 from tasks.toolchain.reference.counterparts import other_reference
 from tasks.toolchain.reference.graph import ReferenceGraph, graph_of, put_graph
@@ -52,7 +52,7 @@ class EdgeModel:
 
 def edge_model(quantized: QuantizedModel, options: LoweringOptions, store: Store) -> EdgeModel:
     """Transform the quantized graph as the backend wants it, and run it on the host operator by operator."""
-    settle()
+    make_deterministic()
     exported = quantized.exported
     inputs = [spec.name for spec in exported.inputs]
     samples = read_samples(store, exported.evaluation, inputs, len(exported.sample_names))

@@ -56,9 +56,9 @@ def lower_model(model: EdgeModel, soc: SocConfig | None, options: LoweringOption
 
 def reference_kernels(lowered: LoweredProgram, store: Store) -> Callable[[Sequence[NDArray[Any]]], HostKernels]:
     """A sample's inputs, on the device's grid, to the reference's operators on them."""
-    from tasks.toolchain.export import settle
+    from tasks.toolchain.export import make_deterministic
     from tasks.toolchain.reference.graph import read_graph
     from tasks.toolchain.reference.kernels import HostKernels
 
-    settle()
+    make_deterministic()
     return partial(HostKernels, read_graph(store, lowered.reference_calls, lowered.reference_constants))

@@ -23,7 +23,7 @@ Sample = Mapping[str, Any]
 
 def export_model(model: ModelConfig, store: Store) -> ExportedModel:
     """Raises RequestError when the factory, a data source or the inputs do not fit; torch.export's own error else."""
-    settle()
+    make_deterministic()
     module = _module(model)
     assert model.evaluation is not None, "checked by conf.load"
     evaluation = _samples(model, "evaluation", model.evaluation)
@@ -59,7 +59,7 @@ def export_model(model: ModelConfig, store: Store) -> ExportedModel:
     )
 
 
-def settle() -> None:
+def make_deterministic() -> None:
     """One thread and a fixed seed: the same bytes come out whatever else the machine does."""
     torch.manual_seed(0)
     torch.set_num_threads(1)

@@ -11,13 +11,13 @@ from conf.schema import Precision, SchemeConfig
 from tasks.records import Blob, ExportedModel, QuantizedModel
 from tasks.storage.store import Store
 from tasks.toolchain.backends.select import backend_of
-from tasks.toolchain.export import settle
+from tasks.toolchain.export import make_deterministic
 from tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples
 
 
 def quantize_model(exported: ExportedModel, scheme: SchemeConfig, kind: str, store: Store) -> QuantizedModel:
     """Prepare, calibrate, convert; a float scheme passes the exported program through unchanged."""
-    settle()
+    make_deterministic()
     names = [spec.name for spec in exported.inputs]
     evaluation = read_samples(store, exported.evaluation, names, len(exported.sample_names))
     module = load_program(store, exported.program).module()

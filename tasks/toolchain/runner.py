@@ -43,7 +43,7 @@ def main() -> int:
     if not outputs.is_dir():
         return fail(f"no output folder at {outputs}")
 
-    settle_qnn()
+    reexec_with_qnn()
     import executorch.kernels.quantized  # noqa: F401 - registers the quantize and dequantize kernels
     import torch  # noqa: F401 - its libraries must be loaded before the runtime's
 
@@ -84,7 +84,7 @@ def main() -> int:
     return 0
 
 
-def settle_qnn() -> None:
+def reexec_with_qnn() -> None:
     """On a host that has QNN from the wheel alone: start anew where the dynamic linker, which looks once, finds it."""
     if "QNN_SDK_ROOT" in os.environ:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .conftest import Refused
+from tests.conf.conftest import Refused
 
 REFUSALS = {
     "modle=x": (

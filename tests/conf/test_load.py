@@ -15,8 +15,7 @@ from conf.load import load
 from conf.names import AXES
 from conf.plan import Plan
 from conf.schema import LimitsConfig, MeasureConfig, Precision, ScheduleConfig, TransportKind, TrendConfig
-
-from .conftest import Refused
+from tests.conf.conftest import Refused
 
 REFUSALS = {
     "experiment=nightly,quickstart": "experiment=nightly,quickstart: a sweep has one value of experiment",

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from conf.load import load
-
-from .conftest import Refused
+from tests.conf.conftest import Refused
 
 SCHEMES = "16a16w, 16a2w, 16a4w, 16a4w_block, 16a8w, 8a4w, 8a8w, fp16, fp16a8w, fp32"
 REFUSALS = {

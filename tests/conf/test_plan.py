@@ -8,8 +8,7 @@ import pytest
 
 from conf.errors import RequestError
 from conf.load import load
-
-from .conftest import Refused
+from tests.conf.conftest import Refused
 
 TWO_OF_ONE_NAME = (
     "two different cells would both be named model={} scheme=8a8w soc=SM8650 backend=qnn device=local; "

@@ -16,8 +16,7 @@ from tasks.devices.farm import Farm
 from tasks.measure import measure
 from tasks.records import Bundle, Capture, Launch, TensorSpec
 from tasks.storage.store import Store
-
-from .loopback import Adbd, AdbServer, Sshd, running
+from tests.devices.loopback import Adbd, AdbServer, Sshd, running
 
 OUTPUT = TensorSpec(name="logits", shape=(2,), dtype="float32")
 WRITES = """

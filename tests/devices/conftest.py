@@ -14,9 +14,8 @@ from tasks.devices.adb import AdbTransport
 from tasks.devices.local import LocalTransport
 from tasks.devices.ssh import SshTransport
 from tasks.devices.transport import CommandResult, RunRequest, Transport
-
-from .bench import Bench, started_bench
-from .loopback import Adbd, AdbServer, Sshd, running
+from tests.devices.bench import Bench, started_bench
+from tests.devices.loopback import Adbd, AdbServer, Sshd, running
 
 TRANSFER_S = 120
 

@@ -13,9 +13,8 @@ from typing import Any
 
 from tasks.devices.farm import Farm
 from tasks.errors import DeviceError
-
-from .bench import Bench
-from .loopback import write_farm
+from tests.devices.bench import Bench
+from tests.devices.loopback import write_farm
 
 
 def devices(bench: Bench, *overrides: str) -> tuple[int, dict[str, dict[str, Any]]]:

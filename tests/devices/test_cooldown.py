@@ -7,8 +7,7 @@ import time
 from dataclasses import replace
 
 from tasks.errors import DeviceProblem
-
-from .bench import WRITES, Bench
+from tests.devices.bench import WRITES, Bench
 
 
 def test_a_launch_waits_until_the_device_is_cool(bench: Bench) -> None:

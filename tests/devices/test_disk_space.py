@@ -12,8 +12,7 @@ import pytest
 from conf.schema import DeviceConfig
 from tasks.deploy import deploy
 from tasks.errors import DeviceError
-
-from .bench import WRITES, Bench
+from tests.devices.bench import WRITES, Bench
 
 DAY_S = 86_400
 

@@ -15,9 +15,8 @@ import pytest
 
 from conf.schema import DeviceConfig, SocConfig
 from tasks.errors import DeviceError, DeviceProblem, RunnerFailed
-
-from .bench import WRITES, Bench, when
-from .refusing_adbd import RefusingAdbd
+from tests.devices.bench import WRITES, Bench, when
+from tests.devices.refusing_adbd import RefusingAdbd
 
 SM8650 = SocConfig(name="SM8650", arch=75, vtcm_mib=8)
 SLEEPS = "import time; open('started', 'w').close(); time.sleep(600)"

@@ -10,8 +10,7 @@ import pytest
 from conf.load import load
 from conf.schema import DeviceConfig
 from tasks.errors import DeviceError, RequestError
-
-from .bench import WRITES, Bench
+from tests.devices.bench import WRITES, Bench
 
 HOSTILE = [
     "; touch CANARY; rm -rf ~",

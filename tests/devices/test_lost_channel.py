@@ -13,11 +13,10 @@ import pytest
 
 from tasks.devices.transport import RunRequest, Transport
 from tasks.errors import DeviceError
+from tests.devices.bench import when
+from tests.devices.conftest import over_adb, over_ssh
+from tests.devices.loopback import Adbd, AdbServer, Sshd, running
 from tests.processes import assert_dead
-
-from .bench import when
-from .conftest import over_adb, over_ssh
-from .loopback import Adbd, AdbServer, Sshd, running
 
 LARGE = 300_000_000
 SLEEPER = """

@@ -11,8 +11,7 @@ import pytest
 from conf.schema import DeviceConfig, RunnerKind, SocConfig, TransportKind
 from tasks.devices.native_runner import native_files
 from tasks.errors import EnvironmentUnusable
-
-from .bench import WRITES, Bench
+from tests.devices.bench import WRITES, Bench
 
 SM8650 = SocConfig(name="SM8650", arch=75, vtcm_mib=8)
 NATIVE = """\

@@ -15,10 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.devices.loopback import Adbd, AdbServer, Sshd, running, write_farm
 from tests.flows.sweep_outputs import read_table, result_of
 from tests.program import Program
-
-from .loopback import Adbd, AdbServer, Sshd, running, write_farm
 
 pytestmark = [pytest.mark.toolchain, pytest.mark.timeout(2400)]
 

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from conf.schema import TransportKind
 from tasks.devices.device import TRANSPORTS as TRANSPORTS_BY_KIND
 from tasks.errors import DeviceError
+from tests.devices.conftest import TRANSPORTS, TransportCase
 from tests.processes import assert_dead
-
-from .conftest import TRANSPORTS, TransportCase
 
 SAY_ARGUMENTS = "import os, sys; sys.stdout.buffer.write(b'\\0'.join(os.fsencode(word) for word in sys.argv[1:]))"
 HOSTILE = [

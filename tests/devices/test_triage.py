@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tasks.devices import triage
-
-from .bench import WRITES, Bench
+from tests.devices.bench import WRITES, Bench
 
 EXITS = "import sys; print({text!r}); sys.exit(1)"
 MESSAGES = {

@@ -14,10 +14,9 @@ import psutil
 
 from flows.server.leases import LEASE_S
 from tasks.storage import tables
+from tests.flows.sweep_outputs import TIMES, Row, assert_files_are_complete, assert_no_leftovers, read_table, result_of
 from tests.processes import assert_gone, command_of
 from tests.program import Program
-
-from .sweep_outputs import TIMES, Row, assert_files_are_complete, assert_no_leftovers, read_table, result_of
 
 VICTIMS = ("program", "worker", "server")
 """The program itself, one of the processes that it or its fork server started, or its Prefect server."""

@@ -47,9 +47,8 @@ from tasks.quantize import quantize_task
 from tasks.records import Blob, Bundle, Capture, ExportedModel, LoweredProgram, QuantizedModel, Toolchain
 from tasks.storage.digest import digest
 from tasks.toolchain import runner
+from tests.flows.cache_key_spec import OTHER_INPUTS, REQUEST, Change, as_markdown, with_field
 from tests.sample_records import CAPTURE, COMPARISON, EXPORTED, LAUNCH, LOWERED, QUANTIZED
-
-from .cache_key_spec import OTHER_INPUTS, REQUEST, Change, as_markdown, with_field
 
 TASKS = (export_task, quantize_task, lower_task, bundle_task, measure_task, compare_task)
 TOOLCHAIN = Toolchain(python="3.11.7", torch="2.13.0", executorch="1.5.1", torchao="0.18.0", qnn="v2.49.40.260701")

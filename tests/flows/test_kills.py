@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.flows.kill_and_rerun import VICTIMS, Tables, kill_and_rerun, run_undisturbed
 from tests.program import Program
-
-from .kill_and_rerun import VICTIMS, Tables, kill_and_rerun, run_undisturbed
 
 pytestmark = pytest.mark.toolchain
 

@@ -13,11 +13,10 @@ import pytest
 
 from tasks.storage import tables
 from tasks.storage.store import Store
+from tests.flows.sweep_outputs import TIMES, result_of
+from tests.flows.test_sweep import DIGITS
 from tests.object_store import KEY_ID, SECRET, ObjectStore, serving
 from tests.program import Program, new_program, with_server
-
-from .sweep_outputs import TIMES, result_of
-from .test_sweep import DIGITS
 
 pytestmark = pytest.mark.toolchain
 

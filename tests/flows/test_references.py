@@ -11,9 +11,8 @@ import pytest
 
 from conf.schema import MeasureConfig
 from flows.graph import other_references
+from tests.flows.sweep_outputs import passed_result_of
 from tests.program import Program
-
-from .sweep_outputs import passed_result_of
 
 pytestmark = pytest.mark.toolchain
 

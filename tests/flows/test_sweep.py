@@ -15,10 +15,9 @@ import psutil
 import pytest
 
 from tasks.storage import tables
+from tests.flows.sweep_outputs import TIMES, assert_files_are_complete, assert_no_leftovers, read_table, result_of
 from tests.processes import assert_gone, command_of
 from tests.program import Program
-
-from .sweep_outputs import TIMES, assert_files_are_complete, assert_no_leftovers, read_table, result_of
 
 pytestmark = pytest.mark.toolchain
 

@@ -8,9 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.records.vocabulary import COMPARED
+from tests.flows.sweep_outputs import passed_result_of
 from tests.program import Program
-
-from .sweep_outputs import passed_result_of
 
 pytestmark = pytest.mark.toolchain
 

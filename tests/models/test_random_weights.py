@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tasks.models.random_weights import LOGIT_SPREAD, settle
+from tasks.models.random_weights import LOGIT_SPREAD, calibrate_random_weights
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def model() -> nn.Module:
 
 
 def test_every_batch_norm_ends_with_the_statistics_of_the_images(model: nn.Sequential, images: torch.Tensor) -> None:
-    settle(model, images)
+    calibrate_random_weights(model, images)
     first, second = model[1], model[4]
     before = model[0](images)
     torch.testing.assert_close(first.running_mean, before.mean((0, 2, 3)))
@@ -42,18 +42,18 @@ def test_every_batch_norm_ends_with_the_statistics_of_the_images(model: nn.Seque
 
 
 def test_the_answers_spread_as_far_as_a_trained_classifiers(model: nn.Module, images: torch.Tensor) -> None:
-    settle(model, images)
+    calibrate_random_weights(model, images)
     torch.testing.assert_close(model(images).std(dim=-1).mean().item(), LOGIT_SPREAD, rtol=1e-5, atol=0)
 
 
 def test_a_head_of_zeros_answers_too(model: nn.Sequential, images: torch.Tensor) -> None:
     model[-1].load_state_dict({name: torch.zeros_like(value) for name, value in model[-1].state_dict().items()})
-    settle(model, images)
+    calibrate_random_weights(model, images)
     torch.testing.assert_close(model(images).std(dim=-1).mean().item(), LOGIT_SPREAD, rtol=1e-5, atol=0)
 
 
 def test_the_module_ends_in_eval_mode_with_its_own_momentum(model: nn.Sequential, images: torch.Tensor) -> None:
-    settle(model, images)
+    calibrate_random_weights(model, images)
     assert not any(layer.training for layer in model.modules())
     assert (model[1].momentum, model[4].momentum) == (0.1, 0.1)
 
@@ -61,7 +61,7 @@ def test_the_module_ends_in_eval_mode_with_its_own_momentum(model: nn.Sequential
 def test_a_model_without_batch_norms_is_spread_all_the_same(images: torch.Tensor) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.LayerNorm(16), nn.Linear(16, 5, bias=False))
-    settle(model, images)
+    calibrate_random_weights(model, images)
     torch.testing.assert_close(model(images).std(dim=-1).mean().item(), LOGIT_SPREAD, rtol=1e-5, atol=0)
 
 
@@ -70,6 +70,6 @@ def test_the_same_seed_settles_to_the_same_bits(images: torch.Tensor) -> None:
     for _ in range(2):
         torch.manual_seed(3)
         model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10))
-        settle(model, images)
+        calibrate_random_weights(model, images)
         answers.append(model(images))
     assert torch.equal(*answers)

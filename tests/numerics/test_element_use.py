@@ -13,8 +13,7 @@ from hypothesis.extra import numpy as hnp
 from tasks.numerics.dequantize import dequantize
 from tasks.numerics.element_use import Array, CapturedValue, ElementUse
 from tasks.records import Quantization
-
-from .numpy_graph import (
+from tests.numerics.numpy_graph import (
     Op,
     Program,
     above,

@@ -17,7 +17,7 @@ from tasks.numerics.metrics import gap, snr_db
 from tasks.numerics.replay import Introduced, effect_db, replay
 from tasks.records import Gap, Quantization
 
-from .numpy_graph import (  # isort: skip
+from tests.numerics.numpy_graph import (  # isort: skip
     Device, Op, Program, above, added, chosen, constant, entry, gathered, getitem, matmul, max_pool, mean, quantization,
     refused, relu, relu6, scaled, sliced, softmax, split, topk, transposed, viewed,
 )  # fmt: skip

@@ -19,8 +19,7 @@ from tasks.records import Blob
 from tasks.storage import tables
 from tasks.storage.store import Store
 from tests.object_store import KEY_ID, SECRET, ObjectStore, between, reaching, serving
-
-from .conftest import StoreOf
+from tests.storage.conftest import StoreOf
 
 REPOSITORY = Path(__file__).parents[2]
 LARGE = 50 << 20

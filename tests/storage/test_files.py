@@ -16,8 +16,7 @@ from tasks.storage import tables
 from tasks.storage.query import select
 from tasks.storage.store import Store
 from tasks.storage.tables import schema_of
-
-from .conftest import StoreOf
+from tests.storage.conftest import StoreOf
 
 REPOSITORY = Path(__file__).parents[2]
 NAMES = ["runs/1/report.html", "tables/cells/run=1/part.parquet", "runs/1/files/a%2Fb/16 bit/%2E/ä$'.bin"]

@@ -12,9 +12,8 @@ from tasks.errors import EvidenceError
 from tasks.storage import tables
 from tasks.storage.store import Store
 from tasks.storage.tables import schema_of
-
-from .conftest import StoreOf
-from .test_tables import FIRST, row, rows_of
+from tests.storage.conftest import StoreOf
+from tests.storage.test_tables import FIRST, row, rows_of
 
 
 @pytest.mark.parametrize("table", ["cells", "operators"])

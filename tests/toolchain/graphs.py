@@ -133,12 +133,12 @@ def run_edge_program(lowered: LoweredProgram, store: Store) -> list[str]:
     from conf.load import load
     from tasks.toolchain.backends.select import backend_of
     from tasks.toolchain.edge import edge_program
-    from tasks.toolchain.export import settle
+    from tasks.toolchain.export import make_deterministic
     from tasks.toolchain.quantize import load_program
     from tasks.toolchain.reference.graph import read_graph
     from tasks.toolchain.tensors import read_samples
 
-    settle()
+    make_deterministic()
     ask = load(["scheme=8a8w", "soc=SM8650"]).cells[0].request
     compiler = backend_of(ask.backend.kind).compiler(ask.scheme, None)
     module = edge_program(compiler, load_program(store, lowered.quantized.program)).exported_program().module()

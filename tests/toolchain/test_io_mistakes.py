@@ -31,11 +31,11 @@ Probed = Callable[[LoweredProgram, LoweredProgram], tuple[IoCheck, ...]]
 
 def config(kind: str, order: str = "abc") -> ModelConfig:
     words = kind == "Words"
-    data = DataConfig(source="interfaces:samples", arguments={"words": words}, count=2)
+    data = DataConfig(source="io_mistake_models:samples", arguments={"words": words}, count=2)
     shape, dtype = ([1, 6], "int64") if words else ([1, 2, 4, 6], "float32")
     return ModelConfig(
         name=kind.lower(),
-        factory="interfaces:model",
+        factory="io_mistake_models:model",
         arguments={"kind": kind},
         inputs=[InputConfig(name=name, shape=shape, dtype=dtype) for name in order],
         calibration=data,

@@ -14,7 +14,7 @@ from tasks.records.keys import METHOD, tensor_key
 from tasks.toolchain.readback.etdump import read_etdump
 from tasks.toolchain.tensors import read_tensors
 
-import official  # isort: skip
+import executorch_oracle  # isort: skip
 
 if TYPE_CHECKING:
     from flows.resources import Resources
@@ -39,7 +39,7 @@ COMPUTED = [
 def record(resources: Resources, lowered: LoweredProgram) -> dict[str, Any]:
     """The ETRecord as ExecuTorch's own parser reads it."""
     assert lowered.etrecord is not None
-    return resources.workers.call("lower", official.read_etrecord, lowered.etrecord, resources.store).value
+    return resources.workers.call("lower", executorch_oracle.read_etrecord, lowered.etrecord, resources.store).value
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_a_per_channel_grid_has_a_scale_and_a_zero_point_for_each_channel(resour
     noted = [given, given | {"zero_points": None}, None]
     grid = Quantization(scale=(0.1, 0.2), zero_point=(0, 3), axis=1, quant_min=-127, quant_max=127, dtype="int8")
     expected = [grid, dataclasses.replace(grid, zero_point=(0, 0)), None]
-    assert resources.workers.call("lower", official.noted_grids, noted).value == expected
+    assert resources.workers.call("lower", executorch_oracle.noted_grids, noted).value == expected
 
 
 def test_delegation_is_counted_by_type_and_sums_to_the_graph(lowered: LoweredProgram, record: dict[str, Any]) -> None:
@@ -217,7 +217,9 @@ def test_the_etrecord_opens_in_executorchs_own_tools(record: dict[str, Any]) -> 
 def test_the_bundled_program_passes_executorchs_own_verification(lowered: LoweredProgram, resources: Resources) -> None:
     assert lowered.bundled_program is not None
     for case in range(lowered.operator_samples):
-        resources.workers.call("lower", official.verify_bundled, lowered.bundled_program, resources.store, case, 2.0)
+        resources.workers.call(
+            "lower", executorch_oracle.verify_bundled, lowered.bundled_program, resources.store, case, 2.0
+        )
 
 
 def test_the_bundled_programs_expected_outputs_are_eager_pytorchs(
@@ -226,7 +228,9 @@ def test_the_bundled_programs_expected_outputs_are_eager_pytorchs(
     """Quantized to eight bits, no program gives the float answers to six digits."""
     assert lowered.bundled_program is not None
     with pytest.raises(ToolchainError, match="lower failed: RuntimeError"):
-        resources.workers.call("lower", official.verify_bundled, lowered.bundled_program, resources.store, 0, 1e-6)
+        resources.workers.call(
+            "lower", executorch_oracle.verify_bundled, lowered.bundled_program, resources.store, 0, 1e-6
+        )
 
 
 def test_a_debug_buffer_of_the_announced_size_holds_it_and_one_too_small_aborts(

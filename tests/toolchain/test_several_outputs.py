@@ -28,9 +28,11 @@ pytestmark = pytest.mark.toolchain
 @pytest.fixture(scope="module", params=["8a8w", "16a8w"])
 def comparison(request: pytest.FixtureRequest, resources: Resources) -> Comparison:
     ask = load(["model=digits_cnn", f"scheme={request.param}", "soc=SM8650"]).cells[0].request
-    data = DataConfig(source="outputs:samples", count=8)
+    data = DataConfig(source="multi_output_model:samples", count=8)
     inputs = [InputConfig(name="image", shape=[1, 1, 8, 8])]
-    model = ModelConfig(name="best", factory="outputs:build", inputs=inputs, calibration=data, evaluation=data)
+    model = ModelConfig(
+        name="best", factory="multi_output_model:build", inputs=inputs, calibration=data, evaluation=data
+    )
     tools: Any = {"store": resources.store, "workers": resources.workers}
     exported = export(model, "", **tools)
     quantized = quantize(exported, ask.scheme, ask.backend.kind, **tools)

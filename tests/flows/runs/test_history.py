@@ -11,8 +11,17 @@ import pytest
 from conf.schema import TrendConfig
 from tasks.storage import tables
 from tasks.storage.store import Store
-
-from .synthetic_history import Change, Row, by, cell_row, drifting, operator_rows, run_of, times, write_night
+from tests.flows.runs.synthetic_history import (
+    Change,
+    Row,
+    by,
+    cell_row,
+    drifting,
+    operator_rows,
+    run_of,
+    times,
+    write_night,
+)
 
 NIGHTS = 60
 SDK = 18

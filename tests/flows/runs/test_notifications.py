@@ -21,10 +21,9 @@ from tasks.errors import RequestError
 from tasks.storage import tables
 from tasks.storage.store import Store
 from tests.flows.cluster import address
+from tests.flows.runs.synthetic_history import run_of
+from tests.flows.runs.test_history import write_history
 from tests.sample_tables import RUN
-
-from .synthetic_history import run_of
-from .test_history import write_history
 
 
 @pytest.fixture(scope="module", autouse=True)

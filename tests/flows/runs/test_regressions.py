@@ -9,9 +9,8 @@ from flows.runs.regressions import count, regressions_markdown, regressions_tabl
 from tasks.records.tables import Row
 from tasks.storage import tables
 from tasks.storage.store import Store
-
-from .synthetic_history import run_of
-from .test_history import write_history
+from tests.flows.runs.synthetic_history import run_of
+from tests.flows.runs.test_history import write_history
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from tasks.toolchain.backends.qnn.context import kernel_elements
 from tasks.toolchain.backends.select import backend_of
 from tasks.toolchain.readback.audit import audit, differences
 
-import official  # isort: skip
+import executorch_oracle  # isort: skip
 
 if TYPE_CHECKING:
     from flows.resources import Resources
@@ -59,7 +59,7 @@ def other_soc(compiled: Compile) -> LoweredProgram:
 
 
 def facts_of(program: Blob, resources: Resources) -> ProgramFacts:
-    return resources.workers.call("lower", official.program_facts, program, "qnn", resources.store).value
+    return resources.workers.call("lower", executorch_oracle.program_facts, program, "qnn", resources.store).value
 
 
 def in_place_of(lowered: LoweredProgram, program: Blob, resources: Resources) -> LoweredProgram:

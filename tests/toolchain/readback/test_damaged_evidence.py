@@ -13,7 +13,7 @@ from tasks.errors import EvidenceError
 from tasks.records import Capture, Comparison, LoweredProgram
 from tasks.records.options import ComparisonOptions
 
-import damaged  # isort: skip
+import corrupted_evidence  # isort: skip
 
 if TYPE_CHECKING:
     from flows.resources import Resources
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.toolchain
 
-Compare = Callable[[Callable[[damaged.Files], None]], Comparison]
+Compare = Callable[[Callable[[corrupted_evidence.Files], None]], Comparison]
 Row = tuple[int, str, str, str, tuple[str, ...]]
 
 RELU, CONVOLUTION = "aten_relu_default", "aten_convolution_default_1"
@@ -31,21 +31,21 @@ RELU, CONVOLUTION = "aten_relu_default", "aten_convolution_default_1"
 def after(request_8a8w: Request, resources: Resources, lowered: LoweredProgram, capture: Capture) -> Compare:
     """The comparison of the session's capture after some damage."""
 
-    def compare(damage: Callable[[damaged.Files], None]) -> Comparison:
+    def compare(damage: Callable[[corrupted_evidence.Files], None]) -> Comparison:
         work = (
             lowered,
             capture,
             ComparisonOptions(classifier=True, tolerances=request_8a8w.tolerance.operators),
             resources.store,
         )
-        return resources.workers.call("compare", damaged.compared_after, damage, *work).value
+        return resources.workers.call("compare", corrupted_evidence.compared_after, damage, *work).value
 
     return compare
 
 
 @pytest.fixture(scope="module")
 def sound(after: Compare) -> Comparison:
-    return after(damaged.nothing)
+    return after(corrupted_evidence.nothing)
 
 
 def changes(sound: Comparison, found: Comparison) -> list[Row]:
@@ -60,21 +60,21 @@ def changes(sound: Comparison, found: Comparison) -> list[Row]:
 
 def test_the_order_of_the_events_means_nothing(sound: Comparison, after: Compare) -> None:
     assert {row.status for row in sound.operators} == {"compared", "constant", "tuple", "unused"}
-    assert after(damaged.events_reversed) == sound
+    assert after(corrupted_evidence.events_reversed) == sound
 
 
 # The first relu cannot be compared, and the convolution behind it answers for both.
 UNSEEN = {
-    damaged.event_dropped: "not_dumped",
-    damaged.event_twice: "repeated",
-    damaged.tensor_empty: "shape_differs",
-    damaged.tensor_of_other_shape: "shape_differs",
+    corrupted_evidence.event_dropped: "not_dumped",
+    corrupted_evidence.event_twice: "repeated",
+    corrupted_evidence.tensor_empty: "shape_differs",
+    corrupted_evidence.tensor_of_other_shape: "shape_differs",
 }
 
 
 @pytest.mark.parametrize(("damage", "status"), UNSEEN.items(), ids=lambda each: getattr(each, "__name__", ""))
 def test_an_operator_whose_event_is_damaged_says_so_and_the_next_one_answers_for_both(
-    damage: Callable[[damaged.Files], None], status: str, sound: Comparison, after: Compare
+    damage: Callable[[corrupted_evidence.Files], None], status: str, sound: Comparison, after: Compare
 ) -> None:
     found = after(damage)
     assert changes(sound, found) == [
@@ -87,7 +87,7 @@ def test_an_operator_whose_event_is_damaged_says_so_and_the_next_one_answers_for
 def test_two_operators_that_exchanged_their_names_are_not_told_apart_by_their_shapes(
     sound: Comparison, after: Compare
 ) -> None:
-    assert changes(sound, after(damaged.names_exchanged)) == [
+    assert changes(sound, after(corrupted_evidence.names_exchanged)) == [
         (0, RELU, "shape_differs", "blind", ()),
         (0, CONVOLUTION, "compared", "within_grid", (RELU,)),
         (0, "getitem", "shape_differs", "blind", ()),
@@ -96,7 +96,7 @@ def test_two_operators_that_exchanged_their_names_are_not_told_apart_by_their_sh
 
 
 def test_an_event_that_nobody_announced_is_told_and_changes_no_row(sound: Comparison, after: Compare) -> None:
-    found = after(damaged.event_extra)
+    found = after(corrupted_evidence.event_extra)
     assert changes(sound, found) == []
     assert found.unexpected_events == ("aten_relu_default_17@0",)
 
@@ -110,7 +110,7 @@ def test_a_handle_that_two_tensors_claim_is_ambiguous(
         ComparisonOptions(classifier=True, tolerances=request_8a8w.tolerance.operators),
         resources.store,
     )
-    found = resources.workers.call("compare", damaged.compared_with_a_handle_announced_twice, *work).value
+    found = resources.workers.call("compare", corrupted_evidence.compared_with_a_handle_announced_twice, *work).value
     assert changes(sound, found) == [
         (sample, name, status, verdict, spans)
         for sample in range(2)
@@ -121,9 +121,9 @@ def test_a_handle_that_two_tensors_claim_is_ambiguous(
     ]
 
 
-@pytest.mark.parametrize("damage", [damaged.not_a_number, damaged.infinite])
+@pytest.mark.parametrize("damage", [corrupted_evidence.not_a_number, corrupted_evidence.infinite])
 def test_one_element_that_is_no_number_is_the_operators_status_and_no_gap(
-    damage: Callable[[damaged.Files], None], sound: Comparison, after: Compare
+    damage: Callable[[corrupted_evidence.Files], None], sound: Comparison, after: Compare
 ) -> None:
     found = after(damage)
     (relu, convolution) = changes(sound, found)
@@ -137,23 +137,23 @@ def test_one_element_that_is_no_number_is_the_operators_status_and_no_gap(
 def test_a_number_at_the_end_of_float64_has_a_gap_without_the_part_that_overflows(
     sound: Comparison, after: Compare
 ) -> None:
-    found = after(damaged.huge)
+    found = after(corrupted_evidence.huge)
     row = next(row for row in found.operators if row.operator.name == RELU)
     assert (row.status, row.verdict, row.gap.mse, row.gap.max_abs) == ("compared", "introduced", None, 1.7e308)
 
 
 REFUSED = {
-    damaged.buffer_truncated: (
+    corrupted_evidence.buffer_truncated: (
         r"logged tensor aten_max_pool2d_with_indices_default@0 of run 1, uint8 of shape \[1, 4, 4, 32\] and strides "
         r"\[512, 128, 32, 1\] at byte \d+, reaches outside the debug buffer of \d+ bytes"
     ),
-    damaged.buffer_empty: (
+    corrupted_evidence.buffer_empty: (
         r"logged tensor aten_convolution_default@0 of run 1, uint8 of shape \[1, 8, 8, 16\] and strides "
         r"\[1024, 128, 16, 1\] at byte \d+, reaches outside the debug buffer of 0 bytes"
     ),
-    damaged.inference_dropped: "the debug program's etdump holds 1 inferences, 2 were requested; "
+    corrupted_evidence.inference_dropped: "the debug program's etdump holds 1 inferences, 2 were requested; "
     "measure again with reuse=programs",
-    damaged.tensor_of_unknown_type: (
+    corrupted_evidence.tensor_of_unknown_type: (
         "logged tensor aten_relu_default@0 of run 1 has the type float8_e5m2, which NumPy lacks"
     ),
 }
@@ -161,7 +161,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("damage", "line"), REFUSED.items(), ids=lambda each: getattr(each, "__name__", ""))
 def test_a_file_that_does_not_hold_what_it_says_is_no_evidence(
-    damage: Callable[[damaged.Files], None], line: str, after: Compare
+    damage: Callable[[corrupted_evidence.Files], None], line: str, after: Compare
 ) -> None:
     with pytest.raises(EvidenceError) as refused:
         after(damage)
@@ -177,7 +177,7 @@ def test_a_final_answer_that_is_no_number_is_its_rows_status(
         ComparisonOptions(classifier=True, tolerances=request_8a8w.tolerance.operators),
         resources.store,
     )
-    found = resources.workers.call("compare", damaged.compared_with_an_odd_answer, *work).value
+    found = resources.workers.call("compare", corrupted_evidence.compared_with_an_odd_answer, *work).value
     assert found.operators == sound.operators
     odd = [(row.rung, row.sample, row.top1_actual) for row in found.outputs if row.status == "nonfinite_differs"]
     assert odd == [("device", 0, None)]
@@ -206,7 +206,7 @@ def test_a_mutated_file_gives_every_operator_its_row_or_an_evidence_error_and_no
     examples = FILES[field, replay]
     options = ComparisonOptions(classifier=True, tolerances=request_8a8w.tolerance.operators, replay=replay)
     work = (field, examples, lowered, capture, options, resources.store)
-    found = workers_with(deadline_s=300).call("compare", damaged.fuzzed, *work).value
+    found = workers_with(deadline_s=300).call("compare", corrupted_evidence.fuzzed, *work).value
     assert found.compared + found.refused >= 0.9 * examples  # fewer only where hypothesis drew one twice
     assert found.compared > 0.1 * examples
     assert found.refused > 0

@@ -13,7 +13,7 @@ from tasks.lower import lower
 from tasks.quantize import quantize
 from tasks.records import DelegateFacts, LoweredProgram, ProgramTensor
 
-import official  # isort: skip
+import executorch_oracle  # isort: skip
 
 if TYPE_CHECKING:
     from flows.resources import Resources
@@ -39,8 +39,8 @@ def test_the_delegates_bytes_are_found_inside_the_flatbuffer_and_behind_it(
     segments: bool, lowered: LoweredProgram, resources: Resources
 ) -> None:
     data = resources.store.read(lowered.program)
-    moved = resources.workers.call("lower", official.with_delegates_in, data, segments).value
+    moved = resources.workers.call("lower", executorch_oracle.with_delegates_in, data, segments).value
     facts = resources.workers.call(
-        "lower", official.program_facts, resources.store.put_bytes(moved), "qnn", resources.store
+        "lower", executorch_oracle.program_facts, resources.store.put_bytes(moved), "qnn", resources.store
     ).value
     assert facts == lowered.facts

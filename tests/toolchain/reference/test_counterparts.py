@@ -21,7 +21,7 @@ from tasks.records import Capture, Comparison, Gap, LoweredProgram, MetricValue,
 from tasks.records.options import ComparisonOptions
 from tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES
 
-import linked  # isort: skip
+import counterpart_links  # isort: skip
 
 if TYPE_CHECKING:
     from flows.resources import Resources
@@ -169,26 +169,28 @@ def test_what_no_device_shows_says_why_before_it_says_what_it_stands_for(
     assert (row.status, row.nodes, row.gap) == ("not_dumped", ("relu",), Gap())
 
 
-Links = dict[str, tuple[dict[str, linked.Linked], list[str]]]
+Links = dict[str, tuple[dict[str, counterpart_links.Linked], list[str]]]
 SHAPES = {"attention": [1, 6, 16], "folded": [1, 2, 6, 6]}
 
 
 @cache
 def links(resources: Resources, name: str, scheme: str, backend: str) -> Links:
-    """What the operators of a model of taken_apart.py stand for."""
+    """What the operators of a model of decomposed_models.py stand for."""
     (cell,) = load(["model=digits_cnn", f"scheme={scheme}", f"backend={backend}", "soc=SM8650"]).cells
     ask = cell.request
     tools: Any = {"store": resources.store, "workers": resources.workers}
-    data = DataConfig(source="taken_apart:samples", count=8, arguments={"name": name})
+    data = DataConfig(source="decomposed_models:samples", count=8, arguments={"name": name})
     inputs = [InputConfig(name="x", shape=SHAPES[name])]
-    model = ModelConfig(name=name, factory=f"taken_apart:{name}", inputs=inputs, calibration=data, evaluation=data)
+    model = ModelConfig(
+        name=name, factory=f"decomposed_models:{name}", inputs=inputs, calibration=data, evaluation=data
+    )
     exported = export(model, "", **tools)
     quantized = quantize(exported, ask.scheme, ask.backend.kind, **tools)
     work = (quantized, ask.scheme, ask.backend.kind, resources.store)
-    return resources.workers.call("lower", linked.linked, *work).value
+    return resources.workers.call("lower", counterpart_links.linked, *work).value
 
 
-def standing(rows: dict[str, linked.Linked]) -> dict[str, tuple[str, ...]]:
+def standing(rows: dict[str, counterpart_links.Linked]) -> dict[str, tuple[str, ...]]:
     return {name: row.nodes for name, row in rows.items() if row.status is None}
 
 

@@ -20,7 +20,7 @@ from tasks.records import Blob
 from tasks.storage.store import Store
 from tests.processes import has_ended
 
-import misbehave  # isort: skip
+import faulty_calls  # isort: skip
 
 if TYPE_CHECKING:
     from flows.resources import Resources
@@ -32,7 +32,7 @@ SOON_S = 5.0
 CALLER = """
 import sys
 from pathlib import Path
-import misbehave
+import faulty_calls
 from tasks.storage.store import Store
 from tasks.toolchain.workers.pool import WorkerPool
 from tasks.toolchain.workers.scheduler import Scheduler
@@ -44,7 +44,7 @@ if __name__ == "__main__":
     sdk = find_sdk({}, store.root / "toolchain")
     limits = {"scheduler": Scheduler(parallel=1, memory_bytes=2**36), "deadline_s": 600, "memory_bytes": 2**33}
     workers = WorkerPool(identity=identity(sdk), environment=sdk.environment({}), store=store, **limits)
-    workers.call("lower", getattr(misbehave, name), argument)
+    workers.call("lower", getattr(faulty_calls, name), argument)
 """
 
 
@@ -72,7 +72,7 @@ def test_a_value_comes_back_with_its_log_and_the_seconds_it_took(
     workers_with: WorkersWith, resources: Resources
 ) -> None:
     workers = workers_with()
-    done = workers.call("export", misbehave.give, {"answer": (42, Blob(sha256="0" * 64, size=1))})
+    done = workers.call("export", faulty_calls.give, {"answer": (42, Blob(sha256="0" * 64, size=1))})
     assert done.value == {"answer": (42, Blob(sha256="0" * 64, size=1))}
     assert resources.store.read(done.log) == b"giving it back\n"
     assert 0 < done.seconds < 60
@@ -80,7 +80,7 @@ def test_a_value_comes_back_with_its_log_and_the_seconds_it_took(
 
 def test_a_value_of_many_megabytes_comes_back_whole(workers_with: WorkersWith) -> None:
     value = os.urandom(32 << 20)
-    assert workers_with().call("export", misbehave.give, value).value == value
+    assert workers_with().call("export", faulty_calls.give, value).value == value
 
 
 def test_a_call_has_a_process_a_session_and_a_scratch_folder_of_its_own(
@@ -89,7 +89,7 @@ def test_a_call_has_a_process_a_session_and_a_scratch_folder_of_its_own(
     workers, seen = workers_with(), []
     before = scratch_folders(resources.store)
     for _ in range(2):
-        seen.append(workers.call("lower", misbehave.where_and_as_whom).value)
+        seen.append(workers.call("lower", faulty_calls.where_and_as_whom).value)
     for folder, files, pid, session, sdk in seen:
         assert (Path(folder).name, files) == ("lower", ["left_behind", "worker.log"])
         assert Path(folder).is_relative_to(resources.store.partial)
@@ -102,14 +102,14 @@ def test_a_call_has_a_process_a_session_and_a_scratch_folder_of_its_own(
 
 def test_the_callers_own_environment_and_folder_stay_as_they_were(workers_with: WorkersWith) -> None:
     before = (dict(os.environ), Path.cwd())
-    workers_with().call("export", misbehave.give, None)
+    workers_with().call("export", faulty_calls.give, None)
     assert (dict(os.environ), Path.cwd()) == before
 
 
 def test_the_whole_log_is_kept_whoever_wrote_it_in_the_order_it_was_written(
     workers_with: WorkersWith, resources: Resources
 ) -> None:
-    done = workers_with().call("lower", misbehave.print_everywhere)
+    done = workers_with().call("lower", faulty_calls.print_everywhere)
     assert resources.store.read(done.log).decode().splitlines() == [
         "python out",
         "native out",
@@ -124,7 +124,7 @@ def test_a_python_exception_is_a_toolchain_error_with_stage_and_name_and_its_tra
     workers_with: WorkersWith, resources: Resources
 ) -> None:
     with pytest.raises(ToolchainError) as raised:
-        workers_with().call("quantize", misbehave.raise_key_error)
+        workers_with().call("quantize", faulty_calls.raise_key_error)
     error = raised.value
     assert (error.stage, error.cause, str(error)) == ("quantize", "KeyError", "quantize failed: KeyError: 'absent'")
     log = log_of(resources.store, error)
@@ -134,7 +134,7 @@ def test_a_python_exception_is_a_toolchain_error_with_stage_and_name_and_its_tra
 
 def test_an_exception_without_a_message_is_named_all_the_same(workers_with: WorkersWith) -> None:
     with pytest.raises(ToolchainError, match=r"^lower failed: AssertionError: AssertionError\(\)$"):
-        workers_with().call("lower", misbehave.raise_without_a_word)
+        workers_with().call("lower", faulty_calls.raise_without_a_word)
 
 
 @pytest.mark.parametrize(
@@ -145,56 +145,56 @@ def test_what_is_not_the_toolchains_fault_comes_back_as_itself(
     kind: str, error: type[Exception], workers_with: WorkersWith
 ) -> None:
     with pytest.raises(error, match=r"^not like this$") as raised:
-        workers_with().call("export", misbehave.refuse, kind)
+        workers_with().call("export", faulty_calls.refuse, kind)
     assert type(raised.value) is error
 
 
 def test_any_other_error_of_ours_is_the_stages_failure(workers_with: WorkersWith) -> None:
     with pytest.raises(ToolchainError, match=r"^lower failed: DeviceError: not like this$"):
-        workers_with().call("lower", misbehave.refuse, "device")
+        workers_with().call("lower", faulty_calls.refuse, "device")
 
 
 def test_an_abort_is_named_with_the_last_log_lines_native_ones_included(
     workers_with: WorkersWith, resources: Resources
 ) -> None:
     with pytest.raises(ToolchainError) as raised:
-        workers_with().call("lower", misbehave.abort_after_words)
+        workers_with().call("lower", faulty_calls.abort_after_words)
     error = raised.value
-    last = [f"line {number}" for number in range(misbehave.LINES_BEFORE - 11, misbehave.LINES_BEFORE)]
+    last = [f"line {number}" for number in range(faulty_calls.LINES_BEFORE - 11, faulty_calls.LINES_BEFORE)]
     assert (error.stage, error.cause) == ("lower", "SIGABRT")
     assert str(error).splitlines() == ["lower failed: SIGABRT", *last, "native last words"]
-    first = [f"line {number}" for number in range(misbehave.LINES_BEFORE)]
+    first = [f"line {number}" for number in range(faulty_calls.LINES_BEFORE)]
     assert log_of(resources.store, error).splitlines() == [*first, "native last words"]
 
 
 def test_a_segmentation_fault_is_named_by_its_signal(workers_with: WorkersWith) -> None:
     with pytest.raises(ToolchainError, match=r"^lower failed: SIGSEGV\nreaching out$") as raised:
-        workers_with().call("lower", misbehave.read_address_zero)
+        workers_with().call("lower", faulty_calls.read_address_zero)
     assert (raised.value.cause, raised.value.signal) == ("SIGSEGV", signal.SIGSEGV)
 
 
 def test_leaving_by_sys_exit_is_a_failure_even_with_code_zero(workers_with: WorkersWith) -> None:
     with pytest.raises(ToolchainError, match=r"^lower failed: SystemExit: 0$") as raised:
-        workers_with().call("lower", misbehave.leave, 0)
+        workers_with().call("lower", faulty_calls.leave, 0)
     assert raised.value.cause == "SystemExit"
 
 
 def test_leaving_without_an_answer_is_a_failure_that_tells_the_exit_code(workers_with: WorkersWith) -> None:
     with pytest.raises(ToolchainError, match=r"^lower failed: exit code 0 without an answer$") as raised:
-        workers_with().call("lower", misbehave.leave_at_once, 0)
+        workers_with().call("lower", faulty_calls.leave_at_once, 0)
     assert raised.value.cause == "exit"
 
 
 def test_a_value_that_cannot_be_sent_is_a_failure_that_says_why(workers_with: WorkersWith) -> None:
     with pytest.raises(ToolchainError, match=r"exit code 1 without an answer(?s:.*)pickle"):
-        workers_with().call("lower", misbehave.give_what_cannot_be_sent)
+        workers_with().call("lower", faulty_calls.give_what_cannot_be_sent)
 
 
 def test_a_hang_ends_at_the_deadline_and_leaves_no_process(workers_with: WorkersWith, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     started = time.monotonic()
     with pytest.raises(ToolchainError, match=r"^lower failed: deadline of 2 s\ngoing to sleep$") as raised:
-        workers_with(deadline_s=2).call("lower", misbehave.hang, str(pids))
+        workers_with(deadline_s=2).call("lower", faulty_calls.hang, str(pids))
     assert (raised.value.cause, raised.value.signal) == ("deadline", None)
     assert time.monotonic() - started < 2 + 2
     left = [int(pid) for pid in pids.read_text().split()]
@@ -205,13 +205,13 @@ def test_a_hang_ends_at_the_deadline_and_leaves_no_process(workers_with: Workers
 def test_a_worker_above_its_memory_limit_is_stopped(workers_with: WorkersWith) -> None:
     started = time.monotonic()
     with pytest.raises(ToolchainError, match=r"^lower failed: memory limit of 1 GiB") as raised:
-        workers_with(memory_bytes=2**30).call("lower", misbehave.eat_memory)
+        workers_with(memory_bytes=2**30).call("lower", faulty_calls.eat_memory)
     assert raised.value.cause == "memory limit"
     assert time.monotonic() - started < 30
 
 
 def test_a_process_that_a_call_leaves_running_ends_with_it(workers_with: WorkersWith) -> None:
-    pid = workers_with().call("lower", misbehave.leave_a_process_running, "return").value
+    pid = workers_with().call("lower", faulty_calls.leave_a_process_running, "return").value
     assert eventually(lambda: has_ended(pid), 1)
 
 
@@ -220,7 +220,7 @@ def test_a_process_that_an_aborted_call_leaves_running_neither_outlives_nor_dela
 ) -> None:
     started = time.monotonic()
     with pytest.raises(ToolchainError, match="SIGABRT") as raised:
-        workers_with().call("lower", misbehave.leave_a_process_running, "abort")
+        workers_with().call("lower", faulty_calls.leave_a_process_running, "abort")
     assert time.monotonic() - started < SOON_S
     pid = int(str(raised.value).rpartition("forked ")[2])
     assert eventually(lambda: has_ended(pid), 1)
@@ -229,17 +229,19 @@ def test_a_process_that_an_aborted_call_leaves_running_neither_outlives_nor_dela
 def test_calls_are_counted_stage_by_stage_failed_ones_too(workers_with: WorkersWith) -> None:
     workers = workers_with()
     assert workers.calls == {}
-    workers.call("export", misbehave.give, 1)
+    workers.call("export", faulty_calls.give, 1)
     with pytest.raises(ToolchainError):
-        workers.call("export", misbehave.raise_key_error)
-    workers.call("compare", misbehave.give, 1)
+        workers.call("export", faulty_calls.raise_key_error)
+    workers.call("compare", faulty_calls.give, 1)
     assert workers.calls == {"export": 2, "compare": 1}
 
 
 def test_at_most_so_many_run_at_once_whatever_number_of_threads_asks(workers_with: WorkersWith, tmp_path: Path) -> None:
     workers = workers_with(parallel=2)
     with ThreadPoolExecutor(5) as pool:
-        seen = list(pool.map(lambda _: workers.call("lower", misbehave.count_company, str(tmp_path)).value, range(5)))
+        seen = list(
+            pool.map(lambda _: workers.call("lower", faulty_calls.count_company, str(tmp_path)).value, range(5))
+        )
     assert max(seen) == 2
     assert workers.calls == {"lower": 5}
 
@@ -248,8 +250,8 @@ def test_a_failed_call_gives_its_place_to_the_next(workers_with: WorkersWith) ->
     workers = workers_with(parallel=1)
     for _ in range(2):
         with pytest.raises(ToolchainError):
-            workers.call("lower", misbehave.leave_at_once, 3)
-    assert workers.call("lower", misbehave.give, "fine").value == "fine"
+            workers.call("lower", faulty_calls.leave_at_once, 3)
+    assert workers.call("lower", faulty_calls.give, "fine").value == "fine"
 
 
 def kill_a_caller(source: str, tmp_path: Path) -> int:

@@ -12,10 +12,9 @@ import pytest
 from tasks.errors import EvidenceError, ToolchainError
 from tasks.toolchain.workers.pool import WorkerPool
 from tests.processes import has_ended
+from tests.toolchain.workers.test_pool import CALLER, SOON_S, eventually, kill_a_caller, log_of, scratch_folders
 
-from .test_pool import CALLER, SOON_S, eventually, kill_a_caller, log_of, scratch_folders
-
-import misbehave  # isort: skip
+import faulty_calls  # isort: skip
 
 if TYPE_CHECKING:
     from flows.resources import Resources
@@ -24,15 +23,15 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.toolchain
 
 ZYGOTE_CALLER = CALLER.replace(
-    'workers.call("lower", getattr(misbehave, name), argument)',
-    """with workers.zygote("key", "edge", misbehave.give, "value") as zygote:
-        zygote.call("lower", misbehave.in_fork, name, argument)""",
+    'workers.call("lower", getattr(faulty_calls, name), argument)',
+    """with workers.zygote("key", "edge", faulty_calls.give, "value") as zygote:
+        zygote.call("lower", faulty_calls.in_fork, name, argument)""",
 )
 
 
 def add(workers: WorkerPool, folder: Path, word: str) -> tuple[list[str], int, int, str]:
-    with workers.zygote("key", "edge", misbehave.make_zygote, str(folder)) as zygote:
-        return zygote.call("lower", misbehave.add_to, word).value
+    with workers.zygote("key", "edge", faulty_calls.make_zygote, str(folder)) as zygote:
+        return zygote.call("lower", faulty_calls.add_to, word).value
 
 
 def test_users_of_one_key_share_a_zygote_and_none_sees_what_another_did_to_its_value(
@@ -40,7 +39,7 @@ def test_users_of_one_key_share_a_zygote_and_none_sees_what_another_did_to_its_v
 ) -> None:
     workers, before = workers_with(), scratch_folders(resources.store)
     words = ["a", "b", "c", "d"]
-    with workers.zygote("key", "edge", misbehave.make_zygote, str(tmp_path)), ThreadPoolExecutor(4) as pool:
+    with workers.zygote("key", "edge", faulty_calls.make_zygote, str(tmp_path)), ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda word: add(workers, tmp_path, word), words))
         (made,) = [int(path.name.removeprefix("zygote-")) for path in tmp_path.iterdir()]
     assert [seen for seen, *_ in found] == [["made once", word] for word in words]
@@ -66,8 +65,8 @@ def test_a_zygote_is_started_again_after_its_last_user_has_left(workers_with: Wo
 def test_the_log_of_a_call_begins_with_the_log_of_its_zygote(
     workers_with: WorkersWith, resources: Resources, tmp_path: Path
 ) -> None:
-    with workers_with().zygote("key", "edge", misbehave.make_zygote, str(tmp_path)) as zygote:
-        logs = [zygote.call("lower", misbehave.add_to, word).log for word in ("a", "b")]
+    with workers_with().zygote("key", "edge", faulty_calls.make_zygote, str(tmp_path)) as zygote:
+        logs = [zygote.call("lower", faulty_calls.add_to, word).log for word in ("a", "b")]
     assert [resources.store.read(log) for log in logs] == [
         b"the zygote is warm\nadding a\n",
         b"the zygote is warm\nadding b\n",
@@ -88,71 +87,71 @@ def test_the_log_of_a_call_begins_with_the_log_of_its_zygote(
 def test_a_call_that_fails_leaves_its_zygote_and_its_other_forks_intact(
     misdeed: tuple[object, ...], cause: str, workers_with: WorkersWith, resources: Resources, tmp_path: Path
 ) -> None:
-    with workers_with().zygote("key", "edge", misbehave.make_zygote, str(tmp_path)) as zygote:
+    with workers_with().zygote("key", "edge", faulty_calls.make_zygote, str(tmp_path)) as zygote:
         with pytest.raises(ToolchainError) as raised:
-            zygote.call("lower", misbehave.in_fork, *misdeed)
+            zygote.call("lower", faulty_calls.in_fork, *misdeed)
         assert (raised.value.stage, raised.value.cause) == ("lower", cause)
         assert log_of(resources.store, raised.value).startswith("the zygote is warm\n")
-        assert zygote.call("lower", misbehave.add_to, "after").value[0] == ["made once", "after"]
+        assert zygote.call("lower", faulty_calls.add_to, "after").value[0] == ["made once", "after"]
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_process_that_a_forked_call_leaves_running_ends_with_it(workers_with: WorkersWith, tmp_path: Path) -> None:
-    with workers_with().zygote("key", "edge", misbehave.make_zygote, str(tmp_path)) as zygote:
-        pid = zygote.call("lower", misbehave.in_fork, "leave_a_process_running", "return").value
+    with workers_with().zygote("key", "edge", faulty_calls.make_zygote, str(tmp_path)) as zygote:
+        pid = zygote.call("lower", faulty_calls.in_fork, "leave_a_process_running", "return").value
         assert isinstance(pid, int)
         assert eventually(lambda: has_ended(pid), SOON_S)
 
 
 def test_deadline_and_memory_limit_hold_for_a_forked_call(workers_with: WorkersWith, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    with workers_with(deadline_s=3).zygote("key", "edge", misbehave.give, "value") as zygote:
+    with workers_with(deadline_s=3).zygote("key", "edge", faulty_calls.give, "value") as zygote:
         with pytest.raises(ToolchainError, match=r"^lower failed: deadline of 3 s"):
-            zygote.call("lower", misbehave.in_fork, "hang", str(pids))
+            zygote.call("lower", faulty_calls.in_fork, "hang", str(pids))
         assert eventually(lambda: all(has_ended(int(pid)) for pid in pids.read_text().split()), SOON_S)
-        assert zygote.call("lower", misbehave.in_fork, "give", "fine").value == "fine"
+        assert zygote.call("lower", faulty_calls.in_fork, "give", "fine").value == "fine"
     with (
-        workers_with(memory_bytes=2**30).zygote("key", "edge", misbehave.give, "value") as zygote,
+        workers_with(memory_bytes=2**30).zygote("key", "edge", faulty_calls.give, "value") as zygote,
         pytest.raises(ToolchainError, match=r"^lower failed: memory limit of 1 GiB"),
     ):
-        zygote.call("lower", misbehave.in_fork, "eat_memory")
+        zygote.call("lower", faulty_calls.in_fork, "eat_memory")
 
 
 def test_the_error_of_a_zygote_that_cannot_start_is_raised_by_every_call(workers_with: WorkersWith) -> None:
     workers = workers_with()
-    with workers.zygote("abort", "edge", misbehave.abort_after_words) as zygote:
+    with workers.zygote("abort", "edge", faulty_calls.abort_after_words) as zygote:
         for _ in range(2):
             with pytest.raises(ToolchainError, match=r"^edge failed: SIGABRT"):
-                zygote.call("lower", misbehave.add_to, "never")
+                zygote.call("lower", faulty_calls.add_to, "never")
     with (
-        workers.zygote("refuse", "edge", misbehave.refuse, "evidence") as zygote,
+        workers.zygote("refuse", "edge", faulty_calls.refuse, "evidence") as zygote,
         pytest.raises(EvidenceError, match=r"^not like this$"),
     ):
-        zygote.call("lower", misbehave.add_to, "never")
+        zygote.call("lower", faulty_calls.add_to, "never")
     assert workers.calls == {}
 
 
 def test_calls_after_the_zygote_was_killed_fail_with_a_message_that_says_so(
     workers_with: WorkersWith, tmp_path: Path
 ) -> None:
-    with workers_with().zygote("key", "edge", misbehave.make_zygote, str(tmp_path)) as zygote:
-        zygote.call("lower", misbehave.kill_the_zygote)
+    with workers_with().zygote("key", "edge", faulty_calls.make_zygote, str(tmp_path)) as zygote:
+        zygote.call("lower", faulty_calls.kill_the_zygote)
         with pytest.raises(ToolchainError, match=r"forked from was killed; run again$"):
-            zygote.call("lower", misbehave.add_to, "never")
+            zygote.call("lower", faulty_calls.add_to, "never")
 
 
 def test_forked_calls_start_before_other_calls(workers_with: WorkersWith, tmp_path: Path) -> None:
     workers = workers_with(parallel=1)
     with (
-        workers.zygote("key", "edge", misbehave.make_zygote, str(tmp_path)) as zygote,
+        workers.zygote("key", "edge", faulty_calls.make_zygote, str(tmp_path)) as zygote,
         ThreadPoolExecutor(3) as pool,
     ):
-        zygote.call("lower", misbehave.add_to, "first")
+        zygote.call("lower", faulty_calls.add_to, "first")
         busy = pool.submit(workers.call, "export", time.sleep, 2)
         time.sleep(0.5)
-        later = pool.submit(workers.call, "quantize", misbehave.give, "later")
+        later = pool.submit(workers.call, "quantize", faulty_calls.give, "later")
         time.sleep(0.5)
-        sooner = pool.submit(zygote.call, "lower", misbehave.add_to, "sooner")
+        sooner = pool.submit(zygote.call, "lower", faulty_calls.add_to, "sooner")
         for each in (busy, later, sooner):
             each.result()
     assert [each.stage for each in workers.costs[-3:]] == ["export", "lower", "quantize"]

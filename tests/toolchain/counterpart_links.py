@@ -30,14 +30,14 @@ def linked(
 
     from tasks.toolchain.backends.select import backend_of
     from tasks.toolchain.edge import edge_program
-    from tasks.toolchain.export import settle
+    from tasks.toolchain.export import make_deterministic
     from tasks.toolchain.quantize import load_program
     from tasks.toolchain.reference.counterparts import other_reference
     from tasks.toolchain.reference.graph import graph_of
     from tasks.toolchain.reference.operators import operator_table
     from tasks.toolchain.tensors import read_samples, read_tensors
 
-    settle()
+    make_deterministic()
     exported = quantized.exported
     (sample,) = read_samples(store, exported.evaluation, [spec.name for spec in exported.inputs], 1)
     compiler = backend_of(kind).compiler(scheme, None)

@@ -10,7 +10,7 @@ from safetensors.numpy import load
 
 from tasks.records import Blob, LoweredProgram
 
-import cuts  # isort: skip
+import pair_ablation  # isort: skip
 
 if TYPE_CHECKING:
     from flows.resources import Resources
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.toolchain
 
 @pytest.fixture(scope="module")
 def ablation(resources: Resources, lowered: LoweredProgram) -> dict[str, Any]:
-    return resources.workers.call("ablate", cuts.ablate, lowered.quantized, resources.store).value
+    return resources.workers.call("ablate", pair_ablation.ablate, lowered.quantized, resources.store).value
 
 
 def same(resources: Resources, one: Blob, other: Blob) -> bool:
@@ -72,5 +72,5 @@ def test_folding_batch_norms_is_no_error_and_float_parameters_are_a_smaller_one(
 def test_on_the_host_a_variant_answers_like_the_graph_it_stands_for(
     name: str, like: str, ablation: dict[str, Any], lowered: LoweredProgram, resources: Resources
 ) -> None:
-    changed = resources.workers.call("variant", cuts.variant, lowered.quantized, name, resources.store).value
+    changed = resources.workers.call("variant", pair_ablation.variant, lowered.quantized, name, resources.store).value
     assert same(resources, changed.outputs_quantized, ablation["outputs"][like])

@@ -15,7 +15,7 @@ from tasks.lower import lower
 from tasks.quantize import quantize
 from tasks.records import LoweredProgram
 
-import official  # isort: skip
+import executorch_oracle  # isort: skip
 
 if TYPE_CHECKING:
     from flows.resources import Resources
@@ -44,7 +44,7 @@ def compare_with_official(
 ) -> None:
     store = resources.store
     theirs = resources.workers.call(
-        "lower", official.lower_officially, ours.quantized, ask.scheme, ask.soc, store
+        "lower", executorch_oracle.lower_officially, ours.quantized, ask.scheme, ask.soc, store
     ).value
     found = []
     for name, program in (("ours", ours.program), ("theirs", theirs)):
