@@ -24,13 +24,14 @@ from rich.table import Table
 from rich.text import Text
 
 from tasks.records import RunFacts
-from tasks.records.tables import Row
+from tasks.records.tables import CELL_COLUMNS, Row
 from tasks.report import data, figures
 from tasks.report import format as display
 
 _Key = tuple[str | None, ...]
 
-_CELL = ("model", "scheme", "soc", "device", "backend")
+_CELL = CELL_COLUMNS[1:]
+"""The columns that identify a cell within its run."""
 _NUMBERS = ("SNR dB", "top-1 %", "pte KiB", "operators", "delegated / CPU", "lower s")
 _SUMMARY_COLUMNS = (
     *("model", "scheme", "soc", "device", "backend", "outcome", "stage", "error_type"),

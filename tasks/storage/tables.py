@@ -132,8 +132,8 @@ def _read_part(store: Store, name: str, schema: pa.Schema) -> pa.Table:
             if part.column_names[: len(CELL_COLUMNS)] != list(CELL_COLUMNS):
                 raise ValueError(f"not a table of cells: {part.column_names[:8]}")
             # A run of an earlier version lacks columns that came later; they are null in it.
-            for name in (name for name in schema.names if name not in part.column_names):
-                part = part.append_column(name, pa.nulls(part.num_rows, schema.field(name).type))
+            for missing in (column for column in schema.names if column not in part.column_names):
+                part = part.append_column(missing, pa.nulls(part.num_rows, schema.field(missing).type))
             # Refuses columns that the table does not have; all else it changes is what Parquet calls a list's items.
             return part.select([*schema.names, *(set(part.column_names) - set(schema.names))]).cast(schema)
     except (pa.ArrowException, OSError, ValueError) as error:

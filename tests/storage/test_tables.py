@@ -219,6 +219,14 @@ def test_an_unknown_table_is_refused_with_those_that_exist(store: Store) -> None
         tables.rows(store, "cell", FIRST)
 
 
+def test_a_file_that_lacks_one_column_and_has_an_unknown_one_is_named_in_the_error(store: Store) -> None:
+    path = write(store, FIRST, "cells", [])
+    names = pq.read_schema(path).names
+    pq.write_table(pq.read_table(path).rename_columns([*names[:-1], "unknown"]), path)
+    with pytest.raises(EvidenceError, match=r"part\.parquet cannot be read, remove it to leave its run out: "):
+        tables.rows(store, "cells", FIRST)
+
+
 def test_a_damaged_or_foreign_file_is_never_read(store: Store) -> None:
     path = write(store, FIRST, "cells", [])
     path.write_bytes(path.read_bytes()[:-10])
