@@ -48,7 +48,7 @@ class Injection:
     """Undamaged operators that are reported to introduce error, only with the damage."""
 
     @property
-    def exceeds(self) -> bool:
+    def visible(self) -> bool:
         """Return whether the damage is visible: unused or unrepresentable elements are not an error."""
         return self.verdict == "introduced" or self.status == "compared"
 
