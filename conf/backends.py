@@ -4,8 +4,6 @@
 extends `tasks.toolchain.backends.backend.Backend`; its module imports neither torch nor ExecuTorch.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Collection, Sequence

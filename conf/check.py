@@ -1,7 +1,5 @@
 """Checks of a whole request: the constraints of its fields, and what one field requires of another."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import fields, is_dataclass

@@ -5,8 +5,6 @@ the time. An option is self-contained when it neither reads nor sets a key of an
 in every cell that has the option, and is composed once instead of once per cell.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace

@@ -3,8 +3,6 @@
 A constraint is a function that returns what it accepts when it refuses a value, and None when it accepts the value.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator

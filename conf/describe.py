@@ -1,7 +1,5 @@
 """Descriptions of the schema in words: which keys there are, and what a key accepts."""
 
-from __future__ import annotations
-
 import re
 import types
 from dataclasses import fields, is_dataclass

@@ -1,7 +1,5 @@
 """The base of qnnsweep's errors, the error for a wrong request, and the words for it. `tasks.errors` has the others."""
 
-from __future__ import annotations
-
 import copyreg
 import difflib
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Translation of the errors of Hydra, OmegaConf and YAML into RequestErrors of one line."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """The search for impossible cells: by the rules of their backends, and by the devices that can execute them."""
 
-from __future__ import annotations
-
 from conf.backends import Rule, planned_backend
 from conf.errors import printable
 from conf.schema import PROBE, DeviceConfig, Precision, Request

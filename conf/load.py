@@ -4,8 +4,6 @@ The grammar is Hydra's, sweeps included. An experiment names its axes under `hyd
 basic sweeper; the same key on the command line takes precedence.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

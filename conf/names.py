@@ -1,7 +1,5 @@
 """The names that the configuration and the tasks share, and the names that a configuration can choose from."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 AXES = ("model", "scheme", "soc", "backend", "device")

@@ -1,7 +1,5 @@
 """The options of each configuration group: shipped ones, those of the user's folders, and single files."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +21,7 @@ class Options:
     links: Path
 
     @classmethod
-    def of(cls, config_dirs: Sequence[Path], *, links: Path) -> Options:
+    def of(cls, config_dirs: Sequence[Path], *, links: Path) -> "Options":
         """Return the options of the shipped folder and of `config_dirs`, folders that each have a group's subfolder.
 
         Raises RequestError for another folder, and for two options of one name, of which Hydra would take the first

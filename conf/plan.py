@@ -1,7 +1,5 @@
 """A plan: the cells of one sweep in order, each with the reason why it is impossible, if there is one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ Hydra refuses frozen ones, and they have slots, so that an unknown key is refuse
 to an instance after `conf.load` has returned it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, Any

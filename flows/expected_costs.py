@@ -1,7 +1,5 @@
 """The expected costs of toolchain calls, from past runs: a sweep schedules its worker processes by them."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from statistics import median

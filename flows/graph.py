@@ -1,7 +1,5 @@
 """The graph of one sweep: which stage uses the result of which, and what cells share because it is the same."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """The flow that compares a past run again: with other tolerances, on its captures, without devices or compiling."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial

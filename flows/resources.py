@@ -1,7 +1,5 @@
 """The resources of one sweep: its store, its worker processes and its devices, within the machine's limits."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """One run: its start, its cells and its end. The flows `sweep`, `shard`, `spread` and `recompare` consist of these."""
 
-from __future__ import annotations
-
 import secrets
 import threading
 import time
@@ -46,7 +44,7 @@ class RunStart:
     clock_s: float
 
     @classmethod
-    def now(cls, run_id: str | None = None) -> RunStart:
+    def now(cls, run_id: str | None = None) -> "RunStart":
         started = datetime.now(UTC)
         return cls(run_id=run_id or new_run_id(started), started=started, clock_s=time.monotonic())
 

@@ -1,7 +1,5 @@
 """The flow of one sweep: a plan's cells through all stages, then the tables and the report."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Generator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The stage bundle: LoweredProgram + inputs -> Bundle."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The stage collect: Execution -> Capture. Files are checked on arrival."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """compare: LoweredProgram + Capture -> Comparison. What the device computed against PyTorch, output and operator."""
 
-from __future__ import annotations
-
 from tasks.comparison.capture import compare_capture
 from tasks.records import Capture, Comparison, LoweredProgram
 from tasks.records.options import ComparisonOptions

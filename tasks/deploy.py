@@ -1,7 +1,5 @@
 """The stage deploy: Bundle + device -> Deployment. Only blobs that the device does not have are sent."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from tasks.devices.device import BLOBS, Device, batches

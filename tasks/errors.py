@@ -13,8 +13,6 @@ QnnsweepError
 Code decides by the attributes of an error; its message is for people. Every error can be pickled with its attributes.
 """
 
-from __future__ import annotations
-
 import signal as signals
 from enum import Enum
 

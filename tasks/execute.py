@@ -1,7 +1,5 @@
 """The stage execute: Deployment -> Execution, with one process per launch, so that a crash affects one launch."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """export: a model's configuration -> ExportedModel."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from conf.schema import ModelConfig

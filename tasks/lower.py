@@ -1,7 +1,5 @@
 """lower: QuantizedModel + SoC -> LoweredProgram."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from conf.schema import SchemeConfig, SocConfig

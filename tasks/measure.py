@@ -1,7 +1,5 @@
 """The stage measure: Bundle -> Capture, with its three steps on a device under one lease."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import replace

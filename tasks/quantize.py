@@ -1,7 +1,5 @@
 """quantize: ExportedModel + scheme -> QuantizedModel."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from conf.schema import Precision, SchemeConfig

@@ -1,7 +1,5 @@
 """`qnnsweep cache`: shows the contents of the store by stage and by run, and removes what is no longer needed."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import asdict
@@ -106,7 +104,7 @@ def prune(
             console().print(_prune_table(plan, dry_run=dry_run))
 
 
-def _store(artifacts: str) -> Store:
+def _store(artifacts: str) -> "Store":
     from tasks.storage.store import Store
 
     store = Store.at(artifacts)
@@ -128,13 +126,13 @@ def _parsed(option: str, text: str, units: dict[str, int]) -> float:
     return float(match[1]) * units[match[2]]
 
 
-def _summary(plan: PrunePlan, *, dry_run: bool) -> str:
+def _summary(plan: "PrunePlan", *, dry_run: bool) -> str:
     verb = "would remove" if dry_run else "removing"
     runs = ", ".join(plan.runs) or "no run"
     return f"{verb}: {runs}; {_size(plan.freed)} of {_size(plan.freed + plan.left)}"
 
 
-def _prune_table(plan: PrunePlan, *, dry_run: bool) -> Table:
+def _prune_table(plan: "PrunePlan", *, dry_run: bool) -> Table:
     table = _table("would be removed" if dry_run else "removed", "count")
     table.add_row("runs", str(len(plan.runs)))
     table.add_row("remains of killed runs", str(len(plan.remains)))
@@ -145,7 +143,7 @@ def _prune_table(plan: PrunePlan, *, dry_run: bool) -> Table:
     return table
 
 
-def _tables(contents: Inventory) -> list[Table]:
+def _tables(contents: "Inventory") -> list[Table]:
     stages = _table("stage", "results", "size", "blobs", "size", "shared", "oldest", "newest")
     for stage in contents.stages:
         stages.add_row(

@@ -1,7 +1,5 @@
 """The status of every device, for `qnnsweep devices`. Devices are queried in parallel."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping, Sequence

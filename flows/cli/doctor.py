@@ -1,7 +1,5 @@
 """Checks of everything that a sweep needs on this machine, with a remedy for each."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

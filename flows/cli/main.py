@@ -1,7 +1,5 @@
 """The command line. Heavy libraries are imported only once the request has been parsed and found possible."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -251,13 +249,13 @@ def main() -> None:
     app(prog_name="qnnsweep")
 
 
-def _plan(overrides: Sequence[str] | None, folders: Sequence[Path]) -> Plan:
+def _plan(overrides: Sequence[str] | None, folders: Sequence[Path]) -> "Plan":
     from conf.load import load
 
     return load(list(overrides or []), config_dirs=folders)
 
 
-def _store(artifacts: str) -> Store:
+def _store(artifacts: str) -> "Store":
     from conf.check import artifacts_problems
     from tasks.storage.store import Store
 
@@ -266,7 +264,7 @@ def _store(artifacts: str) -> Store:
     return Store.at(artifacts)
 
 
-def _sweep(plan: Plan, overrides: list[str], folders: list[Path]) -> SweepResult:
+def _sweep(plan: "Plan", overrides: list[str], folders: list[Path]) -> "SweepResult":
     """Run the flow and show its progress."""
     configure_prefect()
     from flows.cli import progress
@@ -284,7 +282,7 @@ def _sweep(plan: Plan, overrides: list[str], folders: list[Path]) -> SweepResult
         return sweep(overrides, [str(folder.absolute()) for folder in folders])
 
 
-def _spread(overrides: list[str], folders: list[Path], pool: str | None, dask: str | None) -> SweepResult:
+def _spread(overrides: list[str], folders: list[Path], pool: str | None, dask: str | None) -> "SweepResult":
     """Run the flow on many machines. This machine only waits, so it does not need what the workers need."""
     configure_prefect()
     from flows.cli import progress, serve
@@ -300,7 +298,7 @@ def _spread(overrides: list[str], folders: list[Path], pool: str | None, dask: s
         return spread(overrides, [str(folder.absolute()) for folder in folders], pool, dask)
 
 
-def _show(result: SweepResult, *, as_json: bool) -> None:
+def _show(result: "SweepResult", *, as_json: bool) -> None:
     from flows.runs.regressions import count, regressions_table
     from tasks.report.page import summary_table
 

@@ -1,7 +1,5 @@
 """The parts that all commands share: options, output and the handling of errors."""
 
-from __future__ import annotations
-
 import sys
 import traceback
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The progress of a sweep on the terminal: a live table on a screen, or one line per event in a log file."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The sweep as a deployment of a Prefect server, which starts it on a schedule and from its UI."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables for the terminal: a plan, the checks of a machine, the status of devices, a comparison of runs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD

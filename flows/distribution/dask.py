@@ -1,7 +1,5 @@
 """Dask workers instead of Prefect's: needs the extra `qnnsweep[dask]` and a running Dask scheduler."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any

@@ -4,8 +4,6 @@ It follows Prefect's page "detect zombie flows". It also watches `Pending` runs,
 first heartbeat.
 """
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from prefect.client.orchestration import get_client

@@ -1,7 +1,5 @@
 """The flow of one shard: a part of a sweep on one worker, which shares only the store with the other shards."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from conf.load import SHARED_BY, load

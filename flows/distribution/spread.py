@@ -3,8 +3,6 @@
 Prefect schedules the shards: it gives a shard to any free worker, notices when its heartbeats stop, and retries it.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager

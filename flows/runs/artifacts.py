@@ -1,7 +1,5 @@
 """A run's Prefect artifacts: its progress, its cells as a table and as Markdown, and links to its files."""
 
-from __future__ import annotations
-
 import shlex
 import threading
 import time

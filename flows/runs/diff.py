@@ -1,7 +1,5 @@
 """The comparison of two runs: cell by cell, series by series and operator by operator."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -181,7 +179,7 @@ class _Operators:
     gaps: Gaps
 
     @classmethod
-    def of(cls, operators: Sequence[Row], keys: Mapping[Key, Key]) -> _Operators:
+    def of(cls, operators: Sequence[Row], keys: Mapping[Key, Key]) -> "_Operators":
         rows: dict[Key, dict[str, list[Row]]] = {cell: {} for cell in keys.values()}
         for row in operators:
             if row["reference"] == "edge" and names(row) in keys:

@@ -1,7 +1,5 @@
 """The number of cells that have ended, and an estimate of the time that the rest will take."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ trace for Perfetto, and for Model Explorer the graph and the numbers on its node
 because most of them are equal from night to night.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress

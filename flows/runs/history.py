@@ -1,7 +1,5 @@
 """The table `trends` of a run: each cell compared with its earlier nights, and what changed when it got worse."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Notifications about regressions, through notification blocks of Prefect: a webhook, Slack, e-mail …"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, cast
 

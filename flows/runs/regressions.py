@@ -1,7 +1,5 @@
 """The regressions of a run, as a table for the terminal and as Markdown for Prefect."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD

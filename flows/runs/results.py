@@ -1,7 +1,5 @@
 """The results of a run: its tables, its facts and its report. The table `cells` is written last, when all else is."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """The blobs that a run references in the store, and the removal of old runs after a sweep."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from prefect.logging import get_run_logger

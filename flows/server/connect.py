@@ -1,7 +1,5 @@
 """The Prefect API of a run: the configured one, or that of a temporary server."""
 
-from __future__ import annotations
-
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL
 

@@ -1,7 +1,5 @@
 """The decorator of every Prefect flow of qnnsweep."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar, cast

@@ -5,8 +5,6 @@ temporary servers, one per process, share their database and, because of `flows.
 leases.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress

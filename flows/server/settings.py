@@ -1,7 +1,5 @@
 """The settings of Prefect, made before its first import. Settings of the user take precedence."""
 
-from __future__ import annotations
-
 import os
 
 _SETTINGS = {

@@ -1,7 +1,5 @@
 """The handling of SIGTERM while Prefect runs tasks."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Generator

@@ -4,8 +4,6 @@ Prefect starts such a server if none is configured. Prefect's own way of startin
 Ctrl-C stops the server before its clients, and a process that is killed leaves it running.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 It runs in a worker process, because operators are computed again with PyTorch.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The operators of a debug capture: their logged tensors, read when they are used. It runs in a worker process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The metrics that are computed on request, in addition to those of every row."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

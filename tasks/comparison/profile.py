@@ -1,7 +1,5 @@
 """The times in a capture's logs, joined to the operators that they belong to."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A channel to a phone over ADB: the host's `adb` program and its server, which may run on another host."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -40,7 +38,7 @@ class AdbTransport:
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def of(cls, config: DeviceConfig) -> AdbTransport:
+    def of(cls, config: DeviceConfig) -> "AdbTransport":
         host, _, port = (config.adb_server or "").partition(":")
         server = (host, int(port)) if host else None
         return cls(serial=config.address or "", server=server, deadline_s=config.deadline_s)

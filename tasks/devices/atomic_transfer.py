@@ -1,7 +1,5 @@
 """Transfers that are atomic: a file appears under its name only when it is complete, on the device and here."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import posixpath

@@ -1,7 +1,5 @@
 """A wait for a cool device: one that is hot from the last launch would be slow at the next."""
 
-from __future__ import annotations
-
 import time
 
 from tasks.devices import facts

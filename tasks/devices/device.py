@@ -1,7 +1,5 @@
 """A device that is held by one lease, and the channel to it that its configuration describes."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Disk space on a device: files that were not used for long are removed, but only below a folder of qnnsweep."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

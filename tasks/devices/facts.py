@@ -1,7 +1,5 @@
 """Facts that a device reports about itself, read by one command that needs only a shell."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

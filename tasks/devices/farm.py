@@ -1,7 +1,5 @@
 """A farm of devices: it chooses a device per cell, leases it to one holder, and quarantines devices that failed."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """This machine as a device: its commands have a folder and processes of their own and share nothing else."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -24,7 +22,7 @@ class LocalTransport:
     """A `Transport` to the machine that runs qnnsweep."""
 
     @classmethod
-    def of(cls, _config: DeviceConfig) -> LocalTransport:
+    def of(cls, _config: DeviceConfig) -> "LocalTransport":
         return cls()
 
     @classmethod

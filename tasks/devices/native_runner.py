@@ -1,7 +1,5 @@
 """The files that ExecuTorch's native `qnn_executor_runner` needs on a device, and where this machine has them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -6,8 +6,6 @@ argument or variable appears in a list of processes. The input stays open as lon
 kills the command on the device.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import secrets
@@ -52,7 +50,7 @@ class RemoteCommand:
     script: bytes
 
     @classmethod
-    def of(cls, request: RunRequest) -> RemoteCommand:
+    def of(cls, request: RunRequest) -> "RemoteCommand":
         """Write the script for a request."""
         token = f"qnnsweep-{secrets.token_hex(12)}"
         script = _SCRIPT.format(

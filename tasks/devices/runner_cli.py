@@ -1,7 +1,5 @@
 """The command line and the output of a runner: the native binary and the project's own have the same form."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 

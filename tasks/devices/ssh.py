@@ -1,7 +1,5 @@
 """A channel to a board or a simulator host over SSH, with paramiko."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import posixpath
@@ -54,7 +52,7 @@ class SshTransport:
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def of(cls, config: DeviceConfig) -> SshTransport:
+    def of(cls, config: DeviceConfig) -> "SshTransport":
         user, host, port = address_of(config.address or "")
         return cls(user=user, host=host, port=port, config=config.ssh, deadline_s=config.deadline_s)
 

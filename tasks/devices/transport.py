@@ -1,7 +1,5 @@
 """The contract of a channel to a device: three verbs. A channel that fails raises; a command that fails returns."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path

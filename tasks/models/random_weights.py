@@ -1,7 +1,5 @@
 """Random weights made fit for evidence: activations of ordinary size, answers that are not all near zero."""
 
-from __future__ import annotations
-
 import math
 
 import torch

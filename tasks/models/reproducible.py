@@ -1,7 +1,5 @@
 """Random numbers and sums that come out bit-equal each time on one machine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

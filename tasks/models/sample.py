@@ -1,7 +1,5 @@
 """What a data source yields: one sample, a batch of one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from enum import Enum
 from itertools import islice

@@ -1,7 +1,5 @@
 """English sentences to embed: everyday prose, questions, headlines and technical text, short and long."""
 
-from __future__ import annotations
-
 # The longest first: from the first sample's range a moving average hardly moves.
 CALIBRATION = (
     "Because the train from the north was late, everybody missed the last ferry, and the hotel had a very good night.",

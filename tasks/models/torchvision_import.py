@@ -4,8 +4,6 @@ Then its import ends at the first operator without a schema; and transformers, w
 installed, loses most of its models with it. The models need none of those operators.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from functools import cache

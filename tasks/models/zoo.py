@@ -3,8 +3,6 @@
 Nothing is ever downloaded here. Whoever has used torchvision or timm on this machine has the files in the cache.
 """
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 from types import ModuleType

@@ -4,8 +4,6 @@ Shape, position in the log and similar names decide nothing: tensors that cannot
 tensors that the lowering did not expect are reported as unexpected.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How many operators were compared with a reference."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES

@@ -1,7 +1,5 @@
 """Conversion between a device's tensors and PyTorch's: quantized and dequantized values, and axis orders."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -4,8 +4,6 @@ An element is unused if, for the values of this sample, no reader's result depen
 off, that is not the maximum, or that is multiplied by zero. A compiler need not compute it.
 """
 
-from __future__ import annotations
-
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

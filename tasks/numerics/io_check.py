@@ -3,8 +3,6 @@
 A mistake of order, axes, type or units is found if it explains the device's outputs better than the model itself does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The mistakes that are possible where tensors pass an interface: another order of tensors, another order of axes."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """The rung at which accuracy is lost: final outputs rung by rung, from eager PyTorch to the device."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 

@@ -5,8 +5,6 @@ same shape and finite elements. None means "not defined": the tensors have no el
 the reason. No metric returns an infinity: a value that float64 cannot hold is None too.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields

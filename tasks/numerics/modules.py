@@ -1,7 +1,5 @@
 """Time and cycles of each module of the model's hierarchy, from the events of its operators."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Comparison of one tensor from a device with the reference's: first its status, then the gap."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -5,8 +5,6 @@ that the device itself computed, rounded to the device's grid. Unused elements a
 clamp into the operator before it does not compute what the clamp discards.
 """
 
-from __future__ import annotations
-
 from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -138,7 +136,7 @@ class _Difference:
     steps: Array | None
 
     @classmethod
-    def between(cls, actual: Array, result: Array, captured: CapturedValue) -> _Difference:
+    def between(cls, actual: Array, result: Array, captured: CapturedValue) -> "_Difference":
         if captured.qparams is not None:
             expected = quantize(result, captured.qparams)
             return cls(actual, dequantize(expected, captured.qparams), captured.elements - expected)
@@ -146,7 +144,7 @@ class _Difference:
             return cls(actual, result, actual.astype(np.float64) - result.astype(np.float64))
         return cls(actual, result, None)
 
-    def where(self, mask: Array) -> _Difference:
+    def where(self, mask: Array) -> "_Difference":
         return _Difference(self.actual[mask], self.expected[mask], None if self.steps is None else self.steps[mask])
 
 

@@ -3,8 +3,6 @@
 Only the ticks of the runtime's clock are converted: cycles stay cycles.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -13,8 +13,6 @@ A drift moves the baseline along with it. Therefore the median of the last three
 formula, with the oldest half of the baseline.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The verdict on one operator's numbers: it introduced the error, inherited it, or its origin is unknown."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 

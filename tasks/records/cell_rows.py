@@ -1,7 +1,5 @@
 """The rows about a cell as a whole: its outcome, its programs, its calls and its history. A field is a column."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tasks.records.comparison import IoCheck

@@ -1,7 +1,5 @@
 """What a comparison finds: gaps, what became of each output and operator, and what was timed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tasks.records.hints import Decibels

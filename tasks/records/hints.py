@@ -1,7 +1,5 @@
 """Type hints of fields: the units of their values, and what a hint consists of."""
 
-from __future__ import annotations
-
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 

@@ -1,7 +1,5 @@
 """The names inside programs and files of tensors: the name of a method, and the key of a tensor."""
 
-from __future__ import annotations
-
 METHOD = "forward"
 """The method of a program that is lowered, executed and read back."""
 

@@ -1,7 +1,5 @@
 """The rows about parts of a cell: its operators, outputs, timed events and modules. A field is a column."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tasks.records.cell_rows import CellIdentity

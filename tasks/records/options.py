@@ -1,7 +1,5 @@
 """The options of the stages: what a stage computes, as far as the request decides. They have a digest."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from conf.names import OperatorReference

@@ -1,7 +1,5 @@
 """What a finished program says of itself, read back from its bytes, and the checks of it against what was asked."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tasks.records.vocabulary import CheckStatus, ProgramName

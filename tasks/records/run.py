@@ -1,7 +1,5 @@
 """The facts of one run."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tasks.records.stages import Toolchain

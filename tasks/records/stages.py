@@ -4,8 +4,6 @@ A record is the whole truth a later stage may know. A field with `IDENTITY_NEUTR
 kept in the record but left out of its digest: it does not change what the record *is*.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -3,8 +3,6 @@
 A field whose type is itself a dataclass stands for that dataclass's fields, in its place.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cache

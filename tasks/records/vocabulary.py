@@ -1,7 +1,5 @@
 """The values of statuses, verdicts, kinds, rungs and references in records and tables, each with its meaning."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from conf.names import OperatorReference

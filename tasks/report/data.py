@@ -1,7 +1,5 @@
 """The data that the report's script reads: tables as column arrays, in JSON that is safe inside HTML."""
 
-from __future__ import annotations
-
 import json
 import math
 import shlex

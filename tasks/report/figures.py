@@ -1,7 +1,5 @@
 """The data of the report's figures: a cell's measures, its latencies, its operators' times, its trends."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The formats of the report: rounded numbers, outcomes in words, escaped text. Null is “–”."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

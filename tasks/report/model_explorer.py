@@ -4,8 +4,6 @@ The id of a node is the operator's name in its reference: in the edge graph writ
 for which Model Explorer's PyTorch adapter uses the names of torch.fx.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any

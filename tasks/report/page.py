@@ -4,8 +4,6 @@ Pure functions: nothing is read but the page's own template, style and script be
 here, for the eye; the tables hold the numbers as measured.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import math

@@ -5,8 +5,6 @@ order of its instructions. Cycles are not times: the slice of an operator that w
 share of its delegate's call, and its cycles are in its arguments.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

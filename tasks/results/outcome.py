@@ -1,7 +1,5 @@
 """What became of a cell: passed, out of tolerance, failed, impossible, or let down by the infrastructure; and why."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The rows of every table, made of the results of the cells."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 

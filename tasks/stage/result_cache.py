@@ -14,8 +14,6 @@ A missing, damaged or incomplete result makes the first step raise, which Prefec
 computes it again and writes both files.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 from functools import lru_cache

@@ -4,8 +4,6 @@ A cache key is the digest of the stage, its version, the toolchain where the sta
 argument, or what the stage selects of them. Keyword-only arguments are resources and not in the key.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import inspect

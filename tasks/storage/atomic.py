@@ -3,8 +3,6 @@
 This is the only module that translates an unusable artifacts folder or a full disk into EnvironmentUnusable.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

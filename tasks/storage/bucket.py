@@ -7,8 +7,6 @@ object appears when its upload is complete, so there are no incomplete objects t
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportAttributeAccessIssue=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

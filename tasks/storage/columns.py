@@ -3,8 +3,6 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from numbers import Integral, Real

@@ -1,7 +1,5 @@
 """The digest of a value: a sha256 that is the same in every process and on every machine. Cache keys use it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

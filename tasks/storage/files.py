@@ -3,8 +3,6 @@
 `tasks.storage.bucket` implements the protocol for an object store.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from stat import S_ISREG

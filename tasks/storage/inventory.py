@@ -1,7 +1,5 @@
 """The contents of a store: per stage whose results reference them, and per run that references them."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import dataclass

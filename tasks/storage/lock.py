@@ -3,8 +3,6 @@
 It is an flock on the folder of the blobs: the kernel releases it when its holder dies, for whatever reason.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Generator

@@ -1,7 +1,5 @@
 """The manifest of a run: the results and blobs that it references. Written when the run ends, as `holds.json`."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import types

@@ -3,8 +3,6 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
 from operator import and_

@@ -5,8 +5,6 @@ references it too. One that no run references comes from a killed sweep; it is k
 continued.
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from bisect import bisect_left

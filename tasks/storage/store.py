@@ -4,8 +4,6 @@ Everything is first written below `<root>/partial`, synced, and then renamed int
 is this machine's copy: a blob is uploaded when it is put, and downloaded when it is used and there is no copy.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -55,7 +53,7 @@ class Store:
         self._bucket = _bucket(url, self.root / "copies", self.partial) if url else None
 
     @classmethod
-    def at(cls, artifacts: str, cache_folder: str | None = None) -> Store:
+    def at(cls, artifacts: str, cache_folder: str | None = None) -> "Store":
         """Return the store of `artifacts=`, a folder or `s3://bucket/prefix`, without any access to it."""
         if "://" not in artifacts:
             return cls(Path(artifacts))
@@ -63,7 +61,7 @@ class Store:
         return cls(Path(cache_folder).expanduser() if cache_folder else _default_cache(url), url)
 
     @classmethod
-    def open(cls, root: Path, url: str | None = None) -> Store:
+    def open(cls, root: Path, url: str | None = None) -> "Store":
         """Return the store at `root` after a test write. It is created if necessary."""
         store = cls(root, url)
         store.check_writable()
@@ -195,7 +193,7 @@ class Store:
     def _file(self, blob: Blob) -> Path:
         return self.root / _name(_checked(blob))
 
-    def _downloaded(self, blob: Blob, bucket: Bucket) -> Path:
+    def _downloaded(self, blob: Blob, bucket: "Bucket") -> Path:
         """Download the blob, check its sha256, and return its file."""
         path, name = self._file(blob), _name(blob.sha256)
         with translate_os_errors(path), temporary_file(self.partial) as (temporary, file):
@@ -236,7 +234,7 @@ def _default_cache(url: str) -> Path:
     return caches / "qnnsweep" / hashlib.sha256(url.encode()).hexdigest()[:16]
 
 
-def _bucket(url: str, copies: Path, partial: Path) -> Bucket:
+def _bucket(url: str, copies: Path, partial: Path) -> "Bucket":
     # The import of pyarrow is slow, and workers without an object store do not need it.
     from tasks.storage.bucket import Bucket
 

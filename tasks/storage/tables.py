@@ -7,8 +7,6 @@ Null is "not defined"; NaN is never stored; units are in the names.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
 
-from __future__ import annotations
-
 import csv
 import io
 import json

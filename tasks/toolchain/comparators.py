@@ -1,7 +1,5 @@
 """A user's own metrics, and ExecuTorch's comparators, on pairs of tensors. Runs in a worker: the code is not ours."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import math

@@ -1,7 +1,5 @@
 """One compilation: delegate what a backend takes of an edge program, and emit the program."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from executorch.exir import EdgeProgramManager, ExecutorchProgramManager

@@ -3,8 +3,6 @@
 Every SoC's programs are compiled in a fork of it: an edge program cannot be saved without losing its attributes.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Each imports its module when it runs, so that the process that asks never loads torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -42,19 +40,19 @@ def own_metrics(
     return comparators.own_metrics(names, pairs, handles)
 
 
-def edge_model(quantized: QuantizedModel, options: LoweringOptions, store: Store) -> EdgeModel:
+def edge_model(quantized: QuantizedModel, options: LoweringOptions, store: Store) -> "EdgeModel":
     from tasks.toolchain import edge
 
     return edge.edge_model(quantized, options, store)
 
 
-def lower_model(model: EdgeModel, soc: SocConfig | None, options: LoweringOptions, store: Store) -> LoweredProgram:
+def lower_model(model: "EdgeModel", soc: SocConfig | None, options: LoweringOptions, store: Store) -> LoweredProgram:
     from tasks.toolchain import lower
 
     return lower.lower_model(model, soc, options, store)
 
 
-def reference_kernels(lowered: LoweredProgram, store: Store) -> Callable[[Sequence[NDArray[Any]]], HostKernels]:
+def reference_kernels(lowered: LoweredProgram, store: Store) -> Callable[[Sequence[NDArray[Any]]], "HostKernels"]:
     """A sample's inputs, on the device's grid, to the reference's operators on them."""
     from tasks.toolchain.export import make_deterministic
     from tasks.toolchain.reference.graph import read_graph

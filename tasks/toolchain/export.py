@@ -1,7 +1,5 @@
 """From a model's configuration to an exported program: factory, samples, answers, torch.export. Runs in a worker."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """What eager PyTorch answers when its inputs reach it in another order or with other axes. Runs in a worker."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 import torch

@@ -3,8 +3,6 @@
 One edge program gives the reference, the shipping program and the debug program.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import replace

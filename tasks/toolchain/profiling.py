@@ -1,7 +1,5 @@
 """The program that looks at the time inside a delegate, and what the runtime's log numbers stand for."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """From an exported program to the graph that gets lowered: torchao's pt2e flow. Runs in a worker."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -3,8 +3,6 @@
 Shipped to devices as one file and started there as a program: it imports nothing of qnnsweep.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """Which code stands behind a model: part of its export's cache key, found without running any of it."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json

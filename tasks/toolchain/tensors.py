@@ -1,7 +1,5 @@
 """Torch tensors in and out of blobs, as safetensors: named, typed, and never unpickled."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import torch

@@ -4,8 +4,6 @@ What its `example_runner --output_verification` does, with its tolerances as def
 PyTorch's, so a quantized program needs wider ones.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

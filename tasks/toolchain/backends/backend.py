@@ -4,8 +4,6 @@ A backend of another vendor is a class that extends `Backend` and is named in it
 no other file changes. Its module imports neither torch nor ExecuTorch: processes that never load them need its facts.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -60,14 +58,14 @@ class Backend(ABC):
     """The version of the vendor's compiler, for cache keys, where `Toolchain` does not contain it."""
 
     @abstractmethod
-    def compiler(self, scheme: SchemeConfig, soc: SocConfig | None) -> Compiler:
+    def compiler(self, scheme: SchemeConfig, soc: SocConfig | None) -> "Compiler":
         """Return the compiler for a scheme and an SoC. Runs in a worker; its module may import torch.
 
         A compiler without a `soc` quantizes and transforms, which is the same for every SoC, and compiles nothing.
         """
         ...
 
-    def read_delegate(self, delegate: BackendDelegate, processed: bytes, calls: int) -> DelegateFacts:
+    def read_delegate(self, delegate: "BackendDelegate", processed: bytes, calls: int) -> DelegateFacts:
         """Return the facts of one of its delegates in a finished program. Runs in a worker.
 
         `processed`: the bytes that the compiler made of the subgraph. `calls`: how many instructions call it.

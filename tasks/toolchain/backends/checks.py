@@ -1,7 +1,5 @@
 """A check of the audit, made from what was expected and what was read."""
 
-from __future__ import annotations
-
 from tasks.records import ProgramCheck
 from tasks.records.vocabulary import ProgramName
 

@@ -1,7 +1,5 @@
 """The base class of compilers: what a backend does between torch.export and the program. Runs in a worker."""
 
-from __future__ import annotations
-
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -56,7 +54,7 @@ class Compiler(ABC):
     def partitioners(self, *, debug: bool, log: DelegationLog) -> list[Any]:
         return []
 
-    def profiling(self, level: int) -> Compiler | None:
+    def profiling(self, level: int) -> "Compiler | None":
         """Return the same compiler for programs that log times inside the delegate; None if there is no such log."""
         return None
 

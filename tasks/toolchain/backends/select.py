@@ -1,7 +1,5 @@
 """The backends by their names."""
 
-from __future__ import annotations
-
 from conf.backends import implementation
 from conf.names import SHIPPED_BACKENDS
 from tasks.storage.digest import digest

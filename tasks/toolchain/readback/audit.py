@@ -1,7 +1,5 @@
 """The audit: the facts of the finished programs compared with the request, one row per check."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from conf.schema import SchemeConfig, SocConfig

@@ -3,8 +3,6 @@
 The layout is `devtools/etdump/etdump_schema_flatcc.fbs` of ExecuTorch; a test compares `SCHEMA` with the installed one.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

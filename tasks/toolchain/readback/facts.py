@@ -1,7 +1,5 @@
 """The facts of a finished program, read back from its bytes by ExecuTorch's own deserializer. Runs in a worker."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import cast
 

@@ -4,8 +4,6 @@ The `flatbuffers` package trusts its input (a wrong offset reads another field, 
 Therefore its accessors are called on checked positions only, and not so often on one position that it takes long.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from flatbuffers import number_types as flags
@@ -104,13 +102,13 @@ class Table:
         self._vector(field, offset, kind.bytewidth)
         return tuple(self._accessor.GetVectorAsNumpy(kind, offset).tolist())
 
-    def table(self, field: str, name: str) -> Table | None:
+    def table(self, field: str, name: str) -> "Table | None":
         offset = self._offset(field, 4)
         if offset is None:
             return None
         return Table(self._source, self._accessor.Indirect(self._accessor.Pos + offset), name, self.path(field))
 
-    def tables(self, field: str, name: str) -> Iterator[Table]:
+    def tables(self, field: str, name: str) -> Iterator["Table"]:
         offset = self._offset(field, 4)
         if offset is None:
             return

@@ -17,8 +17,6 @@ nodes is its value node. `permute_copy` and `addmm` are the group of calls that 
 that is read from outside the group has the node's value. No operator stands for `dropout`: it is unclaimed.
 """
 
-from __future__ import annotations
-
 import operator
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ A saved edge program loses what QNN's passes noted on it and takes seconds to lo
 tensors they share, with the inputs in the order of the user's model and no trace of a backend.
 """
 
-from __future__ import annotations
-
 import json
 import operator
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The reference graph's operators as functions of NumPy arrays: called anew, or asked which elements they read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The operator table: what each node of the reference is, where it went, and under which name it will be logged."""
 
-from __future__ import annotations
-
 import math
 import operator
 import re

@@ -1,7 +1,5 @@
 """The caller's handle of a worker process: it starts, receives, measures memory, and kills."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -93,7 +91,7 @@ class ZygoteWorker(Worker):
         self._fork_lock = threading.Lock()
         self._start(context, serve_zygote, control, call)
 
-    def fork(self, context: ForkServerContext, call: Call) -> Fork:
+    def fork(self, context: ForkServerContext, call: Call) -> "Fork":
         """Start the call on the zygote's value. Raises OSError or EOFError when the zygote is dead."""
         receiving, sending = context.Pipe(duplex=False)
         watching, living = context.Pipe(duplex=False)

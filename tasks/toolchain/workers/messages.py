@@ -4,8 +4,6 @@ A fork of a zygote sends `Started`, its answer, and, sent by the zygote, `Ended`
 alone, and its handle makes an `Ended` when the process ends without one.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -5,8 +5,6 @@ environment was right before it started, which the dynamic linker demands. Calls
 from a zygote: a worker that has done the common part already.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile
@@ -104,7 +102,7 @@ class WorkerPool:
     @contextlib.contextmanager
     def zygote(
         self, key: str, stage: str, function: Callable[..., Any], *arguments: Any, subject: Subject = ()
-    ) -> Generator[Zygote]:
+    ) -> Generator["Zygote"]:
         """Yield a warm process that has run `function(*arguments)`, from which calls are forked.
 
         All users of one `key` share it. It starts with the first call, and lives until its last user leaves.

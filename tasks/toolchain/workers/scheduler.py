@@ -1,7 +1,5 @@
 """The order in which calls start on this machine: urgent ones first, then the longest, within cores and memory."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import threading

@@ -1,7 +1,5 @@
 """The supervision of one call in a worker process: its slot on the machine, its limits, its log, and its cost."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

@@ -4,8 +4,6 @@ A worker is forked from Python's fork server for one call. A zygote is a worker 
 returned are forked from it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import gc

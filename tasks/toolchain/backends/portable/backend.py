@@ -1,7 +1,5 @@
 """ExecuTorch's own portable kernels, without a delegate: the second control group."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from conf.backends import Rule
@@ -22,7 +20,7 @@ class Portable(Backend):
         ),
     )
 
-    def compiler(self, scheme: SchemeConfig, soc: SocConfig | None) -> PortableCompiler:
+    def compiler(self, scheme: SchemeConfig, soc: SocConfig | None) -> "PortableCompiler":
         from tasks.toolchain.backends.portable.compiler import PortableCompiler
 
         return PortableCompiler(scheme, soc)

@@ -1,7 +1,5 @@
 """The portable kernels need no compiler: the edge program is emitted as it is."""
 
-from __future__ import annotations
-
 from torch.fx import GraphModule
 from torchao.quantization.pt2e.quantizer import Quantizer
 

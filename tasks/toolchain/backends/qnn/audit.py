@@ -1,7 +1,5 @@
 """The checks of a QNN program: the options of its delegates, and what the context binaries contain."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

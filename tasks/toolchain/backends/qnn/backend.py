@@ -1,7 +1,5 @@
 """Qualcomm's HTP through ExecuTorch's QNN delegate: everything but its compiler."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator
@@ -35,12 +33,12 @@ class Qnn(Backend):
     delegate = "QnnBackend"
     named_in_labels = False
 
-    def compiler(self, scheme: SchemeConfig, soc: SocConfig | None) -> QnnCompiler:
+    def compiler(self, scheme: SchemeConfig, soc: SocConfig | None) -> "QnnCompiler":
         from tasks.toolchain.backends.qnn.compiler import QnnCompiler
 
         return QnnCompiler(scheme, soc)
 
-    def read_delegate(self, delegate: BackendDelegate, processed: bytes, calls: int) -> DelegateFacts:
+    def read_delegate(self, delegate: "BackendDelegate", processed: bytes, calls: int) -> DelegateFacts:
         """Return the delegate's options and its context binary. A context that cannot be read is a fact, no error."""
         from tasks.toolchain.backends.qnn.context import read_context
         from tasks.toolchain.backends.qnn.options import read_options

@@ -5,8 +5,6 @@ step, but stops at the edge program, so that the shipping and the debug program 
 ExecuTorch's internals: tests/toolchain compares the result with the official call.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import operator
@@ -103,7 +101,7 @@ class QnnCompiler(Compiler):
     def partitioners(self, *, debug: bool, log: DelegationLog) -> list[Any]:
         return [_RecordingPartitioner(self._specs(debug=debug), log)]
 
-    def profiling(self, level: int) -> QnnCompiler:
+    def profiling(self, level: int) -> "QnnCompiler":
         return QnnCompiler(self._scheme, self._soc, level)
 
     @contextlib.contextmanager
@@ -165,7 +163,7 @@ class _RecordingPartitioner(QnnPartitioner):
         super().__init__(specs)
         self._log = log
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _RecordingPartitioner:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_RecordingPartitioner":
         return self
 
     def generate_partitions(self, edge_program: ExportedProgram) -> list[Any]:

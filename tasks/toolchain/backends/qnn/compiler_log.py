@@ -1,7 +1,5 @@
 """A reader of the HTP compiler's output: its errors, and the memory traffic of each compiled subgraph."""
 
-from __future__ import annotations
-
 import re
 
 from tasks.records import CompileFacts

@@ -3,8 +3,6 @@
 It is native code that reads unchecked bytes, so it is called in workers only.
 """
 
-from __future__ import annotations
-
 import ctypes
 import re
 from collections.abc import Iterator

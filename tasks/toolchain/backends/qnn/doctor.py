@@ -1,7 +1,5 @@
 """The lines of `qnnsweep doctor` on QNN: its libraries, and ExecuTorch's backend for them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

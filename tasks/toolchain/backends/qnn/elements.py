@@ -1,7 +1,5 @@
 """The element types of a scheme's activations and weights, as the HTP computes them."""
 
-from __future__ import annotations
-
 import re
 
 from conf.schema import SchemeConfig

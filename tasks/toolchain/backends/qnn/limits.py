@@ -3,8 +3,6 @@
 A rule is here because somebody observed it, and `evidence` says where. Every other cell is tried: to fail is a result.
 """
 
-from __future__ import annotations
-
 from conf.backends import Rule
 
 CHIPSETS = (

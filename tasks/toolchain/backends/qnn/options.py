@@ -1,7 +1,5 @@
 """The options that a QNN delegate is started with, read from its compile spec by ExecuTorch's own deserializer."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from executorch.backends.qualcomm.serialization.qc_schema import QnnExecuTorchHtpPrecision

@@ -1,7 +1,5 @@
 """The QNN libraries: their folder, their build, and the versions of the whole toolchain."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -1,7 +1,5 @@
 """XNNPACK on the CPU: the control group that distinguishes a problem of QNN from one of ExecuTorch."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from conf.backends import Rule
@@ -23,7 +21,7 @@ class Xnnpack(Backend):
         ),
     )
 
-    def compiler(self, scheme: SchemeConfig, soc: SocConfig | None) -> XnnpackCompiler:
+    def compiler(self, scheme: SchemeConfig, soc: SocConfig | None) -> "XnnpackCompiler":
         from tasks.toolchain.backends.xnnpack.compiler import XnnpackCompiler
 
         return XnnpackCompiler(scheme, soc)

@@ -1,7 +1,5 @@
 """XNNPACK's quantizer and partitioner. Its delegate logs its operators in every program."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
