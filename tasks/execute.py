@@ -7,14 +7,7 @@ from conf.schema import RunnerKind
 from tasks.devices.cooldown import wait_until_cool
 from tasks.devices.device import Device
 from tasks.devices.native_runner import RUNNER
-from tasks.devices.runner_cli import (
-    OUTPUT_FOLDER,
-    blob_path,
-    last_lines,
-    latencies_ms,
-    native_folder,
-    runner_arguments,
-)
+from tasks.devices.runner_cli import OUTPUT_FOLDER, blob_path, last_lines, latencies_ms, native_folder, runner_arguments
 from tasks.devices.transport import RunRequest, require_success
 from tasks.devices.triage import of_runner
 from tasks.errors import DeadlinePassed, DeviceError, RunnerFailed
@@ -29,10 +22,7 @@ def execute(deployment: Deployment, *, device: Device, store: Store) -> Executio
     """Run the runner for each launch. Raises RunnerFailed when it does not succeed, DeviceError for the channel."""
     results = tuple(_launch(deployment, launch, device, store) for launch in deployment.bundle.launches)
     return Execution(
-        device=device.name,
-        results=results,
-        outputs=deployment.bundle.outputs,
-        bytes_sent=deployment.bytes_sent,
+        device=device.name, results=results, outputs=deployment.bundle.outputs, bytes_sent=deployment.bytes_sent
     )
 
 
@@ -62,13 +52,7 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
         if (known := of_runner(printed + errors)) is not None:
             raise DeviceError(f"{known.name}: {known.remedy}; {failure}")
         raise RunnerFailed(failure, log=log.sha256, command=command)
-    return LaunchResult(
-        launch=launch,
-        folder=folder,
-        command=command,
-        latencies_ms=latencies_ms(printed),
-        log=log,
-    )
+    return LaunchResult(launch=launch, folder=folder, command=command, latencies_ms=latencies_ms(printed), log=log)
 
 
 def _runner_command(

@@ -16,12 +16,7 @@ from tasks.toolchain.workers.pool import WorkerPool, Zygote
 
 
 def lower(
-    quantized: QuantizedModel,
-    soc: SocConfig | None,
-    options: LoweringOptions,
-    *,
-    store: Store,
-    workers: WorkerPool,
+    quantized: QuantizedModel, soc: SocConfig | None, options: LoweringOptions, *, store: Store, workers: WorkerPool
 ) -> LoweredProgram:
     """Compile the shipping, the debug and the profile program, and record what only the compiler can report.
 

@@ -60,9 +60,7 @@ def prune(
     larger_than: Annotated[
         str | None,
         typer.Option(
-            "--larger-than",
-            metavar="SIZE",
-            help="Remove the oldest runs until the store has this size: 20GiB, 500MiB.",
+            "--larger-than", metavar="SIZE", help="Remove the oldest runs until the store has this size: 20GiB, 500MiB."
         ),
     ] = None,
     keep: Annotated[

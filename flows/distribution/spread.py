@@ -193,6 +193,5 @@ def _may_be_retried(state: State) -> bool:
 
 def _no_rows(artifacts: str) -> EnvironmentUnusable:
     return EnvironmentUnusable(
-        f"its shard completed and left no rows in {artifacts}",
-        remedy="check that every host has the same place there",
+        f"its shard completed and left no rows in {artifacts}", remedy="check that every host has the same place there"
     )

@@ -71,10 +71,7 @@ def diff(store: Store, run_a: str, run_b: str) -> Difference:
     pairs = _pairs(before, after)
     side_a, side_b = (
         _Operators.of(tables.rows(store, "operators", run), keys)
-        for run, keys in (
-            (run_a, {names(a): key(b) for a, b in pairs}),
-            (run_b, {names(b): key(b) for _, b in pairs}),
-        )
+        for run, keys in ((run_a, {names(a): key(b) for a, b in pairs}), (run_b, {names(b): key(b) for _, b in pairs}))
     )
     trends = {
         (key(row), row["series"]): row

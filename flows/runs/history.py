@@ -21,12 +21,7 @@ Gaps = dict[tuple[Key, str], Row]
 
 TARGET = AXES[:-1]
 """The columns that a cell has in common with the same cell on another device."""
-DIGESTS = {
-    "model_digest": "model",
-    "scheme_digest": "scheme",
-    "soc_digest": "soc",
-    "request_digest": "configuration",
-}
+DIGESTS = {"model_digest": "model", "scheme_digest": "scheme", "soc_digest": "soc", "request_digest": "configuration"}
 _DERIVED = {"passed", "coverage"}
 CELLS = (
     *CELL_COLUMNS,

@@ -35,12 +35,7 @@ def report_name(run_id: str) -> str:
     return f"{run_folder(run_id)}/report.html"
 
 
-def write(
-    run: RunFacts,
-    contents: Mapping[str, Sequence[Row]],
-    store: Store,
-    trend: TrendConfig | None,
-) -> SweepResult:
+def write(run: RunFacts, contents: Mapping[str, Sequence[Row]], store: Store, trend: TrendConfig | None) -> SweepResult:
     """Write a run's rows and facts into the store's place, and render its report.
 
     `trend`: how the run is compared with earlier runs; with None it is not.

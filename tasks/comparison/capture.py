@@ -226,20 +226,11 @@ class OperatorComparer:
             )
         for node in other.unclaimed:
             yield OperatorComparison(
-                operator=node,
-                sample=sample,
-                status="no_operator",
-                gap=Gap(),
-                reference=other.name,
-                nodes=(node.name,),
+                operator=node, sample=sample, status="no_operator", gap=Gap(), reference=other.name, nodes=(node.name,)
             )
 
     def _with_effects(
-        self,
-        sample: int,
-        rows: list[OperatorComparison],
-        introduced: Mapping[int, Introduced],
-        kernels: Kernels,
+        self, sample: int, rows: list[OperatorComparison], introduced: Mapping[int, Introduced], kernels: Kernels
     ) -> list[OperatorComparison]:
         """Return the rows; those that introduce error with the effect of that error on the final outputs."""
         introducing = [row for row in rows if row.verdict == "introduced"]

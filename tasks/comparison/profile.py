@@ -108,12 +108,7 @@ class _ProgramLog:
             handles = () if node is None or node.debug_handle is None else (node.debug_handle,)
             if node is not None and subgraph is not None and not max(event.raw):
                 counted = counted_in(node.name, self._users[subgraph], counts[subgraph])
-        return _Origin(
-            debug_handles=handles,
-            backend=instruction.backend,
-            subgraph=subgraph,
-            counted_in=counted,
-        )
+        return _Origin(debug_handles=handles, backend=instruction.backend, subgraph=subgraph, counted_in=counted)
 
 
 def _timed(launch: Launch, log: ETDump) -> tuple[dict[int, int], set[int]]:

@@ -82,11 +82,7 @@ class RemoteCommand:
         if out is None or err is None:
             return None
         return CommandResult(
-            argv=self.argv,
-            exit_code=_exit_code(int(err[2])),
-            stdout=out[1],
-            stderr=err[1],
-            seconds=seconds,
+            argv=self.argv, exit_code=_exit_code(int(err[2])), stdout=out[1], stderr=err[1], seconds=seconds
         )
 
     def channel_output(self, stderr: bytes) -> str:

@@ -60,10 +60,7 @@ def compare_operator(
 
 
 def to_reference_layout_and_scale(
-    qparams: Quantization | None,
-    axis_order: Sequence[int] | None,
-    captured: NDArray[Any],
-    reference: NDArray[Any],
+    qparams: Quantization | None, axis_order: Sequence[int] | None, captured: NDArray[Any], reference: NDArray[Any]
 ) -> NDArray[Any]:
     """Return `captured` in PyTorch's layout, dequantized if it is quantized and `reference` is floating point.
 

@@ -12,15 +12,7 @@ from tasks.numerics.modules import module_times
 from tasks.numerics.timing import spread
 from tasks.numerics.verdict import worst_operator
 from tasks.records import Blob, Command, Gap, LoweredProgram, Operator, OperatorComparison, Toolchain
-from tasks.records.cell_rows import (
-    AuditRow,
-    CellIdentity,
-    CellRow,
-    CommandRow,
-    DelegationRow,
-    ProbeRow,
-    WorkRow,
-)
+from tasks.records.cell_rows import AuditRow, CellIdentity, CellRow, CommandRow, DelegationRow, ProbeRow, WorkRow
 from tasks.records.operator_rows import MetricRow, ModuleRow, OperatorRow, OutputRow, ProfileRow
 from tasks.records.tables import SUBJECT_COLUMNS, TABLES, Row, by_columns
 from tasks.records.vocabulary import OperatorStatus

@@ -82,11 +82,7 @@ def ssh(request: pytest.FixtureRequest, folder: Path) -> TransportCase:
     return TransportCase(transport=over_ssh(request.getfixturevalue("board")), folder=str(folder), here=folder)
 
 
-TRANSPORTS: dict[str, Callable[[pytest.FixtureRequest, Path], TransportCase]] = {
-    "local": local,
-    "adb": adb,
-    "ssh": ssh,
-}
+TRANSPORTS: dict[str, Callable[[pytest.FixtureRequest, Path], TransportCase]] = {"local": local, "adb": adb, "ssh": ssh}
 
 
 @pytest.fixture(params=TRANSPORTS)

@@ -119,11 +119,7 @@ class Host:
         return self.folder / "log"
 
     def start(self, *command: str) -> None:
-        folders = {
-            "HOME": self.folder / "home",
-            "TMPDIR": self._temporary,
-            "PREFECT_HOME": self.folder / "prefect",
-        }
+        folders = {"HOME": self.folder / "home", "TMPDIR": self._temporary, "PREFECT_HOME": self.folder / "prefect"}
         for folder in folders.values():
             folder.mkdir(parents=True, exist_ok=True)
         environment = self.environment | {name: str(folder) for name, folder in folders.items()}

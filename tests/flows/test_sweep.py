@@ -191,9 +191,7 @@ def test_pandas_reads_all_runs_of_a_table_in_one_line(
     assert {result_of(ran)["run_id"] for ran in two_runs} <= set(cells["run_id"])
 
 
-def test_the_report_names_every_cell_and_the_whole_command(
-    two_runs: list[subprocess.CompletedProcess[str]],
-) -> None:
+def test_the_report_names_every_cell_and_the_whole_command(two_runs: list[subprocess.CompletedProcess[str]]) -> None:
     page = Path(result_of(two_runs[0])["report"]).read_text()
     for words in ("digits_cnn", "8a8w", "fp16", "SM8350", "local", "starved", "SIGABRT", IMPOSSIBLE, "qnnsweep run"):
         assert words in page

@@ -176,18 +176,12 @@ def matmul(source: int, weight: Array) -> Op:
 
 
 def added(a: int, b: int) -> Op:
-    return Op(
-        reads=(a, b),
-        forward=lambda x, y: x + y,
-        pullback=lambda w, x, y: [_summed(w[0], x), _summed(w[0], y)],
-    )
+    return Op(reads=(a, b), forward=lambda x, y: x + y, pullback=lambda w, x, y: [_summed(w[0], x), _summed(w[0], y)])
 
 
 def multiplied(a: int, b: int) -> Op:
     return Op(
-        reads=(a, b),
-        forward=lambda x, y: x * y,
-        pullback=lambda w, x, y: [_summed(w[0] * y, x), _summed(w[0] * x, y)],
+        reads=(a, b), forward=lambda x, y: x * y, pullback=lambda w, x, y: [_summed(w[0] * y, x), _summed(w[0] * x, y)]
     )
 
 

@@ -51,10 +51,7 @@ def test_a_module_has_the_time_of_all_modules_inside_it_and_its_own() -> None:
 
 
 def test_fused_operators_are_counted_in_the_module_that_contains_all_of_them() -> None:
-    events = [
-        event("conv", (0.0,), "block.conv", counted_in=("relu",)),
-        event("relu", (7.0,), "block.act"),
-    ]
+    events = [event("conv", (0.0,), "block.conv", counted_in=("relu",)), event("relu", (7.0,), "block.act")]
     rows = {row.module_path: row for row in module_times(events)}
     assert list(rows) == ["", "block", "block.act", "block.conv"]
     assert (rows["block"].own_mean, rows["block"].operators) == (7.0, ("conv_block.conv", "relu_block.act"))

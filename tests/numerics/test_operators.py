@@ -191,6 +191,5 @@ def test_the_simulator_s_max_pool_is_exact_on_its_own_inputs() -> None:
         pool_input = dequantize(undo_layout(relu_values, NHWC), qparams)
         reference = pool_input.reshape(1, 8, 4, 2, 4, 2).max(axis=(3, 5))
         assert compare_operator(after.operator, qparams, NHWC, pool_codes, reference) == Compared(
-            status="exact",
-            gap=Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=pytest.approx(1.0)),
+            status="exact", gap=Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=pytest.approx(1.0))
         )

@@ -168,10 +168,7 @@ def row(name: str, verdict: str, total: float | None = 50.0, status: str = "comp
             "grave",
         ),
         # Whose effect is not known comes after those whose is.
-        (
-            [row("unknown", "introduced", own=1.0), row("known", "introduced", own=25.0, effect_snr_db=80.0)],
-            "known",
-        ),
+        ([row("unknown", "introduced", own=1.0), row("known", "introduced", own=25.0, effect_snr_db=80.0)], "known"),
         ([row("milder", "introduced", own=20.0), row("worse", "introduced", own=2.0)], "worse"),
         # No ratio, since zeros were right: worse than any.
         ([row("some", "introduced", own=2.0), row("no ratio", "introduced")], "no ratio"),

@@ -9,14 +9,7 @@ import pytest
 
 from conf.load import load
 from conf.schema import Request, ToleranceConfig
-from tasks.errors import (
-    DeviceError,
-    EnvironmentUnusable,
-    EvidenceError,
-    RequestError,
-    RunnerFailed,
-    ToolchainError,
-)
+from tasks.errors import DeviceError, EnvironmentUnusable, EvidenceError, RequestError, RunnerFailed, ToolchainError
 from tasks.records import (
     Blob,
     Command,
@@ -174,10 +167,7 @@ AGREES, DIFFERS = {"top1_reference": 1, "top1_actual": 1}, {"top1_reference": 1,
         ([output(0, gap(19.0), rung="edge"), output(0, gap(21.0))], None),
         ([output(0, EXACT, **AGREES)] * 3 + [output(1, EXACT, **DIFFERS)], None),
         ([output(0, EXACT, **AGREES), output(1, EXACT, **DIFFERS)], "top-1 agreement 50.0 % is below 75 %"),
-        (
-            [output(0, gap(1.0), **DIFFERS)],
-            "final SNR 1.0 dB is below 20 dB; top-1 agreement 0.0 % is below 75 %",
-        ),
+        ([output(0, gap(1.0), **DIFFERS)], "final SNR 1.0 dB is below 20 dB; top-1 agreement 0.0 % is below 75 %"),
         ([output(0, Gap(), status="nonfinite_differs")], "output logits of digit 0: nonfinite_differs"),
         (
             [output(2, Gap(), status="shape_differs"), output(3, Gap(), status="nonfinite_differs")],

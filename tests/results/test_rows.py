@@ -182,10 +182,7 @@ def test_a_cell_that_was_never_tried_has_nothing_but_its_reason(asked: Request) 
 OTHER = OtherReference(
     name="exported",
     values=blob("b"),
-    counterparts=(
-        Counterpart(nodes=("conv2d", "batch_norm"), status=None),
-        Counterpart(nodes=(), status="no_node"),
-    ),
+    counterparts=(Counterpart(nodes=("conv2d", "batch_norm"), status=None), Counterpart(nodes=(), status="no_node")),
     unclaimed=(replace(VIEW, index=2, name="dropout", target="dropout.default"),),
 )
 

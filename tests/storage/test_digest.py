@@ -43,9 +43,7 @@ EXPORTED = ExportedModel(
 
 plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 values = st.recursive(
-    plain,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=10,
+    plain, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3), max_leaves=10
 )
 
 
@@ -131,13 +129,7 @@ def test_logs_and_seconds_do_not_count_at_any_depth() -> None:
     def quantized(exported: ExportedModel) -> QuantizedModel:
         blob = Blob(sha256="e" * 64, size=5)
         return QuantizedModel(
-            exported=exported,
-            scheme="8a8w",
-            program=blob,
-            quantized=True,
-            outputs_quantized=blob,
-            log=LOG,
-            seconds=2.0,
+            exported=exported, scheme="8a8w", program=blob, quantized=True, outputs_quantized=blob, log=LOG, seconds=2.0
         )
 
     slower = replace(EXPORTED, seconds=99.0, log=Blob(sha256="f" * 64, size=9))

@@ -126,11 +126,7 @@ def huge(files: Files) -> None:
 
 
 def compared_after(
-    damage: Callable[[Files], None],
-    lowered: LoweredProgram,
-    capture: Capture,
-    options: ComparisonOptions,
-    store: Store,
+    damage: Callable[[Files], None], lowered: LoweredProgram, capture: Capture, options: ComparisonOptions, store: Store
 ) -> Comparison:
     """What the comparison makes of the capture with this damage."""
     from executorch.devtools.etdump.serialize import deserialize_from_etdump_flatcc, serialize_to_etdump_flatcc
@@ -183,12 +179,7 @@ class Fuzzed:
 
 
 def fuzzed(
-    field: str,
-    examples: int,
-    lowered: LoweredProgram,
-    capture: Capture,
-    options: ComparisonOptions,
-    store: Store,
+    field: str, examples: int, lowered: LoweredProgram, capture: Capture, options: ComparisonOptions, store: Store
 ) -> Fuzzed:
     """Compare as many captures whose file `field` is damaged. Raises what the comparison should not have raised."""
     outcomes: Counter[str] = Counter()

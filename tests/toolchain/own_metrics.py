@@ -6,9 +6,7 @@ import os
 from typing import Any
 
 import numpy as np
-from executorch.backends.qualcomm.debugger.qcom_numerical_comparator_sample import (  # noqa: F401
-    QcomMSEComparator,
-)
+from executorch.backends.qualcomm.debugger.qcom_numerical_comparator_sample import QcomMSEComparator  # noqa: F401
 from executorch.devtools.inspector.numerical_comparator import (  # noqa: F401
     L1Comparator,
     MSEComparator,

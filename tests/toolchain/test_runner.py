@@ -73,8 +73,7 @@ def test_help_needs_no_toolchain_and_takes_no_time() -> None:
 
 
 @pytest.mark.parametrize(
-    "flags",
-    [["--no_such_flag=1"], ["--iter=2"], ["--iteration=two"], ["--shared_buffer=maybe"], ["stray"]],
+    "flags", [["--no_such_flag=1"], ["--iter=2"], ["--iteration=two"], ["--shared_buffer=maybe"], ["stray"]]
 )
 def test_a_wrong_command_line_is_told_apart_from_a_failed_program(flags: list[str]) -> None:
     code, out, err = run_plain(*flags)

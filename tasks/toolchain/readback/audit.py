@@ -43,10 +43,7 @@ def _sentence(check: ProgramCheck) -> str:
 def _interface(program: ProgramName, facts: ProgramFacts, lowered: LoweredProgram) -> Iterator[ProgramCheck]:
     """Yield the checks of the inputs and outputs: dense tensors, the last axis innermost in memory."""
     exported = lowered.quantized.exported
-    for role, specs, tensors in (
-        ("input", exported.inputs, facts.inputs),
-        ("output", exported.outputs, facts.outputs),
-    ):
+    for role, specs, tensors in (("input", exported.inputs, facts.inputs), ("output", exported.outputs, facts.outputs)):
         yield program_check(program, f"number of {role}s", str(len(specs)), str(len(tensors)))
         for spec, tensor in zip(specs, tensors, strict=False):
             asked = _form(spec.dtype, spec.shape, range(len(spec.shape)))

@@ -26,9 +26,7 @@ def test_a_run_without_regressions_has_no_table(trends: dict[int, list[Row]]) ->
     assert (count(trends[2]), regressions_table(trends[2]), regressions_markdown(trends[2])) == (0, None, "")
 
 
-def test_the_terminal_shows_each_regression_with_its_first_run_and_the_changes(
-    trends: dict[int, list[Row]],
-) -> None:
+def test_the_terminal_shows_each_regression_with_its_first_run_and_the_changes(trends: dict[int, list[Row]]) -> None:
     console = Console(width=160, no_color=True)
     with console.capture() as output:
         console.print(regressions_table(trends[4]))

@@ -36,8 +36,7 @@ def test_the_users_own_sdk_wins_over_the_wheel(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("present", "missing"),
-    [((), "libQnnHtp.so, libQnnSystem.so"), (("libQnnHtp.so",), "libQnnSystem.so")],
+    ("present", "missing"), [((), "libQnnHtp.so, libQnnSystem.so"), (("libQnnHtp.so",), "libQnnSystem.so")]
 )
 def test_an_sdk_without_the_htp_libraries_is_refused_by_name_with_what_to_do(
     present: tuple[str, ...], missing: str, tmp_path: Path
@@ -98,10 +97,7 @@ def test_a_process_gets_the_sdk_and_its_libraries_ahead_of_what_it_inherits(
 ) -> None:
     sdk = Sdk(root=tmp_path, build="v1", origin="", runtime_libraries=(Path("/wheel/libs"),))
     own = f"{tmp_path / LIBRARY_FOLDER}:/wheel/libs"
-    assert sdk.environment(inherited) == {
-        "QNN_SDK_ROOT": str(tmp_path),
-        "LD_LIBRARY_PATH": expected.format(own=own),
-    }
+    assert sdk.environment(inherited) == {"QNN_SDK_ROOT": str(tmp_path), "LD_LIBRARY_PATH": expected.format(own=own)}
 
 
 def test_the_identity_is_what_is_installed_and_asking_imports_none_of_it(tmp_path: Path) -> None:

@@ -266,10 +266,7 @@ def test_inputs_that_changed_places_dtype_or_layout_and_a_lost_subgraph_are_told
     wrong = replace(
         lowered,
         facts=replace(
-            lowered.facts,
-            inputs=(replace(image, dtype="float16", dim_order=(0, 2, 3, 1)),),
-            outputs=(),
-            delegates=(),
+            lowered.facts, inputs=(replace(image, dtype="float16", dim_order=(0, 2, 3, 1)),), outputs=(), delegates=()
         ),
     )
     assert differing(wrong, request_8a8w, resources) == [

@@ -133,8 +133,7 @@ def test_what_the_host_cannot_make_says_why(
 
 
 @pytest.mark.parametrize(
-    "text",
-    [b"no JSON", b"[]", b"{}", b'{"calls": [[1, 2]], "outputs": []}', b'{"calls": 3, "outputs": []}', b"\xff"],
+    "text", [b"no JSON", b"[]", b"{}", b'{"calls": [[1, 2]], "outputs": []}', b'{"calls": 3, "outputs": []}', b"\xff"]
 )
 def test_calls_that_are_damaged_are_no_evidence(lowered: LoweredProgram, resources: Resources, text: bytes) -> None:
     blob = resources.store.put_bytes(text)

@@ -138,8 +138,7 @@ def test_an_exception_without_a_message_is_named_all_the_same(workers_with: Work
 
 
 @pytest.mark.parametrize(
-    ("kind", "error"),
-    [("request", RequestError), ("environment", EnvironmentUnusable), ("evidence", EvidenceError)],
+    ("kind", "error"), [("request", RequestError), ("environment", EnvironmentUnusable), ("evidence", EvidenceError)]
 )
 def test_what_is_not_the_toolchains_fault_comes_back_as_itself(
     kind: str, error: type[Exception], workers_with: WorkersWith

@@ -19,10 +19,7 @@ from executorch.backends.qualcomm.export_utils import make_quantizer
 from executorch.backends.qualcomm.partition.qnn_partitioner import QnnOperatorSupport, QnnPartitioner
 from executorch.backends.qualcomm.qnn_preprocess import QnnBackend
 from executorch.backends.qualcomm.quantizer.quantizer import QuantDtype
-from executorch.backends.qualcomm.serialization.qc_schema import (
-    QcomChipset,
-    QnnExecuTorchBackendType,
-)
+from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset, QnnExecuTorchBackendType
 from executorch.backends.qualcomm.utils.constants import QCOM_TENSOR_NAME
 from executorch.backends.qualcomm.utils.qnn_manager_lifecycle import QnnManagerContext
 from executorch.backends.qualcomm.utils.utils import (
@@ -31,9 +28,7 @@ from executorch.backends.qualcomm.utils.utils import (
     qnn_edge_config,
 )
 from executorch.exir import EdgeCompileConfig
-from executorch.exir.backend.canonical_partitioners.pattern_op_partitioner import (
-    generate_partitions_from_list_of_nodes,
-)
+from executorch.exir.backend.canonical_partitioners.pattern_op_partitioner import generate_partitions_from_list_of_nodes
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
@@ -230,10 +225,7 @@ def _take_schematic(log: DelegationLog) -> None:
 
 def _built(node: Node) -> DelegatedNode:
     return DelegatedNode(
-        subgraph=None,
-        name=node.name,
-        debug_handle=handle_of(node),
-        users=tuple(user.name for user in node.users),
+        subgraph=None, name=node.name, debug_handle=handle_of(node), users=tuple(user.name for user in node.users)
     )
 
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
-    XNNPACKQuantizer,
-    get_symmetric_quantization_config,
-)
+from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
 from torch.fx import GraphModule
 from torchao.quantization.pt2e.quantizer import Quantizer
 
