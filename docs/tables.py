@@ -32,7 +32,7 @@ A run leaves one Parquet file per table, `tables/<table>/run=<run>/part.parquet`
 columns, their names and their types do not change; a later version may add columns, which are null
 in earlier runs. Null means "not defined"; NaN and infinities are never stored. `make docs` writes
 this page from the row classes in [cell_rows.py](../tasks/records/cell_rows.py) and
-[operator_rows.py](../tasks/records/operator_rows.py).
+[operator_rows.py](../tasks/records/operator_rows.py) and the records that they contain.
 """
 
 

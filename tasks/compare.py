@@ -18,4 +18,4 @@ def compare(
     return workers.call("compare", compare_capture, lowered, capture, options, store, urgent=True).value
 
 
-compare_task = stage(compare, version=5)
+compare_task = stage(compare, version=6)

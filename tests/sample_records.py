@@ -134,8 +134,8 @@ COMPARISON = Comparison(
     observer_effect_snr_db=60.0,
     metrics=(
         MetricValue(
-            operator=CONV, output_index=0, sample=1, rung="device", reference="edge", metric="l1", value=1.5,
-            problem=None,
+            operator="conv", operator_index=0, debug_handle=4, output_index=0, sample=1, rung="device",
+            reference="edge", metric="l1", value=1.5, problem=None,
         ),
     ),
     unexpected_events=(),

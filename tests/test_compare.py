@@ -60,7 +60,7 @@ def test_every_operator_and_every_output_has_one_row(
     assert all((row.previous_snr_db is None) == (row.rung == "exported") for row in comparison.outputs)
     assert comparison.unexpected_events == ()
     assert finals(comparison).top1_agreement == 1.0
-    assert (finals(comparison).snr_db or 0) > 25
+    assert (finals(comparison).final_snr_db or 0) > 25
     assert {row.name for row in comparison.profile} >= {"Method::execute", "Program::load_method"}
 
 

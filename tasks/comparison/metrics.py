@@ -33,7 +33,9 @@ def metric_template(
 ) -> MetricValue:
     """Return a MetricValue without a metric. `operator`: None for a final output."""
     return MetricValue(
-        operator=operator,
+        operator=operator.name if operator else None,
+        operator_index=operator.index if operator else None,
+        debug_handle=operator.debug_handle if operator else None,
         output_index=output_index,
         sample=sample,
         rung=rung,
@@ -73,11 +75,11 @@ def _own_metrics(names: tuple[str, ...], pairs: Sequence[Pair]) -> dict[str, lis
         for number, pair in enumerate(pairs)
         for side, value in (("actual", pair.actual), ("reference", pair.reference))
     }
-    handles = {str(number): _handles(pair.subject.operator) for number, pair in enumerate(pairs)}
+    handles = {str(number): _handles(pair.subject.debug_handle) for number, pair in enumerate(pairs)}
     file = Path("pairs.safetensors")  # in the worker's own folder
     save_file(tensors, file)
     return entrypoints.own_metrics(names, file, handles)
 
 
-def _handles(operator: Operator | None) -> tuple[int, ...]:
-    return () if operator is None or operator.debug_handle is None else (operator.debug_handle,)
+def _handles(debug_handle: int | None) -> tuple[int, ...]:
+    return () if debug_handle is None else (debug_handle,)

@@ -2,33 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from tasks.numerics.timing import spread
-from tasks.records import ProfiledEvent, Spread
+from tasks.records import ModuleTime, ProfiledEvent
 from tasks.records.vocabulary import ProgramName
 
 Path = tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModuleTime:
-    """The time of a module per inference, with all modules inside it. The root of the hierarchy has the empty path."""
-
-    program: ProgramName
-    unit: str
-    module_path: str
-    depth: int
-    operators: tuple[str, ...]
-    """The operators in it that have an event, in the order of the log."""
-    spread: Spread | None
-    """None if no operator of the module has a time of its own: they were measured together with others."""
-    own_mean: float | None
-    """The part of the mean that belongs to no module inside it."""
-    share: float | None
-    """The mean divided by the root's; None if the root's is zero."""
-    counted_in: str | None
-    """For a module without a time of its own, the innermost module around it that has one."""
 
 
 def module_times(events: Iterable[ProfiledEvent]) -> tuple[ModuleTime, ...]:

@@ -28,6 +28,24 @@ class CellIdentity:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Finals:
+    """A cell's final outputs on the device, summarized over all outputs and samples."""
+
+    final_snr_db: Decibels | None
+    """SNR of the worst final output of the worst sample against eager fp32; null when all are exact."""
+    final_cosine: float | None
+    """Least cosine of the final outputs and eager fp32's."""
+    final_max_abs: float | None
+    """Largest absolute error of the final outputs, in their own unit."""
+    top1_agreement: Share | None
+    """Samples for which device and eager fp32 have the same largest element; null without a classifier."""
+    accuracy: Share | None
+    """Labelled samples that the device classifies correctly; null without labels."""
+    accuracy_eager: Share | None
+    """Labelled samples that eager fp32 classifies correctly; null without labels."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CellRow:
     """A planned cell: outcome, reason, sizes, delegation, seconds, worst SNR, top-1 agreement, toolchain versions."""
 
@@ -90,18 +108,7 @@ class CellRow:
     """Those of them that have a gap."""
     samples: int | None
     """Evaluation samples."""
-    final_snr_db: Decibels | None
-    """SNR of the worst final output of the worst sample against eager fp32; null when all are exact."""
-    final_cosine: float | None
-    """Least cosine of the final outputs and eager fp32's."""
-    final_max_abs: float | None
-    """Largest absolute error of the final outputs, in their own unit."""
-    top1_agreement: Share | None
-    """Samples for which device and eager fp32 have the same largest element; null without a classifier."""
-    accuracy: Share | None
-    """Labelled samples that the device classifies correctly; null without labels."""
-    accuracy_eager: Share | None
-    """Labelled samples that eager fp32 classifies correctly; null without labels."""
+    finals: Finals | None
     latency_p50_ms: Milliseconds | None
     """Median over the samples of the shipping program's mean inference."""
     observer_effect_snr_db: Decibels | None

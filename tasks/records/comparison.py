@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tasks.records.hints import Decibels
+from tasks.records.hints import Decibels, Share
 from tasks.records.stages import Operator
 from tasks.records.vocabulary import (
     EventKind,
@@ -57,22 +57,35 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputComparison:
-    """One final output of one sample at one rung, against the eager fp32 module."""
+    """A final output of one sample at one rung, compared with eager fp32 and with the rung before."""
 
     rung: Rung
+    """The program that computed the output."""
+    reference: Reference = "eager"
+    """The program that it is compared with."""
     sample: int
+    """The evaluation sample."""
     sample_name: str
+    """The sample's name."""
     output_index: int
+    """Position of the output."""
     output: str
+    """The output's name."""
     shape: tuple[int, ...]
+    """The output's shape."""
     status: OperatorStatus
+    """Whether the output was compared, and if not, why."""
     gap: Gap
     previous_rung: Rung | None
-    previous_snr_db: float | None
-    """Against the rung before; None for the first, and where the two are equal."""
+    """The rung before; null for the first."""
+    previous_snr_db: Decibels | None
+    """SNR against the rung before; null where the two are equal."""
     label: int | None
+    """The sample's label."""
     top1_reference: int | None
+    """Index of the reference's largest element; null without a classifier."""
     top1_actual: int | None
+    """Index of the output's largest element; null without a classifier."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,17 +144,52 @@ class ProfiledEvent:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MetricValue:
-    """What one metric, named as it was asked for, says of one tensor; `problem` is why a user's own gave no number."""
+class ModuleTime:
+    """The time or the cycles of a module per inference, including all modules inside it."""
 
-    operator: Operator | None  # None for a final output
+    program: ProgramName
+    """The program whose log it is, shipping or profile."""
+    unit: str
+    """What is counted: us or cycles."""
+    module_path: str
+    """The module; empty for the whole model."""
+    depth: int
+    """The number of modules around it."""
+    operators: tuple[str, ...]
+    """The operators inside it that have an event, in the order of the log."""
+    spread: Spread | None
+    own_mean: float | None
+    """The part of the mean that belongs to none of the modules inside it."""
+    share: Share | None
+    """The mean over that of the whole model; null where that is zero."""
+    counted_in: str | None
+    """The innermost module around it that has a time, where it has none of its own."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MetricValue:
+    """The value of one metric for one tensor."""
+
+    operator: str | None
+    """The operator; null for a final output."""
+    operator_index: int | None
+    """Position in the edge graph."""
+    debug_handle: int | None
+    """The operator's debug handle."""
     output_index: int
+    """Which output of the operator or of the model."""
     sample: int
+    """The evaluation sample."""
     rung: Rung
+    """The program that computed the tensor."""
     reference: Reference
+    """What the tensor is compared with."""
     metric: str
+    """The metric, as it was requested."""
     value: float | None
+    """The metric's value; null where it is not defined."""
     problem: str | None
+    """Why a metric of the user's own gave no number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

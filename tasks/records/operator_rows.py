@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from tasks.records.cell_rows import CellIdentity
-from tasks.records.comparison import Gap, Spread
-from tasks.records.hints import Decibels, Share, Steps
-from tasks.records.vocabulary import EventKind, OperatorStatus, ProgramName, Reference, Rung, Verdict
+from tasks.records.comparison import Gap, MetricValue, ModuleTime, OutputComparison, Spread
+from tasks.records.hints import Decibels, Steps
+from tasks.records.vocabulary import EventKind, OperatorStatus, ProgramName, Reference, Verdict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,33 +83,7 @@ class OutputRow:
     and the rung before."""
 
     cell: CellIdentity
-    rung: Rung
-    """The program that computed the output."""
-    reference: Reference
-    """The program that it is compared with."""
-    sample: int
-    """The evaluation sample."""
-    sample_name: str
-    """The sample's name."""
-    output_index: int
-    """Position of the output."""
-    output: str
-    """The output's name."""
-    shape: tuple[int, ...]
-    """The output's shape."""
-    status: OperatorStatus
-    """Whether the output was compared, and if not, why."""
-    gap: Gap
-    previous_rung: Rung | None
-    """The rung before; null for the first."""
-    previous_snr_db: Decibels | None
-    """SNR against the rung before; null where the two are equal."""
-    label: int | None
-    """The sample's label."""
-    top1_reference: int | None
-    """Index of the reference's largest element; null without a classifier."""
-    top1_actual: int | None
-    """Index of the output's largest element; null without a classifier."""
+    comparison: OutputComparison
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,23 +139,7 @@ class ModuleRow:
     """A module of the model's hierarchy: the time or the cycles per inference of all that is inside it."""
 
     cell: CellIdentity
-    program: ProgramName
-    """The program whose log it is, shipping or profile."""
-    unit: str
-    """What is counted: us or cycles."""
-    module_path: str
-    """The module; empty for the whole model."""
-    depth: int
-    """The number of modules around it."""
-    operators: tuple[str, ...]
-    """The operators inside it that have an event, in the order of the log."""
-    spread: Spread | None
-    own_mean: float | None
-    """The part of the mean that belongs to none of the modules inside it."""
-    share: Share | None
-    """The mean over that of the whole model."""
-    counted_in: str | None
-    """The module whose time contains this one's, where it has no time of its own."""
+    time: ModuleTime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,23 +147,4 @@ class MetricRow:
     """A tensor, a sample and one of `measure.metrics`: the value of that metric."""
 
     cell: CellIdentity
-    operator: str | None
-    """The operator; null for a final output."""
-    operator_index: int | None
-    """Position in the edge graph."""
-    debug_handle: int | None
-    """The operator's debug handle."""
-    output_index: int
-    """Which output of the operator or of the model."""
-    sample: int
-    """The evaluation sample."""
-    rung: Rung
-    """The program that computed the tensor."""
-    reference: Reference
-    """What the tensor is compared with."""
-    metric: str
-    """The metric, as it was requested."""
-    value: float | None
-    """The metric's value; null where it is not defined."""
-    problem: str | None
-    """Why a metric of the user's own gave no number."""
+    value: MetricValue

@@ -1,7 +1,7 @@
-"""What crosses a stage border: frozen records of values and blobs.
+"""The records that stages take and return: frozen dataclasses of values and blobs.
 
-A record is the whole truth a later stage may know. A field with `IDENTITY_NEUTRAL` metadata (logs, seconds, names) is
-kept in the record but left out of its digest: it does not change what the record *is*.
+A later stage reads nothing but these records. A field with `IDENTITY_NEUTRAL` metadata (logs, seconds, names) is stored
+with its record and left out of the record's digest.
 """
 
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ IDENTITY_NEUTRAL: dict[str, Any] = {"identity": False}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Blob:
-    """Bytes in the store, named by their content."""
+    """Bytes in the store, addressed by their digest."""
 
     sha256: str
     size: int
@@ -24,7 +24,7 @@ class Blob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Toolchain:
-    """What compiled: part of every cache key that depends on the toolchain."""
+    """The versions of the toolchain: part of every cache key that depends on it."""
 
     python: str
     """Version of Python."""
@@ -40,23 +40,20 @@ class Toolchain:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TensorSpec:
-    """A program's input or output: `dtype` is torch's name without the prefix (`float32`, `int64`)."""
+    """An input or output of a program."""
 
     name: str
     shape: tuple[int, ...]
-    dtype: str
+    dtype: str  # torch's name without its prefix: `float32`, `int64`
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quantization:
-    """Affine quantization of one tensor: real = (code - zero_point) * scale.
+    """The affine quantization of a tensor: real value = (quantized value - zero_point) * scale."""
 
-    Per tensor: one scale and `axis` None. Per channel: one scale a channel along `axis` of PyTorch's layout.
-    """
-
-    scale: tuple[float, ...]
-    zero_point: tuple[int, ...]
-    axis: int | None
+    scale: tuple[float, ...]  # one per channel along `axis`, or one for the tensor
+    zero_point: tuple[int, ...]  # likewise
+    axis: int | None  # of PyTorch's layout; None for a quantization per tensor
     quant_min: int
     quant_max: int
     dtype: str
@@ -64,24 +61,23 @@ class Quantization:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputMistake:
-    """One way in which a program could take the model's inputs wrongly, and the sample that tells it best."""
+    """A mistake that a program could make with the model's inputs, and the sample whose outputs it changes most."""
 
     name: str
     sample: int
-    refused: str | None
-    """Why eager PyTorch has no answer to it; None when it has one."""
+    refused: str | None  # why eager PyTorch cannot run on the inputs after the mistake; None if it can
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportedModel:
-    """A model as torch.export sees it, with its inputs and what eager PyTorch answers to them.
+    """A model exported by torch.export, its inputs, and its outputs on the host.
 
-    `calibration` and `evaluation` are safetensors files with keys `<sample>/<tensor name>`; `outputs_eager` and
-    `outputs_exported`, what the traced program answers on the host, have keys `<sample>/<output index>`.
+    The tensors are safetensors files: `calibration` and `evaluation` with keys `<sample>/<tensor name>`;
+    `outputs_eager`, of eager PyTorch, and `outputs_exported`, of the exported program, with keys
+    `<sample>/<output index>`.
     """
 
-    model: str = field(metadata=IDENTITY_NEUTRAL)
-    """What it was called when it was exported."""
+    model: str = field(metadata=IDENTITY_NEUTRAL)  # its name when it was exported
     program: Blob
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -93,87 +89,77 @@ class ExportedModel:
     outputs_eager: Blob
     outputs_exported: Blob
     input_mistakes: tuple[InputMistake, ...]
-    mistaken_outputs: Blob
-    """Eager PyTorch's answers after each of `input_mistakes`; safetensors, keys `<mistake index>/<output index>`."""
-    weights: str
-    """Where the weights come from: `pretrained`, `trained`, `random`, `unstated`, or a word of the model's own."""
+    mistaken_outputs: Blob  # eager PyTorch's after each mistake; safetensors, keys `<mistake index>/<output index>`
+    weights: str  # their origin: `pretrained`, `trained`, `random`, `unstated`, or the model's own word
     log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
     seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantizedModel:
-    """The graph that gets lowered: converted by pt2e, or the exported program itself for a float scheme.
-
-    `outputs_quantized` are the converted graph's answers on the host to the evaluation samples.
-    """
+    """The graph to lower: converted by pt2e, or for a float scheme the exported program itself."""
 
     exported: ExportedModel
-    scheme: str = field(metadata=IDENTITY_NEUTRAL)
-    """What it was called when it was quantized."""
+    scheme: str = field(metadata=IDENTITY_NEUTRAL)  # its name when the model was quantized
     program: Blob
     quantized: bool
-    outputs_quantized: Blob
+    outputs_quantized: Blob  # on the host; safetensors, keys `<sample>/<output index>`
     log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
     seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operator:
-    """One node of the reference: the edge graph after the backend's transforms, before delegation.
+    """A node of the edge graph after the backend's passes and before delegation.
 
-    (`debug_handle`, `output_index`) is its only name on the device side.
+    On the device, `debug_handle` and `output_index` are its only name.
     """
 
-    index: int
+    index: int  # position in the graph
     name: str
     target: str
     debug_handle: int | None
-    output_index: int
+    output_index: int  # which output of a node that has several
     source_nodes: tuple[str, ...]
     module_path: str
     stack_trace: str
-    shape: tuple[int, ...] | None
-    """None for a node whose value is a tuple: its outputs are the getitem nodes that follow."""
+    shape: tuple[int, ...] | None  # None for a tuple, whose elements are the getitem nodes that follow
     dtype: str | None
     quantization: Quantization | None
     axis_order: tuple[int, ...] | None
-    subgraph: int | None
-    """Which delegated subgraph the lowering put it into, counted in graph order; None stays on the CPU."""
-    constant: bool
-    """Computed from parameters alone: folded by the compiler, never seen at run time."""
-    unused: bool
-    """An output of a call that nothing reads."""
+    subgraph: int | None  # the delegated subgraph, numbered in graph order; None on the CPU
+    constant: bool  # computed from parameters alone: the compiler folds it, it does not exist at run time
+    unused: bool  # an output of a call that nothing reads
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExpectedTensor:
-    """A tensor the debug program is expected to log, under the name the delegate gives it.
+    """A tensor that the debug program is expected to log.
 
-    `identifier` is `<node>@<output index>` inside a QNN delegate; for what the runtime itself logs it is
-    `instruction:<id>:<position>`. `axis_order` is the permutation that took PyTorch's layout to the device's.
+    `identifier` is the name in the log: the delegate's, which is `<node>@<output index>` in QNN, or
+    `instruction:<id>:<position>` for a tensor that the runtime logs.
     """
 
     identifier: str
     debug_handles: tuple[int, ...]
     output_index: int
     quantization: Quantization | None
-    axis_order: tuple[int, ...] | None
+    axis_order: tuple[int, ...] | None  # the permutation from PyTorch's layout to the device's
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DelegationCount:
-    """How often one operator type went to the delegate and stayed on the CPU, and what the compiler said."""
+    """How many nodes of an operator type the delegate runs, and how many stay on the CPU."""
 
     operator: str
     delegated: int
     not_delegated: int
-    refusals: tuple[str, ...]
+    refusals: tuple[str, ...]  # what the compiler printed about the nodes that it refused
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompileFacts:
-    """What the HTP compiler printed about one delegated subgraph of the shipping program, in bytes."""
+    """The bytes that the HTP compiler printed for a delegated subgraph of the shipping program."""
 
     subgraph: int
     spill_bytes: int
@@ -184,40 +170,40 @@ class CompileFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Instruction:
-    """One instruction of a program, as the runtime's log numbers it: a kernel, or the call of a delegate."""
+    """An instruction of a program: a kernel, or the call of a delegate."""
 
-    id: int
-    debug_handles: tuple[int, ...]  # of a delegate's call: of all operators in its subgraph
-    backend: str | None  # the delegate's own name (`QnnBackend`); None for a kernel
+    id: int  # its number in the runtime's log
+    debug_handles: tuple[int, ...]  # for a delegate's call those of all operators in its subgraph
+    backend: str | None  # the delegate's name (`QnnBackend`); None for a kernel
     subgraph: int | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DelegatedNode:
-    """A node of the graph that a delegate really built: its name is what the delegate logs its cycles under."""
+    """A node of the graph that a delegate built. The delegate logs cycles by the node's name."""
 
     subgraph: int | None
     name: str
     debug_handle: int | None
-    users: tuple[str, ...]  # names of the nodes that read it; `output` for the graph's end
+    users: tuple[str, ...]  # the names of the nodes that read it; `output` for the graph's end
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfileProgram:
-    """The shipping program compiled once more, with its delegate's log of operators switched on."""
+    """The shipping program compiled again so that its delegate logs operators."""
 
     program: Blob | None
-    unavailable: str | None  # why there is none, in the toolchain's own words
+    unavailable: str | None  # the toolchain's reason why there is no program
     nodes: tuple[DelegatedNode, ...]
-    schematics: tuple[Blob, ...]  # what level 3 makes the HTP compiler write of each subgraph, in the order compiled
+    schematics: tuple[Blob, ...]  # the HTP compiler's file per subgraph at level 3, in the order of compilation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counterpart:
-    """What an operator stands for in another graph: its nodes in their order, of which the last has its value."""
+    """The nodes of another graph that compute the same as an operator, in their order. The last has its value."""
 
     nodes: tuple[str, ...]
-    status: OperatorStatus | None  # why there is no value to compare with; None where there is one
+    status: OperatorStatus | None  # why there is no value to compare with; None if there is one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -229,17 +215,17 @@ class OtherReference:
 
     name: Reference
     values: Blob
-    counterparts: tuple[Counterpart, ...]  # one an operator, in their order
-    unclaimed: tuple[Operator, ...]  # its nodes that no operator stands for, numbered behind the operators
+    counterparts: tuple[Counterpart, ...]  # one per operator, in their order
+    unclaimed: tuple[Operator, ...]  # its nodes that are no operator's counterpart, numbered after the operators
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoweredProgram:
-    """One compiled cell: the program that ships, the program that explains it, and all that is known of both.
+    """A compiled cell: the shipping program, its debug and profile programs, and the facts about them.
 
-    `reference_calls` and `reference_constants` are the edge graph itself: each operator's call, the tensors they share.
-    `reference` holds the edge graph's value of every operator but the constants for the first `operator_samples`
-    evaluation samples (safetensors, keys `<sample>/<operator index>`); `outputs_edge` its final outputs for them all.
+    `reference_calls` and `reference_constants` are the edge graph: the calls of its operators and their constants.
+    `reference` has the edge graph's value of every operator but the constants for the first `operator_samples`
+    evaluation samples (safetensors, keys `<sample>/<operator index>`); `outputs_edge` its final outputs for all.
     """
 
     quantized: QuantizedModel
@@ -247,12 +233,10 @@ class LoweredProgram:
     soc: str | None
     program: Blob
     debug_program: Blob | None
-    debug_unavailable: str | None
-    """Why there is no debug program, in the toolchain's own words; None when there is one."""
+    debug_unavailable: str | None  # the toolchain's reason why there is no debug program; None if there is one
     bundled_program: Blob | None
     etrecord: Blob | None
-    input_qparams: tuple[Quantization | None, ...]
-    """The grid each of the model's inputs is put on, in their order; None where it is taken as it is."""
+    input_qparams: tuple[Quantization | None, ...]  # one per input of the model; None if it is not quantized
     operators: tuple[Operator, ...]
     expected_tensors: tuple[ExpectedTensor, ...]
     operator_samples: int
@@ -264,54 +248,46 @@ class LoweredProgram:
     delegated_subgraphs: int
     delegated_graph: Blob
     compile_facts: tuple[CompileFacts, ...]
-    debug_buffer_bytes: int
-    """Bytes one execution of the debug program logs at most, from the graph's own tensor metadata."""
-    facts: ProgramFacts
-    """What the shipping program is, read back from its bytes."""
+    debug_buffer_bytes: int  # the most that one execution of the debug program logs, by the graph's tensor metadata
+    facts: ProgramFacts  # of the shipping program, read back from its bytes
     debug_facts: ProgramFacts | None
-    checks: tuple[ProgramCheck, ...] = field(default=(), metadata=IDENTITY_NEUTRAL)
-    """Every check of the programs' facts against the request."""
-    instructions: tuple[Instruction, ...] = ()  # the shipping program's
-    profile: ProfileProgram | None = None  # None where it was not asked for
-    references: tuple[OtherReference, ...] = ()  # those that were asked for
+    checks: tuple[ProgramCheck, ...] = field(default=(), metadata=IDENTITY_NEUTRAL)  # of the facts against the request
+    instructions: tuple[Instruction, ...] = ()  # of the shipping program
+    profile: ProfileProgram | None = None  # None if it was not requested
+    references: tuple[OtherReference, ...] = ()  # those that were requested
     log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
     seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)
-    edge_seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)  # once for all SoCs that shared it
+    edge_seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)  # shared by the SoCs that were lowered together
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """One start of the runner: which program on which samples, and whether it dumps intermediate tensors.
-
-    `input_list` names blobs by their place in a device's work folder, as seen from a launch's own folder.
-    """
+    """A start of the runner: the program, the samples, and whether it dumps intermediate tensors."""
 
     name: ProgramName
     program: Blob
-    input_list: Blob
+    input_list: Blob  # paths of blobs in the device's work folder, relative to the launch's folder
     samples: int
     debug: bool
     debug_buffer_bytes: int
     iterations: int
     warm_up: int
-    performance_mode: int = 0
-    """The runner's `--htp_performance_mode`."""
+    performance_mode: int = 0  # the runner's `--htp_performance_mode`
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bundle:
-    """All that a device needs to run one cell: a manifest of blobs, and how to start them."""
+    """The blobs that a device needs to run a cell, and the launches."""
 
     runner: Blob
-    blobs: tuple[Blob, ...]
-    """Everything to be on the device, the runner included, each once."""
+    blobs: tuple[Blob, ...]  # all blobs, including the runner, each once
     launches: tuple[Launch, ...]
     outputs: tuple[TensorSpec, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deployment:
-    """A bundle's blobs on a device, below `work_folder`."""
+    """A bundle whose blobs are on a device, below `work_folder`."""
 
     device: str
     work_folder: str
@@ -322,7 +298,7 @@ class Deployment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Command:
-    """One command that ran on a device."""
+    """A command that ran on a device."""
 
     argv: tuple[str, ...]
     """The command and its arguments."""
@@ -334,13 +310,12 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchResult:
-    """What one start of the runner left in `folder` on the device, still there."""
+    """The result of a launch. Its files are still in `folder` on the device."""
 
     launch: Launch
     folder: str = field(metadata=IDENTITY_NEUTRAL)
     command: Command = field(metadata=IDENTITY_NEUTRAL)
-    latencies_ms: tuple[float, ...] = field(metadata=IDENTITY_NEUTRAL)
-    """Mean milliseconds an inference took, one entry a sample, as the runner printed them."""
+    latencies_ms: tuple[float, ...] = field(metadata=IDENTITY_NEUTRAL)  # printed by the runner: the mean per sample
     log: Blob = field(metadata=IDENTITY_NEUTRAL)
 
 
@@ -351,25 +326,22 @@ class Execution:
     device: str
     results: tuple[LaunchResult, ...]
     outputs: tuple[TensorSpec, ...]
-    bytes_sent: int = field(default=0, metadata=IDENTITY_NEUTRAL)
-    """What had to be sent before: 0 where the device had all of it."""
+    bytes_sent: int = field(default=0, metadata=IDENTITY_NEUTRAL)  # to the device before; 0 if it had all blobs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capture:
-    """What came back from a device, every byte verified on arrival.
+    """The files that were collected from a device and verified on arrival.
 
-    `outputs` and `outputs_debug` are safetensors with keys `<sample>/<output index>`.
+    The outputs are safetensors with keys `<sample>/<output index>`.
     """
 
     execution: Execution
     outputs: Blob
     outputs_debug: Blob | None
-    etdump: Blob
-    """The shipping program's: its times are the ones that count."""
+    etdump: Blob  # of the shipping program, which has the times that count
     etdump_debug: Blob | None
     debug_buffer: Blob | None
     outputs_profile: Blob | None = None
     etdump_profile: Blob | None = None
-    measured_run: str | None = field(default=None, metadata=IDENTITY_NEUTRAL)
-    """The run that measured it; another may have reused it."""
+    measured_run: str | None = field(default=None, metadata=IDENTITY_NEUTRAL)  # an earlier run if it was reused

@@ -4,7 +4,7 @@ A field whose type is itself a dataclass stands for that dataclass's fields, in 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, is_dataclass
 from functools import cache
 from typing import Any, cast, get_type_hints
 
@@ -47,8 +47,6 @@ class Column:
     kind: Any
     """The type hint of a value, without None and without the unit."""
     unit: str | None
-    field: str
-    """The row's field: the column itself, or the record that contains it."""
     defined_in: type[Any]
     """The dataclass with the column's field and docstring."""
 
@@ -62,12 +60,12 @@ def columns(kind: type[Any]) -> tuple[Column, ...]:
 def by_columns(row: object) -> Row:
     """Return a row object's values by columns. Those of an absent record are None."""
     values: Row = {}
-    for field, names in _names(type(row)):
+    for field, record in _fields(type(row)):
         value = getattr(row, field)
-        if names is None:
+        if record is None:
             values[field] = value
         else:
-            values |= dict.fromkeys(names) if value is None else {name: getattr(value, name) for name in names}
+            values |= by_columns(value) if value is not None else {column.name: None for column in columns(record)}
     return values
 
 
@@ -75,18 +73,16 @@ def _columns(kind: type[Any]) -> Iterator[Column]:
     for name, hint in get_type_hints(kind, include_extras=True).items():
         inner, unit = annotated(optional(hint)[0])
         if is_dataclass(inner):
-            yield from (replace(column, field=name) for column in columns(cast("type[Any]", inner)))
+            yield from columns(cast("type[Any]", inner))
         else:
-            yield Column(name=name, kind=inner, unit=unit, field=name, defined_in=kind)
+            yield Column(name=name, kind=inner, unit=unit, defined_in=kind)
 
 
 @cache
-def _names(kind: type[Any]) -> tuple[tuple[str, tuple[str, ...] | None], ...]:
-    """Return each field and, where it is a record, the record's columns."""
-    by_field: dict[str, list[str]] = {}
-    for column in columns(kind):
-        by_field.setdefault(column.field, []).append(column.name)
-    return tuple((field, None if names == [field] else tuple(names)) for field, names in by_field.items())
+def _fields(kind: type[Any]) -> tuple[tuple[str, type[Any] | None], ...]:
+    """Return each field and its type, if that is a dataclass."""
+    hints = {name: optional(hint)[0] for name, hint in get_type_hints(kind).items()}
+    return tuple((name, cast("type[Any]", hint) if is_dataclass(hint) else None) for name, hint in hints.items())
 
 
 SUBJECT_COLUMNS = ("model", "scheme", "backend", "soc")

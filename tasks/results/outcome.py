@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from conf.schema import Request
 from tasks.errors import DeviceError, EnvironmentUnusable, EvidenceError
 from tasks.records import Bundle, Capture, Comparison, ExportedModel, LoweredProgram, OutputComparison, QuantizedModel
+from tasks.records.cell_rows import Finals
 from tasks.records.vocabulary import Outcome
 
 _NOT_THE_CELL = (DeviceError, EnvironmentUnusable, EvidenceError)
@@ -31,21 +32,6 @@ class CellResult:
     """Why that stage did not end well."""
     result_names: dict[str, str] = field(default_factory=dict[str, str])
     """A record's field to the name of the result that it is kept as."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Finals:
-    """A cell's final outputs on the device in a few numbers: the worst output of the worst sample.
-
-    `snr_db` is None when all are exact or none is defined; shares are None where there is nothing to count.
-    """
-
-    snr_db: float | None
-    cosine: float | None
-    max_abs: float | None
-    top1_agreement: float | None
-    accuracy: float | None
-    accuracy_eager: float | None
 
 
 def judge(cell: CellResult) -> tuple[Outcome, str | None]:
@@ -79,9 +65,9 @@ def finals(comparison: Comparison) -> Finals:
     ranked = [row for row in device if row.top1_reference is not None and row.top1_actual is not None]
     labelled = [row for row in ranked if row.label is not None]
     return Finals(
-        snr_db=min((row.gap.snr_db for row in device if row.gap.snr_db is not None), default=None),
-        cosine=min((row.gap.cosine for row in device if row.gap.cosine is not None), default=None),
-        max_abs=max((row.gap.max_abs for row in device if row.gap.max_abs is not None), default=None),
+        final_snr_db=min((row.gap.snr_db for row in device if row.gap.snr_db is not None), default=None),
+        final_cosine=min((row.gap.cosine for row in device if row.gap.cosine is not None), default=None),
+        final_max_abs=max((row.gap.max_abs for row in device if row.gap.max_abs is not None), default=None),
         top1_agreement=_share([row.top1_actual == row.top1_reference for row in ranked]),
         accuracy=_share([row.top1_actual == row.label for row in labelled]),
         accuracy_eager=_share([row.top1_reference == row.label for row in labelled]),
@@ -93,23 +79,23 @@ def on_device(comparison: Comparison) -> list[OutputComparison]:
 
 
 def _shortfalls(cell: CellResult, comparison: Comparison) -> Iterator[str]:
-    found, tolerance, scheme = finals(comparison), cell.request.tolerance, cell.request.scheme.name
+    final, tolerance, scheme = finals(comparison), cell.request.tolerance, cell.request.scheme.name
     for row in on_device(comparison):
         if row.status not in ("compared", "exact"):
             yield f"output {row.output} of {row.sample_name}: {row.status}"
             break
     least_db = tolerance.final_snr_db.get(scheme)
-    if least_db is not None and found.snr_db is not None and found.snr_db < least_db:
-        yield f"final SNR {found.snr_db:.1f} dB is below {least_db:g} dB"
+    if least_db is not None and final.final_snr_db is not None and final.final_snr_db < least_db:
+        yield f"final SNR {final.final_snr_db:.1f} dB is below {least_db:g} dB"
     least = tolerance.top1_agreement.get(scheme)
     # The scores of random weights are too near each other for the largest to mean anything.
     trained = cell.exported is not None and cell.exported.weights != "random"
-    if trained and least is not None and found.top1_agreement is not None and found.top1_agreement < least:
-        yield f"top-1 agreement {100 * found.top1_agreement:.1f} % is below {100 * least:g} %"
+    if trained and least is not None and final.top1_agreement is not None and final.top1_agreement < least:
+        yield f"top-1 agreement {100 * final.top1_agreement:.1f} % is below {100 * least:g} %"
     allowed = tolerance.introduced_operators
-    guilty = {row.operator.name: None for row in comparison.operators if row.verdict == "introduced"}
-    if allowed is not None and len(guilty) > allowed:
-        yield f"{len(guilty)} operators introduce error, at most {allowed} may: {', '.join(list(guilty)[:5])}"
+    introducing = {row.operator.name: None for row in comparison.operators if row.verdict == "introduced"}
+    if allowed is not None and len(introducing) > allowed:
+        yield f"{len(introducing)} operators introduce error, at most {allowed} may: {', '.join(list(introducing)[:5])}"
 
 
 def _share(hits: Sequence[bool]) -> float | None:

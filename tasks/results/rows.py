@@ -59,7 +59,6 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
     outcome, reason = judge(cell)
     request, comparison = cell.request, cell.comparison
     exported, quantized, lowered, capture = cell.exported, cell.quantized, cell.lowered, cell.capture
-    final = finals(comparison) if comparison else None
     operators = comparison.operators if comparison else ()
     introducing = {row.operator.index for row in operators if row.verdict == "introduced"}
     masked = {row.operator.index for row in operators if row.status == "masked"}
@@ -98,12 +97,7 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
         operators_total=total,
         operators_compared=compared,
         samples=len(exported.sample_names) if exported else None,
-        final_snr_db=final.snr_db if final else None,
-        final_cosine=final.cosine if final else None,
-        final_max_abs=final.max_abs if final else None,
-        top1_agreement=final.top1_agreement if final else None,
-        accuracy=final.accuracy if final else None,
-        accuracy_eager=final.accuracy_eager if final else None,
+        finals=finals(comparison) if comparison else None,
         latency_p50_ms=_latency(cell),
         observer_effect_snr_db=comparison.observer_effect_snr_db if comparison else None,
         worst_rung=steepest(comparison.outputs) if comparison else None,
@@ -228,24 +222,8 @@ def _operator(identity: CellIdentity, row: OperatorComparison) -> OperatorRow:
 
 
 def _outputs(identity: CellIdentity, cell: CellResult) -> Iterator[OutputRow]:
-    for row in cell.comparison.outputs if cell.comparison else ():
-        yield OutputRow(
-            cell=identity,
-            rung=row.rung,
-            reference="eager",
-            sample=row.sample,
-            sample_name=row.sample_name,
-            output_index=row.output_index,
-            output=row.output,
-            shape=row.shape,
-            status=row.status,
-            gap=row.gap,
-            previous_rung=row.previous_rung,
-            previous_snr_db=row.previous_snr_db,
-            label=row.label,
-            top1_reference=row.top1_reference,
-            top1_actual=row.top1_actual,
-        )
+    for comparison in cell.comparison.outputs if cell.comparison else ():
+        yield OutputRow(cell=identity, comparison=comparison)
 
 
 def _profile(identity: CellIdentity, cell: CellResult) -> Iterator[ProfileRow]:
@@ -278,36 +256,13 @@ def _profile(identity: CellIdentity, cell: CellResult) -> Iterator[ProfileRow]:
 
 
 def _modules(identity: CellIdentity, cell: CellResult) -> Iterator[ModuleRow]:
-    for module in module_times(cell.comparison.profile if cell.comparison else ()):
-        yield ModuleRow(
-            cell=identity,
-            program=module.program,
-            unit=module.unit,
-            module_path=module.module_path,
-            depth=module.depth,
-            operators=module.operators,
-            spread=module.spread,
-            own_mean=module.own_mean,
-            share=module.share,
-            counted_in=module.counted_in,
-        )
+    for time in module_times(cell.comparison.profile if cell.comparison else ()):
+        yield ModuleRow(cell=identity, time=time)
 
 
 def _metrics(identity: CellIdentity, cell: CellResult) -> Iterator[MetricRow]:
     for value in cell.comparison.metrics if cell.comparison else ():
-        yield MetricRow(
-            cell=identity,
-            operator=value.operator.name if value.operator else None,
-            operator_index=value.operator.index if value.operator else None,
-            debug_handle=value.operator.debug_handle if value.operator else None,
-            output_index=value.output_index,
-            sample=value.sample,
-            rung=value.rung,
-            reference=value.reference,
-            metric=value.metric,
-            value=value.value,
-            problem=value.problem,
-        )
+        yield MetricRow(cell=identity, value=value)
 
 
 def _delegation(identity: CellIdentity, cell: CellResult) -> Iterator[DelegationRow]:

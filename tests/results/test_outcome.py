@@ -21,7 +21,8 @@ from tasks.records import (
     OperatorComparison,
     OutputComparison,
 )
-from tasks.results.outcome import CellResult, Finals, finals, judge
+from tasks.records.cell_rows import Finals
+from tasks.results.outcome import CellResult, finals, judge
 
 BLOB = Blob(sha256="0" * 64, size=1)
 EXPORTED = ExportedModel(
@@ -105,13 +106,13 @@ def test_finals_are_the_worst_output_of_the_worst_sample_on_the_device() -> None
         )
     )
     assert found == Finals(
-        snr_db=30.0, cosine=0.75, max_abs=0.5, top1_agreement=None, accuracy=None, accuracy_eager=None
+        final_snr_db=30.0, final_cosine=0.75, final_max_abs=0.5, top1_agreement=None, accuracy=None, accuracy_eager=None
     )
 
 
 def test_finals_of_exact_outputs_have_no_snr() -> None:
-    assert finals(comparison(output(0, EXACT))).snr_db is None
-    assert finals(comparison(output(0, EXACT))).max_abs == 0.0
+    assert finals(comparison(output(0, EXACT))).final_snr_db is None
+    assert finals(comparison(output(0, EXACT))).final_max_abs == 0.0
 
 
 def test_shares_count_ranked_samples_and_labelled_ones() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tasks.comparison.metrics import Pair, compute_metrics
 from tasks.errors import RequestError, ToolchainError
-from tasks.records import MetricValue, Operator, Quantization
+from tasks.records import MetricValue, Quantization
 
 if TYPE_CHECKING:
     from flows.resources import Resources
@@ -24,14 +24,9 @@ GRID = Quantization(scale=(0.125,), zero_point=(0,), axis=None, quant_min=-128, 
 
 
 def pair(handle: int | None = 7) -> Pair:
-    operator = Operator(
-        index=3, name="conv", target="", debug_handle=handle, output_index=0, source_nodes=(), module_path="",
-        stack_trace="", shape=None, dtype=None, quantization=None, axis_order=None, subgraph=None, constant=False,
-        unused=False,
-    )  # fmt: skip
     subject = MetricValue(
-        operator=operator, output_index=0, sample=1, rung="device", reference="edge", metric="", value=None,
-        problem=None,
+        operator="conv", operator_index=3, debug_handle=handle, output_index=0, sample=1, rung="device",
+        reference="edge", metric="", value=None, problem=None,
     )  # fmt: skip
     return Pair(subject=subject, actual=ACTUAL, reference=REFERENCE, qparams=GRID)
 
@@ -42,7 +37,7 @@ def in_a_child(resources: Resources, names: Sequence[str], pairs: Sequence[Pair]
 
 def answers(resources: Resources, *names: str, pairs: int = 1) -> dict[str, tuple[float | None, str | None]]:
     found = in_a_child(resources, names, [pair()] * pairs)
-    assert [(each.operator and each.operator.name, each.sample, each.metric) for each in found] == [
+    assert [(each.operator, each.sample, each.metric) for each in found] == [
         ("conv", 1, name) for name in names
     ] * pairs
     return {each.metric: (each.value, each.problem) for each in found}

@@ -76,7 +76,7 @@ def test_what_is_asked_beside_the_edge_graph_changes_nothing_of_it(
 
 def test_one_comparison_has_the_rows_of_all_references_and_the_metrics_of_all_operators(comparison: Comparison) -> None:
     """The metrics and the rows of other references come from the samples, like the rows of the edge graph."""
-    compared = [(row.sample, row.operator) for row in comparison.operators if row.status in COMPARED]
+    compared = [(row.sample, row.operator.name) for row in comparison.operators if row.status in COMPARED]
     assert len(compared) > 2
     assert [(value.sample, value.operator) for value in comparison.metrics if value.operator] == compared
     assert {row.reference for row in comparison.other_references} == set(BOTH)
