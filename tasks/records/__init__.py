@@ -1,4 +1,4 @@
-"""The records that cross a stage's border, and those that a run leaves behind."""
+"""The records that stages take and return, and the facts of a run."""
 
 from tasks.records.comparison import *
 from tasks.records.program import *

@@ -1,4 +1,4 @@
-"""What a comparison finds: gaps, what became of each output and operator, and what was timed."""
+"""The records of a comparison: gaps, outputs, operators, timed events, metrics and checks of inputs and outputs."""
 
 from dataclasses import dataclass
 
@@ -18,9 +18,9 @@ from tasks.records.vocabulary import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gap:
-    """How far `actual` is from `reference`. None is "not defined" (no elements, a zero reference, one constant side).
+    """The difference of two tensors. None is "not defined": no elements, or all elements of one side are zero.
 
-    mse, mean_abs and max_abs carry the tensor's own unit (squared for mse).
+    mean_abs and max_abs are in the tensors' own unit, mse in its square.
     """
 
     mse: float | None = None
@@ -90,10 +90,10 @@ class OutputComparison:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperatorComparison:
-    """One operator of the reference for one sample: its status always, its gaps where there is something to compare.
+    """The comparison of an operator on one sample with one reference.
 
     `gap` is the total: the device against the reference's own run from the model's input. `introduced` is the device
-    against the reference operator on the device's own inputs. Both are over the elements that somebody reads.
+    against the reference operator on the device's own inputs. Both are over the elements that some reader uses.
     """
 
     operator: Operator
@@ -101,46 +101,39 @@ class OperatorComparison:
     status: OperatorStatus
     gap: Gap
     reference: Reference = "edge"
-    nodes: tuple[str, ...] | None = None
-    """What it stands for in a reference that is not `edge`: that graph's nodes, the last of which has its value."""
+    nodes: tuple[str, ...] | None = None  # the operator's counterpart in a reference other than `edge`
     nonfinite_actual: int = 0
     nonfinite_reference: int = 0
     introduced: Gap = Gap()
-    introduced_steps: float | None = None
-    """The largest introduced error in steps of the device's grid."""
-    effect_snr_db: float | None = None
-    """What the introduced error alone does to the final outputs: their SNR. For operators that introduce error."""
+    introduced_steps: float | None = None  # the largest introduced error, in steps of the device's grid
+    effect_snr_db: float | None = None  # SNR of the final outputs with the introduced error alone
     verdict: Verdict = "blind"
     masked_elements: int = 0
-    masked_by: tuple[str, ...] = ()
-    """The readers that discard what differs in those elements."""
-    spans: tuple[str, ...] = ()
-    """Operators before this one that the device did not show; what they introduced is counted here."""
-    why: str | None = None
-    """Why the operator could not be made again on the host."""
+    masked_by: tuple[str, ...] = ()  # the readers that discard those elements
+    spans: tuple[str, ...] = ()  # earlier operators that the device did not log: their error is part of this one's
+    why: str | None = None  # why the operator could not be computed again on the host
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfiledEvent:
-    """One timed event of a program's own log: `raw` counts `unit`, `us`, `cycles` or what else the delegate names."""
+    """A timed event of a program's own log."""
 
     program: ProgramName  # `shipping` or `profile`
-    same_outputs: bool
-    """That program's final outputs are the shipping program's, bit by bit."""
+    same_outputs: bool  # the program's final outputs equal the shipping program's bit by bit
     event_block: str
     name: str
     kind: EventKind
-    node: str | None  # what the delegate calls the operator; `counted_in` names such
+    node: str | None  # the delegate's name for the operator
     instruction: int | None
-    unit: str
-    raw: tuple[float, ...]
-    inferences: tuple[int, ...]  # for each of `raw` the timed inference it was in; empty while a program is loaded
-    samples: tuple[int, ...]  # for each of `raw` the evaluation sample, the test case of `program.bpte`; empty likewise
+    unit: str  # `us`, `cycles`, or what the delegate names
+    raw: tuple[float, ...]  # every count of `unit`
+    inferences: tuple[int, ...]  # per count, the timed inference; empty for events of loading
+    samples: tuple[int, ...]  # per count, the evaluation sample, the test case of `program.bpte`; empty likewise
     debug_handles: tuple[int, ...]
     operators: tuple[Operator, ...]
     backend: str | None
     subgraph: int | None
-    counted_in: tuple[str, ...]  # for an operator without cycles of its own: the nodes that its work is counted in
+    counted_in: tuple[str, ...]  # for an operator without cycles of its own, the nodes that its work is counted in
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,7 +187,7 @@ class MetricValue:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IoCheck:
-    """Whether one mistake at the program's inputs or outputs explains the device's answer better than the model does.
+    """A check whether a mistake at the program's inputs or outputs explains the device's outputs better than the model.
 
     A relative error is the squared error over the energy of the explanation: 0.01 is 20 dB.
     """
@@ -208,27 +201,26 @@ class IoCheck:
     status: ProbeStatus
     """Whether the mistake was made."""
     relative_error: float | None
-    """Squared error over energy of the device's answer against the model's; null where it is not finite."""
+    """Squared error over energy of the device's outputs against the model's; null where it is not finite."""
     relative_error_mistaken: float | None
-    """The same against the model's answer after the mistake."""
+    """The same against the model's outputs after the mistake."""
     detail: str | None
-    """What exactly explains the answer, or why the model cannot be run on the mistaken inputs."""
+    """What exactly explains the outputs, or why the model cannot be run on the mistaken inputs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """The evidence of one cell, compared."""
+    """The comparison of a cell's capture with its references.
+
+    `other_references` has the operators with their total gap against the other requested references; after those of a
+    reference, the nodes of its graph that are no operator's counterpart.
+    """
 
     outputs: tuple[OutputComparison, ...]
-    operators: tuple[OperatorComparison, ...]
-    """Against the edge graph."""
+    operators: tuple[OperatorComparison, ...]  # against the edge graph
     profile: tuple[ProfiledEvent, ...]
-    observer_effect_snr_db: float | None
-    """Shipping program against debug program on the same sample; None when bit-equal or not measured."""
+    observer_effect_snr_db: float | None  # debug against shipping program; None if equal bit by bit, or not measured
     metrics: tuple[MetricValue, ...] = ()
-    unexpected_events: tuple[str, ...]
-    """Events the lowering did not announce: reported, never guessed at."""
+    unexpected_events: tuple[str, ...]  # logged tensors that the lowering did not expect
     io_checks: tuple[IoCheck, ...] = ()
     other_references: tuple[OperatorComparison, ...] = ()
-    """The operators against the other references that were asked for, total alone, then those graphs' own nodes that
-    no operator stands for."""

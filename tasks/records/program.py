@@ -1,4 +1,4 @@
-"""What a finished program says of itself, read back from its bytes, and the checks of it against what was asked."""
+"""The facts of a compiled program, read back from its bytes, and their checks against the request."""
 
 from dataclasses import dataclass
 
@@ -7,64 +7,56 @@ from tasks.records.vocabulary import CheckStatus, ProgramName
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramTensor:
-    """An input or output of a program. `dim_order` lists the axes from the outermost in memory to the innermost."""
+    """An input or output of a program."""
 
     shape: tuple[int, ...]
     dtype: str
-    dim_order: tuple[int, ...]
+    dim_order: tuple[int, ...]  # the axes, from the outermost in memory to the innermost
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphTensor:
-    """An input or output of a compiled QNN graph; in a debug program every operator's value is an output.
-
-    `dtype` is QNN's, shortened: `float32`, `int32`, `ufixed8`, `sfixed16`. `scale` and `zero_point` are those of the
-    whole tensor, None where it has none or one a channel.
-    """
+    """An input or output of a compiled QNN graph; in a debug program every operator's value is an output."""
 
     name: str
     role: str
-    dtype: str
+    dtype: str  # QNN's name, shortened: `float32`, `int32`, `ufixed8`, `sfixed16`
     shape: tuple[int, ...]
-    scale: float | None
-    zero_point: int | None
+    scale: float | None  # of the whole tensor; None without a quantization, and for one per channel
+    zero_point: int | None  # likewise
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContextFacts:
-    """What a QNN context binary says of itself."""
+    """The facts in a QNN context binary."""
 
     build: str
     soc: str
     arch: int
     vtcm_mib: int
-    kernel_elements: tuple[str, ...]
-    """Element types that the HTP's own kernels compute on, in QNN's words; empty where no kernel name was found."""
+    kernel_elements: tuple[str, ...]  # QNN's names of the element types of the HTP's kernels; empty if none was found
     tensors: tuple[GraphTensor, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DelegateFacts:
-    """One delegated subgraph of a finished program. A field is None if this kind of delegate does not contain it."""
+    """A delegated subgraph of a compiled program. A field is None if this kind of delegate does not contain it."""
 
     backend: str
     size: int
-    calls: int
-    """How many instructions of the program call it."""
+    calls: int  # the number of the program's instructions that call it
     soc: str | None = None
     arch: int | None = None
     vtcm_mib: int | None = None
-    precision: str | None = None
-    """`quantized` or `float16`: the flag that the HTP is started with."""
+    precision: str | None = None  # `quantized` or `float16`: the flag with which the HTP is started
     dumps: bool | None = None
     context: ContextFacts | None = None
-    unread: str | None = None
-    """Why what the delegate should contain could not be read; None if all of it was read."""
+    unread: str | None = None  # why the delegate's facts could not be read; None if they were
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramFacts:
-    """What a finished program is, decoded from its own bytes and nothing else."""
+    """The facts of a compiled program, decoded from its bytes alone."""
 
     inputs: tuple[ProgramTensor, ...]
     outputs: tuple[ProgramTensor, ...]

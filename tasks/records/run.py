@@ -7,21 +7,14 @@ from tasks.records.stages import Toolchain
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
-    """What is known of a run as a whole."""
+    """The facts of a run as a whole."""
 
     run_id: str
-    started: str
-    """ISO 8601, with the offset."""
+    started: str  # in ISO 8601, with the offset
     seconds: float
-    command: tuple[str, ...]
-    """The command line, one entry an argument."""
-    toolchain_calls: int
-    """Export, quantize and lower calls that really ran."""
-    reused: int
-    """Results taken from the cache instead."""
-    toolchain: Toolchain | None
-    """None when nothing could be asked of it."""
-    tables: str
-    """Folder of the Parquet tables, as a person would type it."""
-    report: str
-    """Path of the HTML report, as a person would type it."""
+    command: tuple[str, ...]  # the arguments of the command line
+    toolchain_calls: int  # calls of export, quantize and lower that ran
+    reused: int  # results that were read from the cache instead
+    toolchain: Toolchain | None  # None if no cell needed it
+    tables: str  # the folder of the Parquet tables, as a person would type it
+    report: str  # the path of the HTML report, likewise

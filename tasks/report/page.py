@@ -1,7 +1,7 @@
-"""The report of one run, from its table rows: a self-contained HTML page, Prefect's Markdown and the terminal's table.
+"""The report of a run, from its rows: a self-contained HTML page, and summaries for Prefect and the terminal.
 
-Pure functions: nothing is read but the page's own template, style and script beside this module. Rounding happens
-here, for the eye; the tables hold the numbers as measured.
+The functions read no files but the page's template, style and scripts beside this module. They round numbers for
+display; the tables have the numbers as measured.
 """
 
 import base64
@@ -26,8 +26,6 @@ from tasks.records.tables import CELL_COLUMNS, Row
 from tasks.report import data, figures
 from tasks.report import format as display
 
-_Key = tuple[str | None, ...]
-
 _CELL = CELL_COLUMNS[1:]
 """The columns that identify a cell within its run."""
 _NUMBERS = ("SNR dB", "top-1 %", "pte KiB", "operators", "delegated / CPU", "lower s")
@@ -36,7 +34,7 @@ _SUMMARY_COLUMNS = (
     *("final_snr_db", "final_cosine", "top1_agreement", "latency_p50_ms", "pte_bytes"),
     *("operators_compared", "operators_total", "delegated_nodes", "non_delegated_nodes", "worst_operator"),
 )
-_NOTE_CHARACTERS = 72  # in the terminal; the page has all of it
+_NOTE_CHARACTERS = 72  # in the terminal; the page has the whole note
 _TOP_EVENTS = 24  # per unit and cell: cycles and µs have no common order
 _ERROR_CHARACTERS = 4_000
 _SCRIPTS = ("page.js", "tables.js", "profile.js", "trends.js", "matrix.js", "routes.js")
@@ -44,10 +42,10 @@ _LOG_CHARACTERS, _ALL_LOGS_CHARACTERS = 64_000, 1_000_000
 
 
 def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str, str]) -> str:
-    """The whole report as one HTML document that loads nothing.
+    """Return the report as one HTML document that loads no other file.
 
-    `tables` are the run's rows by table name (`tasks.storage.tables.TABLES`); all but `cells` may be absent.
-    `logs` are texts by sha256; a log that is missing is named, a long one is shown by its end.
+    `tables`: the run's rows by the table's name; all tables but `cells` may be absent.
+    `logs`: texts by sha256. Of a missing log the page has the name, of a long one the end.
     """
     cells = [dict(row) for row in tables["cells"]]
     evidence = {name: _by_cell(tables.get(name, ())) for name in data.PAGE_COLUMNS}
@@ -55,45 +53,49 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
     share = min(_LOG_CHARACTERS, _ALL_LOGS_CHARACTERS // max(1, sum(cell["log"] in logs for cell in cells)))
     regressed: list[tuple[Row, list[figures.Row]]] = []
     for number, cell in enumerate(cells):
-        found: dict[str, Sequence[figures.Row]] = {name: rows.get(_key(cell), []) for name, rows in evidence.items()}
+        rows_of: dict[str, Sequence[figures.Row]] = {name: rows.get(_key(cell), []) for name, rows in evidence.items()}
         cell["number"] = number
-        cell["ladder"] = _ladder(found["outputs"])
-        cell["latency"] = figures.latency(found["profile"])
-        regressed += [(cell, rows)] if (rows := figures.regressions(found["trends"])) else []
-        found["operators"] = figures.with_times(found["operators"], found["profile"])
-        found["trends"] = figures.trends_of_page(found["trends"])
-        cell["counts"] = {name: len(rows) for name, rows in found.items()}
-        found["profile"] = _top_events(found["profile"])
-        cell["profile_shown"] = len(found["profile"])
-        cell["data"] = data.embedded_json(_embedded(found, cell["latency"], strings))
+        cell["ladder"] = _ladder(rows_of["outputs"])
+        cell["latency"] = figures.latency(rows_of["profile"])
+        regressed += [(cell, rows)] if (rows := figures.regressions(rows_of["trends"])) else []
+        rows_of["operators"] = figures.with_times(rows_of["operators"], rows_of["profile"])
+        rows_of["trends"] = figures.trends_of_page(rows_of["trends"])
+        cell["counts"] = {name: len(rows) for name, rows in rows_of.items()}
+        rows_of["profile"] = _top_events(rows_of["profile"])
+        cell["profile_shown"] = len(rows_of["profile"])
+        cell["data"] = data.embedded_json(_embedded(rows_of, cell["latency"], strings))
         cell["log_text"] = _tail(display.printable(logs[cell["log"]]), share) if cell["log"] in logs else None
         cell["error"] = _head(display.printable(cell["error"] or ""))
     script = "\n".join(map(_beside, _SCRIPTS))
-    template = _environment().get_template("page.html.j2")
-    return template.render(
-        run=run,
-        command=shlex.join(run.command),
-        cells=cells,
-        counts=_counts(cells),
-        matrix=_matrix(cells),
-        socs=_columns(cells),
-        troubles=_troubles(cells),
-        has_trends=bool(tables.get("trends")),
-        causes=figures.causes(regressed),
-        regressed=len(regressed),
-        measures=data.embedded_json(_measures(cells)),
-        shared=data.embedded_json(strings.contents()),
-        style=Markup(_beside("page.css")),  # noqa: S704 - our own file
-        script=Markup(script),  # noqa: S704 - our own file
-        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    column_names = ["soc", *_varying(cells)]
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            run=run,
+            command=shlex.join(run.command),
+            cells=cells,
+            counts=_counts(cells),
+            matrix=_matrix(cells, column_names),
+            socs=list(dict.fromkeys(_column(cell, column_names) for cell in cells)),
+            troubles=_troubles(cells),
+            has_trends=bool(tables.get("trends")),
+            causes=figures.causes(regressed),
+            regressed=len(regressed),
+            measures=data.embedded_json(_measures(cells)),
+            shared=data.embedded_json(strings.contents()),
+            style=Markup(_beside("page.css")),  # noqa: S704 - our own file
+            script=Markup(script),  # noqa: S704 - our own file
+            script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        )
     )
 
 
 def _embedded(
-    found: Mapping[str, Sequence[figures.Row]], latency: Row | None, strings: data.StringTable
+    rows_of: Mapping[str, Sequence[figures.Row]], latency: Row | None, strings: data.StringTable
 ) -> dict[str, Any]:
-    """What the script reads of one cell."""
-    embedded = {name: data.columnar(rows, data.PAGE_COLUMNS[name], strings) for name, rows in found.items() if rows}
+    """Return the data of a cell for the scripts. `rows_of`: the cell's rows by table."""
+    embedded = {name: data.columnar(rows, data.PAGE_COLUMNS[name], strings) for name, rows in rows_of.items() if rows}
     if latency:
         numbers = {name: data.six_digits(value) for name, value in latency.items() if name not in ("unit", "bins")}
         embedded["latency"] = {"unit": latency["unit"], "bins": latency["bins"]} | numbers
@@ -101,22 +103,21 @@ def _embedded(
 
 
 def _measures(cells: Sequence[Row]) -> Row:
-    """What the matrix can be coloured by, and every cell's numbers in that order."""
-    values = [figures.measured(cell) for cell in cells]
+    """Return the measures by which the matrix can be coloured, and every cell's numbers in their order."""
+    numbers = [figures.measured(cell).values() for cell in cells]
     return {
         "measures": [asdict(measure) for measure in figures.MEASURES],
-        "cells": [[None if value is None else data.six_digits(value) for value in each.values()] for each in values],
+        "cells": [[None if value is None else data.six_digits(value) for value in values] for values in numbers],
     }
 
 
 def summary_markdown(run: RunFacts, cells: Sequence[Row]) -> str:
-    """The run for Prefect's Markdown artifact: counts, every cell with the worst first, where the report lies."""
+    """Return the summary for Prefect's Markdown artifact: counts, every cell with the worst first, and the paths."""
     rows = sorted(cells, key=_badness)
-    counts = ", ".join(f"{count} {display.words(outcome)}" for outcome, count in _counts(rows).items() if count)
     calls = display.plural(run.toolchain_calls, "toolchain call")
     lines = [
         f"# Run {display.markdown(run.run_id)}",
-        f"{display.plural(len(rows), 'cell')}: {counts or 'nothing planned'}.",
+        f"{display.plural(len(rows), 'cell')}: {', '.join(_counts_in_words(rows)) or 'nothing planned'}.",
         f"Took {display.duration(run.seconds)}, {calls}, {run.reused} reused.",
         f"Report: {display.markdown(run.report)}  \nTables: {display.markdown(run.tables)}",
     ]
@@ -128,18 +129,17 @@ def summary_markdown(run: RunFacts, cells: Sequence[Row]) -> str:
 
 
 def summary_rows(cells: Sequence[Row]) -> list[Row]:
-    """The run for Prefect's table artifact: a row a cell in the order planned, its numbers as they were measured."""
+    """Return the summary for Prefect's table artifact: one row per cell in the order of the plan, not rounded."""
     return [{name: row[name] for name in _SUMMARY_COLUMNS} for row in cells]
 
 
 def summary_table(run: RunFacts, cells: Sequence[Row]) -> Table:
-    """The run for the terminal: one line a cell, in the order planned."""
-    counts = "  ".join(f"{count} {display.words(outcome)}" for outcome, count in _counts(cells).items() if count)
-    title = Text(f"run {run.run_id}")
-    table = Table(title=title, caption=Text(counts), box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    """Return the summary for the terminal: one line per cell, in the order of the plan."""
+    title, caption = Text(f"run {run.run_id}"), Text("  ".join(_counts_in_words(cells)))
+    table = Table(title=title, caption=caption, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     head, *body = _summary(cells)
     for name in head:
-        # Folded, a narrow terminal breaks lines but never cuts a number or loses the note.
+        # A narrow terminal then breaks lines, and never cuts a number or the note.
         table.add_column(name, justify="right" if name in _NUMBERS else "left", overflow="fold")
     for row, line in zip(cells, body, strict=True):
         line[-1] = line[-1] if len(line[-1]) <= _NOTE_CHARACTERS else f"{line[-1][: _NOTE_CHARACTERS - 1]}…"
@@ -151,7 +151,7 @@ def summary_table(run: RunFacts, cells: Sequence[Row]) -> Table:
 
 
 def _summary(rows: Sequence[Row]) -> list[list[str]]:
-    """The head and one line a cell, as display text without control characters."""
+    """Return the head and one line per cell, as display text without control characters."""
     where = ["model", "scheme", "soc", *_varying(rows)]
     lines = [[*where, "outcome", *_NUMBERS, "note"]]
     for row in rows:
@@ -171,12 +171,12 @@ def _summary(rows: Sequence[Row]) -> list[list[str]]:
     return lines
 
 
-def _key(row: Row) -> _Key:
+def _key(row: Row) -> tuple[str | None, ...]:
     return tuple(row[name] for name in _CELL)
 
 
-def _by_cell(rows: Iterable[Row]) -> dict[_Key, list[Row]]:
-    by_cell: dict[_Key, list[Row]] = defaultdict(list)
+def _by_cell(rows: Iterable[Row]) -> dict[tuple[str | None, ...], list[Row]]:
+    by_cell: dict[tuple[str | None, ...], list[Row]] = defaultdict(list)
     for row in rows:
         by_cell[_key(row)].append(row)
     return by_cell
@@ -192,17 +192,16 @@ def _badness(row: Row) -> tuple[int, float]:
 
 
 def _counts(rows: Sequence[Row]) -> dict[str, int]:
-    """Every known outcome, worst first, and after them any other that occurs."""
+    """Return the count of every known outcome, worst first, and after them of any other that occurs."""
     return dict.fromkeys(display.OUTCOMES, 0) | Counter(row["outcome"] for row in rows)
 
 
-def _columns(cells: Sequence[Row]) -> list[tuple[str, ...]]:
-    """The matrix's columns: SoCs, told apart by device and backend only where those differ."""
-    names = ["soc", *_varying(cells)]
-    return list(dict.fromkeys(_column(cell, names) for cell in cells))
+def _counts_in_words(rows: Sequence[Row]) -> list[str]:
+    return [f"{count} {display.words(outcome)}" for outcome, count in _counts(rows).items() if count]
 
 
 def _varying(cells: Sequence[Row]) -> list[str]:
+    """Return `device` and `backend`, which distinguish cells only if the run has several of them."""
     return [name for name in ("device", "backend") if len({cell[name] for cell in cells} - {None}) > 1]
 
 
@@ -210,9 +209,8 @@ def _column(cell: Row, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(cell[name] or display.NULL for name in names)
 
 
-def _matrix(cells: Sequence[Row]) -> dict[str, dict[str, dict[tuple[str, ...], list[Row]]]]:
-    """model -> scheme -> column -> cells, each in the order planned."""
-    names = ["soc", *_varying(cells)]
+def _matrix(cells: Sequence[Row], names: Sequence[str]) -> dict[str, dict[str, dict[tuple[str, ...], list[Row]]]]:
+    """Return the cells by model, scheme and column, all in the order of the plan."""
     matrix: dict[str, dict[str, dict[tuple[str, ...], list[Row]]]] = {}
     for cell in cells:
         row = matrix.setdefault(cell["model"], {}).setdefault(cell["scheme"], {})
@@ -221,18 +219,18 @@ def _matrix(cells: Sequence[Row]) -> dict[str, dict[str, dict[tuple[str, ...], l
 
 
 def _troubles(cells: Sequence[Row]) -> list[tuple[str, str, list[Row]]]:
-    """(outcome, note, cells) of what did not pass, worst and most frequent first: one cause is one entry."""
+    """Return outcome, note and cells of each cause for which cells did not pass, the worst and most frequent first."""
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for cell in cells:
         if cell["outcome"] != "passed":
-            # What one cell measured (its numbers) must not split a cause into as many entries as cells.
+            # Without the note, whose numbers differ from cell to cell.
             groups[cell["outcome"], "" if cell["outcome"] == "out_of_tolerance" else display.note(cell)].append(cell)
     ordered = sorted(groups.items(), key=lambda group: (_rank(group[0][0]), -len(group[1])))
-    return [(outcome, note, sorted(found, key=_badness)) for (outcome, note), found in ordered]
+    return [(outcome, note, sorted(members, key=_badness)) for (outcome, note), members in ordered]
 
 
 def _ladder(outputs: Sequence[figures.Row]) -> list[Row]:
-    """One row a rung and output over all samples: the worst and the median, and how often the top-1 agrees."""
+    """Return one row per rung and output, over all samples: the worst and median SNR, and the top-1 agreement."""
     steps: dict[tuple[str, str], list[figures.Row]] = defaultdict(list)
     for row in outputs:
         steps[row["rung"], row["output"]].append(row)
@@ -272,7 +270,7 @@ def _head(text: str) -> str:
 
 
 def _tail(text: str, characters: int) -> tuple[str, int]:
-    """The end of a log, cut at a line, and how many characters were left off."""
+    """Return the end of a log from the start of a line, and the number of characters before it."""
     if len(text) <= characters:
         return text, 0
     start = text.find("\n", len(text) - characters) + 1 or len(text) - characters
@@ -291,19 +289,11 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    names = ("breakable", "duration", "integer", "kib", "note", "percent", "plural", "real", "verdict", "words")
+    environment.filters |= {name: getattr(display, name) for name in names}
     environment.filters |= {
         "cosine": lambda value: display.decimal(value, 5),
         "db": display.decimal,
-        "breakable": display.breakable,
-        "duration": display.duration,
         "icon": lambda outcome: outcome if outcome in display.OUTCOMES else "unknown",
-        "kib": display.kib,
-        "note": display.note,
-        "percent": display.percent,
-        "plural": display.plural,
-        "real": display.real,
-        "integer": display.integer,
-        "verdict": display.verdict,
-        "words": display.words,
     }
     return environment

@@ -1,4 +1,4 @@
-"""What became of a cell: passed, out of tolerance, failed, impossible, or let down by the infrastructure; and why."""
+"""The outcome of a cell and the reason for it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,45 +14,40 @@ _NOT_THE_CELL = (DeviceError, EnvironmentUnusable, EvidenceError)
 
 @dataclass(kw_only=True, slots=True)
 class CellResult:
-    """All that a sweep knows of one planned cell: a record for every stage that it came through."""
+    """A planned cell and the records of the stages that were completed for it."""
 
     request: Request
-    impossible: str | None = None
-    code: str | None = None
-    """Digest of the code and files behind the model; None when nobody asked."""
+    impossible: str | None = None  # why the plan excludes the cell
+    code: str | None = None  # digest of the code and files behind the model; None if no stage needed it
     exported: ExportedModel | None = None
     quantized: QuantizedModel | None = None
     lowered: LoweredProgram | None = None
     bundle: Bundle | None = None
     capture: Capture | None = None
     comparison: Comparison | None = None
-    stage: str | None = None
-    """The last stage that was begun; None when none was."""
-    error: BaseException | None = None
-    """Why that stage did not end well."""
-    result_names: dict[str, str] = field(default_factory=dict[str, str])
-    """A record's field to the name of the result that it is kept as."""
+    stage: str | None = None  # the last stage that was started; None if none was
+    error: BaseException | None = None  # of that stage
+    result_names: dict[str, str] = field(default_factory=dict[str, str])  # of the stored results, by field
 
 
 def judge(cell: CellResult) -> tuple[Outcome, str | None]:
-    """The outcome, and the reason for it where it is not told by the cell's error."""
+    """Return the outcome, and the reason for it unless that is the cell's error."""
     if cell.impossible is not None:
         return "impossible", cell.impossible
     if cell.error is not None:
         return ("infrastructure" if isinstance(cell.error, _NOT_THE_CELL) else "failed"), None
-    assert cell.comparison is not None, "a cell without an error came through"
-    wrong = next((result for result in cell.comparison.io_checks if result.status == "failed"), None)
+    assert cell.comparison is not None, "a cell without an error is complete"
+    wrong = next((check for check in cell.comparison.io_checks if check.status == "failed"), None)
     if wrong is not None:
-        why = f" ({wrong.detail})" if wrong.detail else ""
-        return "failed", f"not comparable with the model: {wrong.mistake}{why}; the table `probe` has the evidence"
-    shortfalls = list(_shortfalls(cell, cell.comparison))
-    if shortfalls:
+        detail = f" ({wrong.detail})" if wrong.detail else ""
+        return "failed", f"not comparable with the model: {wrong.mistake}{detail}; the table `probe` has the evidence"
+    if shortfalls := list(_shortfalls(cell, cell.comparison)):
         return "out_of_tolerance", "; ".join(shortfalls)
     return "passed", "; ".join(_unavailable(cell)) or None
 
 
 def _unavailable(cell: CellResult) -> Iterator[str]:
-    """What was asked for besides the shipping program and could not be had."""
+    """Yield why requested programs besides the shipping program are missing."""
     lowered = cell.lowered
     if lowered is not None and lowered.debug_unavailable and cell.request.measure.dump_operators:
         yield f"no operators: {lowered.debug_unavailable}"
@@ -61,6 +56,7 @@ def _unavailable(cell: CellResult) -> Iterator[str]:
 
 
 def finals(comparison: Comparison) -> Finals:
+    """Return the numbers of the final outputs. An SNR is None if all outputs are exact, or none is defined."""
     device = on_device(comparison)
     ranked = [row for row in device if row.top1_reference is not None and row.top1_actual is not None]
     labelled = [row for row in ranked if row.label is not None]
@@ -88,7 +84,7 @@ def _shortfalls(cell: CellResult, comparison: Comparison) -> Iterator[str]:
     if least_db is not None and final.final_snr_db is not None and final.final_snr_db < least_db:
         yield f"final SNR {final.final_snr_db:.1f} dB is below {least_db:g} dB"
     least = tolerance.top1_agreement.get(scheme)
-    # The scores of random weights are too near each other for the largest to mean anything.
+    # With random weights the scores are so near each other that the index of the largest is arbitrary.
     trained = cell.exported is not None and cell.exported.weights != "random"
     if trained and least is not None and final.top1_agreement is not None and final.top1_agreement < least:
         yield f"top-1 agreement {100 * final.top1_agreement:.1f} % is below {100 * least:g} %"
