@@ -20,7 +20,7 @@ from tasks.report.model_explorer import edge_graph, exported_node_data, node_dat
 from tasks.report.perfetto import trace
 from tasks.results.outcome import CellResult
 from tasks.stage import RECORDS
-from tasks.storage.codec import decode, encode, is_of
+from tasks.storage.codec import decode, encode, is_encoding_of
 from tasks.storage.store import Store
 
 LOWERED, CAPTURE = "lowered.parquet", "capture.parquet"
@@ -106,7 +106,7 @@ def _encoded(record: LoweredProgram | Capture, result_name: str | None, store: S
     if result_name is not None:
         with suppress(FileNotFoundError):
             data = store.files.read(f"{RECORDS}/{result_name}")
-            if is_of(data, record):
+            if is_encoding_of(data, record):
                 return data
     return encode(record)
 

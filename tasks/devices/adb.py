@@ -11,7 +11,6 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 from conf.schema import DeviceConfig
 from tasks.devices.atomic_transfer import pull_atomically, push_atomically
@@ -48,42 +47,19 @@ class AdbTransport:
         return f"adb {config.address}"
 
     def push(self, source: Path, target: str) -> None:
-        def transfer(arriving: str) -> None:
+        with push_atomically(self, source, target) as arriving:
             self._transfer("push", str(source.absolute()), arriving, f"{source} to {target}")
 
-        push_atomically(self, source, target, transfer)
-
     def pull(self, source: str, target: Path) -> None:
-        def transfer(fresh: Path) -> None:
-            self._transfer("pull", source, str(fresh.absolute()), f"{source} to {target}")
-
-        pull_atomically(source, target, transfer)
+        with pull_atomically(source, target) as arriving:
+            self._transfer("pull", source, str(arriving.absolute()), f"{source} to {target}")
 
     def run(self, request: RunRequest) -> CommandResult:
         self._connect()
-        command, program = RemoteCommand.of(request), request.argv[0]
-        started = time.monotonic()
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            process = self._start("shell", "-T", "-e", "none", command.start, stdin=subprocess.PIPE, out=out, err=err)
-            feeder = threading.Thread(target=_feed, args=(process, command.script), daemon=True)
-            feeder.start()
-            try:
-                in_time = _ends_within(request.deadline_s, process)
-            finally:
-                _end(process, feeder)
-            out.seek(0)
-            err.seek(0)
-            stdout, stderr = out.read(), err.read()
-        if not in_time:
-            raise past_deadline(program, request.deadline_s, stdout + stderr)
-        result = command.result(stdout, stderr, time.monotonic() - started)
-        if result is None:
-            reason = command.channel_output(stderr)
-            raise DeviceError(
-                f"lost the device {self.serial} while it ran {program!r}: {reason or 'adb gives no reason'}",
-                problem=of_channel(reason) or DeviceProblem.LOST,
-            )
-        return result
+        command, started = RemoteCommand.of(request), time.monotonic()
+        shell = ["-s", self.serial, "shell", "-T", "-e", "none", command.start]
+        ended = self._adb(*shell, deadline_s=request.deadline_s, program=request.argv[0], script=command.script)
+        return command.result(ended.stdout, ended.stderr, time.monotonic() - started, self.serial)
 
     def close(self) -> None:
         """Do nothing: the server keeps the connection, and nothing else is held between calls."""
@@ -96,8 +72,8 @@ class AdbTransport:
             state, answer = self._state(), ""
             # A device may stay offline after its cable or its host came back, so it is connected again.
             if state != "device" and ":" in self.serial:
-                self._adb("disconnect", self.serial)
-                answer = f"{self._adb('connect', self.serial)}; "
+                self._query("disconnect", self.serial)
+                answer = f"{self._query('connect', self.serial)}; "
                 state = self._state()
             if state != "device":
                 raise DeviceError(
@@ -107,68 +83,65 @@ class AdbTransport:
             self._ready = True
 
     def _state(self) -> str:
-        return self._adb("-s", self.serial, "get-state").removeprefix("error: ").partition("\n")[0].strip()
+        state = self._query("-s", self.serial, "get-state")
+        return state.removeprefix("error: ").partition("\n")[0].strip()
 
-    def _adb(self, *arguments: str) -> str:
-        """Return what a command to the server itself prints, without the remarks about its daemon."""
-        with tempfile.TemporaryFile() as output:
-            process = self._start(*arguments, out=output, err=output, to_device=False)
-            try:
-                in_time = _ends_within(min(self.deadline_s, _HOUSEKEEPING_S), process)
-            finally:
-                _end(process)
-            if not in_time:
-                raise DeviceError(
-                    f"adb gives no answer about the device {self.serial}: it hangs", problem=DeviceProblem.HUNG
-                )
-            output.seek(0)
-            text = output.read().decode(errors="replace")
-        lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("* daemon")]
-        return "\n".join(lines)
+    def _query(self, *arguments: str) -> str:
+        """Return what a command to the server prints, without the remarks about its daemon."""
+        deadline_s = min(self.deadline_s, _HOUSEKEEPING_S)
+        ended = self._adb(*arguments, deadline_s=deadline_s, program=" ".join(["adb", *arguments]))
+        lines = [line.strip() for line in (ended.stdout + ended.stderr).decode(errors="replace").splitlines()]
+        return "\n".join(line for line in lines if line and not line.startswith("* daemon"))
 
     def _transfer(self, verb: str, source: str, target: str, purpose: str) -> None:
         self._connect()
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            process = self._start(verb, source, target, out=out, err=err)
-            try:
-                in_time = _ends_within(self.deadline_s, process)
-            finally:
-                _end(process)
-            if not in_time:
-                raise past_deadline(f"adb {verb}", self.deadline_s)
-            out.seek(0)
-            err.seek(0)
-            reason = _PROGRESS.sub("", (err.read() + out.read()).decode(errors="replace")).strip()
-        if process.returncode != 0:
+        ended = self._adb("-s", self.serial, verb, source, target, deadline_s=self.deadline_s, program=f"adb {verb}")
+        if ended.returncode != 0:
+            reason = _PROGRESS.sub("", (ended.stderr + ended.stdout).decode(errors="replace")).strip()
             raise DeviceError(
                 f"cannot {verb} {purpose} ({self.serial}): {reason or 'the device is gone, and adb gives no reason'}",
                 problem=of_channel(reason) if reason else DeviceProblem.LOST,
             )
 
-    def _start(
-        self, *arguments: str, out: IO[bytes], err: IO[bytes], stdin: int = subprocess.DEVNULL, to_device: bool = True
-    ) -> subprocess.Popen[bytes]:
-        program = shutil.which("adb")
-        if program is None:
+    def _adb(
+        self, *arguments: str, deadline_s: float, program: str, script: bytes = b""
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run adb. Raises DeadlinePassed, which names `program`.
+
+        `script`: written to adb's input, which then stays open until adb has ended.
+        """
+        adb = shutil.which("adb")
+        if adb is None:
             raise DeviceError("there is no adb on this host: apt install adb, or put Android's platform-tools on PATH")
-        host, port = self.server or (None, None)
-        server = [*(["-H", host] if host else []), *(["-P", str(port)] if port else [])]
-        device = ["-s", self.serial] if to_device else []
-        return subprocess.Popen(
-            [program, *server, *device, *arguments],
-            stdin=stdin,
-            stdout=out,
-            stderr=err,
-            env={name: value for name, value in os.environ.items() if name != "ANDROID_SERIAL"},
-            start_new_session=True,  # adb may start a server, which must not get the terminal's Ctrl-C
-        )
+        server = ["-H", self.server[0], "-P", str(self.server[1])] if self.server else []
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            process = subprocess.Popen(
+                [adb, *server, *arguments],
+                stdin=subprocess.PIPE if script else subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env={name: value for name, value in os.environ.items() if name != "ANDROID_SERIAL"},
+                start_new_session=True,  # adb may start a server, which must not get the terminal's Ctrl-C
+            )
+            feeder = threading.Thread(target=_feed, args=(process, script), daemon=True)
+            feeder.start()
+            try:
+                in_time = _ends_within(deadline_s, process)
+            finally:
+                _end(process, feeder)
+            out.seek(0)
+            err.seek(0)
+            stdout, stderr = out.read(), err.read()
+        if not in_time:
+            raise past_deadline(program, deadline_s, stdout + stderr)
+        return subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)
 
 
 def _feed(process: subprocess.Popen[bytes], script: bytes) -> None:
-    assert process.stdin is not None
-    with contextlib.suppress(OSError):  # adb has ended, which `run` detects
-        process.stdin.write(script)
-        process.stdin.flush()
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):  # adb has ended, which `_adb` detects
+            process.stdin.write(script)
+            process.stdin.flush()
 
 
 def _ends_within(deadline_s: float, process: subprocess.Popen[bytes]) -> bool:
@@ -182,16 +155,16 @@ def _ends_within(deadline_s: float, process: subprocess.Popen[bytes]) -> bool:
         os.close(descriptor)
 
 
-def _end(process: subprocess.Popen[bytes], feeder: threading.Thread | None = None) -> None:
+def _end(process: subprocess.Popen[bytes], feeder: threading.Thread) -> None:
     """End adb. The end of its input makes the device kill the command; only then is adb itself killed."""
-    if feeder is not None and not feeder.is_alive() and process.stdin is not None:
+    if process.stdin is not None and not feeder.is_alive():
         with contextlib.suppress(OSError):
             process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=_GRACE_S)
     process.kill()
     process.wait()
-    if feeder is not None and process.stdin is not None:
-        feeder.join()
+    feeder.join()
+    if process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.close()

@@ -1,11 +1,11 @@
 """Transfers that are atomic: a file appears under its name only when it is complete, on the device and here."""
 
-import contextlib
 import errno
 import posixpath
 import secrets
 import tempfile
-from collections.abc import Callable
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tasks.devices.transport import RunRequest, Transport, require_success
@@ -21,39 +21,45 @@ mv -f -- "$1" "$2"
 """
 
 
-def push_atomically(transport: Transport, source: Path, target: str, transfer: Callable[[str], None]) -> None:
-    """Call `transfer` to copy the source to a temporary name beside `target` on the device, then rename the copy.
+@contextmanager
+def push_atomically(transport: Transport, source: Path, target: str) -> Generator[str]:
+    """Yield a temporary name beside `target` on the device. The copy under that name is renamed at the end.
 
-    `transfer` creates the parent folder: ADB does so by itself, and each command costs a round trip.
+    The context creates the parent folder: ADB does so by itself, and each command costs a round trip.
     """
     if not source.exists():
         raise DeviceError(f"cannot push {source}: there is no such file")
-    parent = posixpath.dirname(target)
-    arriving = posixpath.join(parent, f".incoming-{secrets.token_hex(8)}")
+    arriving = posixpath.join(posixpath.dirname(target), f".incoming-{secrets.token_hex(8)}")
     try:
-        transfer(arriving)
+        yield arriving
         moved = transport.run(RunRequest(["sh", "-c", _MOVE, "sh", arriving, target], deadline_s=_HOUSEKEEPING_S))
         require_success(moved, f"cannot rename the pushed file to {target} on the device")
     except BaseException:
-        with contextlib.suppress(DeviceError):
+        with suppress(DeviceError):
             transport.run(RunRequest(["rm", "-rf", "--", arriving], deadline_s=_CLEANING_S))
         raise
 
 
-def pull_atomically(source: str, target: Path, transfer: Callable[[Path], None]) -> None:
-    """Call `transfer` to copy the source to a temporary name beside `target` here, then rename the copy."""
+@contextmanager
+def pull_atomically(source: str, target: Path) -> Generator[Path]:
+    """Yield a temporary path beside `target` on this machine. The copy at that path is renamed at the end."""
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".incoming-") as incoming:
-            fresh = Path(incoming, "complete")
-            transfer(fresh)
-            rename_into_place(fresh, target)
+        with renamed_into_place(target) as arriving:
+            yield arriving
     except OSError as error:
         raise DeviceError(f"cannot pull {source} to {target}: {error}") from error
 
 
-def rename_into_place(fresh: Path, target: Path) -> None:
-    """Rename a complete file or folder to `target`: a file replaces a file, a folder nothing. Raises OSError."""
-    if fresh.is_dir() and target.exists():
-        raise FileExistsError(errno.EEXIST, "something else is there", str(target))
-    fresh.replace(target)
+@contextmanager
+def renamed_into_place(target: Path) -> Generator[Path]:
+    """Yield a temporary path beside `target`, which is renamed at the end. Raises OSError.
+
+    A file replaces a file. A folder never replaces anything.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".incoming-") as folder:
+        arriving = Path(folder, "complete")
+        yield arriving
+        if arriving.is_dir() and target.exists():
+            raise FileExistsError(errno.EEXIST, "something else is there", str(target))
+        arriving.replace(target)

@@ -1,5 +1,6 @@
-"""This machine as a device: its commands have a folder and processes of their own and share nothing else."""
+"""The machine that runs qnnsweep as a device: each command gets its own folder, session and environment."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -10,7 +11,7 @@ import time
 from pathlib import Path
 
 from conf.schema import DeviceConfig
-from tasks.devices.atomic_transfer import rename_into_place
+from tasks.devices.atomic_transfer import renamed_into_place
 from tasks.devices.transport import CommandResult, RunRequest, past_deadline
 from tasks.devices.triage import of_channel
 from tasks.errors import DeviceError
@@ -52,24 +53,21 @@ class LocalTransport:
                 )
             except OSError as error:
                 raise DeviceError(f"cannot start {program!r} here: {error}") from error
+            exit_code = None
             try:
-                exit_code = process.wait(timeout=request.deadline_s)
-            except subprocess.TimeoutExpired:
-                _kill_session(process)
-                out.seek(0)
-                err.seek(0)
-                raise past_deadline(program, request.deadline_s, out.read() + err.read()) from None
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    exit_code = process.wait(timeout=request.deadline_s)
             finally:
                 _kill_session(process)
+            seconds = time.monotonic() - started
             out.seek(0)
             err.seek(0)
-            return CommandResult(
-                argv=tuple(request.argv),
-                exit_code=exit_code,
-                stdout=out.read(),
-                stderr=err.read(),
-                seconds=time.monotonic() - started,
-            )
+            stdout, stderr = out.read(), err.read()
+        if exit_code is None:
+            raise past_deadline(program, request.deadline_s, stdout + stderr)
+        return CommandResult(
+            argv=tuple(request.argv), exit_code=exit_code, stdout=stdout, stderr=stderr, seconds=seconds
+        )
 
     def close(self) -> None:
         """Do nothing: no resource is held between calls."""
@@ -77,23 +75,17 @@ class LocalTransport:
 
 def _copy_atomically(source: Path, target: Path) -> None:
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".incoming-") as incoming:
-            fresh = Path(incoming, "complete")
+        with renamed_into_place(target) as arriving:
             if source.is_dir():
-                shutil.copytree(source, fresh)
+                shutil.copytree(source, arriving)
             else:
-                shutil.copyfile(source, fresh)
-            rename_into_place(fresh, target)
+                shutil.copyfile(source, arriving)
     except OSError as error:
         raise DeviceError(f"cannot copy {source} to {target}: {error}", problem=of_channel(str(error))) from error
 
 
 def _kill_session(process: subprocess.Popen[bytes]) -> None:
     """Kill the process and all that it started, so that nothing outlives a command."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    finally:
-        process.wait()
+    process.wait()

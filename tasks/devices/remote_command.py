@@ -13,10 +13,11 @@ import shlex
 from dataclasses import dataclass
 
 from tasks.devices.transport import CommandResult, RunRequest
+from tasks.devices.triage import of_channel
 from tasks.errors import DeviceError, DeviceProblem
 
-_LATER_S = 15
-"""How many seconds the device's own deadline is after the host's. It counts when the channel hangs."""
+_EXTRA_S = 15
+"""The device's own deadline is this number of seconds after the host's. It matters when the channel hangs."""
 
 # 9 is the channel's input, 8 its stderr. The shell's own remarks ("Killed") must not mix with the command's output.
 _SCRIPT = """\
@@ -43,8 +44,7 @@ say "end $code"
 class RemoteCommand:
     """A command for the device's shell: `start` is its command line, `script` is then written to its input."""
 
-    argv: tuple[str, ...]
-    folder: str | None
+    request: RunRequest
     token: str
     start: str
     script: bytes
@@ -59,33 +59,42 @@ class RemoteCommand:
             folder=shlex.quote(request.folder) if request.folder is not None else '"$PWD"',
             program=shlex.quote(request.argv[0]),
             command=shlex.join(request.argv),
-            latest=math.ceil(request.deadline_s + _LATER_S),
+            latest=math.ceil(request.deadline_s + _EXTRA_S),
         ).encode(errors="surrogateescape")
         start = f'eval "$(head -c {len(script)})"'
-        return cls(argv=tuple(request.argv), folder=request.folder, token=token, start=start, script=script)
+        return cls(request=request, token=token, start=start, script=script)
 
     def ended(self, stdout: bytes | bytearray, stderr: bytes | bytearray) -> bool:
-        """Return whether both streams have come to their end."""
+        """Return whether both streams contain the end of the command."""
         return all(self._end(stream) is not None for stream in (stdout, stderr))
 
-    def result(self, stdout: bytes, stderr: bytes, seconds: float) -> CommandResult | None:
-        """Return the command's result, or None when the channel broke before the command's end.
+    def result(self, stdout: bytes, stderr: bytes, seconds: float, device: str) -> CommandResult:
+        """Return the command's result. Raises DeviceError if it could not be started or the channel broke.
 
-        Raises DeviceError when the command could not be started.
+        `device`: the device's name in the error message.
         """
-        program = self.argv[0]
-        for word, value in (("folder", self.folder), ("program", program)):
+        program = self.request.argv[0]
+        for word, value in (("folder", self.request.folder), ("program", program)):
             if f"\n{self.token} {word}\n".encode() in stderr:
                 problem = DeviceProblem.RUNNER_MISSING if word == "program" else None
                 raise DeviceError(f"cannot start {program!r} on the device: no {word} {value!r} there", problem=problem)
         out, err = self._end(stdout), self._end(stderr)
         if out is None or err is None:
-            return None
+            reason = self._channel_output(stderr)
+            raise DeviceError(
+                f"lost the device {device} while it ran {program!r}: {reason or 'the connection ended'}",
+                problem=of_channel(reason) or DeviceProblem.LOST,
+            )
+        status = int(err[2])
         return CommandResult(
-            argv=self.argv, exit_code=_exit_code(int(err[2])), stdout=out[1], stderr=err[1], seconds=seconds
+            argv=tuple(self.request.argv),
+            exit_code=128 - status if 128 < status < 128 + 65 else status,  # a shell reports signal N as 128 + N
+            stdout=out[1],
+            stderr=err[1],
+            seconds=seconds,
         )
 
-    def channel_output(self, stderr: bytes) -> str:
+    def _channel_output(self, stderr: bytes) -> str:
         """Return what the channel's own program wrote to `stderr`, without the command's output."""
         begin, end = f"\n{self.token} begin\n".encode(), f"\n{self.token} end ".encode()
         before, began, after = stderr.partition(begin)
@@ -94,12 +103,7 @@ class RemoteCommand:
 
     def _end(self, stream: bytes | bytearray) -> re.Match[bytes] | None:
         token = self.token.encode()
-        # Search the tail alone first: this is called again and again on a growing stream.
+        # Check the tail first: this is called repeatedly on a growing stream.
         if token + b" end " not in stream[-200:]:
             return None
         return re.search(rb"\n%b begin\n(.*)\n%b end (\d+)\n" % (token, token), stream, re.DOTALL)
-
-
-def _exit_code(status: int) -> int:
-    """Return a shell's status as an exit code: a shell reports a signal as 128 plus its number."""
-    return 128 - status if 128 < status < 128 + 65 else status

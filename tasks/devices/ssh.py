@@ -11,6 +11,7 @@ import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import paramiko
@@ -34,7 +35,7 @@ _WINDOW_BYTES = 2**26
 _PACKET_BYTES = 2**17
 _CHUNK_BYTES = 2**20
 _SENT_BYTES = 2**15 - 1024
-"""The size that fits into one packet of sshd: of a larger piece paramiko copies the rest for every packet."""
+"""The size of a piece that fits into one packet of sshd: paramiko copies the rest of a larger one for every packet."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -47,8 +48,9 @@ class SshTransport:
     config: SshConfig
     deadline_s: float
     """The deadline of each transfer."""
-    _client: paramiko.SSHClient | None = None
-    _jump: paramiko.SSHClient | None = None
+    _transport: paramiko.Transport | None = None
+    _clients: list[paramiko.SSHClient] = field(default_factory=list[paramiko.SSHClient])
+    """The clients to close: that of the jump host, and that of the device."""
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -62,47 +64,37 @@ class SshTransport:
         return f"ssh {host}:{port} {config.work_folder}"
 
     def push(self, source: Path, target: str) -> None:
-        def transfer(arriving: str) -> None:
+        with push_atomically(self, source, target) as arriving:
             remote, parent = shlex.quote(arriving), shlex.quote(posixpath.dirname(arriving))
             receive = f"mkdir {remote} && tar -C {remote} -xof -" if source.is_dir() else f"cat >{remote}"
             with self._stream(f"mkdir -p -- {parent} && {receive}", "push", f"{source} to {target}") as channel:
                 _send(source, channel)
 
-        push_atomically(self, source, target, transfer)
-
     def pull(self, source: str, target: Path) -> None:
-        def transfer(fresh: Path) -> None:
+        with pull_atomically(source, target) as arriving:
             remote = shlex.quote(source)
             is_folder = self.run(RunRequest(["test", "-d", source], deadline_s=self.deadline_s)).exit_code == 0
             send = f"tar -C {remote} -cf - ." if is_folder else f"cat -- {remote}"
             with self._stream(send, "pull", f"{source} to {target}") as channel:
-                _receive(channel, fresh, is_folder=is_folder)
-
-        pull_atomically(source, target, transfer)
+                _receive(channel, arriving, is_folder=is_folder)
 
     def run(self, request: RunRequest) -> CommandResult:
-        command, program = RemoteCommand.of(request), request.argv[0]
-        started = time.monotonic()
+        command, started = RemoteCommand.of(request), time.monotonic()
         try:
             with self._connected().open_session(timeout=_CONNECT_S) as channel:
                 channel.exec_command(command.start)
                 out, err = _read_streams(channel, command, started + request.deadline_s)
         except TimeoutError as error:
             output = b"".join(part for part in error.args if isinstance(part, bytes))
-            raise past_deadline(program, request.deadline_s, output) from None
+            raise past_deadline(request.argv[0], request.deadline_s, output) from None
         except _BROKEN as error:
-            raise self._lost(f" while it ran {program!r}: {_reason(error)}") from error
-        result = command.result(out, err, time.monotonic() - started)
-        if result is None:
-            reason = command.channel_output(err) or "the connection ended"
-            raise self._lost(f" while it ran {program!r}: {reason}")
-        return result
+            raise self._lost(f" while it ran {request.argv[0]!r}: {_reason(error)}") from error
+        return command.result(out, err, time.monotonic() - started, self._name)
 
     def close(self) -> None:
         with self._guard:
-            for client in (self._client, self._jump):
-                if client is not None:
-                    client.close()
+            for client in reversed(self._clients):
+                client.close()
 
     @property
     def _name(self) -> str:
@@ -153,44 +145,38 @@ class SshTransport:
 
     def _connected(self) -> paramiko.Transport:
         with self._guard:
-            if self._client is None:
-                self._client = self._connect()
-            transport = self._client.get_transport()
-            if transport is None or not transport.is_active():
+            if self._transport is None:
+                self._transport = self._connect()
+            if not self._transport.is_active():
                 raise self._lost(": the connection is gone")
-            return transport
+            return self._transport
 
-    def _connect(self) -> paramiko.SSHClient:
+    def _connect(self) -> paramiko.Transport:
         tunnel = None
         if self.config.jump is not None:
             user, host, port = address_of(self.config.jump)
-            self._jump = self._log_in(user, host, port, None)
-            transport = self._jump.get_transport()
-            assert transport is not None
+            jump = self._log_in(user, host, port, None)
             try:
-                tunnel = transport.open_channel(
-                    "direct-tcpip", (self.host, self.port), ("127.0.0.1", 0), timeout=_CONNECT_S
-                )
+                tunnel = jump.open_channel("direct-tcpip", (self.host, self.port), ("127.0.0.1", 0), timeout=_CONNECT_S)
             except _BROKEN as error:
                 raise DeviceError(
                     f"{host}:{port} does not lead to {self._name}: {_reason(error)}", problem=DeviceProblem.LOST
                 ) from error
-        client = self._log_in(self.user, self.host, self.port, tunnel)
-        transport = client.get_transport()
-        assert transport is not None
+        transport = self._log_in(self.user, self.host, self.port, tunnel)
         transport.set_keepalive(self.config.keep_alive_s)
-        return client
+        return transport
 
-    def _log_in(self, user: str | None, host: str, port: int, tunnel: paramiko.Channel | None) -> paramiko.SSHClient:
+    def _log_in(self, user: str | None, host: str, port: int, tunnel: paramiko.Channel | None) -> paramiko.Transport:
         config, client = self.config, paramiko.SSHClient()
+        self._clients.append(client)
         known = Path(config.known_hosts or "~/.ssh/known_hosts").expanduser()
+        accept = config.host_keys is HostKeys.accept_new
         try:
-            if config.host_keys is HostKeys.accept_new:
+            if accept:
                 known.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 known.touch(mode=0o600)
             if known.exists():
                 client.load_host_keys(str(known))
-            accept = config.host_keys is HostKeys.accept_new
             client.set_missing_host_key_policy(paramiko.AutoAddPolicy() if accept else paramiko.RejectPolicy())
             client.connect(
                 host,
@@ -207,32 +193,12 @@ class SshTransport:
                 sock=tunnel,
                 transport_factory=_transport,
             )
-        except paramiko.BadHostKeyException as error:
-            client.close()
-            raise DeviceError(
-                f"wrong host key: {host}:{port} shows another than {known} has for it; "
-                "if the device was installed again, remove its line from that file",
-                problem=DeviceProblem.HOST_KEY,
-            ) from error
-        except paramiko.AuthenticationException as error:
-            client.close()
-            raise DeviceError(
-                f"{host}:{port} refuses the login of {user or 'this user'}: {_reason(error)}; "
-                "check device.ssh: key_file, agent, password_variable",
-                problem=DeviceProblem.LOGIN,
-            ) from error
         except _BROKEN as error:
             client.close()
-            if "not found in known_hosts" in str(error):
-                raise DeviceError(
-                    f"unknown host key: {host}:{port} is not in {known}; connect once with ssh and look at its key, "
-                    "or set device.ssh.host_keys=accept_new",
-                    problem=DeviceProblem.HOST_KEY,
-                ) from error
-            raise DeviceError(
-                f"{host}:{port} cannot be reached: {_reason(error)}", problem=DeviceProblem.LOST
-            ) from error
-        return client
+            raise _login_error(error, f"{host}:{port}", user, known) from error
+        transport = client.get_transport()
+        assert transport is not None
+        return transport
 
     def _password(self) -> str | None:
         if (variable := self.config.password_variable) is None:
@@ -253,6 +219,30 @@ def address_of(address: str) -> tuple[str | None, str, int]:
     return user or None, host, int(port or 22)
 
 
+def _login_error(error: Exception, address: str, user: str | None, known: Path) -> DeviceError:
+    problem = DeviceProblem.LOST
+    message = f"{address} cannot be reached: {_reason(error)}"
+    if isinstance(error, paramiko.BadHostKeyException):
+        problem = DeviceProblem.HOST_KEY
+        message = (
+            f"wrong host key: {address} has another key than the one in {known}; "
+            "if the device was installed again, remove its line from that file"
+        )
+    elif isinstance(error, paramiko.AuthenticationException):
+        problem = DeviceProblem.LOGIN
+        message = (
+            f"{address} refuses the login of {user or 'this user'}: {_reason(error)}; "
+            "check device.ssh: key_file, agent, password_variable"
+        )
+    elif "not found in known_hosts" in str(error):
+        problem = DeviceProblem.HOST_KEY
+        message = (
+            f"unknown host key: {address} is not in {known}; connect once with ssh and look at its key, "
+            "or set device.ssh.host_keys=accept_new"
+        )
+    return DeviceError(message, problem=problem)
+
+
 def _transport(sock: Any, **options: Any) -> paramiko.Transport:
     transport = paramiko.Transport(sock, **options)
     security = transport.get_security_options()
@@ -268,9 +258,9 @@ def _read_streams(channel: paramiko.Channel, command: RemoteCommand, latest: flo
     channel.sendall(command.script)
     while True:
         while channel.recv_ready():
-            out += channel.recv(2**20)
+            out += channel.recv(_CHUNK_BYTES)
         while channel.recv_stderr_ready():
-            err += channel.recv_stderr(2**20)
+            err += channel.recv_stderr(_CHUNK_BYTES)
         if command.ended(out, err):
             break
         # The order matters: data that arrived before the channel's end is read before the end counts.
@@ -289,28 +279,20 @@ def _wait_for_kill(channel: paramiko.Channel) -> None:
     latest = time.monotonic() + _GRACE_S
     while not channel.exit_status_ready() and time.monotonic() < latest:
         while channel.recv_ready():  # a full window would stop the device from ending
-            channel.recv(2**20)
+            channel.recv(_CHUNK_BYTES)
         while channel.recv_stderr_ready():
-            channel.recv_stderr(2**20)
+            channel.recv_stderr(_CHUNK_BYTES)
         time.sleep(0.05)
 
 
-class _TarStream:
-    """A channel as the file object of tarfile. The garbage collector closes paramiko's own files with warnings."""
-
-    def __init__(self, channel: paramiko.Channel) -> None:
-        self.read = channel.recv
-        self._send = channel.sendall
-
-    def write(self, data: bytes) -> int:
-        self._send(data)
-        return len(data)
+def _tar_stream(channel: paramiko.Channel) -> Any:
+    """Return the channel as tarfile's file object. The garbage collector closes paramiko's own files with warnings."""
+    return SimpleNamespace(read=channel.recv, write=channel.sendall)
 
 
 def _send(source: Path, channel: paramiko.Channel) -> None:
-    stream: Any = _TarStream(channel)
     if source.is_dir():
-        with tarfile.open(fileobj=stream, mode="w|", bufsize=_SENT_BYTES) as archive:
+        with tarfile.open(fileobj=_tar_stream(channel), mode="w|", bufsize=_SENT_BYTES) as archive:
             archive.add(source, arcname=".")
         return
     with source.open("rb") as file:
@@ -319,9 +301,8 @@ def _send(source: Path, channel: paramiko.Channel) -> None:
 
 
 def _receive(channel: paramiko.Channel, target: Path, *, is_folder: bool) -> None:
-    stream: Any = _TarStream(channel)
     if is_folder:
-        with tarfile.open(fileobj=stream, mode="r|", bufsize=_CHUNK_BYTES) as archive:
+        with tarfile.open(fileobj=_tar_stream(channel), mode="r|", bufsize=_CHUNK_BYTES) as archive:
             archive.extractall(target, filter="data")  # a member's name cannot lead outside the folder
         return
     with target.open("wb") as file:

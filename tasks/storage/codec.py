@@ -1,13 +1,12 @@
-"""Records as Parquet: one row a file, its columns derived from the record's own type hints.
+"""Records as Parquet files of one row, with columns derived from the type hints of the record.
 
-Exact both ways: a value that would come back as another (a whole number in a real field) is refused on the way in.
+Every value is read back exactly as it was: a value that would change (an integer in a float field) is not encoded.
 """
 # pyarrow ships no types:
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
@@ -28,9 +27,9 @@ _UNREADABLE = "these bytes are no readable record, remove the file they came fro
 
 
 def encode(record: object) -> bytes:
-    """A record of `tasks.records` as a Parquet file of one row. Equal records give equal bytes.
+    """Return a record of `tasks.records` as a Parquet file of one row. Equal records give equal bytes.
 
-    Raises TypeError, naming the field, for a value that is not of its field's type, and ValueError for a whole number
+    Raises TypeError, with the field's name, for a value that is not of its field's type, and ValueError for an integer
     beyond 64 bits or text that is not Unicode.
     """
     name = type(record).__name__
@@ -42,19 +41,19 @@ def encode(record: object) -> bytes:
     except (OverflowError, UnicodeEncodeError, pa.ArrowInvalid) as error:
         raise ValueError(f"{name} cannot be stored: {error}") from error
     sink = pa.BufferOutputStream()
-    # One row in hundreds of columns: each dictionary and each statistic would be larger than what it is of.
+    # One row with hundreds of columns: a column's dictionary and statistics would be larger than its value.
     pq.write_table(table, sink, compression="snappy", use_dictionary=False, write_statistics=False)
     return sink.getvalue().to_pybytes()
 
 
 def decode(data: bytes) -> object:
-    """The record that `encode` made these bytes of. Nothing but a record of `tasks.records` is ever built.
+    """Return the record that `encode` encoded. No other class than a record of `tasks.records` is ever instantiated.
 
     Raises EvidenceError for bytes that are damaged, of another kind, or of another version of the record.
     """
     try:
-        # Not `read_table`: what it does for folders of files is half of the time.
-        table = _File(pa.BufferReader(data), pre_buffer=False).read(use_threads=False)
+        # Not `read_table`, which takes twice as long because it supports folders of files.
+        table = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False).read(use_threads=False)
         table.validate(full=True)
         rows = table.to_pylist()
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -74,33 +73,28 @@ def decode(data: bytes) -> object:
     return form.load(rows[0])
 
 
-def is_of(data: bytes, record: object) -> bool:
-    """Whether these bytes are what `encode` makes of the record, which would take ten times as long."""
+def is_encoding_of(data: bytes, record: object) -> bool:
+    """Return whether `encode` of the record gives these bytes, without encoding it: the checksum is compared."""
     name = type(record).__name__
     return _checksum(_form(_record_type(name)).dump(record, name)) in data
 
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How values of one type look in Arrow, and the way there (with the field's name, for the message) and back."""
+    """The Arrow type of the values of one type hint, and their conversions."""
 
     arrow: pa.DataType
     dump: Callable[[Any, str], Any]
+    """Convert a value for Arrow. The text is the field's name for the error message."""
     load: Callable[[Any], Any]
+    """Convert a value from Arrow."""
     nullable: bool = False
 
 
-class _File(pq.ParquetFile):
-    """Read as a whole: which columns lie below which name is nothing to look up."""
-
-    def _build_nested_paths(self) -> defaultdict[str, list[int]]:
-        return defaultdict(list)
-
-
 def _record_type(name: str) -> type[Any]:
-    found = getattr(records, name, None)
-    if isinstance(found, type) and is_dataclass(found):
-        return found
+    kind = getattr(records, name, None)
+    if isinstance(kind, type) and is_dataclass(kind):
+        return kind
     raise TypeError(f"{name} is not a record of {records.__name__}")
 
 
@@ -113,16 +107,15 @@ def _schema(name: str) -> Any:
 def _form(kind: Any) -> _Form:
     if kind in _SCALARS:
         return _scalar(kind)
-    origin, arguments = get_origin(kind), get_args(kind)
     inner, nullable = optional(kind)
     if nullable:
         return _optional(_form(inner))
     if (item := element(kind)) is not None:
         return _sequence(_form(item))
-    if origin is dict and arguments == (str, str):
+    if kind == dict[str, str]:
         return _mapping()
-    if origin is Literal:
-        return _words(arguments)
+    if get_origin(kind) is Literal:
+        return _literal(get_args(kind))
     if isinstance(kind, type) and is_dataclass(kind):
         return _structure(kind)
     raise TypeError(f"{kind} has no Parquet form: use a record, tuple[T, ...], dict[str, str], a plain type or None")
@@ -130,7 +123,7 @@ def _form(kind: Any) -> _Form:
 
 def _scalar(kind: type) -> _Form:
     def dump(value: Any, where: str) -> Any:
-        # A NumPy float64 is a float, and equal to the one that comes back. True is an int, and is not.
+        # A NumPy float64 is a float and equals the one that is read back. True is an int, but would be read as 1.
         if type(value) is kind or (kind is float and isinstance(value, float)):
             return kind(value)
         raise _mismatch(value, where, kind.__name__)
@@ -138,16 +131,16 @@ def _scalar(kind: type) -> _Form:
     return _Form(_SCALARS[kind], dump, lambda value: value)
 
 
-def _words(words: tuple[Any, ...]) -> _Form:
+def _literal(choices: tuple[Any, ...]) -> _Form:
     def dump(value: Any, where: str) -> str:
-        if value in words:
+        if value in choices:
             return str(value)
-        raise _mismatch(value, where, f"one of {', '.join(words)}")
+        raise _mismatch(value, where, f"one of {', '.join(choices)}")
 
     def load(value: str) -> str:
-        if value in words:
+        if value in choices:
             return value
-        raise EvidenceError(f"{_UNREADABLE}: {value!r} is not a word of this version: {', '.join(words)}")
+        raise EvidenceError(f"{_UNREADABLE}: {value!r} is not one of this version's {', '.join(choices)}")
 
     return _Form(pa.string(), dump, load)
 
@@ -195,15 +188,14 @@ def _structure(kind: type[Any]) -> _Form:
     def load(value: Any) -> Any:
         return kind(**{name: form.load(value[name]) for name, form in forms.items()})
 
-    return _Form(
-        pa.struct([pa.field(name, form.arrow, nullable=form.nullable) for name, form in forms.items()]), dump, load
-    )
+    arrow = pa.struct([pa.field(name, form.arrow, nullable=form.nullable) for name, form in forms.items()])
+    return _Form(arrow, dump, load)
 
 
-def _mismatch(value: object, where: str, wanted: str) -> TypeError:
-    return TypeError(f"{where} is the {type(value).__name__} {value!r:.80}: it must be {wanted}")
+def _mismatch(value: object, where: str, expected: str) -> TypeError:
+    return TypeError(f"{where} is the {type(value).__name__} {value!r:.80}: it must be {expected}")
 
 
 def _checksum(plain: Any) -> bytes:
-    """Of the row as Python prints it, exactly: Parquet's own checksums do not cover a file's footer."""
+    """Return the sha256 of the row's `repr`, which is exact. Parquet's own checksums do not cover a file's footer."""
     return hashlib.sha256(repr(plain).encode("utf-8", "surrogatepass")).hexdigest().encode()

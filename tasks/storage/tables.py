@@ -1,7 +1,7 @@
-"""The tables that people read: one Parquet folder a table, one partition a run, one schema for ever.
+"""The tables of results: one Parquet folder per table, with one partition per run.
 
 `artifacts/tables/<table>/run=<run_id>/part.parquet`; `pandas.read_parquet("artifacts/tables/cells")` reads all runs.
-Null is "not defined"; NaN is never stored; units are in the names.
+Null means "not defined", NaN is never stored, and units are in the names of the columns.
 """
 # pyarrow ships no types:
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -24,7 +24,7 @@ from tasks.storage.columns import arrow_type, column
 from tasks.storage.store import Store
 
 _ROW_GROUP = 8192
-"""Rows that are read or skipped together: a run's cells lie in their order, so one cell is in one group or two."""
+"""The number of rows that are read or skipped together. Rows are sorted by cell: a cell is in one group or two."""
 SCHEMAS = {
     table: pa.schema([(column.name, arrow_type(column.kind)) for column in columns(kind)])
     for table, kind in TABLES.items()
@@ -32,16 +32,15 @@ SCHEMAS = {
 
 
 def write(store: Store, run_id: str, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write one run's rows of one table, in their order, in place of any it had; no rows still make a file.
+    """Write the rows of a run's table, in their order, and replace those that it had. Without rows the file is empty.
 
-    NaN becomes null.
+    NaN becomes null. NumPy scalars, and integers in a column of floats, are converted; no other value is.
 
-    Raises ValueError for a run id that is no file name, an unknown table, a row without exactly the table's columns
-    or of another run, and an infinite number: no metric may be infinite. Raises TypeError for a value of another
-    type than its column's; nothing is converted but NumPy's scalars and whole numbers in a real column.
+    Raises ValueError for a run id that is not a file name, an unknown table, a row of another run or with other columns
+    than the table's, and an infinite number. Raises TypeError for a value of another type than its column's.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run_id):
-        raise ValueError(f"a run id is letters, digits, '.', '_' and '-', not {run_id!r}")
+        raise ValueError(f"a run id consists of letters, digits, '.', '_' and '-': {run_id!r} does not")
     schema = schema_of(table)
     names = {*schema.names}
     for index, row in enumerate(rows):
@@ -51,16 +50,16 @@ def write(store: Store, run_id: str, table: str, rows: Sequence[Mapping[str, Any
 
 
 def encoded(rows: pa.Table) -> bytes:
-    """One run's rows of a table as the bytes of its file."""
+    """Return the rows of a run's table as the bytes of its file."""
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression="zstd", row_group_size=_ROW_GROUP)
     return sink.getvalue().to_pybytes()
 
 
 def join(store: Store, run_id: str, table: str, parts: Sequence[Store]) -> None:
-    """Write one run's rows of one table from those that other places have of it, in the order of `parts`.
+    """Write the rows of a run's table from those in the stores `parts`, in this order.
 
-    One part at a time is in memory. Raises EvidenceError for a part that cannot be read.
+    Only one part at a time is in memory. Raises EvidenceError for a part that cannot be read.
     """
     schema = schema_of(table)
     sink = pa.BufferOutputStream()
@@ -71,24 +70,21 @@ def join(store: Store, run_id: str, table: str, parts: Sequence[Store]) -> None:
 
 
 def rows(store: Store, table: str, run_id: str) -> list[Row]:
-    """Return one run's rows of a table. A run of an earlier version has no rows of a table that was added later.
+    """Return the rows of a run's table. A run of an earlier version has no rows of a table that was added later.
 
     Raises RequestError for an unknown run, and EvidenceError for a file that cannot be read.
     """
-    known, schema = _runs_with(store, table), schema_of(table)
-    if run_id in known:
+    existing, schema = _runs_with(store, table), schema_of(table)
+    if run_id in existing:
         return _read_part(store, _name(table, run_id), schema).to_pylist()
     if run_id in runs(store):
         return []
     folder = store.display_path(f"tables/{table}")
-    raise RequestError(f"no run {run_id!r} in {folder}; there are: {', '.join(known) or 'none'}")
+    raise RequestError(f"no run {run_id!r} in {folder}; there are: {', '.join(existing) or 'none'}")
 
 
 def tsv(store: Store, table: str, run_id: str) -> str:
-    """Return one run's rows of a table as tab-separated text: a line of names, then a line per row.
-
-    Lists are JSON, null is empty.
-    """
+    """Return the rows of a run's table as tab-separated text with a header. Lists are JSON, null is empty."""
     text = io.StringIO()
     writer = csv.writer(text, delimiter="\t", lineterminator="\n")
     writer.writerow(schema_of(table).names)
@@ -98,14 +94,14 @@ def tsv(store: Store, table: str, run_id: str) -> str:
 
 
 def runs(store: Store) -> list[str]:
-    """Ids of the runs that have their `cells`, oldest first (run ids sort by start time)."""
+    """Return the ids of the runs whose `cells` exist, oldest first: run ids sort by start time."""
     return _runs_with(store, "cells")
 
 
 def parts(store: Store, table: str, runs: Collection[str] | None = None) -> dict[str, Path]:
-    """A file of this machine for each run, of `runs` or of all, that has the table; oldest first."""
-    known = (run for run in _runs_with(store, table) if runs is None or run in runs)
-    return {run: store.files.local(_name(table, run)) for run in known}
+    """Return the table's file on this machine for every run that has one, oldest first. `runs`: by default all."""
+    existing = (run for run in _runs_with(store, table) if runs is None or run in runs)
+    return {run: store.files.local(_name(table, run)) for run in existing}
 
 
 def schema_of(table: str) -> pa.Schema:
@@ -129,10 +125,10 @@ def _read_part(store: Store, name: str, schema: pa.Schema) -> pa.Table:
             part = file.read()
             if part.column_names[: len(CELL_COLUMNS)] != list(CELL_COLUMNS):
                 raise ValueError(f"not a table of cells: {part.column_names[:8]}")
-            # A run of an earlier version lacks columns that came later; they are null in it.
+            # A run of an earlier version lacks columns that were added later: they are null.
             for missing in (column for column in schema.names if column not in part.column_names):
                 part = part.append_column(missing, pa.nulls(part.num_rows, schema.field(missing).type))
-            # Refuses columns that the table does not have; all else it changes is what Parquet calls a list's items.
+            # `cast` raises for unknown columns. It changes nothing but the name that Parquet gives to a list's items.
             return part.select([*schema.names, *(set(part.column_names) - set(schema.names))]).cast(schema)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise EvidenceError(

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tasks import records
 from tasks.errors import EvidenceError
 from tasks.records import Blob, Counterpart, Gap, LoweredProgram, Operator, Quantization, TensorSpec
-from tasks.storage.codec import decode, encode, is_of
+from tasks.storage.codec import decode, encode, is_encoding_of
 from tasks.storage.digest import digest
 
 RECORDS = [kind for kind in vars(records).values() if isinstance(kind, type) and is_dataclass(kind)]
@@ -72,9 +72,9 @@ def operator(**changes: Any) -> Operator:
 
 
 def test_bytes_of_one_record_are_of_no_other() -> None:
-    assert not is_of(encode(operator()), operator(name="mul"))
-    assert not is_of(encode(Blob(sha256="", size=1)), Blob(sha256="", size=2))
-    assert not is_of(b"", Blob(sha256="", size=1))
+    assert not is_encoding_of(encode(operator()), operator(name="mul"))
+    assert not is_encoding_of(encode(Blob(sha256="", size=1)), Blob(sha256="", size=2))
+    assert not is_encoding_of(b"", Blob(sha256="", size=1))
 
 
 def test_a_status_is_a_word_of_its_vocabulary_when_it_is_written_and_when_it_is_read(
@@ -91,7 +91,7 @@ def test_a_status_is_a_word_of_its_vocabulary_when_it_is_written_and_when_it_is_
     met, unread = encode(earlier(status="met")), encode(earlier(status="unread"))
     monkeypatch.setattr(records, "Judged", later)
     assert decode(met) == later(status="met")
-    with pytest.raises(EvidenceError, match="'unread' is not a word of this version: met, differs"):
+    with pytest.raises(EvidenceError, match="'unread' is not one of this version's met, differs"):
         decode(unread)
 
 
@@ -105,7 +105,7 @@ def test_every_record_comes_back_exactly_and_always_gives_the_same_bytes(kind: t
     assert encoded.startswith(b"PAR1")
     decoded = decode(encoded)
     assert decoded == record
-    assert is_of(encoded, decoded)
+    assert is_encoding_of(encoded, decoded)
     # Equality alone would let 1 pass for True and 0.0 for -0.0.
     assert repr(decoded) == repr(record)
 

@@ -207,7 +207,7 @@ def test_a_row_of_another_run_is_refused(store: Store) -> None:
 
 @pytest.mark.parametrize("run_id", ["", "../x", "a/b", ".hidden", "a b", "a=b", "a\n"])
 def test_a_run_id_that_is_no_file_name_is_refused(store: Store, run_id: str) -> None:
-    with pytest.raises(ValueError, match=r"^a run id is letters"):
+    with pytest.raises(ValueError, match=r"^a run id consists of letters"):
         write(store, run_id, "cells", [])
 
 
