@@ -1,4 +1,4 @@
-"""A user's own metrics, and ExecuTorch's comparators, on pairs of tensors. Runs in a worker: the code is not ours."""
+"""The user's own metrics and ExecuTorch's comparators on pairs of tensors. Runs in a worker: it is foreign code."""
 
 import importlib
 import inspect
@@ -14,44 +14,47 @@ from safetensors import safe_open
 from tasks.errors import RequestError
 from tasks.records.keys import tensor_key
 
-Answer = tuple[float | None, str | None]
-"""A number, None for "not defined", and what went wrong."""
-Compared = Callable[[torch.Tensor, torch.Tensor, tuple[int, ...]], Any]
+MetricResult = tuple[float | None, str | None]
+"""The number, None if it is not defined; and the error, None if there was none."""
+Metric = Callable[[torch.Tensor, torch.Tensor, tuple[int, ...]], Any]
+"""A function of the actual tensor, the reference and the pair's debug handles."""
 
 
-def own_metrics(names: tuple[str, ...], pairs: Path, handles: Mapping[str, tuple[int, ...]]) -> dict[str, list[Answer]]:
-    """Every metric on every pair: pair to one answer a name.
+def own_metrics(
+    names: tuple[str, ...], pairs: Path, handles: Mapping[str, tuple[int, ...]]
+) -> dict[str, list[MetricResult]]:
+    """Compute every metric on every pair: per pair, one result per name.
 
-    `pairs` is a safetensors file of `<pair>/actual` and `<pair>/reference`; `handles` has each pair's debug handles.
-    Raises RequestError for a name that leads to no metric. What a metric raises is told of that pair alone.
+    `pairs`: a safetensors file of `<pair>/actual` and `<pair>/reference`. `handles`: the debug handles of each pair.
+    Raises RequestError for a name that leads to no metric. An error inside a metric is the result for that pair alone.
     """
     metrics = [_metric(name) for name in names]
-    answers: dict[str, list[Answer]] = {}
+    results: dict[str, list[MetricResult]] = {}
     with safe_open(pairs, "pt") as tensors:
-        for pair, own in handles.items():
+        for pair, debug_handles in handles.items():
             actual, reference = (tensors.get_tensor(tensor_key(pair, side)) for side in ("actual", "reference"))
-            answers[pair] = [_answer(metric, actual, reference, own) for metric in metrics]
-    return answers
+            results[pair] = [_result(metric, actual, reference, debug_handles) for metric in metrics]
+    return results
 
 
-def _metric(name: str) -> Compared:
+def _metric(name: str) -> Metric:
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        function = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise RequestError(f"measure.metrics={name}: {error}; modules in a --config-dir can be imported") from error
-    if inspect.isclass(found) and issubclass(found, NumericalComparatorBase):
-        return _comparator(name, found)
-    if inspect.isclass(found) or not callable(found):
+    if inspect.isclass(function) and issubclass(function, NumericalComparatorBase):
+        return _comparator(name, function)
+    if inspect.isclass(function) or not callable(function):
         raise RequestError(f"measure.metrics={name}: neither a function nor a NumericalComparatorBase")
-    return lambda actual, reference, _: found(actual.numpy(), reference.numpy())
+    return lambda actual, reference, _: function(actual.numpy(), reference.numpy())
 
 
-def _comparator(name: str, kind: type[NumericalComparatorBase]) -> Compared:
+def _comparator(name: str, kind: type[NumericalComparatorBase]) -> Metric:
     from executorch.backends.qualcomm.debugger.qcom_numerical_comparator_base import QcomNumericalComparatorBase
 
     if issubclass(kind, QcomNumericalComparatorBase):
-        # Its preprocessing dequantizes and undoes the layout, which is done already; it may not be another.
+        # Its preprocessing, which cannot be overridden, dequantizes and undoes the layout: both are done already.
         prepared = kind(edge_ep=None)  # type: ignore[arg-type]
         return lambda actual, reference, _: prepared.element_compare(reference, actual)
     try:
@@ -59,21 +62,21 @@ def _comparator(name: str, kind: type[NumericalComparatorBase]) -> Compared:
     except TypeError as error:
         raise RequestError(f"measure.metrics={name}: cannot be made without arguments: {error}") from error
 
-    def compared(actual: torch.Tensor, reference: torch.Tensor, handles: tuple[int, ...]) -> float | None:
-        """None where the comparator's preprocessing leaves the pair out."""
+    def metric(actual: torch.Tensor, reference: torch.Tensor, handles: tuple[int, ...]) -> float | None:
+        """Return None if the comparator's preprocessing leaves the pair out."""
         processed = comparator.preprocessing({(handles, reference): (handles, actual)})
         comparator._validate_preprocessing_output(processed)
-        gaps = [comparator.element_compare(aot, runtime) for (_, aot), (_, runtime) in processed.items()]
-        return gaps[0] if gaps else None
+        pairs = ((aot, runtime) for (_, aot), (_, runtime) in processed.items())
+        return next((comparator.element_compare(aot, runtime) for aot, runtime in pairs), None)
 
-    return compared
+    return metric
 
 
-def _answer(metric: Compared, actual: torch.Tensor, reference: torch.Tensor, handles: tuple[int, ...]) -> Answer:
+def _result(metric: Metric, actual: torch.Tensor, reference: torch.Tensor, handles: tuple[int, ...]) -> MetricResult:
     try:
         value = metric(actual, reference, handles)
         number = None if value is None else float(value)
-    except Exception as error:  # noqa: BLE001 - the border to code that is not ours
+    except Exception as error:  # noqa: BLE001 - foreign code may raise anything
         return None, f"{type(error).__name__}: {error}"
     if number is None or math.isfinite(number):
         return number, None

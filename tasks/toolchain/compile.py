@@ -1,4 +1,4 @@
-"""One compilation: delegate what a backend takes of an edge program, and emit the program."""
+"""One compilation: delegate the operators that a backend takes, and emit the program."""
 
 from dataclasses import dataclass
 
@@ -12,24 +12,26 @@ from tasks.toolchain.reference.operators import expected_instructions, logged_in
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compiled:
-    """One program with the graph that it was emitted from and the log of its delegation."""
+    """A program with the graph that it was emitted from and the log of its delegation."""
 
     edge: EdgeProgramManager
     program: ExecutorchProgramManager
     log: DelegationLog
     dumped: tuple[ExpectedTensor, ...]
+    """The tensors that it logs."""
     logged_bytes: int
+    """The most bytes that those tensors take in the debug buffer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """The reason why a program could not be compiled, in the toolchain's own words."""
+    """The reason why a program could not be compiled: the toolchain's own message."""
 
     reason: str
 
 
 def compile_edge(compiler: Compiler, edge: EdgeProgramManager, *, debug: bool) -> Compiled:
-    """Delegate what the backend takes and emit the program. Consumes `edge`."""
+    """Delegate the operators that the backend takes, and emit the program. Consumes `edge`."""
     log = DelegationLog()
     with compiler.session(debug=debug, log=log):
         for partitioner in compiler.partitioners(debug=debug, log=log):
@@ -43,3 +45,12 @@ def compile_edge(compiler: Compiler, edge: EdgeProgramManager, *, debug: bool) -
         dumped=(*log.dumped, *expected_instructions(program, handles)),
         logged_bytes=log.logged_bytes + logged_instruction_bytes(program.exported_program()),
     )
+
+
+def try_compile(compiler: Compiler, edge: EdgeProgramManager, *, debug: bool) -> Compiled | Unavailable:
+    """Compile a program besides the shipping one, which is measured even if this one fails. Consumes `edge`."""
+    try:
+        return compile_edge(compiler, edge, debug=debug)
+    except (AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        # ExecuTorch cannot log the operators of every program that it can compile.
+        return Unavailable(f"{type(error).__name__}: {error}")

@@ -1,8 +1,8 @@
-"""From a model's configuration to an exported program: factory, samples, answers, torch.export. Runs in a worker."""
+"""The export of a configured model: factory, samples, eager outputs, torch.export. Runs in a worker."""
 
 import importlib
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,35 +20,37 @@ Sample = Mapping[str, Any]
 
 
 def export_model(model: ModelConfig, store: Store) -> ExportedModel:
-    """Raises RequestError when the factory, a data source or the inputs do not fit; torch.export's own error else."""
+    """Create the model and its samples, run it eagerly, and export it.
+
+    Raises RequestError if the factory, a data source or the inputs do not fit, and otherwise torch.export's own error.
+    """
     make_deterministic()
     module = _module(model)
     assert model.evaluation is not None, "checked by conf.load"
     evaluation = _samples(model, "evaluation", model.evaluation)
     calibration = _samples(model, "calibration", model.calibration) if model.calibration else []
+    arguments = [_arguments(model, sample) for sample in evaluation]
     with torch.no_grad():
-        answers = [_answer(model, module, sample) for sample in evaluation]
-        program = torch.export.export(module, _arguments(model, evaluation[0]), strict=True)
+        answers = [_answer(model, module, inputs) for inputs in arguments]
+        program = torch.export.export(module, arguments[0], strict=True)
         exported = program.module()
-        exported_answers = [exported(*_arguments(model, sample)) for sample in evaluation]
+        exported_answers = [exported(*inputs) for inputs in arguments]
     torch.export.save(program, "program.pt2")
-    first = flat_outputs(answers[0])
-    inputs = tuple(TensorSpec(name=i.name, shape=tuple(i.shape), dtype=i.dtype) for i in model.inputs)
-    given = [_arguments(model, sample) for sample in evaluation]
-    mistakes, mistaken = mistaken_answers(module, inputs, given, answers)
+    specs = tuple(TensorSpec(name=spec.name, shape=tuple(spec.shape), dtype=spec.dtype) for spec in model.inputs)
+    mistakes, mistaken = mistaken_answers(module, specs, arguments, answers)
     return ExportedModel(
         model=model.name,
         program=store.put_file(Path("program.pt2")),
-        inputs=inputs,
+        inputs=specs,
         outputs=tuple(
             TensorSpec(name=name, shape=tuple(tensor.shape), dtype=dtype_name(tensor.dtype))
-            for name, tensor in first.items()
+            for name, tensor in flat_outputs(answers[0]).items()
         ),
         calibration=put_tensors(store, _by_name(model, calibration)) if calibration else None,
         calibration_samples=len(calibration),
         evaluation=put_tensors(store, _by_name(model, evaluation)),
         sample_names=tuple(str(sample.get("name") or f"sample {index}") for index, sample in enumerate(evaluation)),
-        labels=tuple(_label(sample) for sample in evaluation),
+        labels=tuple(None if sample.get("label") is None else int(sample["label"]) for sample in evaluation),
         outputs_eager=put_tensors(store, outputs_by_sample(answers)),
         outputs_exported=put_tensors(store, outputs_by_sample(exported_answers)),
         input_mistakes=mistakes,
@@ -58,7 +60,7 @@ def export_model(model: ModelConfig, store: Store) -> ExportedModel:
 
 
 def make_deterministic() -> None:
-    """One thread and a fixed seed: the same bytes come out whatever else the machine does."""
+    """Use one thread and a fixed seed, so that the results do not depend on the load of the machine."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
 
@@ -84,8 +86,7 @@ def _samples(model: ModelConfig, split: str, data: DataConfig) -> list[Sample]:
     source = _named(data.source, f"model.{split}.source")
     key = f"model.{split}.source={data.source}"
     try:
-        given: Iterable[Sample] = source(data.count, **data.arguments)
-        samples = list(itertools.islice(given, data.count))
+        samples: list[Sample] = list(itertools.islice(source(data.count, **data.arguments), data.count))
     except QnnsweepError:
         raise
     except Exception as error:  # a user's own code may raise anything
@@ -112,13 +113,13 @@ def _check_sample(model: ModelConfig, where: str, sample: Sample) -> None:
             )
 
 
-def _answer(model: ModelConfig, module: torch.nn.Module, sample: Sample) -> object:
+def _answer(model: ModelConfig, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> object:
     try:
-        answer = module(*_arguments(model, sample))
+        answer = module(*inputs)
     except Exception as error:  # a user's own code may raise anything
-        said = str(error).strip().splitlines()[0] if str(error).strip() else ""
+        line = next(iter(str(error).strip().splitlines()), "")
         raise RequestError(
-            f"model.inputs: {model.name} refuses its own sample: {type(error).__name__}: {said}"
+            f"model.inputs: {model.name} refuses its own sample: {type(error).__name__}: {line}"
         ) from error
     if not flat_outputs(answer):
         raise RequestError(f"model.factory={model.factory}: the module's answer holds no tensor")
@@ -131,25 +132,20 @@ def _arguments(model: ModelConfig, sample: Sample) -> tuple[torch.Tensor, ...]:
 
 def _by_name(model: ModelConfig, samples: list[Sample]) -> dict[str, torch.Tensor]:
     return {
-        tensor_key(number, spec.name): torch.as_tensor(sample["inputs"][spec.name])
+        tensor_key(number, spec.name): tensor
         for number, sample in enumerate(samples)
-        for spec in model.inputs
+        for spec, tensor in zip(model.inputs, _arguments(model, sample), strict=True)
     }
-
-
-def _label(sample: Sample) -> int | None:
-    label = sample.get("label")
-    return None if label is None else int(label)
 
 
 def _named(path: str, key: str) -> Callable[..., Any]:
     module_name, _, attribute = path.partition(":")
     try:
-        found = getattr(importlib.import_module(module_name), attribute)
+        function = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         raise RequestError(f"{key}={path}: {error}; expected package.module:function, importable here") from error
     except Exception as error:  # importing runs a user's own code
         raise RequestError(f"{key}={path}: importing it raised {type(error).__name__}: {error}") from error
-    if not callable(found):
-        raise RequestError(f"{key}={path}: is a {type(found).__name__}, not a function")
-    return found
+    if not callable(function):
+        raise RequestError(f"{key}={path}: is a {type(function).__name__}, not a function")
+    return function

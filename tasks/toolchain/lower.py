@@ -1,6 +1,6 @@
-"""From the edge program to one SoC's compiled programs and everything known about them. Runs in a fork of a worker.
+"""The lowering of an edge program to one SoC's programs. Runs in a fork of the worker that has the edge program.
 
-One edge program gives the reference, the shipping program and the debug program.
+The reference, the shipping program and the debug program come from one edge program.
 """
 
 import copy
@@ -23,9 +23,8 @@ from tasks.records import Blob, LoweredProgram, TensorSpec
 from tasks.records.keys import METHOD, tensor_key, tensor_name
 from tasks.records.options import LoweringOptions
 from tasks.storage.store import Store
-from tasks.toolchain.backends.compiler import Compiler
 from tasks.toolchain.backends.select import backend_of
-from tasks.toolchain.compile import Compiled, Unavailable, compile_edge
+from tasks.toolchain.compile import Unavailable, compile_edge, try_compile
 from tasks.toolchain.edge import EdgeModel, Samples
 from tasks.toolchain.profiling import instructions, profile_program
 from tasks.toolchain.readback.facts import program_facts
@@ -44,7 +43,7 @@ def lower_model(model: EdgeModel, soc: SocConfig | None, options: LoweringOption
     graph = ship.edge.exported_program()
     _check_order(exported.inputs, graph)
     info = get_delegation_info(graph.graph_module)
-    taken = subgraphs(graph)
+    numbers = subgraphs(graph)
     expected = read_tensors(store, exported.outputs_eager)
     program = store.put_bytes(ship.program.buffer)
     lowered = LoweredProgram(
@@ -57,7 +56,7 @@ def lower_model(model: EdgeModel, soc: SocConfig | None, options: LoweringOption
         bundled_program=_bundled(store, ship.program, model.samples[: model.operator_samples], expected),
         etrecord=None,
         input_qparams=model.input_qparams,
-        operators=tuple(replace(row, subgraph=taken.get(row.debug_handle or 0)) for row in model.operators),
+        operators=tuple(replace(row, subgraph=numbers.get(row.debug_handle or 0)) for row in model.operators),
         expected_tensors=(),
         operator_samples=model.operator_samples,
         reference_calls=model.reference_calls,
@@ -75,7 +74,10 @@ def lower_model(model: EdgeModel, soc: SocConfig | None, options: LoweringOption
         profile=profile,
         references=model.references,
     )
-    debug = _debug_program(compiler, model) if options.dump_operators else Unavailable("measure.dump_operators is off")
+    if not options.dump_operators:
+        return replace(lowered, debug_unavailable="measure.dump_operators is off")
+    edge._etrecord = model.etrecord
+    debug = try_compile(compiler, edge, debug=compiler.has_debug_program)
     if isinstance(debug, Unavailable):
         return replace(lowered, debug_unavailable=debug.reason)
     debug_program = store.put_bytes(debug.program.buffer)
@@ -89,25 +91,14 @@ def lower_model(model: EdgeModel, soc: SocConfig | None, options: LoweringOption
     )
 
 
-def _debug_program(compiler: Compiler, model: EdgeModel) -> Compiled | Unavailable:
-    """Compile the program that logs every operator. Consumes the edge program."""
-    edge = model.program
-    edge._etrecord = model.etrecord
-    try:
-        return compile_edge(compiler, edge, debug=compiler.has_debug_program)
-    except (AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        # ExecuTorch cannot dump every program it can compile; the shipping program is measured all the same.
-        return Unavailable(f"{type(error).__name__}: {error}")
-
-
 def _check_order(inputs: Sequence[TensorSpec], lowered: ExportedProgram) -> None:
-    """The runner feeds inputs by position: a program that takes them in another order would compute nonsense."""
-    names = [spec.name for spec in inputs]
-    taken = list(lowered.graph_signature.user_inputs)
-    # Passes may rename an input; the same names in another order are inputs that changed places.
-    if len(taken) != len(names) or (taken != names and sorted(map(str, taken)) == sorted(names)):
+    """Raise ToolchainError if the program takes its inputs in another order: the runner passes them by position."""
+    expected = [spec.name for spec in inputs]
+    actual = list(lowered.graph_signature.user_inputs)
+    # Passes may rename an input, but the same names in another order are inputs that were exchanged.
+    if len(actual) != len(expected) or (actual != expected and sorted(map(str, actual)) == sorted(expected)):
         raise ToolchainError(
-            f"the lowered program takes the inputs {taken}, the model {names}", stage="lower", cause="inputs"
+            f"the lowered program takes the inputs {actual}, the model {expected}", stage="lower", cause="inputs"
         )
 
 
@@ -121,7 +112,7 @@ def _etrecord(store: Store, program: ExecutorchProgramManager, sample: tuple[tor
 def _bundled(
     store: Store, program: ExecutorchProgramManager, samples: Samples, expected: dict[str, torch.Tensor]
 ) -> Blob:
-    """The shipping program with test cases inside: eager PyTorch's answers, for ExecuTorch's own verification."""
+    """Store the program with test cases, which expect eager PyTorch's outputs, for ExecuTorch's own verification."""
     outputs = len({tensor_name(key) for key in expected})
     cases = [
         MethodTestCase(

@@ -1,4 +1,4 @@
-"""From an exported program to the graph that gets lowered: torchao's pt2e flow. Runs in a worker."""
+"""The quantization of an exported program with torchao's pt2e flow. Runs in a worker."""
 
 from pathlib import Path
 
@@ -14,14 +14,15 @@ from tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples
 
 
 def quantize_model(exported: ExportedModel, scheme: SchemeConfig, kind: str, store: Store) -> QuantizedModel:
-    """Prepare, calibrate, convert; a float scheme passes the exported program through unchanged."""
+    """Prepare, calibrate and convert the exported program. A floating-point scheme leaves it unchanged."""
     make_deterministic()
     names = [spec.name for spec in exported.inputs]
     evaluation = read_samples(store, exported.evaluation, names, len(exported.sample_names))
-    module = load_program(store, exported.program).module()
     blob = exported.program
+    module = load_program(store, blob).module()
+    quantized = scheme.precision is Precision.quantized
     with torch.no_grad():
-        if scheme.precision is Precision.quantized:
+        if quantized:
             assert exported.calibration is not None, "checked by conf.load"
             count = min(scheme.calibration_samples, exported.calibration_samples)
             prepared = prepare_pt2e(module, backend_of(kind).compiler(scheme, None).quantizer(scheme, module))
@@ -35,7 +36,7 @@ def quantize_model(exported: ExportedModel, scheme: SchemeConfig, kind: str, sto
         exported=exported,
         scheme=scheme.name,
         program=blob,
-        quantized=scheme.precision is Precision.quantized,
+        quantized=quantized,
         outputs_quantized=put_tensors(store, outputs_by_sample(answers)),
     )
 

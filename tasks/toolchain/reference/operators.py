@@ -1,4 +1,4 @@
-"""The operator table: what each node of the reference is, where it went, and under which name it will be logged."""
+"""The operator table: what each node of the edge graph is, which subgraph it became a part of, and how it is logged."""
 
 import math
 import operator
@@ -21,35 +21,46 @@ from tasks.records.keys import METHOD
 from tasks.toolchain.export import dtype_name
 
 _LOG_ALIGNMENT_BYTES = 64
-# Nodes that become no instruction of their own; a view keeps its debug handle, which is no instruction's id.
-NO_KERNEL = (executorch_call_delegate, operator.getitem, memory.alloc, memory.view)
+# Nodes that do not become a kernel call. A view keeps its debug handle, which is not the id of an instruction.
+_NO_KERNEL = (executorch_call_delegate, operator.getitem, memory.alloc, memory.view)
 
 
 class Annotations(Protocol):
-    """What a backend's passes wrote into the nodes of a graph; its compiler reads it."""
+    """A compiler that reads what its backend's passes wrote into the nodes of a graph."""
 
     def qparams(self, node: Node) -> Quantization | None: ...
     def axis_order(self, node: Node) -> tuple[int, ...] | None: ...
 
 
 def operator_table(edge: ExportedProgram, annotations: Annotations | None = None) -> list[Operator]:
-    """One row a call of the edge graph, in graph order, then one for each output of a call that no other call takes.
+    """Return one row per call of the edge graph, in graph order, then one per output of a call that no call reads.
 
-    `subgraph` is still None everywhere.
+    `subgraph` is None in all rows.
     """
     constants = _constants(edge)
     calls = [node for node in edge.graph.nodes if node.op == "call_function"]
     rows = [operator_of(index, node, annotations, constant=node in constants) for index, node in enumerate(calls)]
     for row, node in zip(tuple(rows), calls, strict=True):
-        taken = {_output_index(user) for user in node.users if user.target is operator.getitem}
+        indices_read = {_output_index(user) for user in node.users if user.target is operator.getitem}
         for output_index, tensor in enumerate(_tensors(node) if row.shape is None else ()):
-            if output_index not in taken:
-                rows.append(_unused(row, len(rows), output_index, tensor))
+            if output_index not in indices_read:
+                unused = replace(
+                    row,
+                    index=len(rows),
+                    name=f"{row.name}[{output_index}]",
+                    output_index=output_index,
+                    shape=tuple(int(size) for size in tensor.shape),
+                    dtype=dtype_name(tensor.dtype),
+                    quantization=None,
+                    axis_order=None,
+                    unused=True,
+                )
+                rows.append(unused)
     return rows
 
 
 def operator_of(index: int, node: Node, annotations: Annotations | None = None, *, constant: bool = False) -> Operator:
-    """A call of a graph, as far as the call itself knows."""
+    """Return the row of one call of a graph, without what only the rest of the graph shows."""
     value = node.meta.get("val")
     tensor = value if isinstance(value, torch.Tensor) else None
     modules = list(node.meta.get("nn_module_stack", {}).values())
@@ -73,13 +84,13 @@ def operator_of(index: int, node: Node, annotations: Annotations | None = None, 
 
 
 def input_qparams(edge: ExportedProgram, annotations: Annotations) -> tuple[Quantization | None, ...]:
-    """The grid that each input of the program is put on before anything is computed; None leaves it as it is."""
+    """Return the qparams with which each input of the program is quantized first; None if it is not quantized."""
     nodes = {node.name: node for node in edge.graph.nodes if node.op == "placeholder"}
     return tuple(annotations.qparams(nodes[str(name)]) for name in edge.graph_signature.user_inputs)
 
 
 def subgraphs(lowered: ExportedProgram) -> dict[int, int]:
-    """Debug handle to delegated subgraph, counted in graph order, of the edge nodes that went into a delegate."""
+    """Map the debug handles of the delegated edge nodes to their subgraphs, which are counted in graph order."""
     return {
         handle: number
         for number, (_, module) in enumerate(delegate_calls(lowered))
@@ -92,105 +103,93 @@ def expected_instructions(program: ExecutorchProgramManager, logged: set[int]) -
     """Yield what the runtime itself logs: the outputs of each kernel and of each delegate call.
 
     `logged`: handles that a delegate logs itself; its output of such a handle is not expected a second time.
-    Where one handle became several kernels (linear: permute, addmm) the last of them has its value. The emitter has
-    replaced each node's debug handle by its instruction id.
+    Where one handle became several kernels (linear: permute, addmm) the last of them has its value.
     """
-    # The annotation of `debug_handle_map` leaves out that it is kept per method.
-    handles: Mapping[int, int | list[int]] = cast(Any, program.debug_handle_map)[METHOD]
-    lowered = program.exported_program()
-    for node, module in delegate_calls(lowered):
+    for node, module in delegate_calls(program.exported_program()):
         outputs = module.original_module.graph.output_node().args[0]
         for position, output in enumerate(outputs):
             handle = handle_of(output) if isinstance(output, Node) else None
-            known = () if handle is None or handle in logged else (handle,)
-            yield _logged(node, position, known, _output_index(output))
-    kernels: list[tuple[Node, tuple[int, ...]]] = []
-    for node in lowered.graph.nodes:
-        if node.op != "call_function" or node.target in NO_KERNEL:
-            continue
-        handle = handles.get(node.meta.get("debug_handle", -1), UNSET_DEBUG_HANDLE)
-        kernels.append((node, tuple(each for each in (handle if isinstance(handle, list) else [handle]) if each)))
-    last = {handle: node for node, known in kernels for handle in known}
-    for node, known in kernels:
-        own = tuple(handle for handle in known if last[handle] is node)
-        for position in range(len(_tensors(node)) if known else 0):
-            yield _logged(node, position, own, position)
+            handles = () if handle is None or handle in logged else (handle,)
+            yield _logged(node, position, handles, _output_index(output))
+    kernels = list(kernel_calls(program))
+    last = {handle: node for node, handles in kernels for handle in handles}
+    for node, handles in kernels:
+        for position in range(len(_tensors(node)) if handles else 0):
+            yield _logged(node, position, tuple(handle for handle in handles if last[handle] is node), position)
+
+
+def kernel_calls(program: ExecutorchProgramManager) -> Iterator[tuple[Node, tuple[int, ...]]]:
+    """Yield the nodes that became kernel calls, each with the debug handles of the edge nodes that it stands for.
+
+    The emitter has replaced each node's debug handle by its instruction id.
+    """
+    # The annotation of `debug_handle_map` leaves out that it is kept per method.
+    handles_by_id: Mapping[int, int | list[int]] = cast(Any, program.debug_handle_map)[METHOD]
+    for node in program.exported_program().graph.nodes:
+        if node.op == "call_function" and node.target not in _NO_KERNEL and "debug_handle" in node.meta:
+            handles = handles_by_id.get(node.meta["debug_handle"], UNSET_DEBUG_HANDLE)
+            yield node, tuple(handle for handle in (handles if isinstance(handles, list) else [handles]) if handle)
 
 
 def logged_instruction_bytes(lowered: ExportedProgram) -> int:
-    """What the runtime's own log of one execution takes at most: arguments and results of each instruction."""
-    total = 0
-    for node in lowered.graph.nodes:
-        if node.op in ("call_function", "output"):
-            taken = [tensor for source in node.all_input_nodes for tensor in _tensors(source)]
-            total += sum(logged_bytes(tensor) for tensor in (*taken, *_tensors(node)))
-    return total
+    """Return the most bytes that the runtime logs in one execution: arguments and results of each instruction."""
+    return sum(
+        logged_bytes(tensor)
+        for node in lowered.graph.nodes
+        if node.op in ("call_function", "output")
+        for operand in (*node.all_input_nodes, node)
+        for tensor in _tensors(operand)
+    )
 
 
-def logged_bytes(tensor: torch.Tensor, code_bytes: int | None = None) -> int:
-    """Bytes a tensor takes in the debug buffer at most, with the padding before it."""
-    size = tensor.numel() * (code_bytes or tensor.element_size())
+def logged_bytes(tensor: torch.Tensor, element_bytes: int | None = None) -> int:
+    """Return the most bytes that a tensor takes in the debug buffer, with the padding before it.
+
+    `element_bytes`: the size of an element in the log, if it is not the tensor's.
+    """
+    size = tensor.numel() * (element_bytes or tensor.element_size())
     return math.ceil(size / _LOG_ALIGNMENT_BYTES) * _LOG_ALIGNMENT_BYTES + _LOG_ALIGNMENT_BYTES
 
 
 def delegation_counts(info: DelegationInfo, refusals: Mapping[str, str]) -> tuple[DelegationCount, ...]:
-    said: dict[str, set[str]] = defaultdict(set)
+    reasons: dict[str, set[str]] = defaultdict(set)
     for node_name, reason in refusals.items():
-        said[re.sub(r"_\d+$", "", node_name)].add(f"{node_name}: {reason}")
+        reasons[re.sub(r"_\d+$", "", node_name)].add(f"{node_name}: {reason}")
     return tuple(
         DelegationCount(
             operator=kind,
             delegated=count.delegated,
             not_delegated=count.non_delegated,
-            refusals=tuple(sorted(said[kind])),
+            refusals=tuple(sorted(reasons[kind])),
         )
         for kind, count in sorted(info.delegation_by_operator.items())
     )
 
 
 def handle_of(node: Node) -> int | None:
-    """The debug handle that export gave a node; None where it gave none."""
+    """Return the debug handle that the export gave a node; None if it gave none."""
     handle = node.meta.get("debug_handle")
     return None if handle in (None, UNSET_DEBUG_HANDLE) else int(handle)
 
 
-def _unused(call: Operator, index: int, output_index: int, tensor: torch.Tensor) -> Operator:
-    return replace(
-        call,
-        index=index,
-        name=f"{call.name}[{output_index}]",
-        output_index=output_index,
-        shape=tuple(int(size) for size in tensor.shape),
-        dtype=dtype_name(tensor.dtype),
-        quantization=None,
-        axis_order=None,
-        unused=True,
-    )
-
-
 def _constants(edge: ExportedProgram) -> set[Node]:
-    """Nodes whose value follows from parameters, buffers and constants alone."""
+    """Return the nodes whose values depend on parameters, buffers and constants alone."""
     inputs = set(edge.graph_signature.user_inputs)
-    fixed: set[Node] = set()
+    constants: set[Node] = set()
     for node in edge.graph.nodes:
-        if node.op == "placeholder":
-            if node.name not in inputs:
-                fixed.add(node)
-        elif node.op == "get_attr" or all(source in fixed for source in node.all_input_nodes):
-            fixed.add(node)
-    return fixed
+        is_input = node.op == "placeholder" and node.name in inputs
+        if not is_input and all(source in constants for source in node.all_input_nodes):
+            constants.add(node)
+    return constants
 
 
 def _roots(sources: list[Any]) -> list[str]:
-    """Names of the exported graph's nodes a node descends from, in order, each once."""
-    names: dict[str, None] = {}
-    for source in sources:
-        for name in _roots(source.from_node) or [source.name]:
-            names[name] = None
-    return list(names)
+    """Return the names of the exported graph's nodes that a node descends from, in order, without duplicates."""
+    return list(dict.fromkeys(name for source in sources for name in _roots(source.from_node) or [source.name]))
 
 
 def delegate_calls(lowered: ExportedProgram) -> Iterator[tuple[Node, Any]]:
+    """Yield the nodes that call a delegate, each with its lowered module."""
     for node in lowered.graph.nodes:
         if node.op == "call_function" and node.target is executorch_call_delegate:
             yield node, getattr(lowered.graph_module, node.args[0].target)
