@@ -19,6 +19,7 @@ from tasks.storage.store import Store
 from tasks.toolchain.backends.qnn.sdk import find_sdk, identity
 from tasks.toolchain.workers.pool import WorkerPool, check_temporary_folder
 from tasks.toolchain.workers.scheduler import Scheduler
+from tasks.toolchain.workers.supervisor import Supervisor
 
 MIN_FREE_BYTES = 64 * MIB
 MAX_MEMORY_SHARE = 0.8
@@ -53,8 +54,7 @@ def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
     links = store.root / "toolchain"
     sdk = find_sdk(os.environ, links)
     environment = sdk.environment(os.environ)
-    workers = WorkerPool(
-        identity=identity(sdk),
+    supervisor = Supervisor(
         environment=environment,
         store=store,
         scheduler=scheduler(plan.limits),
@@ -65,7 +65,7 @@ def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
     for device, soc in _native(plan):
         native_files(device, soc.arch, os.environ)
     farm = Farm(host_environment=environment, folder=store.root / "devices", device_lock=device_lock)
-    return Resources(store=store, workers=workers, farm=farm)
+    return Resources(store=store, workers=WorkerPool(identity(sdk), supervisor), farm=farm)
 
 
 def _native(plan: Plan) -> Iterator[tuple[DeviceConfig, SocConfig]]:

@@ -19,6 +19,7 @@ from tasks.toolchain import runner
 from tasks.toolchain.backends.qnn.sdk import find_sdk, identity
 from tasks.toolchain.workers.pool import WorkerPool
 from tasks.toolchain.workers.scheduler import Scheduler
+from tasks.toolchain.workers.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from flows.resources import Resources
@@ -40,14 +41,14 @@ def workers_with(resources: Resources) -> WorkersWith:
     sdk = find_sdk(os.environ, resources.store.root / "toolchain")
 
     def make(*, parallel: int = 2, deadline_s: float = 120, memory_bytes: int = 2**33) -> WorkerPool:
-        return WorkerPool(
-            identity=identity(sdk),
+        supervisor = Supervisor(
             environment=sdk.environment(os.environ),
             store=resources.store,
             scheduler=Scheduler(parallel=parallel, memory_bytes=2**36),
             deadline_s=deadline_s,
             memory_bytes=memory_bytes,
         )
+        return WorkerPool(identity(sdk), supervisor)
 
     return make
 

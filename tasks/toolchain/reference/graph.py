@@ -1,12 +1,12 @@
-"""The reference graph as data: what each operator calls on what, so that any of them can be called again.
+"""The reference graph as data: the target and the arguments of every operator, so that each can be called again.
 
-A saved edge program loses what QNN's passes noted on it and takes seconds to load. Here it is a list of calls and the
-tensors they share, with the inputs in the order of the user's model and no trace of a backend.
+A saved edge program loses the attributes of QNN's passes and takes seconds to load. Here it is a list of calls and the
+tensors that they share, with the inputs in the order of the user's model and nothing specific to a backend.
 """
 
 import json
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -15,7 +15,7 @@ from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 from torch.fx import Node
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from tasks.errors import EvidenceError
 from tasks.records import Blob
@@ -24,19 +24,24 @@ from tasks.toolchain.export import dtype_name
 from tasks.toolchain.tensors import put_tensors, read_tensors
 
 Value = Any
-"""What a call gives: a tensor, or a tuple of them that getitem calls take apart."""
+"""The value of a call: a tensor, or a tuple of tensors, whose elements getitem calls return."""
 
 GETITEM = "getitem"
-_NAMED = {torch.dtype: "dtype", torch.memory_format: "memory_format", torch.layout: "layout", torch.device: "device"}
+_NAMED_CONSTANTS = {
+    torch.dtype: "dtype",
+    torch.memory_format: "memory_format",
+    torch.layout: "layout",
+    torch.device: "device",
+}
 
 
 class NoKernel(Exception):
-    """The host cannot make this call."""
+    """The host cannot compute this call."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """One operator of the graph. In `arguments` and `keywords` a mapping of one key names what is no plain value."""
+    """One operator of the graph. In its arguments, a mapping with one key stands for what JSON cannot contain."""
 
     target: str
     arguments: tuple[Any, ...]
@@ -52,40 +57,40 @@ class ReferenceGraph:
         self.outputs = tuple(outputs)
         self.constants = constants
         self.sources = tuple(tuple(_named((call.arguments, call.keywords), "operator")) for call in self.calls)
-        """For each call, the numbers of the calls that it reads."""
+        """Per call, the numbers of the calls that it reads."""
         self.output_calls = frozenset(_named(self.outputs, "operator"))
-        """The calls whose values leave the program."""
+        """The calls whose values are final outputs."""
         self.constant_calls: list[int] = []
-        """The calls that follow from constants alone, in order."""
+        """The calls that depend on constants alone, in order."""
         for index, call in enumerate(self.calls):
-            reads_input = next(iter(_named((call.arguments, call.keywords), "input")), None) is not None
+            reads_input = _named((call.arguments, call.keywords), "input")
             if not reads_input and all(source in self.constant_calls for source in self.sources[index]):
                 self.constant_calls.append(index)
 
     def call(self, index: int, values: Mapping[int, Value], inputs: Sequence[torch.Tensor]) -> Value:
-        """The call's value on `values` of other calls. Raises NoKernel when the host cannot make it."""
+        """Compute a call from the values of other calls. Raises NoKernel if the host cannot compute it."""
         call = self.calls[index]
         arguments = self._resolved(call.arguments, values, inputs)
-        keywords = {key: self._resolved(each, values, inputs) for key, each in call.keywords.items()}
+        keywords = {key: self._resolved(value, values, inputs) for key, value in call.keywords.items()}
         value = _called(call.target, arguments, keywords)
         if isinstance(value, torch.Tensor) and call.dtype is not None:
             value = value.to(getattr(torch, call.dtype))
         return value
 
     def run(self, inputs: Sequence[torch.Tensor]) -> tuple[list[Value], dict[int, Value]]:
-        """Final outputs and every call's value, from the program's inputs in the order of the user's model."""
+        """Return the final outputs and every call's value. `inputs`: in the order of the user's model."""
         values: dict[int, Value] = {}
         for index in range(len(self.calls)):
             values[index] = self.call(index, values, inputs)
         return self.answer(values, inputs), values
 
     def answer(self, values: Mapping[int, Value], inputs: Sequence[torch.Tensor]) -> list[Value]:
-        """The final outputs, given the values of the calls."""
+        """Return the final outputs for these values of the calls."""
         return list(self._resolved(list(self.outputs), values, inputs))
 
     def _resolved(self, encoded: Any, values: Mapping[int, Value], inputs: Sequence[torch.Tensor]) -> Any:
         if isinstance(encoded, list | tuple):
-            return [self._resolved(each, values, inputs) for each in encoded]
+            return [self._resolved(element, values, inputs) for element in encoded]
         if not isinstance(encoded, dict):
             return encoded
         ((kind, name),) = encoded.items()
@@ -107,14 +112,13 @@ class ReferenceGraph:
 
 
 def graph_of(edge: ExportedProgram) -> ReferenceGraph:
-    """The calls of an edge program before delegation, in the order of the operator table."""
+    """Return the calls of an edge program before delegation, in the order of the operator table."""
     signature = edge.graph_signature
     inputs = {name: position for position, name in enumerate(signature.user_inputs)}
     held = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     held |= signature.inputs_to_lifted_tensor_constants
-    numbers = {
-        node: index for index, node in enumerate(each for each in edge.graph.nodes if each.op == "call_function")
-    }
+    nodes = [node for node in edge.graph.nodes if node.op == "call_function"]
+    numbers = {node: number for number, node in enumerate(nodes)}
     constants: dict[str, torch.Tensor] = {}
 
     def encoded(value: Any) -> Any:
@@ -131,12 +135,12 @@ def graph_of(edge: ExportedProgram) -> ReferenceGraph:
                 return {"constant": name}
             return {"unsaid": str(value)}
         if isinstance(value, list | tuple):
-            return [encoded(each) for each in value]
+            return [encoded(element) for element in value]
         if isinstance(value, float):
             return {"float": repr(value)}
         if value is None or isinstance(value, bool | int | str):
             return value
-        for kind, name in _NAMED.items():
+        for kind, name in _NAMED_CONSTANTS.items():
             if isinstance(value, kind):
                 return {name: str(value).removeprefix("torch.")}
         return {"unsaid": str(value)}
@@ -144,20 +148,20 @@ def graph_of(edge: ExportedProgram) -> ReferenceGraph:
     calls = [
         Call(
             target=target_name(node.target),
-            arguments=tuple(encoded(each) for each in node.args),
-            keywords={key: encoded(each) for key, each in node.kwargs.items()},
+            arguments=tuple(map(encoded, node.args)),
+            keywords={key: encoded(value) for key, value in node.kwargs.items()},
             dtype=dtype_name(node.meta["val"].dtype) if isinstance(node.meta.get("val"), torch.Tensor) else None,
         )
-        for node in numbers
+        for node in nodes
     ]
     returned: Any = edge.graph.output_node().args[0]
-    answers = zip(returned, signature.output_specs, strict=True)
-    outputs = [encoded(each) for each, spec in answers if spec.kind is OutputKind.USER_OUTPUT]
+    pairs = zip(returned, signature.output_specs, strict=True)
+    outputs = [encoded(output) for output, spec in pairs if spec.kind is OutputKind.USER_OUTPUT]
     return ReferenceGraph(calls, outputs, constants)
 
 
 def put_graph(store: Store, graph: ReferenceGraph) -> tuple[Blob, Blob]:
-    """The calls as JSON, the constants as safetensors."""
+    """Store the calls as JSON and the constants as safetensors."""
     written = {
         "calls": [[call.target, call.arguments, call.keywords, call.dtype] for call in graph.calls],
         "outputs": graph.outputs,
@@ -166,17 +170,17 @@ def put_graph(store: Store, graph: ReferenceGraph) -> tuple[Blob, Blob]:
 
 
 def read_graph(store: Store, calls: Blob, constants: Blob) -> ReferenceGraph:
-    """What `put_graph` kept. Raises EvidenceError for anything else."""
+    """Return the graph that `put_graph` stored. Raises EvidenceError for anything else."""
     try:
         written = json.loads(store.read(calls))
-        known = [
+        graph_calls = [
             Call(target=target, arguments=tuple(arguments), keywords=keywords, dtype=dtype)
             for target, arguments, keywords, dtype in written["calls"]
         ]
         outputs = list(written["outputs"])
     except (ValueError, TypeError, KeyError) as error:
         raise EvidenceError(f"blob {calls.sha256} is no reference graph: {error}") from error
-    return ReferenceGraph(known, outputs, read_tensors(store, constants))
+    return ReferenceGraph(graph_calls, outputs, read_tensors(store, constants))
 
 
 def target_name(target: Any) -> str:
@@ -186,7 +190,7 @@ def target_name(target: Any) -> str:
 
 
 def _called(target: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Value:
-    """An operator that the host has no mixed-precision kernel for is computed in float32."""
+    """Call an operator. If the host has no kernel for its mixed precisions, it is computed in float32."""
     if target == GETITEM:
         return arguments[0][arguments[1]]
     kernel: Any = torch.ops
@@ -197,10 +201,9 @@ def _called(target: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) 
     try:
         return kernel(*arguments, **keywords)
     except (RuntimeError, NotImplementedError) as error:
-        floats = {leaf.dtype for leaf in tree_leaves((arguments, keywords)) if _is_float(leaf)}
-        if len(floats) < 2:
+        if len({leaf.dtype for leaf in tree_leaves((arguments, keywords)) if _is_float(leaf)}) < 2:
             raise NoKernel(f"{target}: {error}") from error
-    arguments, keywords = tree_map(_widened, (arguments, keywords))
+    arguments, keywords = tree_map(lambda leaf: leaf.float() if _is_float(leaf) else leaf, (arguments, keywords))
     try:
         return kernel(*arguments, **keywords)
     except (RuntimeError, NotImplementedError) as error:
@@ -211,15 +214,7 @@ def _is_float(value: object) -> TypeGuard[torch.Tensor]:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-def _widened(value: object) -> object:
-    return value.float() if _is_float(value) else value
-
-
-def _named(encoded: Any, kind: str) -> Iterable[int]:
-    """Numbers of the calls named anywhere in an encoded argument, each once."""
-    found: dict[int, None] = {}
-    leaves, _ = tree_flatten(encoded, is_leaf=lambda each: isinstance(each, dict) and set(each) == {kind})
-    for leaf in leaves:
-        if isinstance(leaf, dict):
-            found[leaf[kind]] = None
-    return found
+def _named(encoded: Any, kind: str) -> list[int]:
+    """Return the numbers in all mappings of this kind in an encoded argument, without duplicates."""
+    leaves = tree_leaves(encoded, is_leaf=lambda value: isinstance(value, dict) and set(value) == {kind})
+    return list(dict.fromkeys(leaf[kind] for leaf in leaves if isinstance(leaf, dict)))

@@ -1,6 +1,6 @@
-"""The reference graph's operators as functions of NumPy arrays: called anew, or asked which elements they read."""
+"""The reference graph's operators as functions of NumPy arrays, and their derivatives."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,70 +25,80 @@ Value = Array | tuple[Array, ...]
 
 
 class HostKernels:
-    """Calls of one reference graph on one sample's inputs. Constants are computed once."""
+    """The calls of one reference graph on one sample's inputs. Implements `tasks.numerics.element_use.Kernels`."""
 
     def __init__(self, graph: ReferenceGraph, inputs: Sequence[Array]) -> None:
         self._graph = graph
-        self._inputs = [torch.from_numpy(np.array(each)) for each in inputs]
+        self._inputs = [torch.from_numpy(np.array(array)) for array in inputs]
         self.sources = graph.sources
         self.outputs = graph.output_calls
         self.constants = frozenset(graph.constant_calls)
-        self.data_movement_ops = frozenset(index for index, call in enumerate(graph.calls) if _moves(call.target))
+        self.data_movement_ops = frozenset(
+            index for index, call in enumerate(graph.calls) if _only_moves_elements(call.target)
+        )
         self.getitem_index = {
             index: call.arguments[1] for index, call in enumerate(graph.calls) if call.target == GETITEM
         }
         self.refusals: dict[int, str] = {}
-        """Why a call could not be made."""
+        """The reasons why calls could not be computed."""
         self._constants: dict[int, Any] = {}
         with torch.no_grad():
             for index in graph.constant_calls:
-                self._constants[index] = self._made(index, self._constants)
+                self._constants[index] = self._compute(index, self._constants)
 
     def call(self, index: int, values: Mapping[int, Value]) -> Value | None:
-        """The call's value on these values of the others; None, with a word in `refusals`, where the host has none."""
+        """Compute one call from the values of the others. None, and an entry in `refusals`, if it cannot be."""
         if index in self._constants:
             return _as_numpy(self._constants[index])
         with torch.no_grad():
-            made = self._made(index, _Torch(values, self._constants))
-        return None if made is None else _as_numpy(made)
+            value = self._compute(index, self._tensors(self.sources[index], values))
+        return None if value is None else _as_numpy(value)
 
     def gradient(
         self, index: int, source: int, values: Mapping[int, Value], weights: Sequence[Array | None]
     ) -> Array | None:
-        """|d(sum of weighted outputs) / d element| for each element of `source`, at these values.
+        """Return |d(sum of the weighted outputs of `index`) / d(element)| for every element of `source`.
 
-        `weights`: one array an output, None for one that nobody reads. None where there is no derivative: an integer
-        on either side, or a kernel that has none.
+        `weights`: one array per output of the call, None for an output that nothing reads. None without a derivative:
+        if either side is integers, or the kernel has none.
         """
-        given = _Torch(values, self._constants)
-        point = given[source]
+        tensors = self._tensors(self.sources[index], values)
+        point = tensors[source]
         if not isinstance(point, torch.Tensor) or not point.is_floating_point():
             return None
         point = point.clone().requires_grad_()
         with torch.enable_grad():
-            made = self._made(index, _With(given, source, point))
-            answers = made if isinstance(made, tuple | list) else (made,)
-            pairs = [
-                (answer, torch.from_numpy(weight))
-                for answer, weight in zip(answers, weights, strict=True)
-                if weight is not None and isinstance(answer, torch.Tensor) and answer.requires_grad
+            value = self._compute(index, tensors | {source: point})
+            outputs = value if isinstance(value, tuple | list) else (value,)
+            weighted = [
+                (output, torch.from_numpy(weight).to(output.dtype))
+                for output, weight in zip(outputs, weights, strict=True)
+                if weight is not None and isinstance(output, torch.Tensor) and output.requires_grad
             ]
-            if not pairs:
+            if not weighted:
                 return None
             try:
                 (slope,) = torch.autograd.grad(
-                    [answer for answer, _ in pairs], [point], [weight.to(answer.dtype) for answer, weight in pairs]
+                    [output for output, _ in weighted], [point], [weight for _, weight in weighted]
                 )
             except (RuntimeError, NotImplementedError):
                 return None
         return slope.abs().numpy()
 
     def answer(self, values: Mapping[int, Value]) -> list[Array]:
-        """The graph's final outputs, given these values of its calls."""
-        answers = self._graph.answer(_Torch(values, self._constants), self._inputs)
-        return [each.numpy() for each in answers if isinstance(each, torch.Tensor)]
+        """Return the graph's final outputs for these values of its calls."""
+        outputs = self._graph.answer(self._tensors(self.outputs, values), self._inputs)
+        return [output.numpy() for output in outputs if isinstance(output, torch.Tensor)]
 
-    def _made(self, index: int, values: Mapping[int, Any]) -> Any:
+    def _tensors(self, indices: Iterable[int], values: Mapping[int, Value]) -> dict[int, Any]:
+        """Return the values of calls as tensors, as far as they have one."""
+        return {
+            index: self._constants[index] if index in self._constants else tree_map(torch.from_numpy, values[index])
+            for index in indices
+            if index in self._constants or index in values
+        }
+
+    def _compute(self, index: int, values: Mapping[int, Any]) -> Any:
         if index in self.refusals:
             return None
         try:
@@ -100,41 +110,10 @@ class HostKernels:
         return None
 
 
-def _moves(target: str) -> bool:
-    """Whether an operator hands elements on unchanged, some of them perhaps."""
+def _only_moves_elements(target: str) -> bool:
+    """Whether an operator returns elements of its input unchanged."""
     return target.rpartition(".")[0] in _DATA_MOVEMENT_OPS or target == GETITEM
 
 
-class _Torch(Mapping[int, Any]):
-    """Values as torch tensors, made when asked for; constants are there already."""
-
-    def __init__(self, values: Mapping[int, Value], constants: Mapping[int, Any]) -> None:
-        self._values = values
-        self._constants = constants
-
-    def __getitem__(self, index: int) -> Any:
-        if index in self._constants:
-            return self._constants[index]
-        return tree_map(torch.from_numpy, self._values[index])
-
-    def __iter__(self) -> Any:
-        return iter({**self._constants, **self._values})
-
-    def __len__(self) -> int:
-        return len({**self._constants, **self._values})
-
-
-class _With(_Torch):
-    """The same values but for one."""
-
-    def __init__(self, given: _Torch, index: int, value: torch.Tensor) -> None:
-        super().__init__(given._values, given._constants)
-        self._index = index
-        self._value = value
-
-    def __getitem__(self, index: int) -> Any:
-        return self._value if index == self._index else super().__getitem__(index)
-
-
 def _as_numpy(value: Any) -> Value:
-    return tuple(each.numpy() for each in value) if isinstance(value, tuple | list) else value.numpy()
+    return tuple(tensor.numpy() for tensor in value) if isinstance(value, tuple | list) else value.numpy()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
 from multiprocessing.reduction import send_handle
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 
@@ -20,31 +20,15 @@ _EXIT_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryUsage:
-    """The memory of a process and of all that it started."""
+    """The memory of a process and of its descendants."""
 
     resident_bytes: int
     own_bytes: int
-    """What its end would free: without the pages that a fork shares with its zygote."""
-
-
-class Process(Protocol):
-    """A running call."""
-
-    def next(self, timeout_s: float) -> Message | None:
-        """Return its next message; None if there was none within `timeout_s`."""
-        ...
-
-    def memory_usage(self) -> MemoryUsage:
-        """Return its memory now."""
-        ...
-
-    def close(self) -> None:
-        """Kill it and what it started. One that has answered has nothing left to do, and its log is written."""
-        ...
+    """The part that its end would free: without the pages that a fork shares with its zygote."""
 
 
 class Worker:
-    """A process that the fork server forks for one call."""
+    """A process that the fork server forks for one call. `Fork` has the same methods."""
 
     def __init__(self, context: ForkServerContext, call: Call) -> None:
         self._receiving, sending = context.Pipe(duplex=False)
@@ -58,7 +42,8 @@ class Worker:
         watching.close()
 
     def next(self, timeout_s: float) -> Message | None:
-        # The process is watched too: a child of its own may hold the pipe open after its death.
+        """Return the next message; None if there is none within `timeout_s`."""
+        # The process is watched too: a child of it may hold the pipe open after its death.
         ready = wait([self._receiving, self._process.sentinel], timeout=timeout_s)
         if self._receiving in ready:
             # OSError: it died while it sent its answer.
@@ -73,11 +58,12 @@ class Worker:
         return _memory_usage(self._process.pid, shares=False)
 
     def close(self) -> None:
+        """Kill the process and its descendants. One that has answered has nothing to do, and its log is written."""
         if self._receiving.closed:
             return
         assert self._process.pid is not None, "started"
         _kill_group(self._process.pid)
-        self._process.kill()  # it may not lead a group of its own yet
+        self._process.kill()  # it may not lead a process group yet
         self._process.join()
         self._receiving.close()
         self._living.close()
@@ -132,11 +118,14 @@ class Fork:
         if not self._ended and self.next(0) is None:
             _kill_group(self._pid)
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)  # it may not lead a group of its own yet
+                os.kill(self._pid, signal.SIGKILL)  # it may not lead a process group yet
         while not self._ended and self.next(_EXIT_TIMEOUT_S) is not None:
             pass
         self._receiving.close()
         self._living.close()
+
+
+Process = Worker | Fork
 
 
 def _kill_group(pid: int) -> None:
@@ -145,16 +134,13 @@ def _kill_group(pid: int) -> None:
 
 
 def _memory_usage(pid: int | None, *, shares: bool) -> MemoryUsage:
-    """Add up the process and all that it started and that still runs; `shares`: some of its pages are its zygote's."""
-    resident = own = 0
+    """Add up the memory of a process and its descendants. `shares`: some of its pages are its zygote's."""
+    resident = unshared = 0
     with contextlib.suppress(psutil.NoSuchProcess):
         parent = psutil.Process(pid)
         for process in (parent, *parent.children(recursive=True)):
             with contextlib.suppress(psutil.NoSuchProcess):
-                if shares:
-                    usage = process.memory_full_info()
-                    resident, own = resident + usage.rss, own + usage.uss
-                else:
-                    unshared = process.memory_info().rss
-                    resident, own = resident + unshared, own + unshared
-    return MemoryUsage(resident_bytes=resident, own_bytes=own)
+                rss = process.memory_info().rss
+                resident += rss
+                unshared += process.memory_full_info().uss if shares else rss
+    return MemoryUsage(resident_bytes=resident, own_bytes=unshared)

@@ -1,8 +1,8 @@
 """Toolchain calls in worker processes, so that an abort, an out-of-memory kill or a hang is one failed cell.
 
-Workers are forked from a server that has imported torch and ExecuTorch (which saves seconds per call) and whose
-environment was right before it started, which the dynamic linker demands. Calls with a common beginning are forked
-from a zygote: a worker that has done the common part already.
+Workers are forked from a server that has imported torch and ExecuTorch, which saves seconds per call, and that was
+started with the environment which the dynamic linker needs. Calls that begin with the same computation are forked from
+a zygote: a worker that has done it already.
 """
 
 import contextlib
@@ -11,26 +11,25 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tasks.errors import EnvironmentUnusable, ToolchainError
 from tasks.records import Toolchain
-from tasks.storage.store import Store
 from tasks.toolchain.workers.handle import Worker, ZygoteWorker
-from tasks.toolchain.workers.scheduler import CostEstimate, Scheduler
 from tasks.toolchain.workers.supervisor import CallCost, CallResult, Subject, Supervisor
 from tasks.toolchain.workers.worker import Call
 
 Result = TypeVar("Result")
 
 _LONGEST_TEMPORARY = 107 - len("/pymp-12345678/listener-12345678")
-"""Bytes of the temporary folder's path. The fork server listens below it, and Linux has 107 for a socket's."""
+"""The most bytes of the temporary folder's path. The fork server's socket is below it, and has at most 107."""
 
 
 def check_temporary_folder() -> None:
-    """Raise EnvironmentUnusable where no fork server could listen."""
+    """Raise EnvironmentUnusable if no fork server could listen below the temporary folder."""
     folder = tempfile.gettempdir()
     if len(os.fsencode(folder)) > _LONGEST_TEMPORARY:
         raise EnvironmentUnusable(
@@ -40,46 +39,21 @@ def check_temporary_folder() -> None:
 
 
 class WorkerPool:
-    """Runs module-level functions in worker processes, as many at once as the scheduler allows.
+    """Runs module-level functions in worker processes, as many at once as the scheduler allows. Is thread-safe."""
 
-    Safe to share between threads.
-    """
-
-    def __init__(
-        self,
-        *,
-        identity: Toolchain,
-        environment: Mapping[str, str],
-        store: Store,
-        scheduler: Scheduler,
-        deadline_s: float,
-        memory_bytes: int,
-        estimates: Mapping[tuple[str, Subject], CostEstimate] | None = None,
-    ) -> None:
-        """`memory_bytes`: a worker whose resident memory exceeds it is killed.
-
-        `estimates`: the costs of calls, by stage and subject.
-        """
+    def __init__(self, identity: Toolchain, supervisor: Supervisor) -> None:
+        """`identity`: the versions of what the workers import."""
         self.identity = identity
-        self._supervisor = Supervisor(
-            environment=environment,
-            store=store,
-            scheduler=scheduler,
-            deadline_s=deadline_s,
-            memory_bytes=memory_bytes,
-            estimates=estimates or {},
-        )
+        self._supervisor = supervisor
         self._guard = threading.Lock()
         self._zygotes: dict[str, Zygote] = {}
 
     @property
     def calls(self) -> Counter[str]:
-        """Calls per stage, zygotes not included."""
         return self._supervisor.calls
 
     @property
     def costs(self) -> list[CallCost]:
-        """The cost of every call, zygotes included, in the order in which they ended."""
         return self._supervisor.costs
 
     def call(
@@ -129,7 +103,7 @@ class Zygote:
         self.subject = subject
         self.users = 0
         self.seconds = 0.0
-        """How long its function took."""
+        """The time that its function took."""
         self._supervisor = supervisor
         self._stage = stage
         self._call = call
@@ -167,7 +141,7 @@ class Zygote:
             if self._started is None:
                 try:
                     self._started = self._start()
-                except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer to each call
+                except Exception as error:  # noqa: BLE001 - whatever it is, every call raises it
                     self._started = error
         if isinstance(self._started, Exception):
             raise self._started
@@ -180,8 +154,8 @@ class Zygote:
                 supervisor.start_server()
                 scratch = resources.enter_context(supervisor.scratch(self._stage))
                 start = time.monotonic()
-                call = Call(scratch=scratch, function=self._call.function, arguments=self._call.arguments)
-                worker = resources.enter_context(contextlib.closing(ZygoteWorker(supervisor.context, call)))
+                zygote = ZygoteWorker(supervisor.context, replace(self._call, scratch=scratch))
+                worker = resources.enter_context(contextlib.closing(zygote))
                 supervisor.follow(worker, self._stage, self.subject, scratch, start, stays=True)
                 self.seconds = time.monotonic() - start
                 resources.enter_context(supervisor.scheduler.reserve(worker.memory_usage().own_bytes))

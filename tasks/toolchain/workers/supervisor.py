@@ -8,8 +8,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -57,40 +58,36 @@ class _LimitExceeded:
     text: str
 
 
+@dataclass(kw_only=True, eq=False)
 class Supervisor:
-    """The part of a worker pool that its zygotes use too. Safe to share between threads."""
+    """The part of a worker pool that its zygotes use too. Is thread-safe."""
 
-    def __init__(
-        self,
-        *,
-        environment: Mapping[str, str],
-        store: Store,
-        scheduler: Scheduler,
-        deadline_s: float,
-        memory_bytes: int,
-        estimates: Mapping[tuple[str, Subject], CostEstimate],
-    ) -> None:
-        self.calls: Counter[str] = Counter()
-        self.costs: list[CallCost] = []
-        self.scheduler = scheduler
-        self.context = multiprocessing.get_context("forkserver")
-        self._environment = dict(environment)
-        self._store = store
-        self._deadline_s = deadline_s
-        self._memory_bytes = memory_bytes
-        self._estimates = dict(estimates)
-        self._guard = threading.Lock()
+    environment: dict[str, str]
+    """The variables with which the fork server starts."""
+    store: Store
+    scheduler: Scheduler
+    deadline_s: float
+    memory_bytes: int
+    """The limit of a worker's resident memory."""
+    estimates: Mapping[tuple[str, Subject], CostEstimate] = field(default_factory=dict)
+    """The expected costs of calls, by stage and subject."""
+    calls: Counter[str] = field(default_factory=Counter, init=False)
+    """Calls per stage, zygotes not included."""
+    costs: list[CallCost] = field(default_factory=list, init=False)
+    """The cost of every call, zygotes included, in the order in which they ended."""
+    context: ForkServerContext = field(default_factory=lambda: multiprocessing.get_context("forkserver"), init=False)
+    _guard: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def slot(self, stage: str, subject: Subject, *, urgent: bool) -> contextlib.AbstractContextManager[None]:
         """Wait for a core and the memory that the call is expected to need."""
-        estimate = self._estimates.get((stage, subject), CostEstimate())
-        capped = CostEstimate(seconds=estimate.seconds, peak_bytes=min(estimate.peak_bytes, self._memory_bytes))
+        estimate = self.estimates.get((stage, subject), CostEstimate())
+        capped = CostEstimate(seconds=estimate.seconds, peak_bytes=min(estimate.peak_bytes, self.memory_bytes))
         return self.scheduler.slot(capped, urgent=urgent)
 
     @contextlib.contextmanager
     def scratch(self, stage: str) -> Iterator[Path]:
         """Create the working directory of a call, with an empty log in it."""
-        with self._store.scratch(stage) as scratch:
+        with self.store.scratch(stage) as scratch:
             (scratch / LOG).touch()
             yield scratch
 
@@ -101,7 +98,7 @@ class Supervisor:
     def start_server(self) -> None:
         """Start the fork server unless it runs already."""
         # Safe path: a folder `tasks` in the user's working directory must not be imported.
-        with self._guard, _environ(self._environment | {"PYTHONSAFEPATH": "1"}):
+        with self._guard, _environ(self.environment | {"PYTHONSAFEPATH": "1"}):
             self.context.set_forkserver_preload([_PRELOAD])
             forkserver.ensure_running()
 
@@ -119,15 +116,15 @@ class Supervisor:
                 outcome = process.next(_POLL_S)
                 usage = process.memory_usage()
                 peak = max(peak, usage.own_bytes)
-                if outcome is None and time.monotonic() - start > self._deadline_s:
-                    outcome = _LimitExceeded("deadline", f"deadline of {self._deadline_s:g} s")
-                elif outcome is None and usage.resident_bytes > self._memory_bytes:
-                    outcome = _LimitExceeded("memory limit", f"memory limit of {self._memory_bytes / GIB:g} GiB")
+                if outcome is None and time.monotonic() - start > self.deadline_s:
+                    outcome = _LimitExceeded("deadline", f"deadline of {self.deadline_s:g} s")
+                elif outcome is None and usage.resident_bytes > self.memory_bytes:
+                    outcome = _LimitExceeded("memory limit", f"memory limit of {self.memory_bytes / GIB:g} GiB")
         finally:
             if not stays:
                 process.close()
         seconds = time.monotonic() - start
-        log = self._store.put_file(scratch / LOG)
+        log = self.store.put_file(scratch / LOG)
         self.costs.append(CallCost(stage=stage, subject=subject, seconds=seconds, peak_bytes=peak))
         ended_by = None
         match outcome:

@@ -1,4 +1,4 @@
-"""The code inside a worker process: its session, its log, its answer, and its end.
+"""The code that runs in a worker process: its session, its log, its answer, and its end.
 
 A worker is forked from Python's fork server for one call. A zygote is a worker that stays: the calls that need what it
 returned are forked from it.
@@ -20,7 +20,7 @@ from multiprocessing.reduction import recv_handle
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tasks.errors import EnvironmentUnusable, EvidenceError, QnnsweepError, RequestError
+from tasks.errors import EnvironmentUnusable, EvidenceError, RequestError
 from tasks.toolchain.workers.messages import Answer, Ended, Raised, Refused, Returned, Started
 
 LOG = "worker.log"
@@ -108,7 +108,7 @@ def _report_end(pid: int, sending: Connection) -> None:
 
 
 def _enter_session(watching: Connection, scratch: Path) -> None:
-    """Enter a session of the process's own (so that its workers die with it), its folder, and its log."""
+    """Start a session, so that the processes which this one starts die with it, and enter its folder and its log."""
     os.setsid()
     _die_with(watching)
     os.chdir(scratch)
@@ -126,21 +126,18 @@ def _answer(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Answer:
     answer: Answer
     try:
         answer = Returned(function(*arguments))
-    except (RequestError, EnvironmentUnusable, EvidenceError) as error:
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code may raise anything
         traceback.print_exc()
-        answer = Refused(error)
-    except QnnsweepError as error:
-        traceback.print_exc()
-        answer = Raised(type(error).__name__, str(error))
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the border where foreign errors become ours
-        traceback.print_exc()
-        answer = Raised(type(error).__name__, str(error).strip() or repr(error))
+        if isinstance(error, RequestError | EnvironmentUnusable | EvidenceError):
+            answer = Refused(error)
+        else:
+            answer = Raised(type(error).__name__, str(error).strip() or repr(error))
     flush_native_output()
     return answer
 
 
 def _die_with(watching: Connection) -> None:
-    """Have the kernel kill this process group when the caller is gone, which alone holds the other end of the pipe.
+    """Make the kernel kill this process group when the caller is gone, which alone holds the other end of the pipe.
 
     A thread of this process could not do it while native code holds the interpreter lock. The end of the fork server
     is no sign of it, because every worker keeps the fork server alive.

@@ -36,6 +36,7 @@ import faulty_calls
 from tasks.storage.store import Store
 from tasks.toolchain.workers.pool import WorkerPool
 from tasks.toolchain.workers.scheduler import Scheduler
+from tasks.toolchain.workers.supervisor import Supervisor
 from tasks.toolchain.backends.qnn.sdk import find_sdk, identity
 
 if __name__ == "__main__":
@@ -43,8 +44,8 @@ if __name__ == "__main__":
     store = Store.open(Path(root))
     sdk = find_sdk({}, store.root / "toolchain")
     limits = {"scheduler": Scheduler(parallel=1, memory_bytes=2**36), "deadline_s": 600, "memory_bytes": 2**33}
-    workers = WorkerPool(identity=identity(sdk), environment=sdk.environment({}), store=store, **limits)
-    workers.call("lower", getattr(faulty_calls, name), argument)
+    supervisor = Supervisor(environment=sdk.environment({}), store=store, **limits)
+    WorkerPool(identity(sdk), supervisor).call("lower", getattr(faulty_calls, name), argument)
 """
 
 
