@@ -45,7 +45,8 @@ if __name__ == "__main__":
     sdk = find_sdk({}, store.root / "toolchain")
     limits = {"scheduler": Scheduler(parallel=1, memory_bytes=2**36), "deadline_s": 600, "memory_bytes": 2**33}
     supervisor = Supervisor(environment=sdk.environment({}), store=store, **limits)
-    WorkerPool(identity(sdk), supervisor).call("lower", getattr(faulty_calls, name), argument)
+    workers = WorkerPool(identity(sdk), supervisor)
+    workers.call("lower", getattr(faulty_calls, name), argument)
 """
 
 
