@@ -39,7 +39,6 @@ from tasks.records.keys import tensor_key
 from tasks.records.options import ComparisonOptions
 from tasks.records.vocabulary import COMPARED, RUNGS, Rung
 from tasks.storage.store import Store
-from tasks.toolchain.readback.etdump import LoggedTensor
 
 Array = NDArray[Any]
 Tensors = Mapping[str, Array]
@@ -158,7 +157,7 @@ class OperatorComparer:
     def _row(
         self,
         sample: int,
-        aligned: AlignedOperator[LoggedTensor],
+        aligned: AlignedOperator,
         logged: Mapping[int, LoggedOperator],
         introduced: Introduced | None,
         kernels: Kernels | None,

@@ -17,7 +17,7 @@ from tasks.records import Capture, LoweredProgram, OtherReference
 from tasks.records.keys import tensor_key
 from tasks.storage.store import Store
 from tasks.toolchain.entrypoints import reference_kernels
-from tasks.toolchain.readback.etdump import ETDump, LoggedTensor, read_etdump, tensor
+from tasks.toolchain.readback.etdump import ETDump, read_etdump, tensor
 
 Array = NDArray[Any]
 
@@ -26,7 +26,7 @@ Array = NDArray[Any]
 class LoggedOperator:
     """An operator's tensor as the device logged it, and what the lowering expects of it."""
 
-    match: Match[LoggedTensor]
+    match: Match
     elements: Array
 
     @property
@@ -53,7 +53,7 @@ class Evidence:
         self._runs = _runs(dump, lowered.operator_samples)
         alignment = align(lowered.operators, lowered.expected_tensors, dump.tensors, runs=self._runs)
         self.unexpected = alignment.unexpected
-        self._aligned: dict[int, list[AlignedOperator[LoggedTensor]]] = {run: [] for run in self._runs}
+        self._aligned: dict[int, list[AlignedOperator]] = {run: [] for run in self._runs}
         for row in alignment.operators:
             self._aligned[row.run].append(row)
         store.verify(capture.debug_buffer)
@@ -68,7 +68,7 @@ class Evidence:
         """The samples that were captured, numbered like the evaluation samples."""
         return range(len(self._runs))
 
-    def aligned(self, sample: int) -> list[AlignedOperator[LoggedTensor]]:
+    def aligned(self, sample: int) -> list[AlignedOperator]:
         """Return every operator with the tensor that was logged for it, or the reason why there is none."""
         return self._aligned[self._runs[sample]]
 

@@ -7,40 +7,22 @@ tensors that the lowering did not expect are reported as unexpected.
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
 
 from tasks.records import ExpectedTensor, Operator
+from tasks.records.logs import LoggedTensor
 from tasks.records.vocabulary import OperatorStatus
 
 
-class Logged(Protocol):
-    """A tensor in a device's log, as far as the alignment reads it."""
-
-    @property
-    def run(self) -> int: ...
-    @property
-    def delegate_identifier(self) -> str | None: ...
-    @property
-    def instruction_id(self) -> int: ...
-    @property
-    def is_output(self) -> bool: ...
-    @property
-    def delegate_argument(self) -> bool: ...
-
-
-EventT = TypeVar("EventT", bound=Logged)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Match(Generic[EventT]):
+class Match:
     """A logged tensor and what the lowering expects of it."""
 
-    event: EventT
+    event: LoggedTensor
     expected: ExpectedTensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AlignedOperator(Generic[EventT]):
+class AlignedOperator:
     """One operator in one run.
 
     Either `reason` is None and `matches` has the one tensor to compare, or `reason` is the status that explains why
@@ -49,15 +31,15 @@ class AlignedOperator(Generic[EventT]):
 
     operator: Operator
     run: int
-    matches: tuple[Match[EventT], ...]
+    matches: tuple[Match, ...]
     reason: OperatorStatus | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Alignment(Generic[EventT]):
+class Alignment:
     """The result of `align`: one entry per operator and run, run by run in the operators' order."""
 
-    operators: tuple[AlignedOperator[EventT], ...]
+    operators: tuple[AlignedOperator, ...]
     unexpected: tuple[str, ...]
     """Identifiers that were logged but not expected, each once, in the order of the log."""
 
@@ -65,10 +47,10 @@ class Alignment(Generic[EventT]):
 def align(
     operators: Sequence[Operator],
     expected_tensors: Sequence[ExpectedTensor],
-    events: Sequence[EventT],
+    events: Sequence[LoggedTensor],
     *,
     runs: Sequence[int] | None = None,
-) -> Alignment[EventT]:
+) -> Alignment:
     """Assign to every operator the tensor that the device logged for it, or the reason why there is none.
 
     An event's identifier names an ExpectedTensor, whose debug handles and output index name a set of operators. The
@@ -85,7 +67,7 @@ def align(
     if runs is None:
         runs = sorted({event.run for event in events})
 
-    def align_operator(operator: Operator, run: int) -> AlignedOperator[EventT]:
+    def align_operator(operator: Operator, run: int) -> AlignedOperator:
         claimants = claims.get(operator.index, [])
         matches = tuple(
             Match(event=event, expected=tensor)
@@ -149,17 +131,17 @@ def _all_but_last(members: Iterable[Operator]) -> set[int]:
 
 
 def _by_identifier(
-    events: Sequence[EventT], expected: dict[str, list[ExpectedTensor]]
-) -> tuple[dict[tuple[int, str], list[EventT]], set[tuple[int, str]]]:
+    events: Sequence[LoggedTensor], expected: dict[str, list[ExpectedTensor]]
+) -> tuple[dict[tuple[int, str], list[LoggedTensor]], set[tuple[int, str]]]:
     """Return events by run and identifier, and the identifiers whose events cannot be distinguished.
 
     A delegate names its tensors itself. The runtime logs an instruction's tensors in the order of its parameters: those
     of a kernel are its outputs, those of a delegate call are its inputs, which are not expected, and then its outputs.
     So the expected outputs `instruction:<id>:<position>` are the last ones, as long as the numbers agree.
     """
-    logged: dict[tuple[int, str], list[EventT]] = defaultdict(list)
+    logged: dict[tuple[int, str], list[LoggedTensor]] = defaultdict(list)
     contested: set[tuple[int, str]] = set()
-    instructions: dict[tuple[int, int], list[EventT]] = {}
+    instructions: dict[tuple[int, int], list[LoggedTensor]] = {}
     output_counts = _expected_outputs(expected)
     for event in events:
         if event.is_output:

@@ -6,11 +6,11 @@ Only the ticks of the runtime's clock are converted: cycles stay cycles.
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from tasks.records import Spread
+from tasks.records.logs import TimedEvent
 from tasks.records.vocabulary import EventKind
 
 EXECUTION = "Method::execute"
@@ -32,30 +32,6 @@ MICROSECONDS = Clock(unit="us", ticks=1000.0)
 
 DelegateEvent = Callable[[str], tuple[str | None, str] | None]
 """Maps the name of an event inside a delegate to its node and its unit; see `Backend.delegate_event`."""
-
-
-class LoggedEvent(Protocol):
-    """A timed event. Outside delegates `start` and `end` are ticks of the runtime's clock.
-
-    An event of the program as a whole has a `chain_index` of -1; its instruction has no meaning.
-    """
-
-    @property
-    def run(self) -> int: ...
-    @property
-    def run_name(self) -> str | None: ...
-    @property
-    def name(self) -> str | None: ...
-    @property
-    def chain_index(self) -> int: ...
-    @property
-    def instruction_id(self) -> int: ...
-    @property
-    def delegate_identifier(self) -> str | None: ...
-    @property
-    def start(self) -> int: ...
-    @property
-    def end(self) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +59,7 @@ def spread(raw: Sequence[float]) -> Spread:
 
 
 def event_times(
-    events: Iterable[LoggedEvent],
+    events: Iterable[TimedEvent],
     *,
     without: Collection[int] = (),
     clock: Clock = MICROSECONDS,
@@ -153,12 +129,12 @@ def warm_up_runs(executions: Sequence[int], *, samples: int, warm_up: int, itera
     return {run for position, run in enumerate(executions) if position % per_sample < warm_up}
 
 
-def _instruction_run(event: LoggedEvent) -> tuple[int, int, int]:
+def _instruction_run(event: TimedEvent) -> tuple[int, int, int]:
     return event.run, event.chain_index, event.instruction_id
 
 
 def _timed(
-    event: LoggedEvent, call: tuple[int, int] | None, clock: Clock, delegate_event: DelegateEvent
+    event: TimedEvent, call: tuple[int, int] | None, clock: Clock, delegate_event: DelegateEvent
 ) -> tuple[str, str | None, EventKind, str, float] | None:
     """Return the event's name, its node, its kind, its unit and its amount; None if the log has no name for it."""
     identifier, ticks = event.delegate_identifier, float(event.end - event.start)

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.numerics.align import Alignment, align
 from tasks.records import ExpectedTensor, Operator
+from tasks.records.logs import LoggedTensor
 from tasks.records.vocabulary import OPERATOR_STATUSES
 
 
-@dataclass(frozen=True)
-class Event:
-    delegate_identifier: str | None
-    instruction_id: int = 0
-    run: int = 1
-    is_output: bool = False
-    delegate_argument: bool = False
+def event(
+    identifier: str | None,
+    instruction_id: int = 0,
+    run: int = 1,
+    is_output: bool = False,
+    delegate_argument: bool = False,
+) -> LoggedTensor:
+    return LoggedTensor(
+        run=run, chain_index=0, instruction_id=instruction_id, delegate_identifier=identifier, name=None,
+        scalar_type="float32", shape=(2,), strides=(1,), offset=0, is_output=is_output,
+        delegate_argument=delegate_argument, list_index=None,
+    )  # fmt: skip
 
 
 def operator(
@@ -56,7 +60,7 @@ def expected(identifier: str, *handles: int, output_index: int = 0) -> ExpectedT
     )
 
 
-def match_or_reason(alignment: Alignment[Event]) -> list[str]:
+def match_or_reason(alignment: Alignment) -> list[str]:
     """Return per row the identifier of its event, or the reason why there is none."""
     return [row.reason or str(row.matches[0].event.delegate_identifier) for row in alignment.operators]
 
@@ -64,7 +68,7 @@ def match_or_reason(alignment: Alignment[Event]) -> list[str]:
 def test_an_event_is_matched_by_handle_and_output_index() -> None:
     operators = [operator(0, 9), operator(1, 11, shape=None), operator(2, 11), operator(3, 11, 1)]
     expected_tensors = [expected("pool@1", 11, output_index=1), expected("pool@0", 11), expected("conv@0", 9)]
-    events = [Event("conv@0"), Event("pool@0"), Event("pool@1")]
+    events = [event("conv@0"), event("pool@0"), event("pool@1")]
     alignment = align(operators, expected_tensors, events)
     assert match_or_reason(alignment) == ["conv@0", "tuple", "pool@0", "pool@1"]
     assert [row.matches[0].expected for row in alignment.operators if row.reason is None] == [
@@ -76,7 +80,7 @@ def test_an_event_is_matched_by_handle_and_output_index() -> None:
 
 
 def test_every_operator_has_a_row_in_every_run() -> None:
-    events = [Event("a@0", run=1), Event("a@0", run=2), Event("b@0", run=2), Event(None, run=3, is_output=True)]
+    events = [event("a@0", run=1), event("a@0", run=2), event("b@0", run=2), event(None, run=3, is_output=True)]
     alignment = align([operator(0, 1), operator(1, 2)], [expected("a@0", 1), expected("b@0", 2)], events)
     assert [(row.run, row.operator.index) for row in alignment.operators] == [
         (1, 0),
@@ -108,13 +112,13 @@ def test_an_operator_without_a_loggable_value_has_the_reason() -> None:
     assert match_or_reason(align(operators, [], [], runs=[1])) == reasons
     # No logged tensor changes that.
     tensors = [expected("a@0", 1), expected("a@1", 1, output_index=1), expected("b@0", 2)]
-    events = [Event("a@0"), Event("a@1"), Event("b@0")]
+    events = [event("a@0"), event("a@1"), event("b@0")]
     assert match_or_reason(align(operators, tensors, events)) == reasons
 
 
 def test_a_similar_name_is_not_a_match() -> None:
     alignment = align(
-        [operator(0, 1)], [expected("conv1@0", 1)], [Event("conv10@0"), Event("conv1"), Event("conv10@0")]
+        [operator(0, 1)], [expected("conv1@0", 1)], [event("conv10@0"), event("conv1"), event("conv10@0")]
     )
     assert match_or_reason(alignment) == ["not_dumped"]
     assert alignment.unexpected == ("conv10@0", "conv1")
@@ -122,7 +126,7 @@ def test_a_similar_name_is_not_a_match() -> None:
 
 def test_the_last_operator_of_a_set_of_handles_is_its_value() -> None:
     operators = [operator(0, 7), operator(1, 8), operator(2, 9)]
-    assert match_or_reason(align(operators, [expected("fused@0", 9, 7, 8)], [Event("fused@0")])) == [
+    assert match_or_reason(align(operators, [expected("fused@0", 9, 7, 8)], [event("fused@0")])) == [
         "superseded",
         "superseded",
         "fused@0",
@@ -132,7 +136,7 @@ def test_the_last_operator_of_a_set_of_handles_is_its_value() -> None:
 def test_an_operator_inside_a_set_is_compared_if_it_was_also_logged_alone() -> None:
     operators = [operator(0, 7), operator(1, 8)]
     expected_tensors = [expected("fused@0", 7, 8), expected("inner@0", 7)]
-    assert match_or_reason(align(operators, expected_tensors, [Event("fused@0"), Event("inner@0")])) == [
+    assert match_or_reason(align(operators, expected_tensors, [event("fused@0"), event("inner@0")])) == [
         "inner@0",
         "fused@0",
     ]
@@ -140,7 +144,7 @@ def test_an_operator_inside_a_set_is_compared_if_it_was_also_logged_alone() -> N
 
 def test_the_last_of_the_operators_that_share_a_handle_is_its_value() -> None:
     operators = [operator(0, 5), operator(1, 5), operator(2, 5, 1), operator(3, 5, constant=True)]
-    assert match_or_reason(align(operators, [expected("a@0", 5)], [Event("a@0")])) == [
+    assert match_or_reason(align(operators, [expected("a@0", 5)], [event("a@0")])) == [
         "superseded",
         "a@0",
         "not_dumped",
@@ -151,30 +155,30 @@ def test_the_last_of_the_operators_that_share_a_handle_is_its_value() -> None:
 @pytest.mark.parametrize(
     ("expected_tensors", "events", "rivals"),
     [
-        ([expected("a@0", 1), expected("b@0", 1)], [Event("a@0"), Event("b@0")], 2),
-        ([expected("a@0", 1), expected("b@0", 1)], [Event("b@0")], 1),
-        ([expected("a@0", 1), expected("a@0", 2)], [Event("a@0")], 1),
+        ([expected("a@0", 1), expected("b@0", 1)], [event("a@0"), event("b@0")], 2),
+        ([expected("a@0", 1), expected("b@0", 1)], [event("b@0")], 1),
+        ([expected("a@0", 1), expected("a@0", 2)], [event("a@0")], 1),
     ],
 )
 def test_two_tensors_that_can_be_one_operator_s_value_are_ambiguous(
-    expected_tensors: list[ExpectedTensor], events: list[Event], rivals: int
+    expected_tensors: list[ExpectedTensor], events: list[LoggedTensor], rivals: int
 ) -> None:
     (row,) = align([operator(0, 1)], expected_tensors, events).operators
     assert (row.reason, len(row.matches)) == ("ambiguous", rivals)
 
 
 def test_several_values_of_one_operator_in_one_inference_are_repeated() -> None:
-    events = [Event("a@0"), Event("a@0"), Event("a@0", run=2)]
+    events = [event("a@0"), event("a@0"), event("a@0", run=2)]
     rows = align([operator(0, 1)], [expected("a@0", 1)], events).operators
     assert [(row.run, row.reason, len(row.matches)) for row in rows] == [(1, "repeated", 2), (2, None, 1)]
 
 
 def test_an_expected_tensor_that_is_listed_twice_is_not_ambiguous() -> None:
-    assert match_or_reason(align([operator(0, 1)], [expected("a@0", 1), expected("a@0", 1)], [Event("a@0")])) == ["a@0"]
+    assert match_or_reason(align([operator(0, 1)], [expected("a@0", 1), expected("a@0", 1)], [event("a@0")])) == ["a@0"]
 
 
 def test_a_kernel_s_tensors_are_its_outputs_in_order() -> None:
-    first, second = Event(None, 2), Event(None, 2)
+    first, second = event(None, 2), event(None, 2)
     operators = [operator(0, 4, shape=None), operator(1, 4), operator(2, 4, 1)]
     expected_tensors = [expected("instruction:2:1", 4, output_index=1), expected("instruction:2:0", 4)]
     alignment = align(operators, expected_tensors, [first, second])
@@ -186,12 +190,12 @@ def test_a_kernel_s_tensors_are_its_outputs_in_order() -> None:
 @pytest.mark.parametrize("logged", [1, 3, 4])
 def test_a_kernel_that_logged_another_number_of_tensors_is_ambiguous(logged: int) -> None:
     expected_tensors = [expected("instruction:2:0", 4), expected("instruction:2:1", 4, output_index=1)]
-    alignment = align([operator(0, 4), operator(1, 4, 1)], expected_tensors, [Event(None, 2)] * logged)
+    alignment = align([operator(0, 4), operator(1, 4, 1)], expected_tensors, [event(None, 2)] * logged)
     assert match_or_reason(alignment) == ["ambiguous", "ambiguous"]
 
 
 def test_a_delegate_call_s_outputs_are_the_last_of_its_arguments() -> None:
-    arguments = [Event(None, 3, delegate_argument=True) for _ in range(3)]
+    arguments = [event(None, 3, delegate_argument=True) for _ in range(3)]
     expected_tensors = [expected("instruction:3:0", 1), expected("instruction:3:1", 2)]
     alignment = align([operator(0, 1), operator(1, 2)], expected_tensors, arguments)
     assert [row.matches[0].event for row in alignment.operators] == arguments[1:]
@@ -200,7 +204,7 @@ def test_a_delegate_call_s_outputs_are_the_last_of_its_arguments() -> None:
 
 
 def test_a_kernel_that_is_not_expected_is_reported_and_a_final_output_is_not() -> None:
-    events = [Event(None, 6), Event(None, 0, is_output=True), Event(None, 0, delegate_argument=True)]
+    events = [event(None, 6), event(None, 0, is_output=True), event(None, 0, delegate_argument=True)]
     assert align([], [], events).unexpected == ("instruction:6:0",)
 
 
@@ -215,14 +219,14 @@ EXPECTED = st.lists(
     max_size=5,
 )
 EVENTS = st.lists(
-    st.builds(Event, st.none() | IDENTIFIERS, st.integers(0, 1), st.integers(1, 2), st.booleans(), st.booleans()),
+    st.builds(event, st.none() | IDENTIFIERS, st.integers(0, 1), st.integers(1, 2), st.booleans(), st.booleans()),
     max_size=8,
 )
 
 
 @given(OPERATORS, EXPECTED, EVENTS)
 def test_every_row_has_one_match_or_one_reason_and_no_event_is_matched_twice(
-    operators: list[Operator], expected_tensors: list[ExpectedTensor], events: list[Event]
+    operators: list[Operator], expected_tensors: list[ExpectedTensor], events: list[LoggedTensor]
 ) -> None:
     alignment = align(operators, expected_tensors, events)
     runs = sorted({event.run for event in events})
@@ -242,7 +246,7 @@ def test_every_row_has_one_match_or_one_reason_and_no_event_is_matched_twice(
 
 @given(OPERATORS, EXPECTED, EVENTS, st.randoms())
 def test_the_order_of_the_expected_tensors_does_not_matter(
-    operators: list[Operator], expected_tensors: list[ExpectedTensor], events: list[Event], random: object
+    operators: list[Operator], expected_tensors: list[ExpectedTensor], events: list[LoggedTensor], random: object
 ) -> None:
     shuffled = list(expected_tensors)
     random.shuffle(shuffled)  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.numerics.timing import EventTimes, Spread, counted_in, event_times, spread, warm_up_runs
+from tasks.records.logs import TimedEvent
 from tasks.records.vocabulary import EVENT_KINDS
 from tasks.toolchain.backends.select import backend_of
 from tasks.toolchain.readback.etdump import read_etdump
@@ -22,16 +23,15 @@ from tasks.toolchain.readback.etdump import read_etdump
 DATA = Path(__file__).parents[1] / "data"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Event:
-    name: str | None
-    end: int
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event(TimedEvent):
     start: int = 1_000
     run: int = 1
     run_name: str | None = "Execute"
     chain_index: int = 0
     instruction_id: int = 0
     delegate_identifier: str | None = None
+    metadata: bytes = b""
 
 
 def log(name: str) -> tuple[EventTimes, ...]:

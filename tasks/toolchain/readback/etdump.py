@@ -11,6 +11,7 @@ import numpy as np
 from flatbuffers import number_types as flags
 
 from tasks.errors import EvidenceError
+from tasks.records.logs import LoggedTensor, TimedEvent
 from tasks.toolchain.readback.flatbuffer import Schema, Table, read_root
 
 VERSION = 0
@@ -80,50 +81,6 @@ _NUMPY = {
 _KINDS = ("Null", "Int", "Bool", "Float", "Double", "Tensor", "TensorList", "String")
 _MAX_DIMENSIONS = 16  # kTensorDimensionLimit in ExecuTorch
 _MAX_BYTES = 2**62  # NumPy cannot describe a larger shape
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoggedTensor:
-    """A tensor that the runtime copied into the debug buffer. `strides` count elements, `offset` counts bytes.
-
-    `run` counts the file's runs, the loading included. `chain_index` is -1 for a program's final outputs.
-    """
-
-    run: int
-    chain_index: int
-    instruction_id: int
-    delegate_identifier: str | None
-    """The delegate's name of the tensor, `<node>@<output index>` in QNN; None outside delegates."""
-    name: str | None
-    scalar_type: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
-    is_output: bool
-    """Whether it is a final output of the program."""
-    delegate_argument: bool
-    """Whether it is an argument of a whole delegate call (the inputs, then the outputs) and no operator's value."""
-    list_index: int | None
-    """Its index in a list of tensors that was logged as one entry; None if it was logged alone."""
-
-    @property
-    def description(self) -> str:
-        return f"logged tensor {self.delegate_identifier or f'of instruction {self.instruction_id}'} of run {self.run}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TimedEvent:
-    """A profiling event. `start` and `end` are ticks of the runtime, or counts of the delegate for its own events."""
-
-    run: int
-    run_name: str | None
-    name: str | None
-    chain_index: int
-    instruction_id: int
-    delegate_identifier: str | None
-    metadata: bytes
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

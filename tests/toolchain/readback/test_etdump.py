@@ -22,7 +22,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tasks.errors import EvidenceError
-from tasks.toolchain.readback.etdump import SCALAR_TYPES, SCHEMA, ETDump, LoggedTensor, read_etdump, tensor
+from tasks.records.logs import LoggedTensor
+from tasks.toolchain.readback.etdump import SCALAR_TYPES, SCHEMA, ETDump, read_etdump, tensor
 
 DATA = Path(__file__).parents[2] / "data"
 QNN = (DATA / "convnet_qnn.etdump").read_bytes()

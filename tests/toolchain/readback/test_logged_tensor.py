@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tasks.errors import EvidenceError
-from tasks.toolchain.readback.etdump import LoggedTensor, tensor
+from tasks.records.logs import LoggedTensor
+from tasks.toolchain.readback.etdump import tensor
 
 
 def logged(**changes: object) -> LoggedTensor:
