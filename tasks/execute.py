@@ -32,15 +32,16 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
     require_success(created, f"{device.name}: cannot create {folder}")
     argv, environment = _runner_command(deployment, launch, device, store)
     wait_until_cool(device)
-    request = RunRequest(argv, deadline_s=device.deadline_s, folder=folder, environment=environment)
+    deadline_s = device.config.deadline_s
+    request = RunRequest(argv, deadline_s=deadline_s, folder=folder, environment=environment)
     try:
         result = device.transport.run(request)
     except DeadlinePassed as late:
         if not _is_responsive(device):
             raise
         # The device is responsive, so the program itself did not end.
-        command = Command(argv=tuple(argv), exit_code=-signal.SIGKILL, seconds=device.deadline_s)
-        message = f"the {launch.name} program did not end within {device.deadline_s:g} s on {device.name}"
+        command = Command(argv=tuple(argv), exit_code=-signal.SIGKILL, seconds=deadline_s)
+        message = f"the {launch.name} program did not end within {deadline_s:g} s on {device.name}"
         raise RunnerFailed(message, log=store.put_bytes(late.output).sha256, command=command) from None
     command = Command(argv=tuple(argv), exit_code=result.exit_code, seconds=result.seconds)
     printed = result.stdout.decode(errors="replace")
@@ -59,16 +60,8 @@ def _runner_command(
     deployment: Deployment, launch: Launch, device: Device, store: Store
 ) -> tuple[list[str], Mapping[str, str]]:
     """Return the command line and the environment of the device's runner."""
-    flags = runner_arguments(
-        program=blob_path(launch.program),
-        input_list=blob_path(launch.input_list),
-        iterations=launch.iterations,
-        warm_up=launch.warm_up,
-        dump=launch.debug,
-        debug_buffer_bytes=launch.debug_buffer_bytes,
-        performance_mode=launch.performance_mode,
-    )
-    if device.runner is RunnerKind.python:
+    flags = runner_arguments(launch)
+    if device.config.runner is RunnerKind.python:
         # -P: nothing is imported from the runner's own folder, which is full of blobs.
         return [device.python, "-P", blob_path(deployment.bundle.runner), *flags], device.environment
     native = {name: store.put_file(path) for name, path in device.native.items()}

@@ -11,9 +11,10 @@ _POLL_S = 2.0
 
 def wait_until_cool(device: Device) -> None:
     """Wait until the hottest sensor is below `below_celsius`. Raises DeviceError after `cool_down_s` seconds."""
-    if (below := device.below_celsius) is None:
+    if (below := device.config.below_celsius) is None:
         return
-    latest = time.monotonic() + device.cool_down_s
+    cool_down_s = device.config.cool_down_s
+    latest = time.monotonic() + cool_down_s
     while True:
         celsius = facts.read_facts(device.transport, device.work_folder).celsius
         if celsius is None:
@@ -22,7 +23,7 @@ def wait_until_cool(device: Device) -> None:
             return
         if time.monotonic() >= latest:
             raise DeviceError(
-                f"{device.name} is too hot: {celsius:.1f} °C, not below {below:g} °C within {device.cool_down_s:g} s",
+                f"{device.name} is too hot: {celsius:.1f} °C, not below {below:g} °C within {cool_down_s:g} s",
                 problem=DeviceProblem.HOT,
             )
         time.sleep(min(_POLL_S, max(0.1, latest - time.monotonic())))

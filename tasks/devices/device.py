@@ -2,10 +2,10 @@
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from conf.schema import DeviceConfig, RunnerKind, TransportKind
+from conf.schema import DeviceConfig, TransportKind
 from tasks.devices.adb import AdbTransport
 from tasks.devices.local import LocalTransport
 from tasks.devices.ssh import SshTransport
@@ -22,29 +22,23 @@ LEASES, BLOBS, NATIVE = "leases", "blobs", "native"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Device:
-    """A device that is held by one lease: the channel to it, its folders, and what its processes need."""
+    """A device that is held by one lease: its configuration, the channel to it, and its folders and files."""
 
     name: str
+    config: DeviceConfig
     transport: Transport
     work_folder: str
     lease_folder: str
     """The folder for files of this lease alone. It is removed when the lease ends."""
-    runner: RunnerKind = RunnerKind.python
-    python: str = ""
-    native: Mapping[str, Path] = field(default_factory=dict[str, Path])
+    python: str
+    native: Mapping[str, Path]
     """Files of the native runner, by their names on the device."""
     environment: Mapping[str, str]
-    deadline_s: float
-    below_celsius: float | None = None
-    cool_down_s: float = 900.0
-    keep_days: float = 14.0
-    least_free_mib: int = 512
 
     def run(self, argv: Sequence[str], *, folder: str | None = None) -> CommandResult:
         """Run a program with the device's environment, under its deadline. Raises DeviceError."""
-        return self.transport.run(
-            RunRequest(argv, deadline_s=self.deadline_s, folder=folder, environment=self.environment)
-        )
+        deadline_s = self.config.deadline_s
+        return self.transport.run(RunRequest(argv, deadline_s=deadline_s, folder=folder, environment=self.environment))
 
 
 def batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -60,22 +54,17 @@ def open_device(
 
     `host_environment` (the variables that QNN needs) and `folder` are for local devices only.
     """
-    local = config.transport is TransportKind.local
+    host_environment = host_environment if config.transport is TransportKind.local else {}
     work_folder = config.work_folder or str(folder / "local")
     return Device(
         name=config.name,
+        config=config,
         transport=TRANSPORTS[config.transport].of(config),
         work_folder=work_folder,
         lease_folder=f"{work_folder}/{LEASES}/{temporary_name()}",
-        runner=config.runner,
         python=config.python or sys.executable,
         native=native,
-        environment=(dict(host_environment) if local else {}) | config.environment,
-        deadline_s=config.deadline_s,
-        below_celsius=config.below_celsius,
-        cool_down_s=config.cool_down_s,
-        keep_days=config.keep_days,
-        least_free_mib=config.least_free_mib,
+        environment=dict(host_environment) | config.environment,
     )
 
 

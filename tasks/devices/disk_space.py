@@ -42,14 +42,14 @@ def prune(device: Device) -> None:
             "choose a folder that does not exist yet"
         )
     require_success(claimed, f"{device.name}: cannot use device.work_folder={device.work_folder}")
-    minutes = math.ceil(device.keep_days * 24 * 60)
+    minutes = math.ceil(device.config.keep_days * 24 * 60)
     device.run(["sh", "-c", _REMOVE_OLD, "sh", device.work_folder, str(minutes)])
 
 
 def make_room(device: Device, needed: Iterable[str], arriving_bytes: int) -> None:
     """Remove all blobs but `needed` if less than `least_free_mib` would remain free. Raises DeviceError."""
     arriving_mib = arriving_bytes / 2**20
-    if _free_mib(device) >= arriving_mib + device.least_free_mib:
+    if _free_mib(device) >= arriving_mib + device.config.least_free_mib:
         return
     device.run(["sh", "-c", _REMOVE_OTHERS, "sh", device.work_folder, *needed])
     if (free := _free_mib(device)) < arriving_mib:

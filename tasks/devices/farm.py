@@ -150,7 +150,8 @@ class Farm:
                 device.transport.close()
                 return None
             prune(device)
-            _remove(device, _abandoned(device))
+            if abandoned := _abandoned(device):
+                device.run(["rm", "-rf", "--", *abandoned])
             device.run(["mkdir", "-p", "--", device.lease_folder])  # `qnnsweep devices` shows the device as busy
         except BaseException:
             device.transport.close()
@@ -161,12 +162,8 @@ class Farm:
         """Return whether the device has the SoC. Raises DeviceError if it contradicts its own configuration."""
         if config.soc is None:
             return True
-        with self._changed:
-            is_read = config.name in self._socs
-        if not is_read:
-            reported = facts.read_facts(device.transport, device.work_folder).soc
-            with self._changed:
-                self._socs[config.name] = reported
+        if config.name not in self._socs:
+            self._socs[config.name] = facts.read_facts(device.transport, device.work_folder).soc
         reported = self._socs[config.name]
         if config.soc == PROBE:
             if reported is None:
@@ -204,8 +201,3 @@ def _abandoned(device: Device) -> list[str]:
     leases = f"{device.work_folder}/{LEASES}"
     listed = device.run(["ls", "-1", leases])  # it fails if there never was a lease
     return [f"{leases}/{name}" for name in listed.stdout.decode(errors="replace").splitlines() if owner_is_dead(name)]
-
-
-def _remove(device: Device, folders: Sequence[str]) -> None:
-    if folders:
-        device.run(["rm", "-rf", "--", *folders])

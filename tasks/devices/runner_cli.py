@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from tasks.records import Blob
+from tasks.records import Blob, Launch
 from tasks.storage.digest import digest
 
 ETDUMP = "etdump.etdp"
@@ -23,31 +23,22 @@ def native_folder(files: Mapping[str, Blob]) -> str:
     return f"native/{digest(sorted(files.items()))[:16]}"
 
 
-def runner_arguments(
-    *,
-    program: str,
-    input_list: str,
-    iterations: int,
-    warm_up: int,
-    dump: bool,
-    debug_buffer_bytes: int,
-    performance_mode: int,
-) -> list[str]:
+def runner_arguments(launch: Launch) -> list[str]:
     """Return flags of `qnn_executor_runner`. Paths are relative to the launch's folder, where all output goes."""
     flags = [
-        f"--model_path={program}",
-        f"--input_list_path={input_list}",
+        f"--model_path={blob_path(launch.program)}",
+        f"--input_list_path={blob_path(launch.input_list)}",
         f"--output_folder_path={OUTPUT_FOLDER}",
         f"--etdump_path={ETDUMP}",
-        f"--iteration={iterations}",
-        f"--warm_up={warm_up}",
-        f"--htp_performance_mode={performance_mode}",
+        f"--iteration={launch.iterations}",
+        f"--warm_up={launch.warm_up}",
+        f"--htp_performance_mode={launch.performance_mode}",
     ]
-    if dump:
+    if launch.debug:
         flags += [
             "--dump_intermediate_outputs",
             f"--debug_output_path={DEBUG_OUTPUT}",
-            f"--debug_buffer_size={debug_buffer_bytes}",
+            f"--debug_buffer_size={launch.debug_buffer_bytes}",
         ]
     return flags
 

@@ -16,24 +16,13 @@ from typing import BinaryIO
 
 from tasks.errors import EnvironmentUnusable
 
-_ANOTHER_DISK = "free some space there, or set artifacts=FOLDER to a folder on another disk"
-_ANOTHER_FOLDER = "make it writable, or set artifacts=FOLDER to a folder that is"
-_NOT_A_FOLDER = "there is a file of that name: move it, or set artifacts=FOLDER to another folder"
-_ELSEWHERE = "no folder can be created there: set artifacts=FOLDER to another folder"
-_ADVICE = {
-    errno.ENOSPC: _ANOTHER_DISK,
-    errno.EDQUOT: _ANOTHER_DISK,
-    errno.EFBIG: _ANOTHER_DISK,
-    errno.EACCES: _ANOTHER_FOLDER,
-    errno.EPERM: _ANOTHER_FOLDER,
-    errno.EROFS: _ANOTHER_FOLDER,
-    errno.ENOTDIR: _NOT_A_FOLDER,
-    errno.EEXIST: _NOT_A_FOLDER,
-    errno.EISDIR: "a folder is where a file belongs: remove it, or set artifacts=FOLDER to another folder",
-    errno.ENOENT: _ELSEWHERE,
-    errno.ELOOP: _ELSEWHERE,
-    errno.ENAMETOOLONG: _ELSEWHERE,
-    errno.EXDEV: "keep the whole artifacts folder on one file system",
+_REMEDIES = {
+    "free some space there, or set artifacts=FOLDER to a folder on another disk": ("ENOSPC", "EDQUOT", "EFBIG"),
+    "make it writable, or set artifacts=FOLDER to a folder that is": ("EACCES", "EPERM", "EROFS"),
+    "there is a file of that name: move it, or set artifacts=FOLDER to another folder": ("ENOTDIR", "EEXIST"),
+    "a folder is where a file belongs: remove it, or set artifacts=FOLDER to another folder": ("EISDIR",),
+    "no folder can be created there: set artifacts=FOLDER to another folder": ("ENOENT", "ELOOP", "ENAMETOOLONG"),
+    "keep the whole artifacts folder on one file system": ("EXDEV",),
 }
 
 
@@ -43,11 +32,12 @@ def translate_os_errors(path: Path) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _ADVICE:
+        code = errno.errorcode.get(error.errno or 0)
+        remedy = next((remedy for remedy, codes in _REMEDIES.items() if code in codes), None)
+        if remedy is None:
             raise
-        at = error.filename2 or error.filename or path
-        why = os.strerror(error.errno)
-        raise EnvironmentUnusable(f"artifacts: cannot use {at}: {why}", remedy=_ADVICE[error.errno]) from error
+        problem = f"cannot use {error.filename2 or error.filename or path}: {os.strerror(error.errno or 0)}"
+        raise EnvironmentUnusable(f"artifacts: {problem}", remedy=remedy) from error
 
 
 def temporary_name() -> str:
@@ -84,8 +74,7 @@ def commit(temporary: Path, file: BinaryIO, final: Path) -> None:
 def write_atomically(path: Path, data: bytes, *, partial: Path) -> None:
     """Write `path` so that every reader sees either the old or the complete new content. Create folders as needed.
 
-    `partial`: the store's folder for temporary files, on the file system of `path`. Raises EnvironmentUnusable, with a
-    remedy, if `path` cannot be written.
+    `partial`: the store's folder for temporary files, on the file system of `path`. Raises EnvironmentUnusable.
     """
     with translate_os_errors(path), temporary_file(partial) as (temporary, file):
         file.write(data)

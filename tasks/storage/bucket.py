@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -71,29 +71,41 @@ class Bucket:
             return None
 
     def names(self, folder: str) -> list[str]:
-        return sorted(self._listed(folder))
+        with self._errors_translated():
+            infos = _connected().get_file_info(fs.FileSelector(self._key(folder), recursive=True, allow_not_found=True))
+        prefix = len(self._key(""))
+        return sorted(info.path[prefix:] for info in infos if info.type == fs.FileType.File)
 
     def remove(self, name: str) -> None:
-        try:
-            with self._errors_translated():
-                _connected().delete_file(self._key(name))
-        except FileNotFoundError:
-            return
+        with suppress(FileNotFoundError), self._errors_translated():
+            _connected().delete_file(self._key(name))
 
     def remove_all(self, folder: str) -> None:
         for name in self.names(folder):
             self.remove(name)
 
     def local(self, name: str) -> Path:
+        """Return a local copy. It is downloaded unless there is one of the object's size and time."""
         with self._errors_translated():
             (info,) = _connected().get_file_info([self._key(name)])
-        return self._copied(name, info)
+        if info.type != fs.FileType.File:
+            raise FileNotFoundError(f"{self.url}/{name}")
+        path = self._copies / name
+        with translate_os_errors(path):
+            stat = path.stat() if path.is_file() else None
+            if stat is None or (stat.st_size, stat.st_mtime_ns) != (info.size, info.mtime_ns):
+                with temporary_file(self._partial) as (temporary, file):
+                    self.fetch(name, file)
+                    file.flush()
+                    os.utime(temporary, ns=(info.mtime_ns, info.mtime_ns))
+                    commit(temporary, file, path)
+        return path
 
     def upload_if_absent(self, file: Path, name: str, size: int) -> None:
         """Upload the file unless there is an object of that name and size. At most one piece is in memory."""
         if self.size(name) != size:
-            with pa.memory_map(str(file)) as mapped:
-                self._upload(name, mapped.read_buffer())
+            with pa.memory_map(str(file)) as contents:
+                self._upload(name, contents.read_buffer())
 
     def fetch(self, name: str, into: BinaryIO) -> str:
         """Download an object into a file and return the sha256 of its bytes. Raises FileNotFoundError."""
@@ -112,28 +124,6 @@ class Bucket:
     def _key(self, name: str) -> str:
         return f"{self.url.removeprefix('s3://')}/{name}"
 
-    def _listed(self, folder: str) -> dict[str, Any]:
-        """Return the file info, with size and time, of every name below the folder."""
-        with self._errors_translated():
-            infos = _connected().get_file_info(fs.FileSelector(self._key(folder), recursive=True, allow_not_found=True))
-        prefix = len(self._key(""))
-        return {info.path[prefix:]: info for info in infos if info.type == fs.FileType.File}
-
-    def _copied(self, name: str, info: Any) -> Path:
-        """Return the local copy. It is downloaded unless it has the object's size and time."""
-        if info.type != fs.FileType.File:
-            raise FileNotFoundError(f"{self.url}/{name}")
-        path = self._copies / name
-        with translate_os_errors(path):
-            stat = path.stat() if path.is_file() else None
-            if stat is None or (stat.st_size, stat.st_mtime_ns) != (info.size, info.mtime_ns):
-                with temporary_file(self._partial) as (temporary, file):
-                    self.fetch(name, file)
-                    file.flush()
-                    os.utime(temporary, ns=(info.mtime_ns, info.mtime_ns))
-                    commit(temporary, file, path)
-        return path
-
     def _upload(self, name: str, data: Any) -> None:
         with self._errors_translated(), _connected().open_output_stream(self._key(name)) as stream:
             for start in range(0, data.size, _PIECE_BYTES):
@@ -143,7 +133,7 @@ class Bucket:
 
     @contextmanager
     def _errors_translated(self) -> Generator[None]:
-        """Raise EnvironmentUnusable for every refusal of the object store except a missing object."""
+        """Raise EnvironmentUnusable for every error of the object store except a missing object."""
         try:
             yield
         except FileNotFoundError:

@@ -10,7 +10,7 @@ from tasks.errors import EvidenceError
 from tasks.storage import tables
 from tasks.storage.codec import decode
 from tasks.storage.manifest import RunManifest, read_manifest, referenced_blobs
-from tasks.storage.retention import own_bytes
+from tasks.storage.retention import bytes_of_run
 from tasks.storage.store import Store
 
 OTHERS = "others"
@@ -65,7 +65,7 @@ def inventory(store: Store, newest: int) -> Inventory:
     runs = tables.runs(store)
     manifests = {run: read_manifest(store, run) for run in runs}
     reference_counts = Counter(sha256 for manifest in manifests.values() for sha256 in manifest.blobs)
-    sizes = {run: own_bytes(store.root, run) for run in runs}
+    sizes = {run: bytes_of_run(store.root, run) for run in runs}
     total = sum(sizes.values()) + sum(stage.result_bytes + stage.blob_bytes for stage in stages)
     return Inventory(
         artifacts=str(store.root),

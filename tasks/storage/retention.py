@@ -62,10 +62,6 @@ class _Sizes:
     results: dict[str, tuple[int, float]]
     blobs: dict[str, tuple[int, float]]
 
-    @property
-    def total(self) -> int:
-        return sum(self.runs.values()) + sum(size for size, _ in (*self.results.values(), *self.blobs.values()))
-
 
 def plan_prune(store: Store, selection: Selection) -> PrunePlan:
     """Return what would be removed now.
@@ -78,25 +74,27 @@ def plan_prune(store: Store, selection: Selection) -> PrunePlan:
         if run not in runs:
             raise RequestError(f"--run {run}: no such run in {store.root}; there are: {', '.join(runs) or 'none'}")
     sizes = _sizes(store, runs)
-    selected = _selected(store, runs, selection, now)
+    free = runs[: max(0, len(runs) - selection.protected)]
+    selected = set(selection.runs)
+    if selection.at_most is not None:
+        selected |= set(free[: max(0, len(runs) - selection.at_most)])
+    if selection.older_than_s is not None:
+        ended = {run: (store.root / "tables" / "cells" / f"run={run}").stat().st_mtime for run in free}
+        selected |= {run for run in free if now - ended[run] > selection.older_than_s}
     manifests: dict[str, RunManifest] = {}
     for run in runs:
         # A run selected by name may be damaged: blobs that only it references are removed when they are a day old.
         with suppress(*([EvidenceError] if run in selection.runs else [])):
             manifests[run] = read_manifest(store, run)
-    free = [run for run in runs[: max(0, len(runs) - selection.protected)] if run not in selected]
+    free = [run for run in free if run not in selected]
 
     def without(oldest: int) -> PrunePlan:
         return _plan(sizes, runs, manifests, selected | set(free[:oldest]), store, now)
 
     if (most := selection.larger_than) is None:
         return without(0)
-
-    def fits(oldest: int) -> bool:
-        return without(oldest).left <= most
-
     # The more runs are removed, the fewer bytes are left.
-    return without(bisect_left(range(len(free)), True, key=fits))
+    return without(bisect_left(range(len(free)), True, key=lambda oldest: without(oldest).left <= most))
 
 
 def apply(store: Store, plan: PrunePlan) -> None:
@@ -114,20 +112,6 @@ def apply(store: Store, plan: PrunePlan) -> None:
             (store.root / "results" / folder / name).unlink(missing_ok=True)
     for sha256 in plan.blobs:
         (store.blobs / sha256[:2] / sha256).unlink(missing_ok=True)
-
-
-def _selected(store: Store, runs: Sequence[str], selection: Selection, now: float) -> set[str]:
-    free = runs[: max(0, len(runs) - selection.protected)]
-    selected = set(selection.runs)
-    if selection.at_most is not None:
-        selected |= set(free[: max(0, len(runs) - selection.at_most)])
-    if selection.older_than_s is not None:
-        selected |= {run for run in free if now - _ended(store.root, run) > selection.older_than_s}
-    return selected
-
-
-def _ended(root: Path, run: str) -> float:
-    return (root / "tables" / "cells" / f"run={run}").stat().st_mtime
 
 
 def _plan(
@@ -148,13 +132,14 @@ def _plan(
     remains = [run for run in sizes.runs if run not in runs]
     freed = sum(sizes.runs[run] for run in (*gone, *remains))
     freed += sum(sizes.results[name][0] for name in results) + sum(sizes.blobs[name][0] for name in blobs)
+    total = sum(sizes.runs.values()) + sum(size for size, _ in (*sizes.results.values(), *sizes.blobs.values()))
     return PrunePlan(
         runs=tuple(run for run in runs if run in gone),
         remains=tuple(remains),
         results=tuple(results),
         blobs=tuple(blobs),
         freed=freed,
-        left=sizes.total - freed,
+        left=total - freed,
     )
 
 
@@ -184,16 +169,19 @@ def _sizes(store: Store, runs: Iterable[str]) -> _Sizes:
     root = store.root
     started = [path.name for path in (root / "runs").glob("*")]
     started += [path.name.removeprefix("run=") for path in (root / "tables").glob("*/run=*")]
-    records = {path.name: path.stat() for path in (root / "results" / "records").glob("*")}
-    blobs = {path.name: path.stat() for path in store.blobs.glob("*/*")}
     return _Sizes(
-        runs={run: own_bytes(root, run) for run in sorted({*runs, *started})},
-        results={name: (stat.st_size, stat.st_mtime) for name, stat in records.items()},
-        blobs={name: (stat.st_size, stat.st_mtime) for name, stat in blobs.items()},
+        runs={run: bytes_of_run(root, run) for run in sorted({*runs, *started})},
+        results={path.name: _size_and_time(path) for path in (root / "results" / "records").glob("*")},
+        blobs={path.name: _size_and_time(path) for path in store.blobs.glob("*/*")},
     )
 
 
-def own_bytes(root: Path, run: str) -> int:
+def _size_and_time(path: Path) -> tuple[int, float]:
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime
+
+
+def bytes_of_run(root: Path, run: str) -> int:
     """Return the bytes of the run's tables and files, without the files that are hard links to blobs."""
     files = [*(root / "tables").glob(f"*/run={run}/*"), *(root / "runs" / run).rglob("*")]
     stats = [path.stat() for path in files if path.is_file()]

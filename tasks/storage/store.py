@@ -13,7 +13,6 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from errno import EACCES
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tasks.errors import EvidenceError
 from tasks.records import Blob
@@ -26,9 +25,6 @@ from tasks.storage.atomic import (
     write_atomically,
 )
 from tasks.storage.files import Files, Folder
-
-if TYPE_CHECKING:
-    from tasks.storage.bucket import Bucket
 
 _CHUNK_BYTES = 1 << 20
 _READ_ONLY = 0o444
@@ -50,7 +46,11 @@ class Store:
         self.blobs = self.root / "blobs"
         self.partial = self.root / "partial"
         self.location = url or str(root)
-        self._bucket = _bucket(url, self.root / "copies", self.partial) if url else None
+        self._bucket = None
+        if url:
+            from tasks.storage.bucket import Bucket  # slow: it imports pyarrow, which few workers need
+
+            self._bucket = Bucket(url, copies=self.root / "copies", partial=self.partial)
 
     @classmethod
     def at(cls, artifacts: str, cache_folder: str | None = None) -> "Store":
@@ -111,11 +111,7 @@ class Store:
         size = _size(path)
         if size == blob.size:
             return path
-        if self._bucket is not None:
-            return self._downloaded(blob, self._bucket)
-        if size is None:
-            raise EvidenceError(f"{path} is missing: {_restore_advice(path)}")
-        raise EvidenceError(f"{path} has {size} bytes instead of {blob.size}: {_restore_advice(path)}")
+        return self._downloaded(blob, "is missing" if size is None else f"has {size} bytes instead of {blob.size}")
 
     def find(self, sha256: str) -> Blob | None:
         """Return the blob of that name, or None if the store has none."""
@@ -134,9 +130,8 @@ class Store:
         with translate_os_errors(path):
             data = path.read_bytes()
         sha256 = hashlib.sha256(data).hexdigest()
-        if sha256 != blob.sha256 and self._bucket is not None:
-            return self._downloaded(blob, self._bucket).read_bytes()
-        _check(path, blob, sha256)
+        if sha256 != blob.sha256:
+            return self._downloaded(blob, f"is damaged, its sha256 is {sha256}").read_bytes()
         return data
 
     def verify(self, blob: Blob) -> None:
@@ -144,10 +139,8 @@ class Store:
         path = self.path(blob)
         with translate_os_errors(path), path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        if sha256 != blob.sha256 and self._bucket is not None:
-            self._downloaded(blob, self._bucket)
-            return
-        _check(path, blob, sha256)
+        if sha256 != blob.sha256:
+            self._downloaded(blob, f"is damaged, its sha256 is {sha256}")
 
     def link_named(self, folder: str, blobs: Mapping[str, Blob]) -> None:
         """Give blobs readable names below `folder`, as hard links, which take no space.
@@ -193,18 +186,24 @@ class Store:
     def _file(self, blob: Blob) -> Path:
         return self.root / _name(_checked(blob))
 
-    def _downloaded(self, blob: Blob, bucket: "Bucket") -> Path:
-        """Download the blob, check its sha256, and return its file."""
+    def _downloaded(self, blob: Blob, problem: str) -> Path:
+        """Download the blob, check its sha256, and return its file.
+
+        Raises EvidenceError without an object store. `problem`: what is wrong with the local file.
+        """
         path, name = self._file(blob), _name(blob.sha256)
+        advice = (
+            f"restore {path.name} from a copy of this folder, or run again with artifacts=FOLDER set to a new folder"
+        )
+        if self._bucket is None:
+            raise EvidenceError(f"{path} {problem}: {advice}")
         with translate_os_errors(path), temporary_file(self.partial) as (temporary, file):
             try:
-                sha256 = bucket.fetch(name, file)
+                sha256 = self._bucket.fetch(name, file)
             except FileNotFoundError:
-                raise EvidenceError(f"{self.display_path(name)} is missing: {_restore_advice(path)}") from None
+                raise EvidenceError(f"{self.display_path(name)} is missing: {advice}") from None
             if sha256 != blob.sha256:
-                raise EvidenceError(
-                    f"{self.display_path(name)} is damaged, its sha256 is {sha256}: {_restore_advice(path)}"
-                )
+                raise EvidenceError(f"{self.display_path(name)} is damaged, its sha256 is {sha256}: {advice}")
             os.fchmod(file.fileno(), _READ_ONLY)
             commit(temporary, file, path)
         return path
@@ -232,13 +231,6 @@ class Store:
 def _default_cache(url: str) -> Path:
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return caches / "qnnsweep" / hashlib.sha256(url.encode()).hexdigest()[:16]
-
-
-def _bucket(url: str, copies: Path, partial: Path) -> "Bucket":
-    # The import of pyarrow is slow, and workers without an object store do not need it.
-    from tasks.storage.bucket import Bucket
-
-    return Bucket(url, copies=copies, partial=partial)
 
 
 def _checked(blob: Blob) -> str:
@@ -270,12 +262,3 @@ def _link(blob: Path, name: Path, partial: Path) -> None:
             temporary.replace(name)
     except PermissionError:  # a file system without hard links
         write_atomically(name, blob.read_bytes(), partial=partial)
-
-
-def _check(path: Path, blob: Blob, sha256: str) -> None:
-    if sha256 != blob.sha256:
-        raise EvidenceError(f"{path} is damaged, its sha256 is {sha256}: {_restore_advice(path)}")
-
-
-def _restore_advice(path: Path) -> str:
-    return f"restore {path.name} from a copy of this folder, or run again with artifacts=FOLDER set to an empty folder"

@@ -86,7 +86,7 @@ def test_the_next_lease_removes_files_of_killed_processes_of_this_host(farm: Far
 
 def test_a_device_has_the_values_of_its_configuration(farm: Farm, tmp_path: Path) -> None:
     with farm.lease([DeviceConfig(name="local")]) as device:
-        assert (device.name, device.python, device.deadline_s) == ("local", sys.executable, 600.0)
+        assert (device.name, device.python, device.config.deadline_s) == ("local", sys.executable, 600.0)
         assert device.work_folder == str(tmp_path / "devices" / "local")
         assert Path(device.lease_folder).parent == Path(device.work_folder, "leases")
         assert device.environment == {"FROM": "host", "BOTH": "host"}
@@ -98,7 +98,7 @@ def test_a_device_has_the_values_of_its_configuration(farm: Farm, tmp_path: Path
         deadline_s=3,
     )
     with farm.lease([config]) as device:
-        assert (device.work_folder, device.python, device.deadline_s) == (config.work_folder, "/opt/python", 3)
+        assert (device.work_folder, device.python, device.config.deadline_s) == (config.work_folder, "/opt/python", 3)
         assert device.environment == {"FROM": "host", "BOTH": "device"}
 
 

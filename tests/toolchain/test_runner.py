@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tasks.devices.runner_cli import latencies_ms, output_file, runner_arguments
-from tasks.records import LoweredProgram
+from tasks.records import Blob, Launch, LoweredProgram
 from tasks.toolchain import runner
 from tasks.toolchain.readback.etdump import read_etdump
 
@@ -98,12 +98,20 @@ def test_booleans_are_given_as_gflags_has_them(word: list[str], meant: bool) -> 
 
 
 def test_it_understands_what_the_execute_stage_says() -> None:
-    flags = runner_arguments(
-        program="p.pte", input_list="list.txt", iterations=3, warm_up=2, dump=True, debug_buffer_bytes=4096,
+    launch = Launch(
+        name="debug",
+        program=Blob(sha256="p", size=1),
+        input_list=Blob(sha256="list", size=1),
+        samples=1,
+        debug=True,
+        debug_buffer_bytes=4096,
+        iterations=3,
+        warm_up=2,
         performance_mode=2,
-    )  # fmt: skip
-    parsed = runner.parse(flags)
-    assert (parsed.model_path, parsed.input_list_path, parsed.output_folder_path) == ("p.pte", "list.txt", "outputs")
+    )
+    parsed = runner.parse(runner_arguments(launch))
+    assert (parsed.model_path, parsed.input_list_path) == ("../../../blobs/p", "../../../blobs/list")
+    assert parsed.output_folder_path == "outputs"
     assert (parsed.iteration, parsed.warm_up, parsed.debug_buffer_size) == (3, 2, 4096)
     assert parsed.htp_performance_mode == 2
     assert (parsed.dump_intermediate_outputs, parsed.debug_output_path) == (True, "debug_output.bin")
