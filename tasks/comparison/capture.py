@@ -44,8 +44,7 @@ Array = NDArray[Any]
 Tensors = Mapping[str, Array]
 """Tensors by the key `<sample>/<output index>` or `<sample>/<operator index>`."""
 
-_MOST_EFFECTS = 16
-"""For how many operators of a sample, the worst first, the effect on the final outputs is computed."""
+_MOST_EFFECTS = 16  # operators per sample, the worst first, whose effect on the final outputs is computed
 
 
 def compare_capture(lowered: LoweredProgram, capture: Capture, options: ComparisonOptions, store: Store) -> Comparison:
@@ -108,14 +107,11 @@ def _compare_outputs(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleComparison:
-    """What the comparison of one sample's operators gives."""
+    """The comparison of the operators of one sample."""
 
-    operators: tuple[OperatorComparison, ...]
-    """One row per operator, against the edge graph."""
-    other_references: tuple[OperatorComparison, ...]
-    """The rows against the other references, reference by reference."""
-    pairs: tuple[Pair, ...]
-    """The tensors that were compared with the edge graph's; empty unless `options.metrics` names metrics."""
+    operators: tuple[OperatorComparison, ...]  # one row per operator, against the edge graph
+    other_references: tuple[OperatorComparison, ...]  # reference by reference
+    pairs: tuple[Pair, ...]  # the tensors compared with the edge graph's; empty unless `options.metrics` has names
 
 
 class OperatorComparer:

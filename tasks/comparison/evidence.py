@@ -24,14 +24,14 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class LoggedOperator:
-    """An operator's tensor as the device logged it, and what the lowering expects of it."""
+    """An operator's tensor as the device logged it, and as the lowering expects it."""
 
     match: Match
     elements: Array
 
     @property
     def in_torch_layout(self) -> Array | None:
-        """The tensor in PyTorch's layout; None if the expected layout does not fit it."""
+        """Return the tensor in PyTorch's layout; None if the expected layout does not fit it."""
         order = self.match.expected.axis_order
         if order is not None and len(order) != self.elements.ndim:
             return None
@@ -82,7 +82,16 @@ class Evidence:
 
     def captured_values(self, sample: int) -> dict[int, CapturedValue]:
         """Return the values that a replay can use: of the operator's shape, with qparams if they are quantized."""
-        return dict(self._captured(sample))
+        values: dict[int, CapturedValue] = {}
+        for index, logged in self.logged_operators(sample).items():
+            operator, elements = self._lowered.operators[index], logged.in_torch_layout
+            if elements is None or elements.shape != operator.shape:
+                continue
+            quantized = elements.dtype.kind in "iu" and (operator.dtype or "").startswith(("float", "bfloat"))
+            qparams = logged.match.expected.quantization if quantized else None
+            if not quantized or qparams is not None:
+                values[index] = CapturedValue(elements=elements, qparams=qparams)
+        return values
 
     def reference(self, sample: int, index: int) -> Array:
         """Return the operator's value in the edge graph's own run from the model's input."""
@@ -115,16 +124,6 @@ class Evidence:
             yield kernels_on(
                 [x if qparams is None else fake_quantize(x, qparams).astype(x.dtype) for x, qparams in pairs]
             )
-
-    def _captured(self, sample: int) -> Iterator[tuple[int, CapturedValue]]:
-        for index, logged in self.logged_operators(sample).items():
-            operator, elements = self._lowered.operators[index], logged.in_torch_layout
-            if elements is None or elements.shape != operator.shape:
-                continue
-            quantized = elements.dtype.kind in "iu" and (operator.dtype or "").startswith(("float", "bfloat"))
-            qparams = logged.match.expected.quantization if quantized else None
-            if not quantized or qparams is not None:
-                yield index, CapturedValue(elements=elements, qparams=qparams)
 
 
 def _runs(dump: ETDump, samples: int) -> list[int]:

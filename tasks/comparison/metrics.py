@@ -20,12 +20,10 @@ from tasks.toolchain import entrypoints
 class Pair:
     """Two tensors of the same layout and scale, to compute metrics of."""
 
-    subject: MetricValue
-    """A template: which tensor it is, without a metric and its value."""
+    subject: MetricValue  # a template that identifies the tensor, without a metric and its value
     actual: NDArray[Any]
     reference: NDArray[Any]
-    qparams: Quantization | None
-    """The device's, in whose steps an error can be counted."""
+    qparams: Quantization | None  # the device's, in whose steps an error can be counted
 
 
 def metric_template(
@@ -54,15 +52,15 @@ def compute_metrics(names: Sequence[str], pairs: Sequence[Pair]) -> tuple[Metric
     """
     unique = tuple(dict.fromkeys(names))
     built_in = tuple(name for name in unique if name in METRICS)
-    own = tuple(name for name in unique if name not in METRICS)
-    own_results = _own_metrics(own, pairs) if own and pairs else {}
+    user_defined = tuple(name for name in unique if name not in METRICS)
+    own_results = _own_metrics(user_defined, pairs) if user_defined and pairs else {}
     values: list[MetricValue] = []
     for number, pair in enumerate(pairs):
         results: dict[str, tuple[float | None, str | None]] = {
             name: (value, None)
             for name, value in metric_values(built_in, pair.actual, pair.reference, pair.qparams).items()
         }
-        results |= zip(own, own_results.get(str(number), []), strict=True)
+        results |= zip(user_defined, own_results.get(str(number), []), strict=True)
         values += [
             replace(pair.subject, metric=name, value=results[name][0], problem=results[name][1]) for name in unique
         ]

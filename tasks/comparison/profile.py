@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from tasks.errors import EvidenceError
 from tasks.numerics.timing import EXECUTION, EventTimes, counted_in, event_times, warm_up_runs
@@ -30,16 +29,6 @@ def profiled_events(lowered: LoweredProgram, capture: Capture, *, store: Store) 
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Origin:
-    """What an event belongs to."""
-
-    debug_handles: tuple[int, ...] = ()
-    backend: str | None = None
-    subgraph: int | None = None
-    counted_in: tuple[str, ...] = ()
-
-
 class _ProgramLog:
     """The log of one program, with the operators of its lowering."""
 
@@ -58,22 +47,26 @@ class _ProgramLog:
         for operator in lowered.operators:
             if operator.debug_handle is not None:
                 self._operators[operator.debug_handle].append(operator)
-        self._nodes: dict[tuple[int, str], DelegatedNode] = {}
+        self._nodes: dict[tuple[int | None, str | None], DelegatedNode] = {}
         self._users: dict[int, dict[str, Sequence[str]]] = defaultdict(dict)
         for node in lowered.profile.nodes if lowered.profile else ():
             if node.subgraph is not None:
                 self._nodes[node.subgraph, node.name] = node
                 self._users[node.subgraph][node.name] = node.users
-
-    def events(self) -> Iterator[ProfiledEvent]:
-        counts: dict[int, dict[str, float]] = defaultdict(dict)
+        self._counts: dict[int, dict[str, float]] = defaultdict(dict)
         for event in self._events:
             instruction = self._instruction(event)
             if event.node is not None and instruction is not None and instruction.subgraph is not None:
-                counts[instruction.subgraph][event.node] = max(event.raw)
+                self._counts[instruction.subgraph][event.node] = max(event.raw)
+
+    def events(self) -> Iterator[ProfiledEvent]:
         for event in self._events:
-            origin = self._origin(event, counts)
-            operators = [operator for handle in origin.debug_handles for operator in self._operators.get(handle, [])]
+            instruction = self._instruction(event)
+            subgraph = instruction.subgraph if instruction else None
+            handles, counted = instruction.debug_handles if instruction else (), ()
+            if instruction is not None and event.kind in ("operator", "accelerator"):
+                handles, counted = self._operator(event, subgraph)
+            operators = [operator for handle in handles for operator in self._operators.get(handle, [])]
             inferences = tuple(self._inferences[run] for run in event.runs if run in self._inferences)
             yield ProfiledEvent(
                 program=self._launch.name,
@@ -88,27 +81,22 @@ class _ProgramLog:
                 inferences=inferences,
                 samples=tuple(inference // self._launch.iterations for inference in inferences),
                 operators=tuple(operators),
-                debug_handles=origin.debug_handles,
-                backend=origin.backend,
-                subgraph=origin.subgraph,
-                counted_in=origin.counted_in,
+                debug_handles=handles,
+                backend=instruction.backend if instruction else None,
+                subgraph=subgraph,
+                counted_in=counted,
             )
 
     def _instruction(self, event: EventTimes) -> Instruction | None:
         return None if event.instruction is None else self._instructions.get(event.instruction)
 
-    def _origin(self, event: EventTimes, counts: Mapping[int, Mapping[str, float]]) -> _Origin:
-        instruction = self._instruction(event)
-        if instruction is None:
-            return _Origin()
-        subgraph, inside = instruction.subgraph, event.kind in ("operator", "accelerator")
-        handles, counted = instruction.debug_handles, ()
-        if inside:
-            node = self._nodes.get((subgraph, event.node)) if subgraph is not None and event.node is not None else None
-            handles = () if node is None or node.debug_handle is None else (node.debug_handle,)
-            if node is not None and subgraph is not None and not max(event.raw):
-                counted = counted_in(node.name, self._users[subgraph], counts[subgraph])
-        return _Origin(debug_handles=handles, backend=instruction.backend, subgraph=subgraph, counted_in=counted)
+    def _operator(self, event: EventTimes, subgraph: int | None) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """Return the debug handle of a delegate's operator, and the nodes that its work is counted in."""
+        node = self._nodes.get((subgraph, event.node))
+        handles = () if node is None or node.debug_handle is None else (node.debug_handle,)
+        if node is None or subgraph is None or max(event.raw):
+            return handles, ()
+        return handles, counted_in(node.name, self._users[subgraph], self._counts[subgraph])
 
 
 def _timed(launch: Launch, log: ETDump) -> tuple[dict[int, int], set[int]]:

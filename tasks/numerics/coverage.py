@@ -7,10 +7,7 @@ from tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES
 
 def coverage(statuses: Iterable[str]) -> tuple[int, int]:
     """Return how many statuses have a gap, and how many there are. Raises KeyError for a status that is not one."""
-    compared = total = 0
-    for status in statuses:
-        if status not in OPERATOR_STATUSES:
-            raise KeyError(status)
-        compared += status in COMPARED
-        total += 1
-    return compared, total
+    counted = list(statuses)
+    for unknown in set(counted).difference(OPERATOR_STATUSES):
+        raise KeyError(unknown)
+    return sum(status in COMPARED for status in counted), len(counted)

@@ -18,10 +18,8 @@ from tasks.records import Quantization
 Array = NDArray[Any]
 Value = Array | tuple[Array, ...]
 
-_UNUSED = 1e-6
-"""An element is unused if its derivative is below this share of the largest: so small a derivative is rounding."""
-_SAME = 1e-6
-"""Two results of a reader are the same if they differ by less than this share of the larger one."""
+_UNUSED = 1e-6  # share of the largest derivative, below which a derivative is rounding and its element unused
+_SAME = 1e-6  # share of the largest element, below which two results of a reader are the same
 
 
 class Kernels(Protocol):
@@ -71,8 +69,7 @@ class CapturedValue:
     """One operator's value on the device, in PyTorch's layout."""
 
     elements: Array
-    qparams: Quantization | None
-    """None if the elements are not quantized."""
+    qparams: Quantization | None  # None if the elements are not quantized
 
     def dequantized(self) -> Array:
         """Return the values in floating point; the elements themselves if they are not quantized."""

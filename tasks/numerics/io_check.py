@@ -16,6 +16,8 @@ from tasks.records.vocabulary import ProbeSide, ProbeStatus
 
 Array = NDArray[Any]
 Tensors = Mapping[str, Array]
+Outputs = Sequence[Sequence[Array]]
+"""The final outputs of each sample."""
 
 # Relative squared errors: 40 dB, 10 dB and 10 dB; then the least ratio between the two explanations, 3 dB.
 _ALIKE = 1e-4
@@ -35,43 +37,39 @@ def check_io(exported: ExportedModel, eager: Tensors, mistaken: Tensors, device:
     `eager` and `device`: final outputs, keys `<sample>/<output index>`. `mistaken`: eager PyTorch's outputs after each
     of `exported.input_mistakes`, keys `<mistake index>/<output index>`.
     """
-    return (*_check_inputs(exported, eager, mistaken, device), *_check_outputs(exported, eager, device))
+    count, samples = len(exported.outputs), range(len(exported.sample_names))
+    actual, right = ([_outputs_of(tensors, sample, count) for sample in samples] for tensors in (device, eager))
+    return (*_check_inputs(exported, mistaken, actual, right), *_check_outputs(exported.outputs, actual, right))
 
 
-def _check_inputs(exported: ExportedModel, eager: Tensors, mistaken: Tensors, device: Tensors) -> Iterator[IoCheck]:
+def _check_inputs(exported: ExportedModel, mistaken: Tensors, actual: Outputs, right: Outputs) -> Iterator[IoCheck]:
     for index, mistake in enumerate(exported.input_mistakes):
+        sample = mistake.sample
         if mistake.refused is not None:
-            yield _result("input", mistake.name, mistake.sample, "refused", None, None, mistake.refused)
-            continue
-        count = len(exported.outputs)
-        actual, right = _outputs_of(device, mistake.sample, count), _outputs_of(eager, mistake.sample, count)
-        wrong = _outputs_of(mistaken, index, count)
-        yield check_mistake("input", mistake.name, mistake.sample, actual, right, wrong)
+            yield _result("input", mistake.name, sample, "refused", None, None, mistake.refused)
+        else:
+            wrong = _outputs_of(mistaken, index, len(exported.outputs))
+            yield check_mistake("input", mistake.name, sample, actual[sample], right[sample], wrong)
 
 
-def _check_outputs(exported: ExportedModel, eager: Tensors, device: Tensors) -> Iterator[IoCheck]:
-    count, specs = len(exported.outputs), exported.outputs
-    samples = range(len(exported.sample_names))
+def _check_outputs(specs: Sequence[TensorSpec], actual: Outputs, right: Outputs) -> Iterator[IoCheck]:
     for order in orders(specs):
         name = f"the outputs come in the order {[specs[index].name for index in order]}"
-        wrong = [[_outputs_of(eager, sample, count)[index] for index in order] for sample in samples]
-        yield _check_clearest_sample(name, eager, device, wrong, count)
+        yield _check_clearest_sample(name, actual, right, [[outputs[index] for index in order] for outputs in right])
     for index, spec in enumerate(specs):
         for axes in layouts(spec.shape):
             name = f"output {spec.name} is laid out in the axis order {list(axes)}"
-            wrong = [_with_layout(_outputs_of(eager, sample, count), index, axes) for sample in samples]
-            yield _check_clearest_sample(name, eager, device, wrong, count)
-        yield _check_type_and_units(spec, index, eager, device, len(samples))
+            wrong = [_with_layout(outputs, index, axes) for outputs in right]
+            yield _check_clearest_sample(name, actual, right, wrong)
+        name = f"output {spec.name} is of another type or in other units"
+        yield _check_type_and_units(name, [outputs[index] for outputs in actual], [outputs[index] for outputs in right])
 
 
-def _check_clearest_sample(
-    name: str, eager: Tensors, device: Tensors, wrong: Sequence[list[Array]], count: int
-) -> IoCheck:
+def _check_clearest_sample(name: str, actual: Outputs, right: Outputs, wrong: Outputs) -> IoCheck:
     """Check the mistake on the sample whose outputs it would change most."""
-    changes = [relative_error(outputs, _outputs_of(eager, sample, count)) for sample, outputs in enumerate(wrong)]
+    changes = [relative_error(*outputs) for outputs in zip(wrong, right, strict=True)]
     sample = max(range(len(wrong)), key=changes.__getitem__)
-    actual, right = _outputs_of(device, sample, count), _outputs_of(eager, sample, count)
-    return check_mistake("output", name, sample, actual, right, wrong[sample])
+    return check_mistake("output", name, sample, actual[sample], right[sample], wrong[sample])
 
 
 def check_mistake(
@@ -112,12 +110,10 @@ def relative_error(actual: Sequence[Array], reference: Sequence[Array]) -> float
     return float(np.mean(errors)) if errors else 0.0
 
 
-def _check_type_and_units(spec: TensorSpec, index: int, eager: Tensors, device: Tensors, samples: int) -> IoCheck:
+def _check_type_and_units(name: str, actual_outputs: Sequence[Array], right_outputs: Sequence[Array]) -> IoCheck:
     """Check for bytes that are interpreted as another type, and for other units, for example quantized values."""
-    name = f"output {spec.name} is of another type or in other units"
     results: list[IoCheck] = []
-    for sample in range(samples):
-        actual, right = device[tensor_key(sample, index)], eager[tensor_key(sample, index)]
+    for sample, (actual, right) in enumerate(zip(actual_outputs, right_outputs, strict=True)):
         error = relative_error([actual], [right])
         readings = list(_readings(actual, right))
         errors = [relative_error([values], [right]) for _, values in readings]
@@ -161,7 +157,7 @@ def _on_a_line(actual: Array, right: Array) -> Array | None:
     return scale * x + shift
 
 
-def _with_layout(outputs: list[Array], index: int, axes: Sequence[int]) -> list[Array]:
+def _with_layout(outputs: Sequence[Array], index: int, axes: Sequence[int]) -> list[Array]:
     output = outputs[index]
     return [*outputs[:index], np.transpose(output, axes).reshape(output.shape), *outputs[index + 1 :]]
 

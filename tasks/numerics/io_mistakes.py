@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from tasks.records import TensorSpec
 
-_ALL_ORDERS_OF = 3
-"""The largest number of equal tensors for which all orders are tried."""
+_ALL_ORDERS_OF = 3  # the largest number of equal tensors for which all orders are tried
 
 
 def orders(specs: Sequence[TensorSpec]) -> list[tuple[int, ...]]:

@@ -1,6 +1,6 @@
 """The rung at which accuracy is lost: final outputs rung by rung, from eager PyTorch to the device."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import pairwise
 
 from tasks.records import OutputComparison
@@ -19,11 +19,7 @@ def steepest(outputs: Iterable[OutputComparison]) -> Rung | None:
         elif row.gap.snr_db is not None:
             ratios.setdefault(row.rung, []).append(10 ** (-row.gap.snr_db / 10))
     rungs: list[Rung] = [rung for rung in RUNGS if rung in ratios]
-    noise = [0.0, *(_mean(ratios[rung]) for rung in rungs)]
+    noise = [0.0, *(sum(ratios[rung]) / len(ratios[rung]) for rung in rungs)]
     growth = [after - before for before, after in pairwise(noise)]
     worst = max(range(len(rungs)), key=growth.__getitem__, default=None)
     return rungs[worst] if worst is not None and growth[worst] > 0 else None
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

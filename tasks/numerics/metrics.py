@@ -1,4 +1,4 @@
-"""How far one tensor is from another: all metrics in one table, computed from one set of sums.
+"""The metrics of the difference of two tensors, computed from one set of sums.
 
 Every metric computes in float64, whatever the tensors' dtype; integers beyond 2**53 are rounded. Both tensors have the
 same shape and finite elements. None means "not defined": the tensors have no elements, or a metric's docstring names
@@ -85,26 +85,21 @@ def top1(values: Array) -> int | None:
 def _sums(actual: Array, reference: Array, qparams: Quantization | None = None) -> Sums:
     if actual.shape != reference.shape:
         raise ValueError(f"tensors of shapes {actual.shape} and {reference.shape} have no gap")
-    sums = _add_up(actual, reference, qparams, 0, 0, 0)
-    if all(
-        1 / _SAFE_ENERGY < energy < _SAFE_ENERGY
-        for energy in (sums.error_energy, sums.reference_energy, sums.actual_energy)
-    ):
+    sums = _add_up(actual, reference, qparams, (0, 0, 0))
+    energies = (sums.error_energy, sums.reference_energy, sums.actual_energy)
+    if all(1 / _SAFE_ENERGY < energy < _SAFE_ENERGY for energy in energies):
         return sums
     largest = float(np.abs(actual.astype(np.float64)).max(initial=0.0))
     exponents = _exponent(largest), _exponent(sums.reference_largest), _exponent(sums.error_largest)
-    return _add_up(actual, reference, qparams, *exponents) if any(exponents) else sums
+    return _add_up(actual, reference, qparams, exponents) if any(exponents) else sums
 
 
-def _add_up(
-    actual: Array,
-    reference: Array,
-    qparams: Quantization | None,
-    actual_exponent: int,
-    reference_exponent: int,
-    error_exponent: int,
-) -> Sums:
-    """Compute the sums block by block, so that intermediate results stay in the processor's cache."""
+def _add_up(actual: Array, reference: Array, qparams: Quantization | None, exponents: tuple[int, int, int]) -> Sums:
+    """Compute the sums block by block, so that intermediate results stay in the processor's cache.
+
+    `exponents`: of the actual side, of the reference and of the error.
+    """
+    actual_exponent, reference_exponent, error_exponent = exponents
     absolute, energies, largest = np.zeros(2), np.zeros(4), np.zeros(2)
     flat_actual, flat_reference = actual.reshape(-1), reference.reshape(-1)
     # The difference of two numbers near float64's limits overflows; `_finite` turns the infinity into None.
@@ -115,7 +110,7 @@ def _add_up(
             error = np.subtract(a, r)
             np.abs(error, out=error)
             np.maximum(largest, (error.max(), max(r.max(), -r.min())), out=largest)
-            if actual_exponent or reference_exponent or error_exponent:
+            if any(exponents):
                 a, r = np.ldexp(a, -actual_exponent), np.ldexp(r, -reference_exponent)
                 error = np.ldexp(error, -error_exponent)
             energies += (_dot(error, error), _dot(r, r), _dot(a, a), _dot(a, r))

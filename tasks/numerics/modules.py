@@ -27,7 +27,7 @@ def module_times(events: Iterable[ProfiledEvent]) -> tuple[ModuleTime, ...]:
 def _modules(program: ProgramName, unit: str, events: Sequence[ProfiledEvent]) -> list[ModuleTime]:
     inferences = sorted({inference for event in events for inference in event.inferences})
     totals: dict[Path, dict[int, float]] = defaultdict(lambda: dict.fromkeys(inferences, 0.0))
-    own: dict[Path, float] = defaultdict(float)
+    own_totals: dict[Path, float] = defaultdict(float)
     operators: dict[Path, dict[str, None]] = defaultdict(dict)
     fused = _fused(events)
     for event in events:
@@ -37,7 +37,7 @@ def _modules(program: ProgramName, unit: str, events: Sequence[ProfiledEvent]) -
         if len(event.counted_in) == 1:
             continue
         path = _innermost([*_modules_of(event), *fused.get((event.subgraph, event.node), ())])
-        own[path] += sum(event.raw)
+        own_totals[path] += sum(event.raw)
         for outer in _outwards(path):
             for inference, amount in zip(event.inferences, event.raw, strict=True):
                 totals[outer][inference] += amount
@@ -53,7 +53,7 @@ def _modules(program: ProgramName, unit: str, events: Sequence[ProfiledEvent]) -
             depth=len(path),
             operators=tuple(operators[path]),
             spread=None if amounts is None else spread(list(amounts.values())),
-            own_mean=None if amounts is None else own[path] / len(inferences),
+            own_mean=None if amounts is None else own_totals[path] / len(inferences),
             share=sum(amounts.values()) / root_total if amounts is not None and root_total else None,
             counted_in=".".join(around) if amounts is None else None,
         )
@@ -62,7 +62,7 @@ def _modules(program: ProgramName, unit: str, events: Sequence[ProfiledEvent]) -
 
 
 def _fused(events: Sequence[ProfiledEvent]) -> dict[tuple[int | None, str | None], list[str]]:
-    """Return the modules of operators whose work is counted in another node, by subgraph and name of that node."""
+    """Return the modules of operators that are counted in another node, by subgraph and name of that node."""
     fused: dict[tuple[int | None, str | None], list[str]] = defaultdict(list)
     for event in events:
         if len(event.counted_in) == 1:

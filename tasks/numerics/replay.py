@@ -1,8 +1,7 @@
-"""Which operator introduces an error, and which only inherits it: every operator again, on the device's own inputs.
+"""Introduced error: the difference between an operator on the device and on the host, on the device's own inputs.
 
-The *introduced* error is the difference between the device's value and the reference operator's result on the inputs
-that the device itself computed, rounded to the device's grid. Unused elements are left out: a compiler that folds a
-clamp into the operator before it does not compute what the clamp discards.
+The host's result is that of the reference operator, rounded to the device's grid. Unused elements are left out: a
+compiler that folds a clamp into the operator before it does not compute what the clamp discards.
 """
 
 from collections import ChainMap
@@ -22,16 +21,11 @@ class Introduced:
     """What one operator added to the error, over its used elements."""
 
     gap: Gap
-    steps: float | None
-    """The largest error, in steps of the device's grid; None for floats."""
-    nonfinite: int = 0
-    """The number of elements that are infinite or NaN on one side, and something else on the other."""
-    masked: int = 0
-    """The number of unused elements that differ."""
-    masked_by: tuple[int, ...] = ()
-    """The readers that do not use them."""
-    spans: tuple[int, ...] = ()
-    """The operators before this one that were not captured: their error is part of this one's."""
+    steps: float | None  # the largest error, in steps of the device's grid; None for floats
+    nonfinite: int = 0  # the number of elements that are infinite or NaN on one side, and something else on the other
+    masked: int = 0  # the number of unused elements that differ
+    masked_by: tuple[int, ...] = ()  # the readers that do not use them
+    spans: tuple[int, ...] = ()  # earlier operators that were not captured: their error is part of this one's
     used_mask: Array | None = field(default=None, compare=False, repr=False)
     """The used elements, of the operator's shape; None if all are used."""
     error: Array | None = field(default=None, compare=False, repr=False)

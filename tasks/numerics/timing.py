@@ -39,10 +39,8 @@ class EventTimes:
     """One event over all its runs: `raw` has one amount of `unit` per run, `runs` the numbers of these runs."""
 
     event_block: str
-    name: str
-    """The name in the log; for events of the runtime itself with the number of their instruction."""
-    node: str | None
-    """The delegate's name for an operator of its graph."""
+    name: str  # the name in the log; for events of the runtime itself with the number of their instruction
+    node: str | None  # the delegate's name for an operator of its graph
     kind: EventKind
     instruction: int | None
     unit: str

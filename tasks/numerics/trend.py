@@ -27,12 +27,9 @@ from tasks.records.vocabulary import TrendVerdict
 BAD = ("regressed", "still_bad")
 
 _NORMAL = 1.4826
-_SETTLED = 3
-"""For how many nights a better level must last to become the baseline. A worse one must last `TrendConfig.nights`."""
-_RECENT = 3
-"""The number of recent nights whose median is compared with the oldest nights."""
-_FLAP = 2
-"""A series that is bad again within so many nights is still bad: an error that comes and goes is one regression."""
+_SETTLED = 3  # nights after which a better level becomes the baseline; a worse one after `TrendConfig.nights`
+_RECENT = 3  # nights whose median is compared with that of the oldest nights
+_FLAP = 2  # nights within which a series that is bad again has the same regression
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,12 +37,9 @@ class Series:
     """The meaning of one number of a cell."""
 
     unit: str
-    better: Literal[1, -1]
-    """1: more is better; -1: less is better."""
-    relative: bool = False
-    """The floor is a share of the baseline."""
-    noisy: bool = False
-    """Two nights differ although nothing has changed: a baseline needs several nights."""
+    better: Literal[1, -1]  # 1: more is better; -1: less is better
+    relative: bool = False  # the floor is a share of the baseline
+    noisy: bool = False  # nights differ although nothing has changed: a baseline needs several
 
 
 SERIES: Mapping[str, Series] = {
@@ -77,10 +71,8 @@ class Night:
 
     run: str
     value: float | None
-    passed: bool
-    """The cell passed its own gate: the night may be part of a baseline."""
+    passed: bool  # the cell passed its own gate: the night may be part of a baseline
     verdict: str | None = None
-    """None if there was no verdict."""
     first_bad_run: str | None = None
 
 
@@ -90,13 +82,11 @@ class Assessment:
 
     verdict: TrendVerdict
     first_bad_run: str | None = None
-    last_good_run: str | None = None
-    """For a bad verdict: the last night before it that was good, or less bad."""
+    last_good_run: str | None = None  # for a bad verdict the last night before it that was good, or less bad
     nights: int = 0
     median: float | None = None
     mad: float | None = None
-    floor: float | None = None
-    """The floor in the series' own unit."""
+    floor: float | None = None  # in the series' unit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,8 +97,7 @@ class Baseline:
     median: float
     mad: float
     floor: float
-    limit: float
-    """The change that is still no regression."""
+    limit: float  # the largest change that is no regression
 
 
 def assess(earlier: Sequence[Night], tonight: Night, series: Series, floor: float, config: TrendConfig) -> Assessment:

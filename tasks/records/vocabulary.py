@@ -5,24 +5,9 @@ from typing import Literal
 from conf.names import OperatorReference
 
 OperatorStatus = Literal[
-    "compared",
-    "exact",
-    "masked",
-    "shape_differs",
-    "dtype_differs",
-    "nonfinite_differs",
-    "ambiguous",
-    "repeated",
-    "not_dumped",
-    "superseded",
-    "tuple",
-    "unused",
-    "constant",
-    "no_handle",
-    "no_node",
-    "no_value",
-    "no_operator",
-]
+    "compared", "exact", "masked", "shape_differs", "dtype_differs", "nonfinite_differs", "ambiguous", "repeated",
+    "not_dumped", "superseded", "tuple", "unused", "constant", "no_handle", "no_node", "no_value", "no_operator",
+]  # fmt: skip
 OPERATOR_STATUSES: dict[OperatorStatus, str] = {
     "compared": "The device's tensor was compared with the reference's; the gap says how far apart they are.",
     "exact": "Every element equals the reference's.",

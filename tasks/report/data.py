@@ -17,10 +17,8 @@ class View(NamedTuple):
 
     title: str
     column: str
-    format: str
-    """The name of a format in page.js."""
-    if_it_varies: bool = False
-    """Leave the column out if all rows have the same value."""
+    format: str  # the name of a format in page.js
+    if_it_varies: bool = False  # leave the column out if all rows have the same value
 
 
 VIEWS: dict[str, tuple[View, ...]] = {

@@ -5,7 +5,9 @@ order of its instructions. Cycles are not times: the slice of an operator that w
 share of its delegate's call, and its cycles are in its arguments.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from tasks.numerics.timing import EXECUTION
@@ -47,22 +49,20 @@ def _program(events: Sequence[ProfiledEvent]) -> Iterator[Event]:
         )
     start = max((max(event.raw) for event in loading if event.unit == "us"), default=0.0)
     execution = next((event for event in events if event.name == EXECUTION), None)
-    for inference, sample, duration in zip(*_turns(execution), strict=True) if execution else ():
+    inferences = zip(execution.inferences, execution.samples, execution.raw, strict=True) if execution else ()
+    for inference, sample, duration in islice(inferences, INFERENCES):
         yield _slice(_RUNTIME, EXECUTION, start, duration, {"inference": inference, "sample": sample})
         yield from _inference(events, inference, start)
         start += duration
 
 
-def _turns(event: ProfiledEvent) -> tuple[Sequence[int], Sequence[int], Sequence[float]]:
-    return event.inferences[:INFERENCES], event.samples[:INFERENCES], event.raw[:INFERENCES]
-
-
 def _inference(events: Sequence[ProfiledEvent], inference: int, start: float) -> Iterator[Event]:
     """Yield the events of one inference: kernels and their calls, and delegates with their operators."""
-    amounts = [(event, _in(event, inference)) for event in events]
-    present = [(event, amount) for event, amount in amounts if amount is not None and event.instruction is not None]
-    for instruction in sorted({event.instruction for event, _ in present if event.instruction is not None}):
-        members = [(event, amount) for event, amount in present if event.instruction == instruction]
+    by_instruction: dict[int, list[tuple[ProfiledEvent, float]]] = defaultdict(list)
+    for event in events:
+        if event.instruction is not None and inference in event.inferences:
+            by_instruction[event.instruction].append((event, event.raw[event.inferences.index(inference)]))
+    for _, members in sorted(by_instruction.items()):
         outer = [
             (event, amount) for event, amount in members if event.kind in ("delegate_call", "operator_call", "kernel")
         ]
@@ -89,10 +89,6 @@ def _inside(operators: Sequence[tuple[ProfiledEvent, float]], start: float, dura
         name = event.node or event.name
         yield _slice(_INSIDE, name, start, width, arguments) if width else _instant(_INSIDE, name, start, arguments)
         start += width
-
-
-def _in(event: ProfiledEvent, inference: int) -> float | None:
-    return event.raw[event.inferences.index(inference)] if inference in event.inferences else None
 
 
 def _slice(thread: int, name: str, start: float, duration: float, arguments: Event) -> Event:

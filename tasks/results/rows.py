@@ -63,9 +63,9 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
     introducing = {row.operator.index for row in operators if row.verdict == "introduced"}
     masked = {row.operator.index for row in operators if row.status == "masked"}
     worst = worst_operator(operators)
-    compared, total = (
-        coverage(row.status for row in operators) if operators else (None, _rows_without_comparison(lowered))
-    )
+    compared, total = None, len(lowered.operators) * lowered.operator_samples if lowered else None
+    if operators:
+        compared, total = coverage(row.status for row in operators)
     return CellRow(
         cell=identity,
         stage=cell.stage,
@@ -116,10 +116,6 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
         soc_digest=digest(request.soc),
         request_digest=digest([request.measure, request.tolerance, request.backend]),
     )
-
-
-def _rows_without_comparison(lowered: LoweredProgram | None) -> int | None:
-    return len(lowered.operators) * lowered.operator_samples if lowered else None
 
 
 def _compile_fact(lowered: LoweredProgram | None, name: str) -> int | None:
