@@ -132,7 +132,7 @@ def measure(overrides: list[str]) -> dict[str, Any]:
     device = load_tensors(store.read(executed.capture.outputs))
     predicted, actual = _median(ablation.graphs["without fused pairs"]), _median(variants["as converted"][1])
     return {
-        "cell": cell.names,
+        "cell": cell.request.names,
         "samples": exported.sample_names,
         "rungs": {
             "exported": ablation.graphs["exported"],

@@ -19,10 +19,11 @@ from conf.schema import RunnerKind
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """A rule that excludes the cells of a backend whose scheme computes with one of `computes`, below an architecture.
+    """A rule of a backend by which cells are impossible: those whose scheme computes with one of `computes`.
 
     `computes`: `float32`, `float16` or members of ExecuTorch's QuantDtype without `use_`. A scheme's name is ignored.
-    `others`: exclude all schemes except these instead. `arch_below`: None excludes them on every architecture.
+    `others`: exclude all schemes except these instead. `arch_below`: exclude only cells of an older Hexagon
+    architecture than this; None excludes cells of every architecture.
     """
 
     computes: frozenset[str]
@@ -42,7 +43,7 @@ class PlannedBackend(Protocol):
 
     @property
     def socs(self) -> Collection[str] | None:
-        """The names of the SoCs that it compiles for; None accepts any."""
+        """The names of the SoCs that it compiles for; None means any SoC."""
         ...
 
     @property
@@ -52,7 +53,7 @@ class PlannedBackend(Protocol):
 
     @property
     def rules(self) -> Sequence[Rule]:
-        """Which cells are known to be impossible."""
+        """The rules by which cells are impossible."""
         ...
 
 

@@ -1,7 +1,8 @@
 """Checks of a whole request: the constraints of its fields, and what one field requires of another."""
 
 import re
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import PurePosixPath
 
@@ -46,9 +47,9 @@ def problems(request: Request) -> Iterator[RequestError]:
 def artifacts_problems(
     artifacts: str, cache_folder: str | None = None, *, key: str = "artifacts"
 ) -> Iterator[RequestError]:
-    """Yield an error for each reason why this cannot be the location of artifacts. `key`: what the user set to it."""
+    """Yield an error for each reason why this cannot be the location of artifacts. `key`: the key in the messages."""
     if not artifacts.strip():
-        yield RequestError("empty; the path of a folder, or s3://bucket/prefix", key=key, value="")
+        yield _error(key, artifacts, "empty; the path of a folder, or s3://bucket/prefix")
     remote = "://" in artifacts
     if remote and not _is_bucket(artifacts):
         # The URL is not in the message, because people put secrets into URLs.
@@ -60,7 +61,7 @@ def artifacts_problems(
     if cache_folder is not None and not remote:
         yield _error("cache_folder", cache_folder, "only valid with artifacts=s3://bucket/prefix")
     if cache_folder is not None and not cache_folder.strip():
-        yield RequestError("empty; the path of a folder", key="cache_folder", value="")
+        yield _error("cache_folder", cache_folder, "empty; the path of a folder")
 
 
 def _error(key: str, value: object, problem: str) -> RequestError:
@@ -70,10 +71,9 @@ def _error(key: str, value: object, problem: str) -> RequestError:
 def _of(
     group: str, config: ModelConfig | SchemeConfig | DeviceConfig, others: Iterator[RequestError]
 ) -> Iterator[RequestError]:
-    """Yield the violations in a group's option, then the `others`. Each names the option."""
+    """Yield the violations in a group's option, then the `others`, with the option's name in every message."""
     for error in (*violations(config, group), *others):
-        problem = f"{error.problem} ({group} {printable(config.name)})"
-        yield RequestError(problem, key=error.key, value=error.value)
+        yield RequestError(f"{error.problem} ({group} {printable(config.name)})", key=error.key, value=error.value)
 
 
 def _is_bucket(url: str) -> bool:
@@ -117,29 +117,28 @@ def _device(device: DeviceConfig) -> Iterator[RequestError]:
 
 def _is_dedicated_folder(path: str | None) -> bool:
     """Return whether qnnsweep may remove files below `path`: as far as a path shows, nobody else uses it."""
-    return (
-        path is not None and path.startswith("/") and len(PurePosixPath(path).parts) > 2 and ".." not in path.split("/")
-    )
+    parts = PurePosixPath(path or "").parts
+    return len(parts) > 2 and parts[0].startswith("/") and ".." not in parts
 
 
 def _farm(request: Request) -> Iterator[RequestError]:
     farm = f"farm {printable(request.farm.name)}"
-    names = [device.name for device in request.devices]
-    for name in sorted({name for name in names if names.count(name) > 1}):
+    for name in _duplicates(device.name for device in request.devices):
         yield RequestError(f"two of its devices are named {printable(name)}", key=farm)
     if request.farm.name and not request.pool:
         yield _error("farm.devices", [], f"{farm} has no devices")
-    if request.pool and not request.farm.name.strip():
-        yield RequestError(f"empty; any text of 1 to {LONGEST_NAME} characters", key="farm.name", value="")
+
+
+def _duplicates(names: Iterable[str]) -> list[str]:
+    return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
 def _names(request: Request) -> Iterator[RequestError]:
-    for group in (
-        request.model, request.scheme, request.soc, request.backend, *request.devices, request.tolerance,
-    ):  # fmt: skip
+    groups = (request.model, request.scheme, request.soc, request.backend, *request.devices, request.tolerance)
+    for group in (*groups, request.farm) if request.pool else groups:
         key = f"{type(group).__name__.removesuffix('Config').lower()}.name"
         if not group.name.strip():
-            yield RequestError(f"empty; any text of 1 to {LONGEST_NAME} characters", key=key, value="")
+            yield _error(key, group.name, f"empty; any text of 1 to {LONGEST_NAME} characters")
         elif len(group.name) > LONGEST_NAME:
             yield _error(key, group.name, f"{len(group.name)} characters; at most {LONGEST_NAME}")
         elif not group.name.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in group.name):
@@ -148,10 +147,8 @@ def _names(request: Request) -> Iterator[RequestError]:
 
 def _model(model: ModelConfig) -> Iterator[RequestError]:
     if not model.inputs:
-        problem = "a model has at least one input, each with a name, a shape and a dtype"
-        yield _error("model.inputs", [], problem)
-    names = [config.name for config in model.inputs]
-    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield _error("model.inputs", [], "a model has at least one input, each with a name, a shape and a dtype")
+    for name in _duplicates(config.name for config in model.inputs):
         yield RequestError(f"two inputs are named {printable(name)}", key="model.inputs")
     if model.evaluation is None:
         yield _error("model.evaluation", None, "every comparison needs samples; set model.evaluation.source")
@@ -165,7 +162,7 @@ def _scheme(scheme: SchemeConfig) -> Iterator[RequestError]:
     elif dtype not in QUANT_DTYPES:
         guess = did_you_mean(dtype or "", QUANT_DTYPES)
         yield _error("scheme.quant_dtype", dtype, f"{one_of(QUANT_DTYPES)} when scheme.precision=quantized{guess}")
-    # Without block sizes ExecuTorch quietly builds 16a4w under the name of 16a4w_block.
+    # Without block sizes ExecuTorch silently builds 16a4w under the name of 16a4w_block.
     if (dtype == "16a4w_block") != bool(scheme.block_size):
         needs = "at least one operator type" if dtype == "16a4w_block" else f"empty for quant_dtype {printable(dtype)}"
         yield _error("scheme.block_size", scheme.block_size, needs)

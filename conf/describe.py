@@ -25,12 +25,7 @@ def accepted(key: str) -> str:
 
 def is_known(key: str) -> bool:
     """Return whether the schema has the key, or lets the user add keys there, as below `model.arguments`."""
-    annotation: object = Request
-    for part in _parts(key):
-        if (keys := _keys(annotation)) and part not in keys:
-            return False
-        annotation = _below(annotation, part)
-    return True
+    return _annotation(key) is not None
 
 
 def no_such_key(key: str, *, schema: object = None) -> RequestError:
@@ -49,23 +44,15 @@ def no_such_key(key: str, *, schema: object = None) -> RequestError:
 
 
 def _annotation(key: str) -> object:
+    """Return the type of the key's value, or None if the schema has no such key."""
     annotation: object = Request
-    for part in _parts(key):
-        annotation = _below(annotation, part)
+    for part in re.findall(r"[^.\[\]]+", key):
+        kind = _without_none(annotation)
+        if keys := _keys(kind):
+            annotation = get_type_hints(kind)[part] if part in keys else None
+        elif kind is not None:
+            annotation = get_args(kind)[-1] if get_origin(kind) in (list, dict) else Any
     return annotation
-
-
-def _parts(key: str) -> list[str]:
-    return re.findall(r"[^.\[\]]+", key)
-
-
-def _below(annotation: object, part: str) -> object:
-    kind = _without_none(annotation)
-    if isinstance(kind, type) and is_dataclass(kind):
-        return get_type_hints(kind).get(part, Any)
-    if get_origin(kind) in (list, dict):
-        return get_args(kind)[-1]
-    return Any
 
 
 def _without_none(annotation: object) -> Any:

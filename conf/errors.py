@@ -1,4 +1,4 @@
-"""The base of qnnsweep's errors, the error for a wrong request, and the words for it. `tasks.errors` has the others."""
+"""The base class of qnnsweep's errors, the error for a wrong request, and its wording. `tasks.errors` has the rest."""
 
 import copyreg
 import difflib
@@ -43,6 +43,6 @@ def one_of(choices: Iterable[str]) -> str:
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return `, did you mean x?` when a choice is close to `word`, otherwise nothing."""
+    """Return `, did you mean x?` when a choice is close to `word`, otherwise an empty string."""
     close = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
     return f", did you mean {printable(close[0])}?" if close else ""

@@ -3,26 +3,21 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from omegaconf.errors import (
-    ConfigAttributeError,
-    ConfigKeyError,
-    GrammarParseError,
-    InterpolationResolutionError,
-    KeyValidationError,
-    MissingMandatoryValue,
-    OmegaConfBaseException,
-)
+from omegaconf import errors
 from yaml import MarkedYAMLError
 
 from conf.describe import accepted, no_such_key
 from conf.errors import RequestError, printable
 from conf.options import GROUPS
 
+_UNEXPLAINED = errors.InterpolationResolutionError | errors.GrammarParseError | errors.KeyValidationError
+"""The errors about a key whose own message is the best explanation."""
+
 
 def to_request_error(error: BaseException, *, overrides: Sequence[str] = ()) -> RequestError:
     """Return the RequestError that explains `error`, or its cause, to the person who wrote the request.
 
-    `overrides`: what was composed. The message names them unless it names the file or the override at fault.
+    `overrides`: the composed overrides. The message names them unless it names the file or the override at fault.
     """
     chain = list(_chain(error))
     explained = next((explained for link in chain if (explained := _explain(link))), RequestError(_one_line(error)))
@@ -52,23 +47,21 @@ def _explain(error: BaseException) -> RequestError | None:
         return RequestError(f"not a text file in UTF-8: {_one_line(error)}")
     if isinstance(error, OSError):
         return RequestError(f"{printable(error.filename)}: {error.strerror}" if error.filename else _one_line(error))
-    if isinstance(error, OmegaConfBaseException) and (key := error.full_key or error.key):
+    if isinstance(error, errors.OmegaConfBaseException) and (key := error.full_key or error.key):
         return _explain_key(str(key), error)
     return None
 
 
-def _explain_key(key: str, error: OmegaConfBaseException) -> RequestError:
-    if isinstance(error, ConfigAttributeError | ConfigKeyError):
+def _explain_key(key: str, error: errors.OmegaConfBaseException) -> RequestError:
+    if isinstance(error, errors.ConfigAttributeError | errors.ConfigKeyError):
         return no_such_key(key, schema=error.object_type)
-    if isinstance(error, MissingMandatoryValue):
+    if isinstance(error, errors.MissingMandatoryValue):
         return RequestError(f"not given; {accepted(key)}", key=printable(key))
-    if isinstance(error, InterpolationResolutionError | GrammarParseError | KeyValidationError):
+    if isinstance(error, _UNEXPLAINED):
         return RequestError(_one_line(error), key=printable(key))
-    words = accepted(key)
     # OmegaConf shortens the key of an item of a list, so that the schema does not contain the key.
-    return RequestError(
-        _one_line(error) if words == "anything" else words, key=printable(key), value=printable(error.value)
-    )
+    problem = _one_line(error) if (words := accepted(key)) == "anything" else words
+    return RequestError(problem, key=printable(key), value=printable(error.value))
 
 
 def _one_line(text: object) -> str:

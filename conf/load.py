@@ -1,4 +1,4 @@
-"""From the overrides of a command line to a plan.
+"""The step from the overrides of a command line to a plan.
 
 The grammar is Hydra's, sweeps included. An experiment names its axes under `hydra.sweeper.params`, the key of Hydra's
 basic sweeper; the same key on the command line takes precedence.
@@ -39,7 +39,7 @@ ConfigStore.instance().store(name="request", node=Request)
 def load(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> Plan:
     """Return the plan of the overrides: the product of all sweeps, model outermost, then scheme, soc, backend, device.
 
-    `config_dirs`: folders of the user's own, each with model/, scheme/ … like the shipped one. `group=file.yaml`
+    `config_dirs`: folders of the user, each with subfolders model/, scheme/ … like the shipped one. `group=file.yaml`
     selects a single file. Raises RequestError, with a message of one line, for everything that is wrong.
     """
     with parse(overrides, config_dirs) as parsed:
@@ -48,9 +48,9 @@ def load(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> Plan:
 
 
 def shards(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> list[list[str]]:
-    """Split the request into one per model and scheme, each as overrides that `load` accepts.
+    """Split the request into one request per model and scheme, and return the overrides of each, which `load` accepts.
 
-    Together they have the cells of `load`, each once and in its order. Paths of files and folders are absolute.
+    Together they have the cells of the whole request, once and in the same order. All paths in them are absolute.
     """
     with parse(overrides, config_dirs) as parsed:
         split = [key for key in _axes_first(parsed.values) if key.partition(".")[0] in SHARED_BY and parsed.values[key]]
@@ -65,11 +65,11 @@ def shards(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> lis
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParsedOverrides:
-    """Overrides by key, one per value: a swept key has several. The overrides themselves are in Hydra's grammar."""
+    """The overrides by key, in Hydra's grammar. There is one override per value: a swept key has several."""
 
     command_line: dict[str, Overrides]
     values: dict[str, Overrides]
-    """Those of the command line, and the axes of the experiment."""
+    """The overrides of the command line, and the axes of the experiment."""
     options: Options
     search_path: Sequence[Path]
     """The folders that the command line sets as Hydra's search path."""
@@ -230,5 +230,5 @@ def _device(
 
 
 def _quoted_if_needed(text: str) -> str:
-    """Return `text` as a person would type it where Hydra parses that as the same text, otherwise in quotes."""
+    """Return `text` without quotes if Hydra parses it as the same text, otherwise in quotes."""
     return text if re.fullmatch(r"[\w./-]+", text) and _parse([f"x={text}"])[0].value() == text else quoted(text)

@@ -3,7 +3,7 @@
 from typing import Literal, get_args
 
 AXES = ("model", "scheme", "soc", "backend", "device")
-"""The axes of a sweep, outermost first. The names of its options on these axes identify a cell."""
+"""The axes of a sweep, outermost first. A cell is identified by the names of its options on these axes."""
 
 QUANT_DTYPES = ("16a16w", "16a2w", "16a4w", "16a4w_block", "16a8w", "8a4w", "8a8w", "fp16a8w")
 """The members of ExecuTorch's `QuantDtype`, without `use_`."""
@@ -20,9 +20,9 @@ DTYPES = ("bool", "float16", "float32", "float64", "int16", "int32", "int64", "i
 
 Stage = Literal["export", "quantize", "lower", "bundle", "deploy", "execute", "collect", "measure", "compare"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
-"""Every stage in the order of the pipeline. Each is the module, the function and the task of its name in `tasks`."""
+"""Every stage in the order of the pipeline. A stage's module, function and task in `tasks` have its name."""
 MEASURE_STEPS: tuple[Stage, ...] = ("deploy", "execute", "collect")
-"""The stages that `measure` runs on one device. Its result contains theirs."""
+"""The stages that `measure` runs on one device. Its result contains their results."""
 COMPILE_STAGES: tuple[Stage, ...] = ("export", "quantize", "lower")
 """The stages whose worker processes count as toolchain calls. The workers of other stages only run operators again."""
 CACHED_STAGES: tuple[Stage, ...] = tuple(stage for stage in STAGES if stage not in MEASURE_STEPS)

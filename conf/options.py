@@ -14,7 +14,7 @@ GROUPS = (*AXES, "farm", "tolerance", "experiment")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """The options of every group by name. A file named by its path becomes an option through a link below `links`."""
+    """The options of every group by name. A file selected by path becomes an option through a link below `links`."""
 
     files: Mapping[str, dict[str, Path]]
     config_dirs: tuple[Path, ...]
@@ -22,10 +22,10 @@ class Options:
 
     @classmethod
     def of(cls, config_dirs: Sequence[Path], *, links: Path) -> "Options":
-        """Return the options of the shipped folder and of `config_dirs`, folders that each have a group's subfolder.
+        """Return the options of the shipped folder and of `config_dirs`.
 
-        Raises RequestError for another folder, and for two options of one name, of which Hydra would take the first
-        without a message.
+        Raises RequestError for a folder without a subfolder of any group, and for two options of the same name, of
+        which Hydra would use the first without a message.
         """
         files: dict[str, dict[str, Path]] = {group: {} for group in GROUPS}
         for folder in (SHIPPED, *config_dirs):
@@ -80,7 +80,7 @@ class Options:
         return file is None or b"${" in file.read_bytes()
 
     def portable_name(self, group: str, name: str) -> str:
-        """Return what selects the option from any folder and process: its name, or the path of a single file."""
+        """Return the value that selects the option from any folder and process: its name, or a single file's path."""
         file = self.files[group][name]
         return str(file.resolve()) if self.links in file.parents else name
 

@@ -23,11 +23,6 @@ class PlannedCell:
     impossible: str | None
     """The reason why the cell is impossible; None if it will be tried."""
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the cell's options on `AXES`, which identify it in a plan."""
-        return _names(self.request)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
@@ -54,7 +49,7 @@ def plan(requests: Iterable[Request], *, swept: Sequence[str] = (), folders: Seq
     for request in requests:
         for problem in problems(request):
             raise problem
-        if named.setdefault(_names(request), request) != request:
+        if named.setdefault(request.names, request) != request:
             raise _same_name(request, swept)
     if any(request.backend.kind not in SHIPPED_BACKENDS for request in named.values()):
         make_importable(folders)
@@ -68,26 +63,11 @@ def plan(requests: Iterable[Request], *, swept: Sequence[str] = (), folders: Seq
         for key in SWEEP_KEYS:
             if getattr(request, key) != getattr(first, key):
                 raise RequestError("it differs between cells; a sweep has one value of it", key=key)
-    return Plan(
-        cells=cells,
-        artifacts=first.artifacts,
-        cache_folder=first.cache_folder,
-        limits=first.limits,
-        schedule=first.schedule,
-        retention=first.retention,
-        trend=first.trend,
-        folders=tuple(folders),
-    )
-
-
-def _names(request: Request) -> tuple[str, ...]:
-    return (
-        request.model.name, request.scheme.name, request.soc.name, request.backend.name, request.where,
-    )  # fmt: skip
+    return Plan(cells=cells, folders=tuple(folders), **{key: getattr(first, key) for key in SWEEP_KEYS})
 
 
 def _same_name(request: Request, swept: Sequence[str]) -> RequestError:
-    names = " ".join(f"{axis}={printable(name)}" for axis, name in zip(AXES, _names(request), strict=True))
+    names = " ".join(f"{axis}={printable(name)}" for axis, name in zip(AXES, request.names, strict=True))
     keys = [key for key in swept if key not in AXES] or swept
     problem = (
         f"two different cells would both be named {names}; "

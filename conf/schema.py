@@ -382,6 +382,11 @@ class Request:
         return tuple(self.pool) or (self.device,)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the options on `conf.names.AXES`, which identify the cell in a plan."""
+        return self.model.name, self.scheme.name, self.soc.name, self.backend.name, self.where
+
+    @property
     def where(self) -> str:
         """The cell's name on the axis `device`: that of its farm, or of its device."""
         return self.farm.name if self.pool else self.device.name

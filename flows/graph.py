@@ -1,6 +1,6 @@
 """The graph of one sweep: which stage uses the result of which, and what cells share because it is the same."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -34,17 +34,13 @@ ProgressCallback = Callable[[str, str, str], None]
 
 def work_label(stage: str, request: Request) -> str:
     """Return the label of a stage's work. Cells that share the work share the label."""
-    backend = backend_of(request.backend.kind)
-    backend_name = [request.backend.name] if backend.named_in_labels else []
-    soc_name = [request.soc.name] if backend.needs_soc else []
-    if stage == "export":
-        names = [request.model.name]
-    elif stage == "quantize":
-        names = [request.model.name, request.scheme.name, *backend_name]
-    else:
-        names = [request.model.name, request.scheme.name, *backend_name, *soc_name]
-    if stage not in ("export", "quantize", "lower"):
-        names += [] if request.where == "local" else [request.where]
+    backend, names = backend_of(request.backend.kind), [request.model.name]
+    if stage != "export":
+        names += [request.scheme.name, *([request.backend.name] if backend.named_in_labels else [])]
+    if stage not in ("export", "quantize") and backend.needs_soc:
+        names.append(request.soc.name)
+    if stage not in ("export", "quantize", "lower") and request.where != "local":
+        names.append(request.where)
     return " · ".join(names)
 
 
@@ -129,8 +125,7 @@ class Graph:
     @property
     def result_names(self) -> dict[str, bool]:
         """The names of all cached results of this sweep, with whether each was in the cache before."""
-        states = [submission.future.state for submission in self._submissions.values()]
-        return {name: is_reused(state) for state in states if (name := result_name(state)) is not None}
+        return result_names(submission.future for submission in self._submissions.values())
 
     def _submit(self, task: Task[..., Any], request: Request, *inputs: Any, **resources: Any) -> Submission:
         key = digest([task.name, *(value.key if isinstance(value, Submission) else value for value in inputs)])
@@ -185,6 +180,12 @@ def comparison_options(request: Request) -> ComparisonOptions:
         references=other_references(measure),
         own_code=functions_digest(own_code) if own_code else "",
     )
+
+
+def result_names(futures: Iterable[PrefectFuture[Any]]) -> dict[str, bool]:
+    """Return the names of the cached results of these futures, with whether each was in the cache before."""
+    states = [future.state for future in futures]
+    return {name: is_reused(state) for state in states if (name := result_name(state)) is not None}
 
 
 def await_result(future: PrefectFuture[Any]) -> tuple[Any, BaseException | None]:

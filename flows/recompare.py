@@ -9,7 +9,7 @@ from prefect.futures import PrefectFuture
 
 from conf.load import load
 from conf.plan import Plan, PlannedCell
-from flows.graph import await_result, comparison_options, other_references, work_label
+from flows.graph import await_result, comparison_options, other_references, result_names, work_label
 from flows.resources import Resources, prepare
 from flows.run import CellResults, RunStart, finish_run, on_progress
 from flows.runs import results
@@ -20,7 +20,7 @@ from tasks.compare import compare_task
 from tasks.errors import EvidenceError, RequestError
 from tasks.records import Comparison, RunFacts
 from tasks.results.outcome import CellResult
-from tasks.stage import configure_task, is_reused, result_name
+from tasks.stage import configure_task
 from tasks.storage import lock
 from tasks.storage.store import Store
 
@@ -37,33 +37,23 @@ def recompare(artifacts: str, run_id: str | None, overrides: list[str]) -> resul
     """
     store = Store.at(artifacts)
     with lock.shared(store):
-        return _recompare(store, run_id, overrides)
-
-
-def _recompare(store: Store, run_id: str | None, overrides: list[str]) -> results.SweepResult:
-    past, plan = planned(store, run_id, overrides)
-    run_start = RunStart.now()
-    resources = prepare(plan)
-    with die_on_sigterm():
-        submissions = [
-            (cell, evidence, _submit(cell, evidence, resources))
-            for cell, evidence in _cells(plan, past.run_id, resources.store)
-        ]
-        compared = [_result(past.run_id, *submission) for submission in submissions]
-    states = [future.state for *_, future in submissions if future is not None]
-    done = CellResults(
-        cells=compared,
-        reused=sum(cell.capture is not None for cell in compared),
-        result_names={name: is_reused(state) for state in states if (name := result_name(state)) is not None},
-    )
-    run = run_start.facts(
-        resources.store,
-        ("qnnsweep", "recompare", f"--run={past.run_id}", *overrides),
-        toolchain_calls=0,
-        reused=done.reused,
-        toolchain=past.toolchain,
-    )
-    return finish_run(run, done, resources, trend=None, verb="recompare")
+        past, plan = planned(store, run_id, overrides)
+        run_start = RunStart.now()
+        resources = prepare(plan)
+        with die_on_sigterm():
+            submissions = [
+                (cell, evidence, _submit(cell, evidence, resources))
+                for cell, evidence in _cells(plan, past.run_id, resources.store)
+            ]
+            compared = [_result(past.run_id, *submission) for submission in submissions]
+        done = CellResults(
+            cells=compared,
+            reused=sum(cell.capture is not None for cell in compared),
+            result_names=result_names(future for *_, future in submissions if future is not None),
+        )
+        command = ("qnnsweep", "recompare", f"--run={past.run_id}", *overrides)
+        run = replace(run_start.compiled_facts(resources, done.reused, command), toolchain=past.toolchain)
+        return finish_run(run, done, resources, trend=None, verb="recompare")
 
 
 def planned(store: Store, run_id: str | None, overrides: Sequence[str]) -> tuple[RunFacts, Plan]:
@@ -71,9 +61,8 @@ def planned(store: Store, run_id: str | None, overrides: Sequence[str]) -> tuple
     for override in overrides:
         key = _key(override)
         if not any(key == changeable or key.startswith(f"{changeable}.") for changeable in _CHANGEABLE):
-            raise RequestError(
-                f"{override}: a past run can be compared again with other {', '.join(_CHANGEABLE)} alone"
-            )
+            names = ", ".join(_CHANGEABLE)
+            raise RequestError(f"{override}: a past run can be compared again with other {names} alone")
     run = results.find_run(store, run_id)
     if run.command[:2] != ("qnnsweep", "run"):
         raise RequestError(f"run {run.run_id} was itself a recompare; name the run it came from: {run.command[2]}")

@@ -30,7 +30,7 @@ def test_there_are_commands_to_try() -> None:
 @pytest.mark.parametrize("command", commands())
 def test_a_command_of_the_readme_is_a_plan_without_an_impossible_cell(command: str) -> None:
     cells = load(shlex.split(command)).cells
-    assert [cell.names for cell in cells if cell.impossible and "experiment" not in command] == []
+    assert [cell.request.names for cell in cells if cell.impossible and "experiment" not in command] == []
 
 
 @pytest.mark.parametrize("setting", re.findall(r"`((?:scheme|tolerance)\.\S+?=\S+?)`", README))

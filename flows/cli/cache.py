@@ -1,17 +1,16 @@
 """`qnnsweep cache`: shows the contents of the store by stage and by run, and removes what is no longer needed."""
 
-import json
 import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from conf.units import GIB, KIB, MIB, TIB
-from flows.cli.options import Artifacts, Debug, Json, console, exit_on_error
+from flows.cli.options import Artifacts, Debug, Json, exit_on_error, print_output
 from tasks.errors import RequestError
+from tasks.report.format import plain_table
 
 if TYPE_CHECKING:
     from tasks.storage.inventory import Inventory
@@ -23,13 +22,11 @@ _TIMES = {"h": 3600, "d": 86_400, "w": 604_800}
 
 app = typer.Typer(help="Show the contents of the store by stage and by run; remove what is no longer needed.")
 
-Runs = Annotated[int, typer.Option("--runs", help="How many of the newest runs to show.", min=0)]
-
 
 @app.callback(invoke_without_command=True)
 def show(
     context: typer.Context,
-    runs: Runs = 10,
+    runs: Annotated[int, typer.Option("--runs", help="How many of the newest runs to show.", min=0)] = 10,
     json_: Json = False,
     debug: Debug = False,
     artifacts: Artifacts = "artifacts",
@@ -41,11 +38,7 @@ def show(
         from tasks.storage.inventory import inventory
 
         contents = inventory(_store(artifacts), runs)
-        if json_:
-            print(json.dumps(asdict(contents)))
-        else:
-            for table in _tables(contents):
-                console().print(table)
+        print_output(asdict(contents), *_tables(contents), as_json=json_)
 
 
 @app.command()
@@ -96,10 +89,7 @@ def prune(
             with lock.exclusive(store):
                 plan = plan_prune(store, selection)  # another run may have ended since
                 apply(store, plan)
-        if json_:
-            print(json.dumps(asdict(plan) | {"dry_run": dry_run}))
-        else:
-            console().print(_prune_table(plan, dry_run=dry_run))
+        print_output(asdict(plan) | {"dry_run": dry_run}, _prune_table(plan, dry_run=dry_run), as_json=json_)
 
 
 def _store(artifacts: str) -> "Store":
@@ -131,7 +121,7 @@ def _summary(plan: "PrunePlan", *, dry_run: bool) -> str:
 
 
 def _prune_table(plan: "PrunePlan", *, dry_run: bool) -> Table:
-    table = _table("would be removed" if dry_run else "removed", "count")
+    table = plain_table("would be removed" if dry_run else "removed", "count", right=["count"])
     table.add_row("runs", str(len(plan.runs)))
     table.add_row("remains of killed runs", str(len(plan.remains)))
     table.add_row("results", str(len(plan.results)))
@@ -142,7 +132,8 @@ def _prune_table(plan: "PrunePlan", *, dry_run: bool) -> Table:
 
 
 def _tables(contents: "Inventory") -> list[Table]:
-    stages = _table("stage", "results", "size", "blobs", "size", "shared", "oldest", "newest")
+    columns = ("results", "size", "blobs", "size", "shared", "oldest", "newest")
+    stages = plain_table("stage", *columns, right=columns)
     for stage in contents.stages:
         stages.add_row(
             stage.stage, str(stage.results), _size(stage.result_bytes), str(stage.blobs), _size(stage.blob_bytes),
@@ -151,7 +142,8 @@ def _tables(contents: "Inventory") -> list[Table]:
     stages.caption = (
         f"{_size(contents.bytes)} in {contents.artifacts}; shared: used here too, counted where it was created"
     )
-    runs = _table("run", "made", "reused", "blobs", "holds", "alone", "own files")
+    columns = ("made", "reused", "blobs", "holds", "alone", "own files")
+    runs = plain_table("run", *columns, right=columns)
     for run in contents.runs:
         runs.add_row(
             run.run_id, str(run.made), str(run.reused), str(run.blobs), _size(run.held_bytes), _size(run.alone_bytes),
@@ -159,13 +151,6 @@ def _tables(contents: "Inventory") -> list[Table]:
         )  # fmt: skip
     runs.caption = "alone: what would be removed with the run"
     return [stages, runs]
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left", overflow="fold")
-    return table
 
 
 def _size(count: int) -> str:

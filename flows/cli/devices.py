@@ -2,12 +2,16 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.table import Table
+from rich.text import Text
+
+from conf.errors import printable
 from conf.load import load
 from conf.schema import PROBE, DeviceConfig, RunnerKind, TransportKind
 from tasks.devices import facts
@@ -16,6 +20,7 @@ from tasks.devices.farm import quarantined_in
 from tasks.devices.native_runner import native_files
 from tasks.devices.transport import RunRequest
 from tasks.errors import DeviceError, EnvironmentUnusable, RequestError
+from tasks.report.format import plain_table
 from tasks.storage.atomic import owner_is_dead
 from tasks.storage.store import Store
 
@@ -62,9 +67,6 @@ class DeviceStatus:
     @property
     def usable(self) -> bool:
         return self.reachable and self.problem is None and self.quarantined is None
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def survey(overrides: Sequence[str], config_dirs: Sequence[Path]) -> list[DeviceStatus]:
@@ -116,11 +118,8 @@ def _wrong_soc(config: DeviceConfig, read: str | None) -> str | None:
         return None
     if config.soc == PROBE:
         return "the device does not report its SoC: set device.soc"
-    return (
-        None
-        if read is None or facts.soc_matches(read, config.soc)
-        else f"its SoC is {read}, not {config.soc}: correct device.soc"
-    )
+    is_right = read is None or facts.soc_matches(read, config.soc)
+    return None if is_right else f"its SoC is {read}, not {config.soc}: correct device.soc"
 
 
 def _holder(device: Device) -> str | None:
@@ -156,8 +155,32 @@ def _native(config: DeviceConfig) -> tuple[dict[str, str | None], str | None]:
         files = native_files(config, arch, os.environ)
     except (RequestError, EnvironmentUnusable) as error:
         return {"runner": "native"}, str(error)
-    return {"runner": "native", "qnn": _build_of(files)}, None
+    return {"runner": "native", "qnn": str(files["libQnnHtp.so"])}, None
 
 
-def _build_of(files: Mapping[str, Path]) -> str:
-    return str(files["libQnnHtp.so"])
+def devices_table(statuses: Sequence[DeviceStatus]) -> Table:
+    table = plain_table(
+        "", "device", "by", "SoC asked", "SoC read", "arch", "build", "free", "°C", "battery", "runner", "QNN", "state",
+        "what to do",
+    )  # fmt: skip
+    for status in statuses:
+        free = f"busy: {status.busy}" if status.busy else "free"
+        state = f"quarantined: {status.quarantined}" if status.quarantined else free
+        cells = (
+            status.device,
+            status.transport,
+            status.soc_asked or "any",
+            status.soc_read,
+            status.arch,
+            status.os_build,
+            None if status.free_mib is None else f"{status.free_mib / 1024:.1f} GiB",
+            None if status.celsius is None else f"{status.celsius:.0f}",
+            None if status.battery_percent is None else f"{status.battery_percent} %",
+            status.runner,
+            status.qnn,
+            state if status.reachable else "unreachable",
+            status.problem or "",
+        )
+        mark = Text("✓", "green") if status.usable else Text("✗", "bold red")
+        table.add_row(mark, *(Text("–" if cell is None else printable(cell)) for cell in cells))
+    return table

@@ -4,14 +4,17 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 
 import psutil
+from rich.table import Table
+from rich.text import Text
 
 from conf.names import SHIPPED_BACKENDS
 from conf.units import GIB
 from tasks.errors import EnvironmentUnusable
+from tasks.report.format import plain_table
 from tasks.storage.store import Store
 from tasks.toolchain.backends.backend import DoctorCheck
 from tasks.toolchain.backends.select import backend_of
@@ -38,23 +41,15 @@ def _python() -> Iterator[DoctorCheck]:
 
 
 def _packages() -> Iterator[DoctorCheck]:
-    for name in ("torch", "executorch", "torchao", "prefect", "hydra-core"):
-        version = _version(name)
-        yield DoctorCheck(
-            what=name,
-            found=version or "missing",
-            ok=version is not None,
-            remedy="run `pip install -c constraints.txt -e .`",
-        )
-    for name in ("torchvision", "timm"):
-        version = _version(name)
-        yield DoctorCheck(
-            what=name,
-            found=version or "missing",
-            ok=version is not None,
-            needed=False,
-            remedy="for the models of the zoo, run `pip install -c constraints.txt -e '.[zoo]'`",
-        )
+    install, zoo = "run `pip install -c constraints.txt -e .`", ("torchvision", "timm")
+    install_zoo = "for the models of the zoo, run `pip install -c constraints.txt -e '.[zoo]'`"
+    for name in ("torch", "executorch", "torchao", "prefect", "hydra-core", *zoo):
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            version = "missing"
+        remedy = install_zoo if name in zoo else install
+        yield DoctorCheck(what=name, found=version, ok=version != "missing", needed=name not in zoo, remedy=remedy)
 
 
 def _machine(store: Store) -> Iterator[DoctorCheck]:
@@ -96,8 +91,9 @@ def _farm() -> Iterator[DoctorCheck]:
     )
 
 
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
+def checks_table(checks: Sequence[DoctorCheck]) -> Table:
+    table = plain_table("", "what", "found", "what to do")
+    for check in checks:
+        mark = Text("✓", "green") if check.ok else Text("✗", "bold red") if check.needed else Text("–", "yellow")
+        table.add_row(mark, check.what, Text(check.found), Text("" if check.ok else check.remedy))
+    return table

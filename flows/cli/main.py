@@ -5,22 +5,25 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from flows.cli.cache import app as cache
-from flows.cli.options import Artifacts, Debug, Json, console, exit_on_error
+from flows.cli.options import Artifacts, Debug, Json, console, exit_on_error, print_output
 from flows.exit_codes import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, INTERRUPTED, NOT_ALL_PASSED, PASSED
 from flows.server.settings import configure_prefect
 from tasks.errors import RequestError
 
 if TYPE_CHECKING:
-    from conf.plan import Plan
+    from conf.plan import Plan, PlannedCell
     from flows.runs.results import SweepResult
     from tasks.storage.store import Store
 
@@ -69,32 +72,31 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Run a sweep: every model × scheme × SoC that the overrides name. Run it again to continue."""
-    folders = config_dir or []
+    folders = [str(folder.absolute()) for folder in config_dir or ()]
     with exit_on_error(debug):
-        plan = _plan(overrides, folders)
+        from conf.load import load
+
+        plan = load(overrides or [], config_dirs=config_dir or [])
+        configure_prefect()
         if pool or dask:
             result = _spread(overrides or [], folders, pool, dask)
         else:
             result = _sweep(plan, overrides or [], folders)
         _show(result, as_json=json_)
         regressed = plan.trend.fail and any(row["verdict"] == "regressed" for row in result.trends)
-        raise typer.Exit(NOT_ALL_PASSED if regressed else _exit_code([row["outcome"] for row in result.cells]))
+        raise typer.Exit(NOT_ALL_PASSED if regressed else _exit_code(result))
 
 
 @app.command(epilog=_EXITS)
 def plan(overrides: Overrides = None, config_dir: ConfigDirs = None, json_: Json = False, debug: Debug = False) -> None:
     """Show the cells that a run would have, and why some are impossible. Runs nothing."""
     with exit_on_error(debug):
+        from conf.load import load
         from conf.names import AXES
 
-        loaded = _plan(overrides, config_dir or [])
-        cells = [dict(zip(AXES, cell.names, strict=True)) | {"impossible": cell.impossible} for cell in loaded.cells]
-        if json_:
-            print(json.dumps({"cells": cells}))
-        else:
-            from flows.cli.tables import plan_table
-
-            console().print(plan_table(cells))
+        planned = load(overrides or [], config_dirs=config_dir or []).cells
+        cells = [dict(zip(AXES, cell.request.names, strict=True)) | {"impossible": cell.impossible} for cell in planned]
+        print_output({"cells": cells}, _plan_table(cells), as_json=json_)
 
 
 @app.command(epilog=_EXITS)
@@ -103,14 +105,10 @@ def devices(
 ) -> None:
     """Show what every device is and whether it can be used. Select devices with device= or farm=."""
     with exit_on_error(debug):
-        from flows.cli.devices import survey
-        from flows.cli.tables import devices_table
+        from flows.cli.devices import devices_table, survey
 
         statuses = survey(overrides or [], config_dir or [])
-        if json_:
-            print(json.dumps({"devices": [status.as_dict() for status in statuses]}))
-        else:
-            console().print(devices_table(statuses))
+        print_output({"devices": list(map(asdict, statuses))}, devices_table(statuses), as_json=json_)
         raise typer.Exit(PASSED if all(status.usable for status in statuses) else DEVICES_UNUSABLE)
 
 
@@ -121,14 +119,10 @@ def doctor(json_: Json = False, debug: Debug = False, artifacts: Artifacts = "ar
     Checks Python, torch, ExecuTorch, QNN and its backends, adb, memory and disk.
     """
     with exit_on_error(debug):
-        from flows.cli.doctor import checks
-        from flows.cli.tables import checks_table
+        from flows.cli.doctor import checks, checks_table
 
         results = checks(_store(artifacts))
-        if json_:
-            print(json.dumps({"checks": [check.as_dict() for check in results]}))
-        else:
-            console().print(checks_table(results))
+        print_output({"checks": list(map(asdict, results))}, checks_table(results), as_json=json_)
         raise typer.Exit(PASSED if all(check.ok or not check.needed for check in results) else ENVIRONMENT_UNUSABLE)
 
 
@@ -169,14 +163,10 @@ def diff(
     """Compare two runs, cell by cell and operator by operator, and show what changed between them."""
     with exit_on_error(debug):
         from flows.runs.diff import diff as compare_runs
+        from flows.runs.diff import diff_table
 
         difference = compare_runs(_store(artifacts), run_a, run_b)
-        if json_:
-            print(json.dumps(difference.as_dict()))
-        else:
-            from flows.cli.tables import diff_table
-
-            console().print(diff_table(difference))
+        print_output(difference.as_dict(), diff_table(difference), as_json=json_)
         raise typer.Exit(NOT_ALL_PASSED if difference.regressions else PASSED)
 
 
@@ -194,7 +184,9 @@ def serve(
     """
     folders = config_dir or []
     with exit_on_error(debug):
-        plan = _plan(overrides, folders)
+        from conf.load import load
+
+        plan = load(overrides or [], config_dirs=folders)
         configure_prefect()
         from flows.cli import serve
         from flows.resources import prepare
@@ -203,8 +195,7 @@ def serve(
             prepare(plan)
         deployment = serve.deployment(plan, name, overrides or [], folders, pool)
         serve.ensure_server()
-        print(serve.announcement(plan, deployment), file=sys.stderr, flush=True)
-        serve.serve_until_stopped(deployment)
+        serve.serve_until_stopped(deployment, plan)
 
 
 @app.command(epilog=_EXITS)
@@ -223,23 +214,14 @@ def recompare(
     """
     with exit_on_error(debug):
         configure_prefect()
-        from flows.cli import progress
-        from flows.recompare import planned
-        from flows.recompare import recompare as flow
+        from flows import recompare
         from flows.resources import prepare
-        from flows.run import on_progress
-        from flows.server import connect
 
-        _, plan = planned(_store(artifacts), run_, overrides or [])
+        _, plan = recompare.planned(_store(artifacts), run_, overrides or [])
         prepare(plan)
-        screen = Console(stderr=True)
-        with _interruptible(screen), screen.status("starting Prefect …"):
-            connect.ensure()
-        with _interruptible(screen), progress.show_progress(plan.cells, screen) as display:
-            on_progress.set(display.update)
-            result = flow(artifacts, run_, overrides or [])
+        result = _with_progress(plan.cells, lambda: recompare.recompare(artifacts, run_, overrides or []))
         _show(result, as_json=json_)
-        raise typer.Exit(_exit_code([row["outcome"] for row in result.cells]))
+        raise typer.Exit(_exit_code(result))
 
 
 app.add_typer(cache, name="cache")
@@ -249,10 +231,17 @@ def main() -> None:
     app(prog_name="qnnsweep")
 
 
-def _plan(overrides: Sequence[str] | None, folders: Sequence[Path]) -> "Plan":
-    from conf.load import load
+def _plan_table(cells: Sequence[Mapping[str, str | None]]) -> Table:
+    """Return a table with one line per cell, and the number of cells that can run."""
+    from conf.names import AXES
+    from tasks.report.format import plain_table
 
-    return load(list(overrides or []), config_dirs=folders)
+    possible = sum(cell["impossible"] is None for cell in cells)
+    table = plain_table(*AXES, "note", caption=f"{possible} to run, {len(cells) - possible} impossible")
+    for cell in cells:
+        note = f"impossible: {cell['impossible']}" if cell["impossible"] else ""
+        table.add_row(*(Text(str(cell[axis])) for axis in AXES), Text(note), style="dim" if note else "")
+    return table
 
 
 def _store(artifacts: str) -> "Store":
@@ -264,27 +253,31 @@ def _store(artifacts: str) -> "Store":
     return Store.at(artifacts)
 
 
-def _sweep(plan: "Plan", overrides: list[str], folders: list[Path]) -> "SweepResult":
-    """Run the flow and show its progress."""
-    configure_prefect()
-    from flows.cli import progress
+def _sweep(plan: "Plan", overrides: list[str], folders: list[str]) -> "SweepResult":
     from flows.resources import prepare
-    from flows.run import on_progress
-    from flows.server import connect
     from flows.sweep import sweep
 
     prepare(plan)  # report what this machine lacks before Prefect starts
+    return _with_progress(plan.cells, lambda: sweep(overrides, folders))
+
+
+def _with_progress(cells: Sequence["PlannedCell"], flow: Callable[[], "SweepResult"]) -> "SweepResult":
+    """Start Prefect, then call the flow and show the progress of its cells."""
+    from flows.cli import progress
+    from flows.run import on_progress
+    from flows.server import connect
+
     screen = Console(stderr=True)
-    with _interruptible(screen), screen.status("starting Prefect …"):
-        connect.ensure()
-    with _interruptible(screen), progress.show_progress(plan.cells, screen) as display:
-        on_progress.set(display.update)
-        return sweep(overrides, [str(folder.absolute()) for folder in folders])
+    with _interruptible(screen):
+        with screen.status("starting Prefect …"):
+            connect.ensure()
+        with progress.show_progress(cells, screen) as display:
+            on_progress.set(display.update)
+            return flow()
 
 
-def _spread(overrides: list[str], folders: list[Path], pool: str | None, dask: str | None) -> "SweepResult":
+def _spread(overrides: list[str], folders: list[str], pool: str | None, dask: str | None) -> "SweepResult":
     """Run the flow on many machines. This machine only waits, so it does not need what the workers need."""
-    configure_prefect()
     from flows.cli import progress, serve
     from flows.distribution.spread import spread
     from flows.run import on_progress
@@ -295,15 +288,14 @@ def _spread(overrides: list[str], folders: list[Path], pool: str | None, dask: s
     serve.ensure_server()
     with _interruptible(screen):
         on_progress.set(progress.ProgressLog((), screen, stages=("shard",)).update)
-        return spread(overrides, [str(folder.absolute()) for folder in folders], pool, dask)
+        return spread(overrides, folders, pool, dask)
 
 
 def _show(result: "SweepResult", *, as_json: bool) -> None:
     from flows.runs.regressions import count, regressions_table
     from tasks.report.page import summary_table
 
-    facts, outcomes = result.run, Counter(row["outcome"] for row in result.cells)
-    output = console()
+    facts, output = result.run, console()
     copy = f"\n  here {result.page}" if "://" in facts.report else ""
     output.print(summary_table(facts, result.cells))
     if (regressions := regressions_table(result.trends)) is not None:
@@ -315,10 +307,10 @@ def _show(result: "SweepResult", *, as_json: bool) -> None:
         soft_wrap=True,
     )
     if as_json:
-        summary: dict[str, Any] = {
+        summary = {
             "run_id": facts.run_id,
             "cells": len(result.cells),
-            "outcomes": dict(sorted(outcomes.items())),
+            "outcomes": dict(sorted(Counter(row["outcome"] for row in result.cells).items())),
             "regressions": count(result.trends),
             "toolchain_calls": facts.toolchain_calls,
             "reused": facts.reused,
@@ -328,8 +320,9 @@ def _show(result: "SweepResult", *, as_json: bool) -> None:
         print(json.dumps(summary))
 
 
-def _exit_code(outcomes: Sequence[str]) -> int:
-    if {"failed", "out_of_tolerance"} & set(outcomes):
+def _exit_code(result: "SweepResult") -> int:
+    outcomes = {row["outcome"] for row in result.cells}
+    if outcomes & {"failed", "out_of_tolerance"}:
         return NOT_ALL_PASSED
     return DEVICES_UNUSABLE if "infrastructure" in outcomes else PASSED
 

@@ -1,13 +1,15 @@
 """The parts that all commands share: options, output and the handling of errors."""
 
+import json
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from flows.exit_codes import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, NOT_ALL_PASSED, REQUEST_WRONG
 from tasks.errors import DeviceError, EnvironmentUnusable, QnnsweepError, RequestError
@@ -29,6 +31,15 @@ Artifacts = Annotated[
 def console() -> Console:
     """Return the console of standard output. In a file, lines are wide enough for any table."""
     return Console() if sys.stdout.isatty() else Console(width=_WIDTH_OF_A_FILE)
+
+
+def print_output(contents: Mapping[str, Any], *tables: Table, as_json: bool) -> None:
+    """Print the contents as one line of JSON, or else the tables."""
+    if as_json:
+        print(json.dumps(contents))
+    else:
+        for table in tables:
+            console().print(table)
 
 
 @contextmanager

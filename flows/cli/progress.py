@@ -5,16 +5,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from conf.names import CELL_STAGES
 from conf.plan import PlannedCell
 from flows.graph import work_label
 from flows.runs.eta import EtaEstimate
+from tasks.report.format import plain_table
 
 _MARKS = {"done": ("✓", "green"), "reused": ("↺", "blue"), "failed": ("✗", "bold red")}
 _WAITING = ("·", "dim")
@@ -53,8 +52,7 @@ class ProgressTable:
         # On a small screen only running cells are drawn; those that have ended are left out first.
         running = [line for line in lines if not line[0]]
         visible = lines if len(lines) <= room else (running or lines)[:room]
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        table.add_column("cell")
+        table = plain_table("cell")
         for stage in CELL_STAGES:
             table.add_column(stage, justify="center", min_width=len(stage))
         for _, name, cells in visible:

@@ -1,6 +1,7 @@
 """The sweep as a deployment of a Prefect server, which starts it on a schedule and from its UI."""
 
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -20,8 +21,6 @@ from flows.server import connect
 from flows.sweep import sweep
 from tasks.errors import EnvironmentUnusable, RequestError
 
-SWEEP, SPREAD = cast("Flow[..., Any]", sweep), cast("Flow[..., Any]", spread)
-
 
 def deployment(
     plan: Plan, name: str, overrides: Sequence[str], config_dirs: Sequence[Path], pool: str | None
@@ -31,7 +30,7 @@ def deployment(
     options = [f"--pool={pool}"] if pool else []
     parameters = {"overrides": list(overrides), "config_dirs": [str(folder) for folder in folders]}
     return RunnerDeployment.from_flow(
-        SPREAD if pool else SWEEP,
+        cast("Flow[..., Any]", spread if pool else sweep),
         name=name,
         description=shlex.join(command(overrides, folders, *options)),
         parameters=parameters | ({"pool": pool} if pool else {}),
@@ -50,22 +49,22 @@ def ensure_server() -> None:
     connect.ensure()
 
 
-def announcement(plan: Plan, deployment: RunnerDeployment) -> str:
-    """Return the lines for the terminal that say when the sweep will run."""
-    when = (
-        f"{plan.schedule.cron} {plan.schedule.timezone}" if plan.schedule.cron else "on request only, no schedule.cron"
-    )
+def serve_until_stopped(deployment: RunnerDeployment, plan: Plan) -> None:
+    """Start each sweep that the server schedules, one at a time, until this process is stopped.
+
+    First prints when the sweep will run.
+    """
+    cron, timezone = plan.schedule.cron, plan.schedule.timezone
+    when = f"{cron} {timezone}" if cron else "on request only, no schedule.cron"
     page = (PREFECT_UI_URL.value() or PREFECT_API_URL.value() or "").removesuffix("/api")
     name = f"{deployment.flow_name}/{deployment.name}"
-    return (
+    print(
         f"{name}: {len(plan.cells)} cells, {when}\n"
         f"run it now: prefect deployment run {shlex.quote(name)}, or {page}/deployments\n"
-        "Ctrl-C ends it and pauses the schedule"
+        "Ctrl-C ends it and pauses the schedule",
+        file=sys.stderr,
+        flush=True,
     )
-
-
-def serve_until_stopped(deployment: RunnerDeployment) -> None:
-    """Start each sweep that the server schedules, one at a time, until this process is stopped."""
     serve(deployment, limit=1, print_starting_message=False)
 
 
@@ -76,10 +75,7 @@ def _schedules(config: ScheduleConfig) -> list[CronSchedule]:
         return [CronSchedule(cron=config.cron, timezone=config.timezone)]
     except ValidationError as error:
         (key,) = error.errors()[0]["loc"] or ("cron",)
-        value = config.timezone if key == "timezone" else config.cron
-        valid = (
-            "a name of the tz database"
-            if key == "timezone"
-            else "five fields, for example 0 22 * * * for every night at ten"
-        )
-        raise RequestError(f"schedule.{key}={value}: must be {valid}") from error
+        if key == "timezone":
+            raise RequestError(f"schedule.timezone={config.timezone}: must be a name of the tz database") from error
+        valid = "five fields, for example 0 22 * * * for every night at ten"
+        raise RequestError(f"schedule.{key}={config.cron}: must be {valid}") from error

@@ -13,7 +13,7 @@ from typing import Any, cast
 from prefect import Task, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import FlowRun, State
+from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
 from prefect.futures import as_completed
@@ -92,9 +92,13 @@ def spread(
         reused=sum(facts.reused for facts in completed),
         toolchain=completed[0].toolchain if completed else None,
     )
+    no_rows = EnvironmentUnusable(
+        f"its shard completed and left no rows in {plan.artifacts}",
+        remedy="check that every host has the same place there",
+    )
     for part in parts:
         if not results.is_complete(run_id, stores[part.number]):
-            lost = not_started(part.plan, errors.get(part.number) or _no_rows(plan.artifacts))
+            lost = not_started(part.plan, errors.get(part.number) or no_rows)
             results.write_rows(run, rows(run_id, lost, None), stores[part.number])
     result = results.join(run, list(stores.values()), store, plan.trend)
     store.files.remove_all(shards_folder(run_id))
@@ -103,7 +107,11 @@ def spread(
     return result
 
 
-@task(name="shard", cache_policy=NO_CACHE, retry_condition_fn=lambda _task, _run, state: _may_be_retried(state))
+@task(
+    name="shard",
+    cache_policy=NO_CACHE,
+    retry_condition_fn=lambda _task, _run, state: not isinstance(state.data, ShardCancelled),
+)
 def on_pool(
     deployment: str, overrides: list[str], config_dirs: list[str], run_id: str, number: int, poll_s: float
 ) -> None:
@@ -133,6 +141,7 @@ def _run_shards(
     """Run every shard and return, by its number, its error, or None for a shard that completed."""
     errors: dict[int, BaseException | None] = {}
     update = on_progress.get()
+    died = EnvironmentUnusable("every Dask worker that had its shard died", remedy="see the log of the Dask scheduler")
     with task_runner as runner:
         futures = {
             runner.submit(run_shard, {"overrides": part.overrides, "number": part.number, **parameters}): part
@@ -143,11 +152,7 @@ def _run_shards(
         for future in as_completed(list(futures)):
             part = futures[future]
             future.wait()
-            died = EnvironmentUnusable(
-                "every Dask worker that had its shard died", remedy="see the log of the Dask scheduler"
-            )
-            error = await_result(future)[1] if future.state.is_final() else died
-            errors[part.number] = error
+            errors[part.number] = error = await_result(future)[1] if future.state.is_final() else died
             update("shard", part.label, "failed" if error else "done")
     return errors
 
@@ -167,7 +172,7 @@ def split(overrides: Sequence[str], folders: Sequence[Path]) -> tuple[Plan, list
     # A shard that is requested twice runs once: its cells are the same.
     unique: dict[tuple[str, ...], tuple[list[str], Plan]] = {}
     for words, part in loaded:
-        unique.setdefault(part.cells[0].names[: len(SHARED_BY)], (words, part))
+        unique.setdefault(part.cells[0].request.names[: len(SHARED_BY)], (words, part))
     return whole, [
         Shard(number=number, overrides=words, plan=part) for number, (words, part) in enumerate(unique.values())
     ]
@@ -185,13 +190,3 @@ def _deployment(pool: str) -> str:
                 remedy="run `prefect deploy --all` in the folder of prefect.yaml",
             ) from None
     return name
-
-
-def _may_be_retried(state: State) -> bool:
-    return not isinstance(state.data, ShardCancelled)
-
-
-def _no_rows(artifacts: str) -> EnvironmentUnusable:
-    return EnvironmentUnusable(
-        f"its shard completed and left no rows in {artifacts}", remedy="check that every host has the same place there"
-    )

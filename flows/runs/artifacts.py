@@ -7,13 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 from uuid import UUID
 
-from prefect.artifacts import (
-    create_link_artifact,
-    create_markdown_artifact,
-    create_progress_artifact,
-    create_table_artifact,
-    update_progress_artifact,
-)
+from prefect import artifacts
 
 from conf.plan import PlannedCell
 from flows.runs.eta import EtaEstimate
@@ -31,7 +25,7 @@ class CellsDone:
     def __init__(
         self,
         cells: Sequence[PlannedCell],
-        publish: Callable[[float], None],
+        publish: Callable[[float], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._eta = EtaEstimate(cells)
@@ -50,7 +44,9 @@ class CellsDone:
     def show(self) -> None:
         """Publish the percentage if it has changed, at most once per `UPDATE_EVERY_S`."""
         if self._clock() - self._published_at >= UPDATE_EVERY_S:
-            self._publish_change(self._percent())
+            with self._lock:
+                ended = self._all - self._eta.cells + self._eta.ended
+            self._publish_change(100.0 * ended / self._all)
 
     def end(self) -> None:
         self._publish_change(100.0)
@@ -60,34 +56,21 @@ class CellsDone:
             self._publish(percent)
             self._published, self._published_at = percent, self._clock()
 
-    def _percent(self) -> float:
-        with self._lock:
-            left = self._eta.cells - self._eta.ended
-        return 100.0 * (self._all - left) / self._all
 
-
-def create_progress(run_id: str, cells: int) -> Callable[[float], None]:
+def create_progress(run_id: str, cells: int) -> Callable[[float], object]:
     """Create the run's progress artifact and return a function that updates its percentage."""
-    created = create_progress_artifact(
-        key="cells-done", progress=0.0, description=f"{run_id}: cells that have ended, of {cells}"
-    )
-    artifact = cast(UUID, created)  # a coroutine only inside an event loop, which a flow's thread has not
-
-    def update(percent: float) -> None:
-        update_progress_artifact(artifact_id=artifact, progress=percent)
-
-    return update
+    description = f"{run_id}: cells that have ended, of {cells}"
+    created = artifacts.create_progress_artifact(key="cells-done", progress=0.0, description=description)
+    artifact = cast(UUID, created)  # a coroutine only inside an event loop, which a flow's thread does not have
+    return lambda percent: artifacts.update_progress_artifact(artifact_id=artifact, progress=percent)
 
 
 def create_artifacts(result: SweepResult, store: Store) -> None:
     """Create the run's artifacts, under keys that all runs of the flow share."""
     run, cells = result.run, result.cells
     markdown = summary_markdown(run, cells) + regressions_markdown(result.trends)
-    create_markdown_artifact(key="sweep", markdown=markdown, description=shlex.join(run.command))
-    create_table_artifact(key="cells", table=summary_rows(cells), description=run.run_id)
-    create_link_artifact(key="report", link=store.link(report_name(run.run_id)), description=run.run_id)
-    create_link_artifact(
-        key="files",
-        link=store.link(f"{run_folder(run.run_id)}/files"),
-        description=f"{run.run_id}: programs, dumps, traces",
-    )
+    artifacts.create_markdown_artifact(key="sweep", markdown=markdown, description=shlex.join(run.command))
+    artifacts.create_table_artifact(key="cells", table=summary_rows(cells), description=run.run_id)
+    report, files = store.link(report_name(run.run_id)), store.link(f"{run_folder(run.run_id)}/files")
+    artifacts.create_link_artifact(key="report", link=report, description=run.run_id)
+    artifacts.create_link_artifact(key="files", link=files, description=f"{run.run_id}: programs, dumps, traces")

@@ -4,11 +4,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from rich.table import Table
+from rich.text import Text
+
+from conf.errors import printable
 from conf.names import AXES
 from conf.schema import TrendConfig
 from flows.runs.history import Gaps, Key, Row, changes, key, names, target, value, worst_gaps
+from flows.runs.regressions import with_unit
 from tasks.errors import RequestError
 from tasks.numerics.trend import OPERATOR_SERIES, SERIES, Series, beyond
+from tasks.report.format import plain_table, plural
 from tasks.storage import tables
 from tasks.storage.store import Store
 
@@ -24,11 +30,11 @@ class Change:
 
     what: str
     """The name of a series, or `outcome`, `status`, `verdict`; `operator` for an operator that only one run has."""
-    operator: str | None
-    unit: str
+    operator: str | None = None
+    unit: str = ""
     before: float | str | None
     after: float | str | None
-    limit: float | None
+    limit: float | None = None
     """The difference that must be exceeded to count."""
     verdict: Verdict
 
@@ -141,7 +147,7 @@ def _series(a: Row, b: Row, trends: Mapping[tuple[Key, str], Row], config: Trend
         verdict: Verdict = "changed"
         if None not in passed and passed[0] != passed[1]:
             verdict = "improved" if passed[1] else "regressed"
-        yield _change("outcome", a["outcome"], b["outcome"], verdict)
+        yield Change(what="outcome", before=a["outcome"], after=b["outcome"], verdict=verdict)
     for name, series in SERIES.items():
         if name != "passed":
             yield from _changed(name, None, series, value(a, name), value(b, name), config, trends.get((key(b), name)))
@@ -165,7 +171,9 @@ def _changed(
         limit = beyond(trend["floor"], trend["mad"], trend["nights"], config) if trend else floor
         gained = series.better * (after - before)
         verdict = "regressed" if -gained > limit else "improved" if gained > limit else "steady"
-    yield _change(name, before, after, verdict, operator=operator, unit=series.unit, limit=limit)
+    yield Change(
+        what=name, operator=operator, unit=series.unit, before=before, after=after, limit=limit, verdict=verdict
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,24 +196,22 @@ def _operators(cell: Key, before: _Operators, after: _Operators, config: TrendCo
     for operator in dict.fromkeys([*before.rows[cell], *after.rows[cell]]):
         then, now = before.rows[cell].get(operator), after.rows[cell].get(operator)
         if then is None or now is None:
-            yield _change("operator", then and "there", now and "there", "changed", operator=operator)
+            was, is_ = ("there" if rows else None for rows in (then, now))
+            yield Change(what="operator", operator=operator, before=was, after=is_, verdict="changed")
             continue
-        before_set, after_set = _statuses(then), _statuses(now)
+        before_set, after_set = ({row["status"] for row in rows} for rows in (then, now))
         if before_set != after_set:
             lost = before_set <= _COMPARED and not after_set <= _COMPARED
             was, is_ = (", ".join(sorted(statuses)) for statuses in (before_set, after_set))
-            yield _change("status", was, is_, "regressed" if lost else "changed", operator=operator)
-        verdicts = _verdict(then), _verdict(now)
-        if verdicts[0] != verdicts[1]:
-            introduced = "regressed" if verdicts[1] == "introduced" else "changed"
-            yield _change("verdict", *verdicts, introduced, operator=operator)
+            verdict: Verdict = "regressed" if lost else "changed"
+            yield Change(what="status", operator=operator, before=was, after=is_, verdict=verdict)
+        was, is_ = _verdict(then), _verdict(now)
+        if was != is_:
+            verdict = "regressed" if is_ == "introduced" else "changed"
+            yield Change(what="verdict", operator=operator, before=was, after=is_, verdict=verdict)
         for name, series in OPERATOR_SERIES.items():
-            gaps = [side.gaps[cell, operator][name] for side in (before, after)]
-            yield from _changed(name, operator, series, gaps[0], gaps[1], config)
-
-
-def _statuses(rows: Sequence[Row]) -> set[str]:
-    return {row["status"] for row in rows}
+            gap_before, gap_after = (side.gaps[cell, operator][name] for side in (before, after))
+            yield from _changed(name, operator, series, gap_before, gap_after, config)
 
 
 def _verdict(rows: Sequence[Row]) -> str | None:
@@ -213,6 +219,27 @@ def _verdict(rows: Sequence[Row]) -> str | None:
     return next((verdict for verdict in _WORST_FIRST if verdict in verdicts), None)
 
 
-def _change(what: str, before: Any, after: Any, verdict: Verdict, **fields: Any) -> Change:
-    defaults: dict[str, Any] = {"operator": None, "unit": "", "limit": None}
-    return Change(what=what, before=before, after=after, verdict=verdict, **defaults | fields)
+def diff_table(difference: Difference) -> Table:
+    """Return a table with one line per relevant difference. Each cell starts with a line of its changed inputs."""
+    caption = f"{plural(difference.regressions, 'regression')}, {difference.run_a} -> {difference.run_b}"
+    table = plain_table("cell", "what", "before", "after", "limit", "verdict", caption=caption)
+    styles = {"regressed": "bold red", "improved": "green"}
+    for pair in difference.cells:
+        relevant = [change for change in pair.changes if change.verdict not in ("steady", "undefined")]
+        cell = _cell_name(pair.cell)
+        if pair.changed:
+            table.add_row(Text(cell), Text(f"changed: {', '.join(pair.changed)}"))
+        for change in sorted(relevant, key=lambda change: (*styles, "changed").index(change.verdict)):
+            what = f"{change.operator} {change.what}" if change.operator else change.what
+            numbers = (with_unit(value, change.unit) for value in (change.before, change.after, change.limit))
+            verdict = Text(change.verdict, styles.get(change.verdict, ""))
+            table.add_row(Text(cell), Text(what), *map(Text, numbers), verdict)
+    for run, cells in ((difference.run_a, difference.only_in_a), (difference.run_b, difference.only_in_b)):
+        for cell in cells:
+            table.add_row(Text(_cell_name(cell)), Text(f"only in {run}"))
+    return table
+
+
+def _cell_name(cell: Mapping[str, str | None]) -> str:
+    where = cell["farm"] or cell["device"]
+    return printable(" · ".join(filter(None, (cell["model"], cell["scheme"], cell["soc"], cell["backend"], where))))

@@ -22,12 +22,12 @@ class EtaEstimate:
         """The number of cells that wait for no stage."""
         self._clock = clock
         self._start = clock()
-        self._pending = {(stage, work_label(stage, request)) for request in requests for stage in CELL_STAGES}
         self._waiting_cells: dict[tuple[str, str], list[int]] = defaultdict(list)
         self._stages_left = [len(CELL_STAGES)] * len(requests)
         for number, request in enumerate(requests):
             for stage in CELL_STAGES:
                 self._waiting_cells[stage, work_label(stage, request)].append(number)
+        self._pending = set(self._waiting_cells)
         self._since: dict[tuple[str, str], float] = {}
         self._durations: dict[str, list[float]] = defaultdict(list)
 

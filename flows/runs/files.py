@@ -60,13 +60,9 @@ def _folder(run_id: str, request: Request) -> str:
 
 
 def _cell_path(request: Request) -> str:
-    names = [request.model.name, request.scheme.name, request.soc.name, request.backend.name, request.where]
-    return "/".join(map(_component, names))
-
-
-def _component(name: str) -> str:
-    """Return a name, whatever characters it has, as one component of a path."""
-    return quote(name, safe=" ").replace(".", "%2E") if name.startswith(".") else quote(name, safe=" ")
+    """Return the names of a cell, whatever characters they have, as the components of a path."""
+    quoted = (quote(name, safe=" ") for name in request.names)
+    return "/".join(name.replace(".", "%2E") if name.startswith(".") else name for name in quoted)
 
 
 def _files(cell: CellResult) -> Iterator[tuple[str, Blob]]:

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
@@ -35,16 +35,11 @@ CELLS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Past:
-    """The earlier nights of a run's cells, oldest first, and their verdicts other than `steady`."""
+    """The earlier nights of a run's cells, oldest first, their runs, and their verdicts other than `steady`."""
 
-    nights: dict[Key, list[Row]] = field(default_factory=lambda: defaultdict[Key, list[Row]](list))
-    verdicts: dict[tuple[str, Key, str, str | None], tuple[str, str | None]] = field(
-        default_factory=dict[tuple[str, Key, str, str | None], tuple[str, str | None]]
-    )
-
-    @property
-    def runs(self) -> set[str]:
-        return {row["run_id"] for rows in self.nights.values() for row in rows}
+    nights: Mapping[Key, list[Row]]
+    runs: set[str]
+    verdicts: Mapping[tuple[str, Key, str, str | None], tuple[str, str | None]]
 
 
 def trends(
@@ -114,7 +109,7 @@ names: Callable[[Row], Key] = itemgetter(*CELL_COLUMNS)
 
 def _past(store: Store, run_id: str, cells: Sequence[Row], config: TrendConfig) -> Past:
     enough = 2 * config.nights
-    past = Past()
+    past: dict[Key, list[Row]] = defaultdict(list)
     missing = {key(cell) for cell in cells}
     runs = [run for run in tables.runs(store) if run < run_id]
     while runs and missing:
@@ -126,14 +121,16 @@ def _past(store: Store, run_id: str, cells: Sequence[Row], config: TrendConfig) 
             if row["verb"] in (None, "run") and key(row) in missing:
                 nights[key(row)].append(row)
         for cell, rows in nights.items():
-            past.nights[cell] = [*rows, *past.nights[cell]][-enough:]
-        missing = {cell for cell in missing if len(past.nights[cell]) < enough}
+            past[cell] = [*rows, *past[cell]][-enough:]
+        missing = {cell for cell in missing if len(past[cell]) < enough}
     columns = (*CELL_COLUMNS, "farm", "series", "operator", "verdict", "first_bad_run")
-    unsteady = {"verdict": {*BAD, "improved"}}
-    for row in select(store, "trends", columns, where=unsteady, runs=past.runs):
-        series = (row["run_id"], key(row), row["series"], row["operator"])
-        past.verdicts[series] = (row["verdict"], row["first_bad_run"])
-    return past
+    past_runs = {row["run_id"] for rows in past.values() for row in rows}
+    unsteady = select(store, "trends", columns, where={"verdict": {*BAD, "improved"}}, runs=past_runs)
+    verdicts = {
+        (row["run_id"], key(row), row["series"], row["operator"]): (row["verdict"], row["first_bad_run"])
+        for row in unsteady
+    }
+    return Past(nights=past, runs=past_runs, verdicts=verdicts)
 
 
 def _row(
@@ -149,15 +146,8 @@ def _row(
     history: list[Night] = []
     for row, number in zip(nights, values, strict=True):
         verdict, first_bad = past.verdicts.get((row["run_id"], cell_key, name, operator), (None, None))
-        history.append(
-            Night(
-                run=row["run_id"],
-                value=number,
-                passed=row["outcome"] == "passed",
-                verdict=verdict,
-                first_bad_run=first_bad,
-            )
-        )
+        passed = row["outcome"] == "passed"
+        history.append(Night(run=row["run_id"], value=number, passed=passed, verdict=verdict, first_bad_run=first_bad))
     assessment = assess(history[:-1], history[-1], series, getattr(config.floors, name), config)
     return {
         **{column: cell[column] for column in CELL_COLUMNS},
@@ -198,7 +188,7 @@ def _worse_operators(
     for (cell, operator), gaps in tonight.items():
         for name, series in OPERATOR_SERIES.items():
             if (cell, operator, name) in candidates:
-                nights = [*past.nights[cell], by_key[cell]]
+                nights = [*past.nights.get(cell, ()), by_key[cell]]
                 values = [before.get(row["run_id"], {}).get((cell, operator), {}).get(name) for row in nights[:-1]]
                 row = _row(name, operator, series, nights, [*values, gaps[name]], past, config)
                 if row["verdict"] in BAD:

@@ -2,20 +2,19 @@
 
 from collections.abc import Sequence
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
 from tasks.numerics.trend import BAD
 from tasks.records.tables import Row
-from tasks.report.format import markdown, plural, printable
+from tasks.report.format import markdown, plain_table, plural, printable
 
 _COLUMNS = ("cell", "worse", "is", "was", "since", "changed then")
 
 
-def count(trends: Sequence[Row]) -> int:
-    """Return the number of series that regressed in this run, not before."""
-    return _count(trends, "regressed")
+def count(trends: Sequence[Row], verdict: str = "regressed") -> int:
+    """Return the number of series with the verdict, by default of those that regressed in this run, not before."""
+    return sum(row["verdict"] == verdict for row in trends)
 
 
 def regressions_table(trends: Sequence[Row]) -> Table | None:
@@ -23,9 +22,7 @@ def regressions_table(trends: Sequence[Row]) -> Table | None:
     lines = _lines(trends)
     if not lines:
         return None
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title=_title(trends))
-    for name in _COLUMNS:
-        table.add_column(name, justify="right" if name in ("is", "was") else "left", overflow="fold")
+    table = plain_table(*_COLUMNS, right=("is", "was"), title=_title(trends))
     for new, line in lines:
         table.add_row(*map(Text, line), style="bold red" if new else "dim")
     return table
@@ -41,12 +38,8 @@ def regressions_markdown(trends: Sequence[Row]) -> str:
     return "\n".join([f"## {_title(trends)}", "", *head, *rows]) + "\n"
 
 
-def _count(trends: Sequence[Row], verdict: str) -> int:
-    return sum(row["verdict"] == verdict for row in trends)
-
-
 def _title(trends: Sequence[Row]) -> str:
-    old = _count(trends, "still_bad")
+    old = count(trends, "still_bad")
     return f"{plural(count(trends), 'regression')}" + (f", {old} from before" if old else "")
 
 

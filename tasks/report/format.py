@@ -1,11 +1,13 @@
-"""The formats of the report: rounded numbers, outcomes in words, escaped text. Null is “–”."""
+"""The formats of the report and the terminal: rounded numbers, outcomes in words, escaped text. Null is “–”."""
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from markupsafe import Markup, escape
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 
 # Worst first: name in the tables -> (words, symbol, terminal style).
 OUTCOMES = {
@@ -91,3 +93,12 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def plain_table(*columns: str, right: Collection[str] = (), **options: Any) -> Table:
+    """Return an empty table for the terminal. `right`: the columns that are aligned to the right."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption_justify="left", **options)
+    for column in columns:
+        # On a narrow terminal a folded line breaks, and no number is cut.
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import conf.compose
-from conf.compose import compose_cells, compose_each
+from conf.compose import compose_cells, compose_request
 from conf.load import parse
 from conf.names import AXES
 from conf.options import GROUPS
@@ -20,7 +20,7 @@ def assert_both_agree(overrides: list[str], config_dirs: tuple[Path, ...] = ()) 
     with parse(overrides, config_dirs) as parsed:
         cells = list(parsed.cells())
         fast = list(compose_cells(cells, parsed.values, parsed.options))
-        assert fast == list(compose_each(cells, parsed.options))
+        assert fast == [compose_request(cell, parsed.options) for cell in cells]
         assert len({id(request) for request in fast}) == len(fast), "cells share a request, which `load` then changes"
 
 

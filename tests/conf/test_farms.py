@@ -34,7 +34,7 @@ def lab(tmp_path: Path) -> Path:
 
 def test_a_cell_has_the_name_of_its_farm_and_may_go_to_each_of_its_devices(lab: Path) -> None:
     plan = load(["farm=all", "scheme=8a8w,16a8w"], config_dirs=[lab])
-    assert [cell.names for cell in plan.cells] == [
+    assert [cell.request.names for cell in plan.cells] == [
         ("digits_cnn", "8a8w", "SM8650", "qnn", "all"),
         ("digits_cnn", "16a8w", "SM8650", "qnn", "all"),
     ]
@@ -52,13 +52,13 @@ def test_an_override_of_device_applies_to_all_devices_of_the_farm(lab: Path) -> 
 def test_without_a_farm_a_cell_goes_to_its_device(lab: Path) -> None:
     plan = load(["device=one,two"], config_dirs=[lab])
     assert [[device.name for device in cell.request.devices] for cell in plan.cells] == [["one"], ["two"]]
-    assert [cell.names[-1] for cell in plan.cells] == ["one", "two"]
+    assert [cell.request.names[-1] for cell in plan.cells] == ["one", "two"]
 
 
 def test_a_cell_that_no_device_of_the_farm_can_take_is_impossible(lab: Path) -> None:
     plan = load(["farm=pair,all", "soc=SM8650,SM8550"], config_dirs=[lab])
     reason = "no device of pair is a SM8550 or a simulator host"
-    assert {(cell.names[2], cell.names[-1]): cell.impossible for cell in plan.cells} == {
+    assert {(cell.request.names[2], cell.request.names[-1]): cell.impossible for cell in plan.cells} == {
         ("SM8650", "pair"): None, ("SM8650", "all"): None, ("SM8550", "pair"): reason, ("SM8550", "all"): None,
     }  # fmt: skip
 

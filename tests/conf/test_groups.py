@@ -26,7 +26,7 @@ def test_every_option_of_every_group_is_in_the_golden() -> None:
 @pytest.mark.parametrize("axis", AXES)
 def test_every_option_composes_and_has_the_name_of_its_file(axis: str) -> None:
     plan = load([f"{axis}=glob(*)"])
-    assert sorted(cell.names[AXES.index(axis)] for cell in plan.cells) == options(axis)
+    assert sorted(cell.request.names[AXES.index(axis)] for cell in plan.cells) == options(axis)
 
 
 @pytest.mark.parametrize("tolerance", options("tolerance"))

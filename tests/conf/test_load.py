@@ -50,7 +50,7 @@ REFUSALS = {
 
 
 def names(plan: Plan) -> list[str]:
-    return [" ".join(cell.names) for cell in plan.cells]
+    return [" ".join(cell.request.names) for cell in plan.cells]
 
 
 def test_the_default_is_one_cell_of_the_smallest_model_on_this_machine() -> None:
@@ -159,7 +159,7 @@ def test_keys_below_arguments_can_be_added_and_removed(mine: Path) -> None:
 def test_a_hostile_name_is_only_a_name(mine: Path, name: str) -> None:
     file = mine / "model" / "my_net.yaml"
     file.write_text(file.read_text().replace("name: my_net", f"name: {json.dumps(name)}"))
-    assert load(["model=my_net"], config_dirs=[mine]).cells[0].names[0] == name
+    assert load(["model=my_net"], config_dirs=[mine]).cells[0].request.names[0] == name
 
 
 def test_loading_leaves_nothing_behind(mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +200,7 @@ def test_a_cell_of_a_sweep_equals_the_cell_loaded_alone(mine: Path, overrides: l
     plan = load(overrides, config_dirs=[mine])
     rest = [override for override in overrides if override.partition("=")[0] not in (*AXES, "experiment")]
     for cell in plan.cells[::3]:
-        names = [f"{axis}={name}" for axis, name in zip(AXES, cell.names, strict=True)]
+        names = [f"{axis}={name}" for axis, name in zip(AXES, cell.request.names, strict=True)]
         (alone,) = load([*names, *rest], config_dirs=[mine]).cells
         assert replace(alone.request, schedule=cell.request.schedule) == cell.request
 

@@ -41,7 +41,7 @@ def test_the_searched_folders_precede_those_of_single_files(
     linked.symlink_to(alone / "b.yaml")
     monkeypatch.chdir(tmp_path)
     plan = load([f"model=my_net,{linked},{alone / 'c.yaml'}"], config_dirs=[Path(os.path.relpath(mine))])
-    assert [cell.names[0] for cell in plan.cells] == ["my_net", "b", "c"]
+    assert [cell.request.names[0] for cell in plan.cells] == ["my_net", "b", "c"]
     assert plan.folders == (mine, alone)
 
 

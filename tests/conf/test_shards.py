@@ -46,7 +46,7 @@ def test_together_they_have_the_cells_of_the_request_in_its_order(
     overrides = [f"{axis}={','.join(names)}" for axis, names in axes.items()]
     parts = [load(part).cells for part in shards(overrides)]
     assert [cell for part in parts for cell in part] == list(load(overrides).cells)
-    assert [{cell.names[:2] for cell in part} for part in parts] == [
+    assert [{cell.request.names[:2] for cell in part} for part in parts] == [
         {(model, scheme)} for model in models for scheme in schemes
     ]
 
@@ -60,4 +60,7 @@ def test_another_process_finds_the_files_and_folders(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     (part,) = shards(["model='its name.yaml'", "soc=ours,SM8650", "hydra.searchpath=[my_conf]"])
     monkeypatch.chdir("/")
-    assert [cell.names[:3] for cell in load(part).cells] == [("mine", "8a8w", "SM8450"), ("mine", "8a8w", "SM8650")]
+    assert [cell.request.names[:3] for cell in load(part).cells] == [
+        ("mine", "8a8w", "SM8450"),
+        ("mine", "8a8w", "SM8650"),
+    ]
