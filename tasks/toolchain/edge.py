@@ -1,6 +1,6 @@
-"""The edge program of a quantized graph, and all that is known before any SoC is. Runs in a worker that stays.
+"""The edge program of a quantized graph, and all that does not depend on the SoC. Runs in a zygote.
 
-Every SoC's programs are compiled in a fork of it: an edge program cannot be saved without losing its attributes.
+The programs of each SoC are compiled in a fork of it: a saved edge program would lose the attributes of its nodes.
 """
 
 import copy
@@ -31,12 +31,12 @@ Samples = Sequence[tuple[torch.Tensor, ...]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EdgeModel:
-    """An edge program in memory, what its own operators computed, and what they are known by."""
+    """An edge program in memory, with its operator table and the values that its operators compute."""
 
     quantized: QuantizedModel
     program: EdgeProgramManager
     etrecord: Any
-    """ExecuTorch's record of the program, for its debug program alone."""
+    """ExecuTorch's ETRecord, which is saved with the debug program alone."""
     samples: Samples
     operator_samples: int
     operators: tuple[Operator, ...]
@@ -49,12 +49,12 @@ class EdgeModel:
 
 
 def edge_model(quantized: QuantizedModel, options: LoweringOptions, store: Store) -> EdgeModel:
-    """Transform the quantized graph as the backend wants it, and run it on the host operator by operator."""
+    """Convert the quantized graph with the backend's transforms, and run it on the host, operator by operator."""
     make_deterministic()
     exported = quantized.exported
     inputs = [spec.name for spec in exported.inputs]
     samples = read_samples(store, exported.evaluation, inputs, len(exported.sample_names))
-    seen = samples[: options.operator_samples]
+    recorded = samples[: options.operator_samples]
     compiler = backend_of(options.kind).compiler(options.scheme, None)
     edge = edge_program(compiler, load_program(store, quantized.program))
     etrecord, edge._etrecord = edge._etrecord, None
@@ -62,14 +62,14 @@ def edge_model(quantized: QuantizedModel, options: LoweringOptions, store: Store
     operators = operator_table(graph, compiler)
     programs = {"exported": exported.program, "quantized": quantized.program}
     reference = graph_of(graph)
-    answers, values = _run_reference(reference, samples, len(seen))
+    answers, values = _run_reference(reference, samples, len(recorded))
     calls, constants = put_graph(store, reference)
     return EdgeModel(
         quantized=quantized,
         program=edge,
         etrecord=etrecord,
         samples=samples,
-        operator_samples=len(seen),
+        operator_samples=len(recorded),
         operators=tuple(operators),
         input_qparams=input_qparams(graph, compiler),
         reference_calls=calls,
@@ -77,14 +77,14 @@ def edge_model(quantized: QuantizedModel, options: LoweringOptions, store: Store
         reference=put_tensors(store, values),
         outputs_edge=put_tensors(store, outputs_by_sample(answers)),
         references=tuple(
-            other_reference(each, load_program(store, programs[each]), graph, operators, seen, store)
-            for each in options.references
+            other_reference(name, load_program(store, programs[name]), graph, operators, recorded, store)
+            for name in options.references
         ),
     )
 
 
 def edge_program(compiler: Compiler, program: ExportedProgram) -> EdgeProgramManager:
-    """Return the reference graph: edge dialect, after the backend's transforms, before any delegation."""
+    """Return the reference graph: in the edge dialect, after the backend's transforms, before any delegation."""
     program, passes = compiler.before_edge(program)
     edge = _gen_edge_manager_for_partitioners(
         {METHOD: compiler.partitioners(debug=False, log=DelegationLog())},
@@ -104,17 +104,17 @@ def edge_program(compiler: Compiler, program: ExportedProgram) -> EdgeProgramMan
 def _run_reference(
     graph: ReferenceGraph, samples: Samples, recorded: int
 ) -> tuple[list[object], dict[str, torch.Tensor]]:
-    """Final answers to every sample, and each operator's value for the first `recorded` ones, but for constants."""
+    """Return all samples' final outputs, and the operators' values, without constants, for the first `recorded`."""
     answers: list[object] = []
     values: dict[str, torch.Tensor] = {}
     with torch.no_grad():
         for number, sample in enumerate(samples):
-            answer, computed = graph.run(sample)
+            answer, call_values = graph.run(sample)
             answers.append(answer)
             if number < recorded:
                 values |= {
                     tensor_key(number, index): value
-                    for index, value in computed.items()
+                    for index, value in call_values.items()
                     if isinstance(value, torch.Tensor) and index not in graph.constant_calls
                 }
     return answers, values

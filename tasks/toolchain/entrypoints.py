@@ -1,6 +1,6 @@
-"""What a stage may ask of the toolchain: functions that can be named here and run in a worker process.
+"""The functions of the toolchain that stages run in worker processes.
 
-Each imports its module when it runs, so that the process that asks never loads torch.
+Each imports its module when it runs, so that the process that calls a worker never loads torch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +53,7 @@ def lower_model(model: "EdgeModel", soc: SocConfig | None, options: LoweringOpti
 
 
 def reference_kernels(lowered: LoweredProgram, store: Store) -> Callable[[Sequence[NDArray[Any]]], "HostKernels"]:
-    """A sample's inputs, on the device's grid, to the reference's operators on them."""
+    """Return the function that makes the reference's operators from a sample's inputs, quantized as on the device."""
     from tasks.toolchain.export import make_deterministic
     from tasks.toolchain.reference.graph import read_graph
     from tasks.toolchain.reference.kernels import HostKernels

@@ -1,6 +1,6 @@
 """qnnsweep's runner for x86_64 hosts: the command line and the files of ExecuTorch's `qnn_executor_runner`.
 
-Shipped to devices as one file and started there as a program: it imports nothing of qnnsweep.
+It is copied to devices as a single file and started there as a program, so it imports nothing of qnnsweep.
 """
 
 import argparse
@@ -12,28 +12,20 @@ from pathlib import Path
 from typing import Any
 
 METHOD = "forward"  # tasks.records.keys.METHOD: this file imports nothing of qnnsweep
-# ExecuTorch's ScalarType numbers (schema/scalar_type.fbs) of what a program can take.
+# The numbers in ExecuTorch's ScalarType (schema/scalar_type.fbs) of the dtypes that an input can have.
 SCALAR_TYPES = {
-    0: "uint8",
-    1: "int8",
-    2: "int16",
-    3: "int32",
-    4: "int64",
-    5: "float16",
-    6: "float32",
-    7: "float64",
-    11: "bool",
+    0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16", 6: "float32", 7: "float64", 11: "bool",
     27: "uint16",
-}
+}  # fmt: skip
 
 
 def main() -> int:
-    """Run every line of the input list; 0 when all ran, 1 with a line on stderr when something is wrong."""
+    """Run every line of the input list. Return 0 if all ran, or 1 and write a line to stderr if something is wrong."""
     arguments = parse(sys.argv[1:])
     model = Path(arguments.model_path)
     listed = Path(arguments.input_list_path)
     outputs = Path(arguments.output_folder_path)
-    # Asked first: the imports below take seconds.
+    # These checks are first because the imports below take seconds.
     if not model.is_file():
         return fail(f"no program at {model}")
     if not listed.is_file():
@@ -83,7 +75,7 @@ def main() -> int:
 
 
 def reexec_with_qnn() -> None:
-    """On a host that has QNN from the wheel alone: start anew where the dynamic linker, which looks once, finds it."""
+    """Without an SDK, restart this process with the wheel's libraries: the dynamic linker reads its path only once."""
     if "QNN_SDK_ROOT" in os.environ:
         return
     wheel = importlib.util.find_spec("onnxruntime_qnn")
@@ -92,14 +84,16 @@ def reexec_with_qnn() -> None:
     package = Path(next(iter(wheel.submodule_search_locations)))
     inherited = os.environ.get("LD_LIBRARY_PATH")
     search = [str(package), str(package.with_name("onnxruntime_qnn.libs")), *([inherited] if inherited else [])]
-    settled = {"QNN_SDK_ROOT": str(package), "LD_LIBRARY_PATH": os.pathsep.join(search)}
-    os.execve(sys.executable, sys.orig_argv, os.environ | settled)  # noqa: S606 - itself
+    changes = {"QNN_SDK_ROOT": str(package), "LD_LIBRARY_PATH": os.pathsep.join(search)}
+    os.execve(sys.executable, sys.orig_argv, os.environ | changes)  # noqa: S606 - this program
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__)
     parser.add_argument("--model_path", default="model.pte")
-    parser.add_argument("--input_list_path", default="input_list.txt", help="one inference a line, one file an input")
+    parser.add_argument(
+        "--input_list_path", default="input_list.txt", help="one inference per line, one file per input"
+    )
     parser.add_argument("--output_folder_path", default="outputs", help="an existing folder for output_<i>_<j>.raw")
     parser.add_argument("--iteration", type=int, default=1)
     parser.add_argument("--warm_up", type=int, default=0)
@@ -108,7 +102,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--debug_output_path", default="debug_output.bin")
     parser.add_argument("--debug_buffer_size", type=int, default=100_000_000)
     parser.add_argument("--performance_output_path", default="inference_speed.txt")
-    # Settings of the HTP driver. The simulator has no clock to set: taken, so that one command line serves both.
+    # Settings of the HTP driver, accepted and ignored: a device and the simulator get the same command line.
     for name in ("method_index", "log_level", "htp_performance_mode", "profile_level"):
         parser.add_argument(f"--{name}", type=int, default=0)
     parser.add_argument("--shared_buffer", type=flag, nargs="?", const=True, default=False)
@@ -116,7 +110,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def flag(word: str) -> bool:
-    """gflags' booleans: `--name`, `--name=true`, `--name=false`."""
+    """Parse a boolean as gflags does: `--name`, `--name=true`, `--name=false`."""
     if word.lower() in ("true", "t", "yes", "y", "1"):
         return True
     if word.lower() in ("false", "f", "no", "n", "0"):
@@ -125,7 +119,7 @@ def flag(word: str) -> bool:
 
 
 def tensor_from(file: Path, meta: Any) -> Any:
-    """The file's bytes as the tensor the program wants; exits with 1 where they do not fit."""
+    """Return the file's bytes as the tensor of an input; exit with 1 if they do not fit."""
     import torch
 
     if not file.is_file():

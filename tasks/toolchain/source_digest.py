@@ -1,6 +1,7 @@
-"""Which code stands behind a model: part of its export's cache key, found without running any of it."""
+"""The digest of the code that a model depends on, for cache keys. It is computed without running any of that code."""
 
 import ast
+import contextlib
 import hashlib
 import json
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import metadata
 from importlib.machinery import ModuleSpec
+from importlib.util import resolve_name
 from pathlib import Path
 
 from conf.schema import ModelConfig
@@ -15,8 +17,10 @@ from tasks.storage.digest import digest
 
 
 def code_digest(model: ModelConfig) -> str:
-    """Digest of the model's factory and data sources: of what `functions_digest` says, of the content of files that
-    their arguments name, and of the names and sizes of the files in folders that they name.
+    """Return the digest of a model's factory and data sources.
+
+    It covers their code (`functions_digest`), the content of the files that their arguments name, and the names and
+    sizes of the files in the folders that they name.
     """
     splits = [split for split in (model.calibration, model.evaluation) if split is not None]
     named = [model.arguments, *(split.arguments for split in splits)]
@@ -25,21 +29,21 @@ def code_digest(model: ModelConfig) -> str:
 
 
 def functions_digest(functions: Sequence[str]) -> str:
-    """Digest of every source file that `package.module:function`s can import, and of the versions of the installed
-    distributions that these need.
+    """Return the digest of all source files that functions (`package.module:function`) import, and of the versions of
+    the installed distributions among them.
 
-    Import statements are followed, run-time imports are not. A module that cannot be found counts as absent: whoever
-    calls the function will say so.
+    Import statements are followed, run-time imports are not. A module that cannot be found is left out: the call of the
+    function will raise the error.
     """
     files: dict[str, str] = {}
     distributions: dict[str, str] = {}
     waiting = [name.partition(":")[0] for name in functions]
-    seen: set[str] = set()
+    visited: set[str] = set()
     while waiting:
         module = waiting.pop()
-        if module in seen:
+        if module in visited:
             continue
-        seen.add(module)
+        visited.add(module)
         if installed := _distributions().get(module.partition(".")[0]):
             distributions |= {name: metadata.version(name) for name in installed}
         elif (source := _source(module)) is not None:
@@ -51,7 +55,7 @@ def functions_digest(functions: Sequence[str]) -> str:
 
 @cache
 def _distributions() -> dict[str, list[str]]:
-    """Top-level package to the distributions that provide it. Those installed to be edited are read as files."""
+    """Map top-level packages to the distributions that provide them. Editable installs are read as files instead."""
     provided = metadata.packages_distributions().items()
     fixed = {package: [name for name in names if not _is_editable(name)] for package, names in provided}
     return {package: names for package, names in fixed.items() if names}
@@ -59,13 +63,13 @@ def _distributions() -> dict[str, list[str]]:
 
 @cache
 def _is_editable(distribution: str) -> bool:
-    # All of that name: where its own folder is searched first, what building it left there comes before it.
-    said = (each.read_text("direct_url.json") for each in metadata.distributions(name=distribution))
-    return any(json.loads(origin or "{}").get("dir_info", {}).get("editable") for origin in said)
+    # All of that name: if its folder is on the search path, the metadata that its build left there is the first.
+    origins = (installed.read_text("direct_url.json") for installed in metadata.distributions(name=distribution))
+    return any(json.loads(origin or "{}").get("dir_info", {}).get("editable") for origin in origins)
 
 
 def _source(module: str) -> Path | None:
-    """The module's source file: found as an import would, but importing no parent package."""
+    """Return the module's source file: that of an import, but no parent package is imported. None without one."""
     parts = module.split(".")
     if parts[0] in sys.stdlib_module_names or not all(parts):
         return None
@@ -73,9 +77,9 @@ def _source(module: str) -> Path | None:
     spec: ModuleSpec | None = None
     for depth in range(len(parts)):
         name = ".".join(parts[: depth + 1])
-        # Every finder is asked: packages installed to be edited have one of their own.
-        found = (finder.find_spec(name, search) for finder in sys.meta_path if hasattr(finder, "find_spec"))
-        spec = next((each for each in found if each is not None), None)
+        # All finders are used: an editable install adds a finder for its packages.
+        specs = (finder.find_spec(name, search) for finder in sys.meta_path if hasattr(finder, "find_spec"))
+        spec = next(filter(None, specs), None)
         if spec is None:
             return None
         search = list(spec.submodule_search_locations or [])
@@ -83,38 +87,29 @@ def _source(module: str) -> Path | None:
 
 
 def _imported(module: str, text: bytes, *, is_package: bool) -> Iterator[str]:
-    """Modules that a source names in its import statements, and the packages around them."""
+    """Yield the modules in a source's import statements, and the packages that contain them."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return
+    package = module if is_package else module.rpartition(".")[0]
     for node in ast.walk(tree):
+        names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = _absolute(module, node, is_package=is_package)
-            # `from package import name`: name may be a module of its own.
-            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
-        else:
-            continue
+            with contextlib.suppress(ImportError):  # a relative import from outside the package
+                base = resolve_name("." * node.level + (node.module or ""), package)
+                names = [base, *(f"{base}.{alias.name}" for alias in node.names)]  # a name may be a module
         for name in names:
             parts = name.split(".")
             yield from (".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
 
 
-def _absolute(module: str, node: ast.ImportFrom, *, is_package: bool) -> str:
-    if not node.level:
-        return node.module or ""
-    up = node.level - 1 if is_package else node.level
-    parts = module.split(".")
-    base = ".".join(parts[: len(parts) - up])
-    return f"{base}.{node.module}" if node.module else base
-
-
 def _paths(value: object) -> Iterator[Path]:
-    """Existing files and folders that are named anywhere in a model's arguments, in their order.
+    """Yield the existing files and folders that a model's arguments name anywhere, in their order.
 
-    A folder is one with a slash in its name: a plain word is more often the name of something else.
+    The name of a folder must contain a slash: a plain word is more often the name of something else.
     """
     if isinstance(value, str):
         try:
@@ -122,16 +117,13 @@ def _paths(value: object) -> Iterator[Path]:
                 yield Path(value)
         except (OSError, ValueError):
             return
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _paths(item)
-    elif isinstance(value, list):
-        for item in value:
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
             yield from _paths(item)
 
 
 def _content(path: Path) -> object:
-    """A file's sha256; of a folder, which may be a data set of many gigabytes, each file's name and size."""
+    """Return a file's sha256, or the files' names and sizes of a folder, which may be a data set of many gigabytes."""
     if path.is_file():
         with path.open("rb") as file:  # weights may be larger than memory
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""Torch tensors in and out of blobs, as safetensors: named, typed, and never unpickled."""
+"""Torch tensors in blobs, as safetensors: with names and types, and never unpickled."""
 
 from collections.abc import Mapping, Sequence
 
@@ -25,15 +25,15 @@ def read_tensors(store: Store, blob: Blob) -> dict[str, torch.Tensor]:
 
 
 def read_samples(store: Store, blob: Blob, names: Sequence[str], count: int) -> list[tuple[torch.Tensor, ...]]:
-    """The inputs of the first `count` samples, in the order of `names`."""
+    """Return the inputs of the first `count` samples, in the order of `names`."""
     tensors = read_tensors(store, blob)
     return [tuple(tensors[tensor_key(sample, name)] for name in names) for sample in range(count)]
 
 
 def flat_outputs(answer: object) -> dict[str, torch.Tensor]:
-    """A module's answer as named tensors, in the order a compiled program returns them.
+    """Return a module's output as named tensors, in the order in which a compiled program returns them.
 
-    A lone tensor is `output`; elements of a tuple or dict carry their position or key, nested ones joined by dots.
+    A single tensor is `output`; an element of a tuple or dict has its position or key, nested ones joined by dots.
     """
     leaves, _ = pytree.tree_flatten_with_path(answer)
     return {
@@ -44,7 +44,7 @@ def flat_outputs(answer: object) -> dict[str, torch.Tensor]:
 
 
 def outputs_by_sample(answers: Sequence[object]) -> dict[str, torch.Tensor]:
-    """Keys `<sample>/<output index>`."""
+    """Return all output tensors by `<sample>/<output index>`."""
     return {
         tensor_key(sample, index): tensor
         for sample, answer in enumerate(answers)

@@ -1,7 +1,7 @@
 """ExecuTorch's own verification of a bundled program: `python -m tasks.toolchain.verify program.bpte --case 0`.
 
-What its `example_runner --output_verification` does, with its tolerances as defaults. The expected outputs are eager
-PyTorch's, so a quantized program needs wider ones.
+It does what ExecuTorch's `example_runner --output_verification` does, with the same default tolerances. The expected
+outputs are eager PyTorch's, so a quantized program needs wider tolerances.
 """
 
 import argparse
@@ -25,11 +25,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--rtol", type=float, default=1e-3)
     parser.add_argument("--atol", type=float, default=1e-5)
     parser.add_argument("--here", action="store_true", help="this process can load QNN's libraries already")
-    asked = parser.parse_args(argv)
-    if not asked.program.is_file():
-        parser.error(f"no program at {asked.program}")
-    if asked.here:
-        return verify(asked.program.read_bytes(), asked.case, asked.rtol, asked.atol)
+    options = parser.parse_args(argv)
+    if not options.program.is_file():
+        parser.error(f"no program at {options.program}")
+    if options.here:
+        return verify(options.program.read_bytes(), options.case, options.rtol, options.atol)
     with tempfile.TemporaryDirectory() as links:
         try:
             environment = find_sdk(os.environ, Path(links)).environment(os.environ)
@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
 
 
 def verify(bundled: bytes, case: int, rtol: float, atol: float) -> int:
-    """Run one test case; each element of its outputs must have |actual - expected| <= atol + rtol |expected|."""
+    """Run one test case: every element of its outputs must satisfy |actual - expected| <= atol + rtol * |expected|."""
     import executorch.kernels.quantized  # noqa: F401 - registers the quantize and dequantize kernels
     import torch  # noqa: F401 - its libraries must be loaded before the runtime's
     from executorch.extension.pybindings import _C

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from conf.backends import Rule
 from conf.schema import RunnerKind, SchemeConfig, SocConfig
 from tasks.numerics.timing import MICROSECONDS, Clock
-from tasks.records import DelegateFacts, LoweredProgram, ProgramCheck, ProgramFacts, Toolchain
-from tasks.records.vocabulary import ProgramName
+from tasks.records import DelegateFacts, ProgramCheck
+from tasks.toolchain.backends.checks import AuditedProgram
 
 if TYPE_CHECKING:
     from executorch.exir.schema import BackendDelegate
@@ -63,7 +63,6 @@ class Backend(ABC):
 
         A compiler without a `soc` quantizes and transforms, which is the same for every SoC, and compiles nothing.
         """
-        ...
 
     def read_delegate(self, delegate: "BackendDelegate", processed: bytes, calls: int) -> DelegateFacts:
         """Return the facts of one of its delegates in a finished program. Runs in a worker.
@@ -72,15 +71,7 @@ class Backend(ABC):
         """
         return DelegateFacts(backend=delegate.id, size=len(processed), calls=calls)
 
-    def checks(
-        self,
-        program: ProgramName,
-        facts: ProgramFacts,
-        lowered: LoweredProgram,
-        scheme: SchemeConfig,
-        soc: SocConfig | None,
-        toolchain: Toolchain,
-    ) -> Iterator[ProgramCheck]:
+    def checks(self, program: AuditedProgram) -> Iterator[ProgramCheck]:
         """Compare a finished program with the request: the backend's own checks of the table `audit`."""
         yield from ()
 

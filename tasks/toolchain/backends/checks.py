@@ -1,32 +1,46 @@
-"""A check of the audit, made from what was expected and what was read."""
+"""A finished program under audit, and the check of one of its properties."""
 
-from tasks.records import ProgramCheck
+from dataclasses import dataclass
+
+from conf.schema import SchemeConfig, SocConfig
+from tasks.records import LoweredProgram, ProgramCheck, ProgramFacts, Toolchain
 from tasks.records.vocabulary import ProgramName
 
 
-def program_check(
-    program: ProgramName,
-    check: str,
-    asked: str,
-    got: str | None,
-    *,
-    subgraph: int | None = None,
-    subject: str | None = None,
-    agrees: bool | None = None,
-    reason: str | None = None,
-) -> ProgramCheck:
-    """Return the check of one property of a program.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuditedProgram:
+    """One finished program of a lowering, with the request that it was compiled for."""
 
-    `got`: None if it could not be read, for `reason`. `agrees`: whether the two agree, where that is not equality.
-    """
-    met = got is not None and (asked == got if agrees is None else agrees)
-    return ProgramCheck(
-        program=program,
-        subgraph=subgraph,
-        check=check,
-        subject=subject,
-        asked=asked,
-        got=got,
-        status="met" if met else "unread" if got is None else "differs",
-        reason=reason if got is None else None,
-    )
+    name: ProgramName
+    facts: ProgramFacts
+    lowered: LoweredProgram
+    scheme: SchemeConfig
+    soc: SocConfig | None
+    toolchain: Toolchain
+
+    def check(
+        self,
+        check: str,
+        asked: str,
+        got: str | None,
+        *,
+        subgraph: int | None = None,
+        subject: str | None = None,
+        agrees: bool | None = None,
+        reason: str | None = None,
+    ) -> ProgramCheck:
+        """Return the check of one property.
+
+        `got`: None if it could not be read, for `reason`. `agrees`: whether the two agree, where that is not equality.
+        """
+        met = got is not None and (asked == got if agrees is None else agrees)
+        return ProgramCheck(
+            program=self.name,
+            subgraph=subgraph,
+            check=check,
+            subject=subject,
+            asked=asked,
+            got=got,
+            status="met" if met else "unread" if got is None else "differs",
+            reason=reason if got is None else None,
+        )

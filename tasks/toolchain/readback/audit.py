@@ -6,27 +6,22 @@ from conf.schema import SchemeConfig, SocConfig
 from tasks.records import LoweredProgram, ProgramCheck, ProgramFacts, Toolchain
 from tasks.records.vocabulary import ProgramName
 from tasks.toolchain.backends.backend import Backend
-from tasks.toolchain.backends.checks import program_check
+from tasks.toolchain.backends.checks import AuditedProgram
 
 
 def audit(
     lowered: LoweredProgram, scheme: SchemeConfig, backend: Backend, soc: SocConfig | None, toolchain: Toolchain
 ) -> tuple[ProgramCheck, ...]:
     """Return every check of the shipping program, then of the debug program."""
-    programs: list[tuple[ProgramName, ProgramFacts | None]] = [
-        ("shipping", lowered.facts), ("debug", lowered.debug_facts),
-    ]  # fmt: skip
-    return tuple(
-        check
-        for program, facts in programs
-        if facts is not None
-        for checks in (
-            _interface(program, facts, lowered),
-            _partitions(program, facts, lowered, backend.delegate),
-            backend.checks(program, facts, lowered, scheme, soc, toolchain),
-        )
-        for check in checks
-    )
+    facts_by_name: dict[ProgramName, ProgramFacts | None] = {"shipping": lowered.facts, "debug": lowered.debug_facts}
+    checks: list[ProgramCheck] = []
+    for name, facts in facts_by_name.items():
+        if facts is not None:
+            program = AuditedProgram(
+                name=name, facts=facts, lowered=lowered, scheme=scheme, soc=soc, toolchain=toolchain
+            )
+            checks += [*_interface(program), *_partitions(program, backend.delegate), *backend.checks(program)]
+    return tuple(checks)
 
 
 def differences(checks: Sequence[ProgramCheck]) -> str | None:
@@ -40,26 +35,24 @@ def _sentence(check: ProgramCheck) -> str:
     return f"{check.program} program{subgraph}: {check.check}{subject}: asked {check.asked}, got {check.got}"
 
 
-def _interface(program: ProgramName, facts: ProgramFacts, lowered: LoweredProgram) -> Iterator[ProgramCheck]:
+def _interface(program: AuditedProgram) -> Iterator[ProgramCheck]:
     """Yield the checks of the inputs and outputs: dense tensors, the last axis innermost in memory."""
-    exported = lowered.quantized.exported
+    exported, facts = program.lowered.quantized.exported, program.facts
     for role, specs, tensors in (("input", exported.inputs, facts.inputs), ("output", exported.outputs, facts.outputs)):
-        yield program_check(program, f"number of {role}s", str(len(specs)), str(len(tensors)))
+        yield program.check(f"number of {role}s", str(len(specs)), str(len(tensors)))
         for spec, tensor in zip(specs, tensors, strict=False):
             asked = _form(spec.dtype, spec.shape, range(len(spec.shape)))
             got = _form(tensor.dtype, tensor.shape, tensor.dim_order)
-            yield program_check(program, role, asked, got, subject=spec.name)
+            yield program.check(role, asked, got, subject=spec.name)
 
 
 def _form(dtype: str, shape: Sequence[int], dim_order: Sequence[int]) -> str:
     return f"{dtype}{list(shape)} in axis order {list(dim_order)}"
 
 
-def _partitions(
-    program: ProgramName, facts: ProgramFacts, lowered: LoweredProgram, expected_delegate: str | None
-) -> Iterator[ProgramCheck]:
-    count = len(facts.delegates)
-    yield program_check(program, "delegated subgraphs", str(lowered.delegated_subgraphs), str(count))
-    for subgraph, delegate in enumerate(facts.delegates):
-        yield program_check(program, "backend", expected_delegate or "none", delegate.backend, subgraph=subgraph)
-        yield program_check(program, "calls", "1", str(delegate.calls), subgraph=subgraph)
+def _partitions(program: AuditedProgram, expected_delegate: str | None) -> Iterator[ProgramCheck]:
+    delegates = program.facts.delegates
+    yield program.check("delegated subgraphs", str(program.lowered.delegated_subgraphs), str(len(delegates)))
+    for subgraph, delegate in enumerate(delegates):
+        yield program.check("backend", expected_delegate or "none", delegate.backend, subgraph=subgraph)
+        yield program.check("calls", "1", str(delegate.calls), subgraph=subgraph)

@@ -18,59 +18,28 @@ VERSION = 0
 IDENTIFIER = b"ED00"
 
 SCHEMA: Schema = {
-    "Tensor": ("scalar_type", "sizes", "strides", "offset"),
-    "Bool": ("bool_val",),
-    "TensorList": ("tensors",),
-    "Value": ("val", "tensor", "tensor_list", "int_value", "float_value", "double_value", "bool_value", "output"),
-    "DebugEvent": (
-        "chain_index",
-        "instruction_id",
-        "debug_entry",
-        "delegate_debug_id_int",
-        "delegate_debug_id_str",
-        "name",
-    ),
-    "ProfileEvent": (
-        "name",
-        "chain_index",
-        "instruction_id",
-        "delegate_debug_id_int",
-        "delegate_debug_id_str",
-        "delegate_debug_metadata",
-        "start_time",
-        "end_time",
-    ),
-    "AllocationEvent": ("allocator_id", "allocation_size"),
-    "Event": ("profile_event", "allocation_event", "debug_event"),
-    "RunData": ("name", "bundled_input_index", "allocators", "events"),
-    "ETDump": ("version", "run_data"),
+    table: tuple(fields.split())
+    for table, fields in {
+        "Tensor": "scalar_type sizes strides offset",
+        "Bool": "bool_val",
+        "TensorList": "tensors",
+        "Value": "val tensor tensor_list int_value float_value double_value bool_value output",
+        "DebugEvent": "chain_index instruction_id debug_entry delegate_debug_id_int delegate_debug_id_str name",
+        "ProfileEvent": "name chain_index instruction_id delegate_debug_id_int delegate_debug_id_str "
+        "delegate_debug_metadata start_time end_time",
+        "AllocationEvent": "allocator_id allocation_size",
+        "Event": "profile_event allocation_event debug_event",
+        "RunData": "name bundled_input_index allocators events",
+        "ETDump": "version run_data",
+    }.items()
 }
 
 SCALAR_TYPES: dict[int, str] = {
-    0: "uint8",
-    1: "int8",
-    2: "int16",
-    3: "int32",
-    4: "int64",
-    5: "float16",
-    6: "float32",
-    7: "float64",
-    11: "bool",
-    12: "qint8",
-    13: "quint8",
-    14: "qint32",
-    15: "bfloat16",
-    16: "quint4x2",
-    17: "quint2x4",
-    22: "bits16",
-    23: "float8_e5m2",
-    24: "float8_e4m3fn",
-    25: "float8_e5m2fnuz",
-    26: "float8_e4m3fnuz",
-    27: "uint16",
-    28: "uint32",
-    29: "uint64",
-}
+    0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16", 6: "float32", 7: "float64", 11: "bool",
+    12: "qint8", 13: "quint8", 14: "qint32", 15: "bfloat16", 16: "quint4x2", 17: "quint2x4", 22: "bits16",
+    23: "float8_e5m2", 24: "float8_e4m3fn", 25: "float8_e5m2fnuz", 26: "float8_e4m3fnuz",
+    27: "uint16", 28: "uint32", 29: "uint64",
+}  # fmt: skip
 """ExecuTorch's `ScalarType` to torch's name of the dtype, without its prefix."""
 
 _NUMPY = {

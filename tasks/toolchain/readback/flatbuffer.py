@@ -79,28 +79,20 @@ class Table:
         return int(self.number(field, kind, default))
 
     def text(self, field: str) -> str | None:
-        offset = self._offset(field, 4)
-        if offset is None:
+        if self._offset(field, 4) is None:
             return None
-        self._vector(field, offset, 1)
         try:
-            return self._accessor.String(self._accessor.Pos + offset).decode()
+            return self.octets(field).decode()
         except UnicodeDecodeError as problem:
             raise self.refuse(field, f"is not UTF-8: {problem}") from problem
 
     def octets(self, field: str) -> bytes:
-        offset = self._offset(field, 4)
-        if offset is None:
-            return b""
-        start, length = self._vector(field, offset, 1)
+        start, length = self._vector(field, 1)
         return bytes(self._source.data[start : start + length])
 
     def integers(self, field: str, kind: type) -> tuple[int, ...]:
-        offset = self._offset(field, 4)
-        if offset is None:
-            return ()
-        self._vector(field, offset, kind.bytewidth)
-        return tuple(self._accessor.GetVectorAsNumpy(kind, offset).tolist())
+        start, length = self._vector(field, kind.bytewidth)
+        return tuple(self._accessor.Get(kind, start + kind.bytewidth * index) for index in range(length))
 
     def table(self, field: str, name: str) -> "Table | None":
         offset = self._offset(field, 4)
@@ -109,10 +101,7 @@ class Table:
         return Table(self._source, self._accessor.Indirect(self._accessor.Pos + offset), name, self.path(field))
 
     def tables(self, field: str, name: str) -> Iterator["Table"]:
-        offset = self._offset(field, 4)
-        if offset is None:
-            return
-        start, length = self._vector(field, offset, 4)
+        start, length = self._vector(field, 4)
         for index in range(length):
             position = self._accessor.Indirect(start + 4 * index)
             yield Table(self._source, position, name, f"{self.path(field)}[{index}]")
@@ -126,9 +115,11 @@ class Table:
             raise self.refuse(field, f"lies at {offset} in a table of {self._inline_size} bytes")
         return offset
 
-    def _vector(self, field: str, offset: int, width: int) -> tuple[int, int]:
-        """Return the first position and the number of elements of a vector that lies inside the file."""
-        path = self.path(field)
+    def _vector(self, field: str, width: int) -> tuple[int, int]:
+        """Return the first position and the number of elements of a vector that lies inside the file; 0 if absent."""
+        path, offset = self.path(field), self._offset(field, 4)
+        if offset is None:
+            return 0, 0
         start = self._accessor.Vector(offset)
         self._source.require(start - 4, 4, path)
         length = self._accessor.VectorLen(offset)

@@ -67,11 +67,11 @@ def other_reference(
     }
     values: dict[str, torch.Tensor] = {}
     for sample, inputs in enumerate(samples):
-        computed = _run(graph, inputs)
+        node_values = _run(graph, inputs)
         for row in operators:
             if statuses[row.index] is not None:
                 continue
-            value = computed.get(matcher.value_nodes[row.index])
+            value = node_values.get(matcher.value_nodes[row.index])
             if isinstance(value, list | tuple):
                 value = value[row.output_index]
             if not isinstance(value, torch.Tensor):

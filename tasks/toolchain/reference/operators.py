@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from executorch.devtools.backend_debug.delegation_info import DelegationInfo
@@ -18,6 +18,7 @@ from torch.fx import Node
 
 from tasks.records import DelegationCount, ExpectedTensor, Operator, Quantization
 from tasks.records.keys import METHOD
+from tasks.toolchain.backends.compiler import Compiler
 from tasks.toolchain.export import dtype_name
 
 _LOG_ALIGNMENT_BYTES = 64
@@ -25,21 +26,14 @@ _LOG_ALIGNMENT_BYTES = 64
 _NO_KERNEL = (executorch_call_delegate, operator.getitem, memory.alloc, memory.view)
 
 
-class Annotations(Protocol):
-    """A compiler that reads what its backend's passes wrote into the nodes of a graph."""
-
-    def qparams(self, node: Node) -> Quantization | None: ...
-    def axis_order(self, node: Node) -> tuple[int, ...] | None: ...
-
-
-def operator_table(edge: ExportedProgram, annotations: Annotations | None = None) -> list[Operator]:
+def operator_table(edge: ExportedProgram, compiler: Compiler | None = None) -> list[Operator]:
     """Return one row per call of the edge graph, in graph order, then one per output of a call that no call reads.
 
-    `subgraph` is None in all rows.
+    `compiler` reads what its backend's passes wrote into the nodes. `subgraph` is None in all rows.
     """
     constants = _constants(edge)
     calls = [node for node in edge.graph.nodes if node.op == "call_function"]
-    rows = [operator_of(index, node, annotations, constant=node in constants) for index, node in enumerate(calls)]
+    rows = [operator_of(index, node, compiler, constant=node in constants) for index, node in enumerate(calls)]
     for row, node in zip(tuple(rows), calls, strict=True):
         indices_read = {_output_index(user) for user in node.users if user.target is operator.getitem}
         for output_index, tensor in enumerate(_tensors(node) if row.shape is None else ()):
@@ -59,7 +53,7 @@ def operator_table(edge: ExportedProgram, annotations: Annotations | None = None
     return rows
 
 
-def operator_of(index: int, node: Node, annotations: Annotations | None = None, *, constant: bool = False) -> Operator:
+def operator_of(index: int, node: Node, compiler: Compiler | None = None, *, constant: bool = False) -> Operator:
     """Return the row of one call of a graph, without what only the rest of the graph shows."""
     value = node.meta.get("val")
     tensor = value if isinstance(value, torch.Tensor) else None
@@ -75,18 +69,18 @@ def operator_of(index: int, node: Node, annotations: Annotations | None = None, 
         stack_trace=node.meta.get("stack_trace") or "",
         shape=None if tensor is None else tuple(int(size) for size in tensor.shape),
         dtype=None if tensor is None else dtype_name(tensor.dtype),
-        quantization=annotations.qparams(node) if annotations else None,
-        axis_order=annotations.axis_order(node) if annotations else None,
+        quantization=compiler.qparams(node) if compiler else None,
+        axis_order=compiler.axis_order(node) if compiler else None,
         subgraph=None,
         constant=constant,
         unused=False,
     )
 
 
-def input_qparams(edge: ExportedProgram, annotations: Annotations) -> tuple[Quantization | None, ...]:
+def input_qparams(edge: ExportedProgram, compiler: Compiler) -> tuple[Quantization | None, ...]:
     """Return the qparams with which each input of the program is quantized first; None if it is not quantized."""
     nodes = {node.name: node for node in edge.graph.nodes if node.op == "placeholder"}
-    return tuple(annotations.qparams(nodes[str(name)]) for name in edge.graph_signature.user_inputs)
+    return tuple(compiler.qparams(nodes[str(name)]) for name in edge.graph_signature.user_inputs)
 
 
 def subgraphs(lowered: ExportedProgram) -> dict[int, int]:

@@ -1,94 +1,79 @@
 """The checks of a QNN program: the options of its delegates, and what the context binaries contain."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
-from conf.schema import SchemeConfig, SocConfig
-from tasks.records import DelegateFacts, ExpectedTensor, GraphTensor, ProgramCheck, ProgramFacts, Quantization
-from tasks.records.vocabulary import ProgramName
-from tasks.toolchain.backends.checks import program_check
+from conf.schema import SocConfig
+from tasks.records import DelegateFacts, GraphTensor, ProgramCheck, Quantization
+from tasks.toolchain.backends.checks import AuditedProgram
 from tasks.toolchain.backends.qnn.elements import has_float_activations, scheme_elements
 
 _PACKED = "the HTP compiler packs weights in a form of its own, and no library reads it back"
 
 
-def qnn_checks(
-    program: ProgramName,
-    facts: ProgramFacts,
-    dumped: Sequence[ExpectedTensor],
-    scheme: SchemeConfig,
-    soc: SocConfig,
-    build: str,
-) -> Iterator[ProgramCheck]:
-    """Yield the checks of one program. `build`: the id of the installed QNN libraries."""
-    for subgraph, delegate in enumerate(facts.delegates):
-        yield from _delegate(program, subgraph, delegate, scheme, soc, build)
-    yield from _elements(program, facts.delegates, scheme)
-    if program == "debug":
-        yield from _qparams(facts.delegates, dumped)
+def qnn_checks(program: AuditedProgram) -> Iterator[ProgramCheck]:
+    """Yield the checks of one program."""
+    assert program.soc is not None, "a QNN program is compiled for one SoC"
+    for subgraph, delegate in enumerate(program.facts.delegates):
+        yield from _delegate(program, subgraph, delegate, program.soc)
+    if program.facts.delegates:
+        yield from _elements(program)
+    if program.name == "debug":
+        yield from _qparams(program)
 
 
 def _delegate(
-    program: ProgramName, subgraph: int, delegate: DelegateFacts, scheme: SchemeConfig, soc: SocConfig, build: str
+    program: AuditedProgram, subgraph: int, delegate: DelegateFacts, soc: SocConfig
 ) -> Iterator[ProgramCheck]:
     """Yield the checks of the options that the delegate is started with, then those of its context binary."""
     context = delegate.context
-    precision = "float16" if has_float_activations(scheme) else "quantized"
+    precision = "float16" if has_float_activations(program.scheme) else "quantized"
+    dumps = str(program.name == "debug")
     properties: list[tuple[str, str, str | None]] = [
         ("SoC in the options", soc.name, delegate.soc),
-        ("arch in the options", _arch(soc.arch), None if delegate.arch is None else _arch(delegate.arch)),
+        ("arch in the options", f"v{soc.arch}", None if delegate.arch is None else f"v{delegate.arch}"),
         ("precision flag", precision, delegate.precision),
-        ("dumps tensors", str(program == "debug"), None if delegate.dumps is None else str(delegate.dumps)),
+        ("dumps tensors", dumps, None if delegate.dumps is None else str(delegate.dumps)),
         ("SoC in the context", soc.name, context.soc if context else None),
-        ("arch in the context", _arch(soc.arch), _arch(context.arch) if context else None),
+        ("arch in the context", f"v{soc.arch}", f"v{context.arch}" if context else None),
         ("VTCM of the graph", f"{soc.vtcm_mib} MiB", f"{context.vtcm_mib} MiB" if context else None),
-        ("QNN build", build, context.build if context else None),
+        ("QNN build", program.toolchain.qnn, context.build if context else None),
     ]
     for check, asked, got in properties:
-        yield program_check(program, check, asked, got, subgraph=subgraph, reason=delegate.unread)
+        yield program.check(check, asked, got, subgraph=subgraph, reason=delegate.unread)
 
 
-def _arch(arch: int) -> str:
-    return f"v{arch}"
-
-
-def _elements(program: ProgramName, delegates: Sequence[DelegateFacts], scheme: SchemeConfig) -> Iterator[ProgramCheck]:
+def _elements(program: AuditedProgram) -> Iterator[ProgramCheck]:
     """Yield the checks of the scheme's bits against the kernels of all subgraphs: one may compute indices alone."""
-    if not delegates:
-        return
-    activation, weight = scheme_elements(scheme)
-    kernels = sorted(
-        {element for delegate in delegates if delegate.context for element in delegate.context.kernel_elements}
-    )
-    yield program_check(
-        program,
+    activation, weight = scheme_elements(program.scheme)
+    delegates = program.facts.delegates
+    kernels = {element for delegate in delegates if delegate.context for element in delegate.context.kernel_elements}
+    unread = (delegate.unread for delegate in delegates if delegate.unread)
+    yield program.check(
         "activation element of the kernels",
         activation,
-        ", ".join(kernels) or None,
+        ", ".join(sorted(kernels)) or None,
         agrees=activation in {element.lstrip("us") for element in kernels},
-        reason=next(
-            (delegate.unread for delegate in delegates if delegate.unread), "the context binary names no kernel"
-        ),
+        reason=next(unread, "the context binary names no kernel"),
     )
-    yield program_check(program, "weight element", weight, None, reason=_PACKED)
+    yield program.check("weight element", weight, None, reason=_PACKED)
 
 
-def _qparams(delegates: Sequence[DelegateFacts], dumped: Sequence[ExpectedTensor]) -> Iterator[ProgramCheck]:
+def _qparams(program: AuditedProgram) -> Iterator[ProgramCheck]:
     """Yield, per tensor that the debug program logs, its compiled qparams and those that will be used to read it."""
     compiled = {
         tensor.name: (subgraph, tensor)
-        for subgraph, delegate in enumerate(delegates)
+        for subgraph, delegate in enumerate(program.facts.delegates)
         if delegate.context
         for tensor in delegate.context.tensors
     }
-    for logged in dumped:
+    for logged in program.lowered.expected_tensors:
         qparams = logged.quantization
         if qparams is None or len(qparams.scale) != 1:
             continue
         subgraph, tensor = compiled.get(logged.identifier, (None, None))
-        yield program_check(
-            "debug",
+        yield program.check(
             "grid",
             f"fixed{_bits(qparams)} scale {qparams.scale[0]:.6g} zero point {qparams.zero_point[0]}",
             None if tensor is None else _compiled_qparams(tensor),

@@ -3,14 +3,15 @@
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conf.schema import RunnerKind, SchemeConfig, SocConfig
 from tasks.errors import EvidenceError
-from tasks.records import DelegateFacts, LoweredProgram, ProgramCheck, ProgramFacts, Toolchain
-from tasks.records.vocabulary import ProgramName
+from tasks.records import DelegateFacts, ProgramCheck
 from tasks.toolchain.backends.backend import Backend, DoctorCheck
+from tasks.toolchain.backends.checks import AuditedProgram
 from tasks.toolchain.backends.qnn.audit import qnn_checks
 from tasks.toolchain.backends.qnn.doctor import qnn_doctor
 from tasks.toolchain.backends.qnn.limits import CHIPSETS, RULES
@@ -43,35 +44,15 @@ class Qnn(Backend):
         from tasks.toolchain.backends.qnn.context import read_context
         from tasks.toolchain.backends.qnn.options import read_options
 
-        options, context, unread = read_options(delegate), None, None
+        facts = read_options(delegate, len(processed), calls)
         try:
             context = read_context(processed, Path(os.environ["QNN_SDK_ROOT"], LIBRARY_FOLDER, "libQnnSystem.so"))
         except EvidenceError as error:
-            unread = str(error)
-        return DelegateFacts(
-            backend=delegate.id,
-            size=len(processed),
-            calls=calls,
-            soc=options.soc,
-            arch=options.arch,
-            vtcm_mib=options.vtcm_mib,
-            precision=options.precision,
-            dumps=options.dumps,
-            context=context,
-            unread=unread,
-        )
+            return replace(facts, unread=str(error))
+        return replace(facts, context=context)
 
-    def checks(
-        self,
-        program: ProgramName,
-        facts: ProgramFacts,
-        lowered: LoweredProgram,
-        scheme: SchemeConfig,
-        soc: SocConfig | None,
-        toolchain: Toolchain,
-    ) -> Iterator[ProgramCheck]:
-        assert soc is not None, "a QNN program is compiled for one SoC"
-        return qnn_checks(program, facts, lowered.expected_tensors, scheme, soc, toolchain.qnn)
+    def checks(self, program: AuditedProgram) -> Iterator[ProgramCheck]:
+        return qnn_checks(program)
 
     def delegate_event(self, identifier: str) -> tuple[str | None, str] | None:
         count = _COUNT.fullmatch(identifier)

@@ -1,4 +1,4 @@
-"""The HTP's compiler: its quantizer, its passes, its partitioner, and the messages that it logs on the way.
+"""The HTP's compiler: its quantizer, its passes, its partitioner, and the messages that it logs.
 
 Between torch.export and the `.pte` this follows `to_edge_transform_and_lower_to_qnn` of ExecuTorch 1.5 step by
 step, but stops at the edge program, so that the shipping and the debug program come from one. The steps are
@@ -9,7 +9,7 @@ import contextlib
 import copy
 import operator
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ class QnnCompiler(Compiler):
             # A configuration holds one block size: operator types that share one would all get the last.
             config = quantizer.default_quant_config
             quantizer.set_submodule_qconfig_list(
-                [(_is_kind(kind), copy.deepcopy(config)) for kind in scheme.block_size]
+                [(lambda node, kind=kind: _kind(node) == kind, copy.deepcopy(config)) for kind in scheme.block_size]
             )
         return quantizer
 
@@ -224,9 +224,8 @@ def _take_schematic(log: DelegationLog) -> None:
 
 
 def _built(node: Node) -> DelegatedNode:
-    return DelegatedNode(
-        subgraph=None, name=node.name, debug_handle=handle_of(node), users=tuple(user.name for user in node.users)
-    )
+    users = tuple(user.name for user in node.users)
+    return DelegatedNode(subgraph=None, name=node.name, debug_handle=handle_of(node), users=users)
 
 
 def _record_node(node: Node, log: DelegationLog) -> None:
@@ -269,10 +268,6 @@ def _block_sizes(module: GraphModule, scheme: SchemeConfig) -> dict[str, tuple[i
         if len(block) == weight.dim() and weight.shape[1] % block[1] == 0:
             sizes[node.name] = tuple(block)
     return sizes
-
-
-def _is_kind(kind: str) -> Callable[[Node], bool]:
-    return lambda node: _kind(node) == kind
 
 
 def _kind(node: Node) -> str:

@@ -5,7 +5,8 @@ import re
 from tasks.records import CompileFacts
 
 _ERROR = re.compile(r"^\s*\[ERROR\] \[Qnn ExecuTorch\]:\s*(?:<E>\s*)?(.+?)\s*$", re.MULTILINE)
-_FACT = re.compile(r"^(spill_bytes|fill_bytes|write_total_bytes|read_total_bytes)\s*=\s*(\d+)\s*$", re.MULTILINE)
+_COLUMNS = ("spill_bytes", "fill_bytes", "write_total_bytes", "read_total_bytes")
+_FACT = re.compile(rf"^({'|'.join(_COLUMNS)})\s*=\s*(\d+)\s*$", re.MULTILINE)
 
 
 def errors(log: str) -> list[str]:
@@ -15,14 +16,11 @@ def errors(log: str) -> list[str]:
 
 def compile_facts(log: str) -> tuple[CompileFacts, ...]:
     """Return one DDR summary per delegated subgraph, in the order compiled; none if a summary is incomplete."""
-    columns: dict[str, list[int]] = {
-        name: [] for name in ("spill_bytes", "fill_bytes", "write_total_bytes", "read_total_bytes")
-    }
-    for name, value in _FACT.findall(log):
-        columns[name].append(int(value))
-    if len({len(values) for values in columns.values()}) > 1:
+    facts = _FACT.findall(log)
+    columns = [[int(value) for name, value in facts if name == column] for column in _COLUMNS]
+    if len({len(values) for values in columns}) > 1:
         return ()
     return tuple(
         CompileFacts(subgraph=index, spill_bytes=spill, fill_bytes=fill, write_total_bytes=write, read_total_bytes=read)
-        for index, (spill, fill, write, read) in enumerate(zip(*columns.values(), strict=True))
+        for index, (spill, fill, write, read) in enumerate(zip(*columns, strict=True))
     )

@@ -35,14 +35,9 @@ _KINDS = {0: "int", 1: "uint", 2: "float", 3: "sfixed", 4: "ufixed", 5: "bool", 
 # A kernel's name, then its result's layout (Flat or Crouton) and element, in the letters of Python's struct module.
 _KERNEL = re.compile(rb"[A-Za-z_][\w.]{5,}@[FC]([BbHhefi])(?=[.*\x00-\x1f]|$)")
 _ELEMENTS = {
-    b"B": "ufixed8",
-    b"b": "sfixed8",
-    b"H": "ufixed16",
-    b"h": "sfixed16",
-    b"e": "float16",
-    b"f": "float32",
-    b"i": "int32",
-}
+    b"B": "ufixed8", b"b": "sfixed8", b"H": "ufixed16", b"h": "sfixed16", b"i": "int32",
+    b"e": "float16", b"f": "float32",
+}  # fmt: skip
 
 
 class _Version(Structure):
@@ -212,10 +207,8 @@ def _vtcm_bytes(graph: _Graph) -> int:
 
 
 def _tensors(graph: _Graph) -> Iterator[GraphTensor]:
-    for role, count, tensors in (
-        ("input", graph.input_count, graph.inputs),
-        ("output", graph.output_count, graph.outputs),
-    ):
+    inputs, outputs = ("input", graph.input_count, graph.inputs), ("output", graph.output_count, graph.outputs)
+    for role, count, tensors in (inputs, outputs):
         for tensor in tensors[:count] if count else ():
             _require_version("tensor", tensor.version, _TENSOR_VERSIONS)
             qparams = tensor.quantization

@@ -22,11 +22,9 @@ def qnn_doctor(folder: Path) -> Iterator[DoctorCheck]:
         folder.mkdir(parents=True, exist_ok=True)
         sdk = find_sdk(os.environ, folder)
     except (EnvironmentUnusable, OSError) as error:
-        remedy = error.remedy if isinstance(error, EnvironmentUnusable) else ""
-        problem = error.problem if isinstance(error, EnvironmentUnusable) else str(error)
-        yield DoctorCheck(
-            what="QNN", found=problem, ok=False, remedy=remedy or "run `pip install onnxruntime-qnn==2.5.0`"
-        )
+        problem, remedy = (error.problem, error.remedy) if isinstance(error, EnvironmentUnusable) else (str(error), "")
+        remedy = remedy or "run `pip install onnxruntime-qnn==2.5.0`"
+        yield DoctorCheck(what="QNN", found=problem, ok=False, remedy=remedy)
         return
     yield DoctorCheck(what="QNN", found=f"{sdk.build} from {sdk.origin}", ok=True)
     backends = _registered_backends(sdk)

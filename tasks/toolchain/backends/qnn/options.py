@@ -1,30 +1,25 @@
 """The options that a QNN delegate is started with, read from its compile spec by ExecuTorch's own deserializer."""
 
-from dataclasses import dataclass
-
 from executorch.backends.qualcomm.serialization.qc_schema import QnnExecuTorchHtpPrecision
 from executorch.backends.qualcomm.serialization.qc_schema_serialize import flatbuffer_to_option
 from executorch.backends.qualcomm.utils.constants import QCOM_QNN_COMPILE_SPEC
 from executorch.exir.schema import BackendDelegate
 
+from tasks.records import DelegateFacts
+
 _PRECISIONS = {QnnExecuTorchHtpPrecision.kHtpQuantized: "quantized", QnnExecuTorchHtpPrecision.kHtpFp16: "float16"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class QnnOptions:
-    soc: str
-    arch: int
-    vtcm_mib: int
-    precision: str
-    dumps: bool
-
-
-def read_options(delegate: BackendDelegate) -> QnnOptions:
+def read_options(delegate: BackendDelegate, size: int, calls: int) -> DelegateFacts:
+    """Return the facts of a delegate without those of its context binary, whose bytes number `size`."""
     (spec,) = (spec.value for spec in delegate.compile_specs if spec.key == QCOM_QNN_COMPILE_SPEC)
     options = flatbuffer_to_option(spec)
     soc, htp = options.soc_info, options.backend_options.htp_options
     assert htp is not None, "the options of a delegate for the HTP"
-    return QnnOptions(
+    return DelegateFacts(
+        backend=delegate.id,
+        size=size,
+        calls=calls,
         soc=soc.soc_model.name,
         arch=int(soc.htp_info.htp_arch),
         vtcm_mib=soc.htp_info.vtcm_size_in_mb,

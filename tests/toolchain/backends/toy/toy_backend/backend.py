@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from conf.backends import Rule
 from conf.schema import SchemeConfig, SocConfig
 from tasks.numerics.timing import Clock
-from tasks.records import LoweredProgram, ProgramCheck, ProgramFacts, Toolchain
-from tasks.records.vocabulary import ProgramName
+from tasks.records import ProgramCheck
 from tasks.toolchain.backends.backend import Backend, DoctorCheck
-from tasks.toolchain.backends.checks import program_check
+from tasks.toolchain.backends.checks import AuditedProgram
 
 if TYPE_CHECKING:
     from tasks.toolchain.backends.compiler import Compiler
@@ -47,20 +46,10 @@ class Toy(Backend):
 
         return ToyCompiler(scheme, soc)
 
-    def checks(
-        self,
-        program: ProgramName,
-        facts: ProgramFacts,
-        lowered: LoweredProgram,
-        scheme: SchemeConfig,
-        soc: SocConfig | None,
-        toolchain: Toolchain,
-    ) -> Iterator[ProgramCheck]:
-        assert soc is not None
-        most = KERNELS[soc.arch]
-        yield program_check(
-            program, "toy kernels", f"at most {most}", str(facts.kernel_calls), agrees=facts.kernel_calls <= most
-        )
+    def checks(self, program: AuditedProgram) -> Iterator[ProgramCheck]:
+        assert program.soc is not None
+        most, kernels = KERNELS[program.soc.arch], program.facts.kernel_calls
+        yield program.check("toy kernels", f"at most {most}", str(kernels), agrees=kernels <= most)
 
     def doctor(self, folder: Path) -> Iterator[DoctorCheck]:
         yield DoctorCheck(what="toy", found=f"{self.version}, links in {folder.name}", ok="torch" not in sys.modules)
