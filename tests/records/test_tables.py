@@ -37,7 +37,7 @@ class SampleRow:
 
 @pytest.mark.parametrize("path", generated.files(), ids=lambda path: path.name)
 def test_a_generated_file_is_what_make_docs_writes(path: Path) -> None:
-    assert path.read_text() == generated.files()[path]
+    assert path.read_text() == generated.files()[path], "run `make docs`"
 
 
 def test_a_record_in_a_row_stands_for_its_columns_in_its_place() -> None:
