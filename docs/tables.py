@@ -28,10 +28,12 @@ HEAD = """\
 # The tables
 
 A run leaves one Parquet file per table, `tables/<table>/run=<run>/part.parquet` below `artifacts=`;
-`pandas.read_parquet("artifacts/tables/cells")` reads the rows of all runs. The order of a table's
-columns, their names and their types do not change; a later version may add columns, which are null
-in earlier runs. Null means "not defined"; NaN and infinities are never stored. `make docs` writes
-this page from the row classes in [cell_rows.py](../tasks/records/cell_rows.py) and
+`pandas.read_parquet("artifacts/tables/cells")` reads the rows of all runs. The names and the types
+of a table's columns do not change; a later version may add columns, which earlier runs do not have.
+pandas takes the columns of the earliest run: read one run, `tables/<table>/run=<run>`, or pass
+`schema=pyarrow.parquet.read_schema(FILE)` with a file of the latest run. Null means "not defined";
+NaN and infinities are never stored. `make docs` writes this page from the row classes in
+[cell_rows.py](../tasks/records/cell_rows.py) and
 [operator_rows.py](../tasks/records/operator_rows.py) and the records that they contain.
 """
 

@@ -21,6 +21,8 @@ DATA = Path(__file__).parent.parent / "data"
 
 GRID = Quantization(scale=(0.25,), zero_point=(3,), axis=None, quant_min=0, quant_max=255, dtype="uint8")
 NHWC = (0, 2, 3, 1)
+EQUAL = Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=pytest.approx(1.0, abs=1e-15))
+"""The gap of two equal tensors."""
 
 
 def operator(shape: tuple[int, ...]) -> Operator:
@@ -58,7 +60,7 @@ def test_a_quantized_nhwc_tensor_is_compared_in_the_reference_s_layout_and_scale
 def test_equal_tensors_are_exact() -> None:
     reference = np.array([0.0, 0.5], np.float32)
     assert compare_operator(operator((2,)), GRID, None, np.array([3, 5], np.uint8), reference) == Compared(
-        status="exact", gap=Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=1.0)
+        status="exact", gap=EQUAL
     )
 
 
@@ -126,9 +128,7 @@ def test_infinities_and_nans_that_agree_are_left_out_of_the_gap() -> None:
 
 
 def test_an_integer_tensor_can_be_compared_with_a_float_tensor() -> None:
-    assert compare_values(np.ones(3), np.ones(3, np.int32)) == Compared(
-        status="exact", gap=Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=pytest.approx(1.0))
-    )
+    assert compare_values(np.ones(3), np.ones(3, np.int32)) == Compared(status="exact", gap=EQUAL)
 
 
 def test_final_outputs_of_two_shapes_are_not_compared() -> None:
@@ -144,7 +144,7 @@ def test_unused_elements_are_left_out_and_the_status_is_masked() -> None:
     # Equal in what is used: that is no `exact`, for the rest differs.
     used[1, 1] = False
     compared = compare_operator(operator((2, 2)), GRID, None, captured, reference, used)
-    assert compared == Compared(status="masked", gap=Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=1.0))
+    assert compared == Compared(status="masked", gap=EQUAL)
 
 
 def test_the_used_mask_refers_to_the_layout_of_pytorch() -> None:
@@ -152,9 +152,7 @@ def test_the_used_mask_refers_to_the_layout_of_pytorch() -> None:
     used = reference != 4
     captured = np.transpose(np.where(used, reference, 99.0), NHWC)
     compared = compare_operator(operator((1, 2, 1, 3)), None, NHWC, captured, reference, used)
-    assert compared == Compared(
-        status="masked", gap=Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=pytest.approx(1.0))
-    )
+    assert compared == Compared(status="masked", gap=EQUAL)
 
 
 def test_a_used_infinity_is_not_masked() -> None:
@@ -191,5 +189,5 @@ def test_the_simulator_s_max_pool_is_exact_on_its_own_inputs() -> None:
         pool_input = dequantize(undo_layout(relu_values, NHWC), qparams)
         reference = pool_input.reshape(1, 8, 4, 2, 4, 2).max(axis=(3, 5))
         assert compare_operator(after.operator, qparams, NHWC, pool_codes, reference) == Compared(
-            status="exact", gap=Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=pytest.approx(1.0))
+            status="exact", gap=EQUAL
         )

@@ -25,6 +25,7 @@ from tests.sample_records import (  # isort: skip
 
 RUN = "20261121T094931Z-5fcc"
 TOOLCHAIN = Toolchain(python="3.11.7", torch="2.13.0", executorch="1.5.1", torchao="0.18.0", qnn="v2.49.40.260701")
+GAP = {"mse": 0.25, "mean_abs": 0.5, "max_abs": 0.75, "snr_db": 40.0, "cosine": 0.875}
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "executorch": "1.5.1", "torchao": "0.18.0", "qnn": "v2.49.40.260701"}
 NAMES = {
     "run_id": RUN, "model": "digits_cnn", "scheme": "8a8w", "soc": "SM8650", "device": "local", "backend": "qnn",
@@ -253,11 +254,7 @@ def test_an_operator_has_one_row_a_sample_with_its_gap_or_a_status(asked: Reques
         "nonfinite_reference": 2,
         "masked_elements": 5,
         "masked_by": ("relu",),
-        "mse": 0.25,
-        "mean_abs": 0.5,
-        "max_abs": 0.75,
-        "snr_db": 40.0,
-        "cosine": 0.875,
+        **GAP,
         "introduced_mse": 0.125,
         "introduced_snr_db": 20.0,
         "introduced_max_abs": 0.375,
@@ -316,8 +313,7 @@ def test_operators_that_were_lowered_and_not_compared_are_rows_all_the_same(aske
 def test_an_output_has_one_row(asked: Request) -> None:
     assert found(passed_cell(asked), "outputs")[0] == {
         "rung": "device", "reference": "eager", "sample": 0, "sample_name": "a", "output_index": 0, "output": "logits",
-        "shape": (1, 2), "status": "compared", "mse": 0.25, "mean_abs": 0.5, "max_abs": 0.75, "snr_db": 40.0,
-        "cosine": 0.875, "previous_rung": "edge", "previous_snr_db": 45.0, "label": 7, "top1_reference": 7,
+        "shape": (1, 2), "status": "compared", **GAP, "previous_rung": "edge", "previous_snr_db": 45.0, "label": 7, "top1_reference": 7,
         "top1_actual": 7,
     }  # fmt: skip
     assert len(found(passed_cell(asked), "outputs")) == 2
