@@ -313,8 +313,8 @@ def test_operators_that_were_lowered_and_not_compared_are_rows_all_the_same(aske
 def test_an_output_has_one_row(asked: Request) -> None:
     assert found(passed_cell(asked), "outputs")[0] == {
         "rung": "device", "reference": "eager", "sample": 0, "sample_name": "a", "output_index": 0, "output": "logits",
-        "shape": (1, 2), "status": "compared", **GAP, "previous_rung": "edge", "previous_snr_db": 45.0, "label": 7, "top1_reference": 7,
-        "top1_actual": 7,
+        "shape": (1, 2), "status": "compared", **GAP, "previous_rung": "edge", "previous_snr_db": 45.0, "label": 7,
+        "top1_reference": 7, "top1_actual": 7,
     }  # fmt: skip
     assert len(found(passed_cell(asked), "outputs")) == 2
 
