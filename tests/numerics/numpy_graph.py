@@ -1,6 +1,6 @@
 """Operators in NumPy with their derivatives in closed form, and a device that computes them on integer grids.
 
-`Program` is a reference as `tasks.numerics.element_use.Kernels` asks for one; nothing in it knows of masks or blame.
+`Program` implements `tasks.numerics.element_use.Kernels`, without any code for masks or verdicts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Pullback = Callable[..., list[Array | None]]
 
 @dataclass(frozen=True, kw_only=True)
 class Op:
-    """One operator. Without a `pullback` there is no derivative, as for integers."""
+    """An operator. Without a `pullback` it has no derivative, as with integers."""
 
     reads: tuple[int, ...]
     forward: Callable[..., Value]
@@ -29,15 +29,15 @@ class Op:
     moves: bool = False
     getitem_index: int | None = None
     constant: bool = False
-    refusal: str | None = None
+    unsupported: str | None = None
 
 
 @dataclass
 class Program:
-    """Operators in order; `outputs` are those whose values leave."""
+    """The operators in their order, and the indices of those whose values are the final outputs."""
 
     ops: list[Op] = field(default_factory=list)
-    leaving: list[int] = field(default_factory=list)
+    output_ops: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.refusals: dict[int, str] = {}
@@ -52,7 +52,7 @@ class Program:
 
     @property
     def outputs(self) -> frozenset[int]:
-        return frozenset(self.leaving)
+        return frozenset(self.output_ops)
 
     @property
     def constants(self) -> frozenset[int]:
@@ -68,15 +68,15 @@ class Program:
 
     def call(self, index: int, values: Mapping[int, Value]) -> Value | None:
         op = self.ops[index]
-        if op.refusal is not None:
-            self.refusals[index] = op.refusal
+        if op.unsupported is not None:
+            self.refusals[index] = op.unsupported
             return None
         missing = [source for source in op.reads if source not in values]
         if missing:
             self.refusals[index] = f"reads operator {missing[0]}, which has no value"
             return None
-        made = op.forward(*(values[source] for source in op.reads))
-        return made if isinstance(made, tuple) else np.asarray(made)
+        value = op.forward(*(values[source] for source in op.reads))
+        return value if isinstance(value, tuple) else np.asarray(value)
 
     def gradient(
         self, index: int, source: int, values: Mapping[int, Value], weights: Sequence[Array | None]
@@ -94,7 +94,7 @@ class Program:
         return np.abs(total)
 
     def answer(self, values: Mapping[int, Value]) -> list[Array]:
-        return [np.asarray(values[index]) for index in self.leaving]
+        return [np.asarray(values[index]) for index in self.output_ops]
 
     def fits(self) -> bool:
         """Return whether the shapes and types of the operators fit together, as in every exported program."""
@@ -105,12 +105,12 @@ class Program:
         return True
 
     def run(self) -> dict[int, Value]:
-        """Every operator's value in the program's own run."""
+        """Return the value of every operator in the program's own run."""
         values: dict[int, Value] = {}
         for index in range(len(self.ops)):
-            made = self.call(index, values)
-            if made is not None:
-                values[index] = made
+            value = self.call(index, values)
+            if value is not None:
+                values[index] = value
         return values
 
 
@@ -122,13 +122,12 @@ class Device:
     """A device that computes a program in order and rounds each captured operator's value to its grid."""
 
     qparams: Mapping[int, Quantization]
-    hidden: frozenset[int] = frozenset()
-    """Not logged, and not rounded."""
+    hidden: frozenset[int] = frozenset()  # operators that are neither logged nor rounded
 
     def capture(self, program: Program, damages: Mapping[int, Damage] | None = None) -> dict[int, CapturedValue]:
         """Return the captured values. `damages` change logged elements, which are quantized if there are qparams."""
         values: dict[int, Value] = {}
-        shown: dict[int, CapturedValue] = {}
+        captured: dict[int, CapturedValue] = {}
         for index, op in enumerate(program.ops):
             value = op.forward(*(values[source] for source in op.reads))
             value = value if isinstance(value, tuple) else np.asarray(value)
@@ -136,9 +135,9 @@ class Device:
             if op.constant or index in self.hidden or isinstance(value, tuple):
                 values[index] = value
                 continue
-            shown[index] = logged(value, self.qparams.get(index), damage)
-            values[index] = shown[index].dequantized().astype(value.dtype)
-        return shown
+            captured[index] = logged(value, self.qparams.get(index), damage)
+            values[index] = captured[index].dequantized().astype(value.dtype)
+        return captured
 
 
 def logged(value: Array, qparams: Quantization | None, damage: Damage = lambda elements: elements) -> CapturedValue:
@@ -158,7 +157,7 @@ def quantization(scale: float = 0.01, zero_point: int = 0, bits: int = 16) -> Qu
 
 
 def entry(value: Any) -> Op:
-    """The graph's input, as an operator that reads none: `value` itself."""
+    """Return the graph's input, as an operator without sources whose value is `value`."""
     return Op(reads=(), forward=lambda: np.asarray(value))
 
 
@@ -186,7 +185,7 @@ def multiplied(a: int, b: int) -> Op:
 
 
 def _summed(slope: Array, like: Array) -> Array:
-    """Over the axes along which `like` was repeated."""
+    """Return the sum over the axes along which `like` was repeated."""
     slope = slope.sum(tuple(range(slope.ndim - like.ndim)))
     repeated = tuple(axis for axis, size in enumerate(like.shape) if size == 1 != slope.shape[axis])
     return slope.sum(repeated, keepdims=True)
@@ -203,7 +202,7 @@ def relu6(source: int) -> Op:
 
 
 def sign(source: int) -> Op:
-    """Its derivative is zero wherever it has one."""
+    """Return the sign, whose derivative is zero wherever it is defined."""
     return Op(reads=(source,), forward=np.sign, pullback=lambda w, x: [np.zeros_like(x)])
 
 
@@ -220,7 +219,7 @@ def softmax(source: int) -> Op:
 
 
 def mean(source: int) -> Op:
-    """Over the last axis."""
+    """Return the mean over the last axis."""
     return Op(
         reads=(source,),
         forward=lambda x: x.mean(-1, dtype=x.dtype),
@@ -229,7 +228,7 @@ def mean(source: int) -> Op:
 
 
 def max_pool(source: int) -> Op:
-    """The larger element of each pair along the last axis, and its index: a tuple."""
+    """Return the tuple of the larger element of each pair along the last axis and its index."""
 
     def forward(x: Array) -> Value:
         pairs = x.reshape(*x.shape[:-1], -1, 2)
@@ -248,7 +247,7 @@ def max_pool(source: int) -> Op:
 
 
 def topk(source: int, k: int) -> Op:
-    """The k largest along the last axis and their places: a tuple."""
+    """Return the tuple of the k largest elements along the last axis and their positions."""
 
     def order(x: Array) -> Array:
         return np.argsort(-x, -1, kind="stable")[..., :k]
@@ -268,7 +267,7 @@ def topk(source: int, k: int) -> Op:
 
 
 def split(source: int) -> Op:
-    """Two halves of the last axis: a tuple."""
+    """Return the tuple of the two halves of the last axis."""
 
     def pullback(w: Sequence[Array | None], x: Array) -> list[Array | None]:
         half = x.shape[-1] // 2
@@ -286,7 +285,7 @@ def getitem(source: int, position: int) -> Op:
 
 
 def sliced(source: int, start: int, stop: int) -> Op:
-    """Along the last axis."""
+    """Return a slice of the last axis."""
 
     def pullback(w: Sequence[Array], x: Array) -> list[Array | None]:
         slope = np.zeros_like(x)
@@ -301,7 +300,7 @@ def transposed(source: int) -> Op:
 
 
 def viewed(source: int) -> Op:
-    """Flat."""
+    """Return the elements as a tensor with one axis."""
     return Op(
         reads=(source,), forward=lambda x: x.reshape(-1), pullback=lambda w, x: [w[0].reshape(x.shape)], moves=True
     )
@@ -312,7 +311,7 @@ def above(source: int, threshold: float) -> Op:
 
 
 def chosen(condition: int, a: int, b: int) -> Op:
-    """A condition has no derivative."""
+    """Return `np.where`, whose condition has no derivative."""
     return Op(
         reads=(condition, a, b),
         forward=lambda c, x, y: np.where(c, x, y),
@@ -320,8 +319,8 @@ def chosen(condition: int, a: int, b: int) -> Op:
     )
 
 
-def gathered(source: int, places: int) -> Op:
-    """Elements of the last axis; places have no derivative."""
+def gathered(source: int, positions: int) -> Op:
+    """Return the elements of the last axis at some positions, which have no derivative."""
 
     def pullback(w: Sequence[Array], x: Array, at: Array) -> list[Array | None]:
         slope = np.zeros_like(x)
@@ -329,8 +328,8 @@ def gathered(source: int, places: int) -> Op:
             slope[(*index[:-1], at[index])] += w[0][index]
         return [slope, None]
 
-    return Op(reads=(source, places), forward=lambda x, at: np.take_along_axis(x, at, -1), pullback=pullback)
+    return Op(reads=(source, positions), forward=lambda x, at: np.take_along_axis(x, at, -1), pullback=pullback)
 
 
 def refused(source: int, why: str) -> Op:
-    return Op(reads=(source,), forward=lambda x: x, refusal=why)
+    return Op(reads=(source,), forward=lambda x: x, unsupported=why)

@@ -13,58 +13,36 @@ from hypothesis.extra import numpy as hnp
 from tasks.numerics.dequantize import dequantize
 from tasks.numerics.element_use import Array, CapturedValue, ElementUse
 from tasks.records import Quantization
-from tests.numerics.numpy_graph import (
-    Op,
-    Program,
-    above,
-    added,
-    chosen,
-    constant,
-    entry,
-    gathered,
-    getitem,
-    matmul,
-    max_pool,
-    mean,
-    multiplied,
-    quantization,
-    refused,
-    relu,
-    relu6,
-    scaled,
-    sign,
-    sliced,
-    softmax,
-    split,
-    topk,
-    transposed,
-    viewed,
-)
+
+from tests.numerics.numpy_graph import (  # isort: skip
+    Op, Program, above, added, chosen, constant, entry, gathered, getitem, matmul, max_pool, mean, multiplied,
+    quantization, refused, relu, relu6, scaled, sign, sliced, softmax, split, topk, transposed, viewed,
+)  # fmt: skip
 
 ELEMENTS = st.floats(-12, 12, width=32).map(lambda x: round(x * 8) / 8)
 TWO = hnp.arrays(np.float32, (2, 4), elements=ELEMENTS)
 
 
 def used_elements(
-    program: Program, actual: Any, expected: Any, shown: dict[int, CapturedValue] | None = None
+    program: Program, actual: Any, expected: Any, captured: dict[int, CapturedValue] | None = None
 ) -> tuple[Any, Any]:
     """Return the used mask of operator 0, with `actual` instead of `expected`, and the readers that mask elements."""
     actual, expected = np.asarray(actual, np.float32), np.asarray(expected, np.float32)
     program.ops[0] = entry(actual)
-    used_mask, masking_readers = ElementUse(program, shown or {}, program.run()).used_mask(0, actual, expected)
+    used_mask, masking_readers = ElementUse(program, captured or {}, program.run()).used_mask(0, actual, expected)
     return used_mask.tolist(), masking_readers
 
 
 def read_by(*ops: Op) -> Program:
-    """An input and the operators that follow; the last one leaves."""
+    """Return a program of an input and the operators, of which the last is the final output."""
     program = Program([entry(np.zeros((2, 4), np.float32)), *ops])
-    program.leaving = [len(program.ops) - 1]
+    program.output_ops = [len(program.ops) - 1]
     return program
 
 
 def test_a_final_output_is_used_whatever_else_reads_it() -> None:
     program = read_by(relu(0))
-    program.leaving = [0, 1]
+    program.output_ops = [0, 1]
     assert used_elements(program, [-1, -1], [-2, 3]) == ([True, True], ())
 
 
@@ -82,7 +60,7 @@ def test_a_value_without_readers_is_unused() -> None:
         (6, 9, False),
         (-61.8, 0.5, True),
         (61.8, 5, True),
-        (61.8, -3, True),  # both are flat there, and the answers are not the same
+        (61.8, -3, True),  # the derivative is zero at both, and the results differ
         (3, 3.25, True),
         (3, 3, True),
     ],
@@ -101,7 +79,7 @@ def test_a_clamp_uses_exactly_the_elements_that_its_result_depends_on(actual: Ar
 
 def test_a_maximum_uses_the_largest_element_of_either_side() -> None:
     program = read_by(max_pool(0), getitem(1, 0))
-    #                                       passed over  was it    became it
+    #                                       not largest  was largest  became largest
     assert used_elements(program, [1, 5, 4, 0, 9, 1], [2, 5, 4, 7, 3, 1]) == (
         [False, True, True, True, True, False],
         (1,),
@@ -124,7 +102,7 @@ def test_a_slice_uses_its_part() -> None:
 
 def test_two_slices_use_the_parts_of_both() -> None:
     program = read_by(sliced(0, 0, 1), sliced(0, 2, 4))
-    program.leaving = [1, 2]
+    program.output_ops = [1, 2]
     assert used_elements(program, [1, 2, 3, 4], [9, 9, 9, 9]) == ([True, False, True, True], (1, 2))
 
 
@@ -140,7 +118,7 @@ def test_an_element_that_is_multiplied_by_zero_is_unused() -> None:
 
 def test_a_square_uses_elements_that_differ_at_its_minimum() -> None:
     program = read_by(multiplied(0, 0))
-    # 3 and -3 have one square, and are read all the same: the derivative says so on both sides.
+    # 3 and -3 have the same square, but are used: the derivative is not zero on either side.
     assert used_elements(program, [0, 1, 0, -3], [1, 0, 0, 3]) == ([True, True, False, True], (1,))
 
 
@@ -172,7 +150,7 @@ def test_a_clamp_behind_a_permutation_masks_the_right_positions(way: list[Op]) -
 
 def test_the_used_elements_of_two_readers_are_united() -> None:
     program = read_by(relu(0), scaled(0, -1.0), relu(2))
-    program.leaving = [1, 3]
+    program.output_ops = [1, 3]
     assert used_elements(program, [-9, 9], [-1, 1]) == ([True, True], (1,))
 
 
@@ -191,10 +169,10 @@ def test_where_uses_the_chosen_side_and_the_whole_condition() -> None:
 
 
 def test_gather_uses_the_elements_at_its_indices_and_all_indices() -> None:
-    places = np.array([2, 0, 2])
-    program = read_by(constant(places), gathered(0, 1))
+    positions = np.array([2, 0, 2])
+    program = read_by(constant(positions), gathered(0, 1))
     assert used_elements(program, [1, 2, 3, 4], [9, 9, 9, 9]) == ([True, False, True, False], (2,))
-    used_mask, masking_readers = ElementUse(program, {}, program.run()).used_mask(1, places, np.array([2, 1, 2]))
+    used_mask, masking_readers = ElementUse(program, {}, program.run()).used_mask(1, positions, np.array([2, 1, 2]))
     assert (used_mask.tolist(), masking_readers) == ([True, True, True], ())
 
 
@@ -210,15 +188,15 @@ def test_a_difference_below_the_readers_grid_does_not_count(step: float, read: l
         return np.floor(x * 5) / 5
 
     program = read_by(Op(reads=(0,), forward=rounded, pullback=lambda w, x: [np.zeros_like(x)]))
-    shown = {1: CapturedValue(elements=np.zeros(3, np.int64), qparams=quantization(step))}
-    assert used_elements(program, [0.1, 0.1, 0.1], [0.15, 0.25, 0.65], shown)[0] == read
+    captured = {1: CapturedValue(elements=np.zeros(3, np.int64), qparams=quantization(step))}
+    assert used_elements(program, [0.1, 0.1, 0.1], [0.15, 0.25, 0.65], captured)[0] == read
 
 
 def test_the_finest_step_of_a_per_channel_grid_decides() -> None:
     finest = Quantization(scale=(9.0, 0.1), zero_point=(0, 0), axis=0, quant_min=-128, quant_max=127, dtype="int8")
-    shown = {1: CapturedValue(elements=np.zeros(2, np.int8), qparams=finest)}
-    assert used_elements(read_by(sign(0)), [1, -1], [1, 1], shown)[0] == [False, True]
-    assert np.array_equal(shown[1].dequantized(), dequantize(np.zeros(2, np.int8), finest))
+    captured = {1: CapturedValue(elements=np.zeros(2, np.int8), qparams=finest)}
+    assert used_elements(read_by(sign(0)), [1, -1], [1, 1], captured)[0] == [False, True]
+    assert np.array_equal(captured[1].dequantized(), dequantize(np.zeros(2, np.int8), finest))
 
 
 def test_a_nan_is_used() -> None:
@@ -242,7 +220,7 @@ READERS = st.sampled_from(
 
 @st.composite
 def programs(draw: st.DrawFn) -> Program:
-    """Readers of operator 0 and readers of those, as deep as it comes, all that nothing reads leaving."""
+    """Draw a program of direct and indirect readers of operator 0; the operators without readers are final outputs."""
     program = Program([entry(np.zeros((2, 4), np.float32))])
     for _ in range(draw(st.integers(1, 5))):
         source = draw(st.integers(0, len(program.ops) - 1))
@@ -250,7 +228,7 @@ def programs(draw: st.DrawFn) -> Program:
     weight = draw(hnp.arrays(np.float32, (4, 2), elements=st.sampled_from([0.0, 1.0, -0.5])))
     program.add(matmul(0, weight))
     used = {source for op in program.ops for source in op.reads}
-    program.leaving = [index for index in range(len(program.ops)) if index not in used]
+    program.output_ops = [index for index in range(len(program.ops)) if index not in used]
     return program
 
 
@@ -258,9 +236,9 @@ def programs(draw: st.DrawFn) -> Program:
 @settings(max_examples=150)
 def test_unused_elements_change_no_final_output(program: Program, actual: Array, expected: Array) -> None:
     used_mask = np.array(used_elements(program, actual, expected)[0])
-    mended = np.where(used_mask, actual, expected)
+    corrected = np.where(used_mask, actual, expected)
     answers = []
-    for value in (actual, mended):
+    for value in (actual, corrected):
         program.ops[0] = entry(value)
         answers.append(program.answer(program.run()))
     for wrong, right in zip(*answers, strict=True):

@@ -57,8 +57,8 @@ def qparams(*scale: float, axis: int | None = None) -> Quantization:
     )  # fmt: skip
 
 
-def metric(name: str, actual: np.ndarray, reference: np.ndarray, grid: Quantization | None = None) -> float | None:
-    return metric_values((name,), actual, reference, grid)[name]
+def metric(name: str, actual: np.ndarray, reference: np.ndarray, qparams: Quantization | None = None) -> float | None:
+    return metric_values((name,), actual, reference, qparams)[name]
 
 
 def test_the_configuration_accepts_exactly_the_metrics_of_the_table() -> None:
@@ -197,8 +197,8 @@ def test_there_are_no_steps_without_qparams(name: str) -> None:
 
 @pytest.mark.parametrize("axis", [1, -2])
 def test_each_channel_has_its_own_steps(axis: int) -> None:
-    error, grid = np.ones((2, 3, 4)), qparams(1.0, 0.5, 0.25, axis=axis)
-    steps = metric_values(("mean_steps", "max_steps"), error, np.zeros((2, 3, 4)), grid)
+    error, quantization = np.ones((2, 3, 4)), qparams(1.0, 0.5, 0.25, axis=axis)
+    steps = metric_values(("mean_steps", "max_steps"), error, np.zeros((2, 3, 4)), quantization)
     assert steps == {"mean_steps": pytest.approx(7 / 3), "max_steps": 4.0}
 
 

@@ -28,10 +28,10 @@ def event(node: str | None, raw: tuple[float, ...], *paths: str, **changes: Any)
     return replace(counted, **changes)
 
 
-def total(path: str, amounts: Spread | None, own: float | None, share: float | None, *operators: str) -> ModuleTime:
+def total(path: str, times: Spread | None, own_mean: float | None, share: float | None, *operators: str) -> ModuleTime:
     return ModuleTime(
         program="profile", unit="cycles", module_path=path, depth=len(path.split(".")) if path else 0,
-        operators=operators, spread=amounts, own_mean=own, share=share, counted_in=None,
+        operators=operators, spread=times, own_mean=own_mean, share=share, counted_in=None,
     )  # fmt: skip
 
 

@@ -62,7 +62,7 @@ def networks(draw: st.DrawFn) -> tuple[Program, Device]:
         source = draw(st.integers(1, len(program.ops) - 1))
         program.add(draw(st.sampled_from(STEPS))(source))
     used = {source for op in program.ops for source in op.reads}
-    program.leaving = [index for index in range(len(program.ops)) if index not in used]
+    program.output_ops = [index for index in range(len(program.ops)) if index not in used]
     qparams = {
         index: quantization(draw(st.sampled_from([0.001, 0.01])), draw(st.integers(-50, 50)))
         for index in range(1, len(program.ops))
@@ -72,13 +72,13 @@ def networks(draw: st.DrawFn) -> tuple[Program, Device]:
     return program, Device(qparams, frozenset(hidden))
 
 
-NETWORKS = networks().filter(lambda drawn: drawn[0].fits())
+NETWORKS = networks().filter(lambda program_and_device: program_and_device[0].fits())
 
 
 @given(NETWORKS)
 @settings(max_examples=100)
-def test_a_device_that_computes_right_introduces_no_error(drawn: tuple[Program, Device]) -> None:
-    program, device = drawn
+def test_a_device_that_computes_right_introduces_no_error(program_and_device: tuple[Program, Device]) -> None:
+    program, device = program_and_device
     introduced = replay(program, device.capture(program), any_error)
     assert introducing(introduced) == []
     assert {operator.steps for index, operator in introduced.items() if index in device.qparams} <= {0.0}
@@ -88,13 +88,13 @@ def test_a_device_that_computes_right_introduces_no_error(drawn: tuple[Program, 
 @given(NETWORKS, st.data())
 @settings(max_examples=150)
 def test_one_damaged_operator_introduces_the_error_and_no_other_does(
-    drawn: tuple[Program, Device], data: st.DataObject
+    program_and_device: tuple[Program, Device], data: st.DataObject
 ) -> None:
-    program, device = drawn
+    program, device = program_and_device
     clean = device.capture(program)
     index = data.draw(st.sampled_from(sorted(set(clean) - {0})))
     place = tuple(data.draw(st.integers(0, size - 1)) for size in clean[index].elements.shape)
-    # Far more than what operators before it, not rounded, could explain.
+    # Far more than the missing rounding of the operators before it can explain.
     by = data.draw(st.sampled_from([-2000, 2000])) if index in device.qparams else 3.0
     captured = device.capture(program, {index: add_at(place, by)})
     introduced = replay(program, captured, any_error)
@@ -169,21 +169,21 @@ def test_a_partly_used_error_is_measured_over_its_used_elements() -> None:
 
 
 def folded(scale_before: float, scale: float) -> tuple[Program, dict[int, CapturedValue]]:
-    """A clamp that a compiler computes with the operator before it: what is logged between was never rounded."""
+    """Return a program whose clamp is folded into the operator before it, and the values that a debug program logs."""
     program = line(entry(IMAGE), scaled(0, 1.1), relu6(1), scaled(2, 2.0))
     before, after = quantization(scale_before), quantization(scale)
-    made = program.run()
+    values = program.run()
     conv = Device({1: before}).capture(line(*program.ops[:2]))[1]
     quantized_relu = Device({2: after}).capture(line(*program.ops[:3]))[2]
     last = scaled(2, 2.0).forward(quantized_relu.dequantized().astype(np.float32))
-    assert isinstance(made[2], np.ndarray)
+    assert isinstance(values[2], np.ndarray)
     return program, {1: conv, 2: quantized_relu, 3: CapturedValue(elements=last, qparams=None)}
 
 
 def test_a_clamp_that_is_folded_into_the_operator_before_it_introduces_no_error() -> None:
     program, captured = folded(0.25, 0.01)
     alone = replay(program, captured, lambda *_: False)
-    assert (alone[2].steps or 0) > 5  # what the coarse grid between would have done
+    assert (alone[2].steps or 0) > 5  # with the rounding to the coarse grid between them
     introduced = replay(program, captured, any_error)
     assert introducing(introduced) == []
     assert introduced[2] == Introduced(gap=introduced[2].gap, steps=0.0, spans=(1,))
@@ -205,28 +205,28 @@ def test_operators_that_were_not_captured_are_spanned_by_the_next_captured_one()
     device = Device({}, hidden=frozenset({1, 2, 3}))
     captured = device.capture(program)
     introduced = replay(program, captured, any_error)
-    # A view computes nothing; once something is shown it begins anew.
+    # A view introduces no error, and a captured operator ends the span.
     assert {index: operator.spans for index, operator in introduced.items()} == {0: (), 4: (1, 3), 5: ()}
     wrong = captured[4].elements + np.float32(1)
-    shown = captured | {
+    captured |= {
         4: CapturedValue(elements=wrong, qparams=None),
         5: CapturedValue(elements=np.clip(wrong, 0, 6), qparams=None),
     }
-    assert introducing(replay(program, shown, any_error)) == [4]
+    assert introducing(replay(program, captured, any_error)) == [4]
 
 
 def test_an_operator_with_several_outputs_is_spanned_unless_an_output_was_captured() -> None:
     program = line(entry(IMAGE), max_pool(0), getitem(1, 0), relu(2))
     hidden = replay(program, Device({}, hidden=frozenset({2})).capture(program), any_error)
     assert hidden[3].spans == (1,)
-    shown = replay(program, Device({}).capture(program), any_error)
-    assert (shown[2].spans, shown[3].spans) == ((), ())
+    captured = replay(program, Device({}).capture(program), any_error)
+    assert (captured[2].spans, captured[3].spans) == ((), ())
 
 
 def test_constants_are_never_spanned() -> None:
     program = line(entry(IMAGE), constant(np.float32(2)), relu(1), added(0, 2))
     introduced = replay(program, Device({}, hidden=frozenset({2})).capture(program), any_error)
-    # The relu of a constant is none that is marked as one: it is named.
+    # The relu of a constant is not marked as a constant itself.
     assert introduced[3].spans == (2,)
     folded = Op(reads=(1,), forward=relu(1).forward, constant=True)
     program = line(entry(IMAGE), constant(np.float32(2)), folded, added(0, 2))
@@ -238,7 +238,7 @@ def test_an_operator_that_the_host_cannot_compute_is_left_out_with_a_reason() ->
     program = line(entry(IMAGE), refused(0, "no such kernel"), relu(1), scaled(2, 2.0))
     captured = Device({}).capture(program)
     introduced = replay(program, captured, any_error)
-    # What reads it goes on from the device's own value.
+    # Its readers are computed from the device's own value.
     assert (sorted(introduced), introducing(introduced), program.refusals) == ([0, 2, 3], [], {1: "no such kernel"})
     del captured[1]
     introduced = replay(program, captured, any_error)
@@ -251,7 +251,7 @@ def test_the_indices_of_topk_are_compared_as_integers() -> None:
     captured = Device({}).capture(program)
     narrow = CapturedValue(elements=captured[3].elements.astype(np.int32), qparams=None)
     assert introducing(replay(program, captured | {3: narrow}, any_error)) == []
-    captured = Device({}).capture(program, {3: lambda places: places[:, ::-1].copy()})
+    captured = Device({}).capture(program, {3: lambda positions: positions[:, ::-1].copy()})
     introduced = replay(program, captured, any_error)
     assert introducing(introduced) == [3]
     assert (introduced[3].steps, introduced[3].masked) == (1.0, 0)
@@ -273,7 +273,7 @@ def test_booleans_differ_by_a_step(dtype: type) -> None:
 def test_the_effect_of_a_wrong_boolean_reaches_final_outputs_of_every_type() -> None:
     program = Program([entry(IMAGE), above(0, 1.0), scaled(0, 2.0), chosen(1, 0, 2), above(3, 1.5)], [3, 4])
     error = np.zeros_like(IMAGE)
-    error[0, 0] = 1.0  # -3 was doubled, and is not now
+    error[0, 0] = 1.0  # with the error -3 is no longer doubled
     reference = program.run()
     clean = np.where(IMAGE > 1, IMAGE, 2 * IMAGE)
     expected = 10 * np.log10(np.sum(clean.astype(float) ** 2) / 3.0**2)

@@ -148,8 +148,8 @@ def row(name: str, verdict: str, total: float | None = 50.0, status: str = "comp
         unused=False,
     )  # fmt: skip
     introduced = OperatorComparison(operator=operator, sample=0, status=status, gap=gap(total), verdict=verdict)
-    own = facts.pop("own", None)
-    return replace(introduced, introduced=gap(own) if own is not None else Gap(), **facts)
+    own_snr_db = facts.pop("own", None)
+    return replace(introduced, introduced=gap(own_snr_db) if own_snr_db is not None else Gap(), **facts)
 
 
 @pytest.mark.parametrize(
@@ -157,9 +157,9 @@ def row(name: str, verdict: str, total: float | None = 50.0, status: str = "comp
     [
         ([], None),
         ([row("weight", "blind", None, "constant"), row("pool", "blind", None, "not_dumped")], None),
-        # Total error grows with depth: the last operator is the worst of that, and made none of it.
+        # Total error grows with depth: the last operator has the most of it and introduced none.
         ([row("early", "introduced", 40.0, own=20.0, effect_snr_db=15.0), row("last", "inherited", 5.0)], "early"),
-        # The one that does most to the final outputs, not the one with the largest error of its own.
+        # The operator with the largest effect on the final outputs, not with the largest introduced error.
         (
             [
                 row("loud", "introduced", own=1.0, effect_snr_db=60.0),
@@ -167,16 +167,16 @@ def row(name: str, verdict: str, total: float | None = 50.0, status: str = "comp
             ],
             "grave",
         ),
-        # Whose effect is not known comes after those whose is.
+        # Operators without a known effect come after those with one.
         ([row("unknown", "introduced", own=1.0), row("known", "introduced", own=25.0, effect_snr_db=80.0)], "known"),
         ([row("milder", "introduced", own=20.0), row("worse", "introduced", own=2.0)], "worse"),
-        # No ratio, since zeros were right: worse than any.
+        # Without a ratio, because the reference is all zeros: worse than any ratio.
         ([row("some", "introduced", own=2.0), row("no ratio", "introduced")], "no ratio"),
         ([row("infinite", "introduced", None, "nonfinite_differs"), row("worst", "inherited", 0.0)], "infinite"),
-        # None introduces anything: the largest of the small.
+        # No operator introduces error: the one with the lowest introduced SNR.
         ([row("good", "within_grid", 5.0, own=80.0), row("less good", "within_grid", 90.0, own=50.0)], "less good"),
         ([row("moved", "inherited", 5.0), row("less good", "within_grid", 90.0, own=50.0)], "less good"),
-        # Nobody could see: by the total.
+        # Without a replay: by the total error.
         ([row("good", "blind", 50.0), row("worst", "blind", 5.0), row("exact", "exact", None, "exact")], "worst"),
         ([row("hidden", "blind", None, "shape_differs"), row("seen", "blind", 50.0)], "seen"),
     ],

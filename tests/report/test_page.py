@@ -118,11 +118,11 @@ def test_numbers_for_the_script_keep_six_digits_and_infinity(page: Page) -> None
 
 
 def test_the_long_tables_have_columns_and_formats_that_exist() -> None:
-    computed = {"took_p50", "took_unit", "counted_in"}
+    derived = {"took_p50", "took_unit", "counted_in"}
     script = Path(data.__file__).with_name("tables.js").read_text()
     formats = set(re.findall(r"\w+", re.findall(r"const FORMATS = \{(.*)\}", script)[0]))
     for name, views in data.VIEWS.items():
-        assert {view.column for view in views} <= {*schema_of(name).names, *computed}
+        assert {view.column for view in views} <= {*schema_of(name).names, *derived}
         assert {view.format for view in views} <= formats
 
 

@@ -1,4 +1,4 @@
-"""What becomes of a cell, judged from records made by hand."""
+"""The outcome of a cell, from sample records."""
 
 from __future__ import annotations
 
@@ -88,16 +88,16 @@ def test_a_program_with_a_mistake_at_its_inputs_or_outputs_fails_whatever_its_nu
     good = comparison(output(0, EXACT))
     others = tuple(replace(passed, status=status) for status in ("blind", "unclear", "refused"))
     assert judge(cell(request_8a8w, comparison=replace(good, io_checks=(passed, *others)))) == ("passed", None)
-    for detail, said in ((None, ""), ("its bytes are int32", " (its bytes are int32)")):
+    for detail, in_words in ((None, ""), ("its bytes are int32", " (its bytes are int32)")):
         probed = replace(good, io_checks=(passed, replace(wrong, detail=detail)))
         assert judge(cell(request_8a8w, comparison=probed)) == (
             "failed",
-            f"not comparable with the model: {wrong.mistake}{said}; the table `probe` has the evidence",
+            f"not comparable with the model: {wrong.mistake}{in_words}; the table `probe` has the evidence",
         )
 
 
 def test_finals_are_the_worst_output_of_the_worst_sample_on_the_device() -> None:
-    found = finals(
+    final = finals(
         comparison(
             output(0, gap(-99.0, cosine=-1.0, max_abs=99.0), rung="quantized"),
             output(0, gap(31.0, cosine=0.75, max_abs=0.5)),
@@ -105,7 +105,7 @@ def test_finals_are_the_worst_output_of_the_worst_sample_on_the_device() -> None
             output(1, EXACT),
         )
     )
-    assert found == Finals(
+    assert final == Finals(
         final_snr_db=30.0, final_cosine=0.75, final_max_abs=0.5, top1_agreement=None, accuracy=None, accuracy_eager=None
     )
 
@@ -116,7 +116,7 @@ def test_finals_of_exact_outputs_have_no_snr() -> None:
 
 
 def test_shares_count_ranked_samples_and_labelled_ones() -> None:
-    found = finals(
+    final = finals(
         comparison(
             output(0, EXACT, top1_reference=3, top1_actual=3, label=3),
             output(1, EXACT, top1_reference=3, top1_actual=4, label=4),
@@ -125,10 +125,10 @@ def test_shares_count_ranked_samples_and_labelled_ones() -> None:
             output(4, EXACT, top1_reference=None, top1_actual=None, label=9),
         )
     )
-    assert (found.top1_agreement, found.accuracy, found.accuracy_eager) == (3 / 4, 2 / 3, 1 / 3)
+    assert (final.top1_agreement, final.accuracy, final.accuracy_eager) == (3 / 4, 2 / 3, 1 / 3)
 
 
-def test_an_impossible_cell_is_that_and_says_why(request_8a8w: Request) -> None:
+def test_an_impossible_cell_has_its_reason(request_8a8w: Request) -> None:
     assert judge(CellResult(request=request_8a8w, impossible="no fp16 there")) == ("impossible", "no fp16 there")
 
 
@@ -147,7 +147,7 @@ ERRORS = {
 @pytest.mark.parametrize(
     ("outcome", "error"), [(outcome, error) for outcome, errors in ERRORS.items() for error in errors], ids=repr
 )
-def test_an_error_is_the_cells_own_or_the_infrastructures(
+def test_an_error_is_a_failure_of_the_cell_or_of_the_infrastructure(
     request_8a8w: Request, outcome: str, error: BaseException
 ) -> None:
     assert judge(CellResult(request=request_8a8w, stage="lower", error=error)) == (outcome, None)
@@ -177,7 +177,7 @@ AGREES, DIFFERS = {"top1_reference": 1, "top1_actual": 1}, {"top1_reference": 1,
         ([output(2, Gap(), rung="edge", status="nonfinite_differs"), output(2, EXACT)], None),
     ],
 )
-def test_tolerances_are_asked_of_the_device(
+def test_tolerances_apply_to_the_devices_outputs(
     request_8a8w: Request, outputs: list[OutputComparison], reason: str | None
 ) -> None:
     expected = ("passed", None) if reason is None else ("out_of_tolerance", reason)
@@ -190,7 +190,7 @@ def test_a_scheme_without_a_floor_passes_with_anything_finite(request_8a8w: Requ
     assert judge(cell(other, output(0, Gap(), status="nonfinite_differs")))[0] == "out_of_tolerance"
 
 
-def test_the_answers_of_random_weights_are_not_held_against_a_cell(request_8a8w: Request) -> None:
+def test_the_top1_agreement_of_random_weights_has_no_floor(request_8a8w: Request) -> None:
     random = replace(EXPORTED, weights="random")
     assert judge(cell(request_8a8w, output(0, gap(21.0), **DIFFERS), exported=random)) == ("passed", None)
     assert judge(cell(request_8a8w, output(0, gap(19.0), **DIFFERS), exported=random)) == (
@@ -222,14 +222,14 @@ def test_an_operator_that_introduces_error_in_any_sample_counts_once(
 ) -> None:
     rows = [operator(index, verdict) for index, verdict in enumerate(["introduced", "inherited", "introduced"])]
     rows += [operator(0, "introduced", 1), operator(1, "blind", 1), operator(2, "within_grid", 1)]
-    found = replace(comparison(output(0, gap(21.0))), operators=tuple(rows))
-    asked = replace(request_8a8w, tolerance=replace(request_8a8w.tolerance, introduced_operators=allowed))
+    compared = replace(comparison(output(0, gap(21.0))), operators=tuple(rows))
+    request = replace(request_8a8w, tolerance=replace(request_8a8w.tolerance, introduced_operators=allowed))
     expected = ("passed", None) if reason is None else ("out_of_tolerance", reason)
-    assert judge(cell(asked, comparison=found)) == expected
+    assert judge(cell(request, comparison=compared)) == expected
 
 
 def test_of_many_operators_that_introduce_error_five_are_named(request_8a8w: Request) -> None:
-    found = replace(comparison(), operators=tuple(operator(index, "introduced") for index in range(7)))
-    asked = replace(request_8a8w, tolerance=replace(request_8a8w.tolerance, introduced_operators=0))
+    compared = replace(comparison(), operators=tuple(operator(index, "introduced") for index in range(7)))
+    request = replace(request_8a8w, tolerance=replace(request_8a8w.tolerance, introduced_operators=0))
     names = "op_0, op_1, op_2, op_3, op_4"
-    assert judge(cell(asked, comparison=found))[1] == f"7 operators introduce error, at most 0 may: {names}"
+    assert judge(cell(request, comparison=compared))[1] == f"7 operators introduce error, at most 0 may: {names}"

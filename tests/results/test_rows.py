@@ -1,4 +1,4 @@
-"""The rows of every table for every kind of cell, from records made by hand."""
+"""The rows of every table for every kind of cell, from sample records."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ NAMES = {
 
 
 @pytest.fixture(scope="module")
-def asked() -> Request:
+def planned() -> Request:
     return load(["tolerance=none"]).cells[0].request
 
 
-def found(cell: CellResult, table: str) -> list[dict[str, Any]]:
-    """A cell's rows without the names that every row begins with."""
-    made = rows(RUN, [cell], TOOLCHAIN)[table]
-    assert [{name: row[name] for name in NAMES} for row in made] == [NAMES] * len(made)
-    return [{name: value for name, value in row.items() if name not in NAMES} for row in made]
+def rows_of(cell: CellResult, table: str) -> list[dict[str, Any]]:
+    """Return a cell's rows without the columns that every table begins with."""
+    whole_rows = rows(RUN, [cell], TOOLCHAIN)[table]
+    assert [{name: row[name] for name in NAMES} for row in whole_rows] == [NAMES] * len(whole_rows)
+    return [{name: value for name, value in row.items() if name not in NAMES} for row in whole_rows]
 
 
 def without_null(row: dict[str, Any]) -> dict[str, Any]:
@@ -60,20 +60,20 @@ def columns(cells: Iterable[CellResult], table: str) -> set[tuple[str, ...]]:
     return {tuple(row) for row in rows(RUN, list(cells), TOOLCHAIN)[table]}
 
 
-def test_every_row_of_every_kind_of_cell_is_stored_and_read_back(asked: Request, tmp_path: Path) -> None:
+def test_every_row_of_every_kind_of_cell_is_stored_and_read_back(planned: Request, tmp_path: Path) -> None:
     store = Store.open(tmp_path)
     cost = CallCost(stage="lower", subject=("digits_cnn", "8a8w", "qnn", "SM8650"), seconds=3.5, peak_bytes=4096)
-    made = rows(RUN, every_kind(asked), TOOLCHAIN, [cost])
-    assert set(made) == set(tables.TABLES) - {"trends"}  # made of many runs' rows
-    for table, contents in made.items():
+    contents_by_table = rows(RUN, every_kind(planned), TOOLCHAIN, [cost])
+    assert set(contents_by_table) == set(tables.TABLES) - {"trends"}  # these come from the rows of several runs
+    for table, contents in contents_by_table.items():
         tables.write(store, RUN, table, contents)
         assert len(tables.rows(store, table, RUN)) == len(contents)
         assert {tuple(row) for row in contents} == {tuple(tables.schema_of(table).names)}
 
 
-def test_every_planned_cell_has_one_row_in_the_order_planned(asked: Request) -> None:
-    made = rows(RUN, every_kind(asked), TOOLCHAIN)["cells"]
-    assert [(row["stage"], row["outcome"], row["error_type"], row["error"]) for row in made] == [
+def test_every_planned_cell_has_one_row_in_the_order_planned(planned: Request) -> None:
+    cells = rows(RUN, every_kind(planned), TOOLCHAIN)["cells"]
+    assert [(row["stage"], row["outcome"], row["error_type"], row["error"]) for row in cells] == [
         ("compare", "passed", None, None),
         ("compare", "passed", None, None),
         ("execute", "failed", "RunnerFailed", "the debug program ended with SIGABRT"),
@@ -82,15 +82,15 @@ def test_every_planned_cell_has_one_row_in_the_order_planned(asked: Request) -> 
         (None, "impossible", None, None),
         ("export", "failed", "RuntimeError", "RuntimeError()"),
     ]
-    assert [row["reason"] for row in made] == [
+    assert [row["reason"] for row in cells] == [
         None, "no operators: already inserted", None, None, None, "no fp16 there", None,
     ]  # fmt: skip
-    # A log is that of whatever failed, else of the toolchain's last call.
-    assert [row["log"] and row["log"][0] for row in made] == ["c", "c", "9", "c", "8", None, None]
+    # The log is that of the call that failed, else of the toolchain's last call.
+    assert [row["log"] and row["log"][0] for row in cells] == ["c", "c", "9", "c", "8", None, None]
 
 
-def test_a_cell_that_came_through(asked: Request) -> None:
-    assert [without_null(row) for row in found(passed_cell(asked), "cells")] == [
+def test_a_cell_that_passed(planned: Request) -> None:
+    assert [without_null(row) for row in rows_of(passed_cell(planned), "cells")] == [
         {
             "stage": "compare",
             "outcome": "passed",
@@ -136,27 +136,29 @@ def test_a_cell_that_came_through(asked: Request) -> None:
             **VERSIONS,
             "log": "c" * 64,
             "verb": "run",
-            **digests(asked),
+            **digests(planned),
         }
     ]
 
 
-def test_a_cell_says_what_it_was_asked_to_be_by_digests_of_which_a_change_moves_its_own_alone(asked: Request) -> None:
-    def told(request: Request, code: str = "1") -> dict[str, Any]:
-        (row,) = found(passed_cell(request, code=code), "cells")
+def test_a_change_of_the_request_changes_the_digest_of_its_part_alone(planned: Request) -> None:
+    def digests_of(request: Request, code: str = "1") -> dict[str, Any]:
+        (row,) = rows_of(passed_cell(request, code=code), "cells")
         return {name: row[name] for name in ("model_digest", *digests(request))}
 
     changed: dict[str, dict[str, Any]] = {
-        "code": told(asked, "2"),
-        "model": told(replace(asked, model=replace(asked.model, arguments={"width": 3}))),
-        "scheme": told(replace(asked, scheme=replace(asked.scheme, calibration_samples=3))),
-        "soc": told(replace(asked, soc=replace(asked.soc, vtcm_mib=3))),
-        "measure": told(replace(asked, measure=replace(asked.measure, iterations=3))),
-        "tolerance": told(replace(asked, tolerance=replace(asked.tolerance, introduced_operators=0))),
-        "device": told(replace(asked, device=replace(asked.device, deadline_s=3.0))),
+        "code": digests_of(planned, "2"),
+        "model": digests_of(replace(planned, model=replace(planned.model, arguments={"width": 3}))),
+        "scheme": digests_of(replace(planned, scheme=replace(planned.scheme, calibration_samples=3))),
+        "soc": digests_of(replace(planned, soc=replace(planned.soc, vtcm_mib=3))),
+        "measure": digests_of(replace(planned, measure=replace(planned.measure, iterations=3))),
+        "tolerance": digests_of(replace(planned, tolerance=replace(planned.tolerance, introduced_operators=0))),
+        "device": digests_of(replace(planned, device=replace(planned.device, deadline_s=3.0))),
     }
-    moved = {name: [key for key in row if row[key] != told(asked)[key]] for name, row in changed.items()}
-    assert moved == {
+    changed_digests = {
+        name: [key for key in row if row[key] != digests_of(planned)[key]] for name, row in changed.items()
+    }
+    assert changed_digests == {
         "code": ["model_digest"],
         "model": ["model_digest"],
         "scheme": ["scheme_digest"],
@@ -167,17 +169,17 @@ def test_a_cell_says_what_it_was_asked_to_be_by_digests_of_which_a_change_moves_
     }
 
 
-def test_a_cell_of_a_farm_names_it_whichever_device_ran_it(asked: Request) -> None:
-    farmed = replace(asked, farm=replace(asked.farm, name="shelf"), pool=[asked.device])
-    assert [(row["farm"]) for row in found(passed_cell(farmed), "cells")] == ["shelf"]
+def test_a_cell_of_a_farm_names_it_whichever_device_ran_it(planned: Request) -> None:
+    farmed = replace(planned, farm=replace(planned.farm, name="shelf"), pool=[planned.device])
+    assert [(row["farm"]) for row in rows_of(passed_cell(farmed), "cells")] == ["shelf"]
 
 
-def test_a_cell_that_was_never_tried_has_nothing_but_its_reason(asked: Request) -> None:
-    cell = CellResult(request=asked, impossible="no fp16 there")
-    assert [without_null(row) for row in found(cell, "cells")] == [
-        {"outcome": "impossible", "reason": "no fp16 there", "verb": "run", **VERSIONS, **digests(asked)}
+def test_a_cell_that_was_never_tried_has_nothing_but_its_reason(planned: Request) -> None:
+    cell = CellResult(request=planned, impossible="no fp16 there")
+    assert [without_null(row) for row in rows_of(cell, "cells")] == [
+        {"outcome": "impossible", "reason": "no fp16 there", "verb": "run", **VERSIONS, **digests(planned)}
     ]
-    assert {table for table, made in rows(RUN, [cell], TOOLCHAIN).items() if made} == {"cells"}
+    assert {table for table, contents in rows(RUN, [cell], TOOLCHAIN).items() if contents} == {"cells"}
 
 
 OTHER = OtherReference(
@@ -188,7 +190,7 @@ OTHER = OtherReference(
 )
 
 
-def test_another_reference_has_rows_of_its_own_that_no_count_of_the_cell_knows(asked: Request) -> None:
+def test_the_rows_of_another_reference_are_not_counted_in_the_cell(planned: Request) -> None:
     against = (
         OperatorComparison(
             operator=CONV, sample=0, status="compared", gap=WORSE, reference="exported", nodes=("a", "b"),
@@ -199,10 +201,10 @@ def test_another_reference_has_rows_of_its_own_that_no_count_of_the_cell_knows(a
             nodes=("dropout",),
         ),
     )  # fmt: skip
-    cell = passed_cell(asked, comparison=replace(COMPARISON, other_references=against))
-    assert found(cell, "cells") == found(passed_cell(asked), "cells")
-    edge, others = found(cell, "operators")[:4], found(cell, "operators")[4:]
-    assert edge == found(passed_cell(asked), "operators")
+    cell = passed_cell(planned, comparison=replace(COMPARISON, other_references=against))
+    assert rows_of(cell, "cells") == rows_of(passed_cell(planned), "cells")
+    edge, others = rows_of(cell, "operators")[:4], rows_of(cell, "operators")[4:]
+    assert edge == rows_of(passed_cell(planned), "operators")
     assert [
         (row["reference"], row["operator_index"], row["operator"], row["source_nodes"], row["status"], row["snr_db"])
         for row in others
@@ -216,21 +218,21 @@ def test_another_reference_has_rows_of_its_own_that_no_count_of_the_cell_knows(a
     }
 
 
-@pytest.mark.parametrize(("references", "rows_a_sample"), [(["edge"], 2), (["exported"], 5)])
-def test_what_was_never_compared_has_a_row_in_each_reference_that_was_asked_for(
-    references: list[str], rows_a_sample: int, asked: Request
+@pytest.mark.parametrize(("references", "rows_per_sample"), [(["edge"], 2), (["exported"], 5)])
+def test_operators_that_were_not_compared_have_a_row_per_requested_reference(
+    references: list[str], rows_per_sample: int, planned: Request
 ) -> None:
-    request = replace(asked, measure=replace(asked.measure, references=references))
+    request = replace(planned, measure=replace(planned.measure, references=references))
     cell = replace(up_to_lower(request, "execute", ABORT), lowered=replace(LOWERED, references=(OTHER,)))
-    made = [(row["reference"], row["operator"], row["status"]) for row in found(cell, "operators")]
-    one = [
+    actual = [(row["reference"], row["operator"], row["status"]) for row in rows_of(cell, "operators")]
+    of_a_sample = [
         ("edge", "conv", "not_dumped"), ("edge", "view", "not_dumped"), ("exported", "conv", "not_dumped"),
         ("exported", "view", "not_dumped"), ("exported", "dropout", "no_operator"),
     ]  # fmt: skip
-    assert made == one[:rows_a_sample] * 2
+    assert actual == of_a_sample[:rows_per_sample] * 2
 
 
-def test_an_operator_has_one_row_a_sample_with_its_gap_or_a_status(asked: Request) -> None:
+def test_an_operator_has_one_row_per_sample_with_its_gap_or_a_status(planned: Request) -> None:
     conv = {
         "operator_index": 0,
         "operator": "conv",
@@ -290,36 +292,34 @@ def test_an_operator_has_one_row_a_sample_with_its_gap_or_a_status(asked: Reques
         **never_replayed,
     }
     exact = conv | never_replayed | {"sample": 1, "status": "exact", "mse": 0.0, "snr_db": None, "verdict": "exact"}
-    assert found(passed_cell(asked), "operators") == [conv, view, exact, view | {"sample": 1, "why": None}]
+    assert rows_of(passed_cell(planned), "operators") == [conv, view, exact, view | {"sample": 1, "why": None}]
 
 
 @pytest.mark.parametrize("kind", [1, 2, 3], ids=["no debug program", "aborted", "device lost"])
-def test_operators_that_were_lowered_and_not_compared_are_rows_all_the_same(asked: Request, kind: int) -> None:
-    cell = every_kind(asked)[kind]
-    told = [
-        (row["operator"], row["sample"], row["status"], row["verdict"], row["mse"]) for row in found(cell, "operators")
-    ]
-    assert told == [
+def test_operators_that_were_lowered_and_not_compared_are_rows_all_the_same(planned: Request, kind: int) -> None:
+    cell = every_kind(planned)[kind]
+    columns = ("operator", "sample", "status", "verdict", "mse")
+    assert [tuple(row[column] for column in columns) for row in rows_of(cell, "operators")] == [
         ("conv", 0, "not_dumped", "blind", None),
         ("view", 0, "not_dumped", "blind", None),
         ("conv", 1, "not_dumped", "blind", None),
         ("view", 1, "not_dumped", "blind", None),
     ]
-    (row,) = found(cell, "cells")
+    (row,) = rows_of(cell, "cells")
     assert (row["operators_total"], row["operators_compared"]) == (4, None)
     assert row["worst_operator"] is None
 
 
-def test_an_output_has_one_row(asked: Request) -> None:
-    assert found(passed_cell(asked), "outputs")[0] == {
+def test_an_output_has_one_row(planned: Request) -> None:
+    assert rows_of(passed_cell(planned), "outputs")[0] == {
         "rung": "device", "reference": "eager", "sample": 0, "sample_name": "a", "output_index": 0, "output": "logits",
         "shape": (1, 2), "status": "compared", **GAP, "previous_rung": "edge", "previous_snr_db": 45.0, "label": 7,
         "top1_reference": 7, "top1_actual": 7,
     }  # fmt: skip
-    assert len(found(passed_cell(asked), "outputs")) == 2
+    assert len(rows_of(passed_cell(planned), "outputs")) == 2
 
 
-def test_an_event_an_operator_type_and_a_command_have_one_row_each(asked: Request) -> None:
+def test_an_event_an_operator_type_and_a_command_have_one_row_each(planned: Request) -> None:
     amounts = {"count": 2, "p10": 1.0, "p50": 5.0, "p90": 9.0, "mean": 5.0, "minimum": 0.0, "maximum": 10.0}
     event = {
         "program": "shipping", "same_outputs": True, "event_block": "Execute", "event": "DELEGATE_CALL #0",
@@ -328,26 +328,26 @@ def test_an_event_an_operator_type_and_a_command_have_one_row_each(asked: Reques
         "module_paths": ("layers.0",), "stack_traces": ("line 3",), "delegate": True, "delegate_backend": "QnnBackend",
         "subgraph": 0, "counted_in": (),
     }  # fmt: skip
-    assert found(passed_cell(asked), "profile") == [amounts | event]
+    assert rows_of(passed_cell(planned), "profile") == [amounts | event]
     module = {"program": "shipping", "unit": "us", "operators": ("conv",), "share": 1.0, "counted_in": None}
-    assert found(passed_cell(asked), "modules") == [
+    assert rows_of(passed_cell(planned), "modules") == [
         module | amounts | {"module_path": "", "depth": 0, "own_mean": 0.0},
         module | amounts | {"module_path": "layers", "depth": 1, "own_mean": 0.0},
         module | amounts | {"module_path": "layers.0", "depth": 2, "own_mean": 5.0},
     ]
-    of = {"operator": "conv", "operator_index": 0, "debug_handle": 4, "output_index": 0, "sample": 1, "rung": "device"}
-    said = {"reference": "edge", "metric": "l1", "value": 1.5, "problem": None}
-    assert found(passed_cell(asked), "metrics") == [of | said]
-    assert found(passed_cell(asked), "delegation") == [
+    operator = {"operator": "conv", "operator_index": 0, "debug_handle": 4, "output_index": 0}
+    metric = {"sample": 1, "rung": "device", "reference": "edge", "metric": "l1", "value": 1.5, "problem": None}
+    assert rows_of(passed_cell(planned), "metrics") == [operator | metric]
+    assert rows_of(passed_cell(planned), "delegation") == [
         {"operator": "conv", "occurrences_delegated": 5, "occurrences_not_delegated": 0, "refusals": ()},
         {"operator": "view", "occurrences_delegated": 1, "occurrences_not_delegated": 2, "refusals": ("no layout",)},
     ]  # fmt: skip
-    assert found(passed_cell(asked), "audit") == [asdict(CHECKED)]
-    assert found(passed_cell(asked), "probe") == [asdict(PROBED)]
-    assert found(passed_cell(asked), "commands") == [
+    assert rows_of(passed_cell(planned), "audit") == [asdict(CHECKED)]
+    assert rows_of(passed_cell(planned), "probe") == [asdict(PROBED)]
+    assert rows_of(passed_cell(planned), "commands") == [
         {"argv": ("python", "runner"), "exit_code": 0, "seconds": 4.0},
         {"argv": ("python", "runner", "--dump"), "exit_code": 0, "seconds": 8.0},
     ]
-    assert found(up_to_lower(asked, "execute", ABORT), "commands") == [
+    assert rows_of(up_to_lower(planned, "execute", ABORT), "commands") == [
         {"argv": ("python", "r"), "exit_code": -6, "seconds": 0.5}
     ]
