@@ -1,4 +1,4 @@
-"""compare: LoweredProgram + Capture -> Comparison. What the device computed against PyTorch, output and operator."""
+"""The stage compare: LoweredProgram + Capture -> Comparison, between the device and PyTorch."""
 
 from tasks.comparison.capture import compare_capture
 from tasks.records import Capture, Comparison, LoweredProgram
@@ -11,9 +11,9 @@ from tasks.toolchain.workers.pool import WorkerPool
 def compare(
     lowered: LoweredProgram, capture: Capture, options: ComparisonOptions, *, store: Store, workers: WorkerPool
 ) -> Comparison:
-    """Compare final outputs rung by rung, and every operator, in a worker process: operators run again on the host.
+    """Compare the outputs with every rung of the ladder, and every operator, which a worker runs again on the host.
 
-    Raises EvidenceError if the capture does not hold what its record says, ToolchainError if the worker dies.
+    Raises EvidenceError if the capture does not match its record, and ToolchainError if the worker dies.
     """
     return workers.call("compare", compare_capture, lowered, capture, options, store, urgent=True).value
 

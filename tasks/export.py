@@ -1,4 +1,4 @@
-"""export: a model's configuration -> ExportedModel."""
+"""The stage export: ModelConfig -> ExportedModel."""
 
 from dataclasses import replace
 
@@ -11,18 +11,17 @@ from tasks.toolchain.workers.pool import WorkerPool
 
 
 def export(model: ModelConfig, _code: str, *, store: Store, workers: WorkerPool) -> ExportedModel:
-    """Build the module, take its samples, answer them in eager PyTorch, and trace it.
+    """Create the module and its samples, compute the outputs in eager PyTorch, and export the module.
 
-    `_code`, for the cache key alone: the digest of the source behind the model's functions
-    (`tasks.toolchain.source_digest`).
-    Raises RequestError when the model's own configuration does not fit, ToolchainError when torch.export fails.
+    `_code`: the digest of the source of the model's functions (`tasks.toolchain.source_digest`), for the cache key.
+    Raises RequestError if the model's configuration does not match its module, ToolchainError if torch.export fails.
     """
     done = workers.call("export", entrypoints.export_model, model, store, subject=(model.name,))
     return replace(done.value, log=done.log, seconds=done.seconds)
 
 
 def _key_inputs(model: ModelConfig, code: str) -> object:
-    """Its name is a label, and what its outputs mean is `compare`'s affair."""
+    """Return what the result depends on: not the name, and not `classifier`, which only `compare` uses."""
     return replace(model, name="", classifier=False), code
 
 

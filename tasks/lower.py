@@ -1,4 +1,4 @@
-"""lower: QuantizedModel + SoC -> LoweredProgram."""
+"""The stage lower: QuantizedModel + SoC -> LoweredProgram."""
 
 from dataclasses import replace
 
@@ -20,9 +20,9 @@ def lower(
 ) -> LoweredProgram:
     """Compile the shipping, the debug and the profile program, and record what only the compiler can report.
 
-    All that does not depend on the SoC is computed once for the SoCs that are lowered at the same time. A native abort
-    while the three programs are compiled costs the debug and the profile program alone: the compilation is repeated
-    without them. Raises ToolchainError, and ProgramDiffers when the program is not the requested one.
+    Everything that does not depend on the SoC is computed once for all SoCs that are lowered at the same time. If the
+    compiler crashes, the compilation is repeated without the debug and the profile program. Raises ToolchainError, and
+    ProgramDiffers if the program is not the requested one.
     """
     scheme, kind = options.scheme, options.kind
     shared = quantized, replace(options, dump_operators=False, profile_level=0)
@@ -35,15 +35,11 @@ def lower(
 def confirm(
     lowered: LoweredProgram, scheme: SchemeConfig, kind: str, soc: SocConfig | None, toolchain: Toolchain
 ) -> LoweredProgram:
-    """Return `lowered` with every check of the programs' own bytes against the request.
-
-    Raises ProgramDiffers where a check differs.
-    """
+    """Return `lowered` with the checks of its programs against the request. Raises ProgramDiffers if one differs."""
     checks = audit(lowered, scheme, backend_of(kind), soc, toolchain)
-    found = differences(checks)
-    if found is not None:
+    if (differing := differences(checks)) is not None:
         raise ProgramDiffers(
-            f"the compiled program is not the one asked for, so it is not measured: {found}; "
+            f"the compiled program is not the requested one, so it is not measured: {differing}; "
             "the table `audit` has every check",
             checks=checks,
             log=lowered.log.sha256 if lowered.log else None,
@@ -73,7 +69,7 @@ def _compile(edge: Zygote, soc: SocConfig | None, options: LoweringOptions, stor
 
 
 def _key_inputs(quantized: QuantizedModel, soc: SocConfig | None, options: LoweringOptions) -> object:
-    """Leave out the scheme's name, which is a label, and how it quantizes, which the quantized program shows."""
+    """Return what the result depends on: not the scheme's name, and not its options that the quantized model has."""
     scheme = SchemeConfig(name="", precision=options.scheme.precision, quant_dtype=options.scheme.quant_dtype)
     return quantized, soc, replace(options, scheme=scheme)
 

@@ -1,4 +1,4 @@
-"""quantize: ExportedModel + scheme -> QuantizedModel."""
+"""The stage quantize: ExportedModel + scheme -> QuantizedModel."""
 
 from dataclasses import replace
 
@@ -19,13 +19,13 @@ def quantize(
     store: Store,
     workers: WorkerPool,
 ) -> QuantizedModel:
-    """Prepare, calibrate and convert with the backend's quantizer; fp16 and fp32 pass through.
+    """Prepare, calibrate and convert with the backend's quantizer; fp16 and fp32 are not changed.
 
-    For every SoC at once: which of them can compute it is for `lower` to find. Raises ToolchainError.
-    `_backend_code`: identifies the code of a backend of another vendor, for the cache key alone.
+    The result is for all SoCs: only `lower` detects that one does not support it. Raises ToolchainError.
+    `_backend_code`: identifies the code of a backend of another vendor, for the cache key.
     """
-    whose = exported.model, scheme.name, kind
-    done = workers.call("quantize", entrypoints.quantize_model, exported, scheme, kind, store, subject=whose)
+    subject = exported.model, scheme.name, kind
+    done = workers.call("quantize", entrypoints.quantize_model, exported, scheme, kind, store, subject=subject)
     quantized = replace(done.value, log=done.log, seconds=done.seconds)
     if scheme.precision is Precision.quantized:
         return quantized
@@ -33,14 +33,14 @@ def quantize(
 
 
 def _key_inputs(exported: ExportedModel, scheme: SchemeConfig, kind: str, backend_code: str = "") -> object:
-    """Its name is a label. A float scheme asks for nothing else: the exported program passes through."""
+    """Return what the result depends on: not the scheme's name. A float scheme returns the exported program."""
     if scheme.precision is Precision.quantized:
         return exported, replace(scheme, name=""), kind, backend_code
     return _uncalibrated(exported)
 
 
 def _uncalibrated(exported: ExportedModel) -> ExportedModel:
-    """Without the samples that no float program depends on."""
+    """Return the model without its calibration samples, on which no float program depends."""
     return replace(exported, calibration=None, calibration_samples=0)
 
 

@@ -1,4 +1,4 @@
-"""Transfers that are atomic: a file appears under its name only when it is complete, on the device and here."""
+"""Atomic transfers: a file appears under its name only when it is complete, on the device and on this machine."""
 
 import errno
 import posixpath
@@ -14,7 +14,7 @@ from tasks.errors import DeviceError
 _HOUSEKEEPING_S = 60.0
 _CLEANING_S = 5.0
 """The deadline for cleaning up after a failed transfer. It is short, because the device may hang."""
-# mv would move the source into a folder that has the name of the target.
+# Without the check, mv would move the source into an existing folder of the target's name.
 _MOVE = """\
 if [ -d "$2" ] || { [ -d "$1" ] && [ -e "$2" ]; }; then echo "something else is there" >&2; exit 1; fi
 mv -f -- "$1" "$2"

@@ -1,4 +1,4 @@
-"""A wait for a cool device: one that is hot from the last launch would be slow at the next."""
+"""The wait for a cool device: a device that is hot from the last launch would be slow in the next."""
 
 import time
 

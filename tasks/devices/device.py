@@ -9,10 +9,10 @@ from conf.schema import DeviceConfig, TransportKind
 from tasks.devices.adb import AdbTransport
 from tasks.devices.local import LocalTransport
 from tasks.devices.ssh import SshTransport
-from tasks.devices.transport import CommandResult, ConfiguredTransport, RunRequest, Transport
+from tasks.devices.transport import CommandResult, RunRequest, Transport
 from tasks.storage.atomic import temporary_name
 
-TRANSPORTS: Mapping[TransportKind, type[ConfiguredTransport]] = {
+TRANSPORTS: Mapping[TransportKind, type[Transport]] = {
     TransportKind.local: LocalTransport,
     TransportKind.adb: AdbTransport,
     TransportKind.ssh: SshTransport,
@@ -50,7 +50,7 @@ def batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
 def open_device(
     config: DeviceConfig, *, host_environment: Mapping[str, str], folder: Path, native: Mapping[str, Path]
 ) -> Device:
-    """Return the device of a configuration, for a new lease. Nothing is connected before the first command.
+    """Return the device of a configuration for a new lease. The channel is opened by the first command.
 
     `host_environment` (the variables that QNN needs) and `folder` are for local devices only.
     """
@@ -66,8 +66,3 @@ def open_device(
         native=native,
         environment=dict(host_environment) | config.environment,
     )
-
-
-def identity(config: DeviceConfig, folder: Path) -> str:
-    """Return what identifies the physical device: two configurations of one phone are one phone."""
-    return TRANSPORTS[config.transport].identity(config, folder)

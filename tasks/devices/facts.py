@@ -38,7 +38,7 @@ class Facts:
     """The temperature of the hottest sensor."""
     battery_percent: int | None
     power_mw: float | None
-    """The power that it draws from its battery."""
+    """The power that the device draws from its battery."""
 
 
 def read_facts(transport: Transport, work_folder: str) -> Facts:
@@ -48,7 +48,7 @@ def read_facts(transport: Transport, work_folder: str) -> Facts:
     pairs = [line.partition("=")[::2] for line in lines if "=" in line]
     values = {key: value.strip() for key, value in pairs if value.strip()}
     sensors = [_number(value) for key, value in pairs if key == "temperature"]
-    # Thermal zones are in millidegrees. A zone that is off or broken reads far from any device's temperature.
+    # Thermal zones are in millidegrees. A zone that is off or broken reports an implausible temperature.
     plausible = [value / 1000 for value in sensors if value is not None and -40_000 < value < 150_000]
     free = _number(values.get("free"))
     percent = _number(values.get("battery_capacity"))

@@ -1,4 +1,4 @@
-"""A farm of devices: it chooses a device per cell, leases it to one holder, and quarantines devices that failed."""
+"""A farm of devices: it selects a device for a cell, leases it to one holder, and quarantines failed devices."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from conf.schema import PROBE, DeviceConfig, RunnerKind, SocConfig
 from tasks.devices import facts
-from tasks.devices.device import LEASES, Device, identity, open_device
+from tasks.devices.device import LEASES, TRANSPORTS, Device, open_device
 from tasks.devices.disk_space import prune
 from tasks.devices.native_runner import native_files
 from tasks.devices.transport import RunRequest
@@ -78,7 +78,7 @@ class Farm:
             unfit: set[str] = set()
             while device is None:
                 candidates = [config for config in configs if config.name not in unfit]
-                config = stack.enter_context(self._hold_one_of(candidates, configs))
+                config = self._hold_one_of(candidates, configs, stack)
                 try:
                     device = self._prepared(config, soc)
                 except DeviceError as error:
@@ -89,34 +89,31 @@ class Farm:
             try:
                 yield device
             finally:
-                # The holder has reported a lost channel already; a later lease removes what remains now.
+                # If the channel is lost, the holder has reported it, and a later lease removes the folder.
                 with contextlib.suppress(DeviceError):
-                    cleaning = RunRequest(["rm", "-rf", "--", device.lease_folder], deadline_s=_CLEANING_S)
-                    device.transport.run(cleaning)
+                    removal = RunRequest(["rm", "-rf", "--", device.lease_folder], deadline_s=_CLEANING_S)
+                    device.transport.run(removal)
                 device.transport.close()
 
-    @contextlib.contextmanager
     def _hold_one_of(
-        self, candidates: Sequence[DeviceConfig], configs: Sequence[DeviceConfig]
-    ) -> Iterator[DeviceConfig]:
-        """Hold one of the candidates; `configs` are all devices that the cell may use."""
-        with contextlib.ExitStack() as hold:
-            config = None
-            while config is None:
-                with self._changed:
-                    trusted = [candidate for candidate in candidates if candidate.name not in self._quarantined]
-                    if not trusted:
-                        raise self._none_left(configs)
-                    free = [candidate for candidate in trusted if self._key(candidate) not in self._held]
-                    free.sort(key=lambda candidate: self._uses[candidate.name])
-                config = next((candidate for candidate in free if self._take(candidate, hold)), None)
-                if config is None:
-                    with self._changed:
-                        self._changed.wait(_POLL_S)
-            yield config
+        self, candidates: Sequence[DeviceConfig], configs: Sequence[DeviceConfig], hold: contextlib.ExitStack
+    ) -> DeviceConfig:
+        """Hold one of the candidates until `hold` is closed. `configs`: all devices that the cell may use."""
+        while True:
+            with self._changed:
+                trusted = [config for config in candidates if config.name not in self._quarantined]
+                if not trusted:
+                    raise self._none_left(configs)
+                free = [config for config in trusted if self._key(config) not in self._held]
+                free.sort(key=lambda config: self._uses[config.name])
+            for config in free:
+                if self._take(config, hold):
+                    return config
+            with self._changed:
+                self._changed.wait(_POLL_S)
 
     def _take(self, config: DeviceConfig, hold: contextlib.ExitStack) -> bool:
-        """Hold the device unless another holder has it; return whether it is held now."""
+        """Hold the device until `hold` is closed. Return False if another holder has it."""
         key = self._key(config)
         with self._changed:
             if key in self._held:
@@ -186,7 +183,8 @@ class Farm:
         return DeviceError(f"no device is left for the cell: {text}")
 
     def _key(self, config: DeviceConfig) -> str:
-        return identity(config, self._folder)
+        """Return what identifies the physical device: two configurations of the same phone are one device."""
+        return TRANSPORTS[config.transport].identity(config, self._folder)
 
 
 def quarantined_in(folder: Path) -> dict[str, str]:

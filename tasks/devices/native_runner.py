@@ -1,4 +1,4 @@
-"""The files that ExecuTorch's native `qnn_executor_runner` needs on a device, and where this machine has them."""
+"""The files that ExecuTorch's native `qnn_executor_runner` needs on a device, and their paths on this machine."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +15,7 @@ _TARGETS = ("aarch64-android", "aarch64-oe-linux-gcc11.2", "aarch64-oe-linux-gcc
 def native_files(device: DeviceConfig, arch: int, environ: Mapping[str, str]) -> dict[str, Path]:
     """Map names on the device to files on this machine, for a device of the Hexagon version `arch`.
 
-    Raises EnvironmentUnusable, with all that is missing, before anything is sent.
+    Raises EnvironmentUnusable, with all missing files.
     """
     missing: list[str] = []
     sdk = environ.get("QNN_SDK_ROOT")

@@ -1,4 +1,4 @@
-"""The command line and the output of a runner: the native binary and the project's own have the same form."""
+"""The command line and the output of a runner, which are the same for the native and for the Python runner."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,12 @@ def blob_path(blob: Blob) -> str:
 
 
 def native_folder(files: Mapping[str, Blob]) -> str:
-    """Return the folder of the native runner and its libraries, relative to a work folder: one per build."""
+    """Return the folder of the native runner and its libraries, relative to the work folder: every build has one."""
     return f"native/{digest(sorted(files.items()))[:16]}"
 
 
 def runner_arguments(launch: Launch) -> list[str]:
-    """Return flags of `qnn_executor_runner`. Paths are relative to the launch's folder, where all output goes."""
+    """Return the flags of `qnn_executor_runner`. Paths are relative to the launch's folder, which gets all outputs."""
     flags = [
         f"--model_path={blob_path(launch.program)}",
         f"--input_list_path={blob_path(launch.input_list)}",
@@ -54,6 +54,6 @@ def output_file(sample: int, index: int) -> str:
 
 
 def last_lines(lines: Sequence[str], count: int = 8) -> str:
-    """Return the end of a runner's output for an error message: the likeliest place of the reason."""
+    """Return the end of a runner's output, which probably contains the reason of a failure, for an error message."""
     relevant = [line.strip() for line in lines if line.strip() and not line.startswith("Extension modules:")]
     return "\n".join(line[:300] for line in relevant[-count:])

@@ -84,9 +84,8 @@ class SshTransport:
             with self._connected().open_session(timeout=_CONNECT_S) as channel:
                 channel.exec_command(command.start)
                 out, err = _read_streams(channel, command, started + request.deadline_s)
-        except TimeoutError as error:
-            output = b"".join(part for part in error.args if isinstance(part, bytes))
-            raise past_deadline(request.argv[0], request.deadline_s, output) from None
+        except TimeoutError:
+            raise past_deadline(request.argv[0], request.deadline_s) from None
         except _BROKEN as error:
             raise self._lost(f" while it ran {request.argv[0]!r}: {_reason(error)}") from error
         return command.result(out, err, time.monotonic() - started, self._name)
@@ -252,7 +251,7 @@ def _transport(sock: Any, **options: Any) -> paramiko.Transport:
 
 
 def _read_streams(channel: paramiko.Channel, command: RemoteCommand, latest: float) -> tuple[bytes, bytes]:
-    """Return both streams up to their end or the channel's. Raises TimeoutError, with both, at the time `latest`."""
+    """Return both streams up to the end of the command or of the channel. Raises DeadlinePassed after `latest`."""
     out, err = bytearray(), bytearray()
     channel.settimeout(max(0.1, latest - time.monotonic()))
     channel.sendall(command.script)
@@ -268,7 +267,7 @@ def _read_streams(channel: paramiko.Channel, command: RemoteCommand, latest: flo
             break
         if (remaining := latest - time.monotonic()) <= 0:
             _wait_for_kill(channel)
-            raise TimeoutError(bytes(out), bytes(err))
+            raise past_deadline(command.request.argv[0], command.request.deadline_s, bytes(out + err))
         select.select([channel], [], [], min(remaining, 1.0))
     return bytes(out), bytes(err)
 

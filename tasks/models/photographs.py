@@ -1,7 +1,7 @@
-"""Photographs that scikit-learn's and scikit-image's wheels carry, cut and normalised for image classifiers.
+"""Photographs from the wheels of scikit-learn and scikit-image, cropped and normalised for image classifiers.
 
-They have no labels: few show one ImageNet class and nothing else (the flower is a dahlia, for which ImageNet has
-no class; classifiers call it a daisy).
+They have no labels, because few show exactly one ImageNet class. (The flower is a dahlia, for which ImageNet has
+no class; classifiers predict a daisy.)
 """
 
 from collections.abc import Iterator
@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from PIL import Image
 
-from tasks.models.sample import Sample, named, take
+from tasks.models.sample import Sample, member, take
 
 SKLEARN, SKIMAGE = "sklearn.datasets.images", "skimage.data"
 
 
 class Split(Enum):
-    """Which photographs: (package, file) of each. The two splits show different scenes."""
+    """The package and file of every photograph of a split. The two splits show different scenes."""
 
     calibration = (
-        # The one that reaches furthest goes first: from the first sample's range a moving average hardly moves.
+        # The photograph with the widest range is first: a moving average hardly leaves the first sample's range.
         (SKIMAGE, "camera.png"),
         (SKIMAGE, "astronaut.png"),
         (SKIMAGE, "rocket.jpg"),
@@ -51,20 +51,20 @@ def photographs(
     resampling: str = "bicubic",
     input_name: str = "x",
 ) -> list[Sample]:
-    """`count` views of the photographs of `split` (`calibration`, `evaluation`).
+    """Return `count` views of the photographs of a split (`calibration`, `evaluation`).
 
-    First the centre of every photograph, then, round after round, random crops of them, mirrored or not: the same
-    ones every time, as many as are asked for.
+    The centre crops of all photographs are first. Rounds of random crops, half of them mirrored, follow; they are the
+    same in every call.
 
-    Each has the one input `input_name`, float32 [1, 3, size, size]: RGB, resized so that `size` is `crop_fraction` of
-    the shorter side, cut, and (pixel - mean) / std with `mean` and `std` per channel on the 0..255 scale.
-    Raises RequestError for another `split`.
+    A sample has the input `input_name`, float32 [1, 3, size, size]: RGB, resized so that `size` is `crop_fraction` of
+    the shorter side, cropped, and (pixel - mean) / std with `mean` and `std` per channel on the 0..255 scale.
+    Raises RequestError for an unknown split.
     """
     normalise = torch.tensor(mean).view(3, 1, 1), torch.tensor(std).view(3, 1, 1)
     filter_ = Image.Resampling[resampling.upper()]
 
     def samples() -> Iterator[Sample]:
-        for name, picture in _views(named(Split, split), round(size / crop_fraction), size, filter_):
+        for name, picture in _views(member(Split, split), round(size / crop_fraction), size, filter_):
             pixels = torch.from_numpy(np.asarray(picture, dtype=np.float32)).permute(2, 0, 1)
             image = (pixels - normalise[0]) / normalise[1]
             yield {"inputs": {input_name: image.unsqueeze(0).contiguous()}, "name": name}
@@ -73,11 +73,11 @@ def photographs(
 
 
 def _views(split: Split, side: int, size: int, resampling: Image.Resampling) -> Iterator[tuple[str, Image.Image]]:
-    """Without end: the name and the square RGB picture of each view; `side` is the resized shorter side, in pixels."""
+    """Yield names and square RGB pictures, endlessly. `side`: the resized shorter side of a photograph, in pixels."""
     sources = split.value
     for package, file in sources:
         yield file.rpartition(".")[0], _centre(_resized(_load(package, file), side, resampling), size)
-    # numpy keeps the stream of RandomState's legacy generator for good; those of default_rng may change.
+    # NumPy guarantees that RandomState's random numbers never change; those of default_rng may.
     draw = np.random.RandomState(0)
     round_ = 0
     while True:

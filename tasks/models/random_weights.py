@@ -1,4 +1,4 @@
-"""Random weights made fit for evidence: activations of ordinary size, answers that are not all near zero."""
+"""Random weights with realistic activations: not too small, and with outputs that are not all close to zero."""
 
 import math
 
@@ -7,17 +7,17 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 LOGIT_SPREAD = 2.0
-"""Standard deviation of the logits over the classes: about what trained ImageNet classifiers give."""
+"""The standard deviation of the logits over the classes, approximately that of trained ImageNet classifiers."""
 
 
 def calibrate_random_weights(module: nn.Module, images: torch.Tensor) -> None:
-    """Give every batch norm the statistics of `images` (float32 [N, …], N ≥ 2), and spread the last linear layer.
+    """Set the statistics of every batch norm to those of `images` (float32 [N, …], N ≥ 2), and scale the last layer.
 
-    A fresh module's batch norms believe in mean 0 and variance 1. Where that is wrong the activations shrink layer by
-    layer until the answers are near zero, and an SNR of nearly nothing says nothing. The last `nn.Linear` is drawn
-    anew (some classifiers begin with zeros there) and scaled until its outputs spread by `LOGIT_SPREAD`.
+    The batch norms of a new module have mean 0 and variance 1. If these are wrong, the activations shrink from layer to
+    layer until the outputs are close to zero, and their SNR means nothing. The last `nn.Linear` is initialised again
+    (some classifiers initialise it with zeros) and scaled so that the spread of its outputs is `LOGIT_SPREAD`.
 
-    Draws from torch's generator; leaves the module in eval mode.
+    Uses torch's random generator, and leaves the module in eval mode.
     """
     _measure_batch_norms(module, images)
     _spread_head(module, images)
@@ -28,7 +28,7 @@ def _measure_batch_norms(module: nn.Module, images: torch.Tensor) -> None:
     norms = [(norm, norm.momentum) for norm in module.modules() if isinstance(norm, BatchNorm)]
     for norm, _ in norms:
         norm.reset_running_stats()
-        norm.momentum = None  # a plain average, not a moving one that remembers mean 0 and variance 1
+        norm.momentum = None  # a cumulative average, not a moving one that still includes mean 0 and variance 1
         norm.train()
     with torch.no_grad():
         module(images)

@@ -1,4 +1,4 @@
-"""Random numbers and sums that come out bit-equal each time on one machine."""
+"""Random numbers and sums that are bit-reproducible on one machine."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,10 +8,10 @@ import torch
 
 @contextmanager
 def reproducible(seed: int) -> Iterator[None]:
-    """Seed torch's CPU generator and compute on one thread; the caller's generator and threads come back after.
+    """Seed torch's CPU generator and compute on one thread. Both are restored at the end of the context.
 
-    One thread, because a parallel sum is split by the number of threads and floating-point addition does not
-    associate: the same training on another number of cores would give other weights, and other cache keys.
+    One thread, because a parallel sum is split by the number of threads and floating-point addition is not
+    associative: the same training on another number of cores would give other weights, and other cache keys.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

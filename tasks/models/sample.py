@@ -1,4 +1,4 @@
-"""What a data source yields: one sample, a batch of one."""
+"""The samples that a data source returns: batches of size 1."""
 
 from collections.abc import Iterator
 from enum import Enum
@@ -14,10 +14,10 @@ Choice = TypeVar("Choice", bound=Enum)
 
 
 class Sample(TypedDict):
-    """One call of the model.
+    """The arguments of one call of the model.
 
-    `inputs` has a tensor for every input that the model's configuration names, of that shape and dtype.
-    `label` is the true class index, for classifiers; `name` is what tables and reports call the sample.
+    `inputs`: a tensor per input in the model's configuration, of that shape and dtype.
+    `label`: the true class index, for classifiers. `name`: the sample's name in tables and reports.
     """
 
     inputs: dict[str, torch.Tensor]
@@ -26,17 +26,17 @@ class Sample(TypedDict):
 
 
 def take(samples: Iterator[T], count: int, source: str) -> list[T]:
-    """Exactly the first `count` of `samples`; RequestError when the source has fewer or `count` is below 1."""
+    """Return the first `count` samples. Raises RequestError if the source has fewer or `count` is below 1."""
     if count < 1:
         raise RequestError(f"{source}: count must be at least 1, not {count}")
-    taken = list(islice(samples, count))
-    if len(taken) < count:
-        raise RequestError(f"{source}: {len(taken)} samples, {count} were asked for: lower count")
-    return taken
+    first = list(islice(samples, count))
+    if len(first) < count:
+        raise RequestError(f"{source}: {len(first)} samples, but count is {count}: lower count")
+    return first
 
 
-def named(choices: type[Choice], name: str) -> Choice:
-    """The member of that name; RequestError, listing them, when there is none."""
+def member(choices: type[Choice], name: str) -> Choice:
+    """Return the member of that name. Raises RequestError, with all names, for an unknown one."""
     if name not in choices.__members__:
-        raise RequestError(f"split={name}: one of {', '.join(choices.__members__)}")
+        raise RequestError(f"split={name}: it must be one of {', '.join(choices.__members__)}")
     return choices[name]

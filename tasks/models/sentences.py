@@ -1,6 +1,6 @@
 """English sentences to embed: everyday prose, questions, headlines and technical text, short and long."""
 
-# The longest first: from the first sample's range a moving average hardly moves.
+# The longest sentence is first: a moving average hardly leaves the first sample's range.
 CALIBRATION = (
     "Because the train from the north was late, everybody missed the last ferry, and the hotel had a very good night.",
     "After the storm the harbour was full of broken masts, empty crates and gulls arguing over both.",

@@ -1,7 +1,7 @@
-"""torchvision, also where its compiled part does not load: a CUDA build beside the CPU build of torch.
+"""The import of torchvision, also if its compiled part cannot be loaded: a CUDA build with a CPU build of torch.
 
-Then its import ends at the first operator without a schema; and transformers, which imports torchvision when it is
-installed, loses most of its models with it. The models need none of those operators.
+The import then fails at the first operator without a schema. So do most models of transformers, which imports
+torchvision if it is installed. The models here do not use these operators.
 """
 
 import importlib
@@ -11,12 +11,12 @@ from types import ModuleType
 
 import torch
 
-_schemas: list[torch.library.Library] = []  # torch forgets a schema whose Library is collected
+_schemas: list[torch.library.Library] = []  # torch removes a schema when its Library is garbage-collected
 
 
 @cache
 def torchvision() -> ModuleType | None:
-    """The package, or None where it is not installed."""
+    """Return the package, or None if it is not installed."""
     try:
         return importlib.import_module("torchvision")
     except ModuleNotFoundError:

@@ -1,6 +1,6 @@
-"""Classifiers of torchvision and timm: pretrained where the weights lie in the local cache, else settled random ones.
+"""Classifiers of torchvision and timm, pretrained if the weights are in the local cache, else with random weights.
 
-Nothing is ever downloaded here. Whoever has used torchvision or timm on this machine has the files in the cache.
+Nothing is downloaded. The files are in the cache if torchvision or timm has been used on this machine.
 """
 
 import importlib
@@ -20,28 +20,28 @@ from tasks.models.reproducible import reproducible
 from tasks.models.torchvision_import import torchvision
 
 SEED = 0
-SETTLING_PHOTOGRAPHS = 4
+CALIBRATION_PHOTOGRAPHS = 4
 
 
 def torchvision_classifier(architecture: str, *, size: int, mean: list[float], std: list[float]) -> nn.Module:
-    """`torchvision.models.<architecture>` in eval mode, float32 [N, 3, size, size] to float32 [N, 1000].
+    """Return `torchvision.models.<architecture>` in eval mode, float32 [N, 3, size, size] to float32 [N, 1000].
 
-    `size`, `mean` and `std` are those of the model's photographs: random weights are settled on some of them.
-    Raises RequestError when torchvision is not installed.
+    `size`, `mean`, `std`: those of the model's photographs, some of which calibrate random weights.
+    Raises RequestError if torchvision is not installed.
     """
     models = _torchvision(architecture).models
     weights = models.get_model_weights(architecture).DEFAULT
     file = Path(torch.hub.get_dir(), "checkpoints", Path(urlparse(weights.url).path).name)
     pretrained = torch.load(file, map_location="cpu", weights_only=True) if file.is_file() else None
-    # The pretrained Inception has an auxiliary head, for training only, and normalises its input once more.
+    # The pretrained Inception has an auxiliary head, for training only, and normalises its input again.
     inception: dict[str, Any] = {"transform_input": pretrained is not None, "init_weights": True}
     with reproducible(SEED):
         model = models.get_model(architecture, weights=None, **(inception if architecture == "inception_v3" else {}))
-        return _with_weights(model, pretrained, _settling_images(size, mean, std))
+        return _with_weights(model, pretrained, _calibration_images(size, mean, std))
 
 
 def timm_classifier(architecture: str, *, size: int, mean: list[float], std: list[float]) -> nn.Module:
-    """timm's `architecture`, default weights, in eval mode; the rest as `torchvision_classifier`."""
+    """Return timm's `architecture` with its default weights in eval mode; see `torchvision_classifier`."""
     _torchvision(architecture)  # timm imports it
     timm = _optional("timm", architecture)
     hub = importlib.import_module("huggingface_hub")
@@ -50,7 +50,7 @@ def timm_classifier(architecture: str, *, size: int, mean: list[float], std: lis
     pretrained = load_file(file) if isinstance(file, str) else None
     with reproducible(SEED):
         model = timm.create_model(architecture, pretrained=False)
-        return _with_weights(model, pretrained, _settling_images(size, mean, std))
+        return _with_weights(model, pretrained, _calibration_images(size, mean, std))
 
 
 def _with_weights(model: nn.Module, pretrained: dict[str, torch.Tensor] | None, images: torch.Tensor) -> nn.Module:
@@ -64,8 +64,8 @@ def _with_weights(model: nn.Module, pretrained: dict[str, torch.Tensor] | None, 
     return model.eval().requires_grad_(False)
 
 
-def _settling_images(size: int, mean: list[float], std: list[float]) -> torch.Tensor:
-    samples = photographs(SETTLING_PHOTOGRAPHS, split="calibration", size=size, mean=mean, std=std)
+def _calibration_images(size: int, mean: list[float], std: list[float]) -> torch.Tensor:
+    samples = photographs(CALIBRATION_PHOTOGRAPHS, split="calibration", size=size, mean=mean, std=std)
     return torch.cat([sample["inputs"]["x"] for sample in samples])
 
 

@@ -1,16 +1,16 @@
 """The cached results of stages: Parquet files in the store that Prefect reads and writes through its storage blocks.
 
 Prefect reads a result in three steps, which would read, decode and check the same files three times. Each thread
-keeps what the first step read until the last step has used it:
+keeps the result of the first step until the last step:
 
     Prefect's engine                 this module                            store
     ResultStore.exists(key)    ->    _CacheKeyStorage.read_path      ->     results/keys/<key>, results/records/<key>,
-                                       decode, check blobs, keep            and whether the record's blobs exist
-    ResultStore.read(key)      ->    _CacheKeyStorage.read_path      ->     nothing: the kept key
-                                     _CacheRecordStorage.read_path   ->     nothing: the kept bytes
-      deserialize              ->    RecordSerializer.loads                 the kept record, which is then dropped
+                                       decode, check blobs                  and whether the record's blobs exist
+    ResultStore.read(key)      ->    _CacheKeyStorage.read_path      ->     nothing: the metadata in memory
+                                     _CacheRecordStorage.read_path   ->     nothing: the bytes in memory
+      deserialize              ->    RecordSerializer.loads                 the record in memory, which is then dropped
 
-A missing, damaged or incomplete result makes the first step raise, which Prefect takes for "no result": the stage
+If a result is missing, damaged or incomplete, the first step raises. Prefect interprets this as "no result": the stage
 computes it again and writes both files.
 """
 
@@ -54,8 +54,8 @@ class _LastRead(threading.local):
 _last_read = _LastRead()
 
 
-class RecordSerializer(Serializer):  # its parametrized form cannot be subclassed
-    """A serializer of records as Parquet. No content of a result file can produce anything but a record."""
+class RecordSerializer(Serializer):  # `Serializer[Any]` cannot be subclassed
+    """A serializer of records as Parquet. It never returns anything but a record."""
 
     type: str = "qnnsweep-record"
 
@@ -111,15 +111,12 @@ class _CacheRecordStorage(_AtomicFiles):
 
 
 class _CacheKeyStorage(_AtomicFiles):
-    """The storage block of Prefect's metadata, which says that a result exists.
-
-    A result that cannot be read, or whose blobs are gone, does not exist: the stage computes it again.
-    """
+    """The storage block of Prefect's metadata. A result exists if it can be read and all its blobs exist."""
 
     _block_type_name = "qnnsweep result keys"
     folder: str = _KEYS
     _checked_blobs: set[Blob] = PrivateAttr(default_factory=set)
-    """Blobs that exist: many results name the same ones, and nothing removes a blob while a sweep uses it."""
+    """Blobs that exist. Many results reference the same blobs, and no blob is removed while a sweep uses the store."""
 
     def read_path(self, path: str, **_: Any) -> bytes:  # type: ignore[override]
         result = self._last_read(path) or self._read(path)
@@ -132,22 +129,15 @@ class _CacheKeyStorage(_AtomicFiles):
         record = decode(data)
         for blob in {*referenced_blobs(record)}:
             if blob not in self._checked_blobs and not store.has(blob):
-                raise EvidenceError(f"{path} names the blob {blob.sha256}, which is gone")
+                raise EvidenceError(f"{path} references the blob {blob.sha256}, which does not exist")
             self._checked_blobs.add(blob)
         return _CachedResult(store, name, metadata, data, record)
 
 
 @lru_cache(maxsize=8)
-def key_storage(store: Store) -> _CacheKeyStorage:
-    """Return the one block for all tasks of a sweep, which has a store of its own."""
-    block = _CacheKeyStorage()
-    block._store = store
-    return block
-
-
-@lru_cache(maxsize=8)
-def record_storage(store: Store) -> _CacheRecordStorage:
-    """Return the one block for all tasks of a sweep."""
-    block = _CacheRecordStorage()
-    block._store = store
-    return block
+def storage_blocks(store: Store) -> tuple[_CacheKeyStorage, _CacheRecordStorage]:
+    """Return the blocks that all tasks of a sweep share. Every sweep has its own `Store` object."""
+    blocks = _CacheKeyStorage(), _CacheRecordStorage()
+    for block in blocks:
+        block._store = store
+    return blocks

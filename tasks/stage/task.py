@@ -1,7 +1,7 @@
 """The Prefect task of a stage, and its cache key.
 
-A cache key is the digest of the stage, its version, the toolchain where the stage uses one, and every positional
-argument, or what the stage selects of them. Keyword-only arguments are resources and not in the key.
+A cache key is the digest of the stage, its version, the toolchain if the stage uses one, and all positional
+arguments, or the part of them that the stage selects. Keyword-only arguments are resources and not in the key.
 """
 
 import copy
@@ -17,7 +17,7 @@ from prefect.cache_policies import NO_CACHE, CachePolicy
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext
 
-from tasks.stage.result_cache import RecordSerializer, key_storage, record_storage
+from tasks.stage.result_cache import RecordSerializer, storage_blocks
 from tasks.storage.digest import digest
 from tasks.storage.store import Store
 
@@ -64,19 +64,17 @@ def configure_task(
     def on_failure(_task: object, _run: TaskRun, _state: State) -> None:
         on_change("failed")
 
-    # Prefect formats the name with the arguments.
-    run_name = name.replace("{", "{{").replace("}", "}}")
-    # Not `with_options`, which reads and parses the function's source again.
-    configured = copy.copy(task)
-    configured.task_run_name = run_name
+    configured = copy.copy(task)  # not `with_options`, which reads and parses the function's source again
+    configured.task_run_name = name.replace("{", "{{").replace("}", "}}")  # Prefect formats it with the arguments
     configured.on_running_hooks, configured.on_completion_hooks = [on_running], [on_completion]
     configured.on_failure_hooks = [on_failure]
     if refresh:
         configured.refresh_cache = True
     if isinstance(task.cache_policy, _RecordKey):
-        configured.cache_policy = task.cache_policy.configure(key_storage=key_storage(store))
-        # Task's constructor wants a block that a server has registered; a block that the store names needs no server.
-        configured.result_storage = record_storage(store)
+        keys, records = storage_blocks(store)
+        configured.cache_policy = task.cache_policy.configure(key_storage=keys)
+        # Not in Task's constructor, which accepts only a block that a server has registered.
+        configured.result_storage = records
     return configured
 
 
@@ -87,11 +85,11 @@ def is_reused(state: State) -> bool:
 def result_name(state: State) -> str | None:
     """Return the name below `RECORDS` of the result that a task run reused or computed; None if it caches none."""
     key = getattr(getattr(state.data, "metadata", None), "storage_key", None)
-    return None if key is None else Path(key).name  # older stores have the whole path, from before they could be moved
+    return None if key is None else Path(key).name  # stores of earlier versions have absolute paths
 
 
 class _DropHookLines(logging.Filter):
-    """A filter for the four lines per task that Prefect logs about our hooks: they bury what happened."""
+    """A filter for the four lines per task that Prefect logs about these hooks: they hide the other messages."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not record.getMessage().startswith(("Running hook ", "Hook "))
@@ -104,8 +102,8 @@ logging.getLogger("prefect.task_runs").addFilter(_DropHookLines())
 class _RecordKey(CachePolicy):
     """The cache policy of a stage: the digest of its key inputs.
 
-    Prefect would only log what is raised here, and run uncached: the caller that submits a task first takes the digest
-    of all its key inputs.
+    Prefect only logs an error of `compute_key` and runs the task uncached. The caller that submits a task therefore
+    computes the digest of all its key inputs first.
     """
 
     stage: str = ""

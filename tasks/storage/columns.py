@@ -29,10 +29,10 @@ def arrow_type(hint: Any) -> pa.DataType:
 
 
 def column(values: Sequence[Any], kind: pa.DataType, where: str) -> pa.Array:
-    """Return the values as a column, with null in place of NaN. `where` is the column's name for errors.
+    """Return the values as a column, with null in place of NaN. `where`: the column's name for errors.
 
-    Nothing is converted but NumPy's scalars and integers in a column of floats. Raises TypeError for a value of another
-    type, and ValueError for an infinite number.
+    NumPy scalars, and integers in a column of floats, are converted; no other value is. Raises TypeError for a value of
+    another type, and ValueError for an infinite number.
     """
     if _are_exact(values, kind):
         array = pa.array(values, kind, from_pandas=True)

@@ -1,4 +1,4 @@
-"""The contents of a store: per stage whose results reference them, and per run that references them."""
+"""The contents of a store, per stage and per run."""
 
 from collections import Counter, defaultdict
 from contextlib import suppress
@@ -46,11 +46,13 @@ class RunUsage:
     held_bytes: int
     alone_bytes: int
     own_bytes: int
-    """The bytes of its tables and files."""
+    """The bytes of the run's tables and files."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inventory:
+    """The contents of a store."""
+
     artifacts: str
     bytes: int
     """The bytes of results, blobs, and the tables and files of all runs."""
@@ -71,9 +73,7 @@ def inventory(store: Store, newest: int) -> Inventory:
         artifacts=str(store.root),
         bytes=total,
         stages=stages,
-        runs=tuple(
-            _run(run, manifests[run], reference_counts, sizes[run]) for run in (runs[-newest:] if newest else [])
-        ),
+        runs=tuple(_run(run, manifests[run], reference_counts, sizes[run]) for run in runs[-newest:] if newest),
     )
 
 

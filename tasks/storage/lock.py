@@ -6,18 +6,16 @@ It is an flock on the folder of the blobs: the kernel releases it when its holde
 import fcntl
 import os
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from tasks.errors import EnvironmentUnusable
 from tasks.storage.atomic import translate_os_errors
 from tasks.storage.store import Store
 
 
-@contextmanager
-def shared(store: Store) -> Generator[None]:
+def shared(store: Store) -> AbstractContextManager[None]:
     """Prevent prunes of the store during the context. Waits for a prune that is running."""
-    with _locked(store, fcntl.LOCK_SH):
-        yield
+    return _locked(store, fcntl.LOCK_SH)
 
 
 @contextmanager

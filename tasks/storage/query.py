@@ -24,19 +24,18 @@ def select(
     where: Mapping[str, Collection[str]] | None = None,
     runs: Collection[str] | None = None,
 ) -> list[Row]:
-    """Return the selected rows of a table, in the order of the runs' ids, with these columns.
+    """Return these columns of the selected rows of a table, in the order of the runs' ids.
 
-    `where`: a row is selected if its value in each of these columns is one of the values. `runs`: by default all runs;
-    a run that lacks the table is left out.
-    Reads only the columns that it needs, and only row groups whose statistics allow a selected row. Raises
-    EvidenceError for a file that cannot be read.
+    `where`: a row is selected if its value in each of these columns is one of the values.
+    `runs`: by default all runs. A run without the table is ignored.
+    Reads only the necessary columns and row groups. Raises EvidenceError for a file that cannot be read.
     """
     schema = pa.schema([tables.schema_of(table).field(name) for name in dict.fromkeys([*columns, *(where or ())])])
     paths = [str(path) for path in tables.parts(store, table, runs).values()]
-    wanted = [ds.field(name).isin(pa.array(sorted(values), pa.string())) for name, values in (where or {}).items()]
+    conditions = [ds.field(name).isin(pa.array(sorted(values), pa.string())) for name, values in (where or {}).items()]
     try:
         selected = ds.dataset(paths, schema=schema, format="parquet").to_table(
-            columns=list(columns), filter=reduce(and_, wanted) if wanted else None
+            columns=list(columns), filter=reduce(and_, conditions) if conditions else None
         )
     except (pa.ArrowException, OSError) as error:
         raise EvidenceError(f"a file cannot be read, remove it to leave its run out: {error}") from error

@@ -28,6 +28,7 @@ from tasks.storage.files import Files, Folder
 
 _CHUNK_BYTES = 1 << 20
 _READ_ONLY = 0o444
+_NEW_FOLDER = "artifacts=FOLDER set to an empty folder"
 
 
 class Store:
@@ -192,9 +193,7 @@ class Store:
         Raises EvidenceError without an object store. `problem`: what is wrong with the local file.
         """
         path, name = self._file(blob), _name(blob.sha256)
-        advice = (
-            f"restore {path.name} from a copy of this folder, or run again with artifacts=FOLDER set to a new folder"
-        )
+        advice = f"restore {path.name} from a copy of this folder, or run again with {_NEW_FOLDER}"
         if self._bucket is None:
             raise EvidenceError(f"{path} {problem}: {advice}")
         with translate_os_errors(path), temporary_file(self.partial) as (temporary, file):

@@ -1,4 +1,4 @@
-"""A device has one holder at a time and is clean for the next."""
+"""A device has one holder at a time, and its files are removed for the next."""
 
 from __future__ import annotations
 

@@ -179,9 +179,9 @@ def test_a_command_dies_with_the_process_that_started_it(fragile: Fragile, tmp_p
             fragile.reach(60).run(RunRequest([sys.executable, "-c", SLEEPER], deadline_s=300, folder=fragile.folder))
         finally:
             os._exit(0)
-    killing = when((fragile.here / "pid").exists, lambda: os.kill(child, 9))
+    killer = when((fragile.here / "pid").exists, lambda: os.kill(child, 9))
     os.waitpid(child, 0)
-    killing.join()
+    killer.join()
     assert_dead(int((fragile.here / "pid").read_text()), within_s=20)
 
 

@@ -1,4 +1,4 @@
-"""Every model of conf/model/: its samples are what its inputs say, and its module answers them."""
+"""Every model of conf/model/: its samples match its configured inputs, and its module computes outputs for them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def samples(data: DataConfig | None) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", SHIPPED + ZOO)
-def test_the_samples_have_the_shapes_and_dtypes_that_the_inputs_say(name: str) -> None:
+def test_the_samples_have_the_configured_shapes_and_dtypes(name: str) -> None:
     model = configured(name)
     assert (model.calibration is not None, model.evaluation is not None) == (True, True)
     expected = {config.name: (config.shape, f"torch.{config.dtype}") for config in model.inputs}
@@ -46,7 +46,7 @@ def test_no_evaluation_sample_is_a_calibration_sample(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_the_module_takes_its_inputs_by_the_configured_names_and_answers_with_finite_numbers(name: str) -> None:
+def test_the_module_takes_its_inputs_by_the_configured_names_and_its_outputs_are_finite(name: str) -> None:
     model = configured(name)
     answer = called(model.factory)(**model.arguments)(**samples(model.evaluation)[0]["inputs"])
     assert bool(torch.isfinite(answer).all())

@@ -1,4 +1,4 @@
-"""The CNN that is trained at export: accurate, and the same bits wherever and however often it is trained."""
+"""The CNN that is trained at export is accurate, and its training is bit-reproducible."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def model() -> torch.nn.Module:
     return digits_cnn()
 
 
-def test_it_reads_at_least_97_percent_of_the_held_out_digits(model: torch.nn.Module) -> None:
+def test_it_recognises_at_least_97_percent_of_the_held_out_digits(model: torch.nn.Module) -> None:
     samples = digits(450, split="held_out")
     right = sum(int(model(sample["inputs"]["image"]).argmax()) == sample.get("label") for sample in samples)
     assert right / len(samples) >= 0.97
 
 
-def test_it_is_in_eval_mode_and_says_that_it_was_trained(model: torch.nn.Module) -> None:
+def test_it_is_in_eval_mode_and_its_weights_are_marked_as_trained(model: torch.nn.Module) -> None:
     assert (model.training, model.weights_origin) == (False, "trained")
 
 
@@ -56,11 +56,11 @@ def test_training_leaves_the_callers_random_numbers_alone() -> None:
 
 
 def test_other_processes_with_other_threads_and_seeds_train_the_same_bits() -> None:
-    said = [
+    printed = [
         subprocess.run([sys.executable, "-c", DIGEST, threads], check=True, capture_output=True, text=True).stdout
         for threads in ("1", "2")
     ]
-    digests, threads = zip(*(line.split() for line in said), strict=True)
+    digests, threads = zip(*(line.split() for line in printed), strict=True)
     assert (len(set(digests)), threads) == (1, ("1", "2"))
 
 
@@ -78,10 +78,10 @@ def test_a_sample_is_one_image_with_its_label_and_the_number_of_the_digit() -> N
 
 
 def test_more_digits_than_there_are_is_refused() -> None:
-    with pytest.raises(RequestError, match=r"^the held_out split of the digits: 450 samples, 451 were asked for"):
+    with pytest.raises(RequestError, match=r"^the held_out split of the digits: 450 samples, but count is 451"):
         digits(451, split="held_out")
 
 
 def test_an_unknown_split_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(RequestError, match=r"^split=test: one of training, held_out$"):
+    with pytest.raises(RequestError, match=r"^split=test: it must be one of training, held_out$"):
         digits(1, split="test")

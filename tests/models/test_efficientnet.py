@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0: its weights are the trained ones, and the photographs are prepared as it was trained."""
+"""EfficientNet-Lite0: its weights are pretrained, and the photographs are preprocessed as in its training."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tasks.models.efficientnet import efficientnet_lite0
 from tasks.models.photographs import photographs
 
 
-def test_it_sees_a_daisy_a_palace_an_espresso_and_a_cat() -> None:
+def test_it_predicts_a_daisy_a_palace_an_espresso_and_a_cat() -> None:
     model = efficientnet_lite0()
     samples = photographs(4, split="evaluation", size=224, mean=[127.0] * 3, std=[128.0] * 3)
     classes = {sample.get("name"): int(model(sample["inputs"]["x"]).argmax()) for sample in samples}
@@ -14,6 +14,6 @@ def test_it_sees_a_daisy_a_palace_an_espresso_and_a_cat() -> None:
     assert classes == {"flower": 985, "china": 698, "coffee": 967, "chelsea": 282}
 
 
-def test_it_is_in_eval_mode_and_says_that_it_is_pretrained() -> None:
+def test_it_is_in_eval_mode_and_its_weights_are_marked_as_pretrained() -> None:
     model = efficientnet_lite0()
     assert (model.training, model.weights_origin) == (False, "pretrained")

@@ -1,4 +1,4 @@
-"""The sentence encoder: close in meaning is close in space, and the rewritten norm changes nothing."""
+"""The sentence encoder: sentences of similar meaning are close, and the rewritten norm changes nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_an_embedding_is_a_unit_vector(embeddings: torch.Tensor) -> None:
 
 
 def test_it_equals_the_published_recipe_on_the_published_weights(embeddings: torch.Tensor) -> None:
-    from transformers import BertModel  # here: `minilm_l6` has seen to it that it can be imported
+    from transformers import BertModel  # here, after `minilm_l6` has repaired the import
 
     bert = BertModel.from_pretrained(get_model_path(), local_files_only=True, attn_implementation="eager")
     for sample, embedding in zip(sentences(12, split="evaluation", tokens=32), embeddings, strict=True):
@@ -49,12 +49,12 @@ def test_padding_does_not_change_the_embedding(model: torch.nn.Module) -> None:
     torch.testing.assert_close(short, long, atol=1e-6, rtol=1e-5)
 
 
-def test_it_is_in_eval_mode_and_says_that_it_is_pretrained(model: torch.nn.Module) -> None:
+def test_it_is_in_eval_mode_and_its_weights_are_marked_as_pretrained(model: torch.nn.Module) -> None:
     assert isinstance(model, SentenceEncoder)
     assert (model.training, model.weights_origin) == (False, "pretrained")
 
 
-def test_a_sample_is_cut_or_padded_ids_and_their_mask_named_by_the_sentence() -> None:
+def test_a_sample_has_cut_or_padded_token_ids_and_their_mask() -> None:
     long, short = (sentences(32, split="calibration", tokens=8)[index] for index in (0, -1))
     assert (long.get("name"), short.get("name")) == ("Because the train from the north was …", "No.")
     assert [tensor.tolist() for tensor in long["inputs"].values()] == [
@@ -73,5 +73,5 @@ def test_the_splits_share_no_sentence() -> None:
 
 
 def test_more_sentences_than_there_are_is_refused() -> None:
-    with pytest.raises(RequestError, match=r"^the evaluation sentences: 12 samples, 13 were asked for: lower count$"):
+    with pytest.raises(RequestError, match=r"^the evaluation sentences: 12 samples, but count is 13: lower count$"):
         sentences(13, split="evaluation", tokens=32)

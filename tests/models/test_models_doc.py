@@ -1,4 +1,4 @@
-"""The example in docs/models.md, run as it stands there."""
+"""The example in docs/models.md works as it is written there."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
 
 
 def block(language: str) -> str:
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", DOCUMENT.read_text(), flags=re.DOTALL | re.MULTILINE)
-    return found
+    (text,) = re.findall(rf"^```{language}\n(.*?)^```$", DOCUMENT.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return text
 
 
-def test_the_model_of_ones_own_loads_and_answers_its_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documented_model_computes_outputs_for_its_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "my_net.yaml").write_text(block("yaml"))
     (tmp_path / "my_net.py").write_text(block("python"))

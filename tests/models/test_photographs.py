@@ -1,4 +1,4 @@
-"""The photographs: which they are, and that they are the same tensors every time."""
+"""The photographs: their names, and that they are the same tensors in every call."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def test_every_channel_has_its_own_mean_and_deviation() -> None:
     assert torch.equal(normalised, torch.stack(expected, dim=1))
 
 
-def test_two_readings_are_equal_bit_by_bit_and_a_longer_one_begins_with_the_shorter() -> None:
+def test_two_calls_return_equal_tensors_and_a_longer_list_begins_with_the_shorter() -> None:
     shorter, longer = views(10, "calibration"), views(20, "calibration")
     pairs = zip(shorter, longer, strict=False)
-    assert all(torch.equal(one["inputs"]["x"], other["inputs"]["x"]) for one, other in pairs)
+    assert all(torch.equal(first["inputs"]["x"], second["inputs"]["x"]) for first, second in pairs)
 
 
 def test_no_two_views_are_equal() -> None:
@@ -69,5 +69,5 @@ def test_a_count_below_one_is_refused(count: int) -> None:
 
 
 def test_an_unknown_split_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(RequestError, match=r"^split=test: one of calibration, evaluation$"):
+    with pytest.raises(RequestError, match=r"^split=test: it must be one of calibration, evaluation$"):
         views(1, "test")

@@ -1,4 +1,4 @@
-"""Settling random weights: batch norms measure, the head spreads, everything else stays."""
+"""The calibration of random weights changes the batch norms and the last layer, and nothing else."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def test_every_batch_norm_ends_with_the_statistics_of_the_images(model: nn.Seque
     before = model[0](images)
     torch.testing.assert_close(first.running_mean, before.mean((0, 2, 3)))
     torch.testing.assert_close(first.running_var, before.var((0, 2, 3)))
-    # The second measured what the first let through while it normalised by the batch itself, whose variance is biased.
+    # During the measurement the first batch norm used the variance of the batch, which is biased.
     torch.testing.assert_close(second.running_mean, model[:4](images).mean((0, 2, 3)), rtol=0.02, atol=0.02)
 
 
-def test_the_answers_spread_as_far_as_a_trained_classifiers(model: nn.Module, images: torch.Tensor) -> None:
+def test_the_logits_spread_as_those_of_a_trained_classifier(model: nn.Module, images: torch.Tensor) -> None:
     calibrate_random_weights(model, images)
     torch.testing.assert_close(model(images).std(dim=-1).mean().item(), LOGIT_SPREAD, rtol=1e-5, atol=0)
 
 
-def test_a_head_of_zeros_answers_too(model: nn.Sequential, images: torch.Tensor) -> None:
+def test_a_last_layer_of_zeros_gets_the_same_spread(model: nn.Sequential, images: torch.Tensor) -> None:
     model[-1].load_state_dict({name: torch.zeros_like(value) for name, value in model[-1].state_dict().items()})
     calibrate_random_weights(model, images)
     torch.testing.assert_close(model(images).std(dim=-1).mean().item(), LOGIT_SPREAD, rtol=1e-5, atol=0)
@@ -58,14 +58,14 @@ def test_the_module_ends_in_eval_mode_with_its_own_momentum(model: nn.Sequential
     assert (model[1].momentum, model[4].momentum) == (0.1, 0.1)
 
 
-def test_a_model_without_batch_norms_is_spread_all_the_same(images: torch.Tensor) -> None:
+def test_a_model_without_batch_norms_gets_the_same_spread(images: torch.Tensor) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.LayerNorm(16), nn.Linear(16, 5, bias=False))
     calibrate_random_weights(model, images)
     torch.testing.assert_close(model(images).std(dim=-1).mean().item(), LOGIT_SPREAD, rtol=1e-5, atol=0)
 
 
-def test_the_same_seed_settles_to_the_same_bits(images: torch.Tensor) -> None:
+def test_the_same_seed_gives_the_same_bits(images: torch.Tensor) -> None:
     answers = []
     for _ in range(2):
         torch.manual_seed(3)

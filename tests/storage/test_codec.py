@@ -1,4 +1,4 @@
-"""A record comes back from Parquet exactly as it went in, and from nothing but its own whole bytes."""
+"""A record is decoded exactly as it was encoded, and damaged or foreign bytes are refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SCALARS: dict[Any, st.SearchStrategy[Any]] = {
 
 @cache
 def any_of(kind: Any) -> st.SearchStrategy[Any]:
-    """Values of a type hint, within what Parquet holds (64-bit whole numbers) and small."""
+    """Return a strategy for small values of a type hint that Parquet can store: integers have 64 bits."""
     if kind in SCALARS:
         return SCALARS[kind]
     if is_dataclass(kind):
@@ -71,15 +71,13 @@ def operator(**changes: Any) -> Operator:
     return replace(plain, **changes)
 
 
-def test_bytes_of_one_record_are_of_no_other() -> None:
+def test_the_encoding_of_a_record_is_that_of_no_other() -> None:
     assert not is_encoding_of(encode(operator()), operator(name="mul"))
     assert not is_encoding_of(encode(Blob(sha256="", size=1)), Blob(sha256="", size=2))
     assert not is_encoding_of(b"", Blob(sha256="", size=1))
 
 
-def test_a_status_is_a_word_of_its_vocabulary_when_it_is_written_and_when_it_is_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_literal_is_checked_when_it_is_written_and_when_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TypeError, match=r"Counterpart\.status is the str 'no_nod': it must be one of compared"):
         encode(Counterpart(nodes=(), status="no_nod"))  # pyright: ignore[reportArgumentType]
 
@@ -98,7 +96,7 @@ def test_a_status_is_a_word_of_its_vocabulary_when_it_is_written_and_when_it_is_
 @pytest.mark.parametrize("kind", RECORDS, ids=lambda kind: kind.__name__)
 @given(data=st.data())
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-def test_every_record_comes_back_exactly_and_always_gives_the_same_bytes(kind: type, data: st.DataObject) -> None:
+def test_every_record_is_decoded_exactly_and_always_gives_the_same_bytes(kind: type, data: st.DataObject) -> None:
     record = data.draw(any_of(kind))
     encoded = encode(record)
     assert encoded == encode(record)
@@ -125,18 +123,18 @@ def test_every_record_comes_back_exactly_and_always_gives_the_same_bytes(kind: t
         TensorSpec(name="µ\x00", shape=(), dtype=""),
     ],
 )
-def test_absent_and_empty_stay_apart(record: object) -> None:
+def test_none_and_empty_values_are_distinguished(record: object) -> None:
     assert repr(decode(encode(record))) == repr(record)
 
 
-def test_what_is_not_a_number_comes_back_so() -> None:
+def test_nan_is_decoded_as_nan() -> None:
     decoded = decode(encode(Gap(mse=math.nan)))
     assert isinstance(decoded, Gap)
     assert decoded.mse is not None
     assert math.isnan(decoded.mse)
 
 
-def test_bytes_and_maps_of_text_have_a_form_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_and_dicts_of_strings_can_be_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
     @dataclass(frozen=True, kw_only=True)
     class Facts:
         raw: bytes
@@ -153,7 +151,7 @@ def test_bytes_and_maps_of_text_have_a_form_too(monkeypatch: pytest.MonkeyPatch)
         assert decode(encode(record)) == record
 
 
-def test_any_parquet_reader_can_look_inside() -> None:
+def test_any_parquet_reader_can_read_a_record() -> None:
     frame = pandas.read_parquet(io.BytesIO(encode(TensorSpec(name="x", shape=(1, 3), dtype="float32"))))
     assert {name: list(column) for name, column in frame.items()} == {
         "name": ["x"],
@@ -162,7 +160,7 @@ def test_any_parquet_reader_can_look_inside() -> None:
     }
 
 
-def test_a_numpy_float_comes_back_as_the_float_it_holds() -> None:
+def test_a_numpy_float_is_decoded_as_a_float() -> None:
     gap = Gap(mse=np.float64(0.1))
     decoded = decode(encode(gap))
     assert decoded == gap
@@ -182,14 +180,14 @@ def test_a_numpy_float_comes_back_as_the_float_it_holds() -> None:
         (operator(quantization=Gap()), "Operator.quantization is the Gap Gap(mse=None"),
     ],
 )
-def test_a_value_that_would_not_come_back_the_same_is_refused_by_field(record: object, message: str) -> None:
+def test_a_value_that_would_change_is_refused_with_its_field(record: object, message: str) -> None:
     with pytest.raises(TypeError) as refused:
         encode(record)
     assert str(refused.value).startswith(message)
 
 
 @pytest.mark.parametrize("record", [Blob(sha256="", size=2**63), Blob(sha256="\ud800", size=1)])
-def test_a_value_that_parquet_cannot_hold_is_refused(record: Blob) -> None:
+def test_a_value_that_parquet_cannot_store_is_refused(record: Blob) -> None:
     with pytest.raises(ValueError, match=r"^Blob cannot be stored: "):
         encode(record)
 

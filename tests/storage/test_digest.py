@@ -1,4 +1,4 @@
-"""A digest is what a cache key is made of: equal for equal values, everywhere, and for no others."""
+"""Digests, on which cache keys depend, are equal for equal values on every machine, and for no others."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_list_equals_a_tuple(items: list[Any]) -> None:
     assert digest(items) == digest(tuple(items))
 
 
-def test_values_that_look_alike_have_digests_of_their_own() -> None:
+def test_similar_values_have_different_digests() -> None:
     alike = [
         1,
         1.0,
@@ -119,13 +119,13 @@ def test_the_type_of_a_record_is_part_of_it() -> None:
     assert digest(One("a")) != digest(Other("a"))
 
 
-def test_every_field_of_a_configuration_counts() -> None:
+def test_every_field_of_a_configuration_changes_the_digest() -> None:
     scheme = SchemeConfig(name="8a8w", quant_dtype="8a8w")
     assert digest(scheme) == digest(SchemeConfig(name="8a8w", quant_dtype="8a8w"))
     assert digest(scheme) != digest(SchemeConfig(name="8a8w", quant_dtype="8a8w", precision=Precision.float16))
 
 
-def test_logs_and_seconds_do_not_count_at_any_depth() -> None:
+def test_logs_and_seconds_are_ignored_at_any_depth() -> None:
     def quantized(exported: ExportedModel) -> QuantizedModel:
         blob = Blob(sha256="e" * 64, size=5)
         return QuantizedModel(
@@ -138,11 +138,11 @@ def test_logs_and_seconds_do_not_count_at_any_depth() -> None:
     assert digest(quantized(replace(EXPORTED, weights="trained"))) != digest(quantized(EXPORTED))
 
 
-def test_what_does_not_count_need_not_have_a_digest() -> None:
+def test_a_field_that_is_not_part_of_the_identity_needs_no_digest() -> None:
     assert digest(replace(EXPORTED, seconds=math.nan)) == digest(EXPORTED)
 
 
-def test_a_numpy_float_is_the_float_it_holds() -> None:
+def test_a_numpy_float_has_the_digest_of_the_float() -> None:
     assert digest(np.float64(0.1)) == digest(0.1)
 
 

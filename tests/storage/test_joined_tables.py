@@ -1,4 +1,4 @@
-"""One run out of parts that were kept in places of their own: as if it had been written at once."""
+"""A run that is joined from the parts of its shards is the same as one that was written at once."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ from tests.storage.test_tables import FIRST, row, rows_of
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-def test_rows_of_all_parts_come_in_their_order_as_they_were_given(
-    store: Store, table: str, data: st.DataObject
-) -> None:
+def test_the_rows_of_all_parts_are_joined_in_order_and_unchanged(store: Store, table: str, data: st.DataObject) -> None:
     given_rows: list[list[dict[str, Any]]] = data.draw(st.lists(rows_of(table), min_size=1, max_size=3))
     parts = [Store.at(f"{store.location}/parts/{number}") for number in range(len(given_rows))]
     for part, rows in zip(parts, given_rows, strict=True):
@@ -33,22 +31,22 @@ def test_rows_of_all_parts_come_in_their_order_as_they_were_given(
     tables.join(store, FIRST, table, parts)
     joined = tables.rows(store, table, FIRST)
     assert repr(joined) == repr(
-        [{name: each[name] for name in schema_of(table).names} for rows in given_rows for each in rows]
+        [{name: row[name] for name in schema_of(table).names} for rows in given_rows for row in rows]
     )
     assert tables.runs(store) == ([FIRST] if table == "cells" else [])
 
 
 def test_a_part_that_cannot_be_read_is_not_left_out(store: Store) -> None:
     part, damaged = (Store.at(f"{store.location}/parts/{name}") for name in ("whole", "damaged"))
-    for each in (part, damaged):
-        tables.write(each, FIRST, "cells", [row("cells", FIRST)])
+    for store_of_part in (part, damaged):
+        tables.write(store_of_part, FIRST, "cells", [row("cells", FIRST)])
     damaged.files.write(f"tables/cells/run={FIRST}/part.parquet", b"PAR1 and no more")
     with pytest.raises(EvidenceError, match=r"parts/damaged/.* cannot be read"):
         tables.join(store, FIRST, "cells", [part, damaged])
     assert tables.runs(store) == []
 
 
-def test_a_part_s_place_can_be_removed_whole_and_nothing_else_goes(store_of: StoreOf) -> None:
+def test_the_folder_of_the_parts_can_be_removed_and_nothing_else_is(store_of: StoreOf) -> None:
     store = store_of("one")
     for name in ("runs/a/shards/0/tables/x", "runs/a/shards/1/tables/x", "runs/a/report.html"):
         store.files.write(name, b"bytes")

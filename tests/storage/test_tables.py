@@ -1,4 +1,4 @@
-"""What people read with `pandas.read_parquet` is exactly what was measured, run by run."""
+"""Tables have exactly the rows that were written, per run, also when pandas reads them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
 
 
 def row(table: str, run_id: str, **values: Any) -> dict[str, Any]:
-    """A row with null in every column not given."""
+    """Return a row with null in all other columns."""
     return {**dict.fromkeys(schema_of(table).names), "run_id": run_id, **values}
 
 
@@ -78,7 +78,7 @@ def test_rows_are_stored_exactly_and_in_order(store: Store, table: str, data: st
         assert repr(file.read().to_pylist()) == repr([{name: r[name] for name in schema_of(table).names} for r in rows])
 
 
-def test_pandas_reads_all_runs_in_one_line_even_if_a_run_knows_nothing_of_a_column(store: Store) -> None:
+def test_pandas_reads_all_runs_in_one_line_even_if_a_column_of_a_run_is_null(store: Store) -> None:
     known = row("cells", SECOND, model="toy", error="boom", pte_bytes=7, latency_p50_ms=0.5, qnn="v2.49")
     write(store, FIRST, "cells", [row("cells", FIRST)])
     write(store, SECOND, "cells", [known])
@@ -106,8 +106,8 @@ def test_rows_are_those_of_one_run_with_exactly_the_columns(store: Store) -> Non
     write(store, FIRST, "outputs", [row("outputs", FIRST, shape=(1, 10), status="compared")])
 
     assert tables.rows(store, "outputs", FIRST) == [row("outputs", FIRST, shape=[1, 10], status="compared")]
-    assert [list(found) for found in tables.rows(store, "outputs", SECOND)] == [schema_of("outputs").names] * 2
-    assert [found["sample"] for found in tables.rows(store, "outputs", SECOND)] == [2, 1]
+    assert [list(row) for row in tables.rows(store, "outputs", SECOND)] == [schema_of("outputs").names] * 2
+    assert [row["sample"] for row in tables.rows(store, "outputs", SECOND)] == [2, 1]
 
 
 def test_a_run_of_an_earlier_version_has_no_rows_of_a_later_table(store: Store) -> None:
@@ -163,7 +163,7 @@ def test_an_infinite_number_is_refused_wherever_it_is(store: Store, number: floa
     assert not (store.root / "tables").exists()
 
 
-def test_numpy_scalars_and_whole_numbers_in_real_columns_are_taken(store: Store) -> None:
+def test_numpy_scalars_and_integers_in_float_columns_are_converted(store: Store) -> None:
     values = {"sample": np.int64(3), "delegated": np.bool_(True), "mse": np.float32(0.5), "max_abs": 2, "shape": ()}
     path = write(store, FIRST, "operators", [row("operators", FIRST, **values)])
     with pq.ParquetFile(path) as file:
@@ -244,10 +244,10 @@ def test_a_folder_that_cannot_be_written_is_reported_as_such(store: Store) -> No
 
 
 def test_a_table_as_tab_separated_text_keeps_whole_numbers_whole_lists_readable_and_null_empty(store: Store) -> None:
-    found = row(
+    full = row(
         "profile", FIRST, event="a\tb", count=3, p50=2.5, mean=2.0, raw=[1.0, 0.1], operators=["x"], delegate=True
     )
-    write(store, FIRST, "profile", [found, row("profile", FIRST)])
+    write(store, FIRST, "profile", [full, row("profile", FIRST)])
     lines = list(csv.DictReader(io.StringIO(tables.tsv(store, "profile", FIRST)), delimiter="\t"))
     assert [{name: value for name, value in line.items() if value} for line in lines] == [
         {"run_id": FIRST, "event": "a\tb", "count": "3", "p50": "2.5", "mean": "2.0", "raw": "[1.0, 0.1]"}

@@ -173,7 +173,7 @@ def test_a_program_for_another_soc_is_refused_and_all_its_checks_are_told(
     with pytest.raises(ProgramDiffers) as refused:
         confirm(wrong, ask.scheme, ask.backend.kind, ask.soc, resources.workers.identity)
     assert str(refused.value).startswith(
-        "the compiled program is not the one asked for, so it is not measured: "
+        "the compiled program is not the requested one, so it is not measured: "
         "shipping program, subgraph 0: SoC in the options: asked SM8650, got SM8350; "
     )
     assert (refused.value.stage, refused.value.checks) == ("lower", checks(wrong, ask, resources))
