@@ -50,7 +50,7 @@ _MOST_EFFECTS = 16  # operators per sample, the worst first, whose effect on the
 def compare_capture(lowered: LoweredProgram, capture: Capture, options: ComparisonOptions, store: Store) -> Comparison:
     """Compare final outputs with eager PyTorch, and operators with the edge graph and `options.references`.
 
-    Raises EvidenceError if the capture does not hold what its record says, RequestError for a metric of
+    Raises EvidenceError if the capture does not agree with its record, RequestError for a metric of
     `options.metrics` that cannot be loaded.
     """
     exported = lowered.quantized.exported

@@ -41,7 +41,7 @@ class LoggedOperator:
 class Evidence:
     """The operators of one debug capture, sample by sample. Its tensors are views into files.
 
-    Raises EvidenceError if the capture does not hold what its record says.
+    Raises EvidenceError if the capture does not agree with its record.
     """
 
     def __init__(self, lowered: LoweredProgram, capture: Capture, store: Store) -> None:

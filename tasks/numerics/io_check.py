@@ -23,7 +23,7 @@ Outputs = Sequence[Sequence[Array]]
 _ALIKE = 1e-4
 _EXPLAINED = 0.1
 _BETTER = 0.1
-_TELLS_APART = 2.0
+_DISTINGUISHED = 2.0
 # In other units every element is far off. Fewer elements than this always lie on a line.
 _FAR_OFF = 0.25
 _LINE = 0.01
@@ -46,7 +46,7 @@ def _check_inputs(exported: ExportedModel, mistaken: Tensors, actual: Outputs, r
     for index, mistake in enumerate(exported.input_mistakes):
         sample = mistake.sample
         if mistake.refused is not None:
-            yield _result("input", mistake.name, sample, "refused", None, None, mistake.refused)
+            yield _result("input", mistake.name, sample, "refused", (np.inf, np.inf), mistake.refused)
         else:
             wrong = _outputs_of(mistaken, index, len(exported.outputs))
             yield check_mistake("input", mistake.name, sample, actual[sample], right[sample], wrong)
@@ -84,11 +84,11 @@ def check_mistake(
         status: ProbeStatus = "blind"
     elif error_if_mistaken <= _EXPLAINED and error_if_mistaken <= _BETTER * error:
         status = "failed"
-    elif error < np.inf and error * _TELLS_APART <= error_if_mistaken:
+    elif error < np.inf and error * _DISTINGUISHED <= error_if_mistaken:
         status = "passed"
     else:
         status = "unclear"
-    return _result(side, name, sample, status, error, error_if_mistaken, None)
+    return _result(side, name, sample, status, (error, error_if_mistaken), None)
 
 
 def relative_error(actual: Sequence[Array], reference: Sequence[Array]) -> float:
@@ -122,7 +122,7 @@ def _check_type_and_units(name: str, actual_outputs: Sequence[Array], right_outp
         error_if_mistaken, detail = errors[chosen], readings[chosen][0]
         wrong = error >= _FAR_OFF and error_if_mistaken <= _LINE
         status: ProbeStatus = "failed" if wrong else "passed" if error < _FAR_OFF else "unclear"
-        results.append(_result("output", name, sample, status, error, error_if_mistaken, detail if wrong else None))
+        results.append(_result("output", name, sample, status, (error, error_if_mistaken), detail if wrong else None))
     # One right sample rules the mistake out, because it would affect all samples.
     return min(results, key=lambda result: ("passed", "unclear", "failed").index(result.status))
 
@@ -167,24 +167,16 @@ def _outputs_of(tensors: Tensors, sample: int, count: int) -> list[Array]:
 
 
 def _result(
-    side: ProbeSide,
-    name: str,
-    sample: int,
-    status: ProbeStatus,
-    error: float | None,
-    mistaken: float | None,
-    detail: str | None,
+    side: ProbeSide, name: str, sample: int, status: ProbeStatus, errors: tuple[float, float], detail: str | None
 ) -> IoCheck:
+    """Return the result. `errors`: without the mistake and with it; None in the result if not finite."""
+    error, error_if_mistaken = (error if np.isfinite(error) else None for error in errors)
     return IoCheck(
         side=side,
         mistake=name,
         sample=sample,
         status=status,
-        relative_error=_finite(error),
-        relative_error_mistaken=_finite(mistaken),
+        relative_error=error,
+        relative_error_mistaken=error_if_mistaken,
         detail=detail,
     )
-
-
-def _finite(number: float | None) -> float | None:
-    return number if number is not None and np.isfinite(number) else None

@@ -161,7 +161,7 @@ class DelegationRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditRow:
-    """A check of a compiled program: the request, what the program's own bytes say, and whether the two agree."""
+    """A check of a compiled program: the request, the fact in the program's own bytes, and whether the two agree."""
 
     cell: CellIdentity
     check: ProgramCheck
@@ -170,7 +170,7 @@ class AuditRow:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeRow:
     """A mistake of order, axes, type or units that could be made at the program's inputs or outputs, and whether it
-    explains the device's answers better than the model does."""
+    explains the device's outputs better than the model does."""
 
     cell: CellIdentity
     check: IoCheck

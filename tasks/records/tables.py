@@ -1,6 +1,6 @@
 """The tables: the dataclass of a table's rows defines its columns by its fields, their type hints and docstrings.
 
-A field whose type is itself a dataclass stands for that dataclass's fields, in its place.
+A field with a dataclass as its type becomes the columns of that dataclass, in its place.
 """
 
 from collections.abc import Iterator
@@ -8,47 +8,35 @@ from dataclasses import dataclass, is_dataclass
 from functools import cache
 from typing import Any, cast, get_type_hints
 
-from tasks.records.cell_rows import (
-    AuditRow,
-    CellIdentity,
-    CellRow,
-    CommandRow,
-    DelegationRow,
-    ProbeRow,
-    TrendRow,
-    WorkRow,
-)
+from tasks.records import cell_rows, operator_rows
 from tasks.records.hints import annotated, optional
-from tasks.records.operator_rows import MetricRow, ModuleRow, OperatorRow, OutputRow, ProfileRow
 from tasks.records.stages import Toolchain
 
 Row = dict[str, Any]
 """A row as its values by columns."""
 
 TABLES: dict[str, type[Any]] = {
-    "cells": CellRow,
-    "operators": OperatorRow,
-    "outputs": OutputRow,
-    "profile": ProfileRow,
-    "modules": ModuleRow,
-    "metrics": MetricRow,
-    "delegation": DelegationRow,
-    "audit": AuditRow,
-    "probe": ProbeRow,
-    "work": WorkRow,
-    "commands": CommandRow,
-    "trends": TrendRow,
+    "cells": cell_rows.CellRow,
+    "operators": operator_rows.OperatorRow,
+    "outputs": operator_rows.OutputRow,
+    "profile": operator_rows.ProfileRow,
+    "modules": operator_rows.ModuleRow,
+    "metrics": operator_rows.MetricRow,
+    "delegation": cell_rows.DelegationRow,
+    "audit": cell_rows.AuditRow,
+    "probe": cell_rows.ProbeRow,
+    "work": cell_rows.WorkRow,
+    "commands": cell_rows.CommandRow,
+    "trends": cell_rows.TrendRow,
 }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Column:
     name: str
-    kind: Any
-    """The type hint of a value, without None and without the unit."""
+    kind: Any  # the type hint of a value, without None and without the unit
     unit: str | None
-    defined_in: type[Any]
-    """The dataclass with the column's field and docstring."""
+    defined_in: type[Any]  # the dataclass with the column's field and docstring
 
 
 @cache
@@ -87,7 +75,7 @@ def _fields(kind: type[Any]) -> tuple[tuple[str, type[Any] | None], ...]:
 
 SUBJECT_COLUMNS = ("model", "scheme", "backend", "soc")
 """The columns that name the subject of a toolchain call: the first ones on which the call depends."""
-CELL_COLUMNS = tuple(column.name for column in columns(CellIdentity))
+CELL_COLUMNS = tuple(column.name for column in columns(cell_rows.CellIdentity))
 """The columns that every table begins with: they identify the row's cell."""
 VERSION_COLUMNS = tuple(column.name for column in columns(Toolchain))
 """The columns of `cells` with the toolchain's versions."""

@@ -9,7 +9,7 @@ OperatorStatus = Literal[
     "not_dumped", "superseded", "tuple", "unused", "constant", "no_handle", "no_node", "no_value", "no_operator",
 ]  # fmt: skip
 OPERATOR_STATUSES: dict[OperatorStatus, str] = {
-    "compared": "The device's tensor was compared with the reference's; the gap says how far apart they are.",
+    "compared": "The device's tensor was compared with the reference's; the gap is their difference.",
     "exact": "Every element equals the reference's.",
     "masked": "Compared over the elements that some reader uses; the elements that differ outside them are discarded.",
     "shape_differs": "The device's tensor, transposed to PyTorch's layout, has another shape than the reference's.",
@@ -76,7 +76,7 @@ OUTCOMES: dict[Outcome, str] = {
     "passed": "Every stage succeeded, and the final outputs are within the tolerance.",
     "out_of_tolerance": "Every stage succeeded, and the device's results are beyond the tolerance.",
     "failed": "A stage failed, or the program takes its inputs or gives its outputs in another way than the model.",
-    "impossible": "The plan itself says that this cell cannot run.",
+    "impossible": "The plan itself shows that this cell cannot run.",
     "infrastructure": "The device, the machine or the stored evidence failed, not the cell.",
 }
 """Every outcome of a cell."""
@@ -87,10 +87,10 @@ ProgramName = Literal["shipping", "debug", "profile"]
 ProbeSide = Literal["input", "output"]
 ProbeStatus = Literal["passed", "failed", "blind", "unclear", "refused"]
 PROBE_STATUSES: dict[ProbeStatus, str] = {
-    "passed": "The model itself explains the device's answer clearly better than the mistake does.",
-    "failed": "The mistake explains the device's answer, and clearly better than the model itself does.",
-    "blind": "No sample distinguishes the two: with the mistake the model's answer would be the same.",
-    "unclear": "Neither explains the device's answer clearly better.",
+    "passed": "The model itself explains the device's outputs clearly better than the mistake does.",
+    "failed": "The mistake explains the device's outputs, and clearly better than the model itself does.",
+    "blind": "No sample distinguishes the two: with the mistake the model's outputs would be the same.",
+    "unclear": "Neither explains the device's outputs clearly better.",
     "refused": "The model cannot be run on the inputs that result from the mistake.",
 }
 """Every result of a check for one mistake at the program's inputs or outputs."""
@@ -99,7 +99,7 @@ CheckStatus = Literal["met", "differs", "unread"]
 CHECK_STATUSES: dict[CheckStatus, str] = {
     "met": "The program is what was requested.",
     "differs": "The program is something else.",
-    "unread": "The program's bytes do not say, or could not be read.",
+    "unread": "The program's bytes do not contain it, or could not be read.",
 }
 """Every result of a check of a finished program against the request."""
 

@@ -11,7 +11,7 @@ from tasks.numerics.ladder import steepest
 from tasks.numerics.modules import module_times
 from tasks.numerics.timing import spread
 from tasks.numerics.verdict import worst_operator
-from tasks.records import Blob, Command, Gap, LoweredProgram, Operator, OperatorComparison, Toolchain
+from tasks.records import Blob, Command, Comparison, Gap, LoweredProgram, Operator, OperatorComparison, Toolchain
 from tasks.records.cell_rows import AuditRow, CellIdentity, CellRow, CommandRow, DelegationRow, ProbeRow, WorkRow
 from tasks.records.operator_rows import MetricRow, ModuleRow, OperatorRow, OutputRow, ProfileRow
 from tasks.records.tables import SUBJECT_COLUMNS, TABLES, Row, by_columns
@@ -38,8 +38,11 @@ def rows(
     for cell in cells:
         identity = _identity(run_id, cell)
         tables["cells"].append(by_columns(_cell(identity, cell, toolchain, verb)))
-        for table, rows_of in _ROWS.items():
-            tables[table] += map(by_columns, rows_of(identity, cell))
+        for table, rows_of_cell in _ROWS.items():
+            tables[table] += map(by_columns, rows_of_cell(identity, cell))
+        for table, rows_of_comparison in _ROWS_OF_COMPARISON.items():
+            if cell.comparison is not None:
+                tables[table] += map(by_columns, rows_of_comparison(identity, cell.comparison))
     return tables
 
 
@@ -217,13 +220,8 @@ def _operator(identity: CellIdentity, row: OperatorComparison) -> OperatorRow:
     )
 
 
-def _outputs(identity: CellIdentity, cell: CellResult) -> Iterator[OutputRow]:
-    for comparison in cell.comparison.outputs if cell.comparison else ():
-        yield OutputRow(cell=identity, comparison=comparison)
-
-
-def _profile(identity: CellIdentity, cell: CellResult) -> Iterator[ProfileRow]:
-    for event in cell.comparison.profile if cell.comparison else ():
+def _profile(identity: CellIdentity, comparison: Comparison) -> Iterator[ProfileRow]:
+    for event in comparison.profile:
         handles, operators = event.debug_handles, event.operators
         yield ProfileRow(
             cell=identity,
@@ -251,16 +249,6 @@ def _profile(identity: CellIdentity, cell: CellResult) -> Iterator[ProfileRow]:
         )
 
 
-def _modules(identity: CellIdentity, cell: CellResult) -> Iterator[ModuleRow]:
-    for time in module_times(cell.comparison.profile if cell.comparison else ()):
-        yield ModuleRow(cell=identity, time=time)
-
-
-def _metrics(identity: CellIdentity, cell: CellResult) -> Iterator[MetricRow]:
-    for value in cell.comparison.metrics if cell.comparison else ():
-        yield MetricRow(cell=identity, value=value)
-
-
 def _delegation(identity: CellIdentity, cell: CellResult) -> Iterator[DelegationRow]:
     for count in cell.lowered.delegation if cell.lowered else ():
         yield DelegationRow(
@@ -279,11 +267,6 @@ def _audit(identity: CellIdentity, cell: CellResult) -> Iterator[AuditRow]:
         yield AuditRow(cell=identity, check=check)
 
 
-def _probe(identity: CellIdentity, cell: CellResult) -> Iterator[ProbeRow]:
-    for check in cell.comparison.io_checks if cell.comparison else ():
-        yield ProbeRow(cell=identity, check=check)
-
-
 def _commands(identity: CellIdentity, cell: CellResult) -> Iterator[CommandRow]:
     """Yield a row per start of the runner on a device."""
     commands: list[Command] = [result.command for result in cell.capture.execution.results] if cell.capture else []
@@ -295,13 +278,16 @@ def _commands(identity: CellIdentity, cell: CellResult) -> Iterator[CommandRow]:
 
 _ROWS: dict[str, Callable[[CellIdentity, CellResult], Iterable[Any]]] = {
     "operators": _operators,
-    "outputs": _outputs,
-    "profile": _profile,
-    "modules": _modules,
-    "metrics": _metrics,
     "delegation": _delegation,
     "audit": _audit,
-    "probe": _probe,
     "commands": _commands,
 }
-"""The tables with any number of rows per cell."""
+"""The tables with any number of rows per cell, apart from those of the comparison."""
+_ROWS_OF_COMPARISON: dict[str, Callable[[CellIdentity, Comparison], Iterable[Any]]] = {
+    "outputs": lambda cell, comparison: (OutputRow(cell=cell, comparison=output) for output in comparison.outputs),
+    "profile": _profile,
+    "modules": lambda cell, comparison: (ModuleRow(cell=cell, time=time) for time in module_times(comparison.profile)),
+    "metrics": lambda cell, comparison: (MetricRow(cell=cell, value=value) for value in comparison.metrics),
+    "probe": lambda cell, comparison: (ProbeRow(cell=cell, check=check) for check in comparison.io_checks),
+}
+"""The tables with the rows of a cell's comparison."""

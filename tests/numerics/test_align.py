@@ -110,7 +110,7 @@ def test_an_operator_without_a_loggable_value_has_the_reason() -> None:
     ]
     reasons = ["tuple", "constant", "no_handle", "not_dumped", "unused"]
     assert match_or_reason(align(operators, [], [], runs=[1])) == reasons
-    # No logged tensor changes that.
+    # Logged tensors do not change the reasons.
     tensors = [expected("a@0", 1), expected("a@1", 1, output_index=1), expected("b@0", 2)]
     events = [event("a@0"), event("a@1"), event("b@0")]
     assert match_or_reason(align(operators, tensors, events)) == reasons

@@ -20,20 +20,20 @@ GRIDS = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint
 
 @st.composite
 def quantized(draw: Callable) -> tuple[np.ndarray, Quantization]:
-    """Codes and a quantization that fits them, per tensor or per channel."""
+    """Draw quantized values and a quantization that fits them, per tensor or per channel."""
     dtype = draw(st.sampled_from(sorted(GRIDS)))
     low, high = GRIDS[dtype]
-    codes = draw(hnp.arrays(dtype, hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=4)))
-    axis = draw(st.none() | st.integers(-codes.ndim, codes.ndim - 1))
-    channels = 1 if axis is None else codes.shape[axis]
+    values = draw(hnp.arrays(dtype, hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=4)))
+    axis = draw(st.none() | st.integers(-values.ndim, values.ndim - 1))
+    channels = 1 if axis is None else values.shape[axis]
     scale = draw(st.lists(st.floats(1e-9, 1e9), min_size=channels, max_size=channels))
     zero_point = draw(st.lists(st.integers(low, high), min_size=channels, max_size=channels))
-    return codes, Quantization(
+    return values, Quantization(
         scale=tuple(scale), zero_point=tuple(zero_point), axis=axis, quant_min=low, quant_max=high, dtype=dtype
     )
 
 
-def test_codes_become_reals_per_tensor_and_per_channel() -> None:
+def test_quantized_values_are_dequantized_per_tensor_and_per_channel() -> None:
     assert dequantize(np.array([10, 0, 255], np.uint8), UINT8).tolist() == [0.0, -5.0, 122.5]
     assert dequantize(np.array([[4, 4], [-4, 1]], np.int8), CHANNELS).tolist() == [[2.0, 6.0], [-2.0, 0.0]]
 

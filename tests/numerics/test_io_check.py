@@ -1,4 +1,4 @@
-"""The check of inputs and outputs: every mistake is found, and none is reported where there is none."""
+"""The check of inputs and outputs: every mistake fails, and a right program fails no check."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_equal_explanations_are_blind_and_two_wrong_ones_are_unclear(seed: int) 
     right, other, device = noise(seed, 3, 500)
     assert check_mistake("input", "x", 0, [device], [right], [right * (1 + 1e-4)]).status == "blind"
     assert check_mistake("input", "x", 0, [device], [right], [other]).status == "unclear"
-    # A mistake that changes little is not blamed for being near: the model is nearer.
+    # A mistake that changes little is near the device's outputs, but the model is nearer.
     assert check_mistake("input", "x", 0, [right], [right], [right * 1.05]).status == "passed"
 
 

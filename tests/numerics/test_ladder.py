@@ -35,7 +35,7 @@ def outputs(**ratios: list[float | str | None]) -> list[OutputComparison]:
         (outputs(exported=[EXACT], quantized=[30.0], edge=[30.0], device=[29.5]), "quantized"),
         (outputs(exported=[120.0], quantized=[60.0], edge=[60.0], device=[20.0]), "device"),
         (outputs(exported=[20.0], quantized=[19.9], edge=[19.9], device=[19.8]), "exported"),
-        # The converted graph is worse than the device: the device is where it gets better, not where it is lost.
+        # The converted graph is worse than the device, whose rung therefore loses nothing.
         (outputs(exported=[EXACT], quantized=[5.8], edge=[40.0], device=[22.6]), "quantized"),
         # From 60 to 40 dB is less noise than from 20 to 15.
         (outputs(quantized=[60.0], edge=[40.0]), "edge"),
@@ -43,7 +43,7 @@ def outputs(**ratios: list[float | str | None]) -> list[OutputComparison]:
         # The mean over samples of the noise, not of the dB.
         (outputs(quantized=[10.0, 90.0], edge=[9.0, 9.0]), "edge"),
         (outputs(quantized=[10.0, EXACT], edge=[10.0, 90.0]), "quantized"),
-        # What has no ratio says nothing.
+        # Outputs without a ratio are left out.
         (outputs(quantized=[30.0], edge=[INFINITE], device=[20.0]), "device"),
         (outputs(quantized=[INFINITE]), None),
         (outputs(device=[30.0]), "device"),
@@ -62,6 +62,6 @@ def test_the_one_rung_that_adds_noise_is_the_steepest(order: list[str], level: f
     if after == 0:
         ratios = {rung: [level] for rung in RUNGS}
     assert steepest(outputs(**ratios)) in (worst_rung, "exported")
-    # Against a first rung that is exact there is no other.
+    # If the rungs before it are exact, no other rung adds noise.
     clean = {rung: [level if at >= after else EXACT] for at, rung in enumerate(RUNGS)}
     assert steepest(outputs(**clean)) == worst_rung

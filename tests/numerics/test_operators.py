@@ -141,7 +141,7 @@ def test_unused_elements_are_left_out_and_the_status_is_masked() -> None:
     compared = compare_operator(operator((2, 2)), GRID, None, captured, reference, used)
     expected = gap(np.array([0.0, 0.5, 0.25]), np.array([0.0, 0.5, 9.0]))
     assert compared == Compared(status="masked", gap=expected)
-    # Equal in what is used: that is no `exact`, for the rest differs.
+    # The used elements are equal, and the status is not `exact`, because the others differ.
     used[1, 1] = False
     compared = compare_operator(operator((2, 2)), GRID, None, captured, reference, used)
     assert compared == Compared(status="masked", gap=EQUAL)
@@ -165,18 +165,18 @@ def test_a_used_infinity_is_not_masked() -> None:
 
 
 def test_the_simulator_s_max_pool_is_exact_on_its_own_inputs() -> None:
-    """A real capture, end to end: log, alignment, dequantization, layout. The grid is what the compiler was given."""
+    """A real capture, end to end: log, alignment, dequantization, layout. The quantization is the compiler's."""
     qparams = Quantization(
         scale=(0.008616707287728786,), zero_point=(0,), axis=None, quant_min=0, quant_max=255, dtype="uint8"
     )
     identifiers = {"aten_relu_default@0": 10, "aten_max_pool2d_with_indices_default@0": 11}
-    announced = [
+    expected_tensors = [
         ExpectedTensor(identifier=name, debug_handles=(handle,), output_index=0, quantization=qparams, axis_order=NHWC)
         for name, handle in identifiers.items()
     ]
     relu = replace(operator((1, 8, 8, 8)), debug_handle=10)
     pool = replace(operator((1, 8, 4, 4)), index=1, debug_handle=11)
-    alignment = align([relu, pool], announced, read_etdump((DATA / "convnet_qnn.etdump").read_bytes()).tensors)
+    alignment = align([relu, pool], expected_tensors, read_etdump((DATA / "convnet_qnn.etdump").read_bytes()).tensors)
     buffer = memoryview((DATA / "convnet_qnn.debug").read_bytes())
     assert [(row.run, row.operator.index, row.reason) for row in alignment.operators] == [
         (1, 0, None),
@@ -185,9 +185,9 @@ def test_the_simulator_s_max_pool_is_exact_on_its_own_inputs() -> None:
         (2, 1, None),
     ]
     for before, after in (alignment.operators[:2], alignment.operators[2:]):
-        relu_values, pool_codes = (tensor(row.matches[0].event, buffer) for row in (before, after))
+        relu_values, pool_values = (tensor(row.matches[0].event, buffer) for row in (before, after))
         pool_input = dequantize(undo_layout(relu_values, NHWC), qparams)
         reference = pool_input.reshape(1, 8, 4, 2, 4, 2).max(axis=(3, 5))
-        assert compare_operator(after.operator, qparams, NHWC, pool_codes, reference) == Compared(
+        assert compare_operator(after.operator, qparams, NHWC, pool_values, reference) == Compared(
             status="exact", gap=EQUAL
         )

@@ -1,4 +1,4 @@
-"""Who made the error: what an operator's numbers come to under a tolerance, and which one to look at first."""
+"""The verdicts on operators under a tolerance, and the operator to examine first."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def test_an_operators_tolerance_is_set_from_the_command_line() -> None:
         (introduced(39.9, None), BOTH, True),  # floats have no steps: the SNR alone
         (introduced(39.9, 1.0), SNR, True),
         (introduced(-9.0, 99.0), NONE, False),
-        (introduced(-9.0, 99.0), OperatorTolerance(steps=3.0), False),  # steps alone ask nothing
-        (introduced(None, 4.0), BOTH, True),  # where all zeros are right there is no ratio
+        (introduced(-9.0, 99.0), OperatorTolerance(steps=3.0), False),  # a tolerance of steps alone has no effect
+        (introduced(None, 4.0), BOTH, True),  # a reference of zeros has no ratio
         (introduced(None, 3.0), BOTH, False),
         (NOTHING, BOTH, False),
         (NOTHING, OperatorTolerance(snr_db=400.0), False),
         (replace(NOTHING, nonfinite=1), BOTH, True),
         (replace(NOTHING, nonfinite=1), NONE, True),
-        (Introduced(gap=Gap(), steps=0.0), BOTH, False),  # no elements, or none that anybody reads
+        (Introduced(gap=Gap(), steps=0.0), BOTH, False),  # no elements, or no used ones
     ],
 )
 def test_an_operator_introduces_an_error_beyond_both_its_snr_and_its_steps(
@@ -110,7 +110,7 @@ def test_a_wider_tolerance_lets_no_further_operator_introduce_error(
         ("compared", gap(60.0), introduced(50.0), "within_grid"),
         ("compared", gap(20.0), introduced(50.0), "inherited"),
         ("compared", gap(20.0), NOTHING, "inherited"),
-        ("compared", gap(20.0), introduced(30.0, 3.0), "inherited"),  # its own within steps, the rest from before
+        ("compared", gap(20.0), introduced(30.0, 3.0), "inherited"),  # the introduced error is within the steps
         ("compared", gap(20.0), introduced(30.0, 4.0), "introduced"),
         ("compared", gap(60.0), introduced(30.0, 4.0), "introduced"),  # on other inputs than the reference's own run
         ("compared", gap(20.0), None, "blind"),

@@ -1,4 +1,4 @@
-"""What Model Explorer is given of a cell, whole: the edge graph, and numbers under the ids that its nodes have."""
+"""The files of a cell for Model Explorer: the edge graph, and node data under the ids of its nodes."""
 
 from __future__ import annotations
 
