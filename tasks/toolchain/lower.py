@@ -81,10 +81,13 @@ def lower_model(model: EdgeModel, soc: SocConfig | None, options: LoweringOption
     if isinstance(debug, Unavailable):
         return replace(lowered, debug_unavailable=debug.reason)
     debug_program = store.put_bytes(debug.program.buffer)
+    etrecord = debug.program.get_etrecord()
+    etrecord.update_representative_inputs(model.samples[0])
+    etrecord.save("etrecord.bin")
     return replace(
         lowered,
         debug_program=debug_program,
-        etrecord=_etrecord(store, debug.program, model.samples[0]),
+        etrecord=store.put_file(Path("etrecord.bin")),
         expected_tensors=debug.dumped,
         debug_buffer_bytes=debug.logged_bytes,
         debug_facts=program_facts(debug_program, backend, store),
@@ -100,13 +103,6 @@ def _check_order(inputs: Sequence[TensorSpec], lowered: ExportedProgram) -> None
         raise ToolchainError(
             f"the lowered program takes the inputs {actual}, the model {expected}", stage="lower", cause="inputs"
         )
-
-
-def _etrecord(store: Store, program: ExecutorchProgramManager, sample: tuple[torch.Tensor, ...]) -> Blob:
-    record = program.get_etrecord()
-    record.update_representative_inputs(sample)
-    record.save("etrecord.bin")
-    return store.put_file(Path("etrecord.bin"))
 
 
 def _bundled(

@@ -18,10 +18,11 @@ def profile_program(compiler: Compiler, edge: EdgeProgramManager, level: int, st
         return None
     logging = compiler.profiling(level)
     if logging is None:
-        return _unavailable("this backend has no log of its own to switch on")
-    compiled = try_compile(logging, copy.deepcopy(edge), debug=False)
+        compiled = Unavailable("this backend has no log of its own to switch on")
+    else:
+        compiled = try_compile(logging, copy.deepcopy(edge), debug=False)
     if isinstance(compiled, Unavailable):
-        return _unavailable(compiled.reason)
+        return ProfileProgram(program=None, unavailable=compiled.reason, nodes=(), schematics=())
     numbers = subgraphs(compiled.edge.exported_program())
     return ProfileProgram(
         program=store.put_bytes(compiled.program.buffer),
@@ -55,7 +56,3 @@ def _in_subgraph(graph: list[DelegatedNode], numbers: dict[int, int]) -> list[De
     candidates = {numbers[node.debug_handle] for node in graph if node.debug_handle in numbers}
     number = candidates.pop() if len(candidates) == 1 else None
     return [replace(node, subgraph=number) for node in graph]
-
-
-def _unavailable(reason: str) -> ProfileProgram:
-    return ProfileProgram(program=None, unavailable=reason, nodes=(), schematics=())

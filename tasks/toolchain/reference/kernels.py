@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils._pytree import tree_map
 
+from tasks.numerics.element_use import Array, Value
 from tasks.toolchain.reference.graph import GETITEM, NoKernel, ReferenceGraph
 
 _DATA_MOVEMENT_OPS = frozenset(
@@ -19,9 +19,6 @@ _DATA_MOVEMENT_OPS = frozenset(
         "dim_order_ops._to_dim_order_copy", "dim_order_ops._clone_dim_order",
     )
 )  # fmt: skip
-
-Array = NDArray[Any]
-Value = Array | tuple[Array, ...]
 
 
 class HostKernels:

@@ -10,7 +10,6 @@ import os
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any, TypeVar
 from tasks.errors import EnvironmentUnusable, ToolchainError
 from tasks.records import Toolchain
 from tasks.toolchain.workers.handle import Worker, ZygoteWorker
-from tasks.toolchain.workers.supervisor import CallCost, CallResult, Subject, Supervisor
+from tasks.toolchain.workers.supervisor import CallResult, Subject, Supervisor
 from tasks.toolchain.workers.worker import Call
 
 Result = TypeVar("Result")
@@ -44,17 +43,10 @@ class WorkerPool:
     def __init__(self, identity: Toolchain, supervisor: Supervisor) -> None:
         """`identity`: the versions of what the workers import."""
         self.identity = identity
+        self.calls, self.costs = supervisor.calls, supervisor.costs
         self._supervisor = supervisor
         self._guard = threading.Lock()
         self._zygotes: dict[str, Zygote] = {}
-
-    @property
-    def calls(self) -> Counter[str]:
-        return self._supervisor.calls
-
-    @property
-    def costs(self) -> list[CallCost]:
-        return self._supervisor.costs
 
     def call(
         self, stage: str, function: Callable[..., Result], *arguments: Any, subject: Subject = (), urgent: bool = False
