@@ -6,9 +6,9 @@ no other file changes. Its module imports neither torch nor ExecuTorch: processe
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from conf.backends import Rule
 from conf.schema import RunnerKind, SchemeConfig, SocConfig
@@ -33,9 +33,6 @@ class DoctorCheck:
     """Whether a sweep cannot run without it."""
     remedy: str = ""
     """What to do if the check fails."""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Backend(ABC):

@@ -5,6 +5,7 @@ The layout is `devtools/etdump/etdump_schema_flatcc.fbs` of ExecuTorch; a test c
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -161,36 +162,27 @@ def _logged_tensors(event: Table, run: int, delegate_calls: set[tuple[int, int]]
     chain_index -= 2**64 if chain_index >= 2**63 else 0  # the runtime writes -1, but the schema is unsigned
     instruction_id = event.integer("instruction_id", flags.Int32Flags, -1)
     delegate_identifier = _delegate_identifier(event)
-    name = event.text("name")
     output = entry.table("output", "Bool")
-    is_output = output is not None and bool(output.number("bool_val", flags.BoolFlags))
     kind_code = entry.integer("val", flags.Int8Flags)
     if not 0 <= kind_code < len(_KINDS):
         raise entry.refuse("val", f"{kind_code} is not a ValueType")
     kind = _KINDS[kind_code]
 
-    def logged_tensor(table: Table, list_index: int | None) -> LoggedTensor:
-        scalar_type, shape, strides, offset = _tensor_fields(table)
-        return LoggedTensor(
-            run=run,
-            chain_index=chain_index,
-            instruction_id=instruction_id,
-            delegate_identifier=delegate_identifier,
-            name=name,
-            scalar_type=scalar_type,
-            shape=shape,
-            strides=strides,
-            offset=offset,
-            is_output=is_output,
-            delegate_argument=delegate_identifier is None and (chain_index, instruction_id) in delegate_calls,
-            list_index=list_index,
-        )
-
+    logged = partial(
+        LoggedTensor,
+        run=run,
+        chain_index=chain_index,
+        instruction_id=instruction_id,
+        delegate_identifier=delegate_identifier,
+        name=event.text("name"),
+        is_output=output is not None and bool(output.number("bool_val", flags.BoolFlags)),
+        delegate_argument=delegate_identifier is None and (chain_index, instruction_id) in delegate_calls,
+    )
     if kind == "Tensor":
-        return [logged_tensor(_required_table(entry, "tensor", "Tensor"), None)]
+        return [logged(**_tensor_fields(_required_table(entry, "tensor", "Tensor")), list_index=None)]
     if kind == "TensorList":
         tensors = _required_table(entry, "tensor_list", "TensorList").tables("tensors", "Tensor")
-        return [logged_tensor(table, index) for index, table in enumerate(tensors)]
+        return [logged(**_tensor_fields(table), list_index=index) for index, table in enumerate(tensors)]
     return []
 
 
@@ -201,8 +193,8 @@ def _required_table(table: Table, field: str, name: str) -> Table:
     return child
 
 
-def _tensor_fields(table: Table) -> tuple[str, tuple[int, ...], tuple[int, ...], int]:
-    """Return scalar type, shape, strides and offset. They are valid in themselves, whatever the buffer contains."""
+def _tensor_fields(table: Table) -> dict[str, Any]:
+    """Return a `LoggedTensor`'s scalar type, shape, strides and offset: valid ones, whatever the buffer has."""
     code = table.integer("scalar_type", flags.Int8Flags)
     if code not in SCALAR_TYPES:
         raise table.refuse("scalar_type", f"{code} is not a ScalarType")
@@ -219,4 +211,4 @@ def _tensor_fields(table: Table) -> tuple[str, tuple[int, ...], tuple[int, ...],
         raise table.refuse("strides", f"{list(strides)}: torch has no negative strides")
     if offset < 0 and 0 not in shape:  # an empty tensor occupies no bytes, and ExecuTorch writes -1 as its offset
         raise table.refuse("offset", f"{offset} is before the debug buffer")
-    return SCALAR_TYPES[code], shape, strides, offset
+    return {"scalar_type": SCALAR_TYPES[code], "shape": shape, "strides": strides, "offset": offset}

@@ -178,16 +178,13 @@ class _NodeMatcher:
         return self._indices[call] if _shape(call) == _shape(node) else index
 
     def _may_be_fused(self, node: Node) -> bool:
-        """Whether a reader of the node is unclaimed: it may be fused into the very operator."""
+        """Whether a reader of the node, also through pass-through ones, is unclaimed: it may be fused into it."""
         unclaimed = {self._nodes[position] for position in self.unclaimed}
-        waiting = list(node.users)
-        while waiting:
-            user = waiting.pop()
-            if user in unclaimed and target_name(user.target).startswith(PASS_THROUGH_OPS):
-                waiting.extend(user.users)
-            elif user in unclaimed:
-                return True
-        return False
+        return any(
+            not target_name(user.target).startswith(PASS_THROUGH_OPS) or self._may_be_fused(user)
+            for user in node.users
+            if user in unclaimed
+        )
 
 
 def _shape(node: Node) -> tuple[int, ...] | None:

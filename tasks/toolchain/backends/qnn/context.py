@@ -69,22 +69,11 @@ class _Quantization(Structure):
 
 class _Tensor(Structure):
     _fields_ = (
-        ("version", c_uint32),
-        ("padding", c_uint32),
-        ("id", c_uint32),
-        ("name", c_char_p),
-        ("type", c_uint32),
-        ("format", c_uint32),
-        ("dtype", c_uint32),
-        ("quantization", _Quantization),
-        ("rank", c_uint32),
-        ("dimensions", POINTER(c_uint32)),
-        ("memory", c_uint32),
-        ("buffer", c_uint64 * 2),
-        ("dynamic", c_void_p),
-        ("sparse", c_uint32 * 3),
-        ("produced", c_uint8),
-    )
+        ("version", c_uint32), ("padding", c_uint32), ("id", c_uint32), ("name", c_char_p), ("type", c_uint32),
+        ("format", c_uint32), ("dtype", c_uint32), ("quantization", _Quantization), ("rank", c_uint32),
+        ("dimensions", POINTER(c_uint32)), ("memory", c_uint32), ("buffer", c_uint64 * 2), ("dynamic", c_void_p),
+        ("sparse", c_uint32 * 3), ("produced", c_uint8),
+    )  # fmt: skip
 
 
 class _GraphBlob(Structure):
@@ -98,18 +87,10 @@ class _GraphBlob(Structure):
 
 class _Graph(Structure):
     _fields_ = (
-        ("version", c_uint32),
-        ("name", c_char_p),
-        ("input_count", c_uint32),
-        ("inputs", POINTER(_Tensor)),
-        ("output_count", c_uint32),
-        ("outputs", POINTER(_Tensor)),
-        ("updateable_count", c_uint32),
-        ("updateable", c_void_p),
-        ("blob_size", c_uint32),
-        ("blob", POINTER(_GraphBlob)),
-        ("operators", c_uint32 * 2),
-    )
+        ("version", c_uint32), ("name", c_char_p), ("input_count", c_uint32), ("inputs", POINTER(_Tensor)),
+        ("output_count", c_uint32), ("outputs", POINTER(_Tensor)), ("updateable_count", c_uint32),
+        ("updateable", c_void_p), ("blob_size", c_uint32), ("blob", POINTER(_GraphBlob)), ("operators", c_uint32 * 2),
+    )  # fmt: skip
 
 
 class _ContextBlob(Structure):
@@ -118,24 +99,12 @@ class _ContextBlob(Structure):
 
 class _BinaryInfo(Structure):
     _fields_ = (
-        ("version", c_uint32),
-        ("padding", c_uint32),
-        ("backend", c_uint32),
-        ("build", c_char_p),
-        ("core_api", _Version),
-        ("backend_api", _Version),
-        ("soc_version", c_char_p),
-        ("blob_version", _Version),
-        ("blob_size", c_uint64),
-        ("tensor_count", c_uint32),
-        ("tensors", c_void_p),
-        ("graph_count", c_uint32),
-        ("graphs", POINTER(_Graph)),
-        ("platform", c_void_p),
-        ("context_blob_size", c_uint32),
-        ("context_blob", POINTER(_ContextBlob)),
-        ("soc_model", c_uint32),
-    )
+        ("version", c_uint32), ("padding", c_uint32), ("backend", c_uint32), ("build", c_char_p),
+        ("core_api", _Version), ("backend_api", _Version), ("soc_version", c_char_p), ("blob_version", _Version),
+        ("blob_size", c_uint64), ("tensor_count", c_uint32), ("tensors", c_void_p), ("graph_count", c_uint32),
+        ("graphs", POINTER(_Graph)), ("platform", c_void_p), ("context_blob_size", c_uint32),
+        ("context_blob", POINTER(_ContextBlob)), ("soc_model", c_uint32),
+    )  # fmt: skip
 
 
 def read_context(processed: bytes, library: Path) -> ContextFacts:

@@ -29,9 +29,8 @@ class Sdk:
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """Return the variables for a process that loads QNN. The dynamic linker reads them only when it starts."""
-        search = [str(path) for path in (self.root / LIBRARY_FOLDER, *self.runtime_libraries)]
-        if inherited.get("LD_LIBRARY_PATH"):
-            search.append(inherited["LD_LIBRARY_PATH"])
+        folders = map(str, (self.root / LIBRARY_FOLDER, *self.runtime_libraries))
+        search = filter(None, (*folders, inherited.get("LD_LIBRARY_PATH")))
         return {"QNN_SDK_ROOT": str(self.root), "LD_LIBRARY_PATH": os.pathsep.join(search)}
 
 
