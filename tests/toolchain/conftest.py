@@ -1,5 +1,5 @@
-"""What runs in workers must be importable there: they inherit this process's `sys.path`, with this folder on it and
-that of the benchmarks, whose own work is tested here."""
+"""The code that runs in workers must be importable there: they inherit this `sys.path`, with this folder and
+the benchmarks on it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class WorkersWith(Protocol):
 
 @pytest.fixture(scope="session")
 def workers_with(resources: Resources) -> WorkersWith:
-    """Workers of the store in `resources` with limits of one's own, from the same fork server."""
+    """Workers of the store in `resources` with other limits, from the same fork server."""
     sdk = find_sdk(os.environ, resources.store.root / "toolchain")
 
     def make(*, parallel: int = 2, deadline_s: float = 120, memory_bytes: int = 2**33) -> WorkerPool:

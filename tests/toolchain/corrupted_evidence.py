@@ -41,7 +41,7 @@ class Files:
 
     def event(self, identifier: str) -> Any:
         """The first sample's event of that name."""
-        return next(each for each in self.run(1) if _identifier(each) == identifier)
+        return next(event for event in self.run(1) if _identifier(event) == identifier)
 
     def tensor(self, identifier: str) -> Any:
         return self.event(identifier).debug_event.debug_entry.tensor
@@ -81,8 +81,8 @@ def events_reversed(files: Files) -> None:
 
 
 def names_exchanged(files: Files) -> None:
-    one, other = files.event(RELU).debug_event, files.event(POOL).debug_event
-    one.delegate_debug_id_str, other.delegate_debug_id_str = POOL, RELU
+    relu, pool = files.event(RELU).debug_event, files.event(POOL).debug_event
+    relu.delegate_debug_id_str, pool.delegate_debug_id_str = POOL, RELU
 
 
 def event_extra(files: Files) -> None:
@@ -151,7 +151,7 @@ def compared_with_a_handle_announced_twice(
     lowered: LoweredProgram, capture: Capture, options: ComparisonOptions, store: Store
 ) -> Comparison:
     """The same, the lowering having announced another tensor under the relu's handle."""
-    (handle,) = next(each.debug_handles for each in lowered.expected_tensors if each.identifier == RELU)
+    (handle,) = next(tensor.debug_handles for tensor in lowered.expected_tensors if tensor.identifier == RELU)
     other = ExpectedTensor(
         identifier="aten_relu_default_9@0", debug_handles=(handle,), output_index=0, quantization=None, axis_order=None
     )
@@ -190,12 +190,12 @@ def fuzzed(
     def compare(data: bytes) -> None:
         changed = replace(capture, **{field: store.put_bytes(data)})
         try:
-            found = compare_capture(lowered, changed, options, store)
+            comparison = compare_capture(lowered, changed, options, store)
         except EvidenceError:
             outcomes["refused"] += 1
             return
-        assert [(row.sample, row.operator) for row in found.operators] == expected
-        for row in found.operators:
+        assert [(row.sample, row.operator) for row in comparison.operators] == expected
+        for row in comparison.operators:
             assert row.status in OPERATOR_STATUSES
             assert row.verdict in VERDICTS
             assert (row.gap.mse is not None) <= (row.status in COMPARED)
@@ -222,7 +222,7 @@ def _mutated(draw: st.DrawFn, data: bytes) -> bytes:
         start, end = draw(st.integers(0, len(data) - size)), draw(st.integers(0, len(data) - size))
         changed[end : end + size] = data[start : start + size]
     else:
-        places = st.tuples(st.integers(0, len(data) - 1), st.integers(0, 255))
-        for position, value in draw(st.lists(places, min_size=1, max_size=3)):
+        bytes_at = st.tuples(st.integers(0, len(data) - 1), st.integers(0, 255))
+        for position, value in draw(st.lists(bytes_at, min_size=1, max_size=3)):
             changed[position] = value
     return bytes(changed)

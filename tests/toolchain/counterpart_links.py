@@ -44,19 +44,19 @@ def linked(
     edge = edge_program(compiler, load_program(store, quantized.program)).exported_program()
     operators = operator_table(edge, compiler)
     with torch.no_grad():
-        _, own = graph_of(edge).run(sample)
-    found = {}
+        _, actual = graph_of(edge).run(sample)
+    links = {}
     for name, program in (("exported", exported.program), ("quantized", quantized.program)):
         other = other_reference(name, load_program(store, program), edge, operators, [sample], store)
         values = read_tensors(store, other.values)
         rows = {}
-        for row, each in zip(operators, other.counterparts, strict=True):
+        for row, counterpart in zip(operators, other.counterparts, strict=True):
             if row.constant or row.unused:
                 continue
-            far = _snr_db(own[row.index], values[tensor_key(0, row.index)]) if each.status is None else None
-            rows[row.name] = Linked(nodes=each.nodes, status=each.status, snr_db=far)
-        found[name] = (rows, [node.name for node in other.unclaimed])
-    return found
+            far = _snr_db(actual[row.index], values[tensor_key(0, row.index)]) if counterpart.status is None else None
+            rows[row.name] = Linked(nodes=counterpart.nodes, status=counterpart.status, snr_db=far)
+        links[name] = (rows, [node.name for node in other.unclaimed])
+    return links
 
 
 def _snr_db(actual: Any, reference: Any) -> float:

@@ -22,7 +22,7 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         normed = self.norm(x)
-        heads = (each.view(1, 6, 2, 8).transpose(1, 2) for each in self.into(normed).split(16, dim=-1))
+        heads = (head.view(1, 6, 2, 8).transpose(1, 2) for head in self.into(normed).split(16, dim=-1))
         query, key, value = heads
         mixed = functional.scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(1, 6, 16)
         return normed + functional.softmax(functional.gelu(self.out(mixed)), dim=-1)
@@ -38,11 +38,11 @@ class Folded(nn.Module):
             nn.Conv2d(2, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU6(inplace=True), nn.Dropout(0.3),
             nn.Conv2d(8, 8, 1), nn.Hardswish(inplace=True), nn.AdaptiveAvgPool2d(1),
         )  # fmt: skip
-        for each in self.features:
-            if isinstance(each, nn.BatchNorm2d):
-                each.weight.data.uniform_(0.5, 2)
-                each.running_mean.uniform_(-0.2, 0.2)  # type: ignore[union-attr]
-                each.running_var.uniform_(0.1, 0.5)  # type: ignore[union-attr]
+        for layer in self.features:
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.weight.data.uniform_(0.5, 2)
+                layer.running_mean.uniform_(-0.2, 0.2)  # type: ignore[union-attr]
+                layer.running_var.uniform_(0.1, 0.5)  # type: ignore[union-attr]
         self.head = nn.Linear(8, 6)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -64,15 +64,15 @@ def noted_grids(attributes: list[dict[str, Any] | None]) -> list[Quantization | 
 
     from tasks.toolchain.backends.qnn.compiler import qparams_of
 
-    found = []
-    for noted in attributes:
+    qparams = []
+    for annotated in attributes:
         node = torch.fx.Graph().placeholder("x")
-        if noted is not None:
-            tensors = {name: torch.tensor(value) for name, value in noted.items() if isinstance(value, list)}
-            scales = torch.tensor(noted["scales"], dtype=torch.float64)
-            node.meta["quant_attrs"] = noted | tensors | {"scales": scales, "dtype": torch.int8}
-        found.append(qparams_of(node))
-    return found
+        if annotated is not None:
+            tensors = {name: torch.tensor(value) for name, value in annotated.items() if isinstance(value, list)}
+            scales = torch.tensor(annotated["scales"], dtype=torch.float64)
+            node.meta["quant_attrs"] = annotated | tensors | {"scales": scales, "dtype": torch.int8}
+        qparams.append(qparams_of(node))
+    return qparams
 
 
 def program_facts(program: Blob, kind: str, store: Store) -> ProgramFacts:

@@ -26,13 +26,13 @@ def _model() -> Any:
             self.linear = torch.nn.Linear(8, 8)
             self.register_buffer("bias", torch.arange(8.0))
 
-        def forward(self, x: Any, places: Any, mask: Any) -> Any:
-            kept = torch.where(mask, x, torch.full_like(x, -float("inf")))
-            best, order = torch.topk(kept, 3, dim=-1)
+        def forward(self, x: Any, positions: Any, mask: Any) -> Any:
+            masked = torch.where(mask, x, torch.full_like(x, -float("inf")))
+            best, order = torch.topk(masked, 3, dim=-1)
             first, _, last = torch.split(torch.relu(self.linear(x)) + self.bias, [2, 4, 2], dim=-1)
-            taken = torch.gather(x, 1, places)
-            wide = places.to(torch.float32) * 0.5
-            return {"order": order, "sum": first * last + taken, "best": best, "mask": mask & (x > 0), "wide": wide}
+            gathered = torch.gather(x, 1, positions)
+            wide = positions.to(torch.float32) * 0.5
+            return {"order": order, "sum": first * last + gathered, "best": best, "mask": mask & (x > 0), "wide": wide}
 
     torch.manual_seed(0)
     return Mixed().eval()
@@ -56,11 +56,11 @@ def _edge() -> Any:
 def _same(ours: Sequence[Any], theirs: Sequence[Any]) -> list[str]:
     import torch
 
-    found = []
-    for one, other in zip(ours, theirs, strict=True):
-        equal = one.dtype == other.dtype and torch.equal(one, other)
-        found.append(f"{str(one.dtype).removeprefix('torch.')}{list(one.shape)} {'same' if equal else 'differs'}")
-    return found
+    compared = []
+    for our, their in zip(ours, theirs, strict=True):
+        equal = our.dtype == their.dtype and torch.equal(our, their)
+        compared.append(f"{str(our.dtype).removeprefix('torch.')}{list(our.shape)} {'same' if equal else 'differs'}")
+    return compared
 
 
 def run_mixed(store: Store) -> dict[str, Any]:
@@ -72,31 +72,33 @@ def run_mixed(store: Store) -> dict[str, Any]:
     from tasks.toolchain.reference.operators import operator_table
 
     edge, inputs = _edge(), _inputs()
-    own = graph_of(edge)
+    graph = graph_of(edge)
     with torch.no_grad():
         theirs = tree_leaves(edge.module()(*inputs))
-        ours, values = own.run(inputs)
-        blobs = put_graph(store, own)
+        ours, values = graph.run(inputs)
+        blobs = put_graph(store, graph)
         back = read_graph(store, *blobs)
         again, _ = back.run(inputs)
     table = operator_table(edge)
     return {
         "outputs": _same(ours, theirs),
         "again": _same(again, theirs),
-        "round trip": (back.calls == own.calls, back.outputs == own.outputs, put_graph(store, back) == blobs),
+        "round trip": (back.calls == graph.calls, back.outputs == graph.outputs, put_graph(store, back) == blobs),
         "structure": (back.sources, back.output_calls, back.constant_calls)
-        == (own.sources, own.output_calls, own.constant_calls),
+        == (graph.sources, graph.output_calls, graph.constant_calls),
         "blobs": blobs,
-        "targets": [call.target for call in own.calls],
+        "targets": [call.target for call in graph.calls],
         "names": [row.name for row in table if not row.unused],
         "table": [(row.shape, row.dtype) for row in table if not row.unused],
         "values": [
             (tuple(value.shape), str(value.dtype).removeprefix("torch.")) if isinstance(value, torch.Tensor) else None
-            for value in (values[index] for index in range(len(own.calls)))
+            for value in (values[index] for index in range(len(graph.calls)))
         ],
-        "constant": [table[index].name for index in own.constant_calls],
-        "sources": {row.name: [table[each].name for each in own.sources[row.index]] for row in table if not row.unused},
-        "leaving": [table[index].name for index in sorted(own.output_calls)],
+        "constant": [table[index].name for index in graph.constant_calls],
+        "sources": {
+            row.name: [table[index].name for index in graph.sources[row.index]] for row in table if not row.unused
+        },
+        "leaving": [table[index].name for index in sorted(graph.output_calls)],
         "unused": [row.name for row in table if row.unused],
     }
 
@@ -114,11 +116,11 @@ def run_lowered(lowered: LoweredProgram, sample: int, store: Store) -> dict[str,
     graph = read_graph(store, lowered.reference_calls, lowered.reference_constants)
     with torch.no_grad():
         answer, values = graph.run(inputs)
-    kept = read_tensors(store, lowered.reference)
-    numbers = [int(key.partition("/")[2]) for key in kept if key.startswith(f"{sample}/")]
+    stored = read_tensors(store, lowered.reference)
+    numbers = [int(key.partition("/")[2]) for key in stored if key.startswith(f"{sample}/")]
     return {
         "operators": sorted(numbers),
-        "differing": [number for number in numbers if not torch.equal(values[number], kept[f"{sample}/{number}"])],
+        "differing": [number for number in numbers if not torch.equal(values[number], stored[f"{sample}/{number}"])],
         "outputs": _same(answer, [read_tensors(store, lowered.outputs_edge)[f"{sample}/0"]]),
         "constants": graph.constant_calls,
         "leaving": sorted(graph.output_calls),
@@ -126,7 +128,7 @@ def run_lowered(lowered: LoweredProgram, sample: int, store: Store) -> dict[str,
 
 
 def run_edge_program(lowered: LoweredProgram, store: Store) -> list[str]:
-    """The stored graph against the edge program itself, built anew from the quantized one, on every sample."""
+    """The stored graph against the edge program itself, built again from the quantized one, on every sample."""
     import torch
     from torch.utils._pytree import tree_leaves
 
@@ -146,7 +148,8 @@ def run_edge_program(lowered: LoweredProgram, store: Store) -> list[str]:
     exported = lowered.quantized.exported
     samples = read_samples(store, exported.evaluation, [spec.name for spec in exported.inputs], 8)
     with torch.no_grad():
-        return [told for each in samples for told in _same(graph.run(each)[0], tree_leaves(module(*each)))]
+        pairs = [(graph.run(sample)[0], tree_leaves(module(*sample))) for sample in samples]
+    return [line for ours, theirs in pairs for line in _same(ours, theirs)]
 
 
 def call(target: str, arguments: Sequence[Any], inputs: Sequence[Array], dtype: str | None = None) -> Any:
@@ -157,10 +160,10 @@ def call(target: str, arguments: Sequence[Any], inputs: Sequence[Array], dtype: 
 
     graph = ReferenceGraph([Call(target=target, arguments=tuple(arguments), keywords={}, dtype=dtype)], [], {})
     try:
-        made = graph.call(0, {}, [torch.from_numpy(each) for each in inputs])
+        value = graph.call(0, {}, [torch.from_numpy(array) for array in inputs])
     except NoKernel as error:
         return str(error)
-    return made.numpy()
+    return value.numpy()
 
 
 def read(calls: Blob, constants: Blob, store: Store) -> None:
@@ -178,7 +181,7 @@ def kernels_of(name: str, inputs: Sequence[Array]) -> Any:
     from tasks.toolchain.reference.kernels import HostKernels
 
     torch.manual_seed(0)
-    tensors = tuple(torch.from_numpy(np.array(each)) for each in inputs)
+    tensors = tuple(torch.from_numpy(np.array(array)) for array in inputs)
     program = torch.export.export(_MODULES[name](), tensors, strict=True)
     return HostKernels(graph_of(to_edge(program).exported_program()), inputs)
 
@@ -202,7 +205,7 @@ class _Modules(dict[str, Any]):
             "relu6": lambda weight, x: torch.nn.functional.relu6(x * weight) + 1,
             "pool": lambda weight, x: torch.nn.functional.max_pool2d(x, 2) * 2,
             "topk": lambda weight, x: torch.topk(x, 2)[1],
-            "mixed": lambda weight, x, places: torch.gather(torch.sigmoid(x), 0, places) + weight.exp()[0],
+            "mixed": lambda weight, x, positions: torch.gather(torch.sigmoid(x), 0, positions) + weight.exp()[0],
             "heads": lambda weight, x: (x.view(2, 2).permute(1, 0) + 1, x > 0, x.to(torch.int64)),
             "split": lambda weight, x: torch.split(x * 2, 2)[1] * 3,
         }
@@ -216,15 +219,15 @@ def facts(name: str, inputs: Sequence[Array]) -> dict[str, Any]:
     kernels = kernels_of(name, inputs)
     targets = [call.target.split(".")[1] if "." in call.target else call.target for call in kernels._graph.calls]
 
-    def told(indices: Any) -> list[str]:
+    def targets_of(indices: Any) -> list[str]:
         return [targets[index] for index in sorted(indices)]
 
     return {
         "targets": targets,
-        "sources": [tuple(each) for each in kernels.sources],
-        "outputs": told(kernels.outputs),
-        "constants": told(kernels.constants),
-        "data_movement_ops": told(kernels.data_movement_ops),
+        "sources": [tuple(sources) for sources in kernels.sources],
+        "outputs": targets_of(kernels.outputs),
+        "constants": targets_of(kernels.constants),
+        "data_movement_ops": targets_of(kernels.data_movement_ops),
         "getitem_index": {targets[index]: position for index, position in kernels.getitem_index.items()},
     }
 
@@ -244,8 +247,8 @@ def gradient(
     """By the elements of `source` of the weighted outputs of `index`, where `source` is `value`."""
     kernels = kernels_of(name, inputs)
     values: dict[int, Any] = {}
-    for each in range(index):
-        values[each] = value if each == source else kernels.call(each, values)
+    for number in range(index):
+        values[number] = value if number == source else kernels.call(number, values)
     return kernels.gradient(index, source, values, weights)
 
 
@@ -266,7 +269,7 @@ def bfloat16(inputs: Sequence[Array]) -> Any:
         def forward(self, x: Any) -> Any:
             return (x.to(torch.bfloat16) * 2).to(torch.float32)
 
-    program = torch.export.export(Half(), tuple(torch.from_numpy(each) for each in inputs), strict=True)
+    program = torch.export.export(Half(), tuple(torch.from_numpy(array) for array in inputs), strict=True)
     kernels = HostKernels(graph_of(to_edge(program).exported_program()), inputs)
     values: dict[int, Any] = {}
     for index in range(len(kernels.sources)):

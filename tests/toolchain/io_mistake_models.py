@@ -78,10 +78,10 @@ def model(kind: str) -> torch.nn.Module:
 
 
 def samples(count: int, words: bool = False) -> Iterator[dict[str, Any]]:
-    made = torch.Generator().manual_seed(0)
+    seeded = torch.Generator().manual_seed(0)
     for _ in range(count):
         if words:
-            a, b, c = (torch.randint(low, high, (1, 6), generator=made) for low, high in ((2, 10), (2, 10), (0, 2)))
+            a, b, c = (torch.randint(low, high, (1, 6), generator=seeded) for low, high in ((2, 10), (2, 10), (0, 2)))
         else:
-            a, b, c = (2 * torch.rand(SHAPE, generator=made) + offset for offset in (-1, 1, -1))
+            a, b, c = (2 * torch.rand(SHAPE, generator=seeded) + offset for offset in (-1, 1, -1))
         yield {"inputs": {"a": a, "b": b, "c": c}}

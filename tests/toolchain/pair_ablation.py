@@ -17,9 +17,9 @@ if BENCHMARKS not in sys.path:
 def ablate(quantized: QuantizedModel, store: Store) -> dict[str, Any]:
     import pairs
 
-    found = pairs.ablate(quantized, store)
-    fused = {pair.module_path: pair.levels for pair in found.pairs}
-    return {"counts": found.counts, "graphs": found.graphs, "outputs": found.outputs, "fused": fused}
+    ablation = pairs.ablate(quantized, store)
+    fused = {pair.module_path: pair.levels for pair in ablation.pairs}
+    return {"counts": ablation.counts, "graphs": ablation.graphs, "outputs": ablation.outputs, "fused": fused}
 
 
 def variant(quantized: QuantizedModel, name: str, store: Store) -> QuantizedModel:

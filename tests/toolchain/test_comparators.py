@@ -36,26 +36,26 @@ def in_a_child(resources: Resources, names: Sequence[str], pairs: Sequence[Pair]
 
 
 def answers(resources: Resources, *names: str, pairs: int = 1) -> dict[str, tuple[float | None, str | None]]:
-    found = in_a_child(resources, names, [pair()] * pairs)
-    assert [(each.operator, each.sample, each.metric) for each in found] == [
+    results = in_a_child(resources, names, [pair()] * pairs)
+    assert [(result.operator, result.sample, result.metric) for result in results] == [
         ("conv", 1, name) for name in names
     ] * pairs
-    return {each.metric: (each.value, each.problem) for each in found}
+    return {result.metric: (result.value, result.problem) for result in results}
 
 
 def test_ours_are_what_executorch_s_comparators_say(resources: Resources) -> None:
     theirs = ("own_metrics:MSEComparator", "own_metrics:L1Comparator", "own_metrics:SNRComparator")
-    found = answers(resources, "mse", "l1", "snr_db", *theirs, "own_metrics:QcomMSEComparator", pairs=2)
+    results = answers(resources, "mse", "l1", "snr_db", *theirs, "own_metrics:QcomMSEComparator", pairs=2)
     for ours, name in zip(("mse", "l1", "snr_db"), theirs, strict=True):
-        assert found[ours] == (pytest.approx(found[name][0], rel=1e-12), None)
-    assert found["own_metrics:QcomMSEComparator"] == (pytest.approx(found["mse"][0], rel=1e-5), None)
+        assert results[ours] == (pytest.approx(results[name][0], rel=1e-12), None)
+    assert results["own_metrics:QcomMSEComparator"] == (pytest.approx(results["mse"][0], rel=1e-5), None)
 
 
 def test_a_function_of_one_s_own_gets_the_tensors_and_may_have_no_answer(resources: Resources) -> None:
-    found = answers(resources, "own_metrics:largest", "max_abs", "max_steps", "own_metrics:undefined")
-    assert found["own_metrics:largest"] == (pytest.approx(found["max_abs"][0], rel=1e-6), None)
-    assert found["max_steps"] == (pytest.approx(found["max_abs"][0] / 0.125, rel=1e-12), None)  # type: ignore[operator]
-    assert found["own_metrics:undefined"] == (None, None)
+    results = answers(resources, "own_metrics:largest", "max_abs", "max_steps", "own_metrics:undefined")
+    assert results["own_metrics:largest"] == (pytest.approx(results["max_abs"][0], rel=1e-6), None)
+    assert results["max_steps"] == (pytest.approx(results["max_abs"][0] / 0.125, rel=1e-12), None)  # type: ignore[operator]
+    assert results["own_metrics:undefined"] == (None, None)
 
 
 def test_a_metric_that_fails_is_told_and_the_others_answer(resources: Resources) -> None:
@@ -67,8 +67,8 @@ def test_a_metric_that_fails_is_told_and_the_others_answer(resources: Resources)
 
 
 def test_a_comparator_s_preprocessing_sees_the_debug_handles_and_may_leave_a_pair_out(resources: Resources) -> None:
-    found = in_a_child(resources, ["own_metrics:Halved"], [pair(7), pair(8), pair(None)])
-    assert [(each.value, each.problem) for each in found] == [
+    results = in_a_child(resources, ["own_metrics:Halved"], [pair(7), pair(8), pair(None)])
+    assert [(result.value, result.problem) for result in results] == [
         (pytest.approx(float(REFERENCE.sum()) / 2, rel=1e-5), None), (None, None), (None, None),
     ]  # fmt: skip
 

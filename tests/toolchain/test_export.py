@@ -139,17 +139,17 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def config(**changes: Any) -> ModelConfig:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "name": "my_net",
         "factory": "users_net:net",
         "inputs": [InputConfig(name="x", shape=[1, 3]), InputConfig(name="scale", shape=[1])],
         "calibration": DataConfig(source="users_net:endless", count=2),
         "evaluation": DataConfig(source="users_net:samples", count=3),
     }
-    return ModelConfig(**given | changes)
+    return ModelConfig(**defaults | changes)
 
 
-def refusal(model: ModelConfig, store: Store) -> str:
+def refused(model: ModelConfig, store: Store) -> str:
     with pytest.raises(RequestError) as raised:
         export_model(model, store)
     assert "\n" not in str(raised.value)
@@ -192,7 +192,7 @@ def test_the_traced_program_answers_for_itself_also_where_it_does_not_answer_lik
     exported = export_model(config(arguments={"width": 5}), store)
     assert exported.outputs_exported == exported.outputs_eager
     exported = export_model(config(factory="users_net:branching"), store)
-    eager, traced = (read_tensors(store, each) for each in (exported.outputs_eager, exported.outputs_exported))
+    eager, traced = (read_tensors(store, blob) for blob in (exported.outputs_eager, exported.outputs_exported))
     assert {key: value.tolist() for key, value in eager.items()} == {f"{n}/0": [[2.0 * n] * 3] for n in range(3)}
     assert {key: value.tolist() for key, value in traced.items()} == {f"{n}/0": [[2.0 * n + 1] * 3] for n in range(3)}
 
@@ -210,7 +210,7 @@ def test_samples_without_label_or_name_are_numbered(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("factory", "said"),
+    ("factory", "message"),
     [
         ("no_such_module:net", "No module named 'no_such_module'; expected package.module:function, importable here"),
         (
@@ -228,23 +228,23 @@ def test_samples_without_label_or_name_are_numbered(store: Store) -> None:
         ("users_net:wordy", "the module's answer holds no tensor"),
     ],
 )
-def test_a_factory_that_does_not_fit_is_refused_by_key_and_value(factory: str, said: str, store: Store) -> None:
-    assert refusal(config(factory=factory), store) == f"model.factory={factory}: {said}"
+def test_a_factory_that_does_not_fit_is_refused_by_key_and_value(factory: str, message: str, store: Store) -> None:
+    assert refused(config(factory=factory), store) == f"model.factory={factory}: {message}"
 
 
 def test_arguments_that_the_factory_does_not_take_are_refused(store: Store) -> None:
-    said = refusal(config(arguments={"depth": 3}), store)
-    assert said.startswith("model.factory=users_net:net: TypeError: ")
-    assert "'depth'" in said
+    message = refused(config(arguments={"depth": 3}), store)
+    assert message.startswith("model.factory=users_net:net: TypeError: ")
+    assert "'depth'" in message
 
 
 def test_a_factorys_own_refusal_comes_through_in_its_own_words(store: Store) -> None:
-    assert refusal(config(factory="users_net:picky"), store) == "model.arguments.width=0: at least 1"
+    assert refused(config(factory="users_net:picky"), store) == "model.arguments.width=0: at least 1"
 
 
 @pytest.mark.parametrize("split", ["calibration", "evaluation"])
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         ("no_such_module:net", "No module named 'no_such_module'; expected package.module:function, importable here"),
         ("users_net:not_a_function", "is a int, not a function"),
@@ -253,24 +253,24 @@ def test_a_factorys_own_refusal_comes_through_in_its_own_words(store: Store) -> 
     ],
 )
 def test_a_data_source_that_does_not_fit_is_refused_by_key_and_value(
-    split: str, source: str, said: str, store: Store
+    split: str, source: str, message: str, store: Store
 ) -> None:
     asked = config(**{split: DataConfig(source=source, count=2)})
-    assert refusal(asked, store) == f"model.{split}.source={source}: {said}"
+    assert refused(asked, store) == f"model.{split}.source={source}: {message}"
 
 
-@pytest.mark.parametrize(("kind", "said"), ODD.items())
-def test_a_sample_that_does_not_fit_is_refused_by_its_number(kind: str, said: str, store: Store) -> None:
+@pytest.mark.parametrize(("kind", "message"), ODD.items())
+def test_a_sample_that_does_not_fit_is_refused_by_its_number(kind: str, message: str, store: Store) -> None:
     data = DataConfig(source="users_net:odd_samples", arguments={"kind": kind}, count=2)
-    joint = ": " if said.startswith("input ") else " "
-    assert refusal(config(evaluation=data), store) == (
-        f"model.evaluation.source=users_net:odd_samples: sample 1{joint}{said}"
+    joint = ": " if message.startswith("input ") else " "
+    assert refused(config(evaluation=data), store) == (
+        f"model.evaluation.source=users_net:odd_samples: sample 1{joint}{message}"
     )
 
 
 def test_a_model_that_refuses_its_own_sample_is_refused_with_pytorchs_first_line(store: Store) -> None:
-    said = refusal(config(factory="torch.nn:Linear", arguments={"in_features": 3, "out_features": 1}), store)
-    assert said.startswith("model.inputs: my_net refuses its own sample: TypeError: ")
+    message = refused(config(factory="torch.nn:Linear", arguments={"in_features": 3, "out_features": 1}), store)
+    assert message.startswith("model.inputs: my_net refuses its own sample: TypeError: ")
 
 
 @pytest.mark.toolchain

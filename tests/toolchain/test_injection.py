@@ -21,11 +21,11 @@ def test_whatever_is_done_to_an_operator_it_is_the_one_that_is_named(
     request_8a8w: Request, resources: Resources, lowered: LoweredProgram, capture: Capture
 ) -> None:
     work = (lowered, capture, request_8a8w.tolerance.operators, 30, resources.store)
-    found = resources.workers.call("compare", injection.inject, *work).value
-    assert {each.kind for each in found} >= {"scaled", "channels_swapped", "clamped"}
-    assert len({each.operator for each in found}) >= 5
-    assert [each for each in found if not each.visible or each.blamed] == []
+    damages = resources.workers.call("compare", injection.inject, *work).value
+    assert {damage.kind for damage in damages} >= {"scaled", "channels_swapped", "clamped"}
+    assert len({damage.operator for damage in damages}) >= 5
+    assert [damage for damage in damages if not damage.visible or damage.blamed] == []
     limit = request_8a8w.tolerance.operators["8a8w"].snr_db
     assert limit is not None
-    plain = [each for each in found if each.snr_db is not None and each.snr_db < limit]
-    assert {each.verdict for each in plain} == {"introduced"}
+    plain = [damage for damage in damages if damage.snr_db is not None and damage.snr_db < limit]
+    assert {damage.verdict for damage in plain} == {"introduced"}

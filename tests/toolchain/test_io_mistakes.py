@@ -70,9 +70,9 @@ def probed(resources: Resources) -> Probed:
     ask = load([]).cells[0].request
 
     def run(lowered: LoweredProgram, program: LoweredProgram) -> tuple[IoCheck, ...]:
-        made = bundle(replace(lowered, program=program.program), ask.measure, store=resources.store)
+        bundled = bundle(replace(lowered, program=program.program), ask.measure, store=resources.store)
         capture = measure(
-            made, (ask.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
+            bundled, (ask.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
         )
         model = lowered.quantized.exported
         eager, mistaken, device = (
@@ -85,7 +85,7 @@ def probed(resources: Resources) -> Probed:
 
 
 @pytest.fixture(scope="module")
-def one(compiled: Lowered) -> LoweredProgram:
+def right(compiled: Lowered) -> LoweredProgram:
     return compiled("One")
 
 
@@ -93,9 +93,9 @@ ORDERS = ["acb", "bac", "bca", "cab", "cba"]
 AXES = [[0, 2, 3, 1], [0, 3, 1, 2], [0, 1, 3, 2]]
 
 
-def test_a_right_program_passes_every_probe(one: LoweredProgram, probed: Probed) -> None:
-    found = probed(one, one)
-    assert [(row.side, row.mistake, row.status) for row in found] == [
+def test_a_right_program_passes_every_probe(right: LoweredProgram, probed: Probed) -> None:
+    checks = probed(right, right)
+    assert [(row.side, row.mistake, row.status) for row in checks] == [
         *(("input", f"the program takes its inputs in the order {list(order)}", "passed") for order in ORDERS),
         *(
             ("input", f"the program takes input {name} in the axis order {axes}", "passed")
@@ -105,16 +105,16 @@ def test_a_right_program_passes_every_probe(one: LoweredProgram, probed: Probed)
         *(("output", f"output output is laid out in the axis order {axes}", "passed") for axes in AXES),
         ("output", "output output is of another type or in other units", "passed"),
     ]
-    assert all(row.relative_error is not None and row.relative_error < 1e-12 for row in found)
-    assert all(row.relative_error_mistaken is None or row.relative_error_mistaken > 1e-3 for row in found[:-1])
+    assert all(row.relative_error is not None and row.relative_error < 1e-12 for row in checks)
+    assert all(row.relative_error_mistaken is None or row.relative_error_mistaken > 1e-3 for row in checks[:-1])
 
 
 @pytest.mark.parametrize("scheme", ["8a8w", "16a8w"])
 def test_a_quantized_program_on_the_htp_takes_the_users_order(scheme: str, compiled: Lowered, probed: Probed) -> None:
     lowered = compiled("Two", words=("model=digits_cnn", f"scheme={scheme}", "soc=SM8650"))
-    found = probed(lowered, lowered)
-    assert {row.status for row in found} == {"passed"}
-    assert len(found) == 5 + 3 * 3 + 1 + 2 * (3 + 1)
+    checks = probed(lowered, lowered)
+    assert {row.status for row in checks} == {"passed"}
+    assert len(checks) == 5 + 3 * 3 + 1 + 2 * (3 + 1)
 
 
 @pytest.mark.parametrize(
@@ -133,15 +133,15 @@ def test_a_quantized_program_on_the_htp_takes_the_users_order(scheme: str, compi
     ],
 )
 def test_a_program_with_a_mistake_is_named_by_it(
-    kind: str, order: str, mistake: str, detail: str | None, one: LoweredProgram, compiled: Lowered, probed: Probed
+    kind: str, order: str, mistake: str, detail: str | None, right: LoweredProgram, compiled: Lowered, probed: Probed
 ) -> None:
-    found = [row for row in probed(one, compiled(kind, order)) if row.status == "failed"]
-    assert [(row.mistake, row.detail) for row in found] == [(mistake, detail)]
+    failures = [row for row in probed(right, compiled(kind, order)) if row.status == "failed"]
+    assert [(row.mistake, row.detail) for row in failures] == [(mistake, detail)]
 
 
 def test_outputs_that_changed_places_are_named(compiled: Lowered, probed: Probed) -> None:
-    found = [row for row in probed(compiled("Two"), compiled("TwoChangedPlaces")) if row.status == "failed"]
-    assert [row.mistake for row in found] == ["the outputs come in the order ['1', '0']"]
+    failures = [row for row in probed(compiled("Two"), compiled("TwoChangedPlaces")) if row.status == "failed"]
+    assert [row.mistake for row in failures] == ["the outputs come in the order ['1', '0']"]
 
 
 def test_inputs_that_the_model_cannot_tell_apart_or_refuses_say_so(
@@ -149,11 +149,11 @@ def test_inputs_that_the_model_cannot_tell_apart_or_refuses_say_so(
 ) -> None:
     model = exported("Words")
     eager, mistaken = (tensors(resources.store.read(blob)) for blob in (model.outputs_eager, model.mistaken_outputs))
-    found = {
+    checks = {
         row.mistake: (row.status, row.detail) for row in check_io(model, eager, mistaken, eager) if row.side == "input"
     }
     refused = ("refused", "IndexError: index out of range in self")
-    assert found == {
+    assert checks == {
         f"the program takes its inputs in the order {list(order)}": ("blind", None) if order == "bac" else refused
         for order in ORDERS
     }

@@ -43,7 +43,7 @@ def record(resources: Resources, lowered: LoweredProgram) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def computed(lowered: LoweredProgram) -> list[Operator]:
+def operators(lowered: LoweredProgram) -> list[Operator]:
     """What the device has to compute."""
     return [row for row in lowered.operators if not row.constant and not row.unused]
 
@@ -75,19 +75,21 @@ def test_an_output_that_nothing_reads_has_a_row_after_all_calls(lowered: Lowered
 
 
 def test_the_program_knows_the_grid_its_input_is_put_on(lowered: LoweredProgram) -> None:
-    (grid,) = lowered.input_qparams
-    assert grid is not None
-    assert grid.scale[0] * (grid.quant_max - grid.zero_point[0]) == pytest.approx(1)  # an image's pixels: 0 to 1
-    assert dataclasses.replace(grid, scale=(0.5,)) == Quantization(
+    (qparams,) = lowered.input_qparams
+    assert qparams is not None
+    # an image's pixels: 0 to 1
+    assert qparams.scale[0] * (qparams.quant_max - qparams.zero_point[0]) == pytest.approx(1)
+    assert dataclasses.replace(qparams, scale=(0.5,)) == Quantization(
         scale=(0.5,), zero_point=(0,), axis=None, quant_min=0, quant_max=255, dtype="uint8"
     )
 
 
-def test_an_operator_knows_where_in_the_model_it_comes_from_and_where_it_goes(computed: list[Operator]) -> None:
-    assert [(row.target, row.module_path, *row.source_nodes, row.shape, row.axis_order) for row in computed] == COMPUTED
-    assert {(row.subgraph, row.output_index) for row in computed} == {(0, 0)}
-    assert {row.dtype for row in computed} == {"float32", None}
-    for row in computed:
+def test_an_operator_knows_where_in_the_model_it_comes_from_and_where_it_goes(operators: list[Operator]) -> None:
+    rows = [(row.target, row.module_path, *row.source_nodes, row.shape, row.axis_order) for row in operators]
+    assert rows == COMPUTED
+    assert {(row.subgraph, row.output_index) for row in operators} == {(0, 0)}
+    assert {row.dtype for row in operators} == {"float32", None}
+    for row in operators:
         assert "tasks/models/digits.py" in row.stack_trace
         assert "return self.head(self.features(image).flatten(1))" in row.stack_trace
 
@@ -99,31 +101,33 @@ def test_what_follows_from_parameters_alone_is_constant(lowered: LoweredProgram)
     }
 
 
-def test_every_computed_operator_of_a_quantized_program_has_its_grid(computed: list[Operator]) -> None:
-    grids = [row.quantization for row in computed]
-    for grid in grids:
-        assert grid is not None
-        assert dataclasses.replace(grid, scale=(0.5,), zero_point=(0,)) == Quantization(
+def test_every_computed_operator_of_a_quantized_program_has_its_grid(operators: list[Operator]) -> None:
+    grids = [row.quantization for row in operators]
+    for qparams in grids:
+        assert qparams is not None
+        assert dataclasses.replace(qparams, scale=(0.5,), zero_point=(0,)) == Quantization(
             scale=(0.5,), zero_point=(0,), axis=None, quant_min=0, quant_max=255, dtype="uint8"
         )
-        (scale,), (zero_point,) = grid.scale, grid.zero_point
+        (scale,), (zero_point,) = qparams.scale, qparams.zero_point
         assert (0 < scale < 1, 0 <= zero_point <= 255) == (True, True)
-    relus = [row.quantization for row in computed if row.target == "aten.relu.default"]
-    assert [grid.zero_point for grid in relus if grid] == [(0,), (0,)]
+    relus = [row.quantization for row in operators if row.target == "aten.relu.default"]
+    assert [qparams.zero_point for qparams in relus if qparams] == [(0,), (0,)]
 
 
 def test_a_reference_value_lies_in_its_operators_grid(lowered: LoweredProgram, resources: Resources) -> None:
     """Scale and zero point belong to the operator they stand with: its float values are within their range."""
     reference = read_tensors(resources.store, lowered.reference)
     for row in lowered.operators:
-        grid = row.quantization
-        if grid is None or row.shape is None:
+        qparams = row.quantization
+        if qparams is None or row.shape is None:
             continue
-        low, high = ((code - grid.zero_point[0]) * grid.scale[0] for code in (grid.quant_min, grid.quant_max))
+        low, high = (
+            (code - qparams.zero_point[0]) * qparams.scale[0] for code in (qparams.quant_min, qparams.quant_max)
+        )
         for sample in range(lowered.operator_samples):
             value = reference[tensor_key(sample, row.index)]
             assert tuple(value.shape) == row.shape
-            room = 0.1 * (high - low) + grid.scale[0]
+            room = 0.1 * (high - low) + qparams.scale[0]
             # Before a relu the device's grid leaves out what the relu discards.
             assert value.max() <= high + room, row.name
             if "convolution" not in row.target:
@@ -131,11 +135,11 @@ def test_a_reference_value_lies_in_its_operators_grid(lowered: LoweredProgram, r
 
 
 def test_a_per_channel_grid_has_a_scale_and_a_zero_point_for_each_channel(resources: Resources) -> None:
-    given = {"scales": [0.1, 0.2], "zero_points": [0, 3], "axis": 1, "quant_min": -127, "quant_max": 127}
-    noted = [given, given | {"zero_points": None}, None]
-    grid = Quantization(scale=(0.1, 0.2), zero_point=(0, 3), axis=1, quant_min=-127, quant_max=127, dtype="int8")
-    expected = [grid, dataclasses.replace(grid, zero_point=(0, 0)), None]
-    assert resources.workers.call("lower", executorch_oracle.noted_grids, noted).value == expected
+    attributes = {"scales": [0.1, 0.2], "zero_points": [0, 3], "axis": 1, "quant_min": -127, "quant_max": 127}
+    annotated = [attributes, attributes | {"zero_points": None}, None]
+    qparams = Quantization(scale=(0.1, 0.2), zero_point=(0, 3), axis=1, quant_min=-127, quant_max=127, dtype="int8")
+    expected = [qparams, dataclasses.replace(qparams, zero_point=(0, 0)), None]
+    assert resources.workers.call("lower", executorch_oracle.noted_grids, annotated).value == expected
 
 
 def test_delegation_is_counted_by_type_and_sums_to_the_graph(lowered: LoweredProgram, record: dict[str, Any]) -> None:
@@ -157,11 +161,11 @@ def test_delegation_is_counted_by_type_and_sums_to_the_graph(lowered: LoweredPro
 
 
 def test_every_computed_operator_is_announced_once_with_its_own_grid_and_layout(
-    lowered: LoweredProgram, computed: list[Operator]
+    lowered: LoweredProgram, operators: list[Operator]
 ) -> None:
     announced = {tensor.debug_handles[0]: tensor for tensor in lowered.expected_tensors if tensor.debug_handles}
     assert len(announced) == len([tensor for tensor in lowered.expected_tensors if tensor.debug_handles])
-    for row in computed:
+    for row in operators:
         name = row.name if row.target != "getitem" else "aten_max_pool2d_with_indices_default"
         assert announced.pop(row.debug_handle, None) in (
             None if row.target == "getitem" else (),

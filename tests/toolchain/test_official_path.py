@@ -46,14 +46,14 @@ def compare_with_official(
     theirs = resources.workers.call(
         "lower", executorch_oracle.lower_officially, ours.quantized, ask.scheme, ask.soc, store
     ).value
-    found = []
+    outputs_of_runs = []
     for name, program in (("ours", ours.program), ("theirs", theirs)):
         done = start_runner(folder / name, store.read(program), images)
         assert done.exit_code == 0, done.stderr
-        found.append(done.outputs)
-    assert len(found[0]) == len(images) == 8
-    assert len(set(found[0].values())) == 8
-    assert found[0] == found[1]
+        outputs_of_runs.append(done.outputs)
+    assert len(outputs_of_runs[0]) == len(images) == 8
+    assert len(set(outputs_of_runs[0].values())) == 8
+    assert outputs_of_runs[0] == differences[1]
     assert ours.program.size == pytest.approx(theirs.size, rel=0.01)
 
 

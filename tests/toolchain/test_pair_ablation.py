@@ -23,8 +23,8 @@ def ablation(resources: Resources, lowered: LoweredProgram) -> dict[str, Any]:
     return resources.workers.call("ablate", pair_ablation.ablate, lowered.quantized, resources.store).value
 
 
-def same(resources: Resources, one: Blob, other: Blob) -> bool:
-    left, right = load(resources.store.read(one)), load(resources.store.read(other))
+def same(resources: Resources, first: Blob, second: Blob) -> bool:
+    left, right = load(resources.store.read(first)), load(resources.store.read(second))
     return sorted(left) == sorted(right) and all(np.array_equal(left[key], right[key]) for key in left)
 
 

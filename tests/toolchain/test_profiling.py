@@ -39,10 +39,10 @@ def profiling(request_8a8w: Request, resources: Resources, lowered: LoweredProgr
 @pytest.fixture(scope="module")
 def events(request_8a8w: Request, resources: Resources, profiling: LoweredProgram) -> tuple[ProfiledEvent, ...]:
     """What its shipping and its profile program logged."""
-    made = bundle(profiling, MeasureConfig(iterations=2, warm_up=1, profile_level=3), store=resources.store)
-    assert [launch.name for launch in made.launches] == ["shipping", "profile"]
+    bundled = bundle(profiling, MeasureConfig(iterations=2, warm_up=1, profile_level=3), store=resources.store)
+    assert [launch.name for launch in bundled.launches] == ["shipping", "profile"]
     capture = measure(
-        made, (request_8a8w.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
+        bundled, (request_8a8w.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
     )
     return profiled_events(profiling, capture, store=resources.store)
 
@@ -55,7 +55,7 @@ def test_the_profile_program_is_the_shipping_program_but_for_a_switch(
     shipping, logging = resources.store.read(profiling.program), resources.store.read(profiling.profile.program)
     assert len(shipping) == len(logging)
     # Its options, and a stamp that two compilations of one program differ in as well.
-    assert 0 < sum(one != other for one, other in zip(shipping, logging, strict=True)) < len(shipping) / 100
+    assert 0 < sum(a != b for a, b in zip(shipping, logging, strict=True)) < len(shipping) / 100
 
 
 def test_every_operator_that_the_delegate_logs_is_a_node_that_the_lowering_announced(
@@ -74,8 +74,8 @@ def test_every_operator_that_the_delegate_logs_is_a_node_that_the_lowering_annou
 
 
 def test_the_operators_cycles_are_all_of_the_accelerator_s(events: tuple[ProfiledEvent, ...]) -> None:
-    (total,) = (each.raw for each in events if each.name.startswith("Accelerator (execute) time (cycles)"))
-    operators = [each.raw for each in events if each.kind == "operator"]
+    (total,) = (event.raw for event in events if event.name.startswith("Accelerator (execute) time (cycles)"))
+    operators = [event.raw for event in events if event.kind == "operator"]
     assert tuple(map(sum, zip(*operators, strict=True))) == total
     (root, *_) = (row for row in module_times(events) if row.unit == "cycles")
     assert root.spread is not None
@@ -111,9 +111,9 @@ def test_nothing_is_left_where_the_user_stands(profiling: LoweredProgram) -> Non
 def test_the_shipping_program_logs_nothing_from_inside_its_delegate(
     request_8a8w: Request, resources: Resources, profiling: LoweredProgram
 ) -> None:
-    made = bundle(profiling, MeasureConfig(), store=resources.store)
+    bundled = bundle(profiling, MeasureConfig(), store=resources.store)
     capture = measure(
-        made, (request_8a8w.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
+        bundled, (request_8a8w.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
     )
     assert {event.delegate_identifier for event in read_etdump(resources.store.read(capture.etdump)).events} == {None}
     assert capture.etdump_profile is not None
@@ -135,9 +135,9 @@ def test_a_backend_without_such_a_log_says_so_and_still_gives_the_runtime_s(
         bundle(program, MeasureConfig(), store=resources.store), (ask.device,), None, store=resources.store,
         farm=resources.farm, step=lambda task: task.fn,
     )  # fmt: skip
-    found = profiled_events(program, capture, store=resources.store)
-    assert {event.program for event in found} == {"shipping"}
-    timed = [event for event in found if event.kind in ("kernel", "delegate_call")]
+    profile = profiled_events(program, capture, store=resources.store)
+    assert {event.program for event in profile} == {"shipping"}
+    timed = [event for event in profile if event.kind in ("kernel", "delegate_call")]
     assert {event.unit for event in timed} == {"us"}
     # Every operator of the graph that is not folded or a tuple's element was in some instruction.
     named = {operator.name for event in timed for operator in event.operators}

@@ -50,7 +50,7 @@ def run_plain(*flags: str, folder: Path | None = None) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def said(text: str) -> list[str]:
+def lines_of(text: str) -> list[str]:
     """The runner's own lines."""
     return [line for line in text.splitlines() if "qnnsweep_runner.py] " in line]
 
@@ -124,14 +124,14 @@ def test_it_leaves_outputs_times_and_an_etdump_under_the_names_the_stages_know(
 ) -> None:
     folder = tmp_path / "run"
     done = start_runner(folder, program, images)
-    assert (done.exit_code, said(done.stderr)) == (0, [])
+    assert (done.exit_code, lines_of(done.stderr)) == (0, [])
     assert sorted(f"outputs/{name}" for name in done.outputs) == sorted(output_file(sample, 0) for sample in range(8))
     assert {len(data) for data in done.outputs.values()} == {10 * 4}
     times = latencies_ms(done.stdout)
     assert len(times) == 8
     assert min(times) > 0
     assert f"{sum(times) / 8:g}" == (folder / "inference_speed.txt").read_text()
-    lines = said(done.stdout)
+    lines = lines_of(done.stdout)
     assert lines[0].endswith("] Model file model.pte is loaded.")
     assert all(re.search(r"\] 1 inference took [\d.]+ ms, avg [\d.]+ ms$", line) for line in lines[1:9])
     assert re.search(r"\] Total 8 inference took [\d.]+ ms, avg [\d.]+ ms$", lines[9])
@@ -147,8 +147,8 @@ def test_warm_up_and_iterations_are_run_and_only_the_latter_are_timed(
     often = start_runner(tmp_path / "often", program, images[:2], "--iteration=3", "--warm_up=2")
     assert (inferences(tmp_path / "once"), inferences(tmp_path / "often")) == (2, 2 * (3 + 2))
     assert often.outputs == once.outputs
-    assert [line.split("] ")[1].split(" took")[0] for line in said(often.stdout)[1:3]] == ["3 inference"] * 2
-    timed = [tuple(map(float, re.findall(r"([\d.]+) ms", line))) for line in said(often.stdout)[1:3]]
+    assert [line.split("] ")[1].split(" took")[0] for line in lines_of(often.stdout)[1:3]] == ["3 inference"] * 2
+    timed = [tuple(map(float, re.findall(r"([\d.]+) ms", line))) for line in lines_of(often.stdout)[1:3]]
     assert [mean for _, mean in timed] == [pytest.approx(total / 3, abs=1e-6) for total, _ in timed]
 
 
@@ -158,7 +158,7 @@ def test_an_input_of_the_wrong_size_ends_it_with_one_clear_line(
 ) -> None:
     done = start_runner(tmp_path / "run", program, [*images[:1], (images[1][0][:-4],)])
     assert done.exit_code == 1
-    assert said(done.stderr) == [
+    assert lines_of(done.stderr) == [
         "E executorch:qnnsweep_runner.py] Input input_1_0.raw size mismatch. file bytes: 252, tensor bytes: 256"
     ]
 
@@ -169,7 +169,9 @@ def test_too_many_inputs_end_it_with_one_clear_line(
 ) -> None:
     done = start_runner(tmp_path / "run", program, [(images[0][0], images[1][0])])
     assert (done.exit_code, done.outputs) == (1, {})
-    assert said(done.stderr) == ["E executorch:qnnsweep_runner.py] Number of inputs (1) mismatch with input files (2)"]
+    assert lines_of(done.stderr) == [
+        "E executorch:qnnsweep_runner.py] Number of inputs (1) mismatch with input files (2)"
+    ]
 
 
 @pytest.mark.toolchain
@@ -197,7 +199,7 @@ def test_a_missing_input_ends_it_with_one_clear_line(
     listed.write_text("absent.raw\n")
     done = start_runner(tmp_path / "run", program, images[:1], f"--input_list_path={listed}")
     assert (done.exit_code, done.outputs) == (1, {})
-    assert said(done.stderr) == ["E executorch:qnnsweep_runner.py] no input at absent.raw"]
+    assert lines_of(done.stderr) == ["E executorch:qnnsweep_runner.py] no input at absent.raw"]
 
 
 @pytest.mark.toolchain

@@ -37,8 +37,10 @@ def comparison(request: pytest.FixtureRequest, resources: Resources) -> Comparis
     exported = export(model, "", **tools)
     quantized = quantize(exported, ask.scheme, ask.backend.kind, **tools)
     lowered = lower(quantized, ask.soc, replace(lowering_options(ask), operator_samples=1), **tools)
-    made = bundle(lowered, ask.measure, store=resources.store)
-    capture = measure(made, (ask.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn)
+    programs = bundle(lowered, ask.measure, store=resources.store)
+    capture = measure(
+        programs, (ask.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
+    )
     options = ComparisonOptions(classifier=False, tolerances=ask.tolerance.operators)
     return compare(lowered, capture, options, **tools)
 
@@ -54,7 +56,7 @@ def test_every_output_of_every_operator_has_a_row(comparison: Comparison) -> Non
 
 def test_values_and_indices_of_topk_are_both_compared_and_neither_introduces_error(comparison: Comparison) -> None:
     names = {row.operator.name: row for row in comparison.operators}
-    found = [row for row in names.values() if "topk" in row.operator.target or row.operator.dtype in ("int64", "int32")]
-    assert found
+    topk = [row for row in names.values() if "topk" in row.operator.target or row.operator.dtype in ("int64", "int32")]
+    assert topk
     assert not [row.operator.name for row in comparison.operators if row.verdict == "introduced"]
     assert {row.output for row in comparison.outputs} == {"0", "1"}

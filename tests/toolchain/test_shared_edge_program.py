@@ -47,11 +47,11 @@ def together(
     tools: Any = {"store": resources.store, "workers": workers}
     quantized = quantize(lowered.quantized.exported, asks[0].scheme, asks[0].backend.kind, **tools)
 
-    def one(ask: Request) -> LoweredProgram:
+    def lower_request(ask: Request) -> LoweredProgram:
         return lower(quantized, ask.soc, replace(lowering_options(ask), operator_samples=1), **tools)
 
     with ThreadPoolExecutor(3) as pool:
-        programs = list(pool.map(one, asks))
+        programs = list(pool.map(lower_request, asks))
     return Together(requests=asks, programs=programs, costs=workers.costs)
 
 

@@ -45,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def config(folder: Path, **changes: Any) -> ModelConfig:
     data = {"labels": str(folder / "labels.txt"), "deep": [{"images": [str(folder / "images" / "one.bin")]}]}
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "name": "mine",
         "factory": "mine.nets:net",
         "arguments": {
@@ -59,7 +59,7 @@ def config(folder: Path, **changes: Any) -> ModelConfig:
         "calibration": DataConfig(source="mine.data:samples", arguments=data),
         "evaluation": DataConfig(source="mine.held_out:samples"),
     }
-    return ModelConfig(**given | changes)
+    return ModelConfig(**defaults | changes)
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name != "mine/unrelated.py"])
@@ -141,17 +141,17 @@ def test_a_model_without_data_has_a_digest(folder: Path) -> None:
 @pytest.fixture
 def looked_up_anew() -> Iterator[None]:
     """What is installed where is asked once a process."""
-    for each in (source_digest._distributions, source_digest._is_editable):
-        each.cache_clear()
+    for cached in (source_digest._distributions, source_digest._is_editable):
+        cached.cache_clear()
     yield
-    for each in (source_digest._distributions, source_digest._is_editable):
-        each.cache_clear()
+    for cached in (source_digest._distributions, source_digest._is_editable):
+        cached.cache_clear()
 
 
 def describe(info: Path, version: str) -> None:
     info.mkdir(parents=True, exist_ok=True)
-    said = f"Metadata-Version: 2.1\nName: qnn-sample-net\nVersion: {version}\n"
-    (info / ("PKG-INFO" if info.suffix == ".egg-info" else "METADATA")).write_text(said)
+    text = f"Metadata-Version: 2.1\nName: qnn-sample-net\nVersion: {version}\n"
+    (info / ("PKG-INFO" if info.suffix == ".egg-info" else "METADATA")).write_text(text)
     (info / "top_level.txt").write_text("qnn_sample_net\n")
 
 
@@ -194,9 +194,9 @@ def test_a_distribution_installed_to_be_edited_is_read_as_files_wherever_it_is_s
 
 def test_this_projects_own_models_are_read_as_files() -> None:
     assert source_digest._distributions().keys().isdisjoint({"conf", "flows", "tasks"})
-    found = source_digest._source("tasks.models.digits")
-    assert found is not None
-    assert found.name == "digits.py"
+    source = source_digest._source("tasks.models.digits")
+    assert source is not None
+    assert source.name == "digits.py"
 
 
 def test_of_a_folder_the_names_and_sizes_of_its_files_count(folder: Path) -> None:

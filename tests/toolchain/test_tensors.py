@@ -50,8 +50,8 @@ def test_views_shared_memory_and_gradients_are_no_obstacle(store: Store) -> None
 
 
 def test_equal_tensors_are_equal_blobs_whatever_their_order(store: Store) -> None:
-    one, two = torch.tensor([1.0]), torch.tensor([2.0])
-    assert put_tensors(store, {"a": one, "b": two}) == put_tensors(store, {"b": two.clone(), "a": one.clone()})
+    a, b = torch.tensor([1.0]), torch.tensor([2.0])
+    assert put_tensors(store, {"a": a, "b": b}) == put_tensors(store, {"b": b.clone(), "a": a.clone()})
 
 
 def test_bytes_that_are_no_tensors_are_refused(store: Store) -> None:
@@ -61,8 +61,8 @@ def test_bytes_that_are_no_tensors_are_refused(store: Store) -> None:
 
 
 def test_samples_are_read_in_the_order_of_their_names_and_no_further_than_asked(store: Store) -> None:
-    kept = {f"{sample}/{name}": torch.tensor(10 * sample + i) for sample in range(12) for i, name in enumerate("ba")}
-    samples = read_samples(store, put_tensors(store, kept), ["a", "b"], 11)
+    tensors = {f"{sample}/{name}": torch.tensor(10 * sample + i) for sample in range(12) for i, name in enumerate("ba")}
+    samples = read_samples(store, put_tensors(store, tensors), ["a", "b"], 11)
     assert [tuple(int(tensor) for tensor in sample) for sample in samples] == [(10 * s + 1, 10 * s) for s in range(11)]
 
 
@@ -96,11 +96,11 @@ A, B, C = (torch.tensor([float(number)]) for number in range(3))
     ],
 )
 def test_an_answer_is_its_tensors_by_position_or_key(answer: object, expected: dict[str, torch.Tensor]) -> None:
-    found = flat_outputs(answer)
-    assert list(found) == list(expected)
-    assert all(found[name] is expected[name] for name in expected)
+    outputs = flat_outputs(answer)
+    assert list(outputs) == list(expected)
+    assert all(outputs[name] is expected[name] for name in expected)
 
 
 def test_outputs_are_kept_by_sample_and_index() -> None:
-    found = outputs_by_sample([{"logits": A, "boxes": B}, {"logits": B, "boxes": C}])
-    assert {key: tensor.item() for key, tensor in found.items()} == {"0/0": 0, "0/1": 1, "1/0": 1, "1/1": 2}
+    outputs = outputs_by_sample([{"logits": A, "boxes": B}, {"logits": B, "boxes": C}])
+    assert {key: tensor.item() for key, tensor in outputs.items()} == {"0/0": 0, "0/1": 1, "1/0": 1, "1/1": 2}

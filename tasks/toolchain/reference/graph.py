@@ -190,7 +190,7 @@ def target_name(target: Any) -> str:
 
 
 def _called(target: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Value:
-    """Call an operator. If the host has no kernel for its mixed precisions, it is computed in float32."""
+    """Compute an operator. If the host has no kernel for its mixed precisions, it is computed in float32."""
     if target == GETITEM:
         return arguments[0][arguments[1]]
     kernel: Any = torch.ops

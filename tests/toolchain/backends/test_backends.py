@@ -33,19 +33,21 @@ def measured(
     ask, tools = cell.request, {"store": resources.store, "workers": resources.workers}
     quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, **tools)
     program = lower(quantized, None, lowering_options(ask), **tools)
-    made = bundle(program, ask.measure, store=resources.store)
-    capture = measure(made, (ask.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn)
+    programs = bundle(program, ask.measure, store=resources.store)
+    capture = measure(
+        programs, (ask.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
+    )
     options = ComparisonOptions(classifier=True, tolerances=ask.tolerance.operators)
     return program, compare(program, capture, options, **tools)
 
 
 def statuses(comparison: Comparison) -> dict[str, Counter[str]]:
     """Operator type to how often it has which status, over two samples; `exact` counts as `compared`."""
-    found: dict[str, Counter[str]] = {}
+    counts: dict[str, Counter[str]] = {}
     for row in comparison.operators:
         status = "compared" if row.status == "exact" else row.status
-        found.setdefault(row.operator.target.rpartition(".")[0] or "getitem", Counter())[status] += 1
-    return found
+        counts.setdefault(row.operator.target.rpartition(".")[0] or "getitem", Counter())[status] += 1
+    return counts
 
 
 def worst_snr_db(comparison: Comparison, rung: str) -> float:
@@ -129,8 +131,8 @@ def test_portable_kernels_show_every_operator(resources: Resources, lowered: Low
     compared = [row.gap.snr_db for row in comparison.operators if row.status == "compared"]
     assert min(snr for snr in compared if snr is not None) > 100
     # The host computes the very same kernels, but for the order in which floats are summed.
-    shown = [row for row in comparison.operators if row.status in ("compared", "exact")]
-    assert {row.verdict for row in shown} <= {"exact", "within_grid"}
-    assert {row.introduced_steps for row in shown} == {None}
-    assert min(row.introduced.snr_db for row in shown if row.introduced.snr_db is not None) > 100
+    compared = [row for row in comparison.operators if row.status in ("compared", "exact")]
+    assert {row.verdict for row in compared} <= {"exact", "within_grid"}
+    assert {row.introduced_steps for row in compared} == {None}
+    assert min(row.introduced.snr_db for row in compared if row.introduced.snr_db is not None) > 100
     assert len({tensor.identifier for tensor in program.expected_tensors}) == len(program.expected_tensors)

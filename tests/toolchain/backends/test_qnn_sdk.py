@@ -19,19 +19,19 @@ PACKAGE = Path(str(onnxruntime_qnn.__file__)).parent
 VERSION = metadata.version("onnxruntime-qnn")
 
 
-def own_sdk(root: Path, said: bytes = b"\0AISW_VERSION v2.31.0.250130151446_114721\0") -> Path:
+def own_sdk(root: Path, build: bytes = b"\0AISW_VERSION v2.31.0.250130151446_114721\0") -> Path:
     """A folder of the shape of Qualcomm's SDK, whose HTP library says `said`."""
     folder = root / LIBRARY_FOLDER
     folder.mkdir(parents=True)
-    (folder / "libQnnHtp.so").write_bytes(said)
+    (folder / "libQnnHtp.so").write_bytes(build)
     (folder / "libQnnSystem.so").touch()
     return root
 
 
 def test_the_users_own_sdk_wins_over_the_wheel(tmp_path: Path) -> None:
     root = own_sdk(tmp_path / "sdk with a space")
-    found = find_sdk({"QNN_SDK_ROOT": str(root)}, tmp_path)
-    assert found == Sdk(root=root, build="v2.31.0.250130151446", origin="QNN_SDK_ROOT", runtime_libraries=())
+    sdk = find_sdk({"QNN_SDK_ROOT": str(root)}, tmp_path)
+    assert sdk == Sdk(root=root, build="v2.31.0.250130151446", origin="QNN_SDK_ROOT", runtime_libraries=())
     assert list(tmp_path.iterdir()) == [root]
 
 
@@ -54,50 +54,55 @@ def test_an_sdk_without_the_htp_libraries_is_refused_by_name_with_what_to_do(
 
 
 def test_a_library_that_carries_no_build_id_is_refused(tmp_path: Path) -> None:
-    root = own_sdk(tmp_path / "sdk", said=b"\x7fELF version 2.31")
+    root = own_sdk(tmp_path / "sdk", build=b"\x7fELF version 2.31")
     with pytest.raises(EnvironmentUnusable, match=r"libQnnHtp\.so carries no QNN build id"):
         find_sdk({"QNN_SDK_ROOT": str(root)}, tmp_path)
 
 
 @pytest.mark.parametrize("environ", [{}, {"QNN_SDK_ROOT": ""}])
 def test_without_one_the_wheel_is_linked_into_the_shape_of_an_sdk(environ: dict[str, str], tmp_path: Path) -> None:
-    found = find_sdk(environ, tmp_path)
-    assert found == Sdk(
+    sdk = find_sdk(environ, tmp_path)
+    assert sdk == Sdk(
         root=tmp_path / f"qnn-{VERSION}",
-        build=found.build,
+        build=sdk.build,
         origin=f"onnxruntime-qnn {VERSION}",
         runtime_libraries=(PACKAGE.parent / "onnxruntime_qnn.libs",),
     )
-    links = {link.name: link.readlink() for link in (found.root / LIBRARY_FOLDER).iterdir()}
+    links = {link.name: link.readlink() for link in (sdk.root / LIBRARY_FOLDER).iterdir()}
     assert links == {library.name: library for library in PACKAGE.glob("*.so")}
     assert {"libQnnHtp.so", "libQnnSystem.so", "libHtpPrepare.so"} <= set(links)
-    assert all(folder.is_dir() for folder in found.runtime_libraries)
+    assert all(folder.is_dir() for folder in sdk.runtime_libraries)
 
 
 def test_the_build_id_is_the_one_qualcomm_compiled_in(tmp_path: Path) -> None:
-    found = find_sdk({}, tmp_path).build
-    assert found.startswith("v2.49.40.")
-    assert found.encode() in (PACKAGE / "libQnnHtp.so").read_bytes()
+    build = find_sdk({}, tmp_path).build
+    assert build.startswith("v2.49.40.")
+    assert build.encode() in (PACKAGE / "libQnnHtp.so").read_bytes()
 
 
 def test_a_link_to_a_wheel_that_has_moved_is_made_anew_and_a_good_one_is_kept(tmp_path: Path) -> None:
     folder = find_sdk({}, tmp_path).root / LIBRARY_FOLDER
-    kept = (folder / "libQnnSystem.so").lstat().st_ino
+    inode = (folder / "libQnnSystem.so").lstat().st_ino
     (folder / "libQnnHtp.so").unlink()
     (folder / "libQnnHtp.so").symlink_to("/an/older/environment/libQnnHtp.so")
     find_sdk({}, tmp_path)
     assert (folder / "libQnnHtp.so").readlink() == PACKAGE / "libQnnHtp.so"
-    assert (folder / "libQnnSystem.so").lstat().st_ino == kept
+    assert (folder / "libQnnSystem.so").lstat().st_ino == inode
     assert all(link.is_symlink() for link in folder.iterdir())
 
 
-@pytest.mark.parametrize(("inherited", "expected"), [({}, "{own}"), ({"LD_LIBRARY_PATH": "/mine"}, "{own}:/mine")])
+@pytest.mark.parametrize(
+    ("inherited", "expected"), [({}, "{folders}"), ({"LD_LIBRARY_PATH": "/mine"}, "{folders}:/mine")]
+)
 def test_a_process_gets_the_sdk_and_its_libraries_ahead_of_what_it_inherits(
     inherited: dict[str, str], expected: str, tmp_path: Path
 ) -> None:
     sdk = Sdk(root=tmp_path, build="v1", origin="", runtime_libraries=(Path("/wheel/libs"),))
-    own = f"{tmp_path / LIBRARY_FOLDER}:/wheel/libs"
-    assert sdk.environment(inherited) == {"QNN_SDK_ROOT": str(tmp_path), "LD_LIBRARY_PATH": expected.format(own=own)}
+    folders = f"{tmp_path / LIBRARY_FOLDER}:/wheel/libs"
+    assert sdk.environment(inherited) == {
+        "QNN_SDK_ROOT": str(tmp_path),
+        "LD_LIBRARY_PATH": expected.format(folders=folders),
+    }
 
 
 def test_the_identity_is_what_is_installed_and_asking_imports_none_of_it(tmp_path: Path) -> None:

@@ -63,8 +63,8 @@ def test_each_cell_of_another_vendor_has_its_outcome(run: dict[str, Any], artifa
 def test_the_tables_have_its_audit_its_units_and_its_operators(run: dict[str, Any], artifacts: Path) -> None:
     def rows(name: str) -> list[dict[str, Any]]:
         of_toy = ("toy", "toy_large", "fp32")
-        found = read_table(artifacts, name, run["run_id"])
-        return [row for row in found if (row["backend"], row["soc"], row["scheme"]) == of_toy]
+        table = read_table(artifacts, name, run["run_id"])
+        return [row for row in table if (row["backend"], row["soc"], row["scheme"]) == of_toy]
 
     checks = [(row["program"], row["asked"], row["status"]) for row in rows("audit") if row["check"] == "toy kernels"]
     assert checks == [("shipping", "at most 300", "met"), ("debug", "at most 300", "met")]

@@ -131,33 +131,34 @@ def test_a_program_tells_from_its_own_bytes_what_it_is(lowered: LoweredProgram, 
 def test_every_check_of_a_program_as_asked_is_met_and_what_no_library_reads_says_so(
     lowered: LoweredProgram, request_8a8w: Request, resources: Resources
 ) -> None:
-    made = checks(lowered, request_8a8w, resources)
-    assert differences(made) is None
+    audited = checks(lowered, request_8a8w, resources)
+    assert differences(audited) is None
     interface = ["number of inputs", "input", "number of outputs", "output", "delegated subgraphs", "backend", "calls"]
     options = ["SoC in the options", "arch in the options", "precision flag", "dumps tensors"]
     context = ["SoC in the context", "arch in the context", "VTCM of the graph", "QNN build"]
-    one = [*interface, *options, *context, "activation element of the kernels", "weight element"]
-    assert [each.check for each in made if each.check != "grid"] == one * 2
-    assert [each.program for each in made if each.check != "grid"] == ["shipping"] * len(one) + ["debug"] * len(one)
-    unread = [each for each in made if each.status == "unread"]
-    assert [(each.check, each.asked, each.got) for each in unread] == [("weight element", "fixed8", None)] * 2
-    assert {each.reason for each in unread} == {
+    expected = [*interface, *options, *context, "activation element of the kernels", "weight element"]
+    assert [(check.program, check.check) for check in audited if check.check != "grid"] == [
+        (program, check) for program in ("shipping", "debug") for check in expected
+    ]
+    unread = [check for check in audited if check.status == "unread"]
+    assert [(check.check, check.asked, check.got) for check in unread] == [("weight element", "fixed8", None)] * 2
+    assert {check.reason for check in unread} == {
         "the HTP compiler packs weights in a form of its own, and no library reads it back"
     }
-    assert {each.reason for each in made if each.status == "met"} == {None}
+    assert {check.reason for check in audited if check.status == "met"} == {None}
     cell = CellResult(request=request_8a8w, stage="bundle", lowered=lowered, error=RuntimeError())
-    found = rows("run", [cell], resources.workers.identity)["audit"]
-    assert [(row["check"], row["status"]) for row in found] == [(each.check, each.status) for each in made]
+    table = rows("run", [cell], resources.workers.identity)["audit"]
+    assert [(row["check"], row["status"]) for row in table] == [(check.check, check.status) for check in audited]
 
 
 def test_the_grid_of_every_dumped_tensor_is_the_one_its_codes_will_be_read_by(
     lowered: LoweredProgram, request_8a8w: Request, resources: Resources
 ) -> None:
-    grids = [each for each in checks(lowered, request_8a8w, resources) if each.check == "grid"]
-    announced = [each.identifier for each in lowered.expected_tensors if each.quantization]
-    assert [each.subject for each in grids] == announced
+    grids = [check for check in checks(lowered, request_8a8w, resources) if check.check == "grid"]
+    announced = [check.identifier for check in lowered.expected_tensors if check.quantization]
+    assert [check.subject for check in grids] == announced
     assert len(announced) >= 8
-    assert {(each.status, each.subgraph, each.asked == each.got) for each in grids} == {("met", 0, True)}
+    assert {(check.status, check.subgraph, check.asked == check.got) for check in grids} == {("met", 0, True)}
 
 
 def test_a_program_for_another_soc_is_refused_and_all_its_checks_are_told(
@@ -166,9 +167,9 @@ def test_a_program_for_another_soc_is_refused_and_all_its_checks_are_told(
     ask = request_8a8w
     wrong = in_place_of(lowered, other_soc.program, resources)
     asked = [("SM8650", "SM8350"), ("v75", "v68"), ("SM8650", "SM8350"), ("v75", "v68"), ("8 MiB", "4 MiB")]
-    told = ["SoC in the options", "arch in the options", "SoC in the context", "arch in the context"]
+    names = ["SoC in the options", "arch in the options", "SoC in the context", "arch in the context"]
     assert differing(wrong, ask, resources) == [
-        ("shipping", 0, check, None, *pair) for check, pair in zip([*told, "VTCM of the graph"], asked, strict=True)
+        ("shipping", 0, check, None, *pair) for check, pair in zip([*names, "VTCM of the graph"], asked, strict=True)
     ]
     with pytest.raises(ProgramDiffers) as refused:
         confirm(wrong, ask.scheme, ask.backend.kind, ask.soc, resources.workers.identity)
@@ -179,9 +180,9 @@ def test_a_program_for_another_soc_is_refused_and_all_its_checks_are_told(
     assert (refused.value.stage, refused.value.checks) == ("lower", checks(wrong, ask, resources))
     assert lowered.checks == checks(lowered, ask, resources)
     cell = CellResult(request=ask, stage="lower", error=refused.value)
-    found = rows("run", [cell], resources.workers.identity)
-    assert (found["cells"][0]["outcome"], found["cells"][0]["error_type"]) == ("failed", "ProgramDiffers")
-    assert [(row["check"], row["status"]) for row in found["audit"]] == [
+    tables = rows("run", [cell], resources.workers.identity)
+    assert (tables["cells"][0]["outcome"], tables["cells"][0]["error_type"]) == ("failed", "ProgramDiffers")
+    assert [(row["check"], row["status"]) for row in tables["audit"]] == [
         (check.check, check.status) for check in refused.value.checks
     ]
 
@@ -195,10 +196,10 @@ def test_a_grid_of_16_bits_that_torch_keeps_in_32_is_one_of_16(
     of_16_bits: LoweredProgram, resources: Resources
 ) -> None:
     (cell,) = load(["model=digits_cnn", "scheme=16a8w", "soc=SM8650"]).cells
-    made = checks(of_16_bits, cell.request, resources)
-    (grid,) = [each for each in made if each.subject == "aten_linear_default@0"]
-    assert (grid.status, grid.asked.split()[0], grid.asked == grid.got) == ("met", "fixed16", True)
-    assert differences(made) is None
+    audited = checks(of_16_bits, cell.request, resources)
+    (check,) = [check for check in audited if check.subject == "aten_linear_default@0"]
+    assert (check.status, check.asked.split()[0], check.asked == check.got) == ("met", "fixed16", True)
+    assert differences(audited) is None
 
 
 def test_a_program_of_another_width_is_refused(
@@ -235,27 +236,27 @@ def test_libraries_of_another_build_are_told(
 ) -> None:
     ask = request_8a8w
     other = replace(resources.workers.identity, qnn="v2.0.0.1")
-    made = audit(lowered, ask.scheme, backend_of(ask.backend.kind), ask.soc, other)
-    found = [(each.program, each.check, each.asked, each.got) for each in made if each.status == "differs"]
+    audited = audit(lowered, ask.scheme, backend_of(ask.backend.kind), ask.soc, other)
+    builds = [(check.program, check.check, check.asked, check.got) for check in audited if check.status == "differs"]
     build = resources.workers.identity.qnn
-    assert found == [(program, "QNN build", "v2.0.0.1", build) for program in ("shipping", "debug")]
+    assert builds == [(program, "QNN build", "v2.0.0.1", build) for program in ("shipping", "debug")]
 
 
 def test_a_grid_that_is_not_the_compiled_one_is_told(
     lowered: LoweredProgram, request_8a8w: Request, resources: Resources
 ) -> None:
-    noted = next(each for each in lowered.expected_tensors if each.identifier == "aten_linear_default@0")
-    grid = noted.quantization
-    assert grid is not None
-    shifted = replace(noted, quantization=replace(grid, zero_point=(grid.zero_point[0] + 1,)))
-    tensors = tuple(shifted if tensor is noted else tensor for tensor in lowered.expected_tensors)
+    announced = next(tensor for tensor in lowered.expected_tensors if tensor.identifier == "aten_linear_default@0")
+    qparams = announced.quantization
+    assert qparams is not None
+    shifted = replace(announced, quantization=replace(qparams, zero_point=(qparams.zero_point[0] + 1,)))
+    tensors = tuple(shifted if tensor is announced else tensor for tensor in lowered.expected_tensors)
     wrong = replace(lowered, expected_tensors=tensors)
-    (found,) = differing(wrong, request_8a8w, resources)
-    assert found[:4] == ("debug", 0, "grid", "aten_linear_default@0")
-    scale = f"{grid.scale[0]:.6g}"
-    assert found[4:] == (
-        f"fixed8 scale {scale} zero point {grid.zero_point[0] + 1}",
-        f"fixed8 scale {scale} zero point {grid.zero_point[0]}",
+    (difference,) = differing(wrong, request_8a8w, resources)
+    assert difference[:4] == ("debug", 0, "grid", "aten_linear_default@0")
+    scale = f"{qparams.scale[0]:.6g}"
+    assert difference[4:] == (
+        f"fixed8 scale {scale} zero point {qparams.zero_point[0] + 1}",
+        f"fixed8 scale {scale} zero point {qparams.zero_point[0]}",
     )
 
 
@@ -293,8 +294,8 @@ def test_a_context_that_cannot_be_read_is_no_difference_but_says_why(
         spoilt = resources.store.put_bytes(data[:place] + damage + data[place + len(damage) :])
         read = in_place_of(lowered, spoilt, resources)
         assert differing(read, request_8a8w, resources) == []
-        unread = [each for each in checks(read, request_8a8w, resources) if each.status == "unread"]
-        assert [each.check for each in unread if each.program == "shipping"] == [
+        unread = [check for check in checks(read, request_8a8w, resources) if check.status == "unread"]
+        assert [check.check for check in unread if check.program == "shipping"] == [
             *("SoC in the context", "arch in the context", "VTCM of the graph", "QNN build"),
             *("activation element of the kernels", "weight element"),
         ]

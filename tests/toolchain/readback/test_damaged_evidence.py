@@ -48,12 +48,12 @@ def sound(after: Compare) -> Comparison:
     return after(corrupted_evidence.nothing)
 
 
-def changes(sound: Comparison, found: Comparison) -> list[Row]:
+def changes(sound: Comparison, damaged: Comparison) -> list[Row]:
     """The rows that the damage made others. All else is as before, and every operator still has its row."""
-    assert (found.outputs, found.profile, found.io_checks) == (sound.outputs, sound.profile, sound.io_checks)
+    assert (damaged.outputs, damaged.profile, damaged.io_checks) == (sound.outputs, sound.profile, sound.io_checks)
     return [
         (row.sample, row.operator.name, row.status, row.verdict, row.spans)
-        for before, row in zip(sound.operators, found.operators, strict=True)
+        for before, row in zip(sound.operators, damaged.operators, strict=True)
         if row != before
     ]
 
@@ -72,16 +72,16 @@ UNSEEN = {
 }
 
 
-@pytest.mark.parametrize(("damage", "status"), UNSEEN.items(), ids=lambda each: getattr(each, "__name__", ""))
+@pytest.mark.parametrize(("damage", "status"), UNSEEN.items(), ids=lambda value: getattr(value, "__name__", ""))
 def test_an_operator_whose_event_is_damaged_says_so_and_the_next_one_answers_for_both(
     damage: Callable[[corrupted_evidence.Files], None], status: str, sound: Comparison, after: Compare
 ) -> None:
-    found = after(damage)
-    assert changes(sound, found) == [
+    damaged = after(damage)
+    assert changes(sound, damaged) == [
         (0, RELU, status, "blind", ()),
         (0, CONVOLUTION, "compared", "within_grid", (RELU,)),
     ]
-    assert found.unexpected_events == ()
+    assert damaged.unexpected_events == ()
 
 
 def test_two_operators_that_exchanged_their_names_are_not_told_apart_by_their_shapes(
@@ -96,9 +96,9 @@ def test_two_operators_that_exchanged_their_names_are_not_told_apart_by_their_sh
 
 
 def test_an_event_that_nobody_announced_is_told_and_changes_no_row(sound: Comparison, after: Compare) -> None:
-    found = after(corrupted_evidence.event_extra)
-    assert changes(sound, found) == []
-    assert found.unexpected_events == ("aten_relu_default_17@0",)
+    damaged = after(corrupted_evidence.event_extra)
+    assert changes(sound, damaged) == []
+    assert damaged.unexpected_events == ("aten_relu_default_17@0",)
 
 
 def test_a_handle_that_two_tensors_claim_is_ambiguous(
@@ -110,8 +110,8 @@ def test_a_handle_that_two_tensors_claim_is_ambiguous(
         ComparisonOptions(classifier=True, tolerances=request_8a8w.tolerance.operators),
         resources.store,
     )
-    found = resources.workers.call("compare", corrupted_evidence.compared_with_a_handle_announced_twice, *work).value
-    assert changes(sound, found) == [
+    damaged = resources.workers.call("compare", corrupted_evidence.compared_with_a_handle_announced_twice, *work).value
+    assert changes(sound, damaged) == [
         (sample, name, status, verdict, spans)
         for sample in range(2)
         for name, status, verdict, spans in (
@@ -125,20 +125,20 @@ def test_a_handle_that_two_tensors_claim_is_ambiguous(
 def test_one_element_that_is_no_number_is_the_operators_status_and_no_gap(
     damage: Callable[[corrupted_evidence.Files], None], sound: Comparison, after: Compare
 ) -> None:
-    found = after(damage)
-    (relu, convolution) = changes(sound, found)
+    damaged = after(damage)
+    (relu, convolution) = changes(sound, damaged)
     assert relu == (0, RELU, "nonfinite_differs", "introduced", ())
     # Its own answers are the old ones, and those are wrong for the ones it is now said to have been given.
     assert convolution == (0, CONVOLUTION, "masked", "introduced", ())
-    (row,) = [row for row in found.operators if row.status == "nonfinite_differs"]
+    (row,) = [row for row in damaged.operators if row.status == "nonfinite_differs"]
     assert (row.gap, row.nonfinite_actual, row.nonfinite_reference) == (type(row.gap)(), 1, 0)
 
 
 def test_a_number_at_the_end_of_float64_has_a_gap_without_the_part_that_overflows(
     sound: Comparison, after: Compare
 ) -> None:
-    found = after(corrupted_evidence.huge)
-    row = next(row for row in found.operators if row.operator.name == RELU)
+    damaged = after(corrupted_evidence.huge)
+    row = next(row for row in damaged.operators if row.operator.name == RELU)
     assert (row.status, row.verdict, row.gap.mse, row.gap.max_abs) == ("compared", "introduced", None, 1.7e308)
 
 
@@ -159,7 +159,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("damage", "line"), REFUSED.items(), ids=lambda each: getattr(each, "__name__", ""))
+@pytest.mark.parametrize(("damage", "line"), REFUSED.items(), ids=lambda value: getattr(value, "__name__", ""))
 def test_a_file_that_does_not_hold_what_it_says_is_no_evidence(
     damage: Callable[[corrupted_evidence.Files], None], line: str, after: Compare
 ) -> None:
@@ -177,9 +177,9 @@ def test_a_final_answer_that_is_no_number_is_its_rows_status(
         ComparisonOptions(classifier=True, tolerances=request_8a8w.tolerance.operators),
         resources.store,
     )
-    found = resources.workers.call("compare", corrupted_evidence.compared_with_an_odd_answer, *work).value
-    assert found.operators == sound.operators
-    odd = [(row.rung, row.sample, row.top1_actual) for row in found.outputs if row.status == "nonfinite_differs"]
+    damaged = resources.workers.call("compare", corrupted_evidence.compared_with_an_odd_answer, *work).value
+    assert damaged.operators == sound.operators
+    odd = [(row.rung, row.sample, row.top1_actual) for row in damaged.outputs if row.status == "nonfinite_differs"]
     assert odd == [("device", 0, None)]
 
 
@@ -193,7 +193,7 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize(("field", "replay"), FILES, ids=lambda each: str(each))
+@pytest.mark.parametrize(("field", "replay"), FILES, ids=lambda value: str(value))
 def test_a_mutated_file_gives_every_operator_its_row_or_an_evidence_error_and_no_hang(
     field: str,
     replay: bool,
@@ -206,7 +206,7 @@ def test_a_mutated_file_gives_every_operator_its_row_or_an_evidence_error_and_no
     examples = FILES[field, replay]
     options = ComparisonOptions(classifier=True, tolerances=request_8a8w.tolerance.operators, replay=replay)
     work = (field, examples, lowered, capture, options, resources.store)
-    found = workers_with(deadline_s=300).call("compare", corrupted_evidence.fuzzed, *work).value
-    assert found.compared + found.refused >= 0.9 * examples  # fewer only where hypothesis drew one twice
-    assert found.compared > 0.1 * examples
-    assert found.refused > 0
+    damaged = workers_with(deadline_s=300).call("compare", corrupted_evidence.fuzzed, *work).value
+    assert damaged.compared + damaged.refused >= 0.9 * examples  # fewer only where hypothesis drew one twice
+    assert damaged.compared > 0.1 * examples
+    assert damaged.refused > 0

@@ -129,10 +129,10 @@ def test_executorch_s_own_reader_sees_the_same_file() -> None:
     ran = subprocess.run([sys.executable, "-c", _EXECUTORCH_READS, *paths], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     theirs = json.loads(ran.stdout.splitlines()[-1])
-    assert [as_executorch_tells(read_etdump(path.read_bytes())) for path in paths] == [told(dump) for dump in theirs]
+    assert [as_executorch_tells(read_etdump(path.read_bytes())) for path in paths] == [as_rows(dump) for dump in theirs]
 
 
-def told(dump: dict) -> tuple[list, list]:
+def as_rows(dump: dict) -> tuple[list, list]:
     """What of ExecuTorch's nested answer we keep, in our terms."""
     tensors, events = [], []
     for run, data in enumerate(dump["run_data"]):
@@ -159,13 +159,13 @@ def told(dump: dict) -> tuple[list, list]:
                         debug["chain_index"],
                         debug["instruction_id"],
                         debug["delegate_debug_id_str"],
-                        one["scalar_type"],
-                        one["sizes"],
-                        one["strides"],
-                        one["offset"],
+                        logged["scalar_type"],
+                        logged["sizes"],
+                        logged["strides"],
+                        logged["offset"],
                         (entry["output"] or {"bool_val": False})["bool_val"],
                     )
-                    for one in listed
+                    for logged in listed
                 ]
     return tensors, events
 
@@ -293,16 +293,16 @@ DAMAGES = st.lists(st.tuples(st.integers(0, len(CPU) - 1), st.integers(0, 255)),
 
 
 @settings(max_examples=1000, deadline=1000)
-@given(source=st.sampled_from([QNN, CPU]), damages=DAMAGES, cut=st.none() | st.integers(0, len(CPU)))
-@example(source=QNN, damages=[], cut=None)
+@given(source=st.sampled_from([QNN, CPU]), damages=DAMAGES, length=st.none() | st.integers(0, len(CPU)))
+@example(source=QNN, damages=[], length=None)
 def test_a_damaged_file_is_read_or_refused_and_nothing_else(
-    source: bytes, damages: list[tuple[int, int]], cut: int | None
+    source: bytes, damages: list[tuple[int, int]], length: int | None
 ) -> None:
     data = bytearray(source)
     for position, value in damages:
         data[position] = value
-    if cut is not None:  # with a size that owns up to the cut: otherwise that alone would be noticed
-        data = bytearray(max(cut - 4, 0).to_bytes(4, "little")) + data[4:cut]
+    if length is not None:  # with a size that owns up to the cut: otherwise that alone would be noticed
+        data = bytearray(max(length - 4, 0).to_bytes(4, "little")) + data[4:length]
     buffer = np.zeros(4096, np.uint8)
     tracemalloc.start()
     with contextlib.suppress(EvidenceError):

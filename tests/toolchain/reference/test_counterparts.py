@@ -49,16 +49,16 @@ def comparison(request_8a8w: Request, resources: Resources, asked: LoweredProgra
 
 def of(comparison: Comparison, reference: str, sample: int = 0) -> dict[str, OperatorComparison]:
     rows = [row for row in comparison.other_references if (row.reference, row.sample) == (reference, sample)]
-    found = {row.operator.name: row for row in rows}
-    assert len(found) == len(rows)
-    return found
+    rows_by_name = {row.operator.name: row for row in rows}
+    assert len(rows_by_name) == len(rows)
+    return rows_by_name
 
 
 def test_without_being_asked_a_lowering_keeps_no_other_reference(
     lowered: LoweredProgram, asked: LoweredProgram
 ) -> None:
     assert lowered.references == ()
-    assert [each.name for each in asked.references] == ["exported", "quantized"]
+    assert [reference.name for reference in asked.references] == ["exported", "quantized"]
     # No two compilations are equal to the bit: the programs have stamps in them.
     stamped = dict.fromkeys(("program", "debug_program", "bundled_program", "etrecord", "log"))
     changes: dict[str, Any] = {"references": (), "seconds": 0.0, "edge_seconds": 0.0, **stamped}
@@ -100,10 +100,10 @@ def test_every_operator_has_a_row_for_each_reference_and_so_has_each_node_that_n
     asked: LoweredProgram, comparison: Comparison
 ) -> None:
     assert [(row.sample, row.reference, row.operator) for row in comparison.other_references] == [
-        (sample, each.name, operator)
+        (sample, reference.name, operator)
         for sample in range(2)
-        for each in asked.references
-        for operator in (*asked.operators, *each.unclaimed)
+        for reference in asked.references
+        for operator in (*asked.operators, *reference.unclaimed)
     ]
     for row in comparison.other_references:
         assert row.status in OPERATOR_STATUSES
@@ -162,8 +162,8 @@ def test_what_no_device_shows_says_why_before_it_says_what_it_stands_for(
     options = ComparisonOptions(
         classifier=True, tolerances=request_8a8w.tolerance.operators, replay=False, references=BOTH
     )
-    found = compare(blind, capture, options, store=resources.store, workers=resources.workers)
-    row = of(found, "exported")["aten_relu_default"]
+    comparison = compare(blind, capture, options, store=resources.store, workers=resources.workers)
+    row = of(comparison, "exported")["aten_relu_default"]
     assert (row.status, row.nodes, row.gap) == ("not_dumped", ("relu",), Gap())
 
 
@@ -206,11 +206,11 @@ CLAIMS = {
 def test_no_operator_stands_for_what_it_does_not_compute(
     name: str, scheme: str, backend: str, resources: Resources
 ) -> None:
-    found = links(resources, name, scheme, backend)
-    for rows, _ in found.values():
-        far = {each: row.snr_db for each, row in rows.items() if row.status is None}
+    linked = links(resources, name, scheme, backend)
+    for rows, _ in linked.values():
+        far = {name: row.snr_db for name, row in rows.items() if row.status is None}
         assert len(far) >= 9
-        assert {each: ratio for each, ratio in far.items() if ratio < CLAIMS[scheme, backend]} == {}
+        assert {name: ratio for name, ratio in far.items() if ratio < CLAIMS[scheme, backend]} == {}
         assert {row.status for row in rows.values()} <= {None, "superseded", "ambiguous", "shape_differs", "no_node"}
 
 
@@ -256,8 +256,8 @@ def test_a_batch_norm_that_became_part_of_a_convolution_is_kept_in_its_set(resou
 
 
 def test_what_rounds_stands_for_no_node_of_the_float_program(resources: Resources) -> None:
-    found = links(resources, "folded", "8a8w", "xnnpack")
-    rounding = [name for name in found["exported"][0] if "quantize_per_tensor" in name]
+    linked = links(resources, "folded", "8a8w", "xnnpack")
+    rounding = [name for name in linked["exported"][0] if "quantize_per_tensor" in name]
     assert len(rounding) > 10
-    assert {found["exported"][0][name].status for name in rounding} == {"no_node"}
-    assert {found["quantized"][0][name].status for name in rounding} == {None}
+    assert {linked["exported"][0][name].status for name in rounding} == {"no_node"}
+    assert {linked["quantized"][0][name].status for name in rounding} == {None}

@@ -86,9 +86,9 @@ def test_numbers_without_a_json_form_come_back_exactly(mixed: dict[str, Any], re
 def test_the_lowered_programs_graph_gives_what_the_lowering_kept(
     lowered: LoweredProgram, resources: Resources, sample: int
 ) -> None:
-    found = resources.workers.call("lower", graphs.run_lowered, lowered, sample, resources.store).value
+    stored = resources.workers.call("lower", graphs.run_lowered, lowered, sample, resources.store).value
     constants = [row.index for row in lowered.operators if row.constant]
-    assert found == {
+    assert stored == {
         "operators": [
             row.index for row in lowered.operators if not (row.constant or row.unused) and row.shape is not None
         ],
@@ -100,8 +100,8 @@ def test_the_lowered_programs_graph_gives_what_the_lowering_kept(
 
 
 def test_the_lowered_programs_graph_is_the_edge_program(lowered: LoweredProgram, resources: Resources) -> None:
-    found = resources.workers.call("lower", graphs.run_edge_program, lowered, resources.store).value
-    assert found == ["float32[1, 10] same"] * 8
+    differing = resources.workers.call("lower", graphs.run_edge_program, lowered, resources.store).value
+    assert differing == ["float32[1, 10] same"] * 8
 
 
 FLOATS = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
@@ -113,8 +113,8 @@ def called(resources: Resources, *asked: Any) -> Any:
 
 def test_an_operator_without_a_mixed_precision_kernel_is_computed_in_single(resources: Resources) -> None:
     pair = ({"input": 0}, {"input": 1})
-    made = called(resources, "aten.mm.default", pair, (FLOATS.astype(np.float16), FLOATS), "float16")
-    assert (made.dtype, made.tolist()) == (np.float16, (FLOATS @ FLOATS).tolist())
+    value = called(resources, "aten.mm.default", pair, (FLOATS.astype(np.float16), FLOATS), "float16")
+    assert (value.dtype, value.tolist()) == (np.float16, (FLOATS @ FLOATS).tolist())
 
 
 @pytest.mark.parametrize(

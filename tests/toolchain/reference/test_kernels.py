@@ -67,14 +67,14 @@ def test_a_graphs_facts_are_what_readers_ask_for(resources: Resources) -> None:
 
 def test_a_derivative_is_zero_where_a_clamp_is_flat(resources: Resources) -> None:
     inside = np.array([-1, 0.5, 5, 7], np.float32)
-    found = asked(resources, graphs.gradient, "relu6", [X], 1, 0, inside, [ONES * 2])
-    assert found.tolist() == [0, 2, 2, 0]
+    slope = asked(resources, graphs.gradient, "relu6", [X], 1, 0, inside, [ONES * 2])
+    assert slope.tolist() == [0, 2, 2, 0]
 
 
 def test_a_derivative_counts_each_output_by_its_weight_and_has_no_sign(resources: Resources) -> None:
     weights = np.array([-1, 0, 2, -3], np.float32)
-    found = asked(resources, graphs.gradient, "relu6", [X], 3, 1, ONES, [weights])
-    assert found.tolist() == [1, 0, 2, 3]
+    slope = asked(resources, graphs.gradient, "relu6", [X], 3, 1, ONES, [weights])
+    assert slope.tolist() == [1, 0, 2, 3]
 
 
 def test_of_a_tuple_only_what_somebody_reads_counts(resources: Resources) -> None:
@@ -107,8 +107,8 @@ def test_what_has_no_value_to_read_says_so(resources: Resources) -> None:
 
 
 def test_a_constant_needs_no_value(resources: Resources) -> None:
-    made, refusals = asked(resources, graphs.call_without_sources, "relu6", [X], 2)
-    assert (plain(made), refusals) == (("float32", 1), {})
+    value, refusals = asked(resources, graphs.call_without_sources, "relu6", [X], 2)
+    assert (plain(value), refusals) == (("float32", 1), {})
 
 
 def test_an_input_that_somebody_else_changes_later_stays_what_it_was(resources: Resources) -> None:

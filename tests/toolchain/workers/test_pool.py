@@ -88,17 +88,17 @@ def test_a_value_of_many_megabytes_comes_back_whole(workers_with: WorkersWith) -
 def test_a_call_has_a_process_a_session_and_a_scratch_folder_of_its_own(
     workers_with: WorkersWith, resources: Resources
 ) -> None:
-    workers, seen = workers_with(), []
+    workers, calls = workers_with(), []
     before = scratch_folders(resources.store)
     for _ in range(2):
-        seen.append(workers.call("lower", faulty_calls.where_and_as_whom).value)
-    for folder, files, pid, session, sdk in seen:
+        calls.append(workers.call("lower", faulty_calls.where_and_as_whom).value)
+    for folder, files, pid, session, sdk in calls:
         assert (Path(folder).name, files) == ("lower", ["left_behind", "worker.log"])
         assert Path(folder).is_relative_to(resources.store.partial)
         assert pid == session != os.getsid(0)
         assert Path(sdk).is_dir()
-    assert seen[0][0] != seen[1][0]
-    assert seen[0][2] != seen[1][2]
+    assert calls[0][0] != calls[1][0]
+    assert calls[0][2] != calls[1][2]
     assert scratch_folders(resources.store) == before
 
 
@@ -240,10 +240,10 @@ def test_calls_are_counted_stage_by_stage_failed_ones_too(workers_with: WorkersW
 def test_at_most_so_many_run_at_once_whatever_number_of_threads_asks(workers_with: WorkersWith, tmp_path: Path) -> None:
     workers = workers_with(parallel=2)
     with ThreadPoolExecutor(5) as pool:
-        seen = list(
+        company = list(
             pool.map(lambda _: workers.call("lower", faulty_calls.count_company, str(tmp_path)).value, range(5))
         )
-    assert max(seen) == 2
+    assert max(company) == 2
     assert workers.calls == {"lower": 5}
 
 
@@ -260,12 +260,12 @@ def kill_a_caller(source: str, tmp_path: Path) -> int:
     pids = tmp_path / "pids"
     script = tmp_path / "caller.py"
     script.write_text(source)
-    with (tmp_path / "said").open("wb") as said:
+    with (tmp_path / "said").open("wb") as output:
         caller = subprocess.Popen(
             [sys.executable, str(script), str(tmp_path / "artifacts"), "hang_holding_the_interpreter", str(pids)],
             env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
-            stdout=said,
-            stderr=said,
+            stdout=output,
+            stderr=output,
         )
     try:
         assert eventually(pids.exists, 120), (tmp_path / "said").read_text()

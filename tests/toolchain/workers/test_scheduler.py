@@ -14,7 +14,7 @@ from tasks.toolchain.workers.scheduler import CostEstimate, Scheduler
 
 
 class Crowd:
-    """Threads that ask for a place one after the other and keep it until told."""
+    """Threads that ask for a slot one after the other and keep it until `leave`."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.inside: list[str] = []

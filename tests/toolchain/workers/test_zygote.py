@@ -40,17 +40,17 @@ def test_users_of_one_key_share_a_zygote_and_none_sees_what_another_did_to_its_v
     workers, before = workers_with(), scratch_folders(resources.store)
     words = ["a", "b", "c", "d"]
     with workers.zygote("key", "edge", faulty_calls.make_zygote, str(tmp_path)), ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda word: add(workers, tmp_path, word), words))
-        (made,) = [int(path.name.removeprefix("zygote-")) for path in tmp_path.iterdir()]
-    assert [seen for seen, *_ in found] == [["made once", word] for word in words]
-    pids = [pid for _, pid, _, _ in found]
-    assert len({made, *pids}) == 5
-    assert pids == [session for _, _, session, _ in found]
-    assert len({folder for *_, folder in found}) == 4
-    assert all(map(has_ended, [made, *pids]))
+        answers = list(pool.map(lambda word: add(workers, tmp_path, word), words))
+        (zygote,) = [int(path.name.removeprefix("zygote-")) for path in tmp_path.iterdir()]
+    assert [value for value, *_ in answers] == [["made once", word] for word in words]
+    pids = [pid for _, pid, _, _ in answers]
+    assert len({zygote, *pids}) == 5
+    assert pids == [session for _, _, session, _ in answers]
+    assert len({folder for *_, folder in answers}) == 4
+    assert all(map(has_ended, [zygote, *pids]))
     assert scratch_folders(resources.store) == before
     assert workers.calls == {"lower": 4}
-    assert [(each.stage, each.seconds > 0, each.peak_bytes > 0) for each in workers.costs if each.stage == "edge"] == [
+    assert [(cost.stage, cost.seconds > 0, cost.peak_bytes > 0) for cost in workers.costs if cost.stage == "edge"] == [
         ("edge", True, True)
     ]
 
@@ -152,9 +152,9 @@ def test_forked_calls_start_before_other_calls(workers_with: WorkersWith, tmp_pa
         later = pool.submit(workers.call, "quantize", faulty_calls.give, "later")
         time.sleep(0.5)
         sooner = pool.submit(zygote.call, "lower", faulty_calls.add_to, "sooner")
-        for each in (busy, later, sooner):
-            each.result()
-    assert [each.stage for each in workers.costs[-3:]] == ["export", "lower", "quantize"]
+        for future in (busy, later, sooner):
+            future.result()
+    assert [cost.stage for cost in workers.costs[-3:]] == ["export", "lower", "quantize"]
 
 
 def test_a_killed_caller_leaves_neither_zygote_nor_fork_behind(tmp_path: Path) -> None:
