@@ -53,7 +53,7 @@ def compare_with_official(
         outputs_of_runs.append(done.outputs)
     assert len(outputs_of_runs[0]) == len(images) == 8
     assert len(set(outputs_of_runs[0].values())) == 8
-    assert outputs_of_runs[0] == differences[1]
+    assert outputs_of_runs[0] == outputs_of_runs[1]
     assert ours.program.size == pytest.approx(theirs.size, rel=0.01)
 
 
