@@ -59,7 +59,7 @@ def compose_cells(
 
 
 def _self_contained(values: Mapping[str, Sequence[str]], options: Options) -> dict[str, Sequence[str]]:
-    """Map each override of the swept axes whose options are all self-contained to all overrides of its axis.
+    """Map each override to all overrides of its axis, for the swept axes whose options are all self-contained.
 
     The result is empty when an override or an option has an interpolation, which may read any group.
     """
@@ -77,7 +77,7 @@ def _load_directly(
     """Load options with OmegaConf alone where the result is what Hydra would compose. That is ten times faster.
 
     All options of the request must be self-contained, and no override may set a key of the group. An option with a
-    mistake in it is left to Hydra, whose error says what is wrong.
+    mistake in it is left to Hydra, whose error explains it.
     """
     chosen = (override for key, overrides in values.items() if key in GROUPS for override in overrides)
     if not all(map(options.is_self_contained, chosen)):

@@ -56,12 +56,8 @@ def matches(pattern: str, accepted: str) -> Constraint:
     return lambda text: None if re.fullmatch(pattern, text) else accepted
 
 
-host_and_port = matches(r"[\w.-]+:\d{1,5}", "not of the form host:port")
 host_address = matches(
     r"([^@\s]+@)?(\[[0-9a-fA-F:.%\w]+\]|[^@:\s\[\]/-][^@:\s\[\]/]*)(:\d{1,5})?", "not of the form [user@]host[:port]"
-)
-notification_block = matches(
-    r"[a-z0-9-]+/[a-z0-9-]+", "a Prefect notification block, <type>/<name>, such as custom-webhook/team"
 )
 
 
@@ -88,8 +84,10 @@ Share = Annotated[float, share]
 Decibels = Annotated[float, decibels]
 FunctionPath = Annotated[str, function_path]
 HostAddress = Annotated[str, host_address]
-HostAndPort = Annotated[str, host_and_port]
-NotificationBlock = Annotated[str, notification_block]
+HostAndPort = Annotated[str, matches(r"[\w.-]+:\d{1,5}", "not of the form host:port")]
+NotificationBlock = Annotated[
+    str, matches(r"[a-z0-9-]+/[a-z0-9-]+", "a Prefect notification block, <type>/<name>, such as custom-webhook/team")
+]
 
 
 def violations(config: object, key: str) -> Iterator[RequestError]:

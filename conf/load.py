@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -206,27 +207,22 @@ def _axes_first(keys: Iterable[str]) -> list[str]:
 
 def _requests(parsed: ParsedOverrides) -> Iterator[Request]:
     """Compose one request per cell, in the order of a plan, each with the devices of its farm."""
-    pools: dict[Overrides, DeviceConfig] = {}
-    cells = list(parsed.cells())
-    for cell, request in zip(cells, compose_cells(cells, parsed.values, parsed.options), strict=True):
+    options, cells = parsed.options, list(parsed.cells())
+
+    @cache
+    def composed_device(*overrides: str) -> DeviceConfig:
+        return compose_request(overrides, options).device
+
+    for cell, request in zip(cells, compose_cells(cells, parsed.values, options), strict=True):
         if request.pool:
             raise no_such_key("pool")
-        request.pool = [_device(name, cell, request, parsed.options, pools) for name in request.farm.devices]
+        overridden = [override for override in cell if override.lstrip("+~").startswith("device.")]
+        try:
+            selected = [f"device={quoted(options.name('device', name))}" for name in request.farm.devices]
+        except RequestError as error:
+            raise RequestError(f"farm {printable(request.farm.name)}: {error}") from None
+        request.pool = [composed_device(device, *overridden) for device in selected]
         yield request
-
-
-def _device(
-    name: str, cell: Overrides, request: Request, options: Options, composed: dict[Overrides, DeviceConfig]
-) -> DeviceConfig:
-    """Return the farm's device of that name, with the cell's overrides of `device`."""
-    try:
-        selected = f"device={quoted(options.name('device', name))}"
-    except RequestError as error:
-        raise RequestError(f"farm {printable(request.farm.name)}: {error}") from None
-    overrides = (selected, *(override for override in cell if override.lstrip("+~").startswith("device.")))
-    if overrides not in composed:
-        composed[overrides] = compose_request(overrides, options).device
-    return composed[overrides]
 
 
 def _quoted_if_needed(text: str) -> str:

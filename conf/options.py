@@ -49,10 +49,7 @@ class Options:
         return tuple(dict.fromkeys((*self.config_dirs, *files)))
 
     def name(self, group: str, value: object) -> str:
-        """Return the name of the option that `group=value` selects: `value`, or the stem of the file that it names.
-
-        Raises RequestError when there is no such option.
-        """
+        """Return the name of the option that `group=value` selects: `value`, or a file's stem. Raises RequestError."""
         options = self.files[group]
         if not isinstance(value, str) or not value:
             problem = f"{one_of(options)}; to sweep write {group}=a,b"

@@ -293,10 +293,7 @@ class ScheduleConfig:
 
 @dataclass(kw_only=True, slots=True)
 class RetentionConfig:
-    """The runs that are removed when a run has ended: those beyond any of the limits. Null is no limit.
-
-    The newest run is never removed.
-    """
+    """The limits beyond which old runs are removed after a run. Null is no limit. The newest run is never removed."""
 
     keep_runs: Count | None = None
     """The most runs that stay."""

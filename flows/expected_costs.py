@@ -1,7 +1,6 @@
 """The expected costs of toolchain calls, from past runs: a sweep schedules its worker processes by them."""
 
 from collections import defaultdict
-from collections.abc import Iterator
 from statistics import median
 
 from tasks.records.tables import SUBJECT_COLUMNS
@@ -18,18 +17,13 @@ def estimates(store: Store) -> dict[tuple[str, Subject], CostEstimate]:
     """Return, by stage and subject, the median seconds and the highest memory of such calls in the latest runs."""
     costs_of: dict[tuple[str, Subject], list[tuple[float, int]]] = defaultdict(list)
     for run in tables.runs(store)[-_RUNS:]:
-        for stage, subject, seconds, peak_bytes in _calls(store, run):
-            costs_of[stage, subject].append((seconds, peak_bytes))
+        for row in tables.rows(store, "work", run):
+            subject = tuple(row[name] for name in SUBJECT_COLUMNS if row[name] is not None)
+            if subject:  # a comparison has none, because its cost depends on the capture
+                costs_of[row["stage"], subject].append((row["seconds"], row["peak_bytes"]))
     return {
         call: CostEstimate(
             seconds=median(seconds for seconds, _ in costs), peak_bytes=max(peak_bytes for _, peak_bytes in costs)
         )
         for call, costs in costs_of.items()
     }
-
-
-def _calls(store: Store, run_id: str) -> Iterator[tuple[str, Subject, float, int]]:
-    for row in tables.rows(store, "work", run_id):
-        subject = tuple(row[name] for name in SUBJECT_COLUMNS if row[name] is not None)
-        if subject:  # a comparison has none, because its cost depends on the capture
-            yield row["stage"], subject, row["seconds"], row["peak_bytes"]

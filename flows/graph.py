@@ -1,4 +1,4 @@
-"""The graph of one sweep: which stage uses the result of which, and what cells share because it is the same."""
+"""The graph of one sweep: which stage uses the results of which stages, and which work the cells share."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -171,7 +171,7 @@ def comparison_options(request: Request) -> ComparisonOptions:
     metrics = tuple(dict.fromkeys(measure.metrics))
     own_code = [name for name in metrics if name not in METRICS]
     if request.backend.kind not in SHIPPED_BACKENDS:
-        own_code.append(request.backend.kind)  # it reads the names of its events
+        own_code.append(request.backend.kind)  # the backend reads the names of its events
     return ComparisonOptions(
         classifier=request.model.classifier,
         tolerances=of_scheme(request.tolerance.operators, request.scheme.name),

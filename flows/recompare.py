@@ -1,6 +1,6 @@
 """The flow that compares a past run again: with other tolerances, on its captures, without devices or compiling."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,8 +32,7 @@ _CHANGEABLE = ("tolerance", "measure.replay", "measure.metrics", "measure.refere
 def recompare(artifacts: str, run_id: str | None, overrides: list[str]) -> results.SweepResult:
     """Compare every cell of a past run again, as a new run. `overrides` change only what no capture depends on.
 
-    Raises RequestError if there is no such run, if an override changes something else, or if a reference was not
-    stored.
+    Raises RequestError for an unknown run, for an override of anything else, and for a reference that was not stored.
     """
     store = Store.at(artifacts)
     with lock.shared(store):
@@ -41,15 +40,14 @@ def recompare(artifacts: str, run_id: str | None, overrides: list[str]) -> resul
         run_start = RunStart.now()
         resources = prepare(plan)
         with die_on_sigterm():
-            submissions = [
-                (cell, evidence, _submit(cell, evidence, resources))
-                for cell, evidence in _cells(plan, past.run_id, resources.store)
-            ]
-            compared = [_result(past.run_id, *submission) for submission in submissions]
+            evidence = [read_evidence(past.run_id, cell.request, resources.store) for cell in plan.cells]
+            futures = [_submit(*inputs, resources) for inputs in zip(plan.cells, evidence, strict=True)]
+            cells = zip(plan.cells, evidence, futures, strict=True)
+            compared = [_result(past.run_id, *cell) for cell in cells]
         done = CellResults(
             cells=compared,
             reused=sum(cell.capture is not None for cell in compared),
-            result_names=result_names(future for *_, future in submissions if future is not None),
+            result_names=result_names(future for future in futures if future is not None),
         )
         command = ("qnnsweep", "recompare", f"--run={past.run_id}", *overrides)
         run = replace(run_start.compiled_facts(resources, done.reused, command), toolchain=past.toolchain)
@@ -76,15 +74,11 @@ def planned(store: Store, run_id: str | None, overrides: Sequence[str]) -> tuple
     return run, replace(plan, artifacts=store.location, cache_folder=None)
 
 
-def _cells(plan: Plan, run_id: str, store: Store) -> Iterator[tuple[PlannedCell, CellEvidence | None]]:
-    for cell in plan.cells:
-        yield cell, read_evidence(run_id, cell.request, store)
-
-
 def _check_references(run_id: str, plan: Plan, store: Store) -> None:
     """Raise RequestError for a reference whose values were not stored when the run was lowered."""
     requested = {name for cell in plan.cells for name in other_references(cell.request.measure)}
-    for _, evidence in _cells(plan, run_id, store) if requested else ():
+    for cell in plan.cells if requested else ():
+        evidence = read_evidence(run_id, cell.request, store)
         stored = {reference.name for reference in evidence.lowered.references} if evidence else requested
         for name in sorted(requested - stored):
             raise RequestError(

@@ -2,14 +2,13 @@
 
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import psutil
 
 from conf.impossible import can_run_on
 from conf.plan import Plan
-from conf.schema import DeviceConfig, LimitsConfig, RunnerKind, SocConfig
+from conf.schema import RunnerKind
 from conf.units import GIB, MIB
 from flows import expected_costs
 from tasks.devices.farm import DeviceLock, Farm
@@ -38,7 +37,7 @@ class Resources:
 def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
     """Open the store, find QNN, set the limits. Raises EnvironmentUnusable.
 
-    `device_lock`: keeps other processes from a device that is in use; without it, only this process takes care of that.
+    `device_lock`: keeps other processes from a device that is in use; None keeps only this process from it.
     """
     store = Store.at(plan.artifacts, plan.cache_folder)
     store.check_writable()
@@ -51,32 +50,20 @@ def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
             remedy=f"free some space, or set {key}=FOLDER to a folder on another disk",
         )
     check_temporary_folder()
-    links = store.root / "toolchain"
-    sdk = find_sdk(os.environ, links)
-    environment = sdk.environment(os.environ)
+    sdk = find_sdk(os.environ, store.root / "toolchain")
+    environment, limits = sdk.environment(os.environ), plan.limits
+    memory = psutil.virtual_memory().total * MAX_MEMORY_SHARE if limits.memory_gib is None else limits.memory_gib * GIB
     supervisor = Supervisor(
         environment=environment,
         store=store,
-        scheduler=scheduler(plan.limits),
-        deadline_s=plan.limits.child_deadline_s,
-        memory_bytes=int(plan.limits.child_memory_gib * GIB),
+        scheduler=Scheduler(parallel=limits.parallel or os.cpu_count() or 1, memory_bytes=int(memory)),
+        deadline_s=limits.child_deadline_s,
+        memory_bytes=int(limits.child_memory_gib * GIB),
         estimates=expected_costs.estimates(store),
     )
-    for device, soc in _native(plan):
-        native_files(device, soc.arch, os.environ)
-    farm = Farm(host_environment=environment, folder=store.root / "devices", device_lock=device_lock)
-    return Resources(store=store, workers=WorkerPool(identity(sdk), supervisor), farm=farm)
-
-
-def _native(plan: Plan) -> Iterator[tuple[DeviceConfig, SocConfig]]:
-    """Yield each device with the native runner, with the SoCs of the programs that it runs."""
     for cell in plan.cells:
         for device in cell.request.devices:
             if device.runner is RunnerKind.native and cell.impossible is None and can_run_on(device, cell.request):
-                yield device, cell.request.soc
-
-
-def scheduler(limits: LimitsConfig) -> Scheduler:
-    """Return the limits of all worker processes together: this machine's cores and a share of its memory."""
-    memory = psutil.virtual_memory().total * MAX_MEMORY_SHARE if limits.memory_gib is None else limits.memory_gib * GIB
-    return Scheduler(parallel=limits.parallel or os.cpu_count() or 1, memory_bytes=int(memory))
+                native_files(device, cell.request.soc.arch, os.environ)  # raises if the device's runner is not complete
+    farm = Farm(host_environment=environment, folder=store.root / "devices", device_lock=device_lock)
+    return Resources(store=store, workers=WorkerPool(identity(sdk), supervisor), farm=farm)

@@ -45,8 +45,10 @@ class RunStart:
 
     @classmethod
     def now(cls, run_id: str | None = None) -> "RunStart":
+        """Return the start of a run that starts now, by default with a new id. New ids sort by start time."""
         started = datetime.now(UTC)
-        return cls(run_id=run_id or new_run_id(started), started=started, clock_s=time.monotonic())
+        new_id = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+        return cls(run_id=run_id or new_id, started=started, clock_s=time.monotonic())
 
     def compiled_facts(self, resources: Resources, reused: int, command: tuple[str, ...]) -> RunFacts:
         """Return the facts of a run that ends now and whose cells were all run with these resources."""
@@ -87,11 +89,6 @@ def command(overrides: Sequence[str], folders: Sequence[Path], *options: str) ->
     return ("qnnsweep", "run", *options, *(f"--config-dir={folder}" for folder in folders), *overrides)
 
 
-def new_run_id(started: datetime) -> str:
-    """Return a new run id. Run ids sort by start time."""
-    return f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
-
-
 def run_cells(plan: Plan, resources: Resources, run_id: str) -> CellResults:
     """Run every possible cell. Raises the RequestError or EnvironmentUnusable that the export of a model raises."""
     make_importable(plan.folders)
@@ -118,7 +115,7 @@ def _run_graph(plan: Plan, graph: Graph, cells_done: CellsDone) -> list[CellResu
             raise error
     submissions = [graph.cell(cell.request) if cell.impossible is None else {} for cell in plan.cells]
     futures = {submission.key: submission.future for cell in submissions for submission in cell.values()}
-    # Count the futures that are done. Their states do not serve: a task whose input failed stays pending for ever.
+    # Count the futures that are done. Their states cannot be polled: a task whose input failed stays pending forever.
     done = threading.Semaphore(0)
     for future in futures.values():
         future.add_done_callback(lambda _: done.release())
@@ -139,10 +136,9 @@ def finish_run(
     costs: Sequence[CallCost] = (),
     verb: str = "run",
 ) -> results.SweepResult:
-    """Write everything that a run leaves in the store: what it holds, its files, its tables and its report.
+    """Write a run's manifest, its linked files, its tables and its report into the store.
 
-    `trend`: how the run is compared with earlier runs; with None it is not.
-    `costs`: the toolchain calls for the table `work`.
+    `trend`: how to compare the run with earlier runs; None: not at all. `costs`: the calls for the table `work`.
     """
     store = resources.store
     write_manifest(store, run.run_id, manifest(done.cells, done.result_names, store))

@@ -1,4 +1,4 @@
-"""moto's S3 server as a process of its own, over HTTP; and a way to it that can fail."""
+"""moto's S3 server in a separate process, and an HTTP proxy in front of it that can refuse requests."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ KEY_ID, SECRET = "AKIAEXAMPLEOFTESTS", "a-secret-that-nobody-may-see"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObjectStore:
-    """A server that answers at `endpoint`; `environment` is all that a process needs to use it."""
+    """An S3 server at the URL `endpoint`. `environment` has the variables with which a process uses it."""
 
     endpoint: str
 
     @property
     def environment(self) -> dict[str, str]:
-        return reaching(self.endpoint)
+        return store_environment(self.endpoint)
 
-    def make(self, bucket: str) -> str:
-        """A new bucket; its URL."""
+    def create_bucket(self, bucket: str) -> str:
+        """Create a bucket and return its URL."""
         with urlopen(Request(f"{self.endpoint}/{bucket}", method="PUT")):
             return f"s3://{bucket}"
 
 
-def reaching(endpoint: str) -> dict[str, str]:
-    """The variables that lead to a store."""
+def store_environment(endpoint: str) -> dict[str, str]:
+    """Return the environment variables with which a process uses the store at `endpoint`."""
     return {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ACCESS_KEY_ID": KEY_ID,
@@ -48,8 +48,8 @@ def reaching(endpoint: str) -> dict[str, str]:
 
 
 @contextmanager
-def serving(folder: Path, **environment: str) -> Iterator[ObjectStore]:
-    """A server with nothing in it, until the context ends. `folder` gets its log."""
+def serve_object_store(folder: Path, **environment: str) -> Iterator[ObjectStore]:
+    """Start an empty server, which is stopped at the end of the context. Its log is in `folder`."""
     log = folder / "moto.log"
     with log.open("wb") as file:
         process = subprocess.Popen(
@@ -72,25 +72,26 @@ def serving(folder: Path, **environment: str) -> Iterator[ObjectStore]:
 
 
 @contextmanager
-def between(store: ObjectStore, answer: Callable[[str, str], int | None]) -> Iterator[str]:
-    """The endpoint of a way to the store. `answer`, told method and path, may give a status instead of passing on."""
+def serve_proxy(store: ObjectStore, refuse: Callable[[str, str], int | None]) -> Iterator[str]:
+    """Yield the endpoint of a proxy. `refuse`: maps a method and a path to the status of a refusal, or to None."""
     host = store.endpoint.removeprefix("http://")
 
-    class Way(BaseHTTPRequestHandler):
+    class Proxy(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def _pass_on(self) -> None:
+        def _forward(self) -> None:
             body = _body(self)
-            if (refused := answer(self.command, self.path)) is not None:
-                return self._answer(refused, [], b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>")
+            if (status := refuse(self.command, self.path)) is not None:
+                return self._respond(status, [], b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>")
             connection = http.client.HTTPConnection(host)
-            kept = {k: v for k, v in self.headers.items() if k.lower() not in ("transfer-encoding", "content-length")}
-            connection.request(self.command, self.path, body, kept | {"Content-Length": str(len(body))})
+            framing = ("transfer-encoding", "content-length")
+            headers = {name: value for name, value in self.headers.items() if name.lower() not in framing}
+            connection.request(self.command, self.path, body, headers | {"Content-Length": str(len(body))})
             response = connection.getresponse()
             passed = [(k, v) for k, v in response.getheaders() if k.lower() not in ("transfer-encoding", "connection")]
-            return self._answer(response.status, passed, response.read())
+            return self._respond(response.status, passed, response.read())
 
-        def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        def _respond(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
             self.send_response(status)
             for name, value in headers:
                 self.send_header(name, value)
@@ -100,12 +101,12 @@ def between(store: ObjectStore, answer: Callable[[str, str], int | None]) -> Ite
             if self.command != "HEAD":
                 self.wfile.write(body)
 
-        do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _pass_on  # noqa: N815 - http.server's names
+        do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _forward  # noqa: N815 - http.server's names
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Way)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -1,6 +1,6 @@
-"""The five rules of docs/architecture.md, each as something that goes red when it is broken.
+"""The five rules of docs/architecture.md, with a test that fails when a rule is broken.
 
-Rule 4, the channel raises and the command returns, is the contract that tests/devices holds every transport to.
+Rule 4, the channel raises and the command returns, is tested for every transport in tests/devices.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LARGEST_FILE = 400
 
 
 def parts(kind: Any) -> Iterator[Any]:
-    """A type hint's plain types: those of `tuple[Blob, ...] | None` are Blob and NoneType."""
+    """Yield the plain types of a type hint: those of `tuple[Blob, ...] | None` are Blob and NoneType."""
     if get_origin(kind) is Literal:
         yield from {type(word) for word in get_args(kind)}
         return
@@ -46,7 +46,7 @@ def parts(kind: Any) -> Iterator[Any]:
 
 
 def is_key_input(kind: Any) -> bool:
-    """Whether a value of that type says what is to be done, not with what: it has a digest."""
+    """Return whether a value of this type belongs to the cache key. Such a value has a digest."""
     return kind in (str, int, float, bool, type(None), *RECORDS, *OPTIONS) or (
         isinstance(kind, type) and kind.__module__ == schema.__name__
     )
@@ -99,7 +99,7 @@ def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """The project's own packages and contracts, to be broken."""
+    """A copy of the project's packages and contracts, which a test may break."""
     for package in ("conf", "flows", "tasks"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
@@ -107,8 +107,8 @@ def copy(tmp_path: Path) -> Path:
 
 
 def test_imports_point_down_here() -> None:
-    found = lint_imports(ROOT)
-    assert found.returncode == 0, found.stdout
+    linted = lint_imports(ROOT)
+    assert linted.returncode == 0, linted.stdout
 
 
 @pytest.mark.parametrize(
@@ -126,12 +126,12 @@ def test_imports_point_down_here() -> None:
         ("tasks/collect.py", "import pyarrow", "Parquet is written and read by"),
     ],
 )
-def test_an_import_that_points_elsewhere_is_found(copy: Path, file: str, line: str, broken: str) -> None:
+def test_an_import_that_breaks_a_contract_is_reported(copy: Path, file: str, line: str, broken: str) -> None:
     source = copy / file
     source.write_text(f"{source.read_text()}\n{line}\n")
-    found = lint_imports(copy)
-    assert found.returncode == 1
-    verdicts = [line for line in found.stdout.splitlines() if line.startswith(broken) and "BROKEN" in line]
+    linted = lint_imports(copy)
+    assert linted.returncode == 1
+    verdicts = [line for line in linted.stdout.splitlines() if line.startswith(broken) and "BROKEN" in line]
     assert len(verdicts) == 1
 
 
@@ -139,7 +139,7 @@ def sources(*folders: str) -> list[Path]:
     return [file for folder in folders for file in sorted((ROOT / folder).rglob("*.py"))]
 
 
-def test_no_file_is_longer_than_it_may_be() -> None:
+def test_no_file_is_longer_than_the_limit() -> None:
     lengths = {
         str(file.relative_to(ROOT)): len(file.read_text().splitlines())
         for file in sources("conf", "flows", "tasks", "tests")
@@ -147,7 +147,7 @@ def test_no_file_is_longer_than_it_may_be() -> None:
     assert {name: lines for name, lines in lengths.items() if lines > LARGEST_FILE} == {}
 
 
-def test_no_module_is_named_after_nothing() -> None:
+def test_no_module_has_a_name_without_meaning() -> None:
     vague = {"util", "utils", "helper", "helpers", "common", "manager", "base", "misc"}
     assert [file for file in sources("conf", "flows", "tasks") if file.stem in vague] == []
 
@@ -162,8 +162,8 @@ def test_nothing_from_a_configuration_reaches_a_shell_and_nothing_is_unpickled()
                 assert not names & {"pickle", "cloudpickle", "dill", "shelve"}, f"{file}:{node.lineno}"
 
 
-def test_a_module_in_no_layer_is_found(copy: Path) -> None:
+def test_a_module_in_no_layer_is_reported(copy: Path) -> None:
     (copy / "tasks" / "stray.py").write_text("")
-    found = lint_imports(copy)
-    assert found.returncode == 1
-    assert "tasks.stray" in found.stdout
+    linted = lint_imports(copy)
+    assert linted.returncode == 1
+    assert "tasks.stray" in linted.stdout

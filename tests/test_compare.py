@@ -77,9 +77,9 @@ def test_an_operator_that_was_compared_is_judged_on_the_devices_own_inputs(
             operator=row.operator, sample=row.sample, status=row.status, gap=row.gap, verdict="blind"
         )
     verdicts = {row.verdict for row in replayed if row.status in COMPARED}
-    assert verdicts <= {"within_grid", "exact"}  # the simulator computes this model right
+    assert verdicts <= {"within_grid", "exact"}  # the simulator computes this model correctly
     ratios = [row.introduced.snr_db for row in replayed if row.introduced.snr_db is not None]
-    # Seen: 36.6 to 42.9 dB, a step of an eight-bit grid. Operators that only move quantized values introduce no error.
+    # Measured: 36.6 to 42.9 dB, a step of the eight-bit grid. Operators that move quantized values introduce no error.
     assert len(ratios) >= 8
     assert min(ratios) > 34
     assert np.median(ratios) > 37
@@ -87,7 +87,7 @@ def test_an_operator_that_was_compared_is_judged_on_the_devices_own_inputs(
     assert exact >= {"getitem", "aten.view_copy.default"}
 
 
-def test_a_model_that_is_no_classifier_has_no_top1_columns(
+def test_a_model_that_is_not_a_classifier_has_no_top1_columns(
     lowered: LoweredProgram, capture: Capture, resources: Resources
 ) -> None:
     comparison = compared(resources, lowered, capture, classifier=False)

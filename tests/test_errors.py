@@ -1,4 +1,4 @@
-"""Errors are pickled on their way between processes and keep what code decides by."""
+"""Errors are pickled between processes, and keep the attributes that code depends on."""
 
 from __future__ import annotations
 

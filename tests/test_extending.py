@@ -1,4 +1,4 @@
-"""Every recipe of docs/extending.md is carried out in a copy of the project, where its own checks then pass."""
+"""Every recipe of docs/extending.md is carried out in a copy of the project, where its checks then pass."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEADLINE_S = 300
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A fenced block: its language, the path that stands in its first line, and the rest."""
+    """A fenced block: its language, the path in its first line, and the other lines."""
 
     language: str
     path: str
@@ -60,7 +60,7 @@ def recipes() -> Mapping[str, Recipe]:
 
 
 def blocks(section: str) -> list[Block]:
-    """The fenced blocks of a section. The first line of a file's block is a comment that names the file."""
+    """Return the fenced blocks of a section. The first line of a file's block is a comment that names the file."""
     fenced = re.findall(r"^```(\w+)\n(.*?)^```$", section, flags=re.MULTILINE | re.DOTALL)
     return [block(language, text) for language, text in fenced]
 
@@ -74,7 +74,7 @@ def block(language: str, text: str) -> Block:
 
 
 def changed(text: str, change: Block) -> str:
-    """The text after a change: its unchanged and removed lines must occur in the text, exactly once, in this order."""
+    """Return the text after a change, whose unchanged and removed lines must occur in the text exactly once."""
     for hunk in re.split(r"^@@.*\n", change.text, flags=re.MULTILINE):
         lines = [line if line.strip() else f" {line}" for line in hunk.splitlines(keepends=True)]
         before = "".join(line[1:] for line in lines if line[0] in " -")
@@ -97,7 +97,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def run(line: str, project: Path) -> subprocess.CompletedProcess[str]:
-    """Run a line of a shell in the copy; `qnnsweep` and `pytest` are the copy's own."""
+    """Run a line of a shell in the copy; `qnnsweep` and `pytest` are those of the copy."""
     programs = project.parent / "bin"
     programs.mkdir(exist_ok=True)
     for name, code in (

@@ -1,4 +1,4 @@
-"""Every module has a test of its own name, or a line in tests/README.md that names the tests that cover it.
+"""Every module has a test with its name, or a line in tests/README.md that names the tests that cover it.
 
 `python -m tests.test_findable` writes tests/README.md again.
 """
@@ -28,7 +28,7 @@ modules without such a file, and the tests that import them or the modules that 
 
 
 def modules() -> list[Path]:
-    """Every product module with code of its own."""
+    """Return every module of the product except the `__init__` modules."""
     files = (file for folder in ("conf", "flows", "tasks") for file in sorted((ROOT / folder).rglob("*.py")))
     return [file.relative_to(ROOT) for file in files if file.name != "__init__.py"]
 
@@ -38,14 +38,14 @@ def files_of_tests() -> list[Path]:
 
 
 def own_test(module: Path) -> Path:
-    """The place of the test of a module's own name: `tasks/` has no folder of its own in tests/."""
+    """Return the path of the test with the module's name. The tests of `tasks/` are directly in tests/."""
     parts = module.parts[1:] if module.parts[0] == "tasks" else module.parts
     return Path("tests", *parts[:-1], f"test_{module.name}")
 
 
 @cache
 def imported(file: Path) -> frozenset[str]:
-    """The dotted names that a file imports or starts, names of modules and of what is in them."""
+    """Return the dotted names of the modules, and of their members, that a file imports or starts."""
 
     def names() -> Iterator[str]:
         for node in ast.walk(ast.parse((ROOT / file).read_text())):
@@ -61,7 +61,7 @@ def imported(file: Path) -> frozenset[str]:
 
 
 def covering(module: Path) -> list[Path]:
-    """The tests that import the module; where there are none, those of the modules that import it, and so on."""
+    """Return the tests that import the module, or else those of the modules that import it, and so on."""
     reached = [module]
     while reached:
         names = {name for file in reached for name in dotted(file)}
@@ -74,7 +74,7 @@ def covering(module: Path) -> list[Path]:
 
 
 def dotted(module: Path) -> tuple[str, ...]:
-    """The names under which a module is imported: its own, and its package's where that exports all of it."""
+    """Return the dotted names by which a module is imported: its name, and its package if that exports its members."""
     name = ".".join(module.with_suffix("").parts)
     exported = f"from {name} import" in (ROOT / module).with_name("__init__.py").read_text()
     return (name, name.rpartition(".")[0]) if exported else (name,)

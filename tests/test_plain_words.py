@@ -1,8 +1,8 @@
 """Names and prose use the field's own words: docs/architecture.md has the rules.
 
-A word on this list was once used for several things at a time, or says in private words what the field has a term for.
-The golden has the places where one is still in use. It may only become shorter: `python -m tests.test_plain_words`
-writes it again.
+A word on this list was once used for several things at a time, or is a private word for something that has a term.
+The golden has the places where such a word is still used. It may only become shorter: `python -m
+tests.test_plain_words` writes it again.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def tracked(*patterns: str) -> list[Path]:
 
 
 def defined_names(source: str) -> Iterator[tuple[int, str]]:
-    """Every name that a module defines: classes, functions, parameters, variables and imports' aliases."""
+    """Yield every name that a module defines: classes, functions, parameters, variables and imports' aliases."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
@@ -75,7 +75,7 @@ def defined_names(source: str) -> Iterator[tuple[int, str]]:
 
 
 def prose(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a Markdown file, or the docstrings and comments of a module."""
+    """Yield the lines of a Markdown file, or the docstrings and comments of a module."""
     text = path.read_text()
     if path.suffix == ".md":
         fenced = False
@@ -107,7 +107,7 @@ def python_files() -> list[Path]:
 
 
 def remaining() -> dict[str, list[str]]:
-    """The banned words that each file still contains, in their order."""
+    """Return the banned words that each file still contains, in their order."""
     words = {
         str(path.relative_to(ROOT)): [
             *(name for _, name in (banned_names_in(path.read_text()) if path.suffix == ".py" else [])),

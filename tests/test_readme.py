@@ -1,4 +1,4 @@
-"""What the documents say holds: commands are understood, files they point at exist, all tables are named."""
+"""The documents are true: their commands are valid, the linked files exist, and all tables are named."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def commands() -> list[str]:
-    """Every complete `qnnsweep run` of the README, without the remarks beside it."""
+    """Return every complete `qnnsweep run` command of the README, without the remarks next to it."""
     lines = re.findall(r"^qnnsweep run (.+)$", README, flags=re.MULTILINE)
     return [re.split(r"\s{3,}", line)[0] for line in lines if "…" not in line]
 
@@ -34,12 +34,12 @@ def test_a_command_of_the_readme_is_a_plan_without_an_impossible_cell(command: s
 
 
 @pytest.mark.parametrize("setting", re.findall(r"`((?:scheme|tolerance)\.\S+?=\S+?)`", README))
-def test_a_setting_of_the_readme_can_be_asked_for(setting: str) -> None:
+def test_a_setting_of_the_readme_is_valid(setting: str) -> None:
     assert len(load([setting]).cells) == 1
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_a_document_points_at_files_that_exist(document: Path) -> None:
+def test_a_document_links_to_files_that_exist(document: Path) -> None:
     targets = [target for target in re.findall(r"\]\(([^)#]+)", document.read_text()) if "://" not in target]
     assert targets
     assert [target for target in targets if not (document.parent / target).exists()] == []

@@ -147,7 +147,7 @@ def _python(config: DeviceConfig, device: Device) -> tuple[dict[str, str | None]
 
 
 def _native(config: DeviceConfig) -> tuple[dict[str, str | None], str | None]:
-    """Return what this machine would send to the device; unknown as long as the SoC is to be probed."""
+    """Return what this machine would send to the device, and a problem with it. Both are unknown without an SoC."""
     if config.soc in (None, PROBE):
         return {"runner": "native"}, None
     try:

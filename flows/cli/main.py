@@ -1,4 +1,4 @@
-"""The command line. Heavy libraries are imported only once the request has been parsed and found possible."""
+"""The command line. Heavy libraries are imported only after the request has been parsed and checked."""
 
 import json
 import os
@@ -166,7 +166,8 @@ def diff(
         from flows.runs.diff import diff_table
 
         difference = compare_runs(_store(artifacts), run_a, run_b)
-        print_output(difference.as_dict(), diff_table(difference), as_json=json_)
+        contents = asdict(difference) | {"regressions": difference.regressions}
+        print_output(contents, diff_table(difference), as_json=json_)
         raise typer.Exit(NOT_ALL_PASSED if difference.regressions else PASSED)
 
 

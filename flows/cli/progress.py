@@ -15,8 +15,7 @@ from flows.graph import work_label
 from flows.runs.eta import EtaEstimate
 from tasks.report.format import plain_table
 
-_MARKS = {"done": ("✓", "green"), "reused": ("↺", "blue"), "failed": ("✗", "bold red")}
-_WAITING = ("·", "dim")
+_MARKS = {"waiting": ("·", "dim"), "done": ("✓", "green"), "reused": ("↺", "blue"), "failed": ("✗", "bold red")}
 _REFRESHES_PER_SECOND = 4
 _LINES_AROUND = 6  # the title, the head, the rules and the counts below the table
 
@@ -29,29 +28,27 @@ class ProgressTable:
         self._impossible = len(cells) - len(self._cells)
         self._lock = threading.Lock()
         self._eta = EtaEstimate(cells)
-        self._states: dict[tuple[str, str], str] = {}
-        self._since: dict[tuple[str, str], float] = {}
+        self._states: dict[tuple[str, str], tuple[str, float]] = {}
+        """Maps a stage and its label to its state, and since when it is in that state."""
 
     def update(self, stage: str, label: str, state: str) -> None:
         """Record that the stage of the work `label` is now `running`, `done`, `reused` or `failed`."""
         with self._lock:
             self._eta.update(stage, label, state)
-            self._states[stage, label] = state
-            self._since[stage, label] = time.monotonic()
+            self._states[stage, label] = (state, time.monotonic())
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         with self._lock:
-            states, since, summary = dict(self._states), dict(self._since), self._eta.summary()
+            states, summary = dict(self._states), self._eta.summary()
         lines = []
         for request in self._cells:
-            keys = [(stage, work_label(stage, request)) for stage in CELL_STAGES]
-            marks = [states.get(key) for key in keys]
-            ended = "failed" in marks or marks[-1] in ("done", "reused")
-            lines.append((ended, work_label("compare", request), [_mark(states, since, key) for key in keys]))
+            stages = [states.get((stage, work_label(stage, request)), ("waiting", 0.0)) for stage in CELL_STAGES]
+            ended = any(state == "failed" for state, _ in stages) or stages[-1][0] in ("done", "reused")
+            lines.append((ended, work_label("compare", request), [_mark(*stage) for stage in stages]))
         room = max(3, (options.height or console.height) - _LINES_AROUND)
-        # On a small screen only running cells are drawn; those that have ended are left out first.
-        running = [line for line in lines if not line[0]]
-        visible = lines if len(lines) <= room else (running or lines)[:room]
+        # On a small screen the cells that have ended are left out.
+        unfinished = [line for line in lines if not line[0]]
+        visible = lines if len(lines) <= room else (unfinished or lines)[:room]
         table = plain_table("cell")
         for stage in CELL_STAGES:
             table.add_column(stage, justify="center", min_width=len(stage))
@@ -64,11 +61,8 @@ class ProgressTable:
         yield Text(", ".join(counts), "dim")
 
 
-def _mark(states: dict[tuple[str, str], str], since: dict[tuple[str, str], float], key: tuple[str, str]) -> Text:
-    state = states.get(key)
-    if state == "running":
-        return Text(f"{time.monotonic() - since[key]:.0f} s", "bold cyan")
-    return Text(*_MARKS.get(state or "", _WAITING))
+def _mark(state: str, since: float) -> Text:
+    return Text(f"{time.monotonic() - since:.0f} s", "bold cyan") if state == "running" else Text(*_MARKS[state])
 
 
 class ProgressLog:

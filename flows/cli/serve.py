@@ -50,10 +50,7 @@ def ensure_server() -> None:
 
 
 def serve_until_stopped(deployment: RunnerDeployment, plan: Plan) -> None:
-    """Start each sweep that the server schedules, one at a time, until this process is stopped.
-
-    First prints when the sweep will run.
-    """
+    """Print when the sweep will run, then start each scheduled sweep, one at a time, until this process is stopped."""
     cron, timezone = plan.schedule.cron, plan.schedule.timezone
     when = f"{cron} {timezone}" if cron else "on request only, no schedule.cron"
     page = (PREFECT_UI_URL.value() or PREFECT_API_URL.value() or "").removesuffix("/api")

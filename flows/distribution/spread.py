@@ -63,8 +63,8 @@ def spread(
 
     The machines are the workers of a work pool that run the deployment `shard/<pool>` (see prefect.yaml), or those of
     the Dask scheduler at the address `dask`. Every planned cell gets its row; the row of a cell whose shard did not
-    complete says so. Raises RequestError, before any work, for a wrong request, and EnvironmentUnusable if there is no
-    such deployment or scheduler.
+    complete has the error. Raises RequestError, before any work, for a wrong request, and EnvironmentUnusable for an
+    unknown deployment or scheduler.
     """
     folders = [Path(folder) for folder in config_dirs or ()]
     run_start = RunStart.now()
@@ -159,10 +159,7 @@ def _run_shards(
 
 def split(overrides: Sequence[str], folders: Sequence[Path]) -> tuple[Plan, list[Shard]]:
     """Return the whole plan and its shards. Raises RequestError."""
-    loaded = [
-        (shard_overrides, load(shard_overrides, config_dirs=folders))
-        for shard_overrides in shards(overrides, config_dirs=folders)
-    ]
+    loaded = [(words, load(words, config_dirs=folders)) for words in shards(overrides, config_dirs=folders)]
     whole = plans.plan(cell.request for _, part in loaded for cell in part.cells)
     if "://" not in whole.artifacts and not Path(whole.artifacts).is_absolute():
         raise RequestError(
@@ -173,9 +170,8 @@ def split(overrides: Sequence[str], folders: Sequence[Path]) -> tuple[Plan, list
     unique: dict[tuple[str, ...], tuple[list[str], Plan]] = {}
     for words, part in loaded:
         unique.setdefault(part.cells[0].request.names[: len(SHARED_BY)], (words, part))
-    return whole, [
-        Shard(number=number, overrides=words, plan=part) for number, (words, part) in enumerate(unique.values())
-    ]
+    numbered = enumerate(unique.values())
+    return whole, [Shard(number=number, overrides=words, plan=part) for number, (words, part) in numbered]
 
 
 def _deployment(pool: str) -> str:

@@ -1,8 +1,8 @@
 """The comparison of two runs: cell by cell, series by series and operator by operator."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from rich.table import Table
 from rich.text import Text
@@ -61,50 +61,36 @@ class Difference:
     def regressions(self) -> int:
         return sum(change.verdict == "regressed" for cell in self.cells for change in cell.changes)
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"regressions": self.regressions}
-
 
 def diff(store: Store, run_a: str, run_b: str) -> Difference:
     """Return the differences of the second run from the first.
 
     `run_a`, `run_b`: any name that `resolve` accepts. The floors are the defaults of `TrendConfig`, except where the
-    second run was compared with earlier nights: there its own floors and its noise count.
+    second run was compared with earlier nights: there the floors and the noise of that comparison count.
     """
     config = TrendConfig()
     run_a, run_b = resolve(store, run_a), resolve(store, run_b)
     before, after = (tables.rows(store, "cells", run) for run in (run_a, run_b))
     pairs = _pairs(before, after)
-    side_a, side_b = (
-        _Operators.of(tables.rows(store, "operators", run), keys)
-        for run, keys in ((run_a, {names(a): key(b) for a, b in pairs}), (run_b, {names(b): key(b) for _, b in pairs}))
-    )
+    keys_a, keys_b = {names(a): key(b) for a, b in pairs}, {names(b): key(b) for _, b in pairs}
+    side_a = _Operators.of(tables.rows(store, "operators", run_a), keys_a)
+    side_b = _Operators.of(tables.rows(store, "operators", run_b), keys_b)
     trends = {
         (key(row), row["series"]): row
         for row in tables.rows(store, "trends", run_b)
         if row["operator"] is None and row["mad"] is not None
     }
-    cells = [
-        CellDifference(
-            cell=_named(b),
-            changed=changes(a, b),
-            changes=[
-                *_series(a, b, trends, config),
-                *(
-                    _operators(key(b), side_a, side_b, config)
-                    if a["operators_compared"] and b["operators_compared"]
-                    else ()
-                ),
-            ],
-        )
-        for a, b in pairs
-    ]
-    paired_a, paired_b = {names(a) for a, _ in pairs}, {names(b) for _, b in pairs}
+    cells: list[CellDifference] = []
+    for a, b in pairs:
+        differing = list(_series(a, b, trends, config))
+        if a["operators_compared"] and b["operators_compared"]:
+            differing += _operators(key(b), side_a, side_b, config)
+        cells.append(CellDifference(cell=_named(b), changed=changes(a, b), changes=differing))
     return Difference(
         run_a=run_a,
         run_b=run_b,
-        only_in_a=[_named(row) for row in before if names(row) not in paired_a],
-        only_in_b=[_named(row) for row in after if names(row) not in paired_b],
+        only_in_a=[_named(row) for row in before if names(row) not in keys_a],
+        only_in_b=[_named(row) for row in after if names(row) not in keys_b],
         cells=cells,
     )
 
@@ -123,7 +109,7 @@ def resolve(store: Store, name: str) -> str:
 
 
 def _pairs(before: Sequence[Row], after: Sequence[Row]) -> list[tuple[Row, Row]]:
-    """Return the cells that both runs have. A cell that moved to another device is the same, if its name is unique."""
+    """Return the cells that both runs have. A cell may have moved to another device if its `TARGET` is unique."""
     earlier: dict[Key, Row] = {}
     known = {key(row): row for row in before}
     for row in after:

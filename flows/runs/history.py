@@ -93,7 +93,7 @@ def changes(before: Row, after: Row) -> list[str]:
 
 
 def worst_gaps(operators: Iterable[Row], keys: Mapping[Key, Key]) -> Gaps:
-    """Return the gaps of each operator's worst sample to the edge graph. `keys`: from `CELL_COLUMNS` to a key."""
+    """Return the gaps of each operator's worst sample to the edge graph. `keys`: maps `CELL_COLUMNS` to a key."""
     worst: dict[tuple[Key, str], dict[str, float | None]] = {}
     for row in operators:
         if row["reference"] == "edge" and (cell := keys.get(names(row))):

@@ -45,9 +45,8 @@ def _title(trends: Sequence[Row]) -> str:
 
 def _lines(trends: Sequence[Row]) -> list[tuple[bool, list[str]]]:
     """Return per bad series whether it regressed in this run, and its columns."""
-    bad = [row for row in trends if row["verdict"] in BAD]
-    ordered = sorted(bad, key=lambda row: row["verdict"] != "regressed")
-    return [(row["verdict"] == "regressed", _line(row)) for row in ordered]
+    bad = sorted((row for row in trends if row["verdict"] in BAD), key=lambda row: row["verdict"] != "regressed")
+    return [(row["verdict"] == "regressed", _line(row)) for row in bad]
 
 
 def _line(row: Row) -> list[str]:

@@ -1,4 +1,4 @@
-"""The results of a run: its tables, its facts and its report. The table `cells` is written last, when all else is."""
+"""The results of a run: its tables, its facts and its report. The table `cells` is written after everything else."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ class SweepResult:
 
 
 def run_folder(run_id: str) -> str:
-    """Return the folder, in the store's place, of everything that a run writes except its tables."""
+    """Return the folder, in the store, of everything that a run writes except its tables."""
     return f"runs/{run_id}"
 
 
@@ -36,10 +36,7 @@ def report_name(run_id: str) -> str:
 
 
 def write(run: RunFacts, contents: Mapping[str, Sequence[Row]], store: Store, trend: TrendConfig | None) -> SweepResult:
-    """Write a run's rows and facts into the store's place, and render its report.
-
-    `trend`: how the run is compared with earlier runs; with None it is not.
-    """
+    """Write a run's rows, facts and report. `trend`: how to compare it with earlier runs; None: not at all."""
     cells, operators = contents["cells"], contents["operators"]
     contents = {**contents, "trends": trends(store, run.run_id, cells, operators, trend) if trend else []}
     write_rows(run, contents, store)
@@ -47,19 +44,19 @@ def write(run: RunFacts, contents: Mapping[str, Sequence[Row]], store: Store, tr
 
 
 def write_rows(run: RunFacts, contents: Mapping[str, Sequence[Row]], store: Store) -> None:
-    """Write a run's rows and facts into the store's place."""
+    """Write a run's rows and facts into the store."""
     _write_facts(run, store)
     for table in sorted(contents, key=lambda name: name == "cells"):
         tables.write(store, run.run_id, table, contents[table])
 
 
 def is_complete(run_id: str, store: Store) -> bool:
-    """Return whether all rows of the run have been written there."""
+    """Return whether all rows of the run have been written to the store."""
     return run_id in tables.runs(store)
 
 
 def join(run: RunFacts, shards: Sequence[Store], store: Store, trend: TrendConfig) -> SweepResult:
-    """Join the shards of a run, each stored in a place of its own, and render the report."""
+    """Join the shards of a run, each of which has a store of its own, and render the report."""
     _write_facts(run, store)
     for table in set(tables.TABLES) - {"cells", "trends"}:
         tables.join(store, run.run_id, table, shards)

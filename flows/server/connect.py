@@ -7,10 +7,7 @@ from tasks.errors import EnvironmentUnusable
 
 
 def ensure() -> None:
-    """Make sure that a Prefect API answers; start a temporary server if none is configured.
-
-    Raises EnvironmentUnusable.
-    """
+    """Check the configured Prefect API, or start a temporary server if there is none. Raises EnvironmentUnusable."""
     url = PREFECT_API_URL.value()
     if url is None:
         # Imported only here, because it imports Prefect's whole server, which takes seconds.

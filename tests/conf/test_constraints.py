@@ -11,23 +11,23 @@ from conf.constraints import above_zero, at_least, choice, decibels, dimensions,
 
 
 @dataclass
-class Part:
+class Inner:
     word: Annotated[str, choice(("red", "green"), "colour")] = "red"
     free: int = -1
 
 
 @dataclass
-class Whole:
-    part: Part
+class Outer:
+    part: Inner
     number: Annotated[int, at_least(1)] | None
-    parts: list[Part]
+    parts: list[Inner]
     shares: dict[str, Annotated[float, share]]
     shape: Annotated[list[int], dimensions("sizes")]
     gains: list[Annotated[float, decibels]]
 
 
 def test_a_violation_names_its_own_key_at_any_depth() -> None:
-    whole = Whole(Part("blue"), 0, [Part(), Part("gren")], {"a\n": 2.0, "b": 1.0}, [1, 0], [1.0, float("nan")])
+    whole = Outer(Inner("blue"), 0, [Inner(), Inner("gren")], {"a\n": 2.0, "b": 1.0}, [1, 0], [1.0, float("nan")])
     assert [str(error) for error in violations(whole, "key")] == [
         "key.part.word=blue: no such colour; one of green, red",
         "key.number=0: 1 or more",
@@ -39,7 +39,7 @@ def test_a_violation_names_its_own_key_at_any_depth() -> None:
 
 
 def test_null_and_what_is_not_annotated_are_accepted() -> None:
-    assert list(violations(Whole(Part(free=-9), None, [], {}, [], []), "key")) == []
+    assert list(violations(Outer(Inner(free=-9), None, [], {}, [], []), "key")) == []
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])

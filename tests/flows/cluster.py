@@ -45,7 +45,7 @@ def require() -> None:
 
 @contextlib.contextmanager
 def postgresql() -> Generator[str]:
-    """Start an empty database and yield its URL. It runs as the user `postgres`, who may not enter root's folders."""
+    """Start an empty database and yield its URL. It runs as the user `postgres`, which may not read root's folders."""
     require()
     as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups", "--"]
     with tempfile.TemporaryDirectory(prefix="qnnsweep-postgresql-", ignore_cleanup_errors=True) as folder:

@@ -15,7 +15,7 @@ from tasks.storage import tables
 from tasks.storage.store import Store
 from tests.flows.sweep_outputs import TIMES, result_of
 from tests.flows.test_sweep import DIGITS
-from tests.object_store import KEY_ID, SECRET, ObjectStore, serving
+from tests.object_store import KEY_ID, SECRET, ObjectStore, serve_object_store
 from tests.program import Program, new_program, with_server
 
 pytestmark = pytest.mark.toolchain
@@ -27,8 +27,8 @@ HERE = f"--artifacts={NIGHTS}"
 
 @pytest.fixture(scope="module")
 def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    with serving(tmp_path_factory.mktemp("moto")) as running:
-        running.make("sweeps")
+    with serve_object_store(tmp_path_factory.mktemp("moto")) as running:
+        running.create_bucket("sweeps")
         yield running
 
 

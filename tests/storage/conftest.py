@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from tasks.storage.store import Store
-from tests.object_store import ObjectStore, serving
+from tests.object_store import ObjectStore, serve_object_store
 
 StoreOf = Callable[[str], Store]
 """Opens the same store as a machine of the given name. With an object store, each machine has its own local folder."""
@@ -20,8 +20,8 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture(scope="session")
 def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    with serving(tmp_path_factory.mktemp("moto")) as running:
-        running.make("sweeps")
+    with serve_object_store(tmp_path_factory.mktemp("moto")) as running:
+        running.create_bucket("sweeps")
         yield running
 
 

@@ -18,7 +18,7 @@ from tasks.errors import EnvironmentUnusable, EvidenceError
 from tasks.records import Blob
 from tasks.storage import tables
 from tasks.storage.store import Store
-from tests.object_store import KEY_ID, SECRET, ObjectStore, between, reaching, serving
+from tests.object_store import KEY_ID, SECRET, ObjectStore, serve_object_store, serve_proxy, store_environment
 from tests.storage.conftest import StoreOf
 
 REPOSITORY = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ def requests(object_store: ObjectStore, bucket: StoreOf, monkeypatch: pytest.Mon
     def note(method: str, path: str) -> None:
         recorded.append(f"{method} {path.partition('/night.ly/')[2].partition('?')[0]}")
 
-    with between(object_store, note) as endpoint:
+    with serve_proxy(object_store, note) as endpoint:
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
         yield recorded
 
@@ -145,7 +145,7 @@ def test_a_refused_part_leaves_no_object(
     object_store: ObjectStore, bucket: StoreOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = bucket("one")
-    with between(object_store, lambda _, path: 403 if "partNumber=2&" in path else None) as way:
+    with serve_proxy(object_store, lambda _, path: 403 if "partNumber=2&" in path else None) as way:
         monkeypatch.setenv("AWS_ENDPOINT_URL", way)
         with pytest.raises(EnvironmentUnusable, match=r"ACCESS_DENIED during UploadPart .*; see that AWS_PROFILE"):
             store.put_bytes(os.urandom(LARGE))
@@ -171,7 +171,7 @@ def test_a_killed_upload_leaves_no_object(
         "import os, sys; from pathlib import Path; from tasks.storage.store import Store\n"
         "Store(Path(sys.argv[1]), sys.argv[2]).put_bytes(os.urandom(int(sys.argv[3])))\n"
     )
-    with between(object_store, stuck) as way:
+    with serve_proxy(object_store, stuck) as way:
         argv = [sys.executable, "-c", program, str(store.root), str(store.url), str(LARGE)]
         writer = subprocess.Popen(argv, cwd=REPOSITORY, env=os.environ | {"AWS_ENDPOINT_URL": way})
         assert reached.wait(180)
@@ -198,12 +198,12 @@ def unusable(
     """Yield the URL of a bucket that cannot be used, and a pattern of the error message."""
 
     def reached_by(endpoint: str) -> None:
-        for name, value in reaching(endpoint).items():
+        for name, value in store_environment(endpoint).items():
             monkeypatch.setenv(name, value)
 
     if request.param == "denied":
-        with serving(tmp_path, INITIAL_NO_AUTH_ACTION_COUNT="1") as strict:
-            url = strict.make("sweeps")
+        with serve_object_store(tmp_path, INITIAL_NO_AUTH_ACTION_COUNT="1") as strict:
+            url = strict.create_bucket("sweeps")
             reached_by(strict.endpoint)
             yield url, UNUSABLE[request.param]
     else:

@@ -23,14 +23,14 @@ GOLDEN = ROOT / "tests" / "goldens" / "cli.txt"
 
 
 def command_lines(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every command of the program as the words that select it, parents first."""
+    """Yield the words that select each command of the program, parents first."""
     yield path
     for name, child in getattr(command, "commands", {}).items():
         yield from command_lines(child, (*path, name))
 
 
 def help_of_all_commands() -> str:
-    """The help of every command, one after the other: what GOLDEN holds."""
+    """Return the help of every command, one after the other, which is the content of GOLDEN."""
     pages = []
     for words in command_lines(typer.main.get_command(app)):
         result = CliRunner().invoke(app, [*words, "--help"], prog_name="qnnsweep", terminal_width=78)

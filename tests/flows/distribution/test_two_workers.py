@@ -21,7 +21,7 @@ from tasks.storage.store import Store
 from tests.devices.loopback import Sshd, free_port, running, write_farm
 from tests.flows.cluster import Host, address, postgresql, prefect_server, wait_until
 from tests.flows.sweep_outputs import passed_result_of
-from tests.object_store import ObjectStore, serving
+from tests.object_store import ObjectStore, serve_object_store
 from tests.program import Program
 
 pytestmark = [pytest.mark.toolchain, pytest.mark.timeout(1500)]
@@ -50,8 +50,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    with serving(tmp_path_factory.mktemp("objects")) as store:
-        store.make("nights")
+    with serve_object_store(tmp_path_factory.mktemp("objects")) as store:
+        store.create_bucket("nights")
         yield store
 
 

@@ -64,7 +64,7 @@ def webhook(url: str, name: str) -> str:
 
 
 def night(folder: Path, number: int) -> tuple[SweepResult, Store]:
-    """The result of a night: the fourth (3) lost ten dB, the ones before nothing."""
+    """Return the result of a night. The fourth night, number 3, lost ten dB; the nights before it lost nothing."""
     write_history(folder, [*[{"final_snr_db": 30.0}] * 3, {"final_snr_db": 20.0, "torch": "2.14.0"}])
     store = Store.open(folder)
     cells, trends = (tables.rows(store, name, run_of(number)) for name in ("cells", "trends"))
