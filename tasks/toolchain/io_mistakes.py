@@ -55,7 +55,7 @@ def _mistakes(specs: Sequence[TensorSpec]) -> Iterator[tuple[str, Callable[[Inpu
 
 
 def _read_as(inputs: Inputs, number: int, axes: Sequence[int]) -> Inputs:
-    """Replace one input by the tensor that a program reads which takes that input's memory in another axis order."""
+    """Reinterpret one input, like a program that expects its memory in another axis order."""
     tensor = inputs[number]
     inverse = [list(axes).index(axis) for axis in range(tensor.dim())]
     misread = tensor.reshape([tensor.shape[axis] for axis in axes]).permute(inverse).contiguous()

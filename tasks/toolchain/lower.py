@@ -33,7 +33,7 @@ from tasks.toolchain.tensors import read_tensors
 
 
 def lower_model(model: EdgeModel, soc: SocConfig | None, options: LoweringOptions, store: Store) -> LoweredProgram:
-    """Compile for one SoC. A debug program that cannot be compiled raises nothing: the record has the reason."""
+    """Compile the programs for one SoC. If the debug program cannot be compiled, the record has the reason."""
     backend = backend_of(options.kind)
     compiler = backend.compiler(options.scheme, soc)
     exported = model.quantized.exported

@@ -37,7 +37,7 @@ def main() -> int:
     import executorch.kernels.quantized  # noqa: F401 - registers the quantize and dequantize kernels
     import torch  # noqa: F401 - its libraries must be loaded before the runtime's
 
-    # Not through `portable_lib`: for the class of one warning that takes 4 s to import all of ExecuTorch's compiler.
+    # Not `portable_lib`: for the class of one warning, it imports all of ExecuTorch's compiler, which takes 4 s.
     from executorch.extension.pybindings import _C
 
     module = _C._load_for_executorch(

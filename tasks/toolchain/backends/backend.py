@@ -48,7 +48,7 @@ class Backend(ABC):
     delegate: str | None = None
     """The name of its delegate in a program, for example `QnnBackend`; None if it delegates nothing."""
     named_in_labels: bool = True
-    """Whether labels of work contain the backend's name. Otherwise the SoC's name alone stands for it."""
+    """Whether the labels of task runs contain the backend's name. Otherwise they contain the SoC's name alone."""
     clock: Clock = MICROSECONDS
     """The clock of its runtime, for the times of the program and its kernels."""
     version: str = ""

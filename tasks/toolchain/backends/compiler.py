@@ -17,10 +17,10 @@ from tasks.records import CompileFacts, DelegatedNode, ExpectedTensor, Quantizat
 
 @dataclass(slots=True)
 class DelegationLog:
-    """What a backend recorded while it delegated its part of one graph."""
+    """The record of a backend's delegation of one graph."""
 
     refusals: dict[str, str] = field(default_factory=dict)
-    """Node name to the compiler's own message on why the node stays on the CPU."""
+    """Per node name, the compiler's message on why the node stays on the CPU."""
     dumped: list[ExpectedTensor] = field(default_factory=list)
     """The tensors that the delegate will log by name when its program dumps."""
     logged_bytes: int = 0

@@ -149,10 +149,8 @@ def _timed_event(event: Table, run: int, run_name: str | None) -> TimedEvent:
 def _delegate_identifier(event: Table) -> str | None:
     """Return the delegate's name of an event: a string, or a number in decimal. -1 is the schema's "none"."""
     name = event.text("delegate_debug_id_str")
-    if name is not None:
-        return name
     number = event.integer("delegate_debug_id_int", flags.Int32Flags, -1)
-    return None if number == -1 else str(number)
+    return name if name is not None or number == -1 else str(number)
 
 
 def _logged_tensors(event: Table, run: int, delegate_calls: set[tuple[int, int]]) -> list[LoggedTensor]:

@@ -1,4 +1,4 @@
-"""Other graphs as the operators' reference: which of their nodes an operator stands for, and those nodes' values.
+"""The nodes of other graphs that each operator stands for, and the values of those nodes as further references.
 
 Nodes are matched by their ancestry (`from_node`, which every tracing and every pass prolongs), never by shape, position
 or a similar name. What the ancestry leaves open stays open. Runs in a worker.
@@ -37,11 +37,11 @@ from tasks.toolchain.reference.graph import NoKernel, ReferenceGraph, Value, gra
 from tasks.toolchain.reference.operators import operator_of
 from tasks.toolchain.tensors import put_tensors
 
-# In the ancestry, the node before this pass of torchao's is the one whose value a new node rounds. The new node does
-# not stand for it.
+# A node that this pass of torchao inserts rounds the value of the ancestor before it, and does not stand for that
+# ancestor.
 _QUANTIZER = "replace_observer_with_quantize_dequantize_node"
 QDQ_PREFIX = "quantized_decomposed."
-# They return their input, except for its rounding: a lowering may remove them, and no operator has to replace them.
+# They return their input, apart from rounding: a lowering may remove them without replacing them.
 PASS_THROUGH_OPS = (
     *("aten._assert", "aten.alias", "aten.clone", "aten.contiguous", "aten.detach", "aten.dropout", "aten.expand"),
     "aten.to.",
@@ -94,7 +94,7 @@ def other_reference(
 
 
 class _NodeMatcher:
-    """The positions in `nodes` that each call of the edge graph stands for, and which call has a node's value."""
+    """The match of the edge graph's calls with the `nodes` that they stand for, and that whose value they have."""
 
     def __init__(self, nodes: Sequence[Node], calls: Sequence[Node]) -> None:
         self._nodes, self._calls = nodes, calls

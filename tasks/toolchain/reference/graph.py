@@ -50,7 +50,7 @@ class Call:
 
 
 class ReferenceGraph:
-    """Calls, numbered like the operator table, on the program's inputs and constants."""
+    """The calls of a graph, numbered like the operator table, with the constants that they read."""
 
     def __init__(self, calls: Sequence[Call], outputs: Sequence[Any], constants: Mapping[str, torch.Tensor]) -> None:
         self.calls = tuple(calls)

@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_map
 from tasks.numerics.element_use import Array, Value
 from tasks.toolchain.reference.graph import GETITEM, NoKernel, ReferenceGraph
 
+# They return elements of their inputs unchanged.
 _DATA_MOVEMENT_OPS = frozenset(
     (
         "aten._to_copy", "aten.alias_copy", "aten.cat", "aten.clone", "aten.constant_pad_nd", "aten.expand_copy",
@@ -31,7 +32,9 @@ class HostKernels:
         self.outputs = graph.output_calls
         self.constants = frozenset(graph.constant_calls)
         self.data_movement_ops = frozenset(
-            index for index, call in enumerate(graph.calls) if _only_moves_elements(call.target)
+            index
+            for index, call in enumerate(graph.calls)
+            if call.target == GETITEM or call.target.rpartition(".")[0] in _DATA_MOVEMENT_OPS
         )
         self.getitem_index = {
             index: call.arguments[1] for index, call in enumerate(graph.calls) if call.target == GETITEM
@@ -105,11 +108,6 @@ class HostKernels:
         except KeyError as error:
             self.refusals[index] = f"reads operator {error}, which has no value"
         return None
-
-
-def _only_moves_elements(target: str) -> bool:
-    """Whether an operator returns elements of its input unchanged."""
-    return target.rpartition(".")[0] in _DATA_MOVEMENT_OPS or target == GETITEM
 
 
 def _as_numpy(value: Any) -> Value:

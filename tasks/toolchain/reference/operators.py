@@ -137,10 +137,7 @@ def logged_instruction_bytes(lowered: ExportedProgram) -> int:
 
 
 def logged_bytes(tensor: torch.Tensor, element_bytes: int | None = None) -> int:
-    """Return the most bytes that a tensor takes in the debug buffer, with the padding before it.
-
-    `element_bytes`: the size of an element in the log, if it is not the tensor's.
-    """
+    """Return the most bytes that a tensor takes in the debug buffer, padded. `element_bytes`: if not its dtype's."""
     size = tensor.numel() * (element_bytes or tensor.element_size())
     return math.ceil(size / _LOG_ALIGNMENT_BYTES) * _LOG_ALIGNMENT_BYTES + _LOG_ALIGNMENT_BYTES
 

@@ -58,7 +58,7 @@ class Worker:
         return _memory_usage(self._process.pid, shares=False)
 
     def close(self) -> None:
-        """Kill the process and its descendants. One that has answered has nothing to do, and its log is written."""
+        """Kill the process and its descendants. After its answer, it has nothing left to do or to log."""
         if self._receiving.closed:
             return
         assert self._process.pid is not None, "started"

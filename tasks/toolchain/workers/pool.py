@@ -38,10 +38,9 @@ def check_temporary_folder() -> None:
 
 
 class WorkerPool:
-    """Runs module-level functions in worker processes, as many at once as the scheduler allows. Is thread-safe."""
+    """A runner of module-level functions in workers, as many at once as the scheduler allows. Is thread-safe."""
 
     def __init__(self, identity: Toolchain, supervisor: Supervisor) -> None:
-        """`identity`: the versions of what the workers import."""
         self.identity = identity
         self.calls, self.costs = supervisor.calls, supervisor.costs
         self._supervisor = supervisor

@@ -14,7 +14,7 @@ TYPICAL_BYTES = 5 * GIB
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostEstimate:
-    """The cost of a call, as far as earlier runs show it. A call without one starts first: it may be the longest."""
+    """The cost of a call in earlier runs. A call without an estimate starts first: it may be the longest."""
 
     seconds: float = float("inf")
     peak_bytes: int = TYPICAL_BYTES
@@ -28,7 +28,7 @@ class _Waiting:
 
 
 class Scheduler:
-    """Grants at most `parallel` slots at once, together within `memory_bytes`. Safe to share between threads.
+    """A granter of at most `parallel` slots at once, which together need at most `memory_bytes`. Is thread-safe.
 
     A call that alone needs more than all memory still runs, alone: refusing it would be worse.
     """

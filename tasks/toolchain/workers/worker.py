@@ -123,17 +123,15 @@ def _enter_session(watching: Connection, scratch: Path) -> None:
 
 
 def _answer(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Answer:
-    answer: Answer
     try:
-        answer = Returned(function(*arguments))
+        return Returned(function(*arguments))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code may raise anything
         traceback.print_exc()
         if isinstance(error, RequestError | EnvironmentUnusable | EvidenceError):
-            answer = Refused(error)
-        else:
-            answer = Raised(type(error).__name__, str(error).strip() or repr(error))
-    flush_native_output()
-    return answer
+            return Refused(error)
+        return Raised(type(error).__name__, str(error).strip() or repr(error))
+    finally:
+        flush_native_output()
 
 
 def _die_with(watching: Connection) -> None:
