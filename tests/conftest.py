@@ -81,7 +81,7 @@ def lowered(request_8a8w: Request, resources: Resources) -> LoweredProgram:
 
 @pytest.fixture(scope="session")
 def capture(request_8a8w: Request, resources: Resources, lowered: LoweredProgram) -> Capture:
-    """What the local device gave back for `lowered`."""
+    """The capture of `lowered` on the local device."""
     from tasks.bundle import bundle
     from tasks.measure import measure
 

@@ -57,11 +57,11 @@ def test_a_stage_is_a_function_of_values_that_returns_one_record(name: str) -> N
     function = getattr(importlib.import_module(f"tasks.{name}"), name)
     hints = get_type_hints(function)
     for parameter in inspect.signature(function).parameters.values():
-        found = {kind for kind in parts(hints[parameter.name]) if not is_key_input(kind)}
+        without_digest = {kind for kind in parts(hints[parameter.name]) if not is_key_input(kind)}
         if parameter.kind is parameter.KEYWORD_ONLY:
-            assert found, f"{parameter.name} is a key input: it belongs before the star, where the cache key sees it"
+            assert without_digest, f"{parameter.name} is part of the cache key: it belongs before the star"
         else:
-            assert not found, f"{parameter.name} has no digest: it belongs behind the star"
+            assert not without_digest, f"{parameter.name} has no digest: it belongs behind the star"
     assert hints["return"] in RECORDS
 
 

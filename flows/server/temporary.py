@@ -16,7 +16,7 @@ from rich.console import Console
 
 from flows.exit_codes import ENVIRONMENT_UNUSABLE
 
-_PREFECTS_OWN = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+_SERVER_ENVIRONMENT = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
 _PORT_TAKEN = 3
 """The exit code of uvicorn if it cannot start."""
 
@@ -34,7 +34,7 @@ class Server(SubprocessASGIServer):
         settings = get_current_settings().to_environment_variables(exclude_unset=True)
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "flows.server.temporary", str(self.port)],
-            env={**os.environ, **_PREFECTS_OWN, **settings},
+            env={**os.environ, **_SERVER_ENVIRONMENT, **settings},
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
