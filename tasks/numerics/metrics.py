@@ -95,10 +95,7 @@ def _sums(actual: Array, reference: Array, qparams: Quantization | None = None) 
 
 
 def _add_up(actual: Array, reference: Array, qparams: Quantization | None, exponents: tuple[int, int, int]) -> Sums:
-    """Compute the sums block by block, so that intermediate results stay in the processor's cache.
-
-    `exponents`: of the actual side, of the reference and of the error.
-    """
+    """Compute the sums block by block, to stay in the processor's cache. `exponents`: of actual, reference, error."""
     actual_exponent, reference_exponent, error_exponent = exponents
     absolute, energies, largest = np.zeros(2), np.zeros(4), np.zeros(2)
     flat_actual, flat_reference = actual.reshape(-1), reference.reshape(-1)
@@ -134,10 +131,7 @@ def _add_up(actual: Array, reference: Array, qparams: Quantization | None, expon
 
 
 def _dot(left: Array, right: Array) -> float:
-    """Return the sum of products, which is bit-identical on any number of cores.
-
-    `np.dot` splits the sum by the number of BLAS threads, and those threads also spin.
-    """
+    # Bit-identical on any number of cores: `np.dot` splits the sum by the number of BLAS threads, which also spin.
     return float(np.einsum("i,i->", left, right))
 
 
@@ -175,10 +169,7 @@ def _snr_db(sums: Sums) -> float | None:
 
 
 def _cosine(sums: Sums) -> float | None:
-    """Return the cosine similarity, from -1 to 1: sum of products over the product of the Euclidean norms.
-
-    None if a side is all zeros.
-    """
+    """Return the cosine of the sides: sum of products / product of Euclidean norms. None if a side is all zeros."""
     if not sums.reference_energy or not sums.actual_energy:
         return None
     similarity = sums.product / (math.sqrt(sums.actual_energy) * math.sqrt(sums.reference_energy))
@@ -186,10 +177,7 @@ def _cosine(sums: Sums) -> float | None:
 
 
 def _l1(sums: Sums) -> float | None:
-    """Return the sum of absolute differences, in the tensors' unit: the L1 of ExecuTorch's Inspector.
-
-    It grows with the number of elements.
-    """
+    """Return the sum of absolute differences, in the tensors' unit: the L1 of ExecuTorch's Inspector."""
     return _finite(sums.error_absolute, sums.error_exponent) if sums.elements else None
 
 

@@ -110,15 +110,12 @@ class QuantizedModel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operator:
-    """A node of the edge graph after the backend's passes and before delegation.
-
-    On the device, `debug_handle` and `output_index` are its only name.
-    """
+    """A node of the edge graph after the backend's passes and before delegation."""
 
     index: int  # position in the graph
     name: str
     target: str
-    debug_handle: int | None
+    debug_handle: int | None  # with `output_index` the operator's only name on the device
     output_index: int  # which output of a node that has several
     source_nodes: tuple[str, ...]
     module_path: str
@@ -208,13 +205,10 @@ class Counterpart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OtherReference:
-    """A graph besides the edge graph that operators are compared with: `exported` or `quantized`.
-
-    `values`: safetensors, keys `<sample>/<operator index>`, of the operators whose counterpart has no status.
-    """
+    """A graph besides the edge graph that operators are compared with: `exported` or `quantized`."""
 
     name: Reference
-    values: Blob
+    values: Blob  # of operators whose counterpart has no status; safetensors, keys `<sample>/<operator index>`
     counterparts: tuple[Counterpart, ...]  # one per operator, in their order
     unclaimed: tuple[Operator, ...]  # its nodes that are no operator's counterpart, numbered after the operators
 
@@ -331,10 +325,7 @@ class Execution:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capture:
-    """The files that were collected from a device and verified on arrival.
-
-    The outputs are safetensors with keys `<sample>/<output index>`.
-    """
+    """The files from a device, verified on arrival. The outputs are safetensors, keys `<sample>/<output index>`."""
 
     execution: Execution
     outputs: Blob

@@ -1,6 +1,7 @@
 """The rows of every table, made of the results of the cells."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,10 @@ from tasks.numerics.ladder import steepest
 from tasks.numerics.modules import module_times
 from tasks.numerics.timing import spread
 from tasks.numerics.verdict import worst_operator
-from tasks.records import Blob, Command, Comparison, Gap, LoweredProgram, Operator, OperatorComparison, Toolchain
+from tasks.records import Blob, Command, Comparison, Gap, LoweredProgram, OperatorComparison, Toolchain
 from tasks.records.cell_rows import AuditRow, CellIdentity, CellRow, CommandRow, DelegationRow, ProbeRow, WorkRow
 from tasks.records.operator_rows import MetricRow, ModuleRow, OperatorRow, OutputRow, ProfileRow
 from tasks.records.tables import SUBJECT_COLUMNS, TABLES, Row, by_columns
-from tasks.records.vocabulary import OperatorStatus
 from tasks.results.outcome import CellResult, finals, judge
 from tasks.storage.digest import digest
 from tasks.toolchain.workers.supervisor import CallCost
@@ -29,10 +29,7 @@ def rows(
     *,
     verb: str = "run",
 ) -> dict[str, list[Row]]:
-    """Return the rows of every table of `tasks.records.tables.TABLES` but `trends`, in the order of the plan.
-
-    `toolchain` is None when no cell needed one.
-    """
+    """Return the rows of every table but `trends`, in the order of the plan. `toolchain`: None if no cell needed it."""
     tables: dict[str, list[Row]] = {table: [] for table in TABLES if table != "trends"}
     tables["work"] = [by_columns(_work(run_id, cost)) for cost in costs]
     for cell in cells:
@@ -170,16 +167,11 @@ def _not_dumped(lowered: LoweredProgram, references: Sequence[str], sample: int)
     for operator in lowered.operators:
         yield OperatorComparison(operator=operator, sample=sample, status="not_dumped", gap=Gap())
     for other in (other for other in lowered.references if other.name in references):
-        rows: list[tuple[Operator, tuple[str, ...], OperatorStatus]] = [
-            (operator, counterpart.nodes, "not_dumped")
-            for operator, counterpart in zip(lowered.operators, other.counterparts, strict=True)
-        ]
+        row_against = partial(OperatorComparison, sample=sample, gap=Gap(), reference=other.name)
+        for operator, counterpart in zip(lowered.operators, other.counterparts, strict=True):
+            yield row_against(operator=operator, status="not_dumped", nodes=counterpart.nodes)
         for node in other.unclaimed:
-            rows.append((node, (node.name,), "no_operator"))
-        for operator, nodes, status in rows:
-            yield OperatorComparison(
-                operator=operator, sample=sample, status=status, gap=Gap(), reference=other.name, nodes=nodes
-            )
+            yield row_against(operator=node, status="no_operator", nodes=(node.name,))
 
 
 def _operator(identity: CellIdentity, row: OperatorComparison) -> OperatorRow:
