@@ -68,7 +68,7 @@ def measure(root: Path, options: argparse.Namespace) -> dict[str, Any]:
         "history_bytes": sum(file.stat().st_size for file in root.rglob("*.parquet")),
         "writing_s": time.perf_counter() - start,
     }
-    store = Store.open(root)
+    store = Store(root)
     runs = [run_of(night) for night in range(options.nights)]
     newest = runs[-options.plain_nights :]
     tonight, cell, operator = (
@@ -135,7 +135,7 @@ def is_cell(frame: pd.DataFrame, cell: Row) -> pd.Series:
 
 def write_history(root: Path, nights: int, cells: int, operators: int) -> tuple[list[Row], list[Row]]:
     """Write the tables of every night; return the rows of the following night, which is not written."""
-    store, noise = Store.open(root), np.random.default_rng(0)
+    store, noise = Store(root), np.random.default_rng(0)
     rows_of = {"cells": cell_rows(cells), "operators": operator_rows(cell_rows(cells), operators)}
     first: dict[str, pa.Table] = {}
     for table, rows in rows_of.items():  # the first night is written as by a sweep, the others are derived from it

@@ -120,7 +120,7 @@ def measure(folder: Path, size: int, rounds: int) -> dict[str, Any]:
 
 def redeployed(way: str, folder: Path, phone: Adbd, board: Sshd) -> int:
     """Return the bytes on the wire for a bundle of which only the program has changed, without those of the program."""
-    store = Store.open(folder / f"store-{way}")
+    store = Store(folder / f"store-{way}")
     relay = Relay(board.port if way == "ssh" else phone.port)
     if way == "ssh":
         known = folder / "known_hosts"

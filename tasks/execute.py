@@ -49,7 +49,9 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
     log = store.put_bytes(result.stdout + b"\n" + result.stderr)
     if result.exit_code != 0:
         end = last_lines(errors.splitlines() or printed.splitlines())
-        failure = f"the {launch.name} program ended with {_ending(result.exit_code)} on {device.name}\n{end}"
+        code = result.exit_code
+        ending = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+        failure = f"the {launch.name} program ended with {ending} on {device.name}\n{end}"
         if (known := of_runner(printed + errors)) is not None:
             raise DeviceError(f"{known.name}: {known.remedy}; {failure}")
         raise RunnerFailed(failure, log=log.sha256, command=command)
@@ -75,10 +77,6 @@ def _is_responsive(device: Device) -> bool:
         return device.transport.run(RunRequest(["true"], deadline_s=_RESPONSE_S)).exit_code == 0
     except DeviceError:
         return False
-
-
-def _ending(exit_code: int) -> str:
-    return f"exit code {exit_code}" if exit_code >= 0 else signal.Signals(-exit_code).name
 
 
 execute_task = stage(execute, version=1, cached=False)

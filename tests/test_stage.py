@@ -34,7 +34,9 @@ def prefect_server(prefect_api: httpx.Client) -> Iterator[None]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return Store.open(tmp_path / "artifacts")
+    store = Store(tmp_path / "artifacts")
+    store.check_writable()
+    return store
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ TRANSPORTS: Mapping[TransportKind, type[Transport]] = {
     TransportKind.adb: AdbTransport,
     TransportKind.ssh: SshTransport,
 }
-LEASES, BLOBS, NATIVE = "leases", "blobs", "native"
+LEASES, BLOBS = "leases", "blobs"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,6 +1,5 @@
 """Facts that a device reports about itself, read by one command that needs only a shell."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tasks.devices.transport import RunRequest, Transport
@@ -52,6 +51,7 @@ def read_facts(transport: Transport, work_folder: str) -> Facts:
     plausible = [value / 1000 for value in sensors if value is not None and -40_000 < value < 150_000]
     free = _number(values.get("free"))
     percent = _number(values.get("battery_capacity"))
+    microamperes, microvolts = _number(values.get("battery_current_now")), _number(values.get("battery_voltage_now"))
     return Facts(
         soc=values.get("soc") or values.get("soc0_machine"),
         arch=values.get("arch"),
@@ -59,20 +59,13 @@ def read_facts(transport: Transport, work_folder: str) -> Facts:
         free_mib=int(free / 1024) if free is not None else None,
         celsius=max(plausible, default=None),
         battery_percent=int(percent) if percent is not None else None,
-        power_mw=_power_mw(values),
+        power_mw=None if microamperes is None or microvolts is None else abs(microamperes) * microvolts / 1e9,
     )
 
 
 def soc_matches(reported: str, soc: str) -> bool:
     """Return whether the SoC that a device reports (`SM8650`, `SM8650-AC`) is the SoC of that name."""
     return reported.upper().partition("-")[0] == soc.upper()
-
-
-def _power_mw(values: Mapping[str, str]) -> float | None:
-    microamperes, microvolts = _number(values.get("battery_current_now")), _number(values.get("battery_voltage_now"))
-    if microamperes is None or microvolts is None:
-        return None
-    return abs(microamperes) * microvolts / 1e9
 
 
 def _number(text: str | None) -> float | None:

@@ -147,8 +147,7 @@ class Farm:
                 device.transport.close()
                 return None
             prune(device)
-            if abandoned := _abandoned(device):
-                device.run(["rm", "-rf", "--", *abandoned])
+            _remove_stale_leases(device)
             device.run(["mkdir", "-p", "--", device.lease_folder])  # `qnnsweep devices` shows the device as busy
         except BaseException:
             device.transport.close()
@@ -194,8 +193,9 @@ def quarantined_in(folder: Path) -> dict[str, str]:
     return {entry["device"]: entry["why"] for entry in entries}
 
 
-def _abandoned(device: Device) -> list[str]:
-    """Return the folders of leases whose holders were processes of this host and are dead."""
+def _remove_stale_leases(device: Device) -> None:
+    """Remove the folders of leases whose holders were processes of this host and are dead."""
     leases = f"{device.work_folder}/{LEASES}"
-    listed = device.run(["ls", "-1", leases])  # it fails if there never was a lease
-    return [f"{leases}/{name}" for name in listed.stdout.decode(errors="replace").splitlines() if owner_is_dead(name)]
+    names = device.run(["ls", "-1", leases]).stdout.decode(errors="replace").splitlines()  # none before the first lease
+    if stale := [f"{leases}/{name}" for name in names if owner_is_dead(name)]:
+        device.run(["rm", "-rf", "--", *stale])

@@ -1,7 +1,6 @@
 """A small CNN trained on scikit-learn's handwritten digits: a real, labelled model that needs no download."""
 
 from collections.abc import Iterator
-from enum import Enum
 
 import numpy as np
 import torch
@@ -9,24 +8,15 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from tasks.models.reproducible import reproducible
-from tasks.models.sample import Sample, member, take
+from tasks.models.sample import Sample, part, take
 
 SEED = 0
 EPOCHS = 15
 BATCH = 64
 LEARNING_RATE = 3e-3
-
-
-class Split(Enum):
-    """A part of the 1797 digits. Every fourth digit is held out, which keeps the classes balanced."""
-
-    training = "training"
-    held_out = "held_out"
-
-    def of(self, total: int) -> torch.Tensor:
-        """Return the indices of this split among 0 … total - 1: int64, ascending. Every index is in one split."""
-        index = torch.arange(total)
-        return index[(index % 4 == 0) == (self is Split.held_out)]
+INDICES = torch.arange(1797)
+SPLITS = {"training": INDICES[INDICES % 4 != 0], "held_out": INDICES[INDICES % 4 == 0]}
+"""The indices of the digits of a split. Every fourth digit is held out, which keeps the classes balanced."""
 
 
 class DigitsCnn(nn.Module):
@@ -53,8 +43,7 @@ class DigitsCnn(nn.Module):
 
 def digits_cnn() -> nn.Module:
     """Train the CNN on the training split and return it in eval mode. It takes a second and is bit-reproducible."""
-    images, labels = _data()
-    training = Split.training.of(len(labels))
+    (images, labels), training = _data(), SPLITS["training"]
     with reproducible(SEED):
         model = DigitsCnn()
         optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
@@ -71,12 +60,12 @@ def digits(count: int, *, split: str) -> list[Sample]:
 
     Raises RequestError if the split has fewer, or for an unknown split.
     """
-    return take(_samples(member(Split, split)), count, f"the {split} split of the digits")
+    return take(_samples(part(SPLITS, split)), count, f"the {split} split of the digits")
 
 
-def _samples(split: Split) -> Iterator[Sample]:
+def _samples(indices: torch.Tensor) -> Iterator[Sample]:
     images, labels = _data()
-    for index in split.of(len(labels)).tolist():
+    for index in indices.tolist():
         yield {"inputs": {"image": images[index : index + 1]}, "label": int(labels[index]), "name": f"digit {index}"}
 
 

@@ -8,14 +8,11 @@ from efficientnet_lite_pytorch import EfficientNet
 from torch import nn
 
 
-class PretrainedEfficientNet(EfficientNet):
-    weights_origin = "pretrained"
-
-
 def efficientnet_lite0() -> nn.Module:
     """Return the model in eval mode: float32 [N, 3, 224, 224], (pixel - 127) / 128, to float32 [N, 1000] logits."""
-    model = PretrainedEfficientNet.from_name("efficientnet-lite0")
+    model = EfficientNet.from_name("efficientnet-lite0")
     # The package's from_pretrained prints text and calls torch.load with the default of weights_only.
     weights = Path(EfficientnetLite0ModelFile.get_model_file_path())
     model.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+    model.weights_origin = "pretrained"  # pyright: ignore[reportArgumentType]
     return model.eval().requires_grad_(False)

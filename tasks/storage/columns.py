@@ -66,15 +66,11 @@ def _value(value: Any, kind: pa.DataType, where: str) -> Any:
         case Integral() if kind == INT64:
             return int(value)
         case Real() if kind == FLOAT64:
-            return _finite(float(value), where)
+            if math.isinf(value):
+                raise ValueError(f"{where} is {float(value)}: no number in a table may be infinite")
+            return None if math.isnan(value) else float(value)
         case list() | tuple() if pa.types.is_list(kind):
             return [_value(item, kind.value_type, where) for item in value]
         case _:
             pass
     raise TypeError(f"{where} holds {kind}, not the {type(value).__name__} {value!r:.80}")
-
-
-def _finite(number: float, where: str) -> float | None:
-    if math.isinf(number):
-        raise ValueError(f"{where} is {number}: no number in a table may be infinite")
-    return None if math.isnan(number) else number

@@ -47,6 +47,7 @@ class Store:
         self.blobs = self.root / "blobs"
         self.partial = self.root / "partial"
         self.location = url or str(root)
+        self._folder = Folder(self.root, self.partial)
         self._bucket = None
         if url:
             from tasks.storage.bucket import Bucket  # slow: it imports pyarrow, which few workers need
@@ -59,18 +60,14 @@ class Store:
         if "://" not in artifacts:
             return cls(Path(artifacts))
         url = artifacts.rstrip("/")
-        return cls(Path(cache_folder).expanduser() if cache_folder else _default_cache(url), url)
-
-    @classmethod
-    def open(cls, root: Path, url: str | None = None) -> "Store":
-        """Return the store at `root` after a test write. It is created if necessary."""
-        store = cls(root, url)
-        store.check_writable()
-        return store
+        if cache_folder:
+            return cls(Path(cache_folder).expanduser(), url)
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return cls(caches / "qnnsweep" / hashlib.sha256(url.encode()).hexdigest()[:16], url)
 
     @property
     def files(self) -> Files:
-        return self._bucket or Folder(self.root, self.partial)
+        return self._bucket or self._folder
 
     def display_path(self, name: str) -> str:
         """Return the path of a file of the store as a user would type it."""
@@ -97,7 +94,7 @@ class Store:
     def put_bytes(self, data: bytes) -> Blob:
         """Store `data`."""
         blob = Blob(sha256=hashlib.sha256(data).hexdigest(), size=len(data))
-        if self._bucket is None and _size(self._file(blob)) == blob.size:
+        if self._bucket is None and self._folder.size(_name(blob.sha256)) == blob.size:
             return blob
         return self._put([data])
 
@@ -108,22 +105,21 @@ class Store:
 
     def path(self, blob: Blob) -> Path:
         """Return a file with the bytes, for reading only. Raises EvidenceError if it is absent or of another size."""
-        path = self._file(blob)
-        size = _size(path)
+        size = self._folder.size(_name(blob.sha256))
         if size == blob.size:
-            return path
+            return self._file(blob)
         return self._downloaded(blob, "is missing" if size is None else f"has {size} bytes instead of {blob.size}")
 
     def find(self, sha256: str) -> Blob | None:
         """Return the blob of that name, or None if the store has none."""
-        size = _size(self._file(Blob(sha256=sha256, size=0)))
+        size = self._folder.size(_name(sha256))
         if size is None and self._bucket is not None:
             size = self._bucket.size(_name(sha256))
         return None if size is None else Blob(sha256=sha256, size=size)
 
     def has(self, blob: Blob) -> bool:
         """Return whether the store has the blob for every machine that uses it. Downloads nothing."""
-        return self.files.size(_name(_checked(blob))) == blob.size
+        return self.files.size(_name(blob.sha256)) == blob.size
 
     def read(self, blob: Blob) -> bytes:
         """Return the blob's bytes. Raises EvidenceError unless they have the blob's sha256."""
@@ -185,7 +181,7 @@ class Store:
             return remove_stale(self.partial)
 
     def _file(self, blob: Blob) -> Path:
-        return self.root / _name(_checked(blob))
+        return self.root / _name(blob.sha256)
 
     def _downloaded(self, blob: Blob, problem: str) -> Path:
         """Download the blob, check its sha256, and return its file.
@@ -221,33 +217,17 @@ class Store:
                 file.flush()
                 self._bucket.upload_if_absent(temporary, _name(blob.sha256), size)
             # A file of another size is damaged: replace it.
-            if not (final.is_file() and final.stat().st_size == size):
+            if self._folder.size(_name(blob.sha256)) != size:
                 os.fchmod(file.fileno(), _READ_ONLY)
                 commit(temporary, file, final)
         return blob
 
 
-def _default_cache(url: str) -> Path:
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return caches / "qnnsweep" / hashlib.sha256(url.encode()).hexdigest()[:16]
-
-
-def _checked(blob: Blob) -> str:
-    if not re.fullmatch(r"[0-9a-f]{64}", blob.sha256):
-        raise EvidenceError(f"{blob.sha256!r} is not a sha256: the record that names it is damaged")
-    return blob.sha256
-
-
 def _name(sha256: str) -> str:
+    """Return the name of a blob's file in the store. Raises EvidenceError for text that is not a sha256."""
+    if not re.fullmatch(r"[0-9a-f]{64}", sha256):
+        raise EvidenceError(f"{sha256!r} is not a sha256: the record that names it is damaged")
     return f"blobs/{sha256[:2]}/{sha256}"
-
-
-def _size(path: Path) -> int | None:
-    with translate_os_errors(path):
-        try:
-            return path.stat().st_size
-        except FileNotFoundError:
-            return None
 
 
 def _link(blob: Path, name: Path, partial: Path) -> None:

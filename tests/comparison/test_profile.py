@@ -50,7 +50,7 @@ KNOWN = replace(
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return Store.open(tmp_path)
+    return Store(tmp_path)
 
 
 def captured(store: Store, *, iterations: int = 2, warm_up: int = 0, outputs: Blob = CAPTURE.outputs) -> Capture:

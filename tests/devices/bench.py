@@ -116,6 +116,6 @@ def started_bench(tmp_path: Path) -> Iterator[Bench]:
             phone=phone,
             board=board,
             farm=Farm(host_environment={}, folder=tmp_path / "farm"),
-            store=Store.open(tmp_path / "store"),
+            store=Store(tmp_path / "store"),
             folder=tmp_path,
         )

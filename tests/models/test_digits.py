@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tasks.errors import RequestError
-from tasks.models.digits import Split, digits, digits_cnn
+from tasks.models.digits import SPLITS, digits, digits_cnn
 
 DIGEST = """
 import hashlib
@@ -65,7 +65,7 @@ def test_other_processes_with_other_threads_and_seeds_train_the_same_bits() -> N
 
 
 def test_the_splits_share_no_digit_and_together_are_all() -> None:
-    parts = [split.of(1797).tolist() for split in Split]
+    parts = [indices.tolist() for indices in SPLITS.values()]
     assert sorted(index for part in parts for index in part) == list(range(1797))
     assert [len(part) for part in parts] == [1347, 450]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tasks.errors import RequestError
-from tasks.models.photographs import Split, photographs
+from tasks.models.photographs import SPLITS, photographs
 from tasks.models.sample import Sample
 
 
@@ -33,7 +33,7 @@ def test_the_centre_of_every_photograph_comes_first_and_crops_follow_without_end
 
 
 def test_the_splits_share_no_photograph() -> None:
-    assert not set(Split.calibration.value) & set(Split.evaluation.value)
+    assert not set(SPLITS["calibration"]) & set(SPLITS["evaluation"])
 
 
 def test_a_view_is_one_normalised_rgb_picture() -> None:

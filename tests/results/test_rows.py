@@ -61,7 +61,7 @@ def columns(cells: Iterable[CellResult], table: str) -> set[tuple[str, ...]]:
 
 
 def test_every_row_of_every_kind_of_cell_is_stored_and_read_back(planned: Request, tmp_path: Path) -> None:
-    store = Store.open(tmp_path)
+    store = Store(tmp_path)
     cost = CallCost(stage="lower", subject=("digits_cnn", "8a8w", "qnn", "SM8650"), seconds=3.5, peak_bytes=4096)
     contents_by_table = rows(RUN, every_kind(planned), TOOLCHAIN, [cost])
     assert set(contents_by_table) == set(tables.TABLES) - {"trends"}  # these come from the rows of several runs

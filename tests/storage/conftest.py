@@ -13,9 +13,14 @@ StoreOf = Callable[[str], Store]
 """Opens the same store as a machine of the given name. With an object store, each machine has its own local folder."""
 
 
+def writable(store: Store) -> Store:
+    store.check_writable()
+    return store
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return Store.open(tmp_path / "artifacts")
+    return writable(Store(tmp_path / "artifacts"))
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +36,7 @@ def bucket(object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.Monkey
     for name, value in object_store.environment.items():
         monkeypatch.setenv(name, value)
     url = f"s3://sweeps/{uuid4().hex}/night.ly"
-    return lambda machine: Store.open(tmp_path / machine, url)
+    return lambda machine: writable(Store(tmp_path / machine, url))
 
 
 @pytest.fixture(params=["folder", "bucket"])
@@ -39,4 +44,4 @@ def store_of(request: pytest.FixtureRequest, tmp_path: Path) -> StoreOf:
     """A store in a folder or in an object store."""
     if request.param == "bucket":
         return request.getfixturevalue("bucket")
-    return lambda _: Store.open(tmp_path / "artifacts")
+    return lambda _: writable(Store(tmp_path / "artifacts"))

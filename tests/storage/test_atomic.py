@@ -25,7 +25,7 @@ import os, sys
 from itertools import count
 from pathlib import Path
 from tasks.storage.store import Store
-store = Store.open(Path(sys.argv[1]))
+store = Store(Path(sys.argv[1]))
 with store.scratch("lower") as folder:
     (folder / "half.pte").write_bytes(b"x")
     for i in count():

@@ -216,7 +216,7 @@ def test_a_bucket_that_cannot_be_used_is_refused_in_one_line_with_a_remedy(
 ) -> None:
     url, message = unusable
     with pytest.raises(EnvironmentUnusable) as refused:
-        Store.open(tmp_path / "here", url)
+        Store(tmp_path / "here", url).check_writable()
     line = str(refused.value)
     assert re.search(rf"^artifacts={url}: .*{message}", line), line
     assert "\n" not in line
@@ -269,7 +269,7 @@ def test_pandas_reads_all_runs_of_a_table_in_one_line(bucket: StoreOf) -> None:
 def test_a_folder_does_not_import_pyarrow(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from tasks.storage.store import Store\n"
-        "Store.open(Path(sys.argv[1])).put_bytes(b'x'); print('pyarrow' in sys.modules)\n"
+        "Store(Path(sys.argv[1])).put_bytes(b'x'); print('pyarrow' in sys.modules)\n"
     )
     argv = [sys.executable, "-c", program, str(tmp_path)]
     assert subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout == "False\n"

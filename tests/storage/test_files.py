@@ -106,7 +106,7 @@ def test_two_processes_that_write_the_same_at_once_both_succeed(store_of: StoreO
         "import sys; from pathlib import Path; from tasks.storage.store import Store\n"
         "from tasks.storage import tables\n"
         "root, url, run = sys.argv[1:]\n"
-        "store = Store.open(Path(root), url or None)\n"
+        "store = Store(Path(root), url or None)\n"
         "for i in range(20):\n"
         "    store.read(store.put_bytes(b'%d' % i * 1000))\n"
         "    store.files.write(f'results/keys/{i}', b'%d' % i)\n"

@@ -90,7 +90,7 @@ def test_a_remaining_run_keeps_all_that_it_references_and_nothing_else_is_left(
     limit: int | None,
     protected: int,
 ) -> None:
-    store = Store.open(tmp_path_factory.mktemp("store"))
+    store = Store(tmp_path_factory.mktemp("store"))
     for run_id, numbers in zip(RUNS, run_numbers, strict=False):
         add_run(store, run_id, numbers)
     wanted = tuple(RUNS[number] for number in sorted(named) if number < len(run_numbers))
@@ -113,7 +113,7 @@ def test_a_remaining_run_keeps_all_that_it_references_and_nothing_else_is_left(
 
 
 def test_runs_beyond_an_age_or_a_number_are_removed(tmp_path: Path) -> None:
-    store = Store.open(tmp_path)
+    store = Store(tmp_path)
     for run_id, days in zip(RUNS, (40, 31, 29, 0), strict=True):
         add_run(store, run_id, {1}, days_ago=days)
     assert plan_prune(store, Selection(older_than_s=30 * DAY_S)).runs == tuple(RUNS[:2])
@@ -124,7 +124,7 @@ def test_runs_beyond_an_age_or_a_number_are_removed(tmp_path: Path) -> None:
 
 
 def test_unreferenced_results_and_blobs_are_removed_after_a_day(tmp_path: Path) -> None:
-    store = Store.open(tmp_path)
+    store = Store(tmp_path)
     add_run(store, RUNS[0], {1})
     young, old = add_result(store, 2), add_result(store, 3)
     stray = store.put_bytes(b"a log")
@@ -145,7 +145,7 @@ def test_unreferenced_results_and_blobs_are_removed_after_a_day(tmp_path: Path) 
 
 def test_a_result_that_a_removed_run_recomputed_keeps_its_blobs_for_a_remaining_run(tmp_path: Path) -> None:
     """A repeated measurement gives other latencies: under the same key, the result of the newer run is cached."""
-    store = Store.open(tmp_path)
+    store = Store(tmp_path)
     add_run(store, RUNS[0], {1})
     name = add_result(store, 1)
     newer = store.put_bytes(b"measured again")
@@ -157,7 +157,7 @@ def test_a_result_that_a_removed_run_recomputed_keeps_its_blobs_for_a_remaining_
 
 
 def test_a_run_with_a_damaged_manifest_stops_a_prune_unless_it_is_removed_itself(tmp_path: Path) -> None:
-    store = Store.open(tmp_path)
+    store = Store(tmp_path)
     add_run(store, RUNS[0], {1})
     add_run(store, RUNS[1], {2})
     (tmp_path / "runs" / RUNS[0] / "holds.json").write_text("{")
@@ -174,7 +174,7 @@ def test_the_blobs_of_a_record_are_listed_from_any_depth() -> None:
 
 
 def test_the_inventory_counts_a_blob_once(tmp_path: Path) -> None:
-    store = Store.open(tmp_path)
+    store = Store(tmp_path)
     add_run(store, RUNS[0], {1, 2})
     add_run(store, RUNS[1], {2})
     store.put_bytes(b"a log")

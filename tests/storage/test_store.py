@@ -83,7 +83,7 @@ def test_a_missing_source_raises_file_not_found(store: Store, tmp_path: Path) ->
 
 def test_a_relative_root_survives_a_change_of_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    store = Store.open(Path("artifacts"))
+    store = Store(Path("artifacts"))
     blob = store.put_bytes(b"here")
     monkeypatch.chdir("/")
     assert store.read(blob) == b"here"
@@ -159,7 +159,7 @@ def test_write_atomically_replaces_whole_files_and_makes_folders(store: Store) -
 def test_processes_that_write_equal_content_at_once_all_succeed(store: Store) -> None:
     program = (
         "import sys; from pathlib import Path; from tasks.storage.store import Store\n"
-        "store = Store.open(Path(sys.argv[1]))\n"
+        "store = Store(Path(sys.argv[1]))\n"
         "for i in range(100): store.read(store.put_bytes(b'%d' % i * 1000))"
     )
     writers = [
@@ -178,10 +178,10 @@ def test_a_store_below_a_file_is_refused_in_one_line_with_a_remedy(tmp_path: Pat
     obstacle.touch()
     advice = "there is a file of that name: move it, or set artifacts=FOLDER to another folder"
     with pytest.raises(EnvironmentUnusable) as below:
-        Store.open(obstacle / "artifacts")
+        Store(obstacle / "artifacts").check_writable()
     assert str(below.value) == f"artifacts: cannot use {obstacle}/artifacts/blobs: Not a directory; {advice}"
     with pytest.raises(EnvironmentUnusable) as itself:
-        Store.open(obstacle)
+        Store(obstacle).check_writable()
     assert str(itself.value) == f"artifacts: cannot use {obstacle}/blobs: Not a directory; {advice}"
 
 
@@ -202,7 +202,7 @@ def test_a_full_disk_is_reported_and_leaves_no_incomplete_file(store: Store) -> 
     program = (
         "import resource, sys; from pathlib import Path\n"
         "from tasks.errors import EnvironmentUnusable; from tasks.storage.store import Store\n"
-        "store = Store.open(Path(sys.argv[1]))\n"
+        "store = Store(Path(sys.argv[1]))\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
         "store.put_bytes(bytes(50_000))\n"
         "try: store.put_bytes(bytes(50_001))\n"

@@ -118,7 +118,7 @@ ODD = {
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return Store.open(tmp_path / "artifacts")
+    return Store(tmp_path / "artifacts")
 
 
 @pytest.fixture(autouse=True)

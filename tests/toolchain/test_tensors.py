@@ -18,7 +18,7 @@ DTYPES = ["float32", "float16", "bfloat16", "float64", "int8", "uint8", "int16",
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return Store.open(tmp_path / "artifacts")
+    return Store(tmp_path / "artifacts")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

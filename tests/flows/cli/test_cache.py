@@ -184,7 +184,7 @@ def test_two_sweeps_at_once_in_one_folder_leave_complete_files(program: Program,
 
 
 def test_the_lock_is_shared_by_sweeps_and_exclusive_for_a_prune(tmp_path: Path) -> None:
-    store = Store.open(tmp_path)
+    store = Store(tmp_path)
     code = (
         "import sys; from pathlib import Path; from tasks.storage.store import Store\n"
         "from tasks.storage import lock\n"

@@ -39,7 +39,7 @@ def request_8a8w() -> Request:
 
 
 def write(root: Path, run: str, cells: Sequence[CellResult], toolchain: Toolchain = OLD) -> None:
-    store, contents = Store.open(root), rows(run, cells, toolchain)
+    store, contents = Store(root), rows(run, cells, toolchain)
     contents["trends"] = trends(store, run, contents["cells"], contents["operators"], TrendConfig())
     for table, table_rows in contents.items():
         tables.write(store, run, table, table_rows)

@@ -93,7 +93,7 @@ CHANGES = [SWAPPED, *PLANTED.values(), LOST, *NEW_SDK]
 
 def history(root: Path, seed: int, changes: list[Change]) -> list[list[Row]]:
     """Write the history and return the rows of `trends` of each night."""
-    store, noise = Store.open(root), np.random.default_rng(seed)
+    store, noise = Store(root), np.random.default_rng(seed)
     models = list(dict.fromkeys(change.cell for change in changes))
     rows: list[list[Row]] = []
     for night in range(NIGHTS):
@@ -188,7 +188,7 @@ def test_a_row_of_trends_has_the_last_sixty_nights(nights: list[list[Row]]) -> N
 
 def write_history(root: Path, nights: list[dict[str, Any]], config: TrendConfig | None = None) -> list[list[Row]]:
     """Write a history of one cell without noise, with these columns changed each night; return its rows of trends."""
-    store, rows = Store.open(root), []
+    store, rows = Store(root), []
     for night, columns in enumerate(nights):
         cell = dict.fromkeys(tables.schema_of("cells").names) | cell_row("toy", night, [], np.random.default_rng(0))
         rows.append(write_night(store, [cell | columns], [], config or TrendConfig()))

@@ -66,7 +66,7 @@ def webhook(url: str, name: str) -> str:
 def night(folder: Path, number: int) -> tuple[SweepResult, Store]:
     """Return the result of a night. The fourth night, number 3, lost ten dB; the nights before it lost nothing."""
     write_history(folder, [*[{"final_snr_db": 30.0}] * 3, {"final_snr_db": 20.0, "torch": "2.14.0"}])
-    store = Store.open(folder)
+    store = Store(folder)
     cells, trends = (tables.rows(store, name, run_of(number)) for name in ("cells", "trends"))
     return SweepResult(run=RUN, cells=cells, trends=trends, page=folder / "report.html"), store
 

@@ -19,7 +19,7 @@ def trends(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[Row]]:
     root = tmp_path_factory.mktemp("artifacts")
     worse = {"final_snr_db": 25.0, "qnn": "v2.50.1"}
     write_history(root, [*[{"final_snr_db": 30.0}] * 3, worse, worse | {"pte_bytes": 2_000_000}])
-    return {night: tables.rows(Store.open(root), "trends", run_of(night)) for night in range(5)}
+    return {night: tables.rows(Store(root), "trends", run_of(night)) for night in range(5)}
 
 
 def test_a_run_without_regressions_has_no_table(trends: dict[int, list[Row]]) -> None:

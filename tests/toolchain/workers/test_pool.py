@@ -41,7 +41,7 @@ from tasks.toolchain.backends.qnn.sdk import find_sdk, identity
 
 if __name__ == "__main__":
     root, name, argument = sys.argv[1:]
-    store = Store.open(Path(root))
+    store = Store(Path(root))
     sdk = find_sdk({}, store.root / "toolchain")
     limits = {"scheduler": Scheduler(parallel=1, memory_bytes=2**36), "deadline_s": 600, "memory_bytes": 2**33}
     supervisor = Supervisor(environment=sdk.environment({}), store=store, **limits)
@@ -275,7 +275,7 @@ def kill_a_caller(source: str, tmp_path: Path) -> int:
         caller.wait()
     assert {int(pid) for pid in pids.read_text().split()} < set(family)
     assert eventually(lambda: all(map(has_ended, family)), SOON_S)
-    return Store.open(tmp_path / "artifacts").remove_stale_temporaries()
+    return Store(tmp_path / "artifacts").remove_stale_temporaries()
 
 
 def test_a_killed_caller_leaves_no_process_behind(tmp_path: Path) -> None:
