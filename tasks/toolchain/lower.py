@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from executorch.devtools import BundledProgram
 from executorch.devtools.backend_debug import get_delegation_info
 from executorch.devtools.bundled_program.config import MethodTestCase, MethodTestSuite
@@ -25,7 +24,7 @@ from tasks.records.options import LoweringOptions
 from tasks.storage.store import Store
 from tasks.toolchain.backends.select import backend_of
 from tasks.toolchain.compile import Unavailable, compile_edge, try_compile
-from tasks.toolchain.edge import EdgeModel, Samples
+from tasks.toolchain.edge import EdgeModel
 from tasks.toolchain.profiling import instructions, profile_program
 from tasks.toolchain.readback.facts import program_facts
 from tasks.toolchain.reference.operators import delegation_counts, subgraphs
@@ -44,7 +43,6 @@ def lower_model(model: EdgeModel, soc: SocConfig | None, options: LoweringOption
     _check_order(exported.inputs, graph)
     info = get_delegation_info(graph.graph_module)
     numbers = subgraphs(graph)
-    expected = read_tensors(store, exported.outputs_eager)
     program = store.put_bytes(ship.program.buffer)
     lowered = LoweredProgram(
         quantized=model.quantized,
@@ -53,7 +51,7 @@ def lower_model(model: EdgeModel, soc: SocConfig | None, options: LoweringOption
         program=program,
         debug_program=None,
         debug_unavailable=None,
-        bundled_program=_bundled(store, ship.program, model.samples[: model.operator_samples], expected),
+        bundled_program=_bundled(store, ship.program, model),
         etrecord=None,
         input_qparams=model.input_qparams,
         operators=tuple(replace(row, subgraph=numbers.get(row.debug_handle or 0)) for row in model.operators),
@@ -105,16 +103,15 @@ def _check_order(inputs: Sequence[TensorSpec], lowered: ExportedProgram) -> None
         )
 
 
-def _bundled(
-    store: Store, program: ExecutorchProgramManager, samples: Samples, expected: dict[str, torch.Tensor]
-) -> Blob:
+def _bundled(store: Store, program: ExecutorchProgramManager, model: EdgeModel) -> Blob:
     """Store the program with test cases, which expect eager PyTorch's outputs, for ExecuTorch's own verification."""
+    expected = read_tensors(store, model.quantized.exported.outputs_eager)
     outputs = len({tensor_name(key) for key in expected})
     cases = [
         MethodTestCase(
             inputs=inputs, expected_outputs=[expected[tensor_key(sample, index)] for index in range(outputs)]
         )
-        for sample, inputs in enumerate(samples)
+        for sample, inputs in enumerate(model.samples[: model.operator_samples])
     ]
     bundled = BundledProgram(program, [MethodTestSuite(method_name=METHOD, test_cases=cases)])
     return store.put_bytes(serialize_from_bundled_program_to_flatbuffer(bundled))

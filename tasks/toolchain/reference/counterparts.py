@@ -20,6 +20,7 @@ that is read from outside the group has the node's value. No operator stands for
 import operator
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -262,11 +263,8 @@ def _run(graph: ReferenceGraph, inputs: Sequence[torch.Tensor]) -> dict[int, Val
     arguments = [tensor.clone() for tensor in inputs]
     with torch.no_grad():
         for index, sources in enumerate(graph.sources):
-            if any(source not in values for source in sources):
-                continue
-            try:
-                value = values[index] = graph.call(index, values, arguments)
-            except NoKernel:
-                continue
-            copies[index] = tree_map_only(torch.Tensor, torch.clone, value)
+            if all(source in values for source in sources):
+                with suppress(NoKernel):
+                    values[index] = graph.call(index, values, arguments)
+                    copies[index] = tree_map_only(torch.Tensor, torch.clone, values[index])
     return copies

@@ -105,7 +105,7 @@ class Supervisor:
     def follow(
         self, process: Process, stage: str, subject: Subject, scratch: Path, start: float, *, stays: bool = False
     ) -> CallResult[Any]:
-        """Wait until the process has answered, has ended, or exceeds a limit; then end it, unless it `stays`.
+        """Wait until the process has sent its answer, ends, or exceeds a limit; then end it, unless it `stays`.
 
         `start`: the monotonic time at which the call began.
         """
