@@ -112,8 +112,7 @@ class Graph:
             setattr(cell, record, result)
             if (name := result_name(submission.future.state)) is not None:
                 cell.result_names[record] = name
-        labels = {stage: work_label(stage, planned.request) for stage in CELL_STAGES}
-        started = [stage for stage, label in labels.items() if (stage, label) in self._started_stages]
+        started = [stage for stage in CELL_STAGES if (stage, work_label(stage, cell.request)) in self._started_stages]
         cell.stage = started[-1] if submissions and started else None
         return cell
 

@@ -29,7 +29,7 @@ def regressions_table(trends: Sequence[Row]) -> Table | None:
 
 
 def regressions_markdown(trends: Sequence[Row]) -> str:
-    """Return the same as Markdown; empty if no series is worse."""
+    """Return the table as Markdown; an empty string if no series is worse."""
     lines = _lines(trends)
     if not lines:
         return ""
@@ -44,23 +44,16 @@ def _title(trends: Sequence[Row]) -> str:
 
 
 def _lines(trends: Sequence[Row]) -> list[tuple[bool, list[str]]]:
-    """Return per bad series whether it regressed in this run, and its columns."""
-    bad = sorted((row for row in trends if row["verdict"] in BAD), key=lambda row: row["verdict"] != "regressed")
-    return [(row["verdict"] == "regressed", _line(row)) for row in bad]
-
-
-def _line(row: Row) -> list[str]:
-    cell = " · ".join(filter(None, (row["model"], row["scheme"], row["soc"], row["farm"] or row["device"])))
-    worse = f"{row['operator']} {row['series']}" if row["operator"] else row["series"]
-    changed = ", ".join(row["changed"]) or "nothing known"
-    return [
-        printable(cell),
-        printable(worse),
-        with_unit(row["value"], row["unit"]),
-        with_unit(row["median"], row["unit"]),
-        row["first_bad_run"],
-        printable(changed),
-    ]
+    """Return, for each bad series, whether it regressed in this run, and its `_COLUMNS`. New regressions are first."""
+    lines: list[tuple[bool, list[str]]] = []
+    for row in sorted((row for row in trends if row["verdict"] in BAD), key=lambda row: row["verdict"] != "regressed"):
+        cell = " · ".join(filter(None, (row["model"], row["scheme"], row["soc"], row["farm"] or row["device"])))
+        worse = f"{row['operator']} {row['series']}" if row["operator"] else row["series"]
+        numbers = (with_unit(row[name], row["unit"]) for name in ("value", "median"))
+        changed = ", ".join(row["changed"]) or "nothing known"
+        columns = [printable(cell), printable(worse), *numbers, row["first_bad_run"], printable(changed)]
+        lines.append((row["verdict"] == "regressed", columns))
+    return lines
 
 
 def with_unit(value: float | str | None, unit: str) -> str:
