@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from tasks.devices.transport import RunRequest, Transport
 
 DEADLINE_S = 30.0
-
 # $1 is the work folder. It may not exist yet, so df reads the nearest existing folder above it.
 _SCRIPT = r"""
 show() { [ -r "$2" ] && printf '%s=%s\n' "$1" "$(head -n 1 "$2")"; }

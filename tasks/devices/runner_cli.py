@@ -9,7 +9,6 @@ from tasks.storage.digest import digest
 ETDUMP = "etdump.etdp"
 DEBUG_OUTPUT = "debug_output.bin"
 OUTPUT_FOLDER = "outputs"
-
 _LATENCY = re.compile(r"\] (\d+) inference took ([\d.]+) ms, avg ([\d.]+) ms")
 
 

@@ -200,11 +200,10 @@ class SshTransport:
         return transport
 
     def _password(self) -> str | None:
-        if (variable := self.config.password_variable) is None:
-            return None
-        if variable not in os.environ:
+        variable = self.config.password_variable
+        if variable is not None and variable not in os.environ:
             raise DeviceError(f"device.ssh.password_variable={variable}: no such environment variable is set here")
-        return os.environ[variable]
+        return None if variable is None else os.environ[variable]
 
 
 def address_of(address: str) -> tuple[str | None, str, int]:

@@ -88,14 +88,10 @@ def result_name(state: State) -> str | None:
     return None if key is None else Path(key).name  # stores of earlier versions have absolute paths
 
 
-class _DropHookLines(logging.Filter):
-    """A filter for the four lines per task that Prefect logs about these hooks: they hide the other messages."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not record.getMessage().startswith(("Running hook ", "Hook "))
-
-
-logging.getLogger("prefect.task_runs").addFilter(_DropHookLines())
+# Prefect logs four lines per task about these hooks, which hide the other messages.
+logging.getLogger("prefect.task_runs").addFilter(
+    lambda record: not record.getMessage().startswith(("Running hook ", "Hook "))
+)
 
 
 @dataclasses.dataclass

@@ -9,7 +9,7 @@ from conf.names import CACHED_STAGES
 from tasks.errors import EvidenceError
 from tasks.storage import tables
 from tasks.storage.codec import decode
-from tasks.storage.manifest import RunManifest, read_manifest, referenced_blobs
+from tasks.storage.manifest import read_manifest, referenced_blobs
 from tasks.storage.retention import bytes_of_run
 from tasks.storage.store import Store
 
@@ -73,7 +73,18 @@ def inventory(store: Store, newest: int) -> Inventory:
         artifacts=str(store.root),
         bytes=total,
         stages=stages,
-        runs=tuple(_run(run, manifests[run], reference_counts, sizes[run]) for run in runs[-newest:] if newest),
+        runs=tuple(
+            RunUsage(
+                run_id=run,
+                made=sum(not reused for reused in manifests[run].results.values()),
+                reused=sum(manifests[run].results.values()),
+                blobs=len(manifests[run].blobs),
+                held_bytes=sum(manifests[run].blobs.values()),
+                alone_bytes=sum(size for sha256, size in manifests[run].blobs.items() if reference_counts[sha256] == 1),
+                own_bytes=sizes[run],
+            )
+            for run in (runs[-newest:] if newest else [])
+        ),
     )
 
 
@@ -108,18 +119,6 @@ def _stages(store: Store) -> tuple[StageUsage, ...]:
         )
         earlier |= first
     return tuple(usages)
-
-
-def _run(run: str, manifest: RunManifest, reference_counts: Counter[str], size: int) -> RunUsage:
-    return RunUsage(
-        run_id=run,
-        made=sum(not reused for reused in manifest.results.values()),
-        reused=sum(manifest.results.values()),
-        blobs=len(manifest.blobs),
-        held_bytes=sum(manifest.blobs.values()),
-        alone_bytes=sum(size for sha256, size in manifest.blobs.items() if reference_counts[sha256] == 1),
-        own_bytes=size,
-    )
 
 
 def _when(time: float) -> str:

@@ -26,8 +26,7 @@ class RunManifest:
 
 
 def write_manifest(store: Store, run_id: str, manifest: RunManifest) -> None:
-    data = json.dumps(dataclasses.asdict(manifest), sort_keys=True).encode()
-    store.files.write(_name(run_id), data)
+    store.files.write(_name(run_id), json.dumps(dataclasses.asdict(manifest), sort_keys=True).encode())
 
 
 def read_manifest(store: Store, run_id: str) -> RunManifest:
