@@ -55,7 +55,7 @@ def workers_with(resources: Resources) -> WorkersWith:
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """A runner that ended, and what it left in its output folder."""
+    """A runner that has ended, and the files in its output folder."""
 
     exit_code: int
     stdout: str
@@ -69,7 +69,7 @@ class StartRunner(Protocol):
 
 @pytest.fixture(scope="session")
 def start_runner(resources: Resources) -> StartRunner:
-    """Starts the runner as a device does: in `folder`, on a program and one tuple of input files an inference."""
+    """Start the runner as a device does: in `folder`, on a program and one tuple of input files per inference."""
     environment = {"PATH": os.environ["PATH"]} | find_sdk(os.environ, resources.store.root / "toolchain").environment(
         {}
     )

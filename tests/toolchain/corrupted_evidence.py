@@ -181,7 +181,7 @@ class Fuzzed:
 def fuzzed(
     field: str, examples: int, lowered: LoweredProgram, capture: Capture, options: ComparisonOptions, store: Store
 ) -> Fuzzed:
-    """Compare as many captures whose file `field` is damaged. Raises what the comparison should not have raised."""
+    """Compare captures whose file `field` is damaged. Raises any error that the comparison must not raise."""
     outcomes: Counter[str] = Counter()
     expected = [(sample, operator) for sample in range(lowered.operator_samples) for operator in lowered.operators]
 

@@ -15,7 +15,7 @@ from tasks.storage.store import Store
 
 @dataclass(frozen=True, kw_only=True)
 class Linked:
-    """What an operator stands for, and how far its own value on the host is from that, in dB; inf where it is equal."""
+    """The nodes that an operator stands for, and the SNR in dB of its value on the host; inf if the two are equal."""
 
     nodes: tuple[str, ...]
     status: str | None

@@ -24,7 +24,7 @@ def lower_officially(quantized: QuantizedModel, scheme: SchemeConfig, soc: SocCo
 
 
 def read_etrecord(blob: Blob, store: Store) -> dict[str, Any]:
-    """What ExecuTorch's Inspector reads from an ETRecord: the calls of its reference graph, and what it maps."""
+    """Return what ExecuTorch's Inspector reads from an ETRecord: the calls of its reference graph, and its maps."""
     from executorch.devtools.etrecord import parse_etrecord
 
     record = parse_etrecord(str(store.path(blob)))

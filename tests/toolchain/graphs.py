@@ -17,7 +17,7 @@ KEEPS_ONE_DEAD = "aten_split_with_sizes_copy_default"
 
 
 def _model() -> Any:
-    """Three inputs, of which the third is asked for first; floats, integers and booleans; tuples; several outputs."""
+    """Three inputs, of which the third is read first; floats, integers and booleans; tuples; several outputs."""
     import torch
 
     class Mixed(torch.nn.Module):
@@ -104,7 +104,7 @@ def run_mixed(store: Store) -> dict[str, Any]:
 
 
 def run_lowered(lowered: LoweredProgram, sample: int, store: Store) -> dict[str, Any]:
-    """The lowered program's stored graph on one evaluation sample, against what the lowering kept of its own run."""
+    """Compare the stored graph on one evaluation sample with the values that the lowering stored."""
     import torch
 
     from tasks.toolchain.reference.graph import read_graph
@@ -128,7 +128,7 @@ def run_lowered(lowered: LoweredProgram, sample: int, store: Store) -> dict[str,
 
 
 def run_edge_program(lowered: LoweredProgram, store: Store) -> list[str]:
-    """The stored graph against the edge program itself, built again from the quantized one, on every sample."""
+    """Compare the stored graph with the edge program, converted again from the quantized one, on every sample."""
     import torch
     from torch.utils._pytree import tree_leaves
 
@@ -153,7 +153,7 @@ def run_edge_program(lowered: LoweredProgram, store: Store) -> list[str]:
 
 
 def call(target: str, arguments: Sequence[Any], inputs: Sequence[Array], dtype: str | None = None) -> Any:
-    """What one call of a graph gives on these inputs, as NumPy; the word of `NoKernel` where it gives none."""
+    """Return the value of one call of a graph as NumPy, or the message of `NoKernel` if it has none."""
     import torch
 
     from tasks.toolchain.reference.graph import Call, NoKernel, ReferenceGraph
@@ -187,7 +187,7 @@ def kernels_of(name: str, inputs: Sequence[Array]) -> Any:
 
 
 class _Modules(dict[str, Any]):
-    """Made when asked for: this file is imported where torch is not."""
+    """Modules that are created on demand: this file is imported by processes that never load torch."""
 
     def __missing__(self, name: str) -> Any:
         import torch

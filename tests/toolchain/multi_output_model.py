@@ -1,4 +1,4 @@
-"""A model of several outputs, some of which nobody takes, and its samples."""
+"""A model with several outputs, some of which nothing reads, and its samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damage to a real capture, operator by operator: the comparison names the damaged one and nobody else."""
+"""Damage to a real capture, operator by operator: the comparison names the damaged operator and no other."""
 
 from __future__ import annotations
 

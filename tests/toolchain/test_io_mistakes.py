@@ -51,7 +51,7 @@ def exported(resources: Resources) -> Callable[..., ExportedModel]:
 
 @pytest.fixture(scope="module")
 def compiled(resources: Resources, exported: Callable[..., ExportedModel]) -> Lowered:
-    """A model's shipping program, on ExecuTorch's own kernels unless words say otherwise."""
+    """A model's shipping program, on ExecuTorch's portable kernels unless the overrides name another backend."""
 
     def compile_one(kind: str, order: str = "abc", words: tuple[str, ...] = ()) -> LoweredProgram:
         ask = load(list(words) or ["scheme=fp32", "backend=portable"]).cells[0].request

@@ -1,4 +1,4 @@
-"""One real lowering, against what ExecuTorch itself says of it."""
+"""One real lowering, compared with ExecuTorch's own records of it."""
 
 from __future__ import annotations
 

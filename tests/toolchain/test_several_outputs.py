@@ -1,4 +1,4 @@
-"""A model with topk, a split and outputs that nobody takes, from the module to every operator's verdict."""
+"""A model with topk, a split and outputs that nothing reads, from the module to every operator's verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SoCs that are lowered together share all that does not depend on them, and each gets what it would get alone."""
+"""SoCs that are lowered together share all that does not depend on them; each result equals that of a single SoC."""
 
 from __future__ import annotations
 

@@ -139,8 +139,8 @@ def test_a_model_without_data_has_a_digest(folder: Path) -> None:
 
 
 @pytest.fixture
-def looked_up_anew() -> Iterator[None]:
-    """What is installed where is asked once a process."""
+def looked_up_again() -> Iterator[None]:
+    """Clear the caches: installed distributions are looked up once per process."""
     for cached in (source_digest._distributions, source_digest._is_editable):
         cached.cache_clear()
     yield
@@ -155,7 +155,7 @@ def describe(info: Path, version: str) -> None:
     (info / "top_level.txt").write_text("qnn_sample_net\n")
 
 
-@pytest.mark.usefixtures("looked_up_anew")
+@pytest.mark.usefixtures("looked_up_again")
 def test_of_an_installed_distribution_the_version_counts_and_not_the_files(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,7 +174,7 @@ def test_of_an_installed_distribution_the_version_counts_and_not_the_files(
 
 
 @pytest.mark.parametrize("searched", [["site", "project"], ["project", "site"]])
-@pytest.mark.usefixtures("looked_up_anew")
+@pytest.mark.usefixtures("looked_up_again")
 def test_a_distribution_installed_to_be_edited_is_read_as_files_wherever_it_is_searched_first(
     searched: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

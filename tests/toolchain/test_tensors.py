@@ -1,4 +1,4 @@
-"""Tensors in and out of blobs, and a module's answer as named outputs."""
+"""Tensors in blobs, and a module's output as named tensors."""
 
 from __future__ import annotations
 

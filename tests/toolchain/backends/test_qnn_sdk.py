@@ -20,7 +20,7 @@ VERSION = metadata.version("onnxruntime-qnn")
 
 
 def own_sdk(root: Path, build: bytes = b"\0AISW_VERSION v2.31.0.250130151446_114721\0") -> Path:
-    """A folder of the shape of Qualcomm's SDK, whose HTP library says `said`."""
+    """Create a folder with the layout of Qualcomm's SDK, whose HTP library contains `build`."""
     folder = root / LIBRARY_FOLDER
     folder.mkdir(parents=True)
     (folder / "libQnnHtp.so").write_bytes(build)

@@ -133,7 +133,7 @@ def test_executorch_s_own_reader_sees_the_same_file() -> None:
 
 
 def as_rows(dump: dict) -> tuple[list, list]:
-    """What of ExecuTorch's nested answer we keep, in our terms."""
+    """Return the tensors and events that `read_etdump` returns too, from ExecuTorch's nested output."""
     tensors, events = [], []
     for run, data in enumerate(dump["run_data"]):
         for event in data["events"]:
@@ -203,7 +203,7 @@ def as_executorch_tells(dump: ETDump) -> tuple[list, list]:
 
 
 def written(kind: int) -> bytes:
-    """An ETDump of one run and one debug event, whose entry says what kind of value it holds and holds none."""
+    """Build an ETDump of one run and one debug event, whose entry has the kind of a value but no value."""
     builder = Builder(0)
     builder.StartObject(8)
     builder.PrependInt8Slot(0, kind, 0)

@@ -1,4 +1,4 @@
-"""The exported and the quantized graph as the operators' reference: who stands for what, and who says it does not."""
+"""The exported and the quantized graph as references: which nodes an operator stands for, and which are unclaimed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference graph as data: it computes what the edge program does, here and after a journey through the store."""
+"""The reference graph as data computes what the edge program does, before and after it is stored."""
 
 from __future__ import annotations
 

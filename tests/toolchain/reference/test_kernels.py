@@ -1,4 +1,4 @@
-"""The reference's operators as functions of NumPy arrays: made again, and asked for their derivatives."""
+"""The reference's operators as functions of NumPy arrays, and their derivatives."""
 
 from __future__ import annotations
 

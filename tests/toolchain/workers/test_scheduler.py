@@ -1,4 +1,4 @@
-"""Who may start next: within cores and memory, urgent before the rest, the longest first, nobody for ever last."""
+"""The order in which calls start within cores and memory: urgent ones first, then the longest; none waits forever."""
 
 from __future__ import annotations
 
