@@ -104,7 +104,7 @@ def tensor_of_unknown_type(files: Files) -> None:
     files.tensor(RELU).scalar_type = 23
 
 
-def _logged_anew(files: Files, code: int, dtype: str, odd: float) -> None:
+def _log_again(files: Files, code: int, dtype: str, odd: float) -> None:
     """The relu logged as another type, behind everything else: ones, and one odd value."""
     tensor = files.tensor(RELU)
     values = np.ones(tensor.sizes, dtype)
@@ -114,15 +114,15 @@ def _logged_anew(files: Files, code: int, dtype: str, odd: float) -> None:
 
 
 def not_a_number(files: Files) -> None:
-    _logged_anew(files, 6, "<f4", float("nan"))
+    _log_again(files, 6, "<f4", float("nan"))
 
 
 def infinite(files: Files) -> None:
-    _logged_anew(files, 6, "<f4", float("inf"))
+    _log_again(files, 6, "<f4", float("inf"))
 
 
 def huge(files: Files) -> None:
-    _logged_anew(files, 7, "<f8", -1.7e308)
+    _log_again(files, 7, "<f8", -1.7e308)
 
 
 def compared_after(

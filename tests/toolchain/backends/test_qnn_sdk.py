@@ -80,7 +80,7 @@ def test_the_build_id_is_the_one_qualcomm_compiled_in(tmp_path: Path) -> None:
     assert build.encode() in (PACKAGE / "libQnnHtp.so").read_bytes()
 
 
-def test_a_link_to_a_wheel_that_has_moved_is_made_anew_and_a_good_one_is_kept(tmp_path: Path) -> None:
+def test_a_link_to_a_wheel_that_has_moved_is_replaced_and_a_good_one_stays(tmp_path: Path) -> None:
     folder = find_sdk({}, tmp_path).root / LIBRARY_FOLDER
     inode = (folder / "libQnnSystem.so").lstat().st_ino
     (folder / "libQnnHtp.so").unlink()
