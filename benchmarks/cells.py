@@ -1,4 +1,4 @@
-"""Provides cells with their captures to the benchmarks, from an earlier run or else from a new sweep."""
+"""The cells that the benchmarks use, with their captures, from an earlier run or else from a new sweep."""
 
 from __future__ import annotations
 

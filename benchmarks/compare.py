@@ -1,4 +1,4 @@
-"""Compares qnnsweep's comparison with ExecuTorch's Inspector and the Qualcomm comparators, on the same files.
+"""A benchmark of the comparison, ExecuTorch's Inspector and the Qualcomm comparators, on the same files.
 
     python benchmarks/compare.py                                  EfficientNet-Lite0, 16a8w, SM8650
     python benchmarks/compare.py model=digits_cnn --repeats=3     any quantized cell on QNN

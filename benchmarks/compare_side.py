@@ -1,4 +1,4 @@
-"""Runs one side of compare.py in a separate process, and prints its time, its memory and its results as JSON.
+"""One side of compare.py, run in a separate process, which prints its time, its memory and its results as JSON.
 
 python benchmarks/compare_side.py {inspector,total,replay} FOLDER
 """

@@ -1,4 +1,4 @@
-"""Damages the captured tensor of one operator, and propagates the damage to later operators as on the device.
+"""Damage to the captured tensor of one operator, propagated to later operators as on the device.
 
 The result is a debug buffer like the collected one, so that the comparison has no other information than its bytes.
 """

@@ -1,4 +1,4 @@
-"""Measures total and introduced error by depth: N × [convolution to 64 channels, batch norm, ReLU6], 8a8w.
+"""A benchmark of total and introduced error by depth: N × [convolution to 64 channels, batch norm, ReLU6], 8a8w.
 
     python benchmarks/depth.py                         N = 1, 3, 7, 13, 23, 29 on SM8650; writes docs/depth.svg
     python benchmarks/depth.py scheme=16a8w --plot=    another cell, no plot

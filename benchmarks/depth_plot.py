@@ -1,4 +1,4 @@
-"""Draws a line chart as SVG, for light and for dark pages. Each series is labelled at its right end."""
+"""A line chart as SVG, for light and for dark pages. Each series is labelled at its right end."""
 
 from __future__ import annotations
 

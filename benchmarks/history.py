@@ -1,4 +1,4 @@
-"""Measures queries over all nights, compared with plain pandas.read_parquet over the same files.
+"""A benchmark of queries over all nights, compared with plain pandas.read_parquet over the same files.
 
 Writes a synthetic history into a temporary folder and removes it. Both sides alternate over the newest --plain-nights,
 because plain pandas cannot hold the operators of 1,000 nights; qnnsweep is also measured over all nights.

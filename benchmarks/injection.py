@@ -1,4 +1,4 @@
-"""Tests whether the comparison names a damaged operator: thirty operators, six kinds of damage, three real captures.
+"""A test whether the comparison names a damaged operator: 30 operators, 6 kinds of damage, 3 real captures.
 
 Damages the captured tensor of one operator, propagates the damage to later operators, and compares the capture as
 usual. Counts how often the damaged operator is the worst one, and how often an undamaged one is reported.

@@ -1,4 +1,4 @@
-"""Kills a sweep with SIGKILL at random moments and runs it again: the program, a worker and the server in turn.
+"""A sweep that is killed with SIGKILL at random moments and run again: the program, a worker or the server.
 
 Every sweep starts from nothing. Except for times, its tables must equal those of an undisturbed run; no file may be
 incomplete and no process may remain. A moment after the end of the sweep does not count and bounds later ones.

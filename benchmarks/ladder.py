@@ -1,4 +1,4 @@
-"""Finds where a converted graph and its HTP program differ: the rungs, and the Q/DQ pairs that explain the gap.
+"""The search for differences between a converted graph and its HTP program: the rungs and the Q/DQ pairs.
 
     python benchmarks/ladder.py                                  EfficientNet-Lite0, 8a8w, SM8650
     python benchmarks/ladder.py model=digits_cnn soc=SM8550      any quantized cell on QNN

@@ -1,4 +1,4 @@
-"""Measures the peak memory of a program and of the processes that it starts."""
+"""The peak memory of a program and of the processes that it starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiles for one SoC on ExecuTorch's official path, as documented. Imports the toolchain when called."""
+"""The compilation for one SoC on ExecuTorch's documented path. The toolchain is imported when it is called."""
 
 from __future__ import annotations
 

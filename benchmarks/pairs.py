@@ -1,4 +1,4 @@
-"""Removes, changes and inserts the quantize/dequantize pairs of a converted graph. Runs in workers.
+"""The removal, change and insertion of the quantize/dequantize pairs of a converted graph. Runs in workers.
 
 The kind of a pair is `<producer> > <consumers>`. Pairs between a convolution or linear layer and a clamp are the fused
 ones: QNN's compiler merges the clamp into the preceding operator, and nothing is rounded between the two.

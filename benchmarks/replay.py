@@ -1,4 +1,4 @@
-"""Compares what the device computed at every fused pair with two interpretations of the graph. Runs in a worker."""
+"""A comparison of the device's values at every fused pair with two interpretations of the graph, in a worker."""
 
 from __future__ import annotations
 

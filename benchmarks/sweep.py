@@ -1,4 +1,4 @@
-"""Measures the compilation of programs for several SoCs, compared with ExecuTorch's official path for each cell.
+"""A benchmark of the compilation for several SoCs, compared with ExecuTorch's official path for each cell.
 
 Both sides start from nothing, in separate processes, one after the other: torch.export, calibration, conversion,
 lowering. Then each pair of programs must be equal: operator table, delegation, size, and the outputs of the simulator

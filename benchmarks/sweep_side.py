@@ -1,4 +1,4 @@
-"""Runs one side of sweep.py in a separate process: compiles one model and scheme for several SoCs, from nothing.
+"""One side of sweep.py, run in a separate process: it compiles one model and scheme for several SoCs, from nothing.
 
 python benchmarks/sweep_side.py {qnnsweep,whole,official} FOLDER OVERRIDE…
 """

@@ -1,4 +1,4 @@
-"""Measures file transfers, compared with scp and adb in the same run, and the cost of a changed program.
+"""A benchmark of file transfers, compared with scp and adb in the same run, and the cost of a changed program.
 
 Starts sshd and adbd on loopback, as root (`.ci/machine` installs them). The whole work of the transport is timed: the
 folder, the temporary name, the transfer and the renaming. The time of sha256 on the device is printed separately.

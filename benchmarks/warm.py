@@ -1,4 +1,4 @@
-"""Measures a fully cached sweep, compared with an empty Prefect flow of as many task runs, alternating in one process.
+"""A benchmark of a fully cached sweep and an empty Prefect flow of as many task runs, alternating in one process.
 
 The first sweep computes what `--artifacts` does not have yet (everything in a new folder); its time and the peak memory
 of the process and its children are measured separately. The tasks of the empty flow do nothing, on the same task runner
