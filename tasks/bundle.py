@@ -17,7 +17,7 @@ _PER_FILE_BYTES = 4096
 
 
 def bundle(lowered: LoweredProgram, measure: MeasureConfig, *, store: Store) -> Bundle:
-    """Put all that a device needs into the store: runner, programs, one raw file per input, and their lists."""
+    """Store all files that a device needs: the runner, the programs, one raw file per input, and the input lists."""
     exported = lowered.quantized.exported
     tensors = load(store.read(exported.evaluation))
     rows = [
@@ -53,7 +53,7 @@ def bundle(lowered: LoweredProgram, measure: MeasureConfig, *, store: Store) -> 
             )
         )
     if lowered.profile is not None and lowered.profile.program is not None:
-        # The same samples as often as in shipping, so that outputs and times of the two can be compared.
+        # The samples and iterations are those of `shipping`, so that the outputs and times of both can be compared.
         launches.append(replace(shipping, name="profile", program=lowered.profile.program))
     program = store.put_file(Path(runner.__file__))
     blobs = [program, *(blob for row in rows for blob in row)]
@@ -62,13 +62,13 @@ def bundle(lowered: LoweredProgram, measure: MeasureConfig, *, store: Store) -> 
 
 
 def _input_list(store: Store, rows: list[list[Blob]]) -> Blob:
-    """Store the list with one inference per line: a file per input, in the order of the model's inputs."""
+    """Store an input list: one line per inference, with one file per input in the order of the model's inputs."""
     lines = [" ".join(blob_path(blob) for blob in row) for row in rows]
     return store.put_bytes("".join(f"{line}\n" for line in lines).encode())
 
 
 def _key_inputs(lowered: LoweredProgram, measure: MeasureConfig) -> object:
-    """Return what the stage reads of its arguments, and the runner's own source."""
+    """Return the parts of the arguments that the stage reads, and the source of the runner."""
     exported, profile = lowered.quantized.exported, lowered.profile
     return (
         (lowered.program, lowered.debug_program, profile and profile.program),

@@ -17,10 +17,10 @@ from tasks.storage.store import Store
 
 
 def collect(execution: Execution, *, device: Device, store: Store) -> Capture:
-    """Pull the files of every launch and compare their digests with the device's.
+    """Pull the files of every launch, and compare their digests with those that the device computes.
 
-    The end of the lease removes them from the device.
-    Raises DeviceError for the channel and EvidenceError when a file is missing, damaged or of the wrong size.
+    The files are removed from the device when the lease ends. Raises DeviceError if the channel fails, and
+    EvidenceError if a file is missing, damaged or of the wrong size.
     """
     pulled = {result.launch.name: _pull(execution, result, device, store) for result in execution.results}
     shipping, debug, profile = pulled["shipping"], pulled.get("debug"), pulled.get("profile")
@@ -37,7 +37,7 @@ def collect(execution: Execution, *, device: Device, store: Store) -> Capture:
 
 
 def _pull(execution: Execution, result: LaunchResult, device: Device, store: Store) -> tuple[Blob, Blob, Blob | None]:
-    """Pull and store outputs, etdump and debug buffer of one launch."""
+    """Pull the outputs, the etdump and the debug buffer of one launch, and store them."""
     outputs = {
         output_file(sample, index): (sample, index)
         for sample in range(result.launch.samples)

@@ -1,4 +1,4 @@
-"""The stage compare: LoweredProgram + Capture -> Comparison, between the device and PyTorch."""
+"""The stage compare: LoweredProgram + Capture -> Comparison of the device with PyTorch."""
 
 from tasks.comparison.capture import compare_capture
 from tasks.records import Capture, Comparison, LoweredProgram
@@ -11,8 +11,9 @@ from tasks.toolchain.workers.pool import WorkerPool
 def compare(
     lowered: LoweredProgram, capture: Capture, options: ComparisonOptions, *, store: Store, workers: WorkerPool
 ) -> Comparison:
-    """Compare the outputs with every rung of the ladder, and every operator, which a worker runs again on the host.
+    """Compare the outputs with every rung of the ladder, and compare every operator.
 
+    The comparison runs in a worker, which executes the operators again on the host.
     Raises EvidenceError if the capture does not match its record, and ToolchainError if the worker dies.
     """
     return workers.call("compare", compare_capture, lowered, capture, options, store, urgent=True).value

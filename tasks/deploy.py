@@ -14,14 +14,14 @@ from tasks.storage.store import Store
 
 
 def deploy(bundle: Bundle, *, device: Device, store: Store) -> Deployment:
-    """Push blobs to `<work folder>/blobs/<sha256>` unless the device confirms that it has them. Raises DeviceError."""
+    """Push each blob to `<work folder>/blobs/<sha256>` unless the device has an intact copy. Raises DeviceError."""
     folder = f"{device.work_folder}/{BLOBS}"
     _run(device, ["mkdir", "-p", "--", folder])
     native = {name: store.put_file(path) for name, path in device.native.items()}
     needed = tuple(dict.fromkeys([*bundle.blobs, *native.values()]))
     present = _intact(device, folder, needed)
     for names in batches([blob.sha256 for blob in present]):
-        _run(device, ["touch", "-c", *names], folder=folder)  # its time is that of its last use
+        _run(device, ["touch", "-c", *names], folder=folder)  # a blob's time is the time of its last use
     missing = [blob for blob in needed if blob not in present]
     if missing:
         _send(missing, device, store, keep=[blob.sha256 for blob in needed])
@@ -37,7 +37,7 @@ def deploy(bundle: Bundle, *, device: Device, store: Store) -> Deployment:
 
 
 def _send(missing: Sequence[Blob], device: Device, store: Store, *, keep: Sequence[str]) -> None:
-    """Send blobs in one transfer to a folder of this lease. Each is moved to `blobs` after the device confirmed it."""
+    """Send the blobs in one transfer to a folder of the lease, and move them to `blobs` if all of them are intact."""
     make_room(device, keep, sum(blob.size for blob in missing))
     arrivals = f"{device.lease_folder}/arriving"
     with store.scratch("arriving") as folder:
@@ -53,7 +53,7 @@ def _send(missing: Sequence[Blob], device: Device, store: Store, *, keep: Sequen
 
 
 def _intact(device: Device, folder: str, blobs: Sequence[Blob]) -> set[Blob]:
-    """Return the blobs that are in `folder` on the device with the content that their names promise."""
+    """Return the blobs of which the device has an intact copy in `folder`: the sha256 of the copy is its name."""
     intact: set[str] = set()
     for names in batches([blob.sha256 for blob in blobs]):
         # The exit code is ignored: it is not 0 when any of the files is missing.
@@ -63,7 +63,7 @@ def _intact(device: Device, folder: str, blobs: Sequence[Blob]) -> set[Blob]:
 
 
 def _link_native_runner(files: Mapping[str, Blob], device: Device) -> None:
-    """Give the native runner and its libraries their own names, as links that all cells of the device share."""
+    """Create links to the native runner and its libraries, with their own names. All cells of the device share them."""
     folder = f"{device.work_folder}/{native_folder(files)}"
     _run(device, ["mkdir", "-p", "--", folder])
     for name, blob in files.items():

@@ -53,7 +53,7 @@ class ToolchainError(QnnsweepError):
 class ProgramDiffers(ToolchainError):
     """The compiled program is not the one that was requested, so it is not measured.
 
-    Attributes: `checks` (all checks of the audit, passed ones included).
+    Attributes: `checks` (all checks of the audit, including those that passed).
     """
 
     def __init__(self, message: str, *, checks: tuple[ProgramCheck, ...], log: str | None) -> None:
@@ -77,7 +77,7 @@ class DeviceProblem(Enum):
 
 
 class DeviceError(QnnsweepError):
-    """The channel to a device failed, or the device itself: the program that ran on it is not at fault.
+    """A device, or the channel to it, failed. The program that ran on the device is not at fault.
 
     Attributes: `problem` (its kind, or None if only the message describes it).
     """
@@ -90,7 +90,7 @@ class DeviceError(QnnsweepError):
 class DeadlinePassed(DeviceError):
     """A command on a device, or a transfer, ran past its deadline and was killed.
 
-    Attributes: `output` (what had arrived of the command's output until then).
+    Attributes: `output` (the part of the command's output that had arrived before).
     """
 
     def __init__(self, message: str, *, output: bytes = b"") -> None:
@@ -101,7 +101,7 @@ class DeadlinePassed(DeviceError):
 class RunnerFailed(QnnsweepError):
     """The device ran the runner, and the runner failed: the program is at fault.
 
-    Attributes: `command` (the one that failed), `log` (sha256 of its output).
+    Attributes: `command` (the command that failed), `log` (sha256 of its output).
     """
 
     def __init__(self, message: str, *, command: Command, log: str) -> None:

@@ -1,4 +1,4 @@
-"""The stage execute: Deployment -> Execution, with one process per launch, so that a crash affects one launch."""
+"""The stage execute: Deployment -> Execution. Each launch has its own process, so a crash affects only one launch."""
 
 import signal
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _RESPONSE_S = 20.0
 
 
 def execute(deployment: Deployment, *, device: Device, store: Store) -> Execution:
-    """Run the runner for each launch. Raises RunnerFailed when it does not succeed, DeviceError for the channel."""
+    """Start the runner once per launch. Raises RunnerFailed if it fails, and DeviceError if the channel fails."""
     results = tuple(_launch(deployment, launch, device, store) for launch in deployment.bundle.launches)
     return Execution(
         device=device.name, results=results, outputs=deployment.bundle.outputs, bytes_sent=deployment.bytes_sent
@@ -64,7 +64,7 @@ def _runner_command(
     """Return the command line and the environment of the device's runner."""
     flags = runner_arguments(launch)
     if device.config.runner is RunnerKind.python:
-        # -P: nothing is imported from the runner's own folder, which is full of blobs.
+        # -P: no module is imported from the folder of the runner's file, which is the folder of all blobs.
         return [device.python, "-P", blob_path(deployment.bundle.runner), *flags], device.environment
     native = {name: store.put_file(path) for name, path in device.native.items()}
     folder = f"{deployment.work_folder}/{native_folder(native)}"

@@ -21,7 +21,7 @@ def export(model: ModelConfig, _code: str, *, store: Store, workers: WorkerPool)
 
 
 def _key_inputs(model: ModelConfig, code: str) -> object:
-    """Return what the result depends on: not the name, and not `classifier`, which only `compare` uses."""
+    """Return what the result depends on: the model without its name and `classifier`, which only `compare` uses."""
     return replace(model, name="", classifier=False), code
 
 

@@ -18,7 +18,7 @@ from tasks.toolchain.workers.pool import WorkerPool, Zygote
 def lower(
     quantized: QuantizedModel, soc: SocConfig | None, options: LoweringOptions, *, store: Store, workers: WorkerPool
 ) -> LoweredProgram:
-    """Compile the shipping, the debug and the profile program, and record what only the compiler can report.
+    """Compile the shipping, the debug and the profile program, and record facts that only the compiler has.
 
     Everything that does not depend on the SoC is computed once for all SoCs that are lowered at the same time. If the
     compiler crashes, the compilation is repeated without the debug and the profile program. Raises ToolchainError, and
@@ -35,7 +35,7 @@ def lower(
 def confirm(
     lowered: LoweredProgram, scheme: SchemeConfig, kind: str, soc: SocConfig | None, toolchain: Toolchain
 ) -> LoweredProgram:
-    """Return `lowered` with the checks of its programs against the request. Raises ProgramDiffers if one differs."""
+    """Check the programs against the request, and return `lowered` with the checks. Raises ProgramDiffers."""
     checks = audit(lowered, scheme, backend_of(kind), soc, toolchain)
     if (differing := differences(checks)) is not None:
         raise ProgramDiffers(
@@ -69,7 +69,7 @@ def _compile(edge: Zygote, soc: SocConfig | None, options: LoweringOptions, stor
 
 
 def _key_inputs(quantized: QuantizedModel, soc: SocConfig | None, options: LoweringOptions) -> object:
-    """Return what the result depends on: not the scheme's name, and not its options that the quantized model has."""
+    """Return what the result depends on. The scheme's name has no effect; its other options are in `quantized`."""
     scheme = SchemeConfig(name="", precision=options.scheme.precision, quant_dtype=options.scheme.quant_dtype)
     return quantized, soc, replace(options, scheme=scheme)
 

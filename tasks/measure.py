@@ -1,4 +1,4 @@
-"""The stage measure: Bundle -> Capture, with its three steps on a device under one lease."""
+"""The stage measure: Bundle -> Capture. Its three steps run on a device during one lease."""
 
 import os
 from collections.abc import Callable
@@ -33,10 +33,10 @@ def measure(
     """Deploy, execute and collect on a free device of the SoC; repeat on another device when a device fails.
 
     `soc`: None for a program that does not depend on an SoC.
-    `_toolchain`: only part of the cache key, because a local device runs its programs with it.
+    `_toolchain`: only for the cache key, because a local device runs its programs with this toolchain.
     `run_id`: written into the capture.
-    `step`: returns a stage's task with its name in the sweep and its progress callbacks.
-    Raises DeviceError when no device is left, RunnerFailed or EvidenceError.
+    `step`: configures a stage's task with its name in the sweep and its progress callbacks.
+    Raises DeviceError when no device is left, and RunnerFailed and EvidenceError like the three steps.
     """
     while True:
         with farm.lease(devices, soc) as device:
@@ -52,7 +52,7 @@ def measure(
 def _key_inputs(
     bundle: Bundle, devices: tuple[DeviceConfig, ...], soc: SocConfig | None, toolchain: Toolchain | None, _: str | None
 ) -> object:
-    """Return what the result depends on: of a device its name, address and runner, but not its deadlines."""
+    """Return what the result depends on. A device contributes its address and its runner, but not its deadlines."""
     by_name = sorted(devices, key=lambda device: device.name)
     return bundle, [_device(device, soc) for device in by_name], soc, toolchain
 
@@ -61,7 +61,7 @@ def _device(device: DeviceConfig, soc: SocConfig | None) -> object:
     runner_files: list[object] = []
     if device.runner is RunnerKind.native and soc is not None:
         files = native_files(device, soc.arch, os.environ)
-        # The files have hundreds of megabytes and this runs per cell, so names, sizes and times stand for content.
+        # Hashing hundreds of megabytes per cell would be slow: names, sizes and times represent the content.
         runner_files = [[name, path.stat().st_size, path.stat().st_mtime_ns] for name, path in sorted(files.items())]
     address = (device.name, device.transport, device.address, device.adb_server, device.ssh.jump, device.soc)
     return address, device.runner, device.python, device.environment, device.below_celsius, runner_files

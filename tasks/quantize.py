@@ -19,9 +19,9 @@ def quantize(
     store: Store,
     workers: WorkerPool,
 ) -> QuantizedModel:
-    """Prepare, calibrate and convert with the backend's quantizer; fp16 and fp32 are not changed.
+    """Prepare, calibrate and convert the model with the backend's quantizer. fp16 and fp32 models are not changed.
 
-    The result is for all SoCs: only `lower` detects that one does not support it. Raises ToolchainError.
+    The result is the same for all SoCs: only `lower` detects that an SoC does not support it. Raises ToolchainError.
     `_backend_code`: identifies the code of a backend of another vendor, for the cache key.
     """
     subject = exported.model, scheme.name, kind
@@ -33,14 +33,14 @@ def quantize(
 
 
 def _key_inputs(exported: ExportedModel, scheme: SchemeConfig, kind: str, backend_code: str = "") -> object:
-    """Return what the result depends on: not the scheme's name. A float scheme returns the exported program."""
+    """Return what the result depends on. The scheme's name has no effect, and a float scheme changes nothing."""
     if scheme.precision is Precision.quantized:
         return exported, replace(scheme, name=""), kind, backend_code
     return _uncalibrated(exported)
 
 
 def _uncalibrated(exported: ExportedModel) -> ExportedModel:
-    """Return the model without its calibration samples, on which no float program depends."""
+    """Return the model without its calibration samples: a float program does not depend on them."""
     return replace(exported, calibration=None, calibration_samples=0)
 
 

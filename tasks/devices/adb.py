@@ -65,7 +65,7 @@ class AdbTransport:
         """Do nothing: the server keeps the connection, and nothing else is held between calls."""
 
     def _connect(self) -> None:
-        """Check once that the server can use the device. A serial with a port is first connected over the network."""
+        """Check once that the server can use the device. If the serial has a port, it is connected over the network."""
         with self._guard:
             if self._ready:
                 return
@@ -87,7 +87,7 @@ class AdbTransport:
         return state.removeprefix("error: ").partition("\n")[0].strip()
 
     def _query(self, *arguments: str) -> str:
-        """Return what a command to the server prints, without the remarks about its daemon."""
+        """Return the output of a command to the adb server, without the lines about the daemon."""
         deadline_s = min(self.deadline_s, _HOUSEKEEPING_S)
         ended = self._adb(*arguments, deadline_s=deadline_s, program=" ".join(["adb", *arguments]))
         lines = [line.strip() for line in (ended.stdout + ended.stderr).decode(errors="replace").splitlines()]
@@ -106,8 +106,9 @@ class AdbTransport:
     def _adb(
         self, *arguments: str, deadline_s: float, program: str, script: bytes = b""
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run adb. Raises DeadlinePassed, which names `program`.
+        """Run adb. Raises DeadlinePassed.
 
+        `program`: the command's name in the error message.
         `script`: written to adb's input, which then stays open until adb has ended.
         """
         adb = shutil.which("adb")
@@ -145,7 +146,7 @@ def _feed(process: subprocess.Popen[bytes], script: bytes) -> None:
 
 
 def _ends_within(deadline_s: float, process: subprocess.Popen[bytes]) -> bool:
-    """Return whether the process ends in time. `Popen.wait` polls every 50 ms, longer than many commands take."""
+    """Return whether the process ends in time. `Popen.wait` polls every 50 ms, which is too slow for many commands."""
     descriptor = os.pidfd_open(process.pid)
     try:
         poller = select.poll()
@@ -156,7 +157,7 @@ def _ends_within(deadline_s: float, process: subprocess.Popen[bytes]) -> bool:
 
 
 def _end(process: subprocess.Popen[bytes], feeder: threading.Thread) -> None:
-    """End adb. The end of its input makes the device kill the command; only then is adb itself killed."""
+    """End adb. First its input is closed, so that the device kills the command. Then adb itself is killed."""
     if process.stdin is not None and not feeder.is_alive():
         with contextlib.suppress(OSError):
             process.stdin.close()

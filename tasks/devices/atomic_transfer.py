@@ -23,9 +23,9 @@ mv -f -- "$1" "$2"
 
 @contextmanager
 def push_atomically(transport: Transport, source: Path, target: str) -> Generator[str]:
-    """Yield a temporary name beside `target` on the device. The copy under that name is renamed at the end.
+    """Yield a temporary path beside `target` on the device. At the end, the copy at that path is renamed to `target`.
 
-    The context creates the parent folder: ADB does so by itself, and each command costs a round trip.
+    The caller creates the parent folder. Here it would cost a round trip, also over ADB, which creates it by itself.
     """
     if not source.exists():
         raise DeviceError(f"cannot push {source}: there is no such file")
@@ -42,7 +42,7 @@ def push_atomically(transport: Transport, source: Path, target: str) -> Generato
 
 @contextmanager
 def pull_atomically(source: str, target: Path) -> Generator[Path]:
-    """Yield a temporary path beside `target` on this machine. The copy at that path is renamed at the end."""
+    """Yield a temporary path beside `target` on this machine. At the end, the copy is renamed to `target`."""
     try:
         with renamed_into_place(target) as arriving:
             yield arriving
@@ -52,7 +52,7 @@ def pull_atomically(source: str, target: Path) -> Generator[Path]:
 
 @contextmanager
 def renamed_into_place(target: Path) -> Generator[Path]:
-    """Yield a temporary path beside `target`, which is renamed at the end. Raises OSError.
+    """Yield a temporary path beside `target`. At the end, the copy at that path is renamed to `target`. Raises OSError.
 
     A file replaces a file. A folder never replaces anything.
     """

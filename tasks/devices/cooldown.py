@@ -1,4 +1,4 @@
-"""The wait for a cool device: a device that is hot from the last launch would be slow in the next."""
+"""The wait until a device is cool: a device that is still hot after a launch would be slow in the next launch."""
 
 import time
 
@@ -18,7 +18,7 @@ def wait_until_cool(device: Device) -> None:
     while True:
         celsius = facts.read_facts(device.transport, device.work_folder).celsius
         if celsius is None:
-            raise DeviceError(f"{device.name}: device.below_celsius={below:g}, and it has no sensor that can be read")
+            raise DeviceError(f"{device.name}: device.below_celsius={below:g}, but the device has no readable sensor")
         if celsius < below:
             return
         if time.monotonic() >= latest:

@@ -1,4 +1,4 @@
-"""A device that is held by one lease, and the channel to it that its configuration describes."""
+"""A device that one lease holds, and the selection of its transport by the configuration."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,10 +29,10 @@ class Device:
     transport: Transport
     work_folder: str
     lease_folder: str
-    """The folder for files of this lease alone. It is removed when the lease ends."""
+    """The folder that only this lease uses. It is removed when the lease ends."""
     python: str
     native: Mapping[str, Path]
-    """Files of the native runner, by their names on the device."""
+    """The native runner's files: their names on the device, mapped to their paths on this machine."""
     environment: Mapping[str, str]
 
     def run(self, argv: Sequence[str], *, folder: str | None = None) -> CommandResult:
@@ -42,7 +42,7 @@ class Device:
 
 
 def batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield the names in parts that fit into one command line: an Android shell's limit is 128 KiB."""
+    """Yield the names in parts, each of which fits into one command line: an Android shell's limit is 128 KiB."""
     for start in range(0, len(names), 500):
         yield names[start : start + 500]
 
@@ -52,7 +52,7 @@ def open_device(
 ) -> Device:
     """Return the device of a configuration for a new lease. The channel is opened by the first command.
 
-    `host_environment` (the variables that QNN needs) and `folder` are for local devices only.
+    `host_environment` (the variables that QNN needs) and `folder` are used only for local devices.
     """
     host_environment = host_environment if config.transport is TransportKind.local else {}
     work_folder = config.work_folder or str(folder / "local")

@@ -1,4 +1,4 @@
-"""Disk space on a device: files that were not used for long are removed, but only below a folder of qnnsweep."""
+"""Disk space on a device. Files that have not been used for a long time are removed, but only in qnnsweep's folder."""
 
 import math
 from collections.abc import Iterable
@@ -8,14 +8,14 @@ from tasks.devices.transport import require_success
 from tasks.errors import DeviceError, DeviceProblem
 
 _FOREIGN_FILES = 3
-# A folder with any file that is not qnnsweep's belongs to somebody else and is left as it is.
+# A folder that contains any file of another program belongs to somebody else: nothing in it is changed.
 _CLAIM = f"""\
 mkdir -p -- "$1" || exit
 [ -e "$1/.qnnsweep" ] && exit
 for name in $(ls -A -- "$1"); do case "$name" in blobs|leases|native) ;; *) exit {_FOREIGN_FILES} ;; esac; done
 : >"$1/.qnnsweep"
 """
-# deploy touches every blob that it uses: its time is that of the last use. A lease lasts hours at most.
+# deploy touches every blob that it uses: a blob's time is the time of its last use. A lease lasts hours at most.
 _REMOVE_OLD = """\
 cd -- "$1" && [ -e .qnnsweep ] || exit
 for name in blobs leases native; do
@@ -34,7 +34,7 @@ _FREE_KIB = "df -Pk . | { read -r _; read -r _ _ _ free _; echo $free; }"
 
 
 def prune(device: Device) -> None:
-    """Create the work folder if it does not exist; remove what was not used for `keep_days`. Raises DeviceError."""
+    """Create the work folder if it does not exist. Remove files not used for `keep_days` days. Raises DeviceError."""
     claimed = device.run(["sh", "-c", _CLAIM, "sh", device.work_folder])
     if claimed.exit_code == _FOREIGN_FILES:
         raise DeviceError(
@@ -47,7 +47,7 @@ def prune(device: Device) -> None:
 
 
 def make_room(device: Device, needed: Iterable[str], arriving_bytes: int) -> None:
-    """Remove all blobs but `needed` if less than `least_free_mib` would remain free. Raises DeviceError."""
+    """Remove all blobs except `needed` if a transfer would leave less than `least_free_mib`. Raises DeviceError."""
     arriving_mib = arriving_bytes / 2**20
     if _free_mib(device) >= arriving_mib + device.config.least_free_mib:
         return

@@ -26,7 +26,7 @@ df -Pk "$folder" | { read -r _; read -r _ _ _ free _; printf 'free=%s\n' "$free"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """The facts of one device. None: the device does not report it."""
+    """The facts of one device. A fact is None if the device does not report it."""
 
     soc: str | None
     arch: str | None
@@ -63,7 +63,7 @@ def read_facts(transport: Transport, work_folder: str) -> Facts:
 
 
 def soc_matches(reported: str, soc: str) -> bool:
-    """Return whether the SoC that a device reports (`SM8650`, `SM8650-AC`) is the SoC of that name."""
+    """Return whether the SoC that a device reports (`SM8650`, `SM8650-AC`) is the SoC with the name `soc`."""
     return reported.upper().partition("-")[0] == soc.upper()
 
 

@@ -24,11 +24,11 @@ _CLEANING_S = 30.0
 
 
 class DeviceBusy(Exception):
-    """Another holder, in this process or another one, has the device."""
+    """The device is held by another holder, in this process or in another process."""
 
 
 DeviceLock = Callable[[str], AbstractContextManager[None]]
-"""A lock on the device that the text identifies. Its context raises DeviceBusy at once if another holder has it."""
+"""A lock on the device with this identity. Its context raises DeviceBusy at once if another holder has the device."""
 
 
 class Farm:
@@ -41,7 +41,7 @@ class Farm:
 
         `host_environment`: the variables that a process on this machine needs to find QNN.
         `folder`: the folder for local devices' work and for the record of quarantined devices.
-        `device_lock`: excludes other processes from a device; without it only this process's threads are excluded.
+        `device_lock`: locks a device against other processes; by default, it is locked only in this process.
         """
         self._host_environment = dict(host_environment)
         self._folder = folder.absolute()
@@ -69,7 +69,7 @@ class Farm:
 
     @contextlib.contextmanager
     def lease(self, configs: Sequence[DeviceConfig], soc: SocConfig | None = None) -> Iterator[Device]:
-        """Lease the least used free device of `soc`, from deploy to collect.
+        """Lease the free device of `soc` that has been leased least often. The lease lasts from deploy to collect.
 
         Waits while all suitable devices are busy. Raises DeviceError when no suitable device is left.
         """
@@ -113,7 +113,7 @@ class Farm:
                 self._changed.wait(_POLL_S)
 
     def _take(self, config: DeviceConfig, hold: contextlib.ExitStack) -> bool:
-        """Hold the device until `hold` is closed. Return False if another holder has it."""
+        """Hold the device until `hold` is closed. Return False if another holder has the device."""
         key = self._key(config)
         with self._changed:
             if key in self._held:
@@ -155,7 +155,7 @@ class Farm:
         return device
 
     def _has_soc(self, config: DeviceConfig, soc: SocConfig, device: Device) -> bool:
-        """Return whether the device has the SoC. Raises DeviceError if it contradicts its own configuration."""
+        """Return whether the device has the SoC. Raises DeviceError if the device contradicts `device.soc`."""
         if config.soc is None:
             return True
         if config.name not in self._socs:
@@ -182,7 +182,7 @@ class Farm:
         return DeviceError(f"no device is left for the cell: {text}")
 
     def _key(self, config: DeviceConfig) -> str:
-        """Return what identifies the physical device: two configurations of the same phone are one device."""
+        """Return text that identifies the physical device. It is the same for two configurations of one phone."""
         return TRANSPORTS[config.transport].identity(config, self._folder)
 
 

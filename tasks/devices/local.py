@@ -85,7 +85,7 @@ def _copy_atomically(source: Path, target: Path) -> None:
 
 
 def _kill_session(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process and all that it started, so that nothing outlives a command."""
+    """Kill the process and all processes that it started, so that none of them outlives the command."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,9 +1,9 @@
 """A command for the POSIX shell at the far end of a channel.
 
-The command line is quoted once, a watchdog on the device limits its time, and a printed token marks its end: a broken
-channel reports nothing, and some tools then exit with 0. The script goes through the channel's input, so that no
-argument or variable appears in a list of processes. The input stays open as long as the caller waits, and its end
-kills the command on the device.
+The command line is quoted once. A watchdog on the device limits the command's time. A printed token marks the
+command's end, because a broken channel reports no error, and some tools then exit with 0. The script is sent through
+the channel's input, so that no argument or variable appears in a list of processes. The input stays open while the
+caller waits. When the input is closed, the watchdog kills the command.
 """
 
 import math
@@ -17,9 +17,9 @@ from tasks.devices.triage import of_channel
 from tasks.errors import DeviceError, DeviceProblem
 
 _EXTRA_S = 15
-"""The device's own deadline is this number of seconds after the host's. It matters when the channel hangs."""
+"""The watchdog's deadline is this number of seconds after the host's deadline. It is needed if the channel hangs."""
 
-# 9 is the channel's input, 8 its stderr. The shell's own remarks ("Killed") must not mix with the command's output.
+# 9 is the channel's input, 8 its stderr. The shell's own messages ("Killed") must not mix with the command's output.
 _SCRIPT = """\
 exec 9<&0 </dev/null 8>&2 2>/dev/null
 say() {{ printf '\\n{token} %s\\n' "$1"; printf '\\n{token} %s\\n' "$1" >&8; }}
@@ -42,7 +42,7 @@ say "end $code"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemoteCommand:
-    """A command for the device's shell: `start` is its command line, `script` is then written to its input."""
+    """A command for the device's shell: `start` is the command line, whose input is then `script`."""
 
     request: RunRequest
     token: str
@@ -51,7 +51,7 @@ class RemoteCommand:
 
     @classmethod
     def of(cls, request: RunRequest) -> "RemoteCommand":
-        """Write the script for a request."""
+        """Return the command that runs a request."""
         token = f"qnnsweep-{secrets.token_hex(12)}"
         script = _SCRIPT.format(
             token=token,
@@ -69,7 +69,7 @@ class RemoteCommand:
         return all(self._end(stream) is not None for stream in (stdout, stderr))
 
     def result(self, stdout: bytes, stderr: bytes, seconds: float, device: str) -> CommandResult:
-        """Return the command's result. Raises DeviceError if it could not be started or the channel broke.
+        """Return the command's result. Raises DeviceError if the command could not be started or the channel broke.
 
         `device`: the device's name in the error message.
         """
@@ -95,7 +95,7 @@ class RemoteCommand:
         )
 
     def _channel_output(self, stderr: bytes) -> str:
-        """Return what the channel's own program wrote to `stderr`, without the command's output."""
+        """Return the part of `stderr` that is not from the command, but from the channel's own program."""
         begin, end = f"\n{self.token} begin\n".encode(), f"\n{self.token} end ".encode()
         before, began, after = stderr.partition(begin)
         tail = after.rpartition(end)[2] if end in after else b""

@@ -18,12 +18,12 @@ def blob_path(blob: Blob) -> str:
 
 
 def native_folder(files: Mapping[str, Blob]) -> str:
-    """Return the folder of the native runner and its libraries, relative to the work folder: every build has one."""
+    """Return the native runner's folder, relative to the work folder. Each build of the runner has its own folder."""
     return f"native/{digest(sorted(files.items()))[:16]}"
 
 
 def runner_arguments(launch: Launch) -> list[str]:
-    """Return the flags of `qnn_executor_runner`. Paths are relative to the launch's folder, which gets all outputs."""
+    """Return the flags of `qnn_executor_runner`. Paths are relative to the launch's folder, which gets the outputs."""
     flags = [
         f"--model_path={blob_path(launch.program)}",
         f"--input_list_path={blob_path(launch.input_list)}",
@@ -43,7 +43,7 @@ def runner_arguments(launch: Launch) -> list[str]:
 
 
 def latencies_ms(printed: str) -> tuple[float, ...]:
-    """Return the mean milliseconds per inference, one number per line of the input list, in its order."""
+    """Return mean latencies per inference in ms: one per line of the input list, in the order of the lines."""
     return tuple(float(mean) for _, _, mean in _LATENCY.findall(printed))
 
 
@@ -53,6 +53,6 @@ def output_file(sample: int, index: int) -> str:
 
 
 def last_lines(lines: Sequence[str], count: int = 8) -> str:
-    """Return the end of a runner's output, which probably contains the reason of a failure, for an error message."""
+    """Return the last lines of a runner's output for an error message: they probably have the failure's reason."""
     relevant = [line.strip() for line in lines if line.strip() and not line.startswith("Extension modules:")]
     return "\n".join(line[:300] for line in relevant[-count:])

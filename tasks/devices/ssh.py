@@ -23,7 +23,7 @@ from tasks.devices.transport import CommandResult, RunRequest, past_deadline
 from tasks.devices.triage import of_channel
 from tasks.errors import DeviceError, DeviceProblem
 
-# paramiko prefers ciphers that it computes at half the speed.
+# By default, paramiko prefers other ciphers, which it computes at half the speed.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
 _REKEY_BYTES = 2**35
 """paramiko exchanges keys after 512 MiB, which sometimes hangs in the middle of a stream. OpenSSH's limit for these
@@ -35,12 +35,12 @@ _WINDOW_BYTES = 2**26
 _PACKET_BYTES = 2**17
 _CHUNK_BYTES = 2**20
 _SENT_BYTES = 2**15 - 1024
-"""The size of a piece that fits into one packet of sshd: paramiko copies the rest of a larger one for every packet."""
+"""The size of a piece that fits into one packet of sshd. paramiko would copy the rest of a larger piece per packet."""
 
 
 @dataclass(kw_only=True, slots=True)
 class SshTransport:
-    """A `Transport` over SSH with one connection, opened at the first use. A broken connection is not reopened."""
+    """A `Transport` over SSH with one connection. It is opened at the first use and never reopened."""
 
     user: str | None
     host: str
@@ -50,7 +50,7 @@ class SshTransport:
     """The deadline of each transfer."""
     _transport: paramiko.Transport | None = None
     _clients: list[paramiko.SSHClient] = field(default_factory=list[paramiko.SSHClient])
-    """The clients to close: that of the jump host, and that of the device."""
+    """The clients to close: one for the jump host, if there is one, and one for the device."""
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -101,7 +101,7 @@ class SshTransport:
 
     @contextlib.contextmanager
     def _stream(self, command: str, verb: str, purpose: str) -> Generator[paramiko.Channel]:
-        """Run a command on the device for its input and output. Raises DeviceError unless it succeeds in time."""
+        """Run a command on the device and yield its channel. Raises DeviceError if the command fails or is too late."""
         late = threading.Event()
         try:
             with self._connected().open_session(_WINDOW_BYTES, _PACKET_BYTES, _CONNECT_S) as channel:
@@ -250,7 +250,7 @@ def _transport(sock: Any, **options: Any) -> paramiko.Transport:
 
 
 def _read_streams(channel: paramiko.Channel, command: RemoteCommand, latest: float) -> tuple[bytes, bytes]:
-    """Return both streams up to the end of the command or of the channel. Raises DeadlinePassed after `latest`."""
+    """Return stdout and stderr up to the end of the command or of the channel. Raises DeadlinePassed after `latest`."""
     out, err = bytearray(), bytearray()
     channel.settimeout(max(0.1, latest - time.monotonic()))
     channel.sendall(command.script)
@@ -261,7 +261,7 @@ def _read_streams(channel: paramiko.Channel, command: RemoteCommand, latest: flo
             err += channel.recv_stderr(_CHUNK_BYTES)
         if command.ended(out, err):
             break
-        # The order matters: data that arrived before the channel's end is read before the end counts.
+        # The channel's end is checked before the remaining data, because data may arrive between the two checks.
         if (channel.closed or channel.eof_received) and not channel.recv_ready() and not channel.recv_stderr_ready():
             break
         if (remaining := latest - time.monotonic()) <= 0:
@@ -272,11 +272,11 @@ def _read_streams(channel: paramiko.Channel, command: RemoteCommand, latest: flo
 
 
 def _wait_for_kill(channel: paramiko.Channel) -> None:
-    """End the channel's input, which makes the device kill the command, and wait a limited time for that."""
+    """End the channel's input, so that the device kills the command, and wait a limited time for the command's end."""
     channel.shutdown_write()
     latest = time.monotonic() + _GRACE_S
     while not channel.exit_status_ready() and time.monotonic() < latest:
-        while channel.recv_ready():  # a full window would stop the device from ending
+        while channel.recv_ready():  # a full window would block the command's end
             channel.recv(_CHUNK_BYTES)
         while channel.recv_stderr_ready():
             channel.recv_stderr(_CHUNK_BYTES)
@@ -284,7 +284,7 @@ def _wait_for_kill(channel: paramiko.Channel) -> None:
 
 
 def _tar_stream(channel: paramiko.Channel) -> Any:
-    """Return the channel as tarfile's file object. The garbage collector closes paramiko's own files with warnings."""
+    """Return a file object for `tarfile`. paramiko's own file objects cause warnings when garbage-collected."""
     return SimpleNamespace(read=channel.recv, write=channel.sendall)
 
 

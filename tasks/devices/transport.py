@@ -1,4 +1,4 @@
-"""The contract of a channel to a device: three verbs. A channel that fails raises; a command that fails returns."""
+"""The contract of a channel to a device: push, pull, run. A failed channel raises; a failed command has a result."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -17,7 +17,7 @@ class RunRequest:
     argv: Sequence[str]
     _: KW_ONLY
     deadline_s: float
-    """The program and its children are killed after this time, which raises DeadlinePassed."""
+    """After this time, the program and its children are killed, and DeadlinePassed is raised."""
     folder: str | None = None
     """The working directory; None for the channel's default."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -30,7 +30,7 @@ class CommandResult:
 
     argv: tuple[str, ...]
     exit_code: int
-    """A negative number is the signal that ended the command."""
+    """Minus the number of the signal, if a signal ended the command."""
     stdout: bytes
     stderr: bytes
     seconds: float
@@ -50,7 +50,7 @@ class Transport(Protocol):
 
     @classmethod
     def identity(cls, config: DeviceConfig, folder: Path, /) -> str:
-        """Return what identifies the physical device. `folder`: the folder of local devices' work."""
+        """Return text that identifies the physical device. `folder`: the folder in which local devices work."""
         ...
 
     def push(self, source: Path, target: str) -> None:
@@ -61,13 +61,13 @@ class Transport(Protocol):
         ...
 
     def pull(self, source: str, target: Path) -> None:
-        """Copy a file or a folder from the device to `target`, atomically, under the rules of `push`."""
+        """Copy a file or a folder from the device to `target` on this machine, atomically, with the rules of `push`."""
         ...
 
     def run(self, request: RunRequest) -> CommandResult:
         """Run a program and wait for its end.
 
-        Processes that it leaves in its session are killed when it ends, or when this process or the channel dies.
+        Processes that the program leaves in its session are killed when it, this process or the channel ends.
         """
         ...
 
@@ -77,12 +77,12 @@ class Transport(Protocol):
 
 
 def past_deadline(program: str, deadline_s: float, output: bytes = b"") -> DeadlinePassed:
-    """Return the error for a program or a transfer that was killed at its deadline, with its output until then."""
+    """Return the error for a program or a transfer that was killed at its deadline. `output`: its output until then."""
     return DeadlinePassed(f"{program!r} ran past its deadline of {deadline_s:g} s and was killed", output=output)
 
 
 def require_success(result: CommandResult, failure: str) -> CommandResult:
-    """Return the result of a command. Raises DeviceError, with `failure` and the reason, if it failed."""
+    """Return the result if the command succeeded. Otherwise raise DeviceError with `failure` and the reason."""
     if result.exit_code != 0:
         reason = result.stderr.decode(errors="replace").strip()
         raise DeviceError(f"{failure}: {reason or f'exit code {result.exit_code}'}", problem=of_channel(reason))

@@ -1,4 +1,4 @@
-"""Known error messages for which a device or its libraries are to blame, not the program that ran there."""
+"""Known error messages that a device or its libraries cause, not the program that ran there."""
 
 import re
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ CHANNEL: dict[DeviceProblem, str] = {
     # From the tests: a killed adbd, adb server and sshd.
     DeviceProblem.LOST: r"device .*not found|\bclosed\b|couldn't read from device|read copy response|protocol fault",
 }
-"""Patterns of messages of adb, the device's shell and OpenSSH; the first that matches counts."""
+"""Patterns of messages from adb, the device's shell and OpenSSH. The first pattern that matches is used."""
 
 RUNNER: tuple[Signature, ...] = (
     Signature(

@@ -1,6 +1,6 @@
 """The stages of a sweep as Prefect tasks; the only code in tasks/ that imports Prefect.
 
-`task` makes tasks of functions and configures them for one sweep, `result_cache` stores their results.
+`task` turns functions into tasks and configures them for a sweep. `result_cache` stores the results of the tasks.
 """
 
 from tasks.stage.result_cache import RECORDS

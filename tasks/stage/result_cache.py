@@ -1,7 +1,7 @@
 """The cached results of stages: Parquet files in the store that Prefect reads and writes through its storage blocks.
 
-Prefect reads a result in three steps, which would read, decode and check the same files three times. Each thread
-keeps the result of the first step until the last step:
+Prefect reads a result in three steps, each of which would read, decode and check the same files again. Each thread
+therefore keeps the result of the first step until the last step:
 
     Prefect's engine                 this module                            store
     ResultStore.exists(key)    ->    _CacheKeyStorage.read_path      ->     results/keys/<key>, results/records/<key>,
@@ -31,12 +31,12 @@ from tasks.storage.manifest import referenced_blobs
 from tasks.storage.store import Store
 
 RECORDS, _KEYS = "results/records", "results/keys"
-"""Folders of the store: the results, by the names that `result_name` returns, and Prefect's metadata of each."""
+"""Two folders of the store: results under the names that `result_name` returns, and Prefect's metadata of results."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _CachedResult:
-    """A complete cached result: its store and name, Prefect's metadata, its bytes, and the record in them."""
+    """A complete cached result: its store and name, Prefect's metadata, its bytes, and the record that they encode."""
 
     store: Store
     name: str
@@ -68,13 +68,13 @@ class RecordSerializer(Serializer):  # `Serializer[Any]` cannot be subclassed
 
 
 class _AtomicFiles(WritableFileSystem):
-    """A folder of the store in which files appear when they are complete."""
+    """A storage block: a folder of the store in which a file appears only when it is complete."""
 
     folder: str
     _store: Store = PrivateAttr()
 
     def _resolve_path(self, path: str) -> None:
-        """Return None to Prefect: a name does not include its folder, which may be moved or mounted elsewhere."""
+        """Return None, so that Prefect uses names without the folder, which may be moved or mounted elsewhere."""
 
     def read_path(self, path: str, **_: Any) -> bytes:  # type: ignore[override]
         return self._store.files.read(self._file(path))
@@ -93,7 +93,7 @@ class _AtomicFiles(WritableFileSystem):
         return f"{self.folder}/{Path(path).name}"
 
     def _in_memory(self, path: str) -> _CachedResult | None:
-        """Return the result of that name if this thread has read it last."""
+        """Return the result of that name if it is the last result that this thread has read."""
         result = _last_read.result
         return result if result and (result.store, result.name) == (self._store, Path(path).name) else None
 
@@ -135,7 +135,7 @@ class _CacheKeyStorage(_AtomicFiles):
 
 @lru_cache(maxsize=8)
 def storage_blocks(store: Store) -> tuple[_CacheKeyStorage, _CacheRecordStorage]:
-    """Return the blocks that all tasks of a sweep share. Every sweep has its own `Store` object."""
+    """Return the two storage blocks that all tasks of a sweep share. Each sweep has its own `Store` object."""
     blocks = _CacheKeyStorage(), _CacheRecordStorage()
     for block in blocks:
         block._store = store

@@ -1,7 +1,8 @@
 """The Prefect task of a stage, and its cache key.
 
-A cache key is the digest of the stage, its version, the toolchain if the stage uses one, and all positional
-arguments, or the part of them that the stage selects. Keyword-only arguments are resources and not in the key.
+A cache key is the digest of the stage's name and version, of the toolchain if the stage uses one, and of the positional
+arguments or the values that `key_inputs` selects from them. Keyword-only arguments are resources. They have no effect
+on the key.
 """
 
 import copy
@@ -33,8 +34,8 @@ def stage(
 ) -> Task[P, R]:
     """Return the Prefect task of a stage.
 
-    `version`: raise it when the function, or what it calls, computes something else.
-    `key_inputs`: selects what the result depends on; by default all positional arguments.
+    `version`: to be increased when the function, or code that it calls, computes something else.
+    `key_inputs`: selects, from the positional arguments, what the result depends on; by default all arguments.
     """
     name = function.__name__
     return Task(
@@ -50,9 +51,9 @@ def stage(
 def configure_task(
     task: Task[P, R], name: str, *, store: Store, on_change: OnChange, refresh: bool = False
 ) -> Task[P, R]:
-    """Return the task for one sweep, with the name of its run, the store of its results and a callback for its states.
+    """Return a copy of the task for one sweep, with a run name, a store for its results and a callback for its states.
 
-    `refresh`: ignore a cached result, but cache this one.
+    `refresh`: ignore a cached result, but cache the new result.
     """
 
     def on_running(_task: object, _run: TaskRun, _state: State) -> None:
@@ -73,7 +74,7 @@ def configure_task(
     if isinstance(task.cache_policy, _RecordKey):
         keys, records = storage_blocks(store)
         configured.cache_policy = task.cache_policy.configure(key_storage=keys)
-        # Not in Task's constructor, which accepts only a block that a server has registered.
+        # Assigned here, because Task's constructor accepts only a block that a server has registered.
         configured.result_storage = records
     return configured
 
@@ -83,12 +84,12 @@ def is_reused(state: State) -> bool:
 
 
 def result_name(state: State) -> str | None:
-    """Return the name below `RECORDS` of the result that a task run reused or computed; None if it caches none."""
+    """Return the name, in `RECORDS`, of the result that a task run reused or computed; None if it is not cached."""
     key = getattr(getattr(state.data, "metadata", None), "storage_key", None)
-    return None if key is None else Path(key).name  # stores of earlier versions have absolute paths
+    return None if key is None else Path(key).name  # in stores of earlier versions, a key is an absolute path
 
 
-# Prefect logs four lines per task about these hooks, which hide the other messages.
+# Prefect logs four lines per task about hooks. They would hide the other messages.
 logging.getLogger("prefect.task_runs").addFilter(
     lambda record: not record.getMessage().startswith(("Running hook ", "Hook "))
 )
@@ -98,8 +99,8 @@ logging.getLogger("prefect.task_runs").addFilter(
 class _RecordKey(CachePolicy):
     """The cache policy of a stage: the digest of its key inputs.
 
-    Prefect only logs an error of `compute_key` and runs the task uncached. The caller that submits a task therefore
-    computes the digest of all its key inputs first.
+    If `compute_key` raises an error, Prefect only logs the error and runs the task without a cache. The caller
+    therefore computes the digest of all key inputs before it submits the task.
     """
 
     stage: str = ""

@@ -18,7 +18,7 @@ from tasks.errors import EnvironmentUnusable
 
 _REMEDIES = {
     "free some space there, or set artifacts=FOLDER to a folder on another disk": ("ENOSPC", "EDQUOT", "EFBIG"),
-    "make it writable, or set artifacts=FOLDER to a folder that is": ("EACCES", "EPERM", "EROFS"),
+    "make it writable, or set artifacts=FOLDER to a writable folder": ("EACCES", "EPERM", "EROFS"),
     "there is a file of that name: move it, or set artifacts=FOLDER to another folder": ("ENOTDIR", "EEXIST"),
     "a folder is where a file belongs: remove it, or set artifacts=FOLDER to another folder": ("EISDIR",),
     "no folder can be created there: set artifacts=FOLDER to another folder": ("ENOENT", "ELOOP", "ENAMETOOLONG"),
@@ -58,12 +58,12 @@ def temporary_file(folder: Path) -> Generator[tuple[Path, BinaryIO]]:
 
 
 def commit(temporary: Path, file: BinaryIO, final: Path) -> None:
-    """Move the written file to its final name and sync both: first its bytes, then its name."""
+    """Sync the written file's bytes, move the file to its final name, and sync that name."""
     file.flush()
     os.fsync(file.fileno())
     final.parent.mkdir(parents=True, exist_ok=True)
     temporary.replace(final)
-    # The name must survive a power cut too: a file that refers to it may be written immediately afterwards.
+    # The name must survive a power cut too: a file that refers to this file may be written immediately afterwards.
     folder = os.open(final.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)
@@ -94,7 +94,7 @@ def remove_stale(folder: Path) -> int:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
-            # Another process removes it at the same time, or the file belongs to another user.
+            # Another process may remove the file at the same time, or the file may belong to another user.
             with suppress(FileNotFoundError, PermissionError):
                 path.unlink()
     return len(stale)

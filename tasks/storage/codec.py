@@ -1,6 +1,7 @@
 """Records as Parquet files of one row, with columns derived from the type hints of the record.
 
-Every value is read back exactly as it was: a value that would change (an integer in a float field) is not encoded.
+Every value is read back exactly as it was written. A value that would change, such as an integer in a float field,
+causes an error.
 """
 # pyarrow ships no types:
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -47,9 +48,9 @@ def encode(record: object) -> bytes:
 
 
 def decode(data: bytes) -> object:
-    """Return the record that `encode` encoded. No other class than a record of `tasks.records` is ever instantiated.
+    """Return the record that `encode` encoded. Only records of `tasks.records` are ever instantiated.
 
-    Raises EvidenceError for bytes that are damaged, of another kind, or of another version of the record.
+    Raises EvidenceError if the bytes are damaged, are not a record, or are of another version of the record.
     """
     try:
         # Not `read_table`, which takes twice as long because it supports folders of files.
@@ -74,18 +75,18 @@ def decode(data: bytes) -> object:
 
 
 def is_encoding_of(data: bytes, record: object) -> bool:
-    """Return whether `encode` of the record gives these bytes, without encoding it: the checksum is compared."""
+    """Return whether `data` is the encoded record. The record is not encoded: `data` is searched for its checksum."""
     name = type(record).__name__
     return _checksum(_form(_record_type(name)).dump(record, name)) in data
 
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """The Arrow type of the values of one type hint, and their conversions."""
+    """The Arrow type for one type hint, and the conversions of its values."""
 
     arrow: pa.DataType
     dump: Callable[[Any, str], Any]
-    """Convert a value for Arrow. The text is the field's name for the error message."""
+    """Convert a value for Arrow. The second argument is the field's name for an error message."""
     load: Callable[[Any], Any]
     """Convert a value from Arrow."""
     nullable: bool = False
@@ -123,7 +124,7 @@ def _form(kind: Any) -> _Form:
 
 def _scalar(kind: type) -> _Form:
     def dump(value: Any, where: str) -> Any:
-        # A NumPy float64 is a float and equals the one that is read back. True is an int, but would be read as 1.
+        # A NumPy float64 is a float and equals the float that is read back. True is an int, but 1 would be read back.
         if type(value) is kind or (kind is float and isinstance(value, float)):
             return kind(value)
         raise _mismatch(value, where, kind.__name__)
@@ -197,5 +198,5 @@ def _mismatch(value: object, where: str, expected: str) -> TypeError:
 
 
 def _checksum(plain: Any) -> bytes:
-    """Return the sha256 of the row's `repr`, which is exact. Parquet's own checksums do not cover a file's footer."""
+    """Return the sha256 of the row's `repr`, an exact text. Parquet's own checksums do not cover a file's footer."""
     return hashlib.sha256(repr(plain).encode("utf-8", "surrogatepass")).hexdigest().encode()

@@ -1,4 +1,4 @@
-"""Arrow columns made of Python values: their types from type hints, their values without silent conversion."""
+"""Arrow columns of Python values. Their types follow from type hints, and no value is converted silently."""
 # pyarrow ships no types:
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
@@ -17,11 +17,11 @@ from tasks.records.hints import element, optional
 STRING, FLOAT64, INT64, BOOL = pa.string(), pa.float64(), pa.int64(), pa.bool_()
 ARROW_TYPES: dict[type, pa.DataType] = {str: STRING, float: FLOAT64, int: INT64, bool: BOOL}
 _EXACT_TYPES = {arrow: {python, NoneType} for python, arrow in ARROW_TYPES.items()}
-"""The types of values that Arrow stores as they are."""
+"""Per Arrow type: the Python types whose values Arrow stores without a change."""
 
 
 def arrow_type(hint: Any) -> pa.DataType:
-    """Return the type of the column of values of that type hint. Every column can hold null."""
+    """Return the Arrow type of a column for values with the type hint `hint`. Every column can hold null."""
     kind, _ = optional(hint)
     if (item := element(kind)) is not None:
         return pa.list_(arrow_type(item))
@@ -29,10 +29,10 @@ def arrow_type(hint: Any) -> pa.DataType:
 
 
 def column(values: Sequence[Any], kind: pa.DataType, where: str) -> pa.Array:
-    """Return the values as a column, with null in place of NaN. `where`: the column's name for errors.
+    """Return the values as a column, with null in place of NaN. `where`: the column's name for error messages.
 
-    NumPy scalars, and integers in a column of floats, are converted; no other value is. Raises TypeError for a value of
-    another type, and ValueError for an infinite number.
+    Only NumPy scalars, and integers in a column of floats, are converted. Raises TypeError for a value of another type,
+    and ValueError for an infinite number.
     """
     if _are_exact(values, kind):
         array = pa.array(values, kind, from_pandas=True)
@@ -45,7 +45,7 @@ def column(values: Sequence[Any], kind: pa.DataType, where: str) -> pa.Array:
 
 
 def _are_exact(values: Sequence[Any], kind: pa.DataType) -> bool:
-    """Return whether Arrow stores all values as they are."""
+    """Return whether Arrow stores all values without a change."""
     if not pa.types.is_list(kind):
         return {*map(type, values)} <= _EXACT_TYPES.get(kind, set())
     items = [item for value in values if isinstance(value, tuple | list) for item in value]
@@ -53,7 +53,7 @@ def _are_exact(values: Sequence[Any], kind: pa.DataType) -> bool:
 
 
 def _value(value: Any, kind: pa.DataType, where: str) -> Any:
-    """Return `value` as its column holds it. Arrow alone would store 1.5 as the integer 1 and True as 1.0."""
+    """Return `value` in its column's type. Arrow by itself would store 1.5 as the integer 1 and True as 1.0."""
     match value:
         case None:
             return None

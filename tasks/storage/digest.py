@@ -14,19 +14,20 @@ def digest(value: object) -> str:
 
     A value consists of dataclasses, lists, tuples, dicts, enums, str, int, float, bool and None, nested to any depth. A
     dataclass is represented by its type's name and its fields; fields with the metadata `identity: False` are left
-    out, at any depth. A list equals a tuple, the order of a dict is ignored, and 1, 1.0 and True are three values.
+    out, at any depth. A list and a tuple of equal items have the same digest. The order of a dict has no effect. The
+    digests of 1, 1.0 and True differ.
 
-    Raises TypeError, with the position, for any other type (a set has no order, a path or an open file no content),
-    and ValueError for NaN and infinities.
+    Raises TypeError, with the position in `value`, for any other type: a set has no order, and a path or an open file
+    has no content. Raises ValueError for NaN and infinities.
     """
     # surrogatepass: a file name that is not UTF-8 has a digest too.
     return hashlib.sha256(_text(_canonical(value, _TOP)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 _Position = tuple[Any, str, object]
-"""The position of a value: the position of its container, a format for the two, and its index, key or name.
+"""The position of a value: its container's position, a format string, and its index, key or field name in it.
 
-It is formatted for errors only, because a sweep computes thousands of digests.
+A position is formatted only for an error message, because a sweep computes thousands of digests.
 """
 _TOP: _Position = (None, "value", None)
 _ITEM, _ENTRY, _KEY, _FIELD = "{0}[{1}]", "{0}[{1!r}]", "a key of {0}", "{0}.{1}"
@@ -49,9 +50,10 @@ def _identity_fields(kind: type[Any]) -> tuple[str, ...]:
 
 
 def _canonical(value: object, position: _Position) -> object:
-    """Return `value` as JSON of lists, strings, integers, booleans and null.
+    """Return `value` in a form for JSON. Lists, strings, integers, booleans and None stay as they are.
 
-    Any other value becomes an object whose only key is its kind, so that different values have different texts.
+    Any other value becomes a JSON object whose only key is the value's kind, so that different values have different
+    texts.
     """
     if type(value) in _PLAIN:
         return value

@@ -1,6 +1,6 @@
-"""The files of a store by name, such as `tables/cells/run=…/part.parquet`: the protocol, and the files of a folder.
+"""The files of a store, with names such as `tables/cells/run=…/part.parquet`.
 
-`tasks.storage.bucket` implements the protocol for an object store.
+`Files` is their protocol. `Folder` implements it for a local folder, `tasks.storage.bucket` for an object store.
 """
 
 import shutil

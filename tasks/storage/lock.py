@@ -1,6 +1,6 @@
 """The lock of a store: shared by any number of sweeps, or held exclusively by a prune.
 
-It is an flock on the folder of the blobs: the kernel releases it when its holder dies, for whatever reason.
+The lock is an flock on the folder of the blobs. The kernel releases it when its holder ends for any reason.
 """
 
 import fcntl

@@ -26,7 +26,7 @@ def select(
 ) -> list[Row]:
     """Return these columns of the selected rows of a table, in the order of the runs' ids.
 
-    `where`: a row is selected if its value in each of these columns is one of the values.
+    `where`: the allowed values per column. A row is selected if its value in each of these columns is allowed.
     `runs`: by default all runs. A run without the table is ignored.
     Reads only the necessary columns and row groups. Raises EvidenceError for a file that cannot be read.
     """

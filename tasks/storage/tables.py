@@ -24,7 +24,7 @@ from tasks.storage.columns import arrow_type, column
 from tasks.storage.store import Store
 
 _ROW_GROUP = 8192
-"""The number of rows that are read or skipped together. Rows are sorted by cell: a cell is in one group or two."""
+"""The number of rows that are read or skipped together. Rows are sorted by cell: a cell is in one or two groups."""
 SCHEMAS = {
     table: pa.schema([(column.name, arrow_type(column.kind)) for column in columns(kind)])
     for table, kind in TABLES.items()
@@ -32,12 +32,12 @@ SCHEMAS = {
 
 
 def write(store: Store, run_id: str, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write the rows of a run's table, in their order, and replace those that it had. Without rows the file is empty.
+    """Write the rows of a run's table, in their order, in place of its earlier rows. Without rows, the file has none.
 
-    NaN becomes null. NumPy scalars, and integers in a column of floats, are converted; no other value is.
+    NaN becomes null. Only NumPy scalars, and integers in a column of floats, are converted.
 
-    Raises ValueError for a run id that is not a file name, an unknown table, a row of another run or with other columns
-    than the table's, and an infinite number. Raises TypeError for a value of another type than its column's.
+    Raises ValueError for a run id that is not a file name, an unknown table, a row of another run, a row with
+    other columns than the table's, and an infinite number. Raises TypeError for a value not of its column's type.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run_id):
         raise ValueError(f"a run id consists of letters, digits, '.', '_' and '-': {run_id!r} does not")
@@ -50,14 +50,14 @@ def write(store: Store, run_id: str, table: str, rows: Sequence[Mapping[str, Any
 
 
 def encoded(rows: pa.Table) -> bytes:
-    """Return the rows of a run's table as the bytes of its file."""
+    """Return the content of the Parquet file for the rows of a run's table."""
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression="zstd", row_group_size=_ROW_GROUP)
     return sink.getvalue().to_pybytes()
 
 
 def join(store: Store, run_id: str, table: str, parts: Sequence[Store]) -> None:
-    """Write the rows of a run's table from those in the stores `parts`, in this order.
+    """Write a run's table with the rows of that table in the stores `parts`, in the order of `parts`.
 
     Only one part at a time is in memory. Raises EvidenceError for a part that cannot be read.
     """
@@ -70,7 +70,7 @@ def join(store: Store, run_id: str, table: str, parts: Sequence[Store]) -> None:
 
 
 def rows(store: Store, table: str, run_id: str) -> list[Row]:
-    """Return the rows of a run's table. A run of an earlier version has no rows of a table that was added later.
+    """Return the rows of a run's table; none if the run is of an earlier version, which did not have the table.
 
     Raises RequestError for an unknown run, and EvidenceError for a file that cannot be read.
     """
@@ -94,12 +94,12 @@ def tsv(store: Store, table: str, run_id: str) -> str:
 
 
 def runs(store: Store) -> list[str]:
-    """Return the ids of the runs whose `cells` exist, oldest first: run ids sort by start time."""
+    """Return the ids of the runs whose table `cells` exists, oldest first: run ids sort by start time."""
     return _runs_with(store, "cells")
 
 
 def parts(store: Store, table: str, runs: Collection[str] | None = None) -> dict[str, Path]:
-    """Return the table's file on this machine for every run that has one, oldest first. `runs`: by default all."""
+    """Return a local file per run that has the table, oldest run first. `runs`: by default all runs."""
     existing = (run for run in _runs_with(store, table) if runs is None or run in runs)
     return {run: store.files.local(_name(table, run)) for run in existing}
 

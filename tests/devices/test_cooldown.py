@@ -29,4 +29,4 @@ def test_a_device_that_stays_hot_or_has_no_sensor_is_quarantined(bench: Bench) -
     assert bench.farm.quarantined["phone"].problem is DeviceProblem.HOT
     (bench.phone.data / "sys" / "class" / "thermal" / "thermal_zone0" / "temp").unlink()
     assert bench.measure(bench.bundle(WRITES), replace(phone, name="bare"), bench.here).execution.device == "here"
-    assert str(bench.farm.quarantined["bare"]) == "bare: device.below_celsius=45, and it has no sensor that can be read"
+    assert str(bench.farm.quarantined["bare"]) == "bare: device.below_celsius=45, but the device has no readable sensor"

@@ -103,9 +103,9 @@ def test_nothing_is_stale_before_the_first_write(tmp_path: Path) -> None:
             errno.EDQUOT,
             "Disk quota exceeded; free some space there, or set artifacts=FOLDER to a folder on another disk",
         ),
-        (errno.EACCES, "Permission denied; make it writable, or set artifacts=FOLDER to a folder that is"),
-        (errno.EPERM, "Operation not permitted; make it writable, or set artifacts=FOLDER to a folder that is"),
-        (errno.EROFS, "Read-only file system; make it writable, or set artifacts=FOLDER to a folder that is"),
+        (errno.EACCES, "Permission denied; make it writable, or set artifacts=FOLDER to a writable folder"),
+        (errno.EPERM, "Operation not permitted; make it writable, or set artifacts=FOLDER to a writable folder"),
+        (errno.EROFS, "Read-only file system; make it writable, or set artifacts=FOLDER to a writable folder"),
         (
             errno.ENOTDIR,
             "Not a directory; there is a file of that name: move it, or set artifacts=FOLDER to another folder",

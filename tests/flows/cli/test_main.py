@@ -164,7 +164,7 @@ def test_an_artifacts_folder_without_write_permission_is_one_line_and_nothing_st
     # Even root cannot create folders in sysfs.
     line = error_line(program.run("run", "artifacts=/sys/qnnsweep"), 3)
     assert line.startswith("artifacts: cannot use /sys/qnnsweep")
-    assert line.endswith("make it writable, or set artifacts=FOLDER to a folder that is")
+    assert line.endswith("make it writable, or set artifacts=FOLDER to a writable folder")
 
 
 @pytest.mark.toolchain
