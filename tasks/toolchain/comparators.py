@@ -1,4 +1,4 @@
-"""The user's own metrics and ExecuTorch's comparators on pairs of tensors. Runs in a worker: it is foreign code."""
+"""The user's own metrics and ExecuTorch's comparators, on pairs of tensors. Runs in a worker, as all foreign code."""
 
 import importlib
 import inspect
@@ -15,7 +15,7 @@ from tasks.errors import RequestError
 from tasks.records.keys import tensor_key
 
 MetricResult = tuple[float | None, str | None]
-"""The number, None if it is not defined; and the error, None if there was none."""
+"""The metric's number (None if it is not defined) and its error message (None if there was no error)."""
 Metric = Callable[[torch.Tensor, torch.Tensor, tuple[int, ...]], Any]
 """A function of the actual tensor, the reference and the pair's debug handles."""
 
@@ -23,10 +23,11 @@ Metric = Callable[[torch.Tensor, torch.Tensor, tuple[int, ...]], Any]
 def own_metrics(
     names: tuple[str, ...], pairs: Path, handles: Mapping[str, tuple[int, ...]]
 ) -> dict[str, list[MetricResult]]:
-    """Compute every metric on every pair: per pair, one result per name.
+    """Compute every metric on every pair, and return the results by pair, in the order of `names`.
 
-    `pairs`: a safetensors file of `<pair>/actual` and `<pair>/reference`. `handles`: the debug handles of each pair.
-    Raises RequestError for a name that leads to no metric. An error inside a metric is the result for that pair alone.
+    `pairs`: a safetensors file with the tensors `<pair>/actual` and `<pair>/reference`. `handles`: the debug handles
+    of each pair. Raises RequestError if a name leads to no metric. If a metric raises an error on a pair, the error
+    is the metric's result for this pair.
     """
     metrics = [_metric(name) for name in names]
     results: dict[str, list[MetricResult]] = {}
@@ -54,7 +55,7 @@ def _comparator(name: str, kind: type[NumericalComparatorBase]) -> Metric:
     from executorch.backends.qualcomm.debugger.qcom_numerical_comparator_base import QcomNumericalComparatorBase
 
     if issubclass(kind, QcomNumericalComparatorBase):
-        # Its preprocessing, which cannot be overridden, dequantizes and undoes the layout: both are done already.
+        # Its preprocessing cannot be overridden. It dequantizes and restores the layout: both have been done already.
         prepared = kind(edge_ep=None)  # type: ignore[arg-type]
         return lambda actual, reference, _: prepared.element_compare(reference, actual)
     try:

@@ -1,4 +1,4 @@
-"""One compilation: delegate the operators that a backend takes, and emit the program."""
+"""The compilation of one program: the backend's operators are delegated, then the program is emitted."""
 
 from dataclasses import dataclass
 
@@ -18,9 +18,9 @@ class Compiled:
     program: ExecutorchProgramManager
     log: DelegationLog
     dumped: tuple[ExpectedTensor, ...]
-    """The tensors that it logs."""
+    """The tensors that the program logs."""
     logged_bytes: int
-    """The most bytes that those tensors take in the debug buffer."""
+    """An upper bound for the bytes of those tensors in the debug buffer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Unavailable:
 
 
 def compile_edge(compiler: Compiler, edge: EdgeProgramManager, *, debug: bool) -> Compiled:
-    """Delegate the operators that the backend takes, and emit the program. Consumes `edge`."""
+    """Delegate the operators that the backend accepts, and emit the program. Makes `edge` unusable."""
     log = DelegationLog()
     with compiler.session(debug=debug, log=log):
         for partitioner in compiler.partitioners(debug=debug, log=log):
@@ -48,7 +48,7 @@ def compile_edge(compiler: Compiler, edge: EdgeProgramManager, *, debug: bool) -
 
 
 def try_compile(compiler: Compiler, edge: EdgeProgramManager, *, debug: bool) -> Compiled | Unavailable:
-    """Compile a program besides the shipping one, which is measured even if this one fails. Consumes `edge`."""
+    """Compile a debug or profile program. The shipping program is measured even without it. Makes `edge` unusable."""
     try:
         return compile_edge(compiler, edge, debug=debug)
     except (AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:

@@ -1,6 +1,7 @@
-"""The edge program of a quantized graph, and all that does not depend on the SoC. Runs in a zygote.
+"""The edge program of a quantized graph, and the other results that do not depend on the SoC. Runs in a zygote.
 
-The programs of each SoC are compiled in a fork of it: a saved edge program would lose the attributes of its nodes.
+The programs for each SoC are compiled in a fork of this zygote, because an edge program loses the attributes of its
+nodes when it is saved.
 """
 
 import copy
@@ -36,7 +37,7 @@ class EdgeModel:
     quantized: QuantizedModel
     program: EdgeProgramManager
     etrecord: Any
-    """ExecuTorch's ETRecord, which is saved with the debug program alone."""
+    """ExecuTorch's ETRecord, which is saved only with the debug program."""
     samples: Samples
     operator_samples: int
     operators: tuple[Operator, ...]
@@ -84,7 +85,7 @@ def edge_model(quantized: QuantizedModel, options: LoweringOptions, store: Store
 
 
 def edge_program(compiler: Compiler, program: ExportedProgram) -> EdgeProgramManager:
-    """Return the reference graph: in the edge dialect, after the backend's transforms, before any delegation."""
+    """Return the edge program after the backend's transforms and before any delegation: the reference graph."""
     program, passes = compiler.before_edge(program)
     edge = _gen_edge_manager_for_partitioners(
         {METHOD: compiler.partitioners(debug=False, log=DelegationLog())},
@@ -104,7 +105,10 @@ def edge_program(compiler: Compiler, program: ExportedProgram) -> EdgeProgramMan
 def _run_reference(
     graph: ReferenceGraph, samples: Samples, recorded: int
 ) -> tuple[list[object], dict[str, torch.Tensor]]:
-    """Return all samples' final outputs, and the operators' values, without constants, for the first `recorded`."""
+    """Return the final outputs of all samples, and the operators' values of the first `recorded` samples.
+
+    Operators that depend only on constants are left out.
+    """
     answers: list[object] = []
     values: dict[str, torch.Tensor] = {}
     with torch.no_grad():

@@ -20,9 +20,10 @@ Sample = Mapping[str, Any]
 
 
 def export_model(model: ModelConfig, store: Store) -> ExportedModel:
-    """Create the model and its samples, run it eagerly, and export it.
+    """Create the model and its samples, run the model eagerly, and export it.
 
-    Raises RequestError if the factory, a data source or the inputs do not fit, and otherwise torch.export's own error.
+    Raises RequestError if the factory or a data source fails, or if the samples do not match the configured inputs.
+    An error of torch.export is raised unchanged.
     """
     make_deterministic()
     module = _module(model)

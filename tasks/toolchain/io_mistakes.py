@@ -1,4 +1,4 @@
-"""The answers of eager PyTorch to inputs in another order or with other axes. Runs in a worker."""
+"""The outputs of eager PyTorch for inputs that are passed in a wrong order or axis order. Runs in a worker."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -12,13 +12,13 @@ from tasks.toolchain.tensors import flat_outputs
 
 Inputs = tuple[torch.Tensor, ...]
 _SAMPLES = 2
-"""The number of samples on which a mistake is tried. The one whose answer it changes most is recorded."""
+"""The number of samples on which each mistake is tried. The sample whose outputs change most is recorded."""
 
 
 def mistaken_answers(
     module: torch.nn.Module, specs: Sequence[TensorSpec], samples: Sequence[Inputs], answers: Sequence[object]
 ) -> tuple[tuple[InputMistake, ...], dict[str, torch.Tensor]]:
-    """Return every mistake that the inputs allow, and the answers to them by `<mistake index>/<output index>`."""
+    """Return every possible mistake, and the outputs after each one by the key `<mistake index>/<output index>`."""
     mistakes: list[InputMistake] = []
     tensors: dict[str, torch.Tensor] = {}
     right = [list(flat_outputs(answer).values()) for answer in answers[:_SAMPLES]]
@@ -31,7 +31,7 @@ def mistaken_answers(
             sample = changes.index(max(changes))
             tensors |= {tensor_key(number, index): tensor for index, tensor in enumerate(wrong[sample])}
         except (ArithmeticError, AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            # The module may refuse the tensor of another input: token ids, for example, are no mask.
+            # A module may not accept the tensor of another input: token ids, for example, are not a mask.
             refused = f"{type(error).__name__}: {error}".splitlines()[0]
         mistakes.append(InputMistake(name=name, sample=sample, refused=refused))
     return tuple(mistakes), tensors
@@ -39,7 +39,8 @@ def mistaken_answers(
 
 def _mistakes(specs: Sequence[TensorSpec]) -> Iterator[tuple[str, Callable[[Inputs], Inputs]]]:
     for order in orders(specs):
-        # An input of the model then gets the tensor that was passed in the program's position for its name.
+        # The caller passes the tensors in the model's order. Each model input then gets the tensor that was passed at
+        # the position where the program expects this input.
         names = [specs[index].name for index in order]
         positions = [order.index(index) for index in range(len(specs))]
         yield (
@@ -55,7 +56,7 @@ def _mistakes(specs: Sequence[TensorSpec]) -> Iterator[tuple[str, Callable[[Inpu
 
 
 def _read_as(inputs: Inputs, number: int, axes: Sequence[int]) -> Inputs:
-    """Reinterpret one input, like a program that expects its memory in another axis order."""
+    """Return the inputs, with one of them reinterpreted as if its memory were in the axis order `axes`."""
     tensor = inputs[number]
     inverse = [list(axes).index(axis) for axis in range(tensor.dim())]
     misread = tensor.reshape([tensor.shape[axis] for axis in axes]).permute(inverse).contiguous()
@@ -63,6 +64,6 @@ def _read_as(inputs: Inputs, number: int, axes: Sequence[int]) -> Inputs:
 
 
 def _change(wrong: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> float:
-    """Return the energy of the difference between two answers; infinity if it is not a number."""
+    """Return the sum of the squared differences between two lists of outputs; infinity if the sum is NaN."""
     change = sum(float((a.double() - b.double()).square().sum()) for a, b in zip(wrong, right, strict=True))
     return float("inf") if math.isnan(change) else change

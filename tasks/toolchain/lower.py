@@ -1,6 +1,6 @@
 """The lowering of an edge program to one SoC's programs. Runs in a fork of the worker that has the edge program.
 
-The reference, the shipping program and the debug program come from one edge program.
+The reference, the shipping program and the debug program come from the same edge program.
 """
 
 import copy
@@ -32,7 +32,7 @@ from tasks.toolchain.tensors import read_tensors
 
 
 def lower_model(model: EdgeModel, soc: SocConfig | None, options: LoweringOptions, store: Store) -> LoweredProgram:
-    """Compile the programs for one SoC. If the debug program cannot be compiled, the record has the reason."""
+    """Compile the programs for one SoC. If the debug program cannot be compiled, the record contains the reason."""
     backend = backend_of(options.kind)
     compiler = backend.compiler(options.scheme, soc)
     exported = model.quantized.exported
@@ -93,10 +93,10 @@ def lower_model(model: EdgeModel, soc: SocConfig | None, options: LoweringOption
 
 
 def _check_order(inputs: Sequence[TensorSpec], lowered: ExportedProgram) -> None:
-    """Raise ToolchainError if the program takes its inputs in another order: the runner passes them by position."""
+    """Raise ToolchainError if the program takes its inputs in another order than the runner, which passes `inputs`."""
     expected = [spec.name for spec in inputs]
     actual = list(lowered.graph_signature.user_inputs)
-    # Passes may rename an input, but the same names in another order are inputs that were exchanged.
+    # A pass may rename an input. But if the same names are in another order, inputs were exchanged.
     if len(actual) != len(expected) or (actual != expected and sorted(map(str, actual)) == sorted(expected)):
         raise ToolchainError(
             f"the lowered program takes the inputs {actual}, the model {expected}", stage="lower", cause="inputs"
@@ -104,7 +104,7 @@ def _check_order(inputs: Sequence[TensorSpec], lowered: ExportedProgram) -> None
 
 
 def _bundled(store: Store, program: ExecutorchProgramManager, model: EdgeModel) -> Blob:
-    """Store the program with test cases, which expect eager PyTorch's outputs, for ExecuTorch's own verification."""
+    """Store the program with test cases for ExecuTorch's own verification. They expect eager PyTorch's outputs."""
     expected = read_tensors(store, model.quantized.exported.outputs_eager)
     outputs = len({tensor_name(key) for key in expected})
     cases = [

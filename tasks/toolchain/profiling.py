@@ -13,12 +13,12 @@ from tasks.toolchain.reference.operators import delegate_calls, handle_of, kerne
 
 
 def profile_program(compiler: Compiler, edge: EdgeProgramManager, level: int, store: Store) -> ProfileProgram | None:
-    """Return the shipping program with its delegate's log of operators, from a copy of `edge`; None for level 0."""
+    """Compile a copy of `edge` as a program whose delegate logs the times of its operators; None for level 0."""
     if level == 0:
         return None
     logging = compiler.profiling(level)
     if logging is None:
-        compiled = Unavailable("this backend has no log of its own to switch on")
+        compiled = Unavailable("this backend has no log of times that can be switched on")
     else:
         compiled = try_compile(logging, copy.deepcopy(edge), debug=False)
     if isinstance(compiled, Unavailable):
@@ -33,7 +33,7 @@ def profile_program(compiler: Compiler, edge: EdgeProgramManager, level: int, st
 
 
 def instructions(program: ExecutorchProgramManager) -> tuple[Instruction, ...]:
-    """Return the instructions of a program, sorted by id, with the debug handles of the edge nodes in each."""
+    """Return a program's instructions sorted by id, each with the debug handles of the edge nodes that it computes."""
     rows: list[Instruction] = []
     for number, (node, module) in enumerate(delegate_calls(program.exported_program())):
         nodes = module.original_module.graph.nodes
@@ -52,7 +52,7 @@ def instructions(program: ExecutorchProgramManager) -> tuple[Instruction, ...]:
 
 
 def _in_subgraph(graph: list[DelegatedNode], numbers: dict[int, int]) -> list[DelegatedNode]:
-    """Return the nodes of one built graph with the number of the subgraph that has their debug handles."""
+    """Return the nodes of one built graph with the number of their subgraph, which their debug handles identify."""
     candidates = {numbers[node.debug_handle] for node in graph if node.debug_handle in numbers}
     number = candidates.pop() if len(candidates) == 1 else None
     return [replace(node, subgraph=number) for node in graph]

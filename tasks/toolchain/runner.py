@@ -1,4 +1,4 @@
-"""qnnsweep's runner for x86_64 hosts: the command line and the files of ExecuTorch's `qnn_executor_runner`.
+"""qnnsweep's runner for x86_64 hosts, with the command line and the files of ExecuTorch's `qnn_executor_runner`.
 
 It is copied to devices as a single file and started there as a program, so it imports nothing of qnnsweep.
 """
@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-METHOD = "forward"  # tasks.records.keys.METHOD: this file imports nothing of qnnsweep
-# The numbers in ExecuTorch's ScalarType (schema/scalar_type.fbs) of the dtypes that an input can have.
+METHOD = "forward"  # equals tasks.records.keys.METHOD, which this file cannot import
+# The dtypes that an input can have, by their numbers in ExecuTorch's ScalarType (schema/scalar_type.fbs).
 SCALAR_TYPES = {
     0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16", 6: "float32", 7: "float64", 11: "bool",
     27: "uint16",
@@ -20,7 +20,7 @@ SCALAR_TYPES = {
 
 
 def main() -> int:
-    """Run every line of the input list. Return 0 if all ran, or 1 and write a line to stderr if something is wrong."""
+    """Run the program on every line of the input list. Return 0, or write a line to stderr and return 1."""
     arguments = parse(sys.argv[1:])
     model = Path(arguments.model_path)
     listed = Path(arguments.input_list_path)
@@ -37,7 +37,7 @@ def main() -> int:
     import executorch.kernels.quantized  # noqa: F401 - registers the quantize and dequantize kernels
     import torch  # noqa: F401 - its libraries must be loaded before the runtime's
 
-    # Not `portable_lib`: for the class of one warning, it imports all of ExecuTorch's compiler, which takes 4 s.
+    # `portable_lib` is avoided: to get one warning class, it imports all of ExecuTorch's compiler, which takes 4 s.
     from executorch.extension.pybindings import _C
 
     module = _C._load_for_executorch(
@@ -75,7 +75,10 @@ def main() -> int:
 
 
 def reexec_with_qnn() -> None:
-    """Without an SDK, restart this process with the wheel's libraries: the dynamic linker reads its path only once."""
+    """Restart this process with the wheel's libraries on `LD_LIBRARY_PATH`, unless `QNN_SDK_ROOT` is set.
+
+    The dynamic linker reads that path only when a process starts.
+    """
     if "QNN_SDK_ROOT" in os.environ:
         return
     wheel = importlib.util.find_spec("onnxruntime_qnn")
@@ -102,7 +105,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--debug_output_path", default="debug_output.bin")
     parser.add_argument("--debug_buffer_size", type=int, default=100_000_000)
     parser.add_argument("--performance_output_path", default="inference_speed.txt")
-    # Settings of the HTP driver, accepted and ignored: a device and the simulator get the same command line.
+    # Settings of the HTP driver. They are ignored here; a device and the simulator get the same command line.
     for name in ("method_index", "log_level", "htp_performance_mode", "profile_level"):
         parser.add_argument(f"--{name}", type=int, default=0)
     parser.add_argument("--shared_buffer", type=flag, nargs="?", const=True, default=False)
@@ -119,7 +122,7 @@ def flag(word: str) -> bool:
 
 
 def tensor_from(file: Path, meta: Any) -> Any:
-    """Return the file's bytes as the tensor of an input; exit with 1 if they do not fit."""
+    """Return a file's content as the tensor of an input. Exit with 1 if the file is missing or of a wrong size."""
     import torch
 
     if not file.is_file():

@@ -19,8 +19,8 @@ from tasks.storage.digest import digest
 def code_digest(model: ModelConfig) -> str:
     """Return the digest of a model's factory and data sources.
 
-    It covers their code (`functions_digest`), the content of the files that their arguments name, and the names and
-    sizes of the files in the folders that they name.
+    It covers their code (`functions_digest`), the content of every file that their arguments name, and, for every
+    folder that their arguments name, the names and sizes of its files.
     """
     splits = [split for split in (model.calibration, model.evaluation) if split is not None]
     named = [model.arguments, *(split.arguments for split in splits)]
@@ -29,11 +29,11 @@ def code_digest(model: ModelConfig) -> str:
 
 
 def functions_digest(functions: Sequence[str]) -> str:
-    """Return the digest of all source files that functions (`package.module:function`) import, and of the versions of
-    the installed distributions among them.
+    """Return the digest of the code of `functions`, which are named as `package.module:function`.
 
-    Import statements are followed, run-time imports are not. A module that cannot be found is left out: the call of the
-    function will raise the error.
+    It covers their source files, all source files that these import, and the versions of all installed distributions
+    that these import. Import statements are followed, run-time imports are not. A module that cannot be found is left
+    out: the call of the function will raise the error.
     """
     files: dict[str, str] = {}
     distributions: dict[str, str] = {}
@@ -55,7 +55,7 @@ def functions_digest(functions: Sequence[str]) -> str:
 
 @cache
 def _distributions() -> dict[str, list[str]]:
-    """Map top-level packages to the distributions that provide them. Editable installs are read as files instead."""
+    """Map top-level packages to their distributions. Editable installs are left out: their files are read instead."""
     provided = metadata.packages_distributions().items()
     fixed = {package: [name for name in names if not _is_editable(name)] for package, names in provided}
     return {package: names for package, names in fixed.items() if names}
@@ -63,13 +63,14 @@ def _distributions() -> dict[str, list[str]]:
 
 @cache
 def _is_editable(distribution: str) -> bool:
-    # All of that name: if its folder is on the search path, the metadata that its build left there is the first.
+    # Every distribution of that name is read: if the project's folder is on the search path, the first one is the
+    # metadata that a build left there.
     origins = (installed.read_text("direct_url.json") for installed in metadata.distributions(name=distribution))
     return any(json.loads(origin or "{}").get("dir_info", {}).get("editable") for origin in origins)
 
 
 def _source(module: str) -> Path | None:
-    """Return the module's source file: that of an import, but no parent package is imported. None without one."""
+    """Return a module's source file; None without one, and for the standard library. No parent package is imported."""
     parts = module.split(".")
     if parts[0] in sys.stdlib_module_names or not all(parts):
         return None
@@ -87,7 +88,7 @@ def _source(module: str) -> Path | None:
 
 
 def _imported(module: str, text: bytes, *, is_package: bool) -> Iterator[str]:
-    """Yield the modules in a source's import statements, and the packages that contain them."""
+    """Yield the modules that a source's import statements name, and the packages that contain these modules."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
@@ -98,7 +99,7 @@ def _imported(module: str, text: bytes, *, is_package: bool) -> Iterator[str]:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            with contextlib.suppress(ImportError):  # a relative import from outside the package
+            with contextlib.suppress(ImportError):  # a relative import beyond the top-level package
                 base = resolve_name("." * node.level + (node.module or ""), package)
                 names = [base, *(f"{base}.{alias.name}" for alias in node.names)]  # a name may be a module
         for name in names:
@@ -107,9 +108,9 @@ def _imported(module: str, text: bytes, *, is_package: bool) -> Iterator[str]:
 
 
 def _paths(value: object) -> Iterator[Path]:
-    """Yield the existing files and folders that a model's arguments name anywhere, in their order.
+    """Yield the existing files and folders that are named anywhere in a model's arguments, in the arguments' order.
 
-    The name of a folder must contain a slash: a plain word is more often the name of something else.
+    A folder's name must contain a slash, because a plain word is more often the name of something else.
     """
     if isinstance(value, str):
         try:
@@ -123,7 +124,7 @@ def _paths(value: object) -> Iterator[Path]:
 
 
 def _content(path: Path) -> object:
-    """Return a file's sha256, or the files' names and sizes of a folder, which may be a data set of many gigabytes."""
+    """Return the sha256 of a file; for a folder, which may have many gigabytes, the names and sizes of its files."""
     if path.is_file():
         with path.open("rb") as file:  # weights may be larger than memory
             return hashlib.file_digest(file, "sha256").hexdigest()

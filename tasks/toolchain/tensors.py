@@ -1,4 +1,4 @@
-"""Torch tensors in blobs, as safetensors: with names and types, and never unpickled."""
+"""Torch tensors in blobs of the safetensors format, which has names and dtypes and is read without unpickling."""
 
 from collections.abc import Mapping, Sequence
 
@@ -33,7 +33,8 @@ def read_samples(store: Store, blob: Blob, names: Sequence[str], count: int) -> 
 def flat_outputs(answer: object) -> dict[str, torch.Tensor]:
     """Return a module's output as named tensors, in the order in which a compiled program returns them.
 
-    A single tensor is `output`; an element of a tuple or dict has its position or key, nested ones joined by dots.
+    A single tensor is named `output`. An element of a tuple or dict is named by its position or key; in a nested
+    output, the positions and keys on the way to the element are joined by dots.
     """
     leaves, _ = pytree.tree_flatten_with_path(answer)
     return {
@@ -44,7 +45,7 @@ def flat_outputs(answer: object) -> dict[str, torch.Tensor]:
 
 
 def outputs_by_sample(answers: Sequence[object]) -> dict[str, torch.Tensor]:
-    """Return all output tensors by `<sample>/<output index>`."""
+    """Return all output tensors by the key `<sample>/<output index>`."""
     return {
         tensor_key(sample, index): tensor
         for sample, answer in enumerate(answers)

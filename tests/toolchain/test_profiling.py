@@ -130,7 +130,7 @@ def test_a_backend_without_such_a_log_says_so_and_still_gives_the_runtime_s(
     options = replace(lowering_options(ask), operator_samples=1, dump_operators=False, profile_level=2)
     program = lower(quantized, None, options, **tools)
     assert program.profile is not None
-    assert program.profile.unavailable == "this backend has no log of its own to switch on"
+    assert program.profile.unavailable == "this backend has no log of times that can be switched on"
     capture = measure(
         bundle(program, MeasureConfig(), store=resources.store), (ask.device,), None, store=resources.store,
         farm=resources.farm, step=lambda task: task.fn,

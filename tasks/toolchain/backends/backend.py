@@ -1,7 +1,7 @@
-"""The base class of backends: one vendor's compiler and all that other modules need to know of it.
+"""The base class of backends: one vendor's compiler, and the facts about it that other modules need.
 
 A backend of another vendor is a class that extends `Backend` and is named in its YAML (`kind: package.module:Class`);
-no other file changes. Its module imports neither torch nor ExecuTorch: processes that never load them need its facts.
+no other file changes. Its module imports neither torch nor ExecuTorch: processes without them read the class's facts.
 """
 
 from abc import ABC, abstractmethod
@@ -30,7 +30,7 @@ class DoctorCheck:
     found: str
     ok: bool
     needed: bool = True
-    """Whether a sweep cannot run without it."""
+    """Whether a sweep is impossible if the check fails."""
     remedy: str = ""
     """What to do if the check fails."""
 
@@ -50,35 +50,36 @@ class Backend(ABC):
     named_in_labels: bool = True
     """Whether the labels of task runs contain the backend's name. Otherwise they contain the SoC's name alone."""
     clock: Clock = MICROSECONDS
-    """The clock of its runtime, for the times of the program and its kernels."""
+    """The clock of its runtime, in which the times of the program and of its kernels are logged."""
     version: str = ""
-    """The version of the vendor's compiler, for cache keys, where `Toolchain` does not contain it."""
+    """The version of the vendor's compiler, for cache keys. Empty if `Toolchain` contains it already."""
 
     @abstractmethod
     def compiler(self, scheme: SchemeConfig, soc: SocConfig | None) -> "Compiler":
         """Return the compiler for a scheme and an SoC. Runs in a worker; its module may import torch.
 
-        A compiler without a `soc` quantizes and transforms, which is the same for every SoC, and compiles nothing.
+        For a backend that needs an SoC, a compiler without `soc` only quantizes and transforms, which is the same for
+        every SoC.
         """
 
     def read_delegate(self, delegate: "BackendDelegate", processed: bytes, calls: int) -> DelegateFacts:
-        """Return the facts of one of its delegates in a finished program. Runs in a worker.
+        """Return the facts of one of the backend's delegates in a finished program. Runs in a worker.
 
-        `processed`: the bytes that the compiler made of the subgraph. `calls`: how many instructions call it.
+        `processed`: the bytes that the compiler made of the subgraph. `calls`: how many instructions call the delegate.
         """
         return DelegateFacts(backend=delegate.id, size=len(processed), calls=calls)
 
     def checks(self, program: AuditedProgram) -> Iterator[ProgramCheck]:
-        """Compare a finished program with the request: the backend's own checks of the table `audit`."""
+        """Yield the backend's own checks of a finished program against the request, for the table `audit`."""
         yield from ()
 
     def delegate_event(self, identifier: str) -> tuple[str | None, str] | None:
-        """Return the node and the unit of an event that the delegate logs and counts itself.
+        """Return the node and the unit of an event with a count that the delegate itself logs.
 
-        The node is None for a total or a counter. None instead of both: the name says no unit.
+        The node is None for a total or a counter. Returns None instead of the pair if `identifier` has no unit.
         """
         return None
 
     def doctor(self, folder: Path) -> Iterator[DoctorCheck]:
-        """Check what the backend needs of this machine. `folder`: an existing folder for links to its libraries."""
+        """Yield the checks of what the backend needs on this machine. `folder`: a folder for links to its libraries."""
         yield from ()

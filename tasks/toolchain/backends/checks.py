@@ -31,7 +31,8 @@ class AuditedProgram:
     ) -> ProgramCheck:
         """Return the check of one property.
 
-        `got`: None if it could not be read, for `reason`. `agrees`: whether the two agree, where that is not equality.
+        `got`: the property in the program; None if it could not be read, and `reason` says why. `agrees`: whether
+        `asked` and `got` agree; None if they agree only when they are equal.
         """
         met = got is not None and (asked == got if agrees is None else agrees)
         return ProgramCheck(

@@ -22,12 +22,12 @@ class DelegationLog:
     refusals: dict[str, str] = field(default_factory=dict)
     """Per node name, the compiler's message on why the node stays on the CPU."""
     dumped: list[ExpectedTensor] = field(default_factory=list)
-    """The tensors that the delegate will log by name when its program dumps."""
+    """The tensors that the delegate will log by name if its program dumps tensors."""
     logged_bytes: int = 0
-    """The most bytes that those tensors take in the debug buffer."""
+    """An upper bound for the bytes of those tensors in the debug buffer."""
     compile_facts: list[CompileFacts] = field(default_factory=list)
     built: list[list[DelegatedNode]] = field(default_factory=list)
-    """The nodes of each graph that the delegate built, in the order compiled; their subgraph is not known here."""
+    """Per graph that the delegate built, in the order of compilation, its nodes. Their subgraph is not yet known."""
     schematics: list[bytes] = field(default_factory=list)
 
 
@@ -55,7 +55,7 @@ class Compiler(ABC):
         return []
 
     def profiling(self, level: int) -> "Compiler | None":
-        """Return the same compiler for programs that log times inside the delegate; None if there is no such log."""
+        """Return the compiler for programs that log times inside the delegate; None if such a log cannot be enabled."""
         return None
 
     def session(self, *, debug: bool, log: DelegationLog) -> contextlib.AbstractContextManager[None]:
@@ -63,9 +63,9 @@ class Compiler(ABC):
         return contextlib.nullcontext()
 
     def qparams(self, node: Node) -> Quantization | None:
-        """Return the quantization that the backend's passes gave a node; it is lost when the program is saved."""
+        """Return the quantization that the backend's passes gave a node. Saving the program would lose it."""
         return None
 
     def axis_order(self, node: Node) -> tuple[int, ...] | None:
-        """Return the permutation by which the backend's passes changed the layout of a node's value."""
+        """Return the permutation by which the backend's passes changed the layout of a node's value, if they did."""
         return None

@@ -12,8 +12,8 @@ def backend_of(kind: str) -> Backend:
 
 
 def backend_code(kind: str) -> str:
-    """Return what the results of a backend of another vendor depend on besides its name, for cache keys.
+    """Return a digest of a backend's code and of its compiler's version, for cache keys; empty if the backend ships.
 
-    The versions of stages and of the toolchain stand for the backends that ship.
+    For the backends that ship, cache keys have the versions of the stages and of the toolchain instead.
     """
     return "" if kind in SHIPPED_BACKENDS else digest([functions_digest([kind]), backend_of(kind).version])

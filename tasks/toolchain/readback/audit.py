@@ -36,7 +36,7 @@ def _sentence(check: ProgramCheck) -> str:
 
 
 def _interface(program: AuditedProgram) -> Iterator[ProgramCheck]:
-    """Yield the checks of the inputs and outputs: dense tensors, the last axis innermost in memory."""
+    """Yield the checks of the inputs and outputs, which must be dense, with the last axis innermost in memory."""
     exported, facts = program.lowered.quantized.exported, program.facts
     for role, specs, tensors in (("input", exported.inputs, facts.inputs), ("output", exported.outputs, facts.outputs)):
         yield program.check(f"number of {role}s", str(len(specs)), str(len(tensors)))

@@ -1,6 +1,6 @@
-"""A reader of ETDump files, which a runtime logs: their tensors and times, without importing ExecuTorch.
+"""A reader of the tensors and times in ETDump files, which ExecuTorch's runtime writes. It does not import ExecuTorch.
 
-The layout is `devtools/etdump/etdump_schema_flatcc.fbs` of ExecuTorch; a test compares `SCHEMA` with the installed one.
+`SCHEMA` is the layout in ExecuTorch's `devtools/etdump/etdump_schema_flatcc.fbs`; a test compares it with that file.
 """
 
 import math
@@ -41,7 +41,7 @@ SCALAR_TYPES: dict[int, str] = {
     23: "float8_e5m2", 24: "float8_e4m3fn", 25: "float8_e5m2fnuz", 26: "float8_e4m3fnuz",
     27: "uint16", 28: "uint32", 29: "uint64",
 }  # fmt: skip
-"""ExecuTorch's `ScalarType` to torch's name of the dtype, without its prefix."""
+"""Maps the numbers of ExecuTorch's `ScalarType` to torch's names of the dtypes, without the prefix `torch.`."""
 
 _NUMPY = {
     name: np.dtype(name).newbyteorder("<")
@@ -103,7 +103,7 @@ def _view(logged: LoggedTensor, buffer_bytes: np.ndarray, dtype: np.dtype[Any]) 
     steps = [stride if size > 1 else 0 for size, stride in zip(logged.shape, logged.strides, strict=True)]
     last = sum((size - 1) * step for size, step in zip(logged.shape, steps, strict=True))
     end = logged.offset + (last + 1) * dtype.itemsize
-    # The second condition rejects elements that share memory: a few bytes could be a tensor of any size.
+    # The second condition rejects elements that share memory. Otherwise a few bytes could be a tensor of any size.
     if end > buffer_bytes.size or logged.offset + elements * dtype.itemsize > buffer_bytes.size:
         raise EvidenceError(
             f"{logged.description}, {logged.scalar_type} of shape {list(logged.shape)} and strides "
@@ -147,14 +147,14 @@ def _timed_event(event: Table, run: int, run_name: str | None) -> TimedEvent:
 
 
 def _delegate_identifier(event: Table) -> str | None:
-    """Return the delegate's name of an event: a string, or a number in decimal. -1 is the schema's "none"."""
+    """Return the name that the delegate gave an event, or its number in decimal; None without both."""
     name = event.text("delegate_debug_id_str")
-    number = event.integer("delegate_debug_id_int", flags.Int32Flags, -1)
+    number = event.integer("delegate_debug_id_int", flags.Int32Flags, -1)  # -1 means "none" in the schema
     return name if name is not None or number == -1 else str(number)
 
 
 def _logged_tensors(event: Table, run: int, delegate_calls: set[tuple[int, int]]) -> list[LoggedTensor]:
-    """Return the tensors of one debug event: one, several of a list, or none of a scalar."""
+    """Return the tensors of one debug event: one tensor, the tensors of a list, or none for a scalar."""
     entry = _required_table(event, "debug_entry", "Value")
     chain_index = event.integer("chain_index", flags.Uint64Flags)
     chain_index -= 2**64 if chain_index >= 2**63 else 0  # the runtime writes -1, but the schema is unsigned
@@ -192,7 +192,7 @@ def _required_table(table: Table, field: str, name: str) -> Table:
 
 
 def _tensor_fields(table: Table) -> dict[str, Any]:
-    """Return a `LoggedTensor`'s scalar type, shape, strides and offset: valid ones, whatever the buffer has."""
+    """Return a `LoggedTensor`'s scalar type, shape, strides and offset, checked except against the buffer's size."""
     code = table.integer("scalar_type", flags.Int8Flags)
     if code not in SCALAR_TYPES:
         raise table.refuse("scalar_type", f"{code} is not a ScalarType")

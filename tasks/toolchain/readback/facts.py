@@ -14,7 +14,7 @@ from tasks.toolchain.readback.etdump import SCALAR_TYPES
 
 
 def program_facts(program: Blob, backend: Backend, store: Store) -> ProgramFacts:
-    """Return the facts of the program's one method. `backend`: compiled it, and reads its delegates."""
+    """Return the facts of the program's only method. `backend`: it compiled the program and reads the delegates."""
     read = deserialize_pte_binary(store.read(program)).program
     (plan,) = (plan for plan in read.execution_plan if plan.name == METHOD)
     calls = [instruction.instr_args for chain in plan.chains for instruction in chain.instructions]
@@ -23,7 +23,7 @@ def program_facts(program: Blob, backend: Backend, store: Store) -> ProgramFacts
         inputs=_tensors(plan, plan.inputs),
         outputs=_tensors(plan, plan.outputs),
         delegates=tuple(
-            # The deserializer has put the data of a segment into the program.
+            # The deserializer has moved the data of delegates from the file's segments into the program.
             _delegate(backend, delegate, read.backend_delegate_data[delegate.processed.index].data, called[index])
             for index, delegate in enumerate(plan.delegates)
         ),

@@ -1,7 +1,7 @@
-"""A reader of untrusted flatbuffers: it checks every offset before it follows it.
+"""A reader of untrusted flatbuffers, which checks every offset before it reads there.
 
 The `flatbuffers` package trusts its input (a wrong offset reads another field, a truncated string is returned short).
-Therefore its accessors are called on checked positions only, and not so often on one position that it takes long.
+Therefore its accessors are called only on checked positions, and the total number of bytes that they read is limited.
 """
 
 from collections.abc import Iterator, Mapping
@@ -44,7 +44,7 @@ class _Source:
 class Table:
     """One table of the file. Fields are read by name; an absent field is None or the schema's default.
 
-    Every method raises EvidenceError, with the path from the root, where the file contradicts itself.
+    Every method raises EvidenceError if the file is inconsistent. The message has the field's path from the root.
     """
 
     __slots__ = ("_accessor", "_fields", "_inline_size", "_path", "_source")
@@ -67,7 +67,7 @@ class Table:
         return f"{self._path}.{field}" if self._path else field
 
     def refuse(self, field: str, problem: str) -> EvidenceError:
-        """Return the error for a field that is readable and invalid."""
+        """Return the error for a field that can be read but has an invalid value."""
         return self._source.refuse(self.path(field), problem)
 
     def number(self, field: str, kind: type, default: int | float = 0) -> int | float:
@@ -116,7 +116,7 @@ class Table:
         return offset
 
     def _vector(self, field: str, width: int) -> tuple[int, int]:
-        """Return the first position and the number of elements of a vector that lies inside the file; 0 if absent."""
+        """Return the position of a vector's first element and its length, both checked; 0 and 0 if it is absent."""
         path, offset = self.path(field), self._offset(field, 4)
         if offset is None:
             return 0, 0

@@ -1,20 +1,20 @@
 """The nodes of other graphs that each operator stands for, and the values of those nodes as further references.
 
-Nodes are matched by their ancestry (`from_node`, which every tracing and every pass prolongs), never by shape, position
-or a similar name. What the ancestry leaves open stays open. Runs in a worker.
+Nodes are matched by their ancestry (`from_node`, which every tracing and every pass extends), never by shape, position
+or a similar name. Where the ancestry does not decide, nothing is matched. Runs in a worker.
 
-An example, the exported graph of a small classifier against its edge graph:
+An example: the exported graph of a small classifier and its edge graph.
 
     position, exported node    index, edge call   from_node   value node       status
     0 conv2d                   0 convolution      conv2d      1 batch_norm     None: it has the node's value
     1 batch_norm               1 relu             relu        2 relu           None
-    2 relu                     2 permute_copy     linear      4 linear         superseded: read by call 3 alone
-    3 dropout                  3 addmm            linear      4 linear         None: the call that others read
+    2 relu                     2 permute_copy     linear      4 linear         superseded: only call 3 reads it
+    3 dropout                  3 addmm            linear      4 linear         None: it has the node's value
     4 linear
 
-`convolution` stands for two nodes, because torchao folds a batch norm into the convolution before it; the last of its
-nodes is its value node. `permute_copy` and `addmm` are the group of calls that `linear` became, and the one of them
-that is read from outside the group has the node's value. No operator stands for `dropout`: it is unclaimed.
+`convolution` stands for two nodes, because torchao folds a batch norm into the convolution before it; the last of these
+nodes is the value node. `permute_copy` and `addmm` are the group of calls that `linear` became. Only `addmm` is read
+from outside the group, so it has the value of `linear`. No operator stands for `dropout`, so this node is unclaimed.
 """
 
 import operator
@@ -38,11 +38,10 @@ from tasks.toolchain.reference.graph import NoKernel, ReferenceGraph, Value, gra
 from tasks.toolchain.reference.operators import operator_of
 from tasks.toolchain.tensors import put_tensors
 
-# A node that this pass of torchao inserts rounds the value of the ancestor before it, and does not stand for that
-# ancestor.
+# This pass of torchao inserts nodes that round the value of their ancestor. They do not stand for that ancestor.
 _QUANTIZER = "replace_observer_with_quantize_dequantize_node"
 QDQ_PREFIX = "quantized_decomposed."
-# They return their input, apart from rounding: a lowering may remove them without replacing them.
+# Operators that return their input, apart from rounding. A lowering may remove them without replacing them.
 PASS_THROUGH_OPS = (
     *("aten._assert", "aten.alias", "aten.clone", "aten.contiguous", "aten.detach", "aten.dropout", "aten.expand"),
     "aten.to.",
@@ -60,7 +59,7 @@ def other_reference(
     samples: Sequence[tuple[torch.Tensor, ...]],
     store: Store,
 ) -> OtherReference:
-    """Match each of `operators`, the table of `edge`, to nodes of `program`, and store the values of those nodes."""
+    """Match the operators (the operator table of `edge`) to nodes of `program`, and store the values of these nodes."""
     nodes, graph = _calls(program), graph_of(program)
     matcher = _NodeMatcher(nodes, _calls(edge))
     statuses: dict[int, OperatorStatus | None] = {
@@ -95,7 +94,7 @@ def other_reference(
 
 
 class _NodeMatcher:
-    """The match of the edge graph's calls with the `nodes` that they stand for, and that whose value they have."""
+    """The match of the edge graph's calls to `nodes`: which nodes a call stands for, and which node's value it has."""
 
     def __init__(self, nodes: Sequence[Node], calls: Sequence[Node]) -> None:
         self._nodes, self._calls = nodes, calls
@@ -110,11 +109,11 @@ class _NodeMatcher:
             for position, node in enumerate(nodes)
             if position not in claimed and not (node.target is operator.getitem and node.args[0] in claimed_nodes)
         ]
-        """Nodes that no operator stands for."""
+        """The positions of the nodes that no operator stands for."""
         self.value_nodes = {index: max(positions) for index, positions in self._ancestors.items()}
-        """The last node that each call stands for, whose value the call may have."""
+        """Per call, the position of the last node that it stands for. The call may have the value of this node."""
         self.statuses: dict[int, OperatorStatus | None] = dict.fromkeys(self._possible_ancestors, "ambiguous")
-        """None for the one call that has its node's value."""
+        """Per call, None if it has the value of its value node; otherwise, why it has not or may not have it."""
         groups: dict[int, list[int]] = defaultdict(list)
         for index, position in self.value_nodes.items():
             groups[position].append(index)
@@ -126,7 +125,7 @@ class _NodeMatcher:
         return tuple(self._nodes[position].name for position in sorted(positions))
 
     def _add_batch_norms(self, claimed: set[int]) -> None:
-        """Add the batch norm that torchao folds into the convolution before it, which `from_node` does not record."""
+        """Add to each convolution the batch norm that torchao folded into it, which `from_node` does not record."""
         positions = {node: position for position, node in enumerate(self._nodes)}
         for ancestors in self._ancestors.values():
             last = self._nodes[max(ancestors)]
@@ -138,10 +137,10 @@ class _NodeMatcher:
         claimed |= {position for ancestors in self._ancestors.values() for position in ancestors}
 
     def _group_statuses(self, node: Node, group: Sequence[int]) -> Mapping[int, OperatorStatus | None]:
-        """Find the call with the node's value among the calls that the node became.
+        """Return the status of each call in `group`, the calls that the node became.
 
-        It is the one that alone is read from outside the group, by itself or through a mere view of it, because a
-        backend may want another shape.
+        The node's value is in the only call that is read from outside the group. If that call is a view of a call
+        in the group, because a backend needs another shape, both have the value.
         """
         inside = {self._calls[index] for index in group}
         if isinstance(node.meta.get("val"), tuple | list):
@@ -156,7 +155,10 @@ class _NodeMatcher:
         return statuses
 
     def _tuple_statuses(self, node: Node, group: Sequence[int]) -> Mapping[int, OperatorStatus | None]:
-        """Give a tuple's elements to the getitem calls of the one call that the node became, if it became one."""
+        """Return the statuses for a node whose value is a tuple: the getitem calls have the tuple's elements.
+
+        All are ambiguous unless the node became exactly one other call, which has a tuple of the same length.
+        """
         getitems = [index for index in group if self._calls[index].target is operator.getitem]
         tuples = [self._calls[index].meta.get("val") for index in group if index not in getitems]
         if len(tuples) != 1 or not isinstance(tuples[0], tuple | list) or len(tuples[0]) != len(node.meta["val"]):
@@ -164,7 +166,10 @@ class _NodeMatcher:
         return {index: None if index in getitems else "superseded" for index in group}
 
     def _readers_are_known(self, index: int, inside: set[Node]) -> bool:
-        """Whether all readers of the call stand for nodes of their own: others might be a part of the same node."""
+        """Whether all readers of the call outside the group stand for other nodes, or only quantize or dequantize.
+
+        Any other reader might be a part of the group's node.
+        """
         outside = [user for user in self._calls[index].users if user in self._indices and user not in inside]
         return all(
             self._indices[user] in self.value_nodes or target_name(user.target).startswith(QDQ_PREFIX)
@@ -172,14 +177,17 @@ class _NodeMatcher:
         )
 
     def _skip_views(self, index: int, node: Node, inside: set[Node]) -> int:
-        """Return the call, or the one in the node's own shape that it is a view of."""
+        """Return the call; if it is a view of another call in the group that has the node's shape, that other call."""
         call = self._calls[index]
         while _shape(call) != _shape(node) and target_name(call.target) == _VIEW and call.args[0] in inside:
             call = call.all_input_nodes[0]
         return self._indices[call] if _shape(call) == _shape(node) else index
 
     def _may_be_fused(self, node: Node) -> bool:
-        """Whether a reader of the node, also through pass-through ones, is unclaimed: it may be fused into it."""
+        """Whether a later node may be fused into this node, whose call then has the later node's value.
+
+        That is possible if an unclaimed node reads this node, directly or through unclaimed pass-through nodes.
+        """
         unclaimed = {self._nodes[position] for position in self.unclaimed}
         return any(
             not target_name(user.target).startswith(PASS_THROUGH_OPS) or self._may_be_fused(user)
@@ -194,10 +202,10 @@ def _shape(node: Node) -> tuple[int, ...] | None:
 
 
 def _ancestors(nodes: Sequence[Node], calls: Sequence[Node]) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
-    """Return for each call the nodes it descends from; and for a call whose ancestry names none, the possible ones.
+    """Return the nodes that each call stands for; and, for each call where they are ambiguous, the candidates.
 
-    A pass that makes a node of another one and copies its metadata leaves out that node's name: such a call shares its
-    parents with one node, and then stands for it, or with several.
+    A pass that makes a node from another node and copies its metadata does not add that node's name to the ancestry. A
+    call made so shares ancestors with other nodes: with a single node, for which it then stands, or with several nodes.
     """
     ids = _SourceIds()
     positions: dict[tuple[str, tuple[int, ...]], int] = {}
@@ -223,9 +231,10 @@ def _ancestors(nodes: Sequence[Node], calls: Sequence[Node]) -> tuple[dict[int, 
 
 
 class _SourceIds:
-    """A number for every source: the same number for sources of one name, graph and ancestry.
+    """A number for every source. Sources with equal name, `graph_id` and ancestry get the same number.
 
-    `graph_id` is the address of a graph in the process that made it; the ancestry separates graphs that had the same.
+    `graph_id` is the address of a graph in the process that made it. If two graphs had the same address, the ancestry
+    distinguishes them.
     """
 
     def __init__(self) -> None:
@@ -254,9 +263,9 @@ def _calls(program: ExportedProgram) -> list[Node]:
 
 
 def _run(graph: ReferenceGraph, inputs: Sequence[torch.Tensor]) -> dict[int, Value]:
-    """Return every node's value at the time it was computed: an exported graph may write to it later.
+    """Return a copy of every node's value, because a later node of an exported graph may write to the original.
 
-    A node that the host cannot compute is left out, with all that reads it.
+    A node that the host cannot compute is left out, and so are all nodes that read it.
     """
     values: dict[int, Value] = {}
     copies: dict[int, Value] = {}

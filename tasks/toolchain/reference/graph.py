@@ -1,7 +1,7 @@
-"""The reference graph as data: the target and the arguments of every operator, so that each can be called again.
+"""The reference graph as data: the target and the arguments of every operator, so that it can be called again.
 
-A saved edge program loses the attributes of QNN's passes and takes seconds to load. Here it is a list of calls and the
-tensors that they share, with the inputs in the order of the user's model and nothing specific to a backend.
+An edge program that is saved loses the attributes of QNN's passes and takes seconds to load. A reference graph is a
+list of calls and their constants. Its inputs are in the order of the user's model; nothing is specific to a backend.
 """
 
 import json
@@ -41,7 +41,7 @@ class NoKernel(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """One operator of the graph. In its arguments, a mapping with one key stands for what JSON cannot contain."""
+    """One operator of the graph. In its arguments, a mapping with one key stands for a value that JSON lacks."""
 
     target: str
     arguments: tuple[Any, ...]
@@ -50,7 +50,7 @@ class Call:
 
 
 class ReferenceGraph:
-    """The calls of a graph, numbered like the operator table, with the constants that they read."""
+    """The calls of a graph, numbered like the rows of the operator table, with the constants that they read."""
 
     def __init__(self, calls: Sequence[Call], outputs: Sequence[Any], constants: Mapping[str, torch.Tensor]) -> None:
         self.calls = tuple(calls)
@@ -61,7 +61,7 @@ class ReferenceGraph:
         self.output_calls = frozenset(_named(self.outputs, "operator"))
         """The calls whose values are final outputs."""
         self.constant_calls: list[int] = []
-        """The calls that depend on constants alone, in order."""
+        """The calls that depend only on constants, in graph order."""
         for index, call in enumerate(self.calls):
             reads_input = _named((call.arguments, call.keywords), "input")
             if not reads_input and all(source in self.constant_calls for source in self.sources[index]):
@@ -106,7 +106,7 @@ class ReferenceGraph:
             case "device":
                 return torch.device(name)
             case "unsaid":
-                raise NoKernel(f"{name} has no form as data")
+                raise NoKernel(f"{name} cannot be stored as data")
             case _:
                 return getattr(torch, name)
 
@@ -190,7 +190,7 @@ def target_name(target: Any) -> str:
 
 
 def _called(target: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Value:
-    """Compute an operator. If the host has no kernel for its mixed precisions, it is computed in float32."""
+    """Compute an operator. If its arguments have several float types and no kernel accepts them, use float32."""
     if target == GETITEM:
         return arguments[0][arguments[1]]
     kernel: Any = torch.ops
@@ -215,6 +215,6 @@ def _is_float(value: object) -> TypeGuard[torch.Tensor]:
 
 
 def _named(encoded: Any, kind: str) -> list[int]:
-    """Return the numbers in all mappings of this kind in an encoded argument, without duplicates."""
+    """Return the numbers in an encoded argument's mappings with the key `kind`, without duplicates."""
     leaves = tree_leaves(encoded, is_leaf=lambda value: isinstance(value, dict) and set(value) == {kind})
     return list(dict.fromkeys(leaf[kind] for leaf in leaves if isinstance(leaf, dict)))

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map
 from tasks.numerics.element_use import Array, Value
 from tasks.toolchain.reference.graph import GETITEM, NoKernel, ReferenceGraph
 
-# They return elements of their inputs unchanged.
+# Operators that return elements of their inputs unchanged.
 _DATA_MOVEMENT_OPS = frozenset(
     (
         "aten._to_copy", "aten.alias_copy", "aten.cat", "aten.clone", "aten.constant_pad_nd", "aten.expand_copy",
@@ -40,14 +40,14 @@ class HostKernels:
             index: call.arguments[1] for index, call in enumerate(graph.calls) if call.target == GETITEM
         }
         self.refusals: dict[int, str] = {}
-        """The reasons why calls could not be computed."""
+        """Per call that could not be computed, the reason."""
         self._constants: dict[int, Any] = {}
         with torch.no_grad():
             for index in graph.constant_calls:
                 self._constants[index] = self._compute(index, self._constants)
 
     def call(self, index: int, values: Mapping[int, Value]) -> Value | None:
-        """Compute one call from the values of the others. None, and an entry in `refusals`, if it cannot be."""
+        """Compute a call from other calls' values. If that fails, return None and add the reason to `refusals`."""
         if index in self._constants:
             return _as_numpy(self._constants[index])
         with torch.no_grad():
@@ -59,8 +59,8 @@ class HostKernels:
     ) -> Array | None:
         """Return |d(sum of the weighted outputs of `index`) / d(element)| for every element of `source`.
 
-        `weights`: one array per output of the call, None for an output that nothing reads. None without a derivative:
-        if either side is integers, or the kernel has none.
+        `weights`: one array per output of the call, None for an output that nothing reads. Returns None if there is no
+        derivative: `source` or the outputs are integers, or the kernel is not differentiable.
         """
         tensors = self._tensors(self.sources[index], values)
         point = tensors[source]
@@ -91,7 +91,7 @@ class HostKernels:
         return [output.numpy() for output in outputs if isinstance(output, torch.Tensor)]
 
     def _tensors(self, indices: Iterable[int], values: Mapping[int, Value]) -> dict[int, Any]:
-        """Return the values of calls as tensors, as far as they have one."""
+        """Return the values of these calls as tensors. A call without a value is left out."""
         return {
             index: self._constants[index] if index in self._constants else tree_map(torch.from_numpy, values[index])
             for index in indices

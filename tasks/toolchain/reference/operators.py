@@ -22,14 +22,14 @@ from tasks.toolchain.backends.compiler import Compiler
 from tasks.toolchain.export import dtype_name
 
 _LOG_ALIGNMENT_BYTES = 64
-# Nodes that do not become a kernel call. A view keeps its debug handle, which is not the id of an instruction.
+# Calls that do not become kernel calls. A view's debug handle is not replaced by the id of an instruction.
 _NO_KERNEL = (executorch_call_delegate, operator.getitem, memory.alloc, memory.view)
 
 
 def operator_table(edge: ExportedProgram, compiler: Compiler | None = None) -> list[Operator]:
-    """Return one row per call of the edge graph, in graph order, then one per output of a call that no call reads.
+    """Return one row per call of the edge graph, in graph order, then one row per output of a call that nothing reads.
 
-    `compiler` reads what its backend's passes wrote into the nodes. `subgraph` is None in all rows.
+    `compiler`: reads the qparams and axis orders that its backend's passes wrote. `subgraph` is None in all rows.
     """
     constants = _constants(edge)
     calls = [node for node in edge.graph.nodes if node.op == "call_function"]
@@ -54,7 +54,7 @@ def operator_table(edge: ExportedProgram, compiler: Compiler | None = None) -> l
 
 
 def operator_of(index: int, node: Node, compiler: Compiler | None = None, *, constant: bool = False) -> Operator:
-    """Return the row of one call of a graph, without what only the rest of the graph shows."""
+    """Return the row of one call of a graph, where `subgraph` is None, `unused` is False and `constant` as passed."""
     value = node.meta.get("val")
     tensor = value if isinstance(value, torch.Tensor) else None
     modules = list(node.meta.get("nn_module_stack", {}).values())
@@ -78,13 +78,13 @@ def operator_of(index: int, node: Node, compiler: Compiler | None = None, *, con
 
 
 def input_qparams(edge: ExportedProgram, compiler: Compiler) -> tuple[Quantization | None, ...]:
-    """Return the qparams with which each input of the program is quantized first; None if it is not quantized."""
+    """Return, per input of the program, the qparams of its first quantization; None if it is not quantized."""
     nodes = {node.name: node for node in edge.graph.nodes if node.op == "placeholder"}
     return tuple(compiler.qparams(nodes[str(name)]) for name in edge.graph_signature.user_inputs)
 
 
 def subgraphs(lowered: ExportedProgram) -> dict[int, int]:
-    """Map the debug handles of the delegated edge nodes to their subgraphs, which are counted in graph order."""
+    """Map the debug handles of the delegated edge nodes to the numbers of their subgraphs, counted in graph order."""
     return {
         handle: number
         for number, (_, module) in enumerate(delegate_calls(lowered))
@@ -94,10 +94,10 @@ def subgraphs(lowered: ExportedProgram) -> dict[int, int]:
 
 
 def expected_instructions(program: ExecutorchProgramManager, logged: set[int]) -> Iterator[ExpectedTensor]:
-    """Yield what the runtime itself logs: the outputs of each kernel and of each delegate call.
+    """Yield the tensors that the runtime itself logs: the outputs of each kernel and of each delegate call.
 
-    `logged`: handles that a delegate logs itself; its output of such a handle is not expected a second time.
-    Where one handle became several kernels (linear: permute, addmm) the last of them has its value.
+    `logged`: the handles whose values a delegate logs. An output of a delegate call is yielded without such a handle.
+    If one handle became several kernels (linear: permute, addmm), only the last kernel has the handle's value.
     """
     for node, module in delegate_calls(program.exported_program()):
         outputs = module.original_module.graph.output_node().args[0]
@@ -117,7 +117,7 @@ def kernel_calls(program: ExecutorchProgramManager) -> Iterator[tuple[Node, tupl
 
     The emitter has replaced each node's debug handle by its instruction id.
     """
-    # The annotation of `debug_handle_map` leaves out that it is kept per method.
+    # `debug_handle_map` has one map per method, which its type annotation does not say.
     handles_by_id: Mapping[int, int | list[int]] = cast(Any, program.debug_handle_map)[METHOD]
     for node in program.exported_program().graph.nodes:
         if node.op == "call_function" and node.target not in _NO_KERNEL and "debug_handle" in node.meta:
@@ -126,7 +126,7 @@ def kernel_calls(program: ExecutorchProgramManager) -> Iterator[tuple[Node, tupl
 
 
 def logged_instruction_bytes(lowered: ExportedProgram) -> int:
-    """Return the most bytes that the runtime logs in one execution: arguments and results of each instruction."""
+    """Return an upper bound for the bytes logged per execution: the arguments and results of each instruction."""
     return sum(
         logged_bytes(tensor)
         for node in lowered.graph.nodes
@@ -137,7 +137,7 @@ def logged_instruction_bytes(lowered: ExportedProgram) -> int:
 
 
 def logged_bytes(tensor: torch.Tensor, element_bytes: int | None = None) -> int:
-    """Return the most bytes that a tensor takes in the debug buffer, padded. `element_bytes`: if not its dtype's."""
+    """Return an upper bound for a tensor's bytes in the debug buffer. `element_bytes`: None for those of its dtype."""
     size = tensor.numel() * (element_bytes or tensor.element_size())
     return math.ceil(size / _LOG_ALIGNMENT_BYTES) * _LOG_ALIGNMENT_BYTES + _LOG_ALIGNMENT_BYTES
 
@@ -164,7 +164,7 @@ def handle_of(node: Node) -> int | None:
 
 
 def _constants(edge: ExportedProgram) -> set[Node]:
-    """Return the nodes whose values depend on parameters, buffers and constants alone."""
+    """Return the nodes whose values depend only on parameters, buffers and constants."""
     inputs = set(edge.graph_signature.user_inputs)
     constants: set[Node] = set()
     for node in edge.graph.nodes:

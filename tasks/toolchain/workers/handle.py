@@ -1,4 +1,4 @@
-"""The caller's handle of a worker process: it starts, receives, measures memory, and kills."""
+"""The caller's handle of a worker process. It starts the process, gets its messages and memory usage, and kills it."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ class MemoryUsage:
 
     resident_bytes: int
     own_bytes: int
-    """The part that its end would free: without the pages that a fork shares with its zygote."""
+    """The part that would be free after the end of the process: a fork shares the other pages with its zygote."""
 
 
 class Worker:
@@ -43,10 +43,10 @@ class Worker:
 
     def next(self, timeout_s: float) -> Message | None:
         """Return the next message; None if there is none within `timeout_s`."""
-        # The process is watched too: a child of it may hold the pipe open after its death.
+        # The process is watched too, because a child process of it may hold the pipe open after the process has died.
         ready = wait([self._receiving, self._process.sentinel], timeout=timeout_s)
         if self._receiving in ready:
-            # OSError: it died while it sent its answer.
+            # OSError: the process died while it sent its answer.
             with contextlib.suppress(EOFError, OSError):
                 return self._receiving.recv()
         if not ready:
@@ -70,7 +70,7 @@ class Worker:
 
 
 class ZygoteWorker(Worker):
-    """A worker that stays when its call has returned: every process forked from it has the returned value."""
+    """A worker that does not end after its call: every process that is forked from it has the call's value."""
 
     def __init__(self, context: ForkServerContext, call: Call) -> None:
         self._receiving, control = context.Pipe(duplex=True)
@@ -78,7 +78,7 @@ class ZygoteWorker(Worker):
         self._start(context, serve_zygote, control, call)
 
     def fork(self, context: ForkServerContext, call: Call) -> "Fork":
-        """Start the call on the zygote's value. Raises OSError or EOFError when the zygote is dead."""
+        """Start a call with the zygote's value as first argument. Raises OSError or EOFError if the zygote is dead."""
         receiving, sending = context.Pipe(duplex=False)
         watching, living = context.Pipe(duplex=False)
         assert self._process.pid is not None, "started"
@@ -94,7 +94,7 @@ class ZygoteWorker(Worker):
 
 
 class Fork:
-    """A call in a fork of a zygote, which reports how the fork ended and kills what the fork left running."""
+    """A call in a fork of a zygote. The zygote reports the fork's end, and kills the processes that the fork left."""
 
     def __init__(self, pid: int, receiving: Connection, living: Connection) -> None:
         self._pid = pid
@@ -134,7 +134,7 @@ def _kill_group(pid: int) -> None:
 
 
 def _memory_usage(pid: int | None, *, shares: bool) -> MemoryUsage:
-    """Add up the memory of a process and its descendants. `shares`: some of its pages are its zygote's."""
+    """Add up the memory of a process and its descendants. `shares`: whether it shares pages with a zygote."""
     resident = unshared = 0
     with contextlib.suppress(psutil.NoSuchProcess):
         parent = psutil.Process(pid)

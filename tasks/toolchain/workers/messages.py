@@ -1,7 +1,7 @@
 """The messages that a worker process sends to its caller, pickled, through a pipe.
 
-A fork of a zygote sends `Started`, its answer, and, sent by the zygote, `Ended`. Any other worker sends its answer
-alone, and its handle makes an `Ended` when the process ends without one.
+A fork of a zygote sends `Started` and its answer. When the fork has ended, the zygote sends `Ended`. Any other worker
+sends only its answer. If its process ends without an answer, the caller's handle returns an `Ended` instead.
 """
 
 from dataclasses import dataclass

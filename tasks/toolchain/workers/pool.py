@@ -1,8 +1,8 @@
-"""Toolchain calls in worker processes, so that an abort, an out-of-memory kill or a hang is one failed cell.
+"""Toolchain calls in worker processes, so that an abort, an out-of-memory kill or a hang fails only one cell.
 
-Workers are forked from a server that has imported torch and ExecuTorch, which saves seconds per call, and that was
-started with the environment which the dynamic linker needs. Calls that begin with the same computation are forked from
-a zygote: a worker that has done it already.
+Workers are forked from a server. It has imported torch and ExecuTorch, which saves seconds per call, and was started
+with the environment that the dynamic linker needs. Calls that begin with the same computation are forked from a zygote,
+which is a worker that has done this computation already.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from tasks.toolchain.workers.worker import Call
 Result = TypeVar("Result")
 
 _LONGEST_TEMPORARY = 107 - len("/pymp-12345678/listener-12345678")
-"""The most bytes of the temporary folder's path. The fork server's socket is below it, and has at most 107."""
+"""The most bytes that the temporary folder's path may have. The path of the fork server's socket in it may have 107."""
 
 
 def check_temporary_folder() -> None:
@@ -52,9 +52,9 @@ class WorkerPool:
     ) -> CallResult[Result]:
         """Run `function(*arguments)` in a worker whose working directory is a scratch folder of its own.
 
-        `urgent`: start before all calls that are not.
-        Raises ToolchainError with the cause and the last log lines when it does not return, and the function's own
-        RequestError, EnvironmentUnusable or EvidenceError.
+        `urgent`: start before all calls that are not urgent.
+        Raises the function's own RequestError, EnvironmentUnusable or EvidenceError. If the function does not return
+        for any other reason, raises ToolchainError with the cause and the last log lines.
         """
         supervisor = self._supervisor
         with supervisor.slot(stage, subject, urgent=urgent), supervisor.scratch(stage) as scratch:
@@ -70,7 +70,7 @@ class WorkerPool:
     ) -> Generator["Zygote"]:
         """Yield a warm process that has run `function(*arguments)`, from which calls are forked.
 
-        All users of one `key` share it. It starts with the first call, and lives until its last user leaves.
+        All users of one `key` share the process. It starts with the first call, and ends when the last user leaves.
         """
         with self._guard:
             call = Call(scratch=Path(), function=function, arguments=arguments)
@@ -88,7 +88,7 @@ class WorkerPool:
 
 
 class Zygote:
-    """A worker that has run a function and stays, for calls that are forked from it and use the function's value."""
+    """A worker that has run a function and does not end: calls are forked from it, and use the function's value."""
 
     def __init__(self, supervisor: Supervisor, stage: str, subject: Subject, call: Call) -> None:
         self.subject = subject
@@ -107,7 +107,7 @@ class Zygote:
     ) -> CallResult[Result]:
         """Run `function(value, *arguments)` in a fork, where `value` is what the zygote's function returned.
 
-        The log begins with the zygote's own. Otherwise as `WorkerPool.call`.
+        The call's log begins with a copy of the zygote's log. Everything else is as in `WorkerPool.call`.
         """
         worker = self._worker()
         supervisor = self._supervisor
@@ -118,7 +118,7 @@ class Zygote:
             try:
                 fork = worker.fork(supervisor.context, Call(scratch=scratch, function=function, arguments=arguments))
             except (OSError, EOFError) as error:
-                why = f"{stage} failed: the process that it was to be forked from was killed; run again"
+                why = f"{stage} failed: the process from which it had to be forked was killed; run again"
                 raise ToolchainError(why, stage=stage, cause="killed", log=None) from error
             return supervisor.follow(fork, stage, subject, scratch, start)
 
@@ -127,12 +127,12 @@ class Zygote:
         self._resources.close()
 
     def _worker(self) -> ZygoteWorker:
-        """Return the worker. The first call starts it, the others wait; if it cannot start, each call raises why."""
+        """Return the worker. The first call starts it, the others wait. If it cannot start, every call raises why."""
         with self._starting:
             if self._started is None:
                 try:
                     self._started = self._start()
-                except Exception as error:  # noqa: BLE001 - whatever it is, every call raises it
+                except Exception as error:  # noqa: BLE001 - every call raises the error, whatever it is
                     self._started = error
         if isinstance(self._started, Exception):
             raise self._started

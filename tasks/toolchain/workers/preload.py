@@ -1,6 +1,6 @@
 """The imports that the fork server makes once, for all workers.
 
-Its output is dropped: an import that fails here fails again in the worker, which has a log.
+Error output is dropped, because an import that fails here fails again in the worker, which has a log.
 """
 # ruff: noqa: F401
 
@@ -21,7 +21,7 @@ try:
     from executorch.backends.qualcomm.utils.qnn_sdk_setup import disable_mkldnn_on_amd
     from tqdm import tqdm
 
-    # Qualcomm's backend runs a program, for a second or two, to find the vendor of the processor: once for all workers.
+    # Qualcomm's backend runs a program for a second or two to find the processor's vendor. Run it once for all workers.
     with torch.backends.mkldnn.flags(enabled=bool(torch.backends.mkldnn.enabled)):
         disable_mkldnn_on_amd()
 

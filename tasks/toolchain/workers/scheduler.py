@@ -1,4 +1,4 @@
-"""The order in which calls start on this machine: urgent ones first, then the longest, within cores and memory."""
+"""The order in which calls start on this machine: first urgent calls, then long ones, as cores and memory permit."""
 
 import heapq
 import itertools
@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 GIB = 2**30
 TYPICAL_BYTES = 5 * GIB
-"""The need of the largest model that was measured, ViT-B/16, in its lowering: 4.4 GiB."""
+"""The assumed need of a call without an estimate. Lowering ViT-B/16, the largest model measured, needed 4.4 GiB."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostEstimate:
-    """The cost of a call in earlier runs. A call without an estimate starts first: it may be the longest."""
+    """The cost of a call in earlier runs. A call without an estimate starts first, because it may be the longest."""
 
     seconds: float = float("inf")
     peak_bytes: int = TYPICAL_BYTES
@@ -30,7 +30,7 @@ class _Waiting:
 class Scheduler:
     """A granter of at most `parallel` slots at once, which together need at most `memory_bytes`. Is thread-safe.
 
-    A call that alone needs more than all memory still runs, alone: refusing it would be worse.
+    A call that needs more than `memory_bytes` runs when no other call runs, because refusing it would be worse.
     """
 
     def __init__(self, *, parallel: int, memory_bytes: int) -> None:
@@ -44,7 +44,7 @@ class Scheduler:
 
     @contextmanager
     def slot(self, estimate: CostEstimate, *, urgent: bool = False) -> Generator[None]:
-        """Wait for a core and the memory; `urgent`: for a call after which memory is released that is in use now."""
+        """Wait for a core and the memory. `urgent`: memory that is in use now can be released after this call."""
         need = estimate.peak_bytes
         waiting = _Waiting(rank=(not urgent, -estimate.seconds, next(self._numbers)), need_bytes=need)
         with self._guard:
@@ -72,7 +72,7 @@ class Scheduler:
                 self._grant()
 
     def _grant(self) -> None:
-        """Grant slots, best first, to those that fit: a smaller one may pass one that has to wait for memory."""
+        """Grant slots in the order of rank. A call that has to wait for memory does not hold up smaller calls."""
         passed: list[_Waiting] = []
         while self._waiting and self._running < self._parallel:
             best = heapq.heappop(self._waiting)

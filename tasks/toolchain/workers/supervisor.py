@@ -43,7 +43,7 @@ class CallResult(Generic[Result]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallCost:
-    """The cost of a call, failed or not, with which the next sweep plans."""
+    """The cost of a call, whether it failed or not. The next sweep uses it as an estimate."""
 
     stage: str
     subject: Subject
@@ -60,10 +60,10 @@ class _LimitExceeded:
 
 @dataclass(kw_only=True, eq=False)
 class Supervisor:
-    """The part of a worker pool that its zygotes use too. Is thread-safe."""
+    """The part of a worker pool that the pool shares with its zygotes. Is thread-safe."""
 
     environment: dict[str, str]
-    """The variables with which the fork server starts."""
+    """The environment variables of the fork server."""
     store: Store
     scheduler: Scheduler
     deadline_s: float
@@ -72,7 +72,7 @@ class Supervisor:
     estimates: Mapping[tuple[str, Subject], CostEstimate] = field(default_factory=dict)
     """The expected costs of calls, by stage and subject."""
     calls: Counter[str] = field(default_factory=Counter, init=False)
-    """Calls per stage, zygotes not included."""
+    """The number of calls per stage. Zygotes are not counted."""
     costs: list[CallCost] = field(default_factory=list, init=False)
     """The cost of every call, zygotes included, in the order in which they ended."""
     context: ForkServerContext = field(default_factory=lambda: multiprocessing.get_context("forkserver"), init=False)
@@ -97,7 +97,7 @@ class Supervisor:
 
     def start_server(self) -> None:
         """Start the fork server unless it runs already."""
-        # Safe path: a folder `tasks` in the user's working directory must not be imported.
+        # PYTHONSAFEPATH: a folder `tasks` in the user's working directory must not be imported.
         with self._guard, _environ(self.environment | {"PYTHONSAFEPATH": "1"}):
             self.context.set_forkserver_preload([_PRELOAD])
             forkserver.ensure_running()
@@ -105,7 +105,7 @@ class Supervisor:
     def follow(
         self, process: Process, stage: str, subject: Subject, scratch: Path, start: float, *, stays: bool = False
     ) -> CallResult[Any]:
-        """Wait until the process has sent its answer, ends, or exceeds a limit; then end it, unless it `stays`.
+        """Wait until the process answers, ends or exceeds a limit. Then end the process, unless `stays` is true.
 
         `start`: the monotonic time at which the call began.
         """

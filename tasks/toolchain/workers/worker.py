@@ -1,7 +1,7 @@
 """The code that runs in a worker process: its session, its log, its answer, and its end.
 
-A worker is forked from Python's fork server for one call. A zygote is a worker that stays: the calls that need what it
-returned are forked from it.
+A worker is forked from Python's fork server for one call. A zygote is a worker that does not end after its call: the
+calls that need its value are forked from it.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ _IOLBF = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """A module-level function and its arguments, and the scratch folder of the call, which has a log in it."""
+    """A module-level function and its arguments, and the scratch folder of the call, which contains the log."""
 
     scratch: Path
     function: Callable[..., Any]
@@ -43,7 +43,7 @@ def serve_call(sending: Connection, watching: Connection, call: Call) -> None:
 
 
 def serve_zygote(control: Connection, watching: Connection, call: Call) -> None:
-    """Run `call`, send its answer without the value, then fork once per call that `control` receives, until it closes.
+    """Run `call`, send its answer without the value, and fork for each call from `control` until `control` is closed.
 
     The connection of a fork carries `Started`, the answer, and `Ended`.
     """
@@ -108,7 +108,7 @@ def _report_end(pid: int, sending: Connection) -> None:
 
 
 def _enter_session(watching: Connection, scratch: Path) -> None:
-    """Start a session, so that the processes which this one starts die with it, and enter its folder and its log."""
+    """Start a session, so that child processes die with this process, and switch to the call's folder and log."""
     os.setsid()
     _die_with(watching)
     os.chdir(scratch)
@@ -135,10 +135,10 @@ def _answer(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Answer:
 
 
 def _die_with(watching: Connection) -> None:
-    """Make the kernel kill this process group when the caller is gone, which alone holds the other end of the pipe.
+    """Make the kernel kill this process group when the caller is gone: only the caller has the pipe's other end.
 
-    A thread of this process could not do it while native code holds the interpreter lock. The end of the fork server
-    is no sign of it, because every worker keeps the fork server alive.
+    A thread of this process could not kill it while native code holds the interpreter lock. The exit of the fork server
+    does not show that the caller is gone, because every worker keeps the fork server alive.
     """
     fcntl.fcntl(watching, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(watching, fcntl.F_SETOWN, -os.getpgrp())

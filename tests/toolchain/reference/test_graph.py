@@ -122,7 +122,7 @@ def test_an_operator_without_a_mixed_precision_kernel_is_computed_in_single(reso
     [
         ("aten.nothing.default", ({"input": 0},), "aten.nothing.default is not registered on this host"),
         ("nowhere.relu.default", ({"input": 0},), "nowhere.relu.default is not registered on this host"),
-        ("aten.relu.default", ({"unsaid": "a symbol"},), "a symbol has no form as data"),
+        ("aten.relu.default", ({"unsaid": "a symbol"},), "a symbol cannot be stored as data"),
         ("aten.mm.default", ({"input": 0}, {"input": 1}), "aten.mm.default: mat1 and mat2 shapes cannot be multiplied"),
     ],
 )

@@ -16,7 +16,7 @@ class Portable(Backend):
             computes=frozenset({"float32"}),
             others=True,
             reason="the portable backend accepts fp32 only",
-            evidence="qnnsweep's choice: the portable kernels are the plainest fp32 program there is to compare with",
+            evidence="qnnsweep's choice: this backend is for comparisons with the simplest possible fp32 program",
         ),
     )
 

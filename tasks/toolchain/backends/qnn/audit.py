@@ -45,7 +45,7 @@ def _delegate(
 
 
 def _elements(program: AuditedProgram) -> Iterator[ProgramCheck]:
-    """Yield the checks of the scheme's bits against the kernels of all subgraphs: one may compute indices alone."""
+    """Yield the checks of the scheme's element types against all subgraphs' kernels. Some compute only indices."""
     activation, weight = scheme_elements(program.scheme)
     delegates = program.facts.delegates
     kernels = {element for delegate in delegates if delegate.context for element in delegate.context.kernel_elements}
@@ -61,7 +61,7 @@ def _elements(program: AuditedProgram) -> Iterator[ProgramCheck]:
 
 
 def _qparams(program: AuditedProgram) -> Iterator[ProgramCheck]:
-    """Yield, per tensor that the debug program logs, its compiled qparams and those that will be used to read it."""
+    """Yield the checks that the tensors logged by the debug program are read with the qparams that were compiled."""
     compiled = {
         tensor.name: (subgraph, tensor)
         for subgraph, delegate in enumerate(program.facts.delegates)
@@ -91,7 +91,7 @@ def _compiled_qparams(tensor: GraphTensor) -> str:
 
 
 def _are_equal(qparams: Quantization, tensor: GraphTensor) -> bool:
-    """Whether the two agree; QNN stores a scale in 32 bits."""
+    """Whether the compiled tensor has these qparams. QNN stores a scale in 32 bits."""
     return (
         tensor.scale is not None
         and tensor.dtype.lstrip("us") == f"fixed{_bits(qparams)}"
@@ -101,5 +101,5 @@ def _are_equal(qparams: Quantization, tensor: GraphTensor) -> bool:
 
 
 def _bits(qparams: Quantization) -> int:
-    """Return the bits of QNN's type for these integers. torch's own type may be wider: 16-bit ones are in int32."""
+    """Return the bits of QNN's type for these integers. torch's dtype may be wider: int32 for 16-bit integers."""
     return next(bits for bits in (8, 16, 32, 64) if qparams.quant_max - qparams.quant_min < 2**bits)

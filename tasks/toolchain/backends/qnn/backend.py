@@ -1,4 +1,4 @@
-"""Qualcomm's HTP through ExecuTorch's QNN delegate: everything but its compiler."""
+"""Qualcomm's HTP through ExecuTorch's QNN delegate: the whole backend except its compiler."""
 
 import os
 import re
@@ -40,7 +40,7 @@ class Qnn(Backend):
         return QnnCompiler(scheme, soc)
 
     def read_delegate(self, delegate: "BackendDelegate", processed: bytes, calls: int) -> DelegateFacts:
-        """Return the delegate's options and its context binary. A context that cannot be read is a fact, no error."""
+        """Return the facts in the delegate's options, and those in its context binary or why it cannot be read."""
         from tasks.toolchain.backends.qnn.context import read_context
         from tasks.toolchain.backends.qnn.options import read_options
 

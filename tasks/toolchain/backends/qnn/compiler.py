@@ -1,8 +1,8 @@
 """The HTP's compiler: its quantizer, its passes, its partitioner, and the messages that it logs.
 
-Between torch.export and the `.pte` this follows `to_edge_transform_and_lower_to_qnn` of ExecuTorch 1.5 step by
-step, but stops at the edge program, so that the shipping and the debug program come from one. The steps are
-ExecuTorch's internals: tests/toolchain compares the result with the official call.
+Between torch.export and the `.pte`, the module follows `to_edge_transform_and_lower_to_qnn` of ExecuTorch 1.5 step by
+step. Unlike that function, it stops at the edge program, so that the shipping and the debug program come from the same
+edge program. The steps are ExecuTorch's internals: tests/toolchain compares the result with the official call.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ from tasks.toolchain.workers.worker import flush_native_output
 
 _LAST_ERRORS = 5
 _ANY = QcomChipset.SM8750
-"""ExecuTorch needs an SoC even where it makes no difference."""
+"""The SoC that is passed where the SoC makes no difference, because ExecuTorch requires one."""
 
 
 class QnnCompiler(Compiler):
@@ -75,11 +75,11 @@ class QnnCompiler(Compiler):
             act_observer=observer,
             act_symmetric=scheme.activation_symmetric,
         )
-        # A strict quantizer needs an SoC in order to refuse what it cannot compute; the compiler refuses that too.
+        # A strict quantizer refuses what an SoC cannot compute, so it needs an SoC. The compiler refuses the same.
         quantizer.strict = False
         if scheme.block_size:
             quantizer.set_block_size_map(_block_sizes(module, scheme))
-            # A configuration holds one block size: operator types that share one would all get the last.
+            # A configuration has one block size: operator types with a common one would all get the last block size.
             config = quantizer.default_quant_config
             quantizer.set_submodule_qconfig_list(
                 [(lambda node, kind=kind: _kind(node) == kind, copy.deepcopy(config)) for kind in scheme.block_size]
@@ -107,7 +107,7 @@ class QnnCompiler(Compiler):
             with QnnManagerContext({METHOD: self._specs(debug=debug)}), _recording_tensors(log):
                 yield
         except AssertionError as error:
-            # ExecuTorch asserts where QNN fails; only the compiler's own messages say why it failed.
+            # Where QNN fails, ExecuTorch raises AssertionError. Only the compiler's own messages say why QNN failed.
             raise RuntimeError("\n".join([str(error), *errors(_output_since(start))[-_LAST_ERRORS:]])) from error
         log.compile_facts.extend(compile_facts(_output_since(start)))
 
@@ -186,7 +186,7 @@ def _output_length() -> int:
 
 
 def _output_since(start: int) -> str:
-    """Return the output since `start`: standard output is the worker's log file."""
+    """Return standard output from byte `start` on. In a worker, it is the log file and can be read."""
     flush_native_output()
     with Path("/proc/self/fd/1").open("rb") as output:
         output.seek(start)
@@ -199,7 +199,7 @@ def _recording_tensors(log: DelegationLog) -> Iterator[None]:
     original = QnnBackend._build_op_wrappers
 
     def build_and_record(edge_program: ExportedProgram, *arguments: Any) -> Any:
-        _take_schematic(log)  # the previous subgraph's: the next one would overwrite it
+        _take_schematic(log)  # that of the previous subgraph, before the next one overwrites it
         wrappers = original(edge_program, *arguments)
         nodes = edge_program.graph_module.graph.nodes
         for node in nodes:
@@ -258,7 +258,7 @@ def _quantized_node(node: Node, output_index: int) -> Node:
 
 
 def _block_sizes(module: GraphModule, scheme: SchemeConfig) -> dict[str, tuple[int, ...]]:
-    """Map node names to block shapes, for the nodes whose input channels the block divides."""
+    """Map node names to block shapes, for the nodes whose number of input channels the block's size divides."""
     sizes: dict[str, tuple[int, ...]] = {}
     for node in module.graph.nodes:
         block = scheme.block_size.get(_kind(node))

@@ -1,6 +1,6 @@
 """A reader of QNN context binaries through QNN's System library: the compiler's build, the SoC, the graphs' tensors.
 
-It is native code that reads unchecked bytes, so it is called in workers only.
+The library is native code that reads unchecked bytes, so it is called only in workers.
 """
 
 import ctypes
@@ -29,10 +29,10 @@ _DEFINED = 1
 
 _SOC_NAMES = {soc.value: soc.name for soc in QcomChipset}
 
-# The high byte of a QNN data type; the low one has the bits, written in decimal.
+# The kinds by the high byte of a QNN data type. The low byte is the number of bits in decimal digits: 0x16 for 16 bits.
 _KINDS = {0: "int", 1: "uint", 2: "float", 3: "sfixed", 4: "ufixed", 5: "bool", 6: "string"}
 
-# A kernel's name, then its result's layout (Flat or Crouton) and element, in the letters of Python's struct module.
+# A kernel's name, then its result's layout (Flat or Crouton), then the element type as a letter of Python's `struct`.
 _KERNEL = re.compile(rb"[A-Za-z_][\w.]{5,}@[FC]([BbHhefi])(?=[.*\x00-\x1f]|$)")
 _ELEMENTS = {
     b"B": "ufixed8", b"b": "sfixed8", b"H": "ufixed16", b"h": "sfixed16", b"i": "int32",
@@ -127,7 +127,7 @@ def read_context(processed: bytes, library: Path) -> ContextFacts:
 
 
 def kernel_elements(binary: bytes) -> tuple[str, ...]:
-    """Return the sorted element types of the kernels' results. The compiler stores kernels by name, with types."""
+    """Return the sorted element types of the kernels' results. The kernels' names in the binary contain them."""
     return tuple(sorted({_ELEMENTS[kernel[1]] for kernel in _KERNEL.finditer(binary)}))
 
 

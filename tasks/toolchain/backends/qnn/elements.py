@@ -8,7 +8,7 @@ _QUANT_DTYPE = re.compile(r"(fp)?(\d+)a(\d+)w")
 
 
 def scheme_elements(scheme: SchemeConfig) -> tuple[str, str]:
-    """Return the elements of activations and weights: `float16`, or `fixed` and a number of bits."""
+    """Return the element type of the activations and that of the weights, for example `float16` or `fixed8`."""
     dtype = _QUANT_DTYPE.match(scheme.quant_dtype or "")
     if dtype is None:
         return scheme.precision.value, scheme.precision.value
@@ -17,5 +17,5 @@ def scheme_elements(scheme: SchemeConfig) -> tuple[str, str]:
 
 
 def has_float_activations(scheme: SchemeConfig) -> bool:
-    """Whether the HTP is to compute activations in 16-bit float; the weights may be quantized all the same."""
+    """Whether the scheme has activations in 16-bit float. Its weights may be quantized nevertheless."""
     return scheme_elements(scheme)[0] == "float16"

@@ -1,6 +1,7 @@
 """What the HTP and its compiler cannot do, known before anything is compiled.
 
-A rule is here because somebody observed it, and `evidence` says where. Every other cell is tried: to fail is a result.
+Each rule is here because somebody observed the limit; its `evidence` says where. A cell that no rule excludes is tried,
+because a failure is a result too.
 """
 
 from conf.backends import Rule
@@ -16,17 +17,17 @@ RULES = (
     Rule(
         computes=frozenset({"float32"}),
         reason="the HTP computes no 32-bit float graphs; ask for fp16, or for backend=xnnpack or portable",
-        evidence="ExecuTorch 1.5.1 QnnExecuTorchHtpPrecision: kHtpQuantized and kHtpFp16 are all there is",
+        evidence="ExecuTorch 1.5.1 QnnExecuTorchHtpPrecision has no values but kHtpQuantized and kHtpFp16",
     ),
     Rule(
         computes=frozenset({"float16", "fp16a8w"}),
         arch_below=69,
         reason="Hexagon v68 computes no 16-bit float; v69 or newer does",
         evidence=(
-            "ExecuTorch 1.5.1 generate_htp_compiler_spec: fp16 needs Snapdragon 8 Gen 1 (v69) or newer. The compiler "
-            "accepts it: on SM8350 QNN 2.49.40 kept 32-bit weights (1.7 times the bytes of SM8450's program) "
-            "and the simulator was 126 dB from fp32 where v69 to v75 are 67, both for a toy CNN, which proves "
-            "nothing about the phone. For fp16a8w only the documentation says so; the simulator accepts it on v68"
+            "ExecuTorch 1.5.1 generate_htp_compiler_spec: fp16 needs Snapdragon 8 Gen 1 (v69) or newer. But the "
+            "compiler accepts fp16 on v68: for a toy CNN on SM8350, QNN 2.49.40 kept 32-bit weights (1.7 times the "
+            "bytes of SM8450's program), and the simulator was 126 dB from fp32, against 67 dB on v69 to v75. This "
+            "proves nothing about the phone. For fp16a8w, the limit is only documented; the simulator accepts it on v68"
         ),
     ),
     Rule(
@@ -34,8 +35,8 @@ RULES = (
         arch_below=73,
         reason="16-bit by 16-bit and 2-bit weights need Hexagon v73 or newer",
         evidence=(
-            "QNN 2.49.40 on SM8350 and SM8450, every convolution and linear layer of a toy CNN: `incorrect Value 69, "
-            "expected >= 73`, then `Failed to generate Qnn context binary`; SM8550 and SM8650 lower and run"
+            "QNN 2.49.40 on SM8350 and SM8450, for every convolution and linear layer of a toy CNN: `incorrect Value "
+            "69, expected >= 73`, then `Failed to generate Qnn context binary`. On SM8550 and SM8650 it lowers and runs"
         ),
     ),
     Rule(
@@ -44,7 +45,7 @@ RULES = (
         reason="block quantization (LPBQ) needs Hexagon v73 or newer: older ones compute wrong results",
         evidence=(
             "the same toy CNN with blocks of 16: -4.7 dB from fp32 on SM8350 and SM8450, 8.7 dB on SM8550 and SM8650, "
-            "although ExecuTorch 1.5.1 validate_lpbq_support asks for v69 only"
+            "although ExecuTorch 1.5.1 validate_lpbq_support requires only v69"
         ),
     ),
 )

@@ -28,7 +28,7 @@ class Sdk:
     """The folders with the libraries that the QNN libraries link against (the wheel contains its own libc++)."""
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables for a process that loads QNN. The dynamic linker reads them only when it starts."""
+        """Return the variables for a process that loads QNN. The linker reads them only when the process starts."""
         folders = map(str, (self.root / LIBRARY_FOLDER, *self.runtime_libraries))
         search = filter(None, (*folders, inherited.get("LD_LIBRARY_PATH")))
         return {"QNN_SDK_ROOT": str(self.root), "LD_LIBRARY_PATH": os.pathsep.join(search)}

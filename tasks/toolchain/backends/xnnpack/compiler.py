@@ -1,4 +1,4 @@
-"""XNNPACK's quantizer and partitioner. Its delegate logs its operators in every program."""
+"""XNNPACK's quantizer and partitioner. XNNPACK's delegate logs its operators in every program."""
 
 from typing import Any
 
