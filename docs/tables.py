@@ -41,8 +41,9 @@ NaN and infinities are never stored. `make docs` writes this page from the row c
 def files() -> dict[Path, str]:
     """Return every generated file and its text."""
     readme = ROOT / "README.md"
-    overview = "".join(f"| `{table}` | {_in_a_sentence(_docstring(kind))} |\n" for table, kind in TABLES.items())
-    head = "| table | one row is |\n|---|---|\n"
+    meanings = {table: _docstring(kind).removeprefix("One row per ").rstrip(".") for table, kind in TABLES.items()}
+    overview = "".join(f"| `{table}` | {meaning} |\n" for table, meaning in meanings.items())
+    head = "| table | one row per |\n|---|---|\n"
     golden = {table: {field.name: str(field.type) for field in schema} for table, schema in SCHEMAS.items()}
     return {
         ROOT / "docs" / "tables.md": page(),
@@ -54,7 +55,7 @@ def files() -> dict[Path, str]:
 def page() -> str:
     sections = [HEAD, "## In every table\n", describe(columns(CellIdentity))]
     for table, kind in TABLES.items():
-        sections += [f"## `{table}`\n", textwrap.fill(f"One row is {_in_a_sentence(_docstring(kind))}.", WIDTH) + "\n"]
+        sections += [f"## `{table}`\n", textwrap.fill(_docstring(kind), WIDTH) + "\n"]
         sections += [describe(columns(kind)[len(CELL_COLUMNS) :])]
     for name, meanings in _vocabularies().items():
         lines = (_item(f"`{word}`: {meaning}") for word, meaning in meanings.items())
@@ -115,10 +116,6 @@ def _docstrings(kind: type[Any]) -> dict[str, str]:
 
 def _docstring(kind: type[Any]) -> str:
     return " ".join((inspect.getdoc(kind) or "").split())
-
-
-def _in_a_sentence(text: str) -> str:
-    return text[0].lower() + text[1:].rstrip(".")
 
 
 if __name__ == "__main__":

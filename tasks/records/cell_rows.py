@@ -1,4 +1,4 @@
-"""The rows about a cell as a whole: its outcome, its programs, its calls and its history. A field is a column."""
+"""The rows about a cell as a whole: its outcome, its programs, its calls and its history. Every field is a column."""
 
 from dataclasses import dataclass
 
@@ -11,20 +11,20 @@ from tasks.records.vocabulary import Outcome, Rung, TrendVerdict, Verdict
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellIdentity:
-    """What every row begins with: the run, and the names of the cell that the row is about."""
+    """The first columns of every row: the run, and the names that identify the row's cell."""
 
     run_id: str
-    """The run: its start in UTC and random digits, so that the ids sort by time."""
+    """The run's id: the UTC time of its start, then random digits, so that ids sort by time."""
     model: str | None
-    """The model's name in the configuration, as are those of scheme, SoC and backend."""
+    """The model's name in the configuration."""
     scheme: str | None
-    """The quantization scheme."""
+    """The quantization scheme's name in the configuration."""
     soc: str | None
-    """The SoC."""
+    """The SoC's name in the configuration."""
     device: str | None
-    """The device that ran the cell; of a cell that reached none, the one or the farm that was requested."""
+    """The device that ran the cell. If the cell reached no device: the requested device or farm."""
     backend: str | None
-    """The backend."""
+    """The backend's name in the configuration."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,50 +32,51 @@ class Finals:
     """A cell's final outputs on the device, summarized over all outputs and samples."""
 
     final_snr_db: Decibels | None
-    """SNR of the worst final output of the worst sample against eager fp32; null when all are exact."""
+    """Lowest SNR of a final output of any sample, against eager fp32; null if all are exact or have no SNR."""
     final_cosine: float | None
-    """Least cosine of the final outputs and eager fp32's."""
+    """Lowest cosine between a final output and the same output of eager fp32."""
     final_max_abs: float | None
-    """Largest absolute error of the final outputs, in their own unit."""
+    """Largest absolute error of the final outputs, in the unit of the outputs."""
     top1_agreement: Share | None
-    """Samples for which device and eager fp32 have the same largest element; null without a classifier."""
+    """Share of samples with the same largest element on the device and in eager fp32; null without a classifier."""
     accuracy: Share | None
-    """Labelled samples that the device classifies correctly; null without labels."""
+    """Share of labelled samples that the device classifies correctly; null without labels."""
     accuracy_eager: Share | None
-    """Labelled samples that eager fp32 classifies correctly; null without labels."""
+    """Share of labelled samples that eager fp32 classifies correctly; null without labels."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellRow:
-    """A planned cell: outcome, reason, sizes, delegation, seconds, worst SNR, top-1 agreement, toolchain versions."""
+    """One row per planned cell: outcome, reason, sizes, delegation, seconds, worst SNR, top-1 agreement, toolchain
+    versions."""
 
     cell: CellIdentity
     stage: str | None
-    """The last stage that was started; null when none was."""
+    """The last stage that was started; null if no stage was started."""
     outcome: Outcome
     """What became of the cell."""
     error_type: str | None
     """The class of the error that ended the cell."""
     error: str | None
-    """The message of that error."""
+    """The message of the error that ended the cell."""
     reason: str | None
-    """Why the cell is impossible, out of tolerance or without operators."""
+    """Why the cell is impossible, not comparable with the model, out of tolerance, or without operators or cycles."""
     weights: str | None
-    """Where the model's weights come from: pretrained, trained, random, unstated, or the model's own word."""
+    """Where the weights come from: pretrained, trained, random, unstated, or the model's own `weights_origin`."""
     export_s: Seconds | None
-    """Duration of the export, which the model's cells share."""
+    """Duration of the export. All cells of the model share one export."""
     quantize_s: Seconds | None
-    """Duration of the quantization, which the cells of a model and scheme share."""
+    """Duration of the quantization. All cells of the model and scheme share one quantization."""
     edge_s: Seconds | None
-    """Duration of the lowering to the edge graph, which the SoCs that were lowered together share."""
+    """Duration of the lowering to the edge graph. SoCs that were lowered together share one edge graph."""
     lower_s: Seconds | None
     """Duration of the rest of the lowering, for this SoC."""
     execute_s: Seconds | None
-    """Duration of all starts of the runner."""
+    """Total duration of all starts of the runner for this cell."""
     measured_run: str | None
-    """The run that measured the cell: an earlier one where its capture was reused."""
+    """The run that measured the cell: an earlier run if its capture was reused."""
     sent_bytes: Bytes | None
-    """Sent to the device for this cell."""
+    """Bytes sent to the device for this cell."""
     outputs_sha256: str | None
     """Digest of the final outputs: equal for cells whose outputs are equal bit by bit."""
     pte_bytes: Bytes | None
@@ -89,47 +90,47 @@ class CellRow:
     delegated_subgraphs: int | None
     """Subgraphs that the delegate runs."""
     spill_bytes: Bytes | None
-    """Written from the NPU's own memory to the DRAM for lack of space, by the compiler's count, over all subgraphs."""
+    """Bytes that all subgraphs write from the NPU's own memory to DRAM for lack of space, by the compiler's count."""
     fill_bytes: Bytes | None
-    """Read back into the NPU's own memory, likewise."""
+    """Bytes that all subgraphs read back into the NPU's own memory, by the compiler's count."""
     write_total_bytes: Bytes | None
-    """Written to the DRAM in all, likewise."""
+    """Bytes that all subgraphs write to DRAM in total, by the compiler's count."""
     read_total_bytes: Bytes | None
-    """Read from the DRAM in all, likewise."""
+    """Bytes that all subgraphs read from DRAM in total, by the compiler's count."""
     program_soc: str | None
-    """The SoC that the shipping program's own bytes name."""
+    """The SoC that the bytes of the shipping program name."""
     program_arch: str | None
-    """The architecture that they name."""
+    """The architecture that the bytes of the shipping program name."""
     program_qnn: str | None
-    """The QNN build that they name."""
+    """The QNN build that the bytes of the shipping program name."""
     operators_total: int | None
-    """Operators times captured samples."""
+    """Number of operators multiplied by the number of captured samples."""
     operators_compared: int | None
-    """Those of them that have a gap."""
+    """How many of these pairs of an operator and a sample have a gap."""
     samples: int | None
-    """Evaluation samples."""
+    """Number of evaluation samples."""
     finals: Finals | None
     latency_p50_ms: Milliseconds | None
-    """Median over the samples of the shipping program's mean inference."""
+    """Median, over the samples, of the shipping program's mean inference time on a sample."""
     observer_effect_snr_db: Decibels | None
-    """SNR of the debug program's final outputs against the shipping program's; null when they are equal."""
+    """SNR of the debug program's final outputs against the shipping program's; null if equal or not measured."""
     worst_rung: Rung | None
-    """The rung at which the final outputs lose most."""
+    """The rung at which the final outputs lose most accuracy."""
     operators_introduced: int | None
-    """Operators that introduce error."""
+    """Number of operators that introduce error."""
     operators_masked: int | None
-    """Operators that differ only in elements that no reader uses."""
+    """Number of operators compared only over the elements that some reader uses, because unused elements differ."""
     worst_operator: str | None
-    """Of the operators that introduce error, the one that changes the final outputs most."""
+    """The operator to examine first: of those that introduce error, the one that changes the final outputs most."""
     worst_operator_verdict: Verdict | None
-    """Its verdict."""
+    """The verdict on the worst operator."""
     worst_operator_introduced_snr_db: Decibels | None
-    """SNR of the error that it introduces."""
+    """SNR of the error that the worst operator introduces."""
     worst_operator_effect_snr_db: Decibels | None
-    """SNR of the final outputs with that error alone."""
+    """SNR of the final outputs if that introduced error were the only error."""
     toolchain: Toolchain | None
     log: str | None
-    """Digest of the log of the call that failed, else of the toolchain's last call."""
+    """Digest of the failed call's log or, if there is none, of the log of the toolchain's last call."""
     verb: str
     """The command that made the run: run or recompare."""
     farm: str | None
@@ -146,7 +147,8 @@ class CellRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DelegationRow:
-    """An operator type: how often it runs on the NPU, how often on the CPU, and the compiler's reasons."""
+    """One row per operator type: how many of its nodes run on the NPU and how many on the CPU, and the compiler's
+    reasons."""
 
     cell: CellIdentity
     operator: str
@@ -156,12 +158,13 @@ class DelegationRow:
     occurrences_not_delegated: int
     """Nodes of that type that stay on the CPU."""
     refusals: tuple[str, ...]
-    """What the compiler printed about those that it refused."""
+    """The compiler's messages about the nodes that it refused."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditRow:
-    """A check of a compiled program: the request, the fact in the program's own bytes, and whether the two agree."""
+    """One row per check of a compiled program: the requested value, the value that was read from the program's bytes,
+    and whether the two agree."""
 
     cell: CellIdentity
     check: ProgramCheck
@@ -169,8 +172,8 @@ class AuditRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeRow:
-    """A mistake of order, axes, type or units that could be made at the program's inputs or outputs, and whether it
-    explains the device's outputs better than the model does."""
+    """One row per mistake of order, axes, type or units that could be made at the inputs or outputs of the program:
+    whether the model with this mistake explains the device's outputs better than the model without it."""
 
     cell: CellIdentity
     check: IoCheck
@@ -178,8 +181,8 @@ class ProbeRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkRow:
-    """A toolchain call: seconds and peak memory, from which the next sweep plans; names on which the call does not
-    depend are null."""
+    """One row per toolchain call: seconds and peak memory, by which the next sweep schedules its calls. A name (such as
+    the SoC) on which the call does not depend is null."""
 
     cell: CellIdentity
     stage: str
@@ -187,12 +190,12 @@ class WorkRow:
     seconds: Seconds
     """Duration of the call."""
     peak_bytes: Bytes
-    """Peak resident memory; of lower without that of the edge program from which it was forked."""
+    """Peak resident memory. For lower, the memory of the edge program, from which it was forked, is not counted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandRow:
-    """A start of the runner on a device: arguments, exit code, seconds."""
+    """One row per start of the runner on a device: arguments, exit code, seconds."""
 
     cell: CellIdentity
     command: Command
@@ -200,14 +203,14 @@ class CommandRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrendRow:
-    """A series of a cell (SNR, top-1, latency, sizes …): its last nights, the verdict on this one, the run since which
-    it is bad, and what changed then."""
+    """One row per series of a cell (SNR, top-1, latency, sizes …): its last nights, the verdict on this night, the
+    first bad run, and what changed in that run."""
 
     cell: CellIdentity
     farm: str | None
     """The farm that the device belongs to; null without one."""
     series: str
-    """The series: a column of `cells` or `operators`, `passed` or `coverage`."""
+    """The series' name: a column of `cells` or `operators`, or `passed` or `coverage`."""
     operator: str | None
     """The operator; null for a series of the cell."""
     unit: str
@@ -215,20 +218,20 @@ class TrendRow:
     value: float | None
     """The value of this night."""
     nights: int
-    """Nights in the baseline."""
+    """Number of nights in the baseline."""
     median: float | None
     """Median of the baseline."""
     mad: float | None
     """Median absolute deviation of the baseline."""
     floor: float | None
-    """The least change that counts, in the series' unit."""
+    """The smallest change that counts, in the series' unit."""
     verdict: TrendVerdict
     """The verdict on this night."""
     first_bad_run: str | None
-    """The run since which the series is bad."""
+    """The first run in which the series was bad, if it still is."""
     changed: tuple[str, ...]
     """What differs between the last good and the first bad night."""
     runs: tuple[str, ...]
-    """The nights up to this one, oldest first."""
+    """The runs of the nights up to and including this night, oldest first."""
     values: tuple[float | None, ...]
-    """The series' value in each of them."""
+    """The series' value in each of these runs."""

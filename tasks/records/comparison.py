@@ -18,9 +18,10 @@ from tasks.records.vocabulary import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gap:
-    """The difference of two tensors. None is "not defined": no elements, or all elements of one side are zero.
+    """The difference of two tensors.
 
-    mean_abs and max_abs are in the tensors' own unit, mse in its square.
+    `mean_abs` and `max_abs` are in the unit of the tensors, `mse` is in the square of that unit. None means "not
+    defined": the tensors have no elements, or all elements of one tensor are zero.
     """
 
     mse: float | None = None
@@ -30,17 +31,17 @@ class Gap:
     max_abs: float | None = None
     """Largest absolute error."""
     snr_db: Decibels | None = None
-    """Signal-to-noise ratio; null where the two are equal."""
+    """Signal-to-noise ratio; null where the tensors are equal."""
     cosine: float | None = None
-    """Cosine of the angle between the two."""
+    """Cosine of the angle between the tensors."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spread:
-    """The distribution of a list of numbers, percentiles interpolated linearly."""
+    """The distribution of a list of numbers, with linearly interpolated percentiles."""
 
     count: int
-    """How many numbers."""
+    """How many numbers the list has."""
     p10: float
     """10th percentile, in `unit`."""
     p50: float
@@ -57,12 +58,12 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputComparison:
-    """A final output of one sample at one rung, compared with eager fp32 and with the rung before."""
+    """A final output of one sample at one rung, compared with eager fp32 and with the previous rung."""
 
     rung: Rung
     """The program that computed the output."""
     reference: Reference = "eager"
-    """The program that it is compared with."""
+    """The program whose output it is compared with."""
     sample: int
     """The evaluation sample."""
     sample_name: str
@@ -77,9 +78,9 @@ class OutputComparison:
     """Whether the output was compared, and if not, why."""
     gap: Gap
     previous_rung: Rung | None
-    """The rung before; null for the first."""
+    """The previous rung; null for the first rung."""
     previous_snr_db: Decibels | None
-    """SNR against the rung before; null where the two are equal."""
+    """SNR against the previous rung's output; null for the first rung, and where both outputs are equal."""
     label: int | None
     """The sample's label."""
     top1_reference: int | None
@@ -92,8 +93,9 @@ class OutputComparison:
 class OperatorComparison:
     """The comparison of an operator on one sample with one reference.
 
-    `gap` is the total: the device against the reference's own run from the model's input. `introduced` is the device
-    against the reference operator on the device's own inputs. Both are over the elements that some reader uses.
+    `gap` is the total gap: the device's value against the value in the reference's own run from the model's input.
+    `introduced` is the introduced gap: the device's value against the reference operator's result on the device's own
+    inputs. Both gaps are over the elements that some reader uses.
     """
 
     operator: Operator
@@ -106,11 +108,11 @@ class OperatorComparison:
     nonfinite_reference: int = 0
     introduced: Gap = Gap()
     introduced_steps: float | None = None  # the largest introduced error, in steps of the device's grid
-    effect_snr_db: float | None = None  # SNR of the final outputs with the introduced error alone
+    effect_snr_db: float | None = None  # SNR of the final outputs if the introduced error were the only error
     verdict: Verdict = "blind"
     masked_elements: int = 0
-    masked_by: tuple[str, ...] = ()  # the readers that discard those elements
-    spans: tuple[str, ...] = ()  # earlier operators that the device did not log: their error is part of this one's
+    masked_by: tuple[str, ...] = ()  # the readers that discard the masked elements
+    spans: tuple[str, ...] = ()  # earlier operators that the device did not log: `introduced` includes their error
     why: str | None = None  # why the operator could not be computed again on the host
 
 
@@ -119,7 +121,7 @@ class ProfiledEvent:
     """A timed event of a program's own log."""
 
     program: ProgramName  # `shipping` or `profile`
-    same_outputs: bool  # the program's final outputs equal the shipping program's bit by bit
+    same_outputs: bool  # whether the program's final outputs equal the shipping program's bit by bit
     event_block: str
     name: str
     kind: EventKind
@@ -128,12 +130,12 @@ class ProfiledEvent:
     unit: str  # `us`, `cycles`, or what the delegate names
     raw: tuple[float, ...]  # every count of `unit`
     inferences: tuple[int, ...]  # per count, the timed inference; empty for events of loading
-    samples: tuple[int, ...]  # per count, the evaluation sample, the test case of `program.bpte`; empty likewise
+    samples: tuple[int, ...]  # per count, the evaluation sample (a test case of `program.bpte`); empty for loading
     debug_handles: tuple[int, ...]
     operators: tuple[Operator, ...]
     backend: str | None
     subgraph: int | None
-    counted_in: tuple[str, ...]  # for an operator without cycles of its own, the nodes that its work is counted in
+    counted_in: tuple[str, ...]  # for an operator without cycles of its own, the nodes whose cycles include it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,22 +143,22 @@ class ModuleTime:
     """The time or the cycles of a module per inference, including all modules inside it."""
 
     program: ProgramName
-    """The program whose log it is, shipping or profile."""
+    """The program whose log has the time: shipping or profile."""
     unit: str
     """What is counted: us or cycles."""
     module_path: str
     """The module; empty for the whole model."""
     depth: int
-    """The number of modules around it."""
+    """The number of modules that contain this module."""
     operators: tuple[str, ...]
-    """The operators inside it that have an event, in the order of the log."""
+    """The operators inside the module that have an event, in the order of the log."""
     spread: Spread | None
     own_mean: float | None
-    """The part of the mean that belongs to none of the modules inside it."""
+    """The part of the mean that belongs to the module itself, not to a module inside it."""
     share: Share | None
-    """The mean over that of the whole model; null where that is zero."""
+    """The mean divided by the mean of the whole model; null where the whole model's mean is zero."""
     counted_in: str | None
-    """The innermost module around it that has a time, where it has none of its own."""
+    """For a module without a time of its own, the innermost module around it that has a time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,18 +180,19 @@ class MetricValue:
     reference: Reference
     """What the tensor is compared with."""
     metric: str
-    """The metric, as it was requested."""
+    """The metric's name, as it was requested."""
     value: float | None
     """The metric's value; null where it is not defined."""
     problem: str | None
-    """Why a metric of the user's own gave no number."""
+    """Why a user-defined metric returned no number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IoCheck:
     """A check whether a mistake at the program's inputs or outputs explains the device's outputs better than the model.
 
-    A relative error is the squared error over the energy of the explanation: 0.01 is 20 dB.
+    A relative error is the squared error divided by the energy of the outputs that are compared with the device's. A
+    relative error of 0.01 is 20 dB.
     """
 
     side: ProbeSide
@@ -197,23 +200,23 @@ class IoCheck:
     mistake: str
     """The mistake."""
     sample: int
-    """The evaluation sample that distinguishes it best."""
+    """The evaluation sample on which the mistake can be distinguished best."""
     status: ProbeStatus
     """Whether the mistake was made."""
     relative_error: float | None
-    """Squared error over energy of the device's outputs against the model's; null where it is not finite."""
+    """Relative error of the device's outputs against the model's; null where it is not finite."""
     relative_error_mistaken: float | None
-    """The same against the model's outputs after the mistake."""
+    """Relative error of the device's outputs against the model's after the mistake; null where it is not finite."""
     detail: str | None
-    """What exactly explains the outputs, or why the model cannot be run on the mistaken inputs."""
+    """What exactly explains the device's outputs, or why the model cannot be run on the mistaken inputs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
     """The comparison of a cell's capture with its references.
 
-    `other_references` has the operators with their total gap against the other requested references; after those of a
-    reference, the nodes of its graph that are no operator's counterpart.
+    `other_references` has, per sample and other requested reference, every operator with its total gap against that
+    reference, and then the nodes of the reference's graph that are no operator's counterpart.
     """
 
     outputs: tuple[OutputComparison, ...]

@@ -1,4 +1,4 @@
-"""Type hints of fields: the units of their values, and what a hint consists of."""
+"""Type hints of fields: hints with the unit of a value, and functions that take a hint apart."""
 
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -12,7 +12,7 @@ Share = Annotated[float, "0 to 1"]
 
 
 def optional(hint: Any) -> tuple[Any, bool]:
-    """Return the hint without None, and whether None was in it."""
+    """Return the hint without None, and whether the hint allowed None."""
     alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
     if len(alternatives) == 2 and NoneType in alternatives:
         return next(kind for kind in alternatives if kind is not NoneType), True

@@ -1,4 +1,4 @@
-"""The names inside programs and files of tensors: the name of a method, and the key of a tensor."""
+"""Names inside programs and tensor files: the name of a program's method, and the keys of a file's tensors."""
 
 METHOD = "forward"
 """The method of a program that is lowered, executed and read back."""
@@ -7,7 +7,7 @@ METHOD = "forward"
 def tensor_key(sample: int | str, name: str | int) -> str:
     """Return the key of a tensor in a safetensors file: `<sample>/<name>`. An output's or operator's name is its index.
 
-    A file of other things than samples (mistakes, pairs) has their number in place of the sample's.
+    In a file about mistakes or pairs instead of samples, the number of the mistake or pair replaces the sample's.
     """
     return f"{sample}/{name}"
 

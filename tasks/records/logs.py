@@ -7,18 +7,18 @@ from dataclasses import dataclass
 class LoggedTensor:
     """A tensor that the runtime copied into the debug buffer."""
 
-    run: int  # counts the runs of the file, including the loading of the program
+    run: int  # the number of the run in the file; loading the program counts as a run too
     chain_index: int  # -1 for a program's final outputs
     instruction_id: int
-    delegate_identifier: str | None  # the delegate's name of it, `<node>@<output index>` in QNN; None outside delegates
+    delegate_identifier: str | None  # the delegate's name for it, in QNN `<node>@<output index>`; None outside one
     name: str | None
     scalar_type: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]  # in elements
     offset: int  # in bytes
     is_output: bool  # a final output of the program
-    delegate_argument: bool  # an argument of a delegate call (the inputs, then the outputs), and no operator's value
-    list_index: int | None  # in a list of tensors that was logged as one entry; None if it was logged alone
+    delegate_argument: bool  # an argument of a delegate call (the inputs, then the outputs), not an operator's value
+    list_index: int | None  # position in a list of tensors that was logged as one entry; None outside such a list
 
     @property
     def description(self) -> str:
@@ -27,7 +27,7 @@ class LoggedTensor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimedEvent:
-    """A profiling event. `start` and `end` are ticks of the runtime, or counts of the delegate for its own events."""
+    """A profiling event. `start` and `end` are ticks of the runtime's clock, or a delegate's counts if it logs them."""
 
     run: int
     run_name: str | None

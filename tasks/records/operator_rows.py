@@ -1,4 +1,4 @@
-"""The rows about parts of a cell: its operators, outputs, timed events and modules. A field is a column."""
+"""The rows about parts of a cell: its operators, outputs, timed events and modules. Every field is a column."""
 
 from dataclasses import dataclass
 
@@ -10,8 +10,8 @@ from tasks.records.vocabulary import EventKind, OperatorStatus, ProgramName, Ref
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperatorRow:
-    """An operator of the edge graph, a sample and one of `measure.references`: debug handle, module path, shape, grid,
-    status, total and introduced gap, verdict."""
+    """One row per operator of the edge graph, sample and reference (`measure.references`): debug handle, module path,
+    shape, grid, status, total and introduced gap, verdict."""
 
     cell: CellIdentity
     operator_index: int | None
@@ -21,23 +21,23 @@ class OperatorRow:
     target: str
     """What the node calls."""
     debug_handle: int | None
-    """With `output_index` the operator's only name on the device."""
+    """The debug handle. Together with `output_index`, it is the operator's only name on the device."""
     output_index: int
-    """Which output of a node that has several."""
+    """Which output of the node it is, if the node has several outputs."""
     module_path: str
     """The module of the model's hierarchy that the operator comes from."""
     stack_trace: str
-    """The lines of the model's source that called it."""
+    """The lines of the model's source that called the operator."""
     source_nodes: tuple[str, ...]
-    """The operator's counterpart in that row's reference; for `edge`, the nodes that torch traced."""
+    """The operator's counterpart in the row's reference; for `edge`, the nodes that torch traced."""
     shape: tuple[int, ...] | None
     """Shape of the value in PyTorch's layout; null for a tuple."""
     dtype: str | None
     """Element type of the value."""
     scale: tuple[float, ...] | None
-    """Scale of the device's grid, one per channel or one in all; null where the value has no grid."""
+    """Scale of the device's grid, one per channel or one for the tensor; null where the value has no grid."""
     zero_point: tuple[int, ...] | None
-    """Zero point of the device's grid, likewise."""
+    """Zero point of the device's grid, one per scale; null where the value has no grid."""
     axis_order: tuple[int, ...] | None
     """The permutation from PyTorch's layout to the device's."""
     delegated: bool
@@ -51,26 +51,26 @@ class OperatorRow:
     status: OperatorStatus
     """Whether the operator was compared, and if not, why."""
     nonfinite_actual: int
-    """Infinities and NaNs in the device's value."""
+    """Number of infinities and NaNs in the device's value."""
     nonfinite_reference: int
-    """Infinities and NaNs in the reference's value."""
+    """Number of infinities and NaNs in the reference's value."""
     masked_elements: int
-    """Elements that differ and that no reader uses."""
+    """Number of elements that differ and that no reader uses."""
     masked_by: tuple[str, ...]
-    """The readers that discard them."""
+    """The readers that discard the masked elements."""
     gap: Gap
     introduced_mse: float | None
-    """Mean squared error against the reference operator on the device's own inputs."""
+    """Mean squared introduced error: against the reference operator's result on the device's own inputs."""
     introduced_snr_db: Decibels | None
-    """SNR, likewise."""
+    """SNR against the reference operator's result on the device's own inputs."""
     introduced_max_abs: float | None
-    """Largest absolute error, likewise."""
+    """Largest absolute introduced error."""
     introduced_steps: Steps | None
-    """Largest absolute error, likewise."""
+    """Largest absolute introduced error, in steps of the device's grid."""
     introduced_spans: tuple[str, ...]
-    """Operators before it that the device did not log, so that their error is in these numbers too."""
+    """Earlier operators that the device did not log. The introduced error includes their error."""
     effect_snr_db: Decibels | None
-    """SNR of the final outputs with the introduced error alone."""
+    """SNR of the final outputs if the introduced error were the only error."""
     verdict: Verdict
     """Where the error comes from."""
     why: str | None
@@ -79,8 +79,8 @@ class OperatorRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputRow:
-    """A final output, a sample and a rung (`exported`, `quantized`, `edge` on the host, `device`), against eager fp32
-    and the rung before."""
+    """One row per final output, sample and rung (`exported`, `quantized` and `edge` on the host, then `device`): the
+    comparison with eager fp32 and with the previous rung."""
 
     cell: CellIdentity
     comparison: OutputComparison
@@ -88,13 +88,14 @@ class OutputRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfileRow:
-    """A timed event of a program's own log, over all inferences: µs, or an operator's cycles inside the NPU."""
+    """One row per timed event in the log of a program: its times over all inferences, in µs, or in cycles for an
+    operator inside the NPU."""
 
     cell: CellIdentity
     program: ProgramName
-    """The program whose log it is, shipping or profile."""
+    """The program whose log has the event: shipping or profile."""
     same_outputs: bool
-    """Whether that program's final outputs equal the shipping program's bit by bit."""
+    """Whether the program's final outputs equal the shipping program's bit by bit."""
     event_block: str
     """The log's name for the block of the event."""
     event: str
@@ -113,17 +114,17 @@ class ProfileRow:
     samples: tuple[int, ...]
     """The evaluation sample of each count; empty for events of loading."""
     debug_handle: int | None
-    """The operator's debug handle, where there is exactly one."""
+    """The debug handle of the event's operator, if the event has exactly one debug handle."""
     debug_handles: tuple[int, ...]
     """The debug handles of all operators that the event covers."""
     operators: tuple[str, ...]
-    """The names of these operators."""
+    """The names of the operators that the event covers."""
     op_types: tuple[str, ...]
-    """What each of them calls."""
+    """What each of these operators calls."""
     module_paths: tuple[str, ...]
-    """The module of each."""
+    """The module of each of these operators."""
     stack_traces: tuple[str, ...]
-    """The source lines of each."""
+    """The source lines of each of these operators."""
     delegate: bool
     """Whether the event belongs to a delegate."""
     delegate_backend: str | None
@@ -131,12 +132,13 @@ class ProfileRow:
     subgraph: int | None
     """The delegated subgraph; null on the CPU."""
     counted_in: tuple[str, ...]
-    """For an operator without cycles of its own, the nodes that its work is counted in."""
+    """For an operator without cycles of its own, the nodes whose cycles include the operator's work."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModuleRow:
-    """A module of the model's hierarchy: the time or the cycles per inference of all that is inside it."""
+    """One row per module of the model's hierarchy: the time or the cycles per inference of everything inside the
+    module."""
 
     cell: CellIdentity
     time: ModuleTime
@@ -144,7 +146,7 @@ class ModuleRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricRow:
-    """A tensor, a sample and one of `measure.metrics`: the value of that metric."""
+    """One row per tensor, sample and metric (`measure.metrics`): the value of the metric."""
 
     cell: CellIdentity
     value: MetricValue

@@ -11,10 +11,10 @@ class LoweringOptions:
     """The options of `lower`, which do not include the SoC."""
 
     scheme: SchemeConfig
-    kind: str  # of the backend
+    kind: str  # the backend's kind
     operator_samples: int  # evaluation samples whose operators are recorded and compared
     dump_operators: bool  # compile the debug program, which logs every operator
-    profile_level: int = 0  # of the profile program's log; 0 for no profile program
+    profile_level: int = 0  # the level of the profile program's log; 0 for no profile program
     references: tuple[OperatorReference, ...] = ()  # graphs besides the edge graph whose values are recorded
     backend_code: str = ""  # digest of another vendor's backend, only used as part of the cache key
 
@@ -23,9 +23,9 @@ class LoweringOptions:
 class ComparisonOptions:
     """The options of `compare`.
 
-    `tolerances`: of operators, by the keys of `tolerance.operators`.
+    `tolerances`: the tolerances of operators, by the keys of `tolerance.operators`.
     `replay`: run operators again on the device's own inputs, to separate introduced from inherited error.
-    `metrics`: besides those of every row; names of `conf.names.METRICS`, or `package.module:function`.
+    `metrics`: metrics in addition to those of every row: names of `conf.names.METRICS`, or `package.module:function`.
     """
 
     classifier: bool  # the index of an output's largest element is the model's answer

@@ -22,8 +22,8 @@ class GraphTensor:
     role: str
     dtype: str  # QNN's name, shortened: `float32`, `int32`, `ufixed8`, `sfixed16`
     shape: tuple[int, ...]
-    scale: float | None  # of the whole tensor; None without a quantization, and for one per channel
-    zero_point: int | None  # likewise
+    scale: float | None  # of the whole tensor; None if it is not quantized or is quantized per channel
+    zero_point: int | None  # None where the scale is None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,11 +40,11 @@ class ContextFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DelegateFacts:
-    """A delegated subgraph of a compiled program. A field is None if this kind of delegate does not contain it."""
+    """A delegated subgraph of a compiled program. A field is None if this kind of delegate does not have it."""
 
     backend: str
     size: int
-    calls: int  # the number of the program's instructions that call it
+    calls: int  # the number of the program's instructions that call the delegate
     soc: str | None = None
     arch: int | None = None
     vtcm_mib: int | None = None
@@ -66,7 +66,7 @@ class ProgramFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramCheck:
-    """One property that was requested of a program, and the property that the program has."""
+    """One property of a program: the requested value, and the value that the program has."""
 
     program: ProgramName
     """The program that was checked, shipping or debug."""
@@ -75,12 +75,12 @@ class ProgramCheck:
     check: str
     """The property: SoC, architecture, precision, grid, build …"""
     subject: str | None
-    """The tensor, where a check is made per tensor."""
+    """The checked tensor, if the check is made per tensor."""
     asked: str
     """The requested value."""
     got: str | None
     """The program's value; null where it could not be read."""
     status: CheckStatus
-    """Whether the two agree."""
+    """Whether the program's value agrees with the requested value."""
     reason: str | None
     """Why the program's value could not be read."""

@@ -10,11 +10,11 @@ class RunFacts:
     """The facts of a run as a whole."""
 
     run_id: str
-    started: str  # in ISO 8601, with the offset
+    started: str  # in ISO 8601, with the time zone's offset
     seconds: float
     command: tuple[str, ...]  # the arguments of the command line
     toolchain_calls: int  # calls of export, quantize and lower that ran
-    reused: int  # results that were read from the cache instead
+    reused: int  # results that were read from the cache instead of computed
     toolchain: Toolchain | None  # None if no cell needed it
     tables: str  # the folder of the Parquet tables, as a person would type it
-    report: str  # the path of the HTML report, likewise
+    report: str  # the path of the HTML report, in the same form

@@ -24,7 +24,7 @@ class Blob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Toolchain:
-    """The versions of the toolchain: part of every cache key that depends on it."""
+    """The versions of the toolchain. They are part of the cache keys of all results that depend on the toolchain."""
 
     python: str
     """Version of Python."""
@@ -52,7 +52,7 @@ class Quantization:
     """The affine quantization of a tensor: real value = (quantized value - zero_point) * scale."""
 
     scale: tuple[float, ...]  # one per channel along `axis`, or one for the tensor
-    zero_point: tuple[int, ...]  # likewise
+    zero_point: tuple[int, ...]  # one per scale
     axis: int | None  # of PyTorch's layout; None for a quantization per tensor
     quant_min: int
     quant_max: int
@@ -61,7 +61,7 @@ class Quantization:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputMistake:
-    """A mistake that a program could make with the model's inputs, and the sample whose outputs it changes most."""
+    """A possible mistake of a program with the model's inputs, and the sample whose outputs would change most."""
 
     name: str
     sample: int
@@ -72,12 +72,12 @@ class InputMistake:
 class ExportedModel:
     """A model exported by torch.export, its inputs, and its outputs on the host.
 
-    The tensors are safetensors files: `calibration` and `evaluation` with keys `<sample>/<tensor name>`;
-    `outputs_eager`, of eager PyTorch, and `outputs_exported`, of the exported program, with keys
+    The tensors are in safetensors files. `calibration` and `evaluation` have the keys `<sample>/<tensor name>`.
+    `outputs_eager` (of eager PyTorch) and `outputs_exported` (of the exported program) have the keys
     `<sample>/<output index>`.
     """
 
-    model: str = field(metadata=IDENTITY_NEUTRAL)  # its name when it was exported
+    model: str = field(metadata=IDENTITY_NEUTRAL)  # the model's name when it was exported
     program: Blob
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -89,18 +89,18 @@ class ExportedModel:
     outputs_eager: Blob
     outputs_exported: Blob
     input_mistakes: tuple[InputMistake, ...]
-    mistaken_outputs: Blob  # eager PyTorch's after each mistake; safetensors, keys `<mistake index>/<output index>`
-    weights: str  # their origin: `pretrained`, `trained`, `random`, `unstated`, or the model's own word
+    mistaken_outputs: Blob  # of eager PyTorch after each mistake; safetensors, keys `<mistake index>/<output index>`
+    weights: str  # origin: `pretrained`, `trained`, `random`, `unstated`, or the model's own `weights_origin`
     log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
     seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantizedModel:
-    """The graph to lower: converted by pt2e, or for a float scheme the exported program itself."""
+    """The graph to lower: the graph that pt2e converted or, for a float scheme, the exported program itself."""
 
     exported: ExportedModel
-    scheme: str = field(metadata=IDENTITY_NEUTRAL)  # its name when the model was quantized
+    scheme: str = field(metadata=IDENTITY_NEUTRAL)  # the scheme's name when the model was quantized
     program: Blob
     quantized: bool
     outputs_quantized: Blob  # on the host; safetensors, keys `<sample>/<output index>`
@@ -115,8 +115,8 @@ class Operator:
     index: int  # position in the graph
     name: str
     target: str
-    debug_handle: int | None  # with `output_index` the operator's only name on the device
-    output_index: int  # which output of a node that has several
+    debug_handle: int | None  # together with `output_index`, the operator's only name on the device
+    output_index: int  # which output of the node it is, if the node has several
     source_nodes: tuple[str, ...]
     module_path: str
     stack_trace: str
@@ -125,16 +125,16 @@ class Operator:
     quantization: Quantization | None
     axis_order: tuple[int, ...] | None
     subgraph: int | None  # the delegated subgraph, numbered in graph order; None on the CPU
-    constant: bool  # computed from parameters alone: the compiler folds it, it does not exist at run time
-    unused: bool  # an output of a call that nothing reads
+    constant: bool  # computed only from parameters: the compiler folds it, so it does not exist at run time
+    unused: bool  # no node reads this output of a call
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExpectedTensor:
     """A tensor that the debug program is expected to log.
 
-    `identifier` is the name in the log: the delegate's, which is `<node>@<output index>` in QNN, or
-    `instruction:<id>:<position>` for a tensor that the runtime logs.
+    `identifier` is the tensor's name in the log. For a tensor that a delegate logs, it is the delegate's name, in QNN
+    `<node>@<output index>`. For a tensor that the runtime logs, it is `instruction:<id>:<position>`.
     """
 
     identifier: str
@@ -156,7 +156,7 @@ class DelegationCount:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompileFacts:
-    """The bytes that the HTP compiler printed for a delegated subgraph of the shipping program."""
+    """The numbers of bytes that the HTP compiler printed for a delegated subgraph of the shipping program."""
 
     subgraph: int
     spill_bytes: int
@@ -170,7 +170,7 @@ class Instruction:
     """An instruction of a program: a kernel, or the call of a delegate."""
 
     id: int  # its number in the runtime's log
-    debug_handles: tuple[int, ...]  # for a delegate's call those of all operators in its subgraph
+    debug_handles: tuple[int, ...]  # for a delegate call, the handles of all operators in the subgraph
     backend: str | None  # the delegate's name (`QnnBackend`); None for a kernel
     subgraph: int | None
 
@@ -182,7 +182,7 @@ class DelegatedNode:
     subgraph: int | None
     name: str
     debug_handle: int | None
-    users: tuple[str, ...]  # the names of the nodes that read it; `output` for the graph's end
+    users: tuple[str, ...]  # the names of the nodes that read this node's value; `output` for the graph's end
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,14 +190,14 @@ class ProfileProgram:
     """The shipping program compiled again so that its delegate logs operators."""
 
     program: Blob | None
-    unavailable: str | None  # the toolchain's reason why there is no program
+    unavailable: str | None  # the toolchain's reason why there is no program; None if there is one
     nodes: tuple[DelegatedNode, ...]
     schematics: tuple[Blob, ...]  # the HTP compiler's file per subgraph at level 3, in the order of compilation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counterpart:
-    """The nodes of another graph that compute the same as an operator, in their order. The last has its value."""
+    """The nodes of another graph that together compute an operator's value, in order. The last node has the value."""
 
     nodes: tuple[str, ...]
     status: OperatorStatus | None  # why there is no value to compare with; None if there is one
@@ -208,18 +208,19 @@ class OtherReference:
     """A graph besides the edge graph that operators are compared with: `exported` or `quantized`."""
 
     name: Reference
-    values: Blob  # of operators whose counterpart has no status; safetensors, keys `<sample>/<operator index>`
-    counterparts: tuple[Counterpart, ...]  # one per operator, in their order
-    unclaimed: tuple[Operator, ...]  # its nodes that are no operator's counterpart, numbered after the operators
+    values: Blob  # values of operators whose counterpart has no status; safetensors, keys `<sample>/<operator index>`
+    counterparts: tuple[Counterpart, ...]  # one per operator, in the order of the operators
+    unclaimed: tuple[Operator, ...]  # nodes that are no operator's counterpart, numbered after the operators
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoweredProgram:
     """A compiled cell: the shipping program, its debug and profile programs, and the facts about them.
 
-    `reference_calls` and `reference_constants` are the edge graph: the calls of its operators and their constants.
-    `reference` has the edge graph's value of every operator but the constants for the first `operator_samples`
-    evaluation samples (safetensors, keys `<sample>/<operator index>`); `outputs_edge` its final outputs for all.
+    `reference_calls` and `reference_constants` are the edge graph: the calls of its operators, and their constants.
+    `reference` has the edge graph's value of every operator except constants, for the first `operator_samples`
+    evaluation samples (safetensors, keys `<sample>/<operator index>`). `outputs_edge` has the edge graph's final
+    outputs for all samples.
     """
 
     quantized: QuantizedModel
@@ -230,7 +231,7 @@ class LoweredProgram:
     debug_unavailable: str | None  # the toolchain's reason why there is no debug program; None if there is one
     bundled_program: Blob | None
     etrecord: Blob | None
-    input_qparams: tuple[Quantization | None, ...]  # one per input of the model; None if it is not quantized
+    input_qparams: tuple[Quantization | None, ...]  # one per input of the model; None for an unquantized input
     operators: tuple[Operator, ...]
     expected_tensors: tuple[ExpectedTensor, ...]
     operator_samples: int
@@ -242,13 +243,13 @@ class LoweredProgram:
     delegated_subgraphs: int
     delegated_graph: Blob
     compile_facts: tuple[CompileFacts, ...]
-    debug_buffer_bytes: int  # the most that one execution of the debug program logs, by the graph's tensor metadata
+    debug_buffer_bytes: int  # the most bytes that one execution of the debug program logs, by the tensors' metadata
     facts: ProgramFacts  # of the shipping program, read back from its bytes
     debug_facts: ProgramFacts | None
     checks: tuple[ProgramCheck, ...] = field(default=(), metadata=IDENTITY_NEUTRAL)  # of the facts against the request
     instructions: tuple[Instruction, ...] = ()  # of the shipping program
     profile: ProfileProgram | None = None  # None if it was not requested
-    references: tuple[OtherReference, ...] = ()  # those that were requested
+    references: tuple[OtherReference, ...] = ()  # the requested references
     log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
     seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)
     edge_seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)  # shared by the SoCs that were lowered together
@@ -256,7 +257,7 @@ class LoweredProgram:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """A start of the runner: the program, the samples, and whether it dumps intermediate tensors."""
+    """A start of the runner: the program, the samples, and whether the program dumps intermediate tensors."""
 
     name: ProgramName
     program: Blob
@@ -297,7 +298,7 @@ class Command:
     argv: tuple[str, ...]
     """The command and its arguments."""
     exit_code: int
-    """The exit code; minus the signal's number where a signal ended the command."""
+    """The exit code; the negative number of the signal if a signal ended the command."""
     seconds: Seconds
     """Duration of the command."""
 
@@ -309,7 +310,7 @@ class LaunchResult:
     launch: Launch
     folder: str = field(metadata=IDENTITY_NEUTRAL)
     command: Command = field(metadata=IDENTITY_NEUTRAL)
-    latencies_ms: tuple[float, ...] = field(metadata=IDENTITY_NEUTRAL)  # printed by the runner: the mean per sample
+    latencies_ms: tuple[float, ...] = field(metadata=IDENTITY_NEUTRAL)  # the mean per sample, printed by the runner
     log: Blob = field(metadata=IDENTITY_NEUTRAL)
 
 
@@ -320,12 +321,12 @@ class Execution:
     device: str
     results: tuple[LaunchResult, ...]
     outputs: tuple[TensorSpec, ...]
-    bytes_sent: int = field(default=0, metadata=IDENTITY_NEUTRAL)  # to the device before; 0 if it had all blobs
+    bytes_sent: int = field(default=0, metadata=IDENTITY_NEUTRAL)  # sent before the launches; 0 if the device had all
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capture:
-    """The files from a device, verified on arrival. The outputs are safetensors, keys `<sample>/<output index>`."""
+    """The files from a device, verified on arrival. The outputs are safetensors with keys `<sample>/<output index>`."""
 
     execution: Execution
     outputs: Blob
@@ -335,4 +336,4 @@ class Capture:
     debug_buffer: Blob | None
     outputs_profile: Blob | None = None
     etdump_profile: Blob | None = None
-    measured_run: str | None = field(default=None, metadata=IDENTITY_NEUTRAL)  # an earlier run if it was reused
+    measured_run: str | None = field(default=None, metadata=IDENTITY_NEUTRAL)  # an earlier run if reused

@@ -1,6 +1,6 @@
-"""The tables: the dataclass of a table's rows defines its columns by its fields, their type hints and docstrings.
+"""The tables. The fields of a row's dataclass, with their type hints and docstrings, define the table's columns.
 
-A field with a dataclass as its type becomes the columns of that dataclass, in its place.
+A field whose type is a dataclass is replaced by the columns of that dataclass.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tasks.records.hints import annotated, optional
 from tasks.records.stages import Toolchain
 
 Row = dict[str, Any]
-"""A row as its values by columns."""
+"""The values of a row, by the columns' names."""
 
 TABLES: dict[str, type[Any]] = {
     "cells": cell_rows.CellRow,
@@ -41,12 +41,12 @@ class Column:
 
 @cache
 def columns(kind: type[Any]) -> tuple[Column, ...]:
-    """Return the columns of a class of rows, in their order."""
+    """Return the columns of a class of rows, in the order of its fields."""
     return tuple(_columns(kind))
 
 
 def by_columns(row: object) -> Row:
-    """Return a row object's values by columns. Those of an absent record are None."""
+    """Return a row object's values by the columns' names. The values of an absent record are None."""
     values: Row = {}
     for field, record in _fields(type(row)):
         value = getattr(row, field)
@@ -68,14 +68,14 @@ def _columns(kind: type[Any]) -> Iterator[Column]:
 
 @cache
 def _fields(kind: type[Any]) -> tuple[tuple[str, type[Any] | None], ...]:
-    """Return each field and its type, if that is a dataclass."""
+    """Return every field's name with the field's type, or with None if the type is not a dataclass."""
     hints = {name: optional(hint)[0] for name, hint in get_type_hints(kind).items()}
     return tuple((name, cast("type[Any]", hint) if is_dataclass(hint) else None) for name, hint in hints.items())
 
 
 SUBJECT_COLUMNS = ("model", "scheme", "backend", "soc")
-"""The columns that name the subject of a toolchain call: the first ones on which the call depends."""
+"""The columns that name the subject of a toolchain call. A call that depends on fewer names has only the first."""
 CELL_COLUMNS = tuple(column.name for column in columns(cell_rows.CellIdentity))
-"""The columns that every table begins with: they identify the row's cell."""
+"""The first columns of every table. They identify the row's cell."""
 VERSION_COLUMNS = tuple(column.name for column in columns(Toolchain))
 """The columns of `cells` with the toolchain's versions."""

@@ -11,45 +11,45 @@ OperatorStatus = Literal[
 OPERATOR_STATUSES: dict[OperatorStatus, str] = {
     "compared": "The device's tensor was compared with the reference's; the gap is their difference.",
     "exact": "Every element equals the reference's.",
-    "masked": "Compared over the elements that some reader uses; the elements that differ outside them are discarded.",
+    "masked": "Compared only over the elements that some reader uses, because elements that no reader uses differ.",
     "shape_differs": "The device's tensor, transposed to PyTorch's layout, has another shape than the reference's.",
     "dtype_differs": "The device logged integers for a floating-point value, and the lowering recorded no qparams.",
-    "nonfinite_differs": "Infinities or NaNs of the two sides differ in position or in kind.",
+    "nonfinite_differs": "Infinities or NaNs of the device's and the reference's tensor differ in position or in kind.",
     "ambiguous": "Several tensors or nodes may be this operator's value and cannot be distinguished; none was chosen.",
     "repeated": "The operator was executed several times in one inference; none of its values was chosen.",
     "not_dumped": "The device logged nothing under this operator's debug handle and output index.",
-    "superseded": "A later operator has the value of the same handle, of the same logged set of handles, "
-    "or of the same node of that reference.",
+    "superseded": "The value belongs to a later operator with the same handle, in the same logged set of handles, or "
+    "with the same node of the reference.",
     "tuple": "The value is a tuple; the getitem rows that follow hold its elements.",
-    "unused": "An output of an operator that nothing reads: the compiler need not compute it.",
-    "constant": "Computed from parameters alone and folded by the compiler; it does not exist at run time.",
+    "unused": "No operator reads this output of a call, so the compiler need not compute it.",
+    "constant": "The value is computed only from parameters. The compiler folds it, so it does not exist at run time.",
     "no_handle": "The lowering left this operator without a debug handle, so no logged tensor can be matched with it.",
-    "no_node": "The operator's ancestry names no node of that reference.",
-    "no_value": "The host cannot compute the operator's counterpart in that reference.",
-    "no_operator": "A node of that reference that is no operator's counterpart: removed, or fused without a trace.",
+    "no_node": "The operator's ancestry names no node of the reference.",
+    "no_value": "The host cannot compute the operator's counterpart in the reference.",
+    "no_operator": "A node of the reference that is no operator's counterpart: removed, or fused without a trace.",
 }
 """Every status of an operator's or an output's comparison."""
 COMPARED: frozenset[OperatorStatus] = frozenset({"compared", "exact", "masked"})
-"""The statuses that have a gap."""
+"""The statuses of comparisons that have a gap."""
 
 Verdict = Literal["exact", "within_grid", "introduced", "inherited", "blind"]
 VERDICTS: dict[Verdict, str] = {
     "exact": "Every element that some reader uses equals the reference's.",
-    "within_grid": "It differs by no more than the tolerance of this scheme and operator.",
+    "within_grid": "The value differs by no more than the tolerance of this scheme and operator.",
     "introduced": "On the device's own inputs the reference operator gives another result: the error begins here.",
-    "inherited": "It is beyond the tolerance, but right for the inputs that it received: the error began before.",
-    "blind": "It was not compared, or could not be computed again on the host: its origin is unknown.",
+    "inherited": "The value is beyond the tolerance, but right for the operator's inputs: the error began before it.",
+    "blind": "The value was not compared, or not computed again on the host: the error's origin is unknown.",
 }
 """Every verdict on one operator's error."""
 
 EventKind = Literal["program", "kernel", "operator_call", "delegate_call", "operator", "accelerator"]
 EVENT_KINDS: dict[EventKind, str] = {
-    "program": "The program as a whole: loaded, initialised, executed once.",
+    "program": "The program as a whole: its loading, its initialisation, or one execution.",
     "kernel": "A kernel of the runtime, without the overhead of its call.",
     "operator_call": "A kernel and the overhead of its call.",
     "delegate_call": "A whole delegated subgraph, timed by the runtime.",
     "operator": "An operator inside a delegate, or the graph's input or output, counted by the delegate.",
-    "accelerator": "A total or a counter of the delegate's own, in the unit that it names.",
+    "accelerator": "A total or a counter that the delegate itself logs, in the unit that the delegate names.",
 }
 """Every kind of timed event."""
 
@@ -60,7 +60,7 @@ RUNGS: dict[Rung, str] = {
     "edge": "The edge graph after the backend's passes, with floating-point activations, on the host.",
     "device": "The program that ships, on the device.",
 }
-"""Every rung, in order. The first is compared with eager fp32 alone, each other one also with the one before."""
+"""Every rung, in order. Each is compared with eager fp32, and each but the first also with the previous rung."""
 
 Reference = Literal["eager", OperatorReference]
 REFERENCES: dict[Reference, str] = {
@@ -89,17 +89,17 @@ ProbeStatus = Literal["passed", "failed", "blind", "unclear", "refused"]
 PROBE_STATUSES: dict[ProbeStatus, str] = {
     "passed": "The model itself explains the device's outputs clearly better than the mistake does.",
     "failed": "The mistake explains the device's outputs, and clearly better than the model itself does.",
-    "blind": "No sample distinguishes the two: with the mistake the model's outputs would be the same.",
-    "unclear": "Neither explains the device's outputs clearly better.",
+    "blind": "The mistake cannot be detected: it changes the model's outputs too little on every sample.",
+    "unclear": "Neither the model itself nor the mistake explains the device's outputs clearly better.",
     "refused": "The model cannot be run on the inputs that result from the mistake.",
 }
 """Every result of a check for one mistake at the program's inputs or outputs."""
 
 CheckStatus = Literal["met", "differs", "unread"]
 CHECK_STATUSES: dict[CheckStatus, str] = {
-    "met": "The program is what was requested.",
-    "differs": "The program is something else.",
-    "unread": "The program's bytes do not contain it, or could not be read.",
+    "met": "The program has the requested value.",
+    "differs": "The program has another value than the requested value.",
+    "unread": "The program's bytes do not contain the value, or could not be read.",
 }
 """Every result of a check of a finished program against the request."""
 
@@ -110,7 +110,7 @@ TREND_VERDICTS: dict[TrendVerdict, str] = {
     "still_bad": "The value has not recovered from an earlier regression.",
     "improved": "The value is better than its baseline by more than the limit.",
     "new": "The series has no earlier night.",
-    "no_baseline": "Too few nights can be part of a baseline.",
+    "no_baseline": "Too few earlier nights can be used as a baseline.",
     "undefined": "The value is not defined tonight.",
 }
 """Every verdict on one night of a series."""

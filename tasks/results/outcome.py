@@ -18,7 +18,7 @@ class CellResult:
 
     request: Request
     impossible: str | None = None  # why the plan excludes the cell
-    code: str | None = None  # digest of the code and files behind the model; None if no stage needed it
+    code: str | None = None  # digest of the model's code and files; None if no stage needed it
     exported: ExportedModel | None = None
     quantized: QuantizedModel | None = None
     lowered: LoweredProgram | None = None
@@ -26,12 +26,12 @@ class CellResult:
     capture: Capture | None = None
     comparison: Comparison | None = None
     stage: str | None = None  # the last stage that was started; None if none was
-    error: BaseException | None = None  # of that stage
-    result_names: dict[str, str] = field(default_factory=dict[str, str])  # of the stored results, by field
+    error: BaseException | None = None  # the error of the last stage
+    result_names: dict[str, str] = field(default_factory=dict[str, str])  # names of the stored results, by field
 
 
 def judge(cell: CellResult) -> tuple[Outcome, str | None]:
-    """Return the outcome, and the reason for it unless that is the cell's error."""
+    """Return the outcome and the reason for it. The reason is None if the cell's error is the reason."""
     if cell.impossible is not None:
         return "impossible", cell.impossible
     if cell.error is not None:
@@ -47,7 +47,7 @@ def judge(cell: CellResult) -> tuple[Outcome, str | None]:
 
 
 def _unavailable(cell: CellResult) -> Iterator[str]:
-    """Yield why requested programs besides the shipping program are missing."""
+    """Yield the reason why the debug or the profile program is missing although it was requested."""
     lowered = cell.lowered
     if lowered is not None and lowered.debug_unavailable and cell.request.measure.dump_operators:
         yield f"no operators: {lowered.debug_unavailable}"
@@ -56,7 +56,7 @@ def _unavailable(cell: CellResult) -> Iterator[str]:
 
 
 def finals(comparison: Comparison) -> Finals:
-    """Return the numbers of the final outputs. An SNR is None if all outputs are exact, or none is defined."""
+    """Return the device's final outputs in numbers. The SNR is None if all outputs are exact or no SNR is defined."""
     device = on_device(comparison)
     ranked = [row for row in device if row.top1_reference is not None and row.top1_actual is not None]
     labelled = [row for row in ranked if row.label is not None]

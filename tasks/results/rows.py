@@ -1,4 +1,4 @@
-"""The rows of every table, made of the results of the cells."""
+"""The rows of every table, made from the results of the cells."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -119,12 +119,12 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
 
 
 def _compile_fact(lowered: LoweredProgram | None, name: str) -> int | None:
-    """Return the sum over all delegated subgraphs; None where the compiler printed nothing."""
+    """Return the sum of this number over all delegated subgraphs; None where the compiler printed nothing."""
     return sum(getattr(fact, name) for fact in lowered.compile_facts) if lowered and lowered.compile_facts else None
 
 
 def _context_fact(lowered: LoweredProgram | None, name: str, form: str = "{}") -> str | None:
-    """Return what the contexts of the shipping program's QNN subgraphs name; None where none could be read."""
+    """Return this fact of the contexts of the shipping program's QNN subgraphs; None if no context could be read."""
     delegates = lowered.facts.delegates if lowered else ()
     names = {form.format(getattr(delegate.context, name)) for delegate in delegates if delegate.context}
     return ", ".join(sorted(names)) or None
@@ -138,7 +138,7 @@ def _latency(cell: CellResult) -> float | None:
 
 
 def _log(cell: CellResult) -> str | None:
-    """Return the digest of the log of the call that failed, else of the toolchain's last call for the cell."""
+    """Return the digest of the failed call's log or, if there is none, of the log of the cell's last toolchain call."""
     if (log := getattr(cell.error, "log", None)) is not None:
         return log
     logs: list[Blob | None] = [record.log for record in (cell.lowered, cell.quantized, cell.exported) if record]
@@ -253,7 +253,7 @@ def _delegation(identity: CellIdentity, cell: CellResult) -> Iterator[Delegation
 
 
 def _audit(identity: CellIdentity, cell: CellResult) -> Iterator[AuditRow]:
-    """Yield a row per check of the programs, also of those that were refused for a check."""
+    """Yield a row per check of the programs, including programs that were refused because of a check."""
     checks = cell.lowered.checks if cell.lowered else ()
     for check in cell.error.checks if isinstance(cell.error, ProgramDiffers) else checks:
         yield AuditRow(cell=identity, check=check)
@@ -274,7 +274,7 @@ _ROWS: dict[str, Callable[[CellIdentity, CellResult], Iterable[Any]]] = {
     "audit": _audit,
     "commands": _commands,
 }
-"""The tables with any number of rows per cell, apart from those of the comparison."""
+"""The functions that yield the rows of a cell, by table. `_ROWS_OF_COMPARISON` has the tables of the comparison."""
 _ROWS_OF_COMPARISON: dict[str, Callable[[CellIdentity, Comparison], Iterable[Any]]] = {
     "outputs": lambda cell, comparison: (OutputRow(cell=cell, comparison=output) for output in comparison.outputs),
     "profile": _profile,
@@ -282,4 +282,4 @@ _ROWS_OF_COMPARISON: dict[str, Callable[[CellIdentity, Comparison], Iterable[Any
     "metrics": lambda cell, comparison: (MetricRow(cell=cell, value=value) for value in comparison.metrics),
     "probe": lambda cell, comparison: (ProbeRow(cell=cell, check=check) for check in comparison.io_checks),
 }
-"""The tables with the rows of a cell's comparison."""
+"""The functions that yield the rows of a cell's comparison, by table."""
