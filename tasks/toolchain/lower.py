@@ -93,7 +93,7 @@ def lower_model(model: EdgeModel, soc: SocConfig | None, options: LoweringOption
 
 
 def _check_order(inputs: Sequence[TensorSpec], lowered: ExportedProgram) -> None:
-    """Raise ToolchainError if the program takes its inputs in another order than the runner, which passes `inputs`."""
+    """Raise ToolchainError if the program does not take its inputs in the order in which the runner passes them."""
     expected = [spec.name for spec in inputs]
     actual = list(lowered.graph_signature.user_inputs)
     # A pass may rename an input. But if the same names are in another order, inputs were exchanged.

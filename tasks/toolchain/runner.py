@@ -20,7 +20,7 @@ SCALAR_TYPES = {
 
 
 def main() -> int:
-    """Run the program on every line of the input list. Return 0, or write a line to stderr and return 1."""
+    """Run the program on every line of the input list. Return 0; after a problem, write it to stderr and return 1."""
     arguments = parse(sys.argv[1:])
     model = Path(arguments.model_path)
     listed = Path(arguments.input_list_path)

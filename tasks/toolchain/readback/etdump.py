@@ -147,7 +147,7 @@ def _timed_event(event: Table, run: int, run_name: str | None) -> TimedEvent:
 
 
 def _delegate_identifier(event: Table) -> str | None:
-    """Return the name that the delegate gave an event, or its number in decimal; None without both."""
+    """Return the name that the delegate gave an event, or the number in decimal; None if it gave neither."""
     name = event.text("delegate_debug_id_str")
     number = event.integer("delegate_debug_id_int", flags.Int32Flags, -1)  # -1 means "none" in the schema
     return name if name is not None or number == -1 else str(number)

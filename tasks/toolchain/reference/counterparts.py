@@ -59,7 +59,7 @@ def other_reference(
     samples: Sequence[tuple[torch.Tensor, ...]],
     store: Store,
 ) -> OtherReference:
-    """Match the operators (the operator table of `edge`) to nodes of `program`, and store the values of these nodes."""
+    """Match `operators`, the operator table of `edge`, to nodes of `program`, and store the values of these nodes."""
     nodes, graph = _calls(program), graph_of(program)
     matcher = _NodeMatcher(nodes, _calls(edge))
     statuses: dict[int, OperatorStatus | None] = {
@@ -113,7 +113,7 @@ class _NodeMatcher:
         self.value_nodes = {index: max(positions) for index, positions in self._ancestors.items()}
         """Per call, the position of the last node that it stands for. The call may have the value of this node."""
         self.statuses: dict[int, OperatorStatus | None] = dict.fromkeys(self._possible_ancestors, "ambiguous")
-        """Per call, None if it has the value of its value node; otherwise, why it has not or may not have it."""
+        """Per call, None if it has the value of its value node, else the reason why that is wrong or uncertain."""
         groups: dict[int, list[int]] = defaultdict(list)
         for index, position in self.value_nodes.items():
             groups[position].append(index)
@@ -186,7 +186,8 @@ class _NodeMatcher:
     def _may_be_fused(self, node: Node) -> bool:
         """Whether a later node may be fused into this node, whose call then has the later node's value.
 
-        That is possible if an unclaimed node reads this node, directly or through unclaimed pass-through nodes.
+        That is possible if an unclaimed node that is not a pass-through reads this node, directly or through unclaimed
+        pass-through nodes.
         """
         unclaimed = {self._nodes[position] for position in self.unclaimed}
         return any(

@@ -49,7 +49,7 @@ class CallCost:
     subject: Subject
     seconds: float
     peak_bytes: int
-    """Resident memory; for a fork of a zygote, without the pages that it shares with the zygote."""
+    """Peak of the resident memory; for a fork of a zygote, without the pages that it shares with the zygote."""
 
 
 @dataclass(frozen=True, slots=True)

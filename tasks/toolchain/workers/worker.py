@@ -84,7 +84,7 @@ def _serve_fork(sending: Connection, watching: Connection, call: Call, value: An
     """Run a call on the zygote's value, with a log that begins with the zygote's own, and exit."""
     status = 1
     try:
-        sending.send(Started(os.getpid()))  # not sent by the zygote, which may be killed at this moment
+        sending.send(Started(os.getpid()))  # sent by the fork, because the zygote may be killed at this moment
         shutil.copyfile(log, call.scratch / LOG)
         _enter_session(watching, call.scratch)
         sending.send(_answer(call.function, (value, *call.arguments)))

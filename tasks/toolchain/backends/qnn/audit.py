@@ -45,7 +45,7 @@ def _delegate(
 
 
 def _elements(program: AuditedProgram) -> Iterator[ProgramCheck]:
-    """Yield the checks of the scheme's element types against all subgraphs' kernels. Some compute only indices."""
+    """Yield the checks of the scheme's element types against all kernels. Some subgraphs compute only indices."""
     activation, weight = scheme_elements(program.scheme)
     delegates = program.facts.delegates
     kernels = {element for delegate in delegates if delegate.context for element in delegate.context.kernel_elements}

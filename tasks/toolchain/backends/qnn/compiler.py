@@ -79,7 +79,7 @@ class QnnCompiler(Compiler):
         quantizer.strict = False
         if scheme.block_size:
             quantizer.set_block_size_map(_block_sizes(module, scheme))
-            # A configuration has one block size: operator types with a common one would all get the last block size.
+            # A configuration has one block size: operator types with the same configuration would all get the last one.
             config = quantizer.default_quant_config
             quantizer.set_submodule_qconfig_list(
                 [(lambda node, kind=kind: _kind(node) == kind, copy.deepcopy(config)) for kind in scheme.block_size]
