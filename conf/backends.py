@@ -19,11 +19,11 @@ from conf.schema import RunnerKind
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """A rule of a backend by which cells are impossible: those whose scheme computes with one of `computes`.
+    """A rule of a backend that makes cells impossible: all cells whose scheme computes in one of `computes`.
 
     `computes`: `float32`, `float16` or members of ExecuTorch's QuantDtype without `use_`. A scheme's name is ignored.
-    `others`: exclude all schemes except these instead. `arch_below`: exclude only cells of an older Hexagon
-    architecture than this; None excludes cells of every architecture.
+    `others`: exclude instead all cells whose scheme does not compute in one of `computes`. `arch_below`: exclude only
+    cells whose Hexagon architecture is older than this one; None excludes cells of every architecture.
     """
 
     computes: frozenset[str]
@@ -38,22 +38,22 @@ class PlannedBackend(Protocol):
 
     @property
     def needs_soc(self) -> bool:
-        """Whether a program is compiled for one SoC. Otherwise the SoC makes no difference to it."""
+        """Whether the backend compiles a program for one SoC. Otherwise a program is the same for every SoC."""
         ...
 
     @property
     def socs(self) -> Collection[str] | None:
-        """The names of the SoCs that it compiles for; None means any SoC."""
+        """The names of the SoCs that the backend compiles for; None means any SoC."""
         ...
 
     @property
     def runners(self) -> Collection[RunnerKind]:
-        """The runners that execute its programs."""
+        """The runners that execute the backend's programs."""
         ...
 
     @property
     def rules(self) -> Sequence[Rule]:
-        """The rules by which cells are impossible."""
+        """The rules that make cells impossible."""
         ...
 
 
@@ -63,7 +63,7 @@ def planned_backend(kind: str) -> PlannedBackend:
 
 @cache
 def implementation(kind: str) -> Any:
-    """Import and create the backend. Raises RequestError, in one line, for a class that cannot be imported."""
+    """Return an instance of the backend. Raises RequestError, with a message of one line, if its import fails."""
     module, _, name = SHIPPED_BACKENDS.get(kind, kind).partition(":")
     try:
         return getattr(importlib.import_module(module), name)()
@@ -72,5 +72,5 @@ def implementation(kind: str) -> Any:
 
 
 def make_importable(folders: Sequence[Path]) -> None:
-    """Let Python find modules that lie beside the user's own configuration."""
+    """Add the folders of the user's own configuration to `sys.path`, so that their modules can be imported."""
     sys.path += [folder for folder in map(str, folders) if folder not in sys.path]

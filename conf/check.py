@@ -1,4 +1,4 @@
-"""Checks of a whole request: the constraints of its fields, and what one field requires of another."""
+"""Checks of a whole request: the constraints of its fields, and the requirements that involve several fields."""
 
 import re
 from collections import Counter
@@ -26,7 +26,7 @@ LONGEST_NAME = 200
 
 
 def problems(request: Request) -> Iterator[RequestError]:
-    """Yield an error for each reason to refuse the request: the key, its value and what is accepted."""
+    """Yield one error per reason to refuse the request, with the key, its value and the accepted values."""
     yield from _names(request)
     yield from _of("model", request.model, _model(request.model))
     yield from _of("scheme", request.scheme, _scheme(request.scheme))
@@ -47,7 +47,7 @@ def problems(request: Request) -> Iterator[RequestError]:
 def artifacts_problems(
     artifacts: str, cache_folder: str | None = None, *, key: str = "artifacts"
 ) -> Iterator[RequestError]:
-    """Yield an error for each reason why this cannot be the location of artifacts. `key`: the key in the messages."""
+    """Yield one error per reason why `artifacts` is not a valid location. `key`: its name in the messages."""
     if not artifacts.strip():
         yield _error(key, artifacts, "empty; the path of a folder, or s3://bucket/prefix")
     remote = "://" in artifacts
@@ -71,7 +71,7 @@ def _error(key: str, value: object, problem: str) -> RequestError:
 def _of(
     group: str, config: ModelConfig | SchemeConfig | DeviceConfig, others: Iterator[RequestError]
 ) -> Iterator[RequestError]:
-    """Yield the violations in a group's option, then the `others`, with the option's name in every message."""
+    """Yield the violations in `config`, an option of `group`, then `others`. Add the option's name to every message."""
     for error in (*violations(config, group), *others):
         yield RequestError(f"{error.problem} ({group} {printable(config.name)})", key=error.key, value=error.value)
 
@@ -116,7 +116,7 @@ def _device(device: DeviceConfig) -> Iterator[RequestError]:
 
 
 def _is_dedicated_folder(path: str | None) -> bool:
-    """Return whether qnnsweep may remove files below `path`: as far as a path shows, nobody else uses it."""
+    """Return whether `path` looks like a folder that only qnnsweep uses, so that qnnsweep may remove files in it."""
     parts = PurePosixPath(path or "").parts
     return len(parts) > 2 and parts[0].startswith("/") and ".." not in parts
 
@@ -169,7 +169,10 @@ def _scheme(scheme: SchemeConfig) -> Iterator[RequestError]:
 
 
 def unknown_socs(requests: Collection[Request]) -> Iterator[RequestError]:
-    """Yield an error for each SoC that no backend has. A cell whose SoC only another backend has is impossible."""
+    """Yield one error per request whose SoC no backend supports.
+
+    If only other backends than the request's support the SoC, there is no error, and the cell is impossible.
+    """
     kinds = {*SHIPPED_BACKENDS, *(request.backend.kind for request in requests)}
     known = {soc for kind in kinds for soc in planned_backend(kind).socs or ()}
     for request in requests:

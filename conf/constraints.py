@@ -1,6 +1,7 @@
-"""Constraints that a field's type cannot express. `conf.schema` states each in the annotation of the field it limits.
+"""Constraints that a field's type cannot express. In `conf.schema` they are part of the annotations of fields.
 
-A constraint is a function that returns what it accepts when it refuses a value, and None when it accepts the value.
+A constraint is a function of a value. If it accepts the value it returns None, otherwise a text that describes the
+accepted values.
 """
 
 import math
@@ -14,7 +15,7 @@ from conf.errors import RequestError, did_you_mean, one_of, printable
 
 Constraint = Callable[[Any], str | None]
 _Search = Callable[[Any], list[tuple[str, Any, str]]]
-"""Returns the path, the value and the accepted values of each violation."""
+"""A function that returns the path, the value and the accepted values of every violation in its argument."""
 
 
 def at_least(least: float, accepted: str = "") -> Constraint:
@@ -91,7 +92,7 @@ NotificationBlock = Annotated[
 
 
 def violations(config: object, key: str) -> Iterator[RequestError]:
-    """Yield an error for each violated constraint of the dataclass `config`. `key` is its own key in the request."""
+    """Yield one error per violated constraint of the dataclass `config`. `key`: the key of `config` in the request."""
     if search := _search(type(config)):
         for path, value, accepted in search(config):
             yield RequestError(accepted, key=key + path, value=printable(value))
@@ -99,7 +100,7 @@ def violations(config: object, key: str) -> Iterator[RequestError]:
 
 @cache
 def _search(annotation: Any) -> _Search | None:
-    """Return a function that searches a value of this annotation for violations; None if nothing constrains it."""
+    """Return a function that searches a value of this annotation for violations; None if there is no constraint."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         constraints = annotation.__metadata__
@@ -121,7 +122,7 @@ def _search(annotation: Any) -> _Search | None:
             for name, entry in entries.items()
             for path, value, accepted in search(entry)
         ]
-    if origin is list:  # the index is in the path of an item that has fields
+    if origin is list:  # a path contains the index of an item only if the item has fields
         return lambda items: [
             (path and f"[{index}]{path}", value, accepted)
             for index, item in enumerate(items)

@@ -1,4 +1,4 @@
-"""Descriptions of the schema in words: which keys there are, and what a key accepts."""
+"""Descriptions of the schema in words: its keys, and the values that a key accepts."""
 
 import re
 import types
@@ -19,19 +19,19 @@ _WORDS: dict[object, str] = {
 
 
 def accepted(key: str) -> str:
-    """Describe what the key (`measure.iterations`, `model.inputs[0].shape`) accepts; `anything` for an unknown key."""
+    """Describe the values that a key, such as `model.inputs[0].shape`, accepts; `anything` for an unknown key."""
     return _words(_annotation(key))
 
 
 def is_known(key: str) -> bool:
-    """Return whether the schema has the key, or lets the user add keys there, as below `model.arguments`."""
+    """Return whether the schema has the key, or allows the user to add it, as it does below `model.arguments`."""
     return _annotation(key) is not None
 
 
 def no_such_key(key: str, *, schema: object = None) -> RequestError:
-    """Return the error for a key that the schema does not have, with the keys that it has there.
+    """Return the error for a key that the schema does not have. Its message lists the keys at the same place.
 
-    `schema`: the class in which the key was looked up, in case the key alone does not lead to it.
+    `schema`: the class in which the key was looked up, for keys from which it cannot be derived.
     """
     parent, _, last = key.rpartition(".")
     keys = _keys(schema) or _keys(_annotation(parent))

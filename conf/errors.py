@@ -1,4 +1,4 @@
-"""The base class of qnnsweep's errors, the error for a wrong request, and its wording. `tasks.errors` has the rest."""
+"""The base class of qnnsweep's errors, RequestError, and parts of its messages. `tasks.errors` has the other errors."""
 
 import copyreg
 import difflib
@@ -7,18 +7,18 @@ from typing import Any
 
 
 class QnnsweepError(Exception):
-    """Base of all errors with a message written for the person who reads it."""
+    """The base class of all errors whose message is written for the user."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # BaseException's own would call the constructor without its keyword arguments.
+        # The method of BaseException would call the constructor without its keyword arguments.
         return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 class RequestError(QnnsweepError):
-    """The configuration asks for something that cannot be done. The message is `key=value: problem`, where known.
+    """The error for a wrong request. Its message is `key=value: problem`, `key: problem` or `problem`.
 
-    Attributes: `problem` (what is wrong, and what is accepted), `key` (the key or the option at fault, or None),
-    `value` (the printable value of `key`, or None where the message leaves it out).
+    Attributes: `problem` (what is wrong, and which values are accepted), `key` (the wrong key or option, or None),
+    `value` (the printable value of `key`, or None if the message does not contain it).
     """
 
     def __init__(self, problem: str, *, key: str | None = None, value: str | None = None) -> None:
@@ -37,12 +37,12 @@ def printable(value: object) -> str:
 
 
 def one_of(choices: Iterable[str]) -> str:
-    """Return `one of a, b, c`, or `there are none`."""
+    """Return a text such as `one of a, b, c`; without choices, `there are none`."""
     names = sorted(choices)
     return f"one of {', '.join(map(printable, names))}" if names else "there are none"
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return `, did you mean x?` when a choice is close to `word`, otherwise an empty string."""
+    """Return a text such as `, did you mean x?` if a choice is similar to `word`, otherwise an empty string."""
     close = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
     return f", did you mean {printable(close[0])}?" if close else ""

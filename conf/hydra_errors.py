@@ -1,4 +1,4 @@
-"""Translation of the errors of Hydra, OmegaConf and YAML into RequestErrors of one line."""
+"""The translation of errors of Hydra, OmegaConf and YAML into a RequestError with a message of one line."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,13 +11,13 @@ from conf.errors import RequestError, printable
 from conf.options import GROUPS
 
 _UNEXPLAINED = errors.InterpolationResolutionError | errors.GrammarParseError | errors.KeyValidationError
-"""The errors about a key whose own message is the best explanation."""
+"""The errors about a key for which OmegaConf's own message is the best explanation."""
 
 
 def to_request_error(error: BaseException, *, overrides: Sequence[str] = ()) -> RequestError:
-    """Return the RequestError that explains `error`, or its cause, to the person who wrote the request.
+    """Return a RequestError that explains `error`, or the cause of `error`, to the user.
 
-    `overrides`: the composed overrides. The message names them unless it names the file or the override at fault.
+    `overrides`: the composed overrides. The message lists them unless it names the wrong file or override.
     """
     chain = list(_chain(error))
     explained = next((explained for link in chain if (explained := _explain(link))), RequestError(_one_line(error)))
@@ -38,7 +38,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _explain(error: BaseException) -> RequestError | None:
-    """Return the explanation of an error of a known kind, and None for one that only wraps another."""
+    """Return a RequestError for an error of a known kind. Return None for other errors, which only wrap another."""
     if isinstance(error, MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         location = f"{printable(mark.name)}, line {mark.line + 1}" if mark else "configuration"
@@ -59,7 +59,7 @@ def _explain_key(key: str, error: errors.OmegaConfBaseException) -> RequestError
         return RequestError(f"not given; {accepted(key)}", key=printable(key))
     if isinstance(error, _UNEXPLAINED):
         return RequestError(_one_line(error), key=printable(key))
-    # OmegaConf shortens the key of an item of a list, so that the schema does not contain the key.
+    # For an item of a list, OmegaConf's error has a shortened key, which the schema does not contain.
     problem = _one_line(error) if (words := accepted(key)) == "anything" else words
     return RequestError(problem, key=printable(key), value=printable(error.value))
 

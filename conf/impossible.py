@@ -1,4 +1,4 @@
-"""The search for impossible cells: by the rules of their backends, and by the devices that can execute them."""
+"""The reasons why a cell is impossible: a rule of its backend excludes it, or no device can execute it."""
 
 from conf.backends import Rule, planned_backend
 from conf.errors import printable
@@ -6,7 +6,7 @@ from conf.schema import PROBE, DeviceConfig, Precision, Request
 
 
 def impossible_reason(request: Request) -> str | None:
-    """Return in one line why the cell is impossible, and None if no rule excludes it."""
+    """Return a line with the reason why the cell is impossible, or None if the cell is possible."""
     backend, soc = planned_backend(request.backend.kind), request.soc.name
     if backend.socs is not None and soc not in backend.socs:
         return f"the {printable(request.backend.name)} backend does not compile for {printable(soc)}"
@@ -17,7 +17,10 @@ def impossible_reason(request: Request) -> str | None:
 
 
 def can_run_on(device: DeviceConfig, request: Request) -> bool:
-    """Return whether the device's configuration allows the cell. An SoC to probe is only known on the device."""
+    """Return whether the device, by its configuration, can run the cell.
+
+    A device whose SoC is to be probed can run any cell, because its SoC is not known before it is probed.
+    """
     backend = planned_backend(request.backend.kind)
     fits = not backend.needs_soc or device.soc in (None, PROBE, request.soc.name)
     return fits and device.runner in backend.runners

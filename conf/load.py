@@ -1,7 +1,7 @@
-"""The step from the overrides of a command line to a plan.
+"""The conversion of the overrides of a command line into a plan.
 
-The grammar is Hydra's, sweeps included. An experiment names its axes under `hydra.sweeper.params`, the key of Hydra's
-basic sweeper; the same key on the command line takes precedence.
+Overrides are in Hydra's grammar, including sweeps. An experiment sets the keys that it sweeps under
+`hydra.sweeper.params`, like for Hydra's basic sweeper. An override of such a key on the command line takes precedence.
 """
 
 import itertools
@@ -32,16 +32,18 @@ from conf.schema import DeviceConfig, Request
 
 MOST_CELLS = 10_000
 SHARED_BY = ("model", "scheme")
-"""The axes of a shard. Cells with the same options on them share an edge program, so one process should run them."""
+"""The axes that divide a sweep into shards. Cells with equal options on these axes share an edge program, so one
+process should run them."""
 
 ConfigStore.instance().store(name="request", node=Request)
 
 
 def load(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> Plan:
-    """Return the plan of the overrides: the product of all sweeps, model outermost, then scheme, soc, backend, device.
+    """Return the plan of the overrides. Its cells are the product of all swept keys.
 
-    `config_dirs`: folders of the user, each with subfolders model/, scheme/ … like the shipped one. `group=file.yaml`
-    selects a single file. Raises RequestError, with a message of one line, for everything that is wrong.
+    The outermost key is model, followed by scheme, soc, backend and device. `config_dirs`: folders of the user, with
+    subfolders model/, scheme/ … like the shipped folder. The override `group=file.yaml` selects a single file. Raises
+    RequestError, with a message of one line, for any mistake in the request.
     """
     with parse(overrides, config_dirs) as parsed:
         swept = [key for key, values in parsed.values.items() if len(values) > 1]
@@ -49,9 +51,9 @@ def load(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> Plan:
 
 
 def shards(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> list[list[str]]:
-    """Split the request into one request per model and scheme, and return the overrides of each, which `load` accepts.
+    """Split a sweep into one part per model and scheme, and return the overrides of every part. `load` accepts them.
 
-    Together they have the cells of the whole request, once and in the same order. All paths in them are absolute.
+    Together the parts have every cell of the sweep once, in the same order. All paths in the overrides are absolute.
     """
     with parse(overrides, config_dirs) as parsed:
         split = [key for key in _axes_first(parsed.values) if key.partition(".")[0] in SHARED_BY and parsed.values[key]]
@@ -70,13 +72,13 @@ class ParsedOverrides:
 
     command_line: dict[str, Overrides]
     values: dict[str, Overrides]
-    """The overrides of the command line, and the axes of the experiment."""
+    """The overrides of the command line, and those that the experiment sets under `hydra.sweeper.params`."""
     options: Options
     search_path: Sequence[Path]
     """The folders that the command line sets as Hydra's search path."""
 
     def cells(self) -> Iterator[Overrides]:
-        """Return the overrides of each cell in the order of a plan. Raises RequestError for too many cells."""
+        """Return an iterator over the overrides of each cell, in the plan's order. Raises RequestError if too many."""
         axes = [self.values[key] for key in _axes_first(self.values) if self.values[key]]
         if (count := math.prod(map(len, axes))) > MOST_CELLS:
             raise RequestError(f"{count} cells: a sweep has at most {MOST_CELLS}")
@@ -85,7 +87,7 @@ class ParsedOverrides:
 
 @contextmanager
 def parse(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Generator[ParsedOverrides]:
-    """Parse the overrides. Hydra can compose them only within this context. Raises RequestError."""
+    """Yield the parsed overrides. Hydra can compose them only within this context. Raises RequestError."""
     parsed = _parse(overrides)
     with tempfile.TemporaryDirectory(prefix="qnnsweep-conf-") as links:
         search_path = _search_path(parsed)
@@ -95,12 +97,12 @@ def parse(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Generat
         with initialize_config_dir(str(SHIPPED), job_name="qnnsweep", version_base="1.3"):
             values = _experiment(command_line.get("experiment", ()), options) | command_line
             if values.get("device") and values.get("farm"):
-                raise RequestError("device=, farm=: a cell goes to one or to the other; set one of them")
+                raise RequestError("device=, farm=: a cell goes to a device or to a farm; set only one of the two")
             yield ParsedOverrides(command_line=command_line, values=values, options=options, search_path=search_path)
 
 
 def _override(key: str, values: Sequence[str], options: Options) -> str:
-    """Join the overrides of one key into one that sweeps. Single files are named by their absolute paths."""
+    """Join the overrides of one key into one override that sweeps its values. Paths of single files become absolute."""
     if key in GROUPS:
         names = [str(override.value()) for override in _parse(values)]
         return f"{key}={','.join(_quoted_if_needed(options.portable_name(key, name)) for name in names)}"
@@ -180,7 +182,7 @@ def _elements(override: Override) -> list[ElementType]:
     """Return the values that the override sweeps."""
     line = override.input_line
     if isinstance(override.value(), Glob):
-        raise _error(line, f"glob chooses among the options of {', '.join(GROUPS)} only")
+        raise _error(line, f"glob is valid only for the options of {', '.join(GROUPS)}")
     try:
         elements = list(itertools.islice(override.sweep_iterator(), MOST_CELLS + 1))
     except (HydraException, ValueError) as error:
@@ -191,7 +193,7 @@ def _elements(override: Override) -> list[ElementType]:
 
 
 def _experiment(selected: Sequence[str], options: Options) -> dict[str, Overrides]:
-    """Return the axes that the experiment names."""
+    """Return the overrides that the experiment sets under `hydra.sweeper.params`, by key."""
     if not selected:
         return {}
     composed = compose(selected, options, with_hydra=True)
@@ -200,13 +202,13 @@ def _experiment(selected: Sequence[str], options: Options) -> dict[str, Override
 
 
 def _axes_first(keys: Iterable[str]) -> list[str]:
-    """Return the keys with the axes in front, the outermost first."""
+    """Return first the keys that are axes, the outermost first, and then the other keys."""
     names = list(keys)
     return [*(axis for axis in AXES if axis in names), *(key for key in names if key not in AXES)]
 
 
 def _requests(parsed: ParsedOverrides) -> Iterator[Request]:
-    """Compose one request per cell, in the order of a plan, each with the devices of its farm."""
+    """Yield one composed request per cell, in the plan's order. `pool` contains the devices of the cell's farm."""
     options, cells = parsed.options, list(parsed.cells())
 
     @cache
@@ -226,5 +228,5 @@ def _requests(parsed: ParsedOverrides) -> Iterator[Request]:
 
 
 def _quoted_if_needed(text: str) -> str:
-    """Return `text` without quotes if Hydra parses it as the same text, otherwise in quotes."""
+    """Return `text` without quotes if Hydra then parses it as the same text, otherwise `text` in quotes."""
     return text if re.fullmatch(r"[\w./-]+", text) and _parse([f"x={text}"])[0].value() == text else quoted(text)

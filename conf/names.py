@@ -12,27 +12,27 @@ SHIPPED_BACKENDS = {
     "qnn": "tasks.toolchain.backends.qnn.backend:Qnn",
     "xnnpack": "tasks.toolchain.backends.xnnpack.backend:Xnnpack",
 }
-"""The short names that `backend.kind` accepts, and the class of each."""
+"""Maps the short names that `backend.kind` accepts to the paths of the backends' classes."""
 OBSERVERS = ("HistogramObserver", "MinMaxObserver", "MovingAverageMinMaxObserver")
-"""torchao's per-tensor observers, since an activation has one scale."""
+"""torchao's per-tensor observers. Per-channel observers are not accepted, because an activation has one scale."""
 DTYPES = ("bool", "float16", "float32", "float64", "int16", "int32", "int64", "int8", "uint8")
 """The torch dtypes that a model's input can have."""
 
 Stage = Literal["export", "quantize", "lower", "bundle", "deploy", "execute", "collect", "measure", "compare"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
-"""Every stage in the order of the pipeline. A stage's module, function and task in `tasks` have its name."""
+"""All stages, in the order of the pipeline. In `tasks` the module, function and task of a stage have its name."""
 MEASURE_STEPS: tuple[Stage, ...] = ("deploy", "execute", "collect")
-"""The stages that `measure` runs on one device. Its result contains their results."""
+"""The stages that `measure` runs on one device. The result of `measure` contains the results of these stages."""
 COMPILE_STAGES: tuple[Stage, ...] = ("export", "quantize", "lower")
 """The stages whose worker processes count as toolchain calls. The workers of other stages only run operators again."""
 CACHED_STAGES: tuple[Stage, ...] = tuple(stage for stage in STAGES if stage not in MEASURE_STEPS)
 """The stages whose results are stored under a cache key."""
 CELL_STAGES: tuple[Stage, ...] = tuple(stage for stage in STAGES if stage != "measure")
-"""The stages that a cell's progress consists of: `measure` is shown as its steps."""
+"""The stages that a cell's progress consists of. Instead of `measure`, it shows the steps of `measure`."""
 
 OperatorReference = Literal["exported", "quantized", "edge"]
 OPERATOR_REFERENCES: tuple[OperatorReference, ...] = get_args(OperatorReference)
-"""The graphs that operators can be compared with, in the order of the pipeline: `measure.references` accepts them."""
+"""The graphs that operators can be compared with, in the pipeline's order. `measure.references` accepts these names."""
 
 METRICS = (
     *("mse", "mean_abs", "max_abs", "snr_db", "cosine", "l1", "nmse", "relative_l1", "psnr_db", "sqnr_db"),

@@ -14,7 +14,7 @@ GROUPS = (*AXES, "farm", "tolerance", "experiment")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """The options of every group by name. A file selected by path becomes an option through a link below `links`."""
+    """The options of every group, by name. If an option is selected by path, `links` has a link to it for Hydra."""
 
     files: Mapping[str, dict[str, Path]]
     config_dirs: tuple[Path, ...]
@@ -24,8 +24,8 @@ class Options:
     def of(cls, config_dirs: Sequence[Path], *, links: Path) -> "Options":
         """Return the options of the shipped folder and of `config_dirs`.
 
-        Raises RequestError for a folder without a subfolder of any group, and for two options of the same name, of
-        which Hydra would use the first without a message.
+        Raises RequestError for a folder without a subfolder of any group, and for two options of a group with the same
+        name, because Hydra would use the first of them without a message.
         """
         files: dict[str, dict[str, Path]] = {group: {} for group in GROUPS}
         for folder in (SHIPPED, *config_dirs):
@@ -44,12 +44,15 @@ class Options:
 
     @property
     def user_folders(self) -> tuple[Path, ...]:
-        """The folders of the user's own options: `config_dirs`, and the folders of single files."""
+        """The folders of the user's own options: `config_dirs`, and the folders of files that were selected by path."""
         files = (link.resolve().parent for link in sorted(self.links.glob("*/*.yaml")))
         return tuple(dict.fromkeys((*self.config_dirs, *files)))
 
     def name(self, group: str, value: object) -> str:
-        """Return the name of the option that `group=value` selects: `value`, or a file's stem. Raises RequestError."""
+        """Return the name of the option that `group=value` selects. Raises RequestError if there is no such option.
+
+        If `value` is the path of a file, the option's name is the file's stem.
+        """
         options = self.files[group]
         if not isinstance(value, str) or not value:
             problem = f"{one_of(options)}; to sweep write {group}=a,b"
@@ -62,7 +65,7 @@ class Options:
         return value
 
     def file(self, override: str) -> Path | None:
-        """Return the file of the option that the override `group='name'` selects, and None if it selects none."""
+        """Return the file of the option that the override `group='name'` selects; None if it selects no option."""
         group, _, name = override.partition("=")
         return self.files[group].get(name.strip("'"))
 
@@ -77,7 +80,7 @@ class Options:
         return file is None or b"${" in file.read_bytes()
 
     def portable_name(self, group: str, name: str) -> str:
-        """Return the value that selects the option from any folder and process: its name, or a single file's path."""
+        """Return a value that selects the option in any folder and process: its name, or the path of a single file."""
         file = self.files[group][name]
         return str(file.resolve()) if self.links in file.parents else name
 

@@ -1,4 +1,4 @@
-"""A plan: the cells of one sweep in order, each with the reason why it is impossible, if there is one."""
+"""A plan: the cells of one sweep in order. An impossible cell has the reason why it is impossible."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from conf.names import AXES, SHIPPED_BACKENDS
 from conf.schema import LimitsConfig, Request, RetentionConfig, ScheduleConfig, TrendConfig
 
 SWEEP_KEYS = ("artifacts", "cache_folder", "limits", "schedule", "retention", "trend")
-"""The keys that have one value per sweep."""
+"""The keys whose value must be the same in all cells of a sweep."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,12 +21,12 @@ class PlannedCell:
 
     request: Request
     impossible: str | None
-    """The reason why the cell is impossible; None if it will be tried."""
+    """The reason why the cell is impossible; None if it is possible."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """The cells of one sweep, at least one. The values of `SWEEP_KEYS` are the same in every request."""
+    """The cells of one sweep, at least one, and the values of `SWEEP_KEYS`, which are the same in every request."""
 
     cells: tuple[PlannedCell, ...]
     artifacts: str
@@ -42,8 +42,8 @@ class Plan:
 def plan(requests: Iterable[Request], *, swept: Sequence[str] = (), folders: Sequence[Path] = ()) -> Plan:
     """Check the requests and return their plan. Equal requests become one cell.
 
-    `swept`: the keys that differ between requests, for the message. Raises RequestError for a request with a problem,
-    for two different requests with the same names, and for two that differ in one of `SWEEP_KEYS`.
+    `swept`: the keys that differ between requests, for the error message. Raises RequestError for a request with a
+    problem, for two different requests with the same names, and for two requests that differ in one of `SWEEP_KEYS`.
     """
     named: dict[tuple[str, ...], Request] = {}
     for request in requests:
@@ -62,7 +62,7 @@ def plan(requests: Iterable[Request], *, swept: Sequence[str] = (), folders: Seq
     for request in named.values():
         for key in SWEEP_KEYS:
             if getattr(request, key) != getattr(first, key):
-                raise RequestError("it differs between cells; a sweep has one value of it", key=key)
+                raise RequestError("its value differs between cells; a sweep has only one value of this key", key=key)
     return Plan(cells=cells, folders=tuple(folders), **{key: getattr(first, key) for key in SWEEP_KEYS})
 
 
@@ -71,6 +71,6 @@ def _same_name(request: Request, swept: Sequence[str]) -> RequestError:
     keys = [key for key in swept if key not in AXES] or swept
     problem = (
         f"two different cells would both be named {names}; "
-        f"only {', '.join(AXES)} distinguish cells: give each a name of its own"
+        f"only the names of {', '.join(AXES)} distinguish cells: choose different names"
     )
     return RequestError(problem, key=", ".join(map(printable, keys)) or "the requests")

@@ -1,8 +1,8 @@
 """The schema of a request: every configuration key with its type, its constraint and its default.
 
 Each class is one configuration group; `Request` is one cell's whole configuration. The classes are not frozen, because
-Hydra refuses frozen ones, and they have slots, so that an unknown key is refused even with `+key=value`. No code writes
-to an instance after `conf.load` has returned it.
+Hydra refuses frozen dataclasses. They have slots, so that an unknown key is refused even with `+key=value`. No code
+changes an instance after `conf.load` has returned it.
 """
 
 from dataclasses import dataclass, field
@@ -56,7 +56,7 @@ class RunnerKind(Enum):
 
 
 class PerformanceMode(Enum):
-    """ExecuTorch's QnnExecuTorchHtpPerformanceMode; the numbers are the runner's `--htp_performance_mode`."""
+    """ExecuTorch's QnnExecuTorchHtpPerformanceMode. The runner's flag `--htp_performance_mode` accepts its numbers."""
 
     default = 0
     sustained_high_performance = 1
@@ -70,7 +70,7 @@ class PerformanceMode(Enum):
 
 
 class HostKeys(Enum):
-    """The treatment of a host that is not in known_hosts: reject it, or record its key at the first connection."""
+    """The treatment of a host that is not in known_hosts: reject the host, or record its key when first connecting."""
 
     strict = "strict"
     accept_new = "accept_new"
@@ -80,9 +80,9 @@ class Reuse(Enum):
     """The results of earlier runs that are reused instead of being computed again."""
 
     programs = "programs"
-    """Results that no device contributed to."""
+    """Only results to which no device contributed."""
     capture = "capture"
-    """Also measurements of the same program on the same device, with the times that were measured on that day."""
+    """Also measurements of the same program on the same device. Their times are those of the earlier run."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -97,7 +97,8 @@ class InputConfig:
 @dataclass(kw_only=True, slots=True)
 class DataConfig:
     source: FunctionPath
-    """`package.module:function`, called with `count` and `arguments`. It yields samples (see docs/models.md)."""
+    """`package.module:function`. The function is called with `count` and `arguments`, and yields samples (see
+    docs/models.md)."""
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
     count: Annotated[int, at_least(1, "1 or more samples")] = 8
     """The number of samples to take."""
@@ -107,15 +108,15 @@ class DataConfig:
 class ModelConfig:
     name: str
     factory: FunctionPath
-    """`package.module:function`, any callable that returns a `torch.nn.Module`."""
+    """`package.module:function`. The function can be any callable that returns a `torch.nn.Module`."""
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
     inputs: list[InputConfig] = field(default_factory=list[InputConfig])
     calibration: DataConfig | None = None
-    """The samples that the observers see. Every quantized scheme needs them."""
+    """The samples with which the observers calibrate. Every quantized scheme needs them."""
     evaluation: DataConfig | None = None
     """The samples that every comparison uses."""
     classifier: bool = False
-    """Whether the largest element of an output is the answer, so that top-1 agreement and accuracy are meaningful."""
+    """Whether the index of an output's largest element is the prediction. Top-1 agreement and accuracy need that."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -128,11 +129,11 @@ class SchemeConfig:
     per_channel_linear: bool = True
     per_channel_embedding: bool = False
     observer: Annotated[str, choice(OBSERVERS, "observer")] = "MinMaxObserver"
-    """A torchao pt2e observer class for activations. ExecuTorch's default, MovingAverageMinMaxObserver, depends on the
-    order of the samples and loses the extremes of early ones."""
+    """A torchao pt2e observer class for activations. The result of ExecuTorch's default, MovingAverageMinMaxObserver,
+    depends on the order of the samples and loses the extremes of early samples."""
     activation_symmetric: bool = False
     calibration_samples: Count = 128
-    """At most this many of the model's calibration samples."""
+    """The maximum number of the model's calibration samples to use."""
     block_size: dict[str, Annotated[list[int], BLOCK_SHAPE]] = field(default_factory=dict[str, list[int]])
     """For block quantization: maps an operator type (`conv2d`, `linear`) to the block's shape."""
 
@@ -149,22 +150,22 @@ class SocConfig:
 class BackendConfig:
     name: str
     kind: Annotated[str, function_path_or(tuple(SHIPPED_BACKENDS), "Class")]
-    """`qnn`, `xnnpack` or `portable`; `package.module:Class` for a backend of another vendor."""
+    """`qnn`, `xnnpack` or `portable`, or `package.module:Class` for a backend of another vendor."""
 
 
 @dataclass(kw_only=True, slots=True)
 class SshConfig:
     host_keys: HostKeys = HostKeys.strict
     known_hosts: str | None = None
-    """The path of the file; null is `~/.ssh/known_hosts`."""
+    """The path of the known_hosts file; null is `~/.ssh/known_hosts`."""
     key_file: str | None = None
-    """The path of a private key; null tries the usual ones in `~/.ssh`."""
+    """The path of a private key; null tries the usual key files in `~/.ssh`."""
     agent: bool = True
     """Whether to use the keys of the ssh-agent."""
     password_variable: str | None = None
     """The name of the environment variable that holds the password, never the password itself."""
     jump: HostAddress | None = None
-    """`[user@]host[:port]` of a jump host. Its key is checked in the same way."""
+    """`[user@]host[:port]` of a jump host. The key of the jump host is checked like that of the device."""
     keep_alive_s: Natural = 15
 
 
@@ -173,38 +174,42 @@ class DeviceConfig:
     name: str
     transport: TransportKind = TransportKind.local
     address: str | None = None
-    """For adb the serial that `adb devices` shows, or host:port; for ssh `[user@]host[:port]`; null if local."""
+    """For adb, the serial that `adb devices` shows, or host:port. For ssh, `[user@]host[:port]`. For local, null."""
     adb_server: HostAndPort | None = None
-    """`host:port` of the adb server; null is adb's default."""
+    """`host:port` of the adb server; null is adb's default server."""
     ssh: SshConfig = field(default_factory=SshConfig)
     soc: str | None = None
-    """The device's SoC; `probe` reads it from the device; null is a simulator host, which runs any SoC's programs."""
+    """The device's SoC. With `probe` it is read from the device. null is for a simulator host, which runs the programs
+    of any SoC."""
     runner: RunnerKind = RunnerKind.python
     work_folder: str | None = None
-    """The folder for blobs and launches on the device; null is `artifacts/devices/local`, for a local device."""
+    """The folder on the device for blobs and launches. For a local device, null is `artifacts/devices/local`."""
     python: str | None = None
-    """The interpreter that starts qnnsweep's runner on the device; null is this process's, for a local device."""
+    """The Python interpreter on the device that starts qnnsweep's runner. For a local device, null is the interpreter
+    of this process."""
     native_folder: str | None = None
     """For the native runner: the folder of this machine's ExecuTorch build that contains `qnn_executor_runner`."""
     environment: dict[str, str] = field(default_factory=dict[str, str])
-    """Variables of every process on the device. A value can be a secret: no process list and no table shows it."""
+    """Environment variables of qnnsweep's processes on the device. A value can be a secret: neither a process list nor
+    a table shows it."""
     tags: list[str] = field(default_factory=list[str])
     """Labels of your choice, which `qnnsweep devices` shows."""
     deadline_s: Positive = 600.0
-    """The seconds after which a command on the device, or a transfer, is stopped."""
+    """The number of seconds after which a command on the device, or a transfer, is stopped."""
     below_celsius: float | None = None
-    """A launch waits until the hottest sensor of the device is below this temperature; null does not wait."""
+    """A launch waits until the hottest sensor of the device is below this temperature. With null it does not wait."""
     cool_down_s: Positive = 900.0
-    """The most seconds that a launch waits for `below_celsius`."""
+    """The maximum number of seconds that a launch waits for `below_celsius`."""
     keep_days: Positive = 14.0
     """Files that were not used for this many days are removed from the device's work folder."""
     least_free_mib: Natural = 512
-    """With less free space than this, all files that the cell does not need are removed from the work folder."""
+    """If the device has less free space than this, all files that the cell does not need are removed from the work
+    folder."""
 
 
 @dataclass(kw_only=True, slots=True)
 class FarmConfig:
-    """Devices that share the cells of a sweep. Each cell goes to a free device of its SoC, or to a simulator host."""
+    """Devices that share the cells of a sweep. A cell goes to a free device with its SoC, or to a simulator host."""
 
     name: str = ""
     devices: list[str] = field(default_factory=list[str])
@@ -213,12 +218,13 @@ class FarmConfig:
 
 @dataclass(kw_only=True, slots=True)
 class OperatorTolerance:
-    """The allowed difference of an operator from the reference. Only an error beyond both is introduced."""
+    """The allowed difference of an operator from the reference. Only an error beyond both limits is introduced."""
 
     snr_db: Decibels | None = None
-    """The lowest SNR, in dB; null accepts any."""
+    """The lowest accepted SNR, in dB; null accepts any SNR."""
     steps: Annotated[float, at_least(0, "a number of steps, 0 or more")] | None = None
-    """The largest error in steps of the device's grid, where it has one; null leaves the decision to `snr_db`."""
+    """The largest accepted error, in steps of the value's grid on the device. `snr_db` decides if this is null, or if
+    the value has no grid."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -227,19 +233,21 @@ class ToleranceConfig:
 
     name: str
     final_snr_db: dict[str, Decibels] = field(default_factory=dict[str, float])
-    """Maps a scheme's name to the lowest SNR, in dB, of any final output of any sample against eager fp32."""
+    """Maps a scheme's name to the lowest accepted SNR, in dB, of any final output of any sample against eager fp32."""
     top1_agreement: dict[str, Share] = field(default_factory=dict[str, float])
-    """Maps a scheme's name to the least share of samples whose largest output is at the same index as eager's."""
+    """Maps a scheme's name to the lowest accepted share of samples whose largest output is at the same index as in
+    eager fp32."""
     operators: dict[str, OperatorTolerance] = field(default_factory=dict[str, OperatorTolerance])
-    """Maps `<scheme>/<target>`, `*/<target>`, `<scheme>` or `*`, searched in this order, to a tolerance."""
+    """Maps names of operators to a tolerance. An operator has the tolerance of the first of these names that is
+    present: `<scheme>/<target>`, `*/<target>`, `<scheme>`, `*`."""
     introduced_operators: int | None = None
-    """The most operators that may introduce error; null reports them and lets the cell pass."""
+    """The maximum number of operators that may introduce error. With null they are reported, but the cell passes."""
 
 
 @dataclass(kw_only=True, slots=True)
 class MeasureConfig:
     performance_mode: PerformanceMode = PerformanceMode.default
-    """The HTP's clock rates, by the names of Qualcomm's driver. The simulator has no clock rates."""
+    """The mode that sets the HTP's clock rates, as named by Qualcomm's driver. The simulator has no clock rates."""
     warm_up: Natural = 0
     """The number of inferences before the timed ones, per sample."""
     iterations: Count = 1
@@ -247,38 +255,39 @@ class MeasureConfig:
     operator_samples: Count = 1
     """The number of evaluation samples for which every operator's tensor is captured and compared."""
     dump_operators: bool = True
-    """Whether to build and run the debug program. Without it only final outputs are compared."""
+    """Whether to build and run the debug program. Without this program only final outputs are compared."""
     replay: bool = True
     """Whether to run every operator again on the device's inputs, which separates introduced from inherited error."""
     references: list[Annotated[str, choice(OPERATOR_REFERENCES, "reference")]] = field(default_factory=lambda: ["edge"])
-    """The graphs that operators are compared with: `edge`, which is always used and alone shows introduced error;
-    `exported`, the float program of torch.export; `quantized`, the graph that pt2e converted."""
+    """The graphs that operators are compared with. `edge` is always used; only this comparison shows introduced error.
+    `exported` is the float program of torch.export. `quantized` is the graph that pt2e converted."""
     debug_buffer_bytes: Count | None = None
     """The size of the runner's debug buffer; null derives it from the graph."""
     profile_level: Annotated[int, one_of_numbers(0, 2, 3)] = 0
-    """ExecuTorch's level of profiling inside the delegate, with a third program, so that the shipping program is not
-    slowed down. 0 is off, 2 logs each operator's cycles, 3 also keeps the compiler's schematic of the optimized graph.
-    1 is not accepted, because ExecuTorch treats it as off."""
+    """ExecuTorch's level of profiling inside the delegate. A third program is profiled, so that the shipping program
+    is not slowed down. 0 is off. 2 logs each operator's cycles. 3 also stores the compiler's schematic of the optimized
+    graph. 1 is not accepted, because ExecuTorch treats it as off."""
     metrics: list[Annotated[str, function_path_or(METRICS)]] = field(default_factory=list[str])
-    """The metrics of the table `metrics`: names of `conf.names.METRICS`, or your own as `package.module:function`, a
-    function of (actual, reference) or an ExecuTorch NumericalComparatorBase."""
+    """The metrics of the table `metrics`: names of `conf.names.METRICS`, or `package.module:function` for a metric of
+    your own. This is a function of (actual, reference) or an ExecuTorch NumericalComparatorBase."""
 
 
 @dataclass(kw_only=True, slots=True)
 class LimitsConfig:
     parallel: Count | None = None
-    """The most toolchain workers at once; null is one per core."""
+    """The maximum number of toolchain workers at the same time; null is one per core."""
     memory_gib: Positive | None = None
-    """The memory of all workers together, estimated from earlier runs. Further calls wait. Null is 80 % of the memory
-    of the machine."""
+    """The memory that all workers together may use. A call waits while the use, estimated from earlier runs, would be
+    higher. null is 80 % of the machine's memory."""
     child_deadline_s: Positive = 3600.0
     child_memory_gib: Positive = 16.0
     """A toolchain worker above this resident size is stopped, and its cell fails."""
     shard_attempts: Count = 3
-    """On a work pool: the number of attempts at a shard of the sweep whose worker dies or fails."""
+    """On a work pool: the maximum number of times that a shard of the sweep is run if its worker dies or fails."""
     silence_s: Annotated[float, at_least(60, "60 or more, two of Prefect's heartbeats")] = 90.0
-    """On a work pool: the seconds without a heartbeat after which a shard is marked as crashed. At least two heartbeats
-    (PREFECT_FLOWS_HEARTBEAT_FREQUENCY, which prefect.yaml sets to 30 s, Prefect's minimum)."""
+    """On a work pool: the seconds without a heartbeat after which a shard is marked as crashed. Must be at least twice
+    the interval of heartbeats (PREFECT_FLOWS_HEARTBEAT_FREQUENCY, which prefect.yaml sets to Prefect's minimum, 30 s).
+    """
 
 
 @dataclass(kw_only=True, slots=True)
@@ -288,26 +297,27 @@ class ScheduleConfig:
     cron: str | None = None
     """Five fields: minute, hour, day of the month, month, day of the week; null runs the sweep only on request."""
     timezone: str = "UTC"
-    """The time zone of `cron`, a name of the tz database: Europe/Berlin."""
+    """The time zone of `cron`, as a name of the tz database such as Europe/Berlin."""
 
 
 @dataclass(kw_only=True, slots=True)
 class RetentionConfig:
-    """The limits beyond which old runs are removed after a run. Null is no limit. The newest run is never removed."""
+    """The limits beyond which old runs are removed after each run. The newest run is never removed. null is no limit."""
 
     keep_runs: Count | None = None
-    """The most runs that stay."""
+    """The maximum number of runs to keep."""
     keep_days: Positive | None = None
-    """Runs that ended more days ago are removed."""
+    """Runs that ended more than this number of days ago are removed."""
     max_gib: Positive | None = None
     """The oldest runs are removed until runs, results and blobs together have at most this size."""
 
 
 @dataclass(kw_only=True, slots=True)
 class FloorConfig:
-    """The smallest change of each series of a cell that can be a regression, however little the series varies.
+    """For each series of a cell, the smallest change that can be a regression, however little the series varies.
 
-    Floors in bytes and ms are shares of the baseline: 0.05 is 5 %. With 0 every change for the worse is a regression.
+    The floors of series in bytes and ms are relative to the baseline: 0.05 is 5 %. With a floor of 0, every change for
+    the worse can be a regression.
     """
 
     passed: NonNegative = 0.0
@@ -324,19 +334,20 @@ class FloorConfig:
     spill_bytes: NonNegative = 0.05
     latency_p50_ms: NonNegative = 0.05
     snr_db: NonNegative = 3.0
-    """The total gap of an operator."""
+    """The floor for the total gap of an operator."""
     introduced_snr_db: NonNegative = 3.0
-    """The gap that an operator introduces."""
+    """The floor for the gap that an operator introduces."""
 
 
 @dataclass(kw_only=True, slots=True)
 class TrendConfig:
-    """The decision whether a night is worse than those before it. docs/history.md has the formula."""
+    """The parameters that decide whether a night is worse than the earlier nights. docs/history.md has the formula."""
 
     nights: Count = 30
-    """The most nights in the baseline. A level that lasts as long becomes the baseline. Twice as many are read."""
+    """The maximum number of nights in the baseline. A new level that lasts for this number of nights becomes the
+    baseline. Twice this number of nights is read."""
     least_nights: Count = 10
-    """The number of nights that judging latency needs, because it is noisy. Other series need two nights."""
+    """The number of nights that are needed to judge latency, because latency is noisy. Other series need two nights."""
     sigmas: NonNegative = 4.0
     """The number of standard deviations of the noise that a change must exceed."""
     floors: FloorConfig = field(default_factory=FloorConfig)
@@ -357,25 +368,25 @@ class Request:
     device: DeviceConfig
     tolerance: ToleranceConfig
     farm: FarmConfig = field(default_factory=FarmConfig)
-    """Set `farm=` instead of `device=`. Overrides of `device` then apply to all devices of the farm."""
+    """Set `farm=` instead of `device=`. Overrides of keys of `device` then apply to all devices of the farm."""
     pool: list[DeviceConfig] = field(default_factory=list[DeviceConfig], metadata={"is_key": False})
-    """The farm's devices, composed from their names with the request. It is not a configuration key."""
+    """The farm's devices, composed from the names in `farm.devices`. This field is not a configuration key."""
     measure: MeasureConfig = field(default_factory=MeasureConfig)
     reuse: Reuse = Reuse.programs
-    """With `capture`, measurements of an earlier run on the same device are reused; the rows name that run."""
+    """With `capture`, measurements of an earlier run on the same device are reused; the tables' rows name that run."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     trend: TrendConfig = field(default_factory=TrendConfig)
     artifacts: str = "artifacts"
-    """The location of the store, the tables and the reports: a folder, or `s3://bucket/prefix`. A sweep has one."""
+    """The location of the store, the tables and the reports: a folder or `s3://bucket/prefix`, one per sweep."""
     cache_folder: str | None = None
-    """With artifacts=s3://…: the folder of this machine for local copies, which can be removed whenever no sweep runs.
-    null is a folder below ~/.cache/qnnsweep, or below $XDG_CACHE_HOME/qnnsweep."""
+    """With artifacts=s3://…: the folder on this machine for local copies. It can be removed whenever no sweep is
+    running. null is a folder below ~/.cache/qnnsweep, or below $XDG_CACHE_HOME/qnnsweep if that variable is set."""
 
     @property
     def devices(self) -> tuple[DeviceConfig, ...]:
-        """The devices that the cell may go to."""
+        """The devices that may execute the cell."""
         return tuple(self.pool) or (self.device,)
 
     @property
@@ -385,5 +396,5 @@ class Request:
 
     @property
     def where(self) -> str:
-        """The cell's name on the axis `device`: that of its farm, or of its device."""
+        """The cell's name on the axis `device`: the name of its farm, or else of its device."""
         return self.farm.name if self.pool else self.device.name

@@ -78,5 +78,5 @@ def test_a_wrong_farm_is_refused_in_one_line(lab: Path, override: str) -> None:
 
 
 def test_a_request_has_a_farm_or_a_device_not_both(lab: Path) -> None:
-    with pytest.raises(RequestError, match=r"^device=, farm=: a cell goes to one or to the other"):
+    with pytest.raises(RequestError, match=r"^device=, farm=: a cell goes to a device or to a farm"):
         load(["farm=pair", "device=one"], config_dirs=[lab])

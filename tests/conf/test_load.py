@@ -40,8 +40,8 @@ REFUSALS = {
         "measure.iterations=range(1,1000000000): a sweep has at most 10000 cells"
     ),
     "measure.iterations=glob(*)": (
-        "measure.iterations=glob(*): glob chooses among the options of model, scheme, soc, backend, device, "
-        "farm, tolerance, experiment only"
+        "measure.iterations=glob(*): glob is valid only for the options of model, scheme, soc, backend, device, "
+        "farm, tolerance, experiment"
     ),
     "hydra.run.dir=x": "hydra.run.dir=x: the only key of Hydra that is accepted is hydra.searchpath",
     "hydra/launcher=basic": "hydra/launcher=basic: the only key of Hydra that is accepted is hydra.searchpath",

@@ -12,7 +12,7 @@ from tests.conf.conftest import Refused
 
 TWO_OF_ONE_NAME = (
     "two different cells would both be named model={} scheme=8a8w soc=SM8650 backend=qnn device=local; "
-    "only model, scheme, soc, backend, device distinguish cells: give each a name of its own"
+    "only the names of model, scheme, soc, backend, device distinguish cells: choose different names"
 )
 REFUSALS = {
     "measure.iterations=1,2": f"measure.iterations: {TWO_OF_ONE_NAME.format('my_net')}",
@@ -27,7 +27,7 @@ def test_two_different_cells_of_one_name_are_refused(refused: Refused, override:
 
 def test_a_sweep_has_one_artifacts_location_even_with_an_interpolation(refused: Refused) -> None:
     assert refused("artifacts=${soc.name}", "soc=SM8550,SM8650") == (
-        "artifacts: it differs between cells; a sweep has one value of it"
+        "artifacts: its value differs between cells; a sweep has only one value of this key"
     )
 
 
