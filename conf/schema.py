@@ -302,7 +302,7 @@ class ScheduleConfig:
 
 @dataclass(kw_only=True, slots=True)
 class RetentionConfig:
-    """The limits beyond which old runs are removed after each run. The newest run is never removed. null is no limit."""
+    """The limits beyond which old runs are removed after each run. The newest run is never removed. null: no limit."""
 
     keep_runs: Count | None = None
     """The maximum number of runs to keep."""
