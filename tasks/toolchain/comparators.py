@@ -81,4 +81,4 @@ def _result(metric: Metric, actual: torch.Tensor, reference: torch.Tensor, handl
         return None, f"{type(error).__name__}: {error}"
     if number is None or math.isfinite(number):
         return number, None
-    return None, f"it gave {number}"
+    return None, f"it returned {number}"

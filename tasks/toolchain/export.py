@@ -79,7 +79,7 @@ def _module(model: ModelConfig) -> torch.nn.Module:
     except Exception as error:  # a user's own code may raise anything
         raise RequestError(f"model.factory={model.factory}: {type(error).__name__}: {error}") from error
     if not isinstance(module, torch.nn.Module):
-        raise RequestError(f"model.factory={model.factory}: gave a {type(module).__name__}, not a torch.nn.Module")
+        raise RequestError(f"model.factory={model.factory}: returned a {type(module).__name__}, not a torch.nn.Module")
     return module.eval()
 
 
@@ -93,7 +93,7 @@ def _samples(model: ModelConfig, split: str, data: DataConfig) -> list[Sample]:
     except Exception as error:  # a user's own code may raise anything
         raise RequestError(f"{key}: {type(error).__name__}: {error}") from error
     if not samples:
-        raise RequestError(f"{key}: gave no sample")
+        raise RequestError(f"{key}: returned no sample")
     for number, sample in enumerate(samples):
         _check_sample(model, f"{key}: sample {number}", sample)
     return samples
@@ -120,10 +120,10 @@ def _answer(model: ModelConfig, module: torch.nn.Module, inputs: tuple[torch.Ten
     except Exception as error:  # a user's own code may raise anything
         line = next(iter(str(error).strip().splitlines()), "")
         raise RequestError(
-            f"model.inputs: {model.name} refuses its own sample: {type(error).__name__}: {line}"
+            f"model.inputs: {model.name} raises an error for its own sample: {type(error).__name__}: {line}"
         ) from error
     if not flat_outputs(answer):
-        raise RequestError(f"model.factory={model.factory}: the module's answer holds no tensor")
+        raise RequestError(f"model.factory={model.factory}: the module returns no tensor")
     return answer
 
 

@@ -63,7 +63,7 @@ def test_a_metric_that_fails_is_told_and_the_others_answer(resources: Resources)
         "own_metrics:largest"
     ] == (pytest.approx(float(np.abs(ACTUAL - REFERENCE).max())), None)
     assert answers(resources, "own_metrics:broken") == {"own_metrics:broken": (None, "ValueError: no such thing")}
-    assert answers(resources, "own_metrics:endless") == {"own_metrics:endless": (None, "it gave inf")}
+    assert answers(resources, "own_metrics:endless") == {"own_metrics:endless": (None, "it returned inf")}
 
 
 def test_a_comparator_s_preprocessing_sees_the_debug_handles_and_may_leave_a_pair_out(resources: Resources) -> None:

@@ -223,9 +223,9 @@ def test_samples_without_label_or_name_are_numbered(store: Store) -> None:
         ),
         ("users_broken_net:net", "importing it raised ZeroDivisionError: division by zero"),
         ("users_net:not_a_function", "is a int, not a function"),
-        ("users_net:no_module", "gave a list, not a torch.nn.Module"),
+        ("users_net:no_module", "returned a list, not a torch.nn.Module"),
         ("users_net:broken", "FileNotFoundError: [Errno 2] No such file or directory: '/no/such/weights.bin'"),
-        ("users_net:wordy", "the module's answer holds no tensor"),
+        ("users_net:wordy", "the module returns no tensor"),
     ],
 )
 def test_a_factory_that_does_not_fit_is_refused_by_key_and_value(factory: str, message: str, store: Store) -> None:
@@ -248,7 +248,7 @@ def test_a_factorys_own_refusal_comes_through_in_its_own_words(store: Store) -> 
     [
         ("no_such_module:net", "No module named 'no_such_module'; expected package.module:function, importable here"),
         ("users_net:not_a_function", "is a int, not a function"),
-        ("users_net:none_at_all", "gave no sample"),
+        ("users_net:none_at_all", "returned no sample"),
         ("users_net:failing", "FileNotFoundError: no images in /data"),
     ],
 )
@@ -270,7 +270,7 @@ def test_a_sample_that_does_not_fit_is_refused_by_its_number(kind: str, message:
 
 def test_a_model_that_refuses_its_own_sample_is_refused_with_pytorchs_first_line(store: Store) -> None:
     message = refused(config(factory="torch.nn:Linear", arguments={"in_features": 3, "out_features": 1}), store)
-    assert message.startswith("model.inputs: my_net refuses its own sample: TypeError: ")
+    assert message.startswith("model.inputs: my_net raises an error for its own sample: TypeError: ")
 
 
 @pytest.mark.toolchain

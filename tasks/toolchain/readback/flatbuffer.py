@@ -38,7 +38,7 @@ class _Source:
     def spend(self, size: int, path: str) -> None:
         self._allowance -= size
         if self._allowance < 0:
-            raise self.refuse(path, "the same bytes are used over and over, which no writer does")
+            raise self.refuse(path, "the same bytes are used repeatedly, which no writer does")
 
 
 class Table:

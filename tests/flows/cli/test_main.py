@@ -172,7 +172,7 @@ def test_a_factory_that_returns_no_module_is_one_line_and_nothing_is_compiled(
     served_program: Program, tmp_path: Path
 ) -> None:
     ran = served_program.run("run", f"artifacts={tmp_path}", "model.factory=os:getcwd", "scheme=fp16,8a8w")
-    assert error_line(ran, 2) == "model.factory=os:getcwd: gave a str, not a torch.nn.Module"
+    assert error_line(ran, 2) == "model.factory=os:getcwd: returned a str, not a torch.nn.Module"
     assert not (tmp_path / "tables").exists()
     assert not (tmp_path / "devices").exists()
 

@@ -285,7 +285,7 @@ def test_a_file_whose_runs_are_one_run_over_and_over_is_refused() -> None:
     builder.StartObject(2)
     builder.PrependUOffsetTRelativeSlot(1, runs, 0)
     builder.FinishSizePrefixed(builder.EndObject(), b"ED00")
-    with pytest.raises(EvidenceError, match="the same bytes are used over and over"):
+    with pytest.raises(EvidenceError, match="the same bytes are used repeatedly"):
         read_etdump(bytes(builder.Output()))
 
 
