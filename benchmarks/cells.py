@@ -1,4 +1,4 @@
-"""The cells that the benchmarks use, with their captures, from an earlier run or else from a new sweep."""
+"""The cells that the benchmarks use, with their captures, from an earlier run or, without one, from a new sweep."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tasks.storage.store import Store
 
 
 def cell(artifacts: str, *overrides: str) -> tuple[Request, Resources, CellEvidence]:
-    """Return the single cell of the overrides, from the newest run below `artifacts` that has it."""
+    """Return the only cell of the overrides, from the newest run below `artifacts` that has it, or from a new sweep."""
     plan = load([*overrides])
     (planned,) = plan.cells
     evidence = next(_stored(Path(artifacts), planned.request), None)
@@ -33,6 +33,6 @@ def cell(artifacts: str, *overrides: str) -> tuple[Request, Resources, CellEvide
 def _stored(artifacts: Path, request: Request) -> Iterator[CellEvidence]:
     store = Store(artifacts)
     for run_id in reversed(tables.runs(store)):
-        with contextlib.suppress(EvidenceError):  # the run is of an earlier version
+        with contextlib.suppress(EvidenceError):  # the record is of an earlier version
             if (evidence := read_evidence(run_id, request, store)) is not None:
                 yield evidence

@@ -4,11 +4,11 @@
     python benchmarks/compare.py model=digits_cnn --repeats=3     any quantized cell on QNN
 
 The input is one lowering and one capture, from the newest run of the cell or else from a new run. Each side reads them
-in a new process, in alternation, so that other load on the machine affects both:
+in a new process. The sides alternate, so that other load on the machine affects all of them:
 
     inspector   Inspector(...), then MSE, L1 and SNR of every operator
     total       qnnsweep with measure.replay=false: final outputs, profile, and five metrics of every operator
-    replay      qnnsweep with its defaults: the same, and what each operator introduced
+    replay      qnnsweep with its defaults: as `total`, and the error that each operator introduces
 
 docs/benchmarks.md describes what is timed.
 """
@@ -37,9 +37,9 @@ SIDES = ("inspector", "total", "replay")
 WORKER = Path(__file__).with_name("compare_side.py")
 
 WITHIN = {"mse": 1e-3, "l1": 1e-3, "snr_db": 1e-3}
-"""The allowed difference, relative to the value; for SNR in dB. The Inspector dequantizes in float32."""
+"""The allowed difference: relative for MSE and L1, in dB for the SNR. The Inspector dequantizes in float32."""
 EXACT_DB = 140
-"""A smaller error is rounding of float32: it is zero for the Inspector, and not zero in qnnsweep's float64."""
+"""From this SNR on, an error is rounding of float32: zero for the Inspector, but not in qnnsweep's float64."""
 
 
 def main() -> int:
@@ -146,7 +146,7 @@ def agreement(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> dict[str, A
 
 
 def _exact(figures: Mapping[str, float | None]) -> bool:
-    """Return whether there is no error beyond float32's rounding. Without one the SNR is None here, infinite there."""
+    """Return whether there is at most rounding of float32. The SNR of equal values is None here, infinite there."""
     ratio = figures["snr_db"]
     return figures["mse"] == 0 or (ratio is not None and ratio >= EXACT_DB)
 

@@ -26,7 +26,7 @@ MIB = 2**20
 Metrics = dict[str, dict[str, float | None]]
 """Maps `<debug handle>/<output index>` to MSE, L1 (a sum) and SNR in dB."""
 Prepared = tuple[Callable[[], Any], Callable[[Any], Metrics]]
-"""The function that is timed, and the one that reads the metrics from its result."""
+"""The function that is timed, and the function that reads the metrics from its result."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,7 +95,7 @@ def replay(folder: Path) -> Prepared:
 
 
 def _qnnsweep(folder: Path, *, replayed: bool) -> Prepared:
-    """What the stage `compare` does in its worker, with reading the records; the fork server has imported `preload`."""
+    """Do what the stage `compare` does in its worker, and read the records. A fork server has imported `preload`."""
     import tasks.toolchain.reference.kernels
     import tasks.toolchain.workers.preload  # noqa: F401
     from tasks.comparison.capture import compare_capture
@@ -129,7 +129,8 @@ def inspector(folder: Path) -> Prepared:
     """Do what ExecuTorch's `build_executorch_binary` and `qnn_intermediate_debugger_demo.py` do, without the plots.
 
     They keep the edge program in memory, because the quantization and the layout in the metadata of its nodes are lost
-    when it is saved. Here both are restored from the operator table, which was written before.
+    when it is saved. Here the quantization and the layout are restored from the operator table,
+    which was written before.
     """
     from executorch.backends.qualcomm.debugger.qcom_numerical_comparator_base import QcomNumericalComparatorBase
     from executorch.backends.qualcomm.debugger.qcom_numerical_comparator_sample import QcomMSEComparator
@@ -138,7 +139,7 @@ def inspector(folder: Path) -> Prepared:
     from executorch.devtools.inspector.numerical_comparator import L1Comparator, SNRComparator
 
     class Qcom(QcomNumericalComparatorBase):
-        """A metric of ExecuTorch (L1, SNR), which the Qualcomm backend lacks, after that backend's preprocessing."""
+        """A metric of ExecuTorch that the Qualcomm backend lacks (L1, SNR), with that backend's preprocessing."""
 
         def __init__(self, edge_ep: Any, metric: Any) -> None:
             super().__init__(edge_ep)

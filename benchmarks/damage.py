@@ -1,6 +1,6 @@
 """Damage to the captured tensor of one operator, propagated to later operators as on the device.
 
-The result is a debug buffer like the collected one, so that the comparison has no other information than its bytes.
+The result is a debug buffer like that of a device, so that the comparison gets no information except its bytes.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ class Scene:
 
 
 def damaged(scene: Scene, index: int, kind: str) -> dict[int, CapturedValue]:
-    """Return the operators that change when operator `index` is damaged: itself and the later ones that depend on it.
+    """Return the tensors that change if operator `index` is damaged: its own, and those of operators that use it.
 
-    A later operator keeps the error of the device, in quantized values, and changes by as much as the reference
-    operator does.
+    The device's error of a dependent operator is kept, in quantized values: its tensor changes by the same amount as
+    the output of its reference operator.
     """
     kernels, captured = scene.kernels, scene.captured
     before: dict[int, Value] = {}
@@ -106,7 +106,7 @@ def damaged(scene: Scene, index: int, kind: str) -> dict[int, CapturedValue]:
 
 
 def written(scene: Scene, changed: Mapping[int, CapturedValue], debug_buffer: bytes) -> bytes:
-    """Return the debug buffer with the elements of these operators replaced."""
+    """Return the debug buffer with the elements of the changed operators."""
     buffer = np.frombuffer(debug_buffer, np.uint8).copy()
     logged = scene.evidence.logged_operators(0)
     for index, captured in changed.items():
@@ -126,7 +126,7 @@ def error_db(original: CapturedValue, changed: CapturedValue) -> float | None:
 
 
 def error_steps(original: CapturedValue, changed: CapturedValue) -> float:
-    """Return the largest error in steps of the grid, or in the unit of the tensor if it is not quantized."""
+    """Return the largest error in quantization steps, or in the tensor's own unit if the tensor is not quantized."""
     step = original.qparams.scale[0] if original.qparams else 1.0
     return float(np.abs(changed.dequantized().astype(np.float64) - original.dequantized()).max(initial=0.0)) / step
 

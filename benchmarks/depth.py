@@ -3,8 +3,9 @@
     python benchmarks/depth.py                         N = 1, 3, 7, 13, 23, 29 on SM8650; writes docs/depth.svg
     python benchmarks/depth.py scheme=16a8w --plot=    another cell, no plot
 
-The benchmark is one sweep with one model per depth. The factory is in benchmarks/depth_models/, the YAML files are
-written here. A model of N blocks has the weights of every smaller one. The results are in docs/benchmarks.md.
+The benchmark is one sweep with one model per depth. The factory is in benchmarks/depth_models/; this program writes
+the YAML files. A larger model begins with the blocks of every smaller model, with equal weights. The results are in
+docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ FACTORY = HERE / "depth_models"
 DEPTHS = (1, 3, 7, 13, 23, 29)
 CELL = {"scheme": "8a8w", "soc": "SM8650"}
 FLAT_DB = 3.0
-"""The allowed difference of the introduced error of one type of operator between depths."""
+"""The largest allowed difference between depths, in dB, of one operator type's median introduced SNR."""
 
 
 def main() -> int:
@@ -76,7 +77,7 @@ def run_sweep(overrides: Sequence[str]) -> pd.DataFrame:
 
 
 def summarize(operators: pd.DataFrame) -> dict[str, Any]:
-    """Return per depth the median total error of the last operator and introduced error of each operator type."""
+    """Return, per depth, the median total error of the last operator and the introduced error per operator type."""
     compared = operators[operators["verdict"] != "blind"]
     introduced = compared.pivot_table("introduced_snr_db", "blocks", "target", "median")
     steps = compared.pivot_table("introduced_steps", "blocks", "target", "max")

@@ -11,9 +11,9 @@ from xml.sax.saxutils import escape
 WIDTH, HEIGHT = 760, 380
 LEFT, RIGHT, TOP, BOTTOM = 56, 190, 40, 48
 STEP = 10
-"""The distance of two grid lines."""
+"""The distance between two grid lines, in units of y."""
 LEAST_GAP = 16
-"""The distance of two labels, in pixels."""
+"""The smallest distance between two labels, in pixels."""
 
 STYLE = """
   text { font: 13px system-ui, sans-serif; fill: #57606a }

@@ -1,4 +1,4 @@
-"""A Prefect flow of empty tasks with the task runs of a sweep, with which `warm.py` compares a warm sweep."""
+"""A Prefect flow of empty tasks, with as many task runs as a sweep. `warm.py` compares a warm sweep with this flow."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def compare(
 
 @flow(task_runner=ThreadPoolTaskRunner(), validate_parameters=False)  # type: ignore[arg-type]
 def empty(count: dict[str, int]) -> int:
-    """Run each stage as often as the sweep does, with the same dependencies."""
+    """Run each stage as often as a sweep does, with the same dependencies."""
     futures: dict[str, list[Any]] = {}
 
     def submit(name: str, stage: Task[..., Any], *upstream: str) -> None:

@@ -1,7 +1,7 @@
 """A benchmark of queries over all nights, compared with plain pandas.read_parquet over the same files.
 
-Writes a synthetic history into a temporary folder and removes it. Both sides alternate over the newest --plain-nights,
-because plain pandas cannot hold the operators of 1,000 nights; qnnsweep is also measured over all nights.
+Writes a synthetic history into a temporary folder. Both sides alternate over the newest --plain-nights nights, because
+plain pandas cannot hold the operators of 1,000 nights; qnnsweep is also measured over all. The folder is removed.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def write_history(root: Path, nights: int, cells: int, operators: int) -> tuple[
     store, noise = Store(root), np.random.default_rng(0)
     rows_of = {"cells": cell_rows(cells), "operators": operator_rows(cell_rows(cells), operators)}
     first: dict[str, pa.Table] = {}
-    for table, rows in rows_of.items():  # the first night is written as by a sweep, the others are derived from it
+    for table, rows in rows_of.items():  # the other nights are derived from the first night
         tables.write(store, run_of(0), table, rows)
         first[table] = pq.ParquetFile(tables.parts(store, table)[run_of(0)]).read()
     for night in range(1, nights):
@@ -149,7 +149,7 @@ def write_history(root: Path, nights: int, cells: int, operators: int) -> tuple[
         rows[:] = [row | {"run_id": tonight} for row in rows]
     trend_rows = trends(store, tonight, rows_of["cells"], rows_of["operators"], TrendConfig())
     tables.write(store, tonight, "trends", trend_rows)
-    # The verdicts of the nights that are read for a new verdict.
+    # A new verdict reads the verdicts of these nights.
     past = pq.ParquetFile(tables.parts(store, "trends")[tonight]).read()
     for night in range(max(0, nights - COMPARED), nights):
         publish(root, run_of(night), "trends", changed(past, run_of(night), noise))
@@ -157,7 +157,7 @@ def write_history(root: Path, nights: int, cells: int, operators: int) -> tuple[
 
 
 def changed(rows: pa.Table, run_id: str, noise: np.random.Generator) -> pa.Table:
-    """Return the rows with another night's id and noise."""
+    """Return a copy of the rows for another night: with the id `run_id`, and with new noise."""
     names = pa.array([run_id] * rows.num_rows, pa.string())
     rows = rows.set_column(rows.schema.get_field_index("run_id"), "run_id", names)
     for column, sigma in NOISE.items():

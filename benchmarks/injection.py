@@ -1,7 +1,7 @@
 """A test whether the comparison names a damaged operator: 30 operators, 6 kinds of damage, 3 real captures.
 
 Damages the captured tensor of one operator, propagates the damage to later operators, and compares the capture as
-usual. Counts how often the damaged operator is the worst one, and how often an undamaged one is reported.
+usual. Counts how often the damaged operator is the worst one, and how often an undamaged operator is reported.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Injection:
     verdict: str
     named: bool
     blamed: tuple[str, ...]
-    """Undamaged operators that are reported to introduce error, only with the damage."""
+    """Undamaged operators that are reported to introduce error, but are not reported without the damage."""
 
     @property
     def visible(self) -> bool:
-        """Return whether the damage is visible: unused or unrepresentable elements are not an error."""
+        """Return whether the damage can be detected: damage to unused or unrepresentable elements is not an error."""
         return self.verdict == "introduced" or self.status == "compared"
 
 

@@ -1,7 +1,8 @@
 """A sweep that is killed with SIGKILL at random moments and run again: the program, a worker or the server.
 
 Every sweep starts from nothing. Except for times, its tables must equal those of an undisturbed run; no file may be
-incomplete and no process may remain. A moment after the end of the sweep does not count and bounds later ones.
+incomplete and no process may remain. A kill after the end of its sweep does not count; its time is then the latest time
+of further kills.
 """
 
 from __future__ import annotations

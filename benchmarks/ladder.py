@@ -3,8 +3,9 @@
     python benchmarks/ladder.py                                  EfficientNet-Lite0, 8a8w, SM8650
     python benchmarks/ladder.py model=digits_cnn soc=SM8550      any quantized cell on QNN
 
-Compiles and executes the cell and three variants of it: about ten minutes for EfficientNet-Lite0, five more for a cell
-that no sweep has compiled yet. The variants are always compiled, because torch.export.save is not deterministic.
+Compiles and executes the cell and three variants of it. This takes about ten minutes for EfficientNet-Lite0, and five
+more if no sweep has compiled the cell yet. The variants are always compiled, because torch.export.save is not
+deterministic.
 docs/ladder.md explains the output.
 """
 
@@ -159,7 +160,7 @@ def measure(overrides: list[str]) -> dict[str, Any]:
 
 
 def _scores(store: Store, blob: Blob, reference: Mapping[str, Any]) -> Scores:
-    """Return the SNR in dB of the worst output per sample, None where all outputs are equal."""
+    """Return, per sample, the SNR in dB of the worst output; None if all outputs equal the reference."""
     actual = load_tensors(store.read(blob))
     by_sample: dict[str, list[float]] = {}
     for key, value in reference.items():

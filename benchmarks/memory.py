@@ -10,7 +10,7 @@ EVERY_S = 0.5
 
 
 class Peak:
-    """The peak memory of a process and its descendants. Shared pages count once."""
+    """The peak memory of a process and its descendants. Shared pages are counted once."""
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)

@@ -1,4 +1,4 @@
-"""The compilation for one SoC on ExecuTorch's documented path. The toolchain is imported when it is called."""
+"""The compilation for one SoC on ExecuTorch's documented path. The toolchain is imported at the first call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Official:
 
 
 def build(exported: ExportedModel, scheme: SchemeConfig, soc: SocConfig, store: Store) -> Official:
-    """Quantize the model with ExecuTorch's quantizer, which rejects what the SoC does not support, and lower it."""
+    """Quantize the model with ExecuTorch's quantizer, which rejects what the SoC does not support, then lower it."""
     import torch
     from executorch.backends.qualcomm.export_utils import make_quantizer
     from executorch.backends.qualcomm.quantizer.quantizer import QuantDtype
@@ -57,7 +57,7 @@ def build(exported: ExportedModel, scheme: SchemeConfig, soc: SocConfig, store: 
 
 
 def lower(exported: ExportedModel, module: Any, scheme: SchemeConfig, soc: SocConfig, store: Store) -> Official:
-    """Call `to_edge_transform_and_lower_to_qnn` and `to_executorch` on a graph that is quantized or need not be."""
+    """Call `to_edge_transform_and_lower_to_qnn` and `to_executorch` on a graph, quantized or float."""
     from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
     from executorch.backends.qualcomm.utils import utils
     from executorch.devtools.backend_debug import get_delegation_info
@@ -85,7 +85,7 @@ def lower(exported: ExportedModel, module: Any, scheme: SchemeConfig, soc: SocCo
 
 
 def cell_by_cell(requests: Sequence[Request], store: Store, start: float) -> list[tuple[str, dict[str, Any]]]:
-    """Compile each request separately, starting from its model; return its facts and the time of completion."""
+    """Compile each request separately, starting from its model. Return, per request, its facts and its end time."""
     from tasks.toolchain.export import export_model
 
     results: list[tuple[str, dict[str, Any]]] = []

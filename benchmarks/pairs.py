@@ -1,7 +1,7 @@
 """The removal, change and insertion of the quantize/dequantize pairs of a converted graph. Runs in workers.
 
-The kind of a pair is `<producer> > <consumers>`. Pairs between a convolution or linear layer and a clamp are the fused
-ones: QNN's compiler merges the clamp into the preceding operator, and nothing is rounded between the two.
+The kind of a pair is `<producer> > <consumers>`. A pair between a convolution or linear layer and a clamp is
+called fused: QNN's compiler merges the clamp into the preceding operator, so that no value is rounded at the pair.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ INT32 = torch.iinfo(torch.int32)
 
 Samples = Sequence[tuple[torch.Tensor, ...]]
 Scores = list[float | None]
-"""The SNR in dB of the worst output, one per sample; None where it is equal."""
+"""Per sample, the SNR in dB of the worst output; None if that output equals the reference."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pair:
-    """The effect of one fused pair on a graph without any other pair, and its resolution."""
+    """The effect of one fused pair on a graph without any other pair, and the resolution of the pair."""
 
     module_path: str
     scale: float
@@ -132,7 +132,7 @@ def pair_kinds(module: GraphModule) -> dict[str, set[str]]:
 
 
 def fused_names(module: GraphModule) -> set[str]:
-    """Return the quantize nodes between a convolution or linear layer and clamps only."""
+    """Return the names of the quantize nodes between a convolution or linear layer and consumers that are clamps."""
     return {
         node.name
         for node in _quantizes(module)
@@ -147,7 +147,7 @@ def without(module: GraphModule, names: Collection[str]) -> GraphModule:
 
 
 def with_float_parameters(module: GraphModule, folded: GraphModule) -> GraphModule:
-    """Return a copy with the weights and biases of `folded`, which has the same layers unquantized."""
+    """Return a copy with the weights and biases of `folded`, which has the same layers without quantization."""
     changed = copy.deepcopy(module)
     layers = zip(_layers(changed), _layers(folded), strict=True)
     for number, (layer, twin) in enumerate(layers):
@@ -187,7 +187,7 @@ def _unfused(module: GraphModule) -> GraphModule:
 
 
 def _clamped_grid(module: GraphModule) -> GraphModule:
-    """Give every fused pair the grid of the following clamp, so that saturation is the clamp."""
+    """Give every fused pair the grid of the following clamp's output, so that its saturation has the clamp's effect."""
 
     def regrid(_graph: torch.fx.Graph, node: Node, dequantize: Node) -> None:
         (clamp,) = dequantize.users
@@ -199,7 +199,7 @@ def _clamped_grid(module: GraphModule) -> GraphModule:
 
 
 def _halved_biases(module: GraphModule) -> GraphModule:
-    """Clamp the quantized biases at half of the int32 minimum, which halves those that were saturated."""
+    """Clamp the quantized biases at half of the int32 minimum. This halves the biases that were saturated."""
     changed = copy.deepcopy(module)
     for layer in _layers(changed):
         bias = layer.args[2]
@@ -218,7 +218,7 @@ VARIANTS: dict[str, Callable[[GraphModule], GraphModule]] = {
 def _changed(
     module: GraphModule, names: Collection[str], change: Callable[[torch.fx.Graph, Node, Node], object]
 ) -> GraphModule:
-    """Return a copy on which `change` was called with each named quantize node and each of its dequantize nodes."""
+    """Return a copy, after calls of `change` with each named quantize node and each of its dequantize nodes."""
     changed = copy.deepcopy(module)
     for node in [node for node in _quantizes(changed) if node.name in names]:
         for dequantize in list(node.users):

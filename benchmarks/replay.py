@@ -24,8 +24,8 @@ from tasks.toolchain.tensors import read_samples
 class Replayed:
     """One fused pair: the output of its clamp, as logged by the device for the first sample.
 
-    `equal_*` are the shares of elements that are equal to the device's, if convolution and clamp are computed on the
-    host from the input of the device, with rounding at the pair (`apart`) or without (`fused`).
+    The host computes the convolution and the clamp from the device's input, with rounding at the pair (`apart`) or
+    without it (`fused`). `equal_apart` and `equal_fused` are the shares of elements that equal the device's elements.
     """
 
     module_path: str
@@ -36,7 +36,7 @@ class Replayed:
     off_by_more_than_one: int
     """The number of elements that differ by more than one quantized value from the fused replay."""
     of_lowest_bias: int
-    """The number of these in channels whose quantized bias is the int32 minimum."""
+    """The number of these elements in channels whose quantized bias is the int32 minimum."""
 
 
 def replay(lowered: LoweredProgram, capture: Capture, store: Store) -> list[Replayed]:
@@ -97,7 +97,7 @@ def _replayed(
 
 
 def _captured(lowered: LoweredProgram, capture: Capture, store: Store) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return the quantized and the dequantized values of the first sample on the device, by exported node."""
+    """Return the quantized and the dequantized values of the first sample on the device, per exported node."""
     assert capture.etdump_debug is not None, "the debug program ran"
     assert capture.debug_buffer is not None, "the debug program ran"
     buffer = np.frombuffer(store.read(capture.debug_buffer), np.uint8)

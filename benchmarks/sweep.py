@@ -1,8 +1,8 @@
 """A benchmark of the compilation for several SoCs, compared with ExecuTorch's official path for each cell.
 
 Both sides start from nothing, in separate processes, one after the other: torch.export, calibration, conversion,
-lowering. Then each pair of programs must be equal: operator table, delegation, size, and the outputs of the simulator
-bit by bit.
+lowering. Then the two programs of each SoC must be equal in operator table, delegation, size, and, bit by bit, in the
+outputs of the simulator.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def measure(bench: Bench, socs: list[str], counts: list[int]) -> dict[str, Any]:
 
 
 def differing(bench: Bench, theirs: dict[str, Any], ours: dict[str, Any]) -> list[str]:
-    """Return every difference between a program and the official one."""
+    """Return every difference between a program and the program of the official path."""
     differences = [
         f"{soc}: {what}: {ours[soc][what]}, officially {theirs[soc][what]}"
         for soc in theirs

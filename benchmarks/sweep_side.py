@@ -72,10 +72,10 @@ def _swept(requests: list[Request], folder: Path, *, dump_operators: bool) -> It
 
 
 def official(requests: list[Request], folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Compile cell by cell, in one process that has imported ExecuTorch: torch.export, pt2e, the official call.
+    """Compile cell by cell, in one process that has imported ExecuTorch: torch.export, pt2e, official lowering.
 
-    The process is forked from a fork server as on the other side: torch's convolutions differ in the last bit between
-    that and a new process, and with them the scales from calibration.
+    As on the other side, the process is forked from a fork server. In a new process, torch's convolutions would differ
+    in the last bit, and therefore also the scales from calibration.
     """
     from flows.resources import prepare
 

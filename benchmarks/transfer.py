@@ -1,7 +1,8 @@
 """A benchmark of file transfers, compared with scp and adb in the same run, and the cost of a changed program.
 
-Starts sshd and adbd on loopback, as root (`.ci/machine` installs them). The whole work of the transport is timed: the
-folder, the temporary name, the transfer and the renaming. The time of sha256 on the device is printed separately.
+Starts sshd and adbd on loopback, as root (`.ci/machine` installs them). All work of the transport is timed:
+the creation of the folder, the transfer to a temporary name, and the renaming. The time of sha256 on the device is
+printed separately.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="rounds per direction and tool, in alternation")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line of stdout")
     options = parser.parse_args()
-    # A disk would still be writing the data of the previous round.
+    # Not on a disk, which would still be writing the data of the previous round.
     memory = Path("/dev/shm")  # noqa: S108 - a temporary folder is created in it
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         result = measure(Path(folder), options.mib * MIB, options.rounds)
@@ -119,7 +120,7 @@ def measure(folder: Path, size: int, rounds: int) -> dict[str, Any]:
 
 
 def redeployed(way: str, folder: Path, phone: Adbd, board: Sshd) -> int:
-    """Return the bytes on the wire for a bundle of which only the program has changed, without those of the program."""
+    """Return the bytes on the wire for a bundle in which only the program has changed, except the program itself."""
     store = Store(folder / f"store-{way}")
     relay = Relay(board.port if way == "ssh" else phone.port)
     if way == "ssh":

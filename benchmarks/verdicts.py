@@ -1,4 +1,4 @@
-"""A benchmark of the delay and the false alarms of verdicts by the size of a change, on many histories of a series.
+"""A benchmark of the delay and the false alarms of verdicts per size of a change, on many histories of a series.
 
 Each history has 60 nights of a latency with normal noise and a step on night 40, with a verdict for every night.
 """

@@ -1,10 +1,11 @@
 """A benchmark of a fully cached sweep and an empty Prefect flow of as many task runs, alternating in one process.
 
 The first sweep computes what `--artifacts` does not have yet (everything in a new folder); its time and the peak memory
-of the process and its children are measured separately. The tasks of the empty flow do nothing, on the same task runner
-and server, and have as many parameters as the stages, from the same upstream tasks. The time of a sweep includes its
-work before and after the tasks: reading the configuration, writing tables and report. Prefect's server processes the
-events of a flow after its end; neither side starts before that has finished.
+of the process and its children are measured separately. Both sides use the same task runner and
+server. The tasks of the empty flow do nothing; they have as many parameters as the stages, from the same upstream
+tasks. The time of a sweep includes its work before and after the tasks: reading the configuration, writing tables and
+report. Prefect's server processes the events of a flow after its end; neither side starts before the server has
+finished.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ SOCS = (
     "SAR2230P"
 )
 QUIET_S = 5
-"""The server is idle if it has ended no task run for this time."""
+"""The server is idle if it has ended no task run for this number of seconds."""
 
 
 def task_runs(plan: Plan) -> dict[str, int]:
-    """Return the runs of each stage in a sweep of this plan, of one model and distinct schemes."""
+    """Return the number of task runs per stage in a sweep of this plan, which has one model and distinct schemes."""
     cells = [cell.request for cell in plan.cells if cell.impossible is None]
     total = len(cells)
     return {

@@ -1,4 +1,4 @@
-"""Writes what the row classes of tasks/records define: docs/tables.md, the README's table of tables, and the golden.
+"""Writes docs/tables.md, the README's table of tables, and the golden file, from the row classes of tasks/records.
 
 usage: make docs
 """
@@ -30,10 +30,10 @@ HEAD = """\
 A run leaves one Parquet file per table, `tables/<table>/run=<run>/part.parquet` below `artifacts=`;
 `pandas.read_parquet("artifacts/tables/cells")` reads the rows of all runs. The names and the types
 of a table's columns do not change; a later version may add columns, which earlier runs do not have.
-pandas takes the columns of the earliest run: read one run, `tables/<table>/run=<run>`, or pass
-`schema=pyarrow.parquet.read_schema(FILE)` with a file of the latest run. Null means "not defined";
-NaN and infinities are never stored. `make docs` writes this page from the row classes in
-[cell_rows.py](../tasks/records/cell_rows.py) and
+pandas uses the columns of the earliest run. To get later columns, read one run,
+`tables/<table>/run=<run>`, or pass `schema=pyarrow.parquet.read_schema(FILE)` with a file of the
+latest run. Null means "not defined"; NaN and infinities are never stored. `make docs` writes this
+page from the row classes in [cell_rows.py](../tasks/records/cell_rows.py) and
 [operator_rows.py](../tasks/records/operator_rows.py) and the records that they contain.
 """
 
@@ -85,7 +85,7 @@ def _type(column: Column) -> str:
 
 
 def _vocabularies() -> dict[str, dict[str, str]]:
-    """Return the meanings of the values of each Literal, where they are documented."""
+    """Return, for each documented Literal type, the meaning of every value."""
     public = {name: value for name, value in vars(vocabulary).items() if not name.startswith("_")}
     meanings = {tuple(value): value for value in public.values() if isinstance(value, dict)}
     literals = {name: get_args(value) for name, value in public.items() if get_origin(value) is Literal}

@@ -16,7 +16,7 @@ BATCH = 64
 LEARNING_RATE = 3e-3
 INDICES = torch.arange(1797)
 SPLITS = {"training": INDICES[INDICES % 4 != 0], "held_out": INDICES[INDICES % 4 == 0]}
-"""The indices of the digits of a split. Every fourth digit is held out, which keeps the classes balanced."""
+"""Per split, the indices of its digits. Every fourth digit is held out, which keeps the classes balanced."""
 
 
 class DigitsCnn(nn.Module):
@@ -42,7 +42,7 @@ class DigitsCnn(nn.Module):
 
 
 def digits_cnn() -> nn.Module:
-    """Train the CNN on the training split and return it in eval mode. It takes a second and is bit-reproducible."""
+    """Train the CNN on the training split in about a second, bit-reproducibly, and return it in eval mode."""
     (images, labels), training = _data(), SPLITS["training"]
     with reproducible(SEED):
         model = DigitsCnn()
@@ -58,7 +58,7 @@ def digits_cnn() -> nn.Module:
 def digits(count: int, *, split: str) -> list[Sample]:
     """Return the first `count` digits of a split (`training`, `held_out`): `image` float32 [1, 1, 8, 8], label 0-9.
 
-    Raises RequestError if the split has fewer, or for an unknown split.
+    Raises RequestError if the split has fewer digits, or if there is no such split.
     """
     return take(_samples(part(SPLITS, split)), count, f"the {split} split of the digits")
 

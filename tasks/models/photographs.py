@@ -16,7 +16,7 @@ from tasks.models.sample import Sample, part, take
 SKLEARN, SKIMAGE = "sklearn.datasets.images", "skimage.data"
 SPLITS = {
     "calibration": (
-        # The photograph with the widest range is first: a moving average hardly leaves the first sample's range.
+        # The photograph with the widest range is first, because a moving average changes the first range only a little.
         (SKIMAGE, "camera.png"),
         (SKIMAGE, "astronaut.png"),
         (SKIMAGE, "rocket.jpg"),
@@ -34,7 +34,7 @@ SPLITS = {
         (SKIMAGE, "motorcycle_left.png"),
     ),
 }
-"""The package and file of every photograph of a split. The two splits show different scenes."""
+"""Per split, the package and the file of every photograph. The two splits show different scenes."""
 
 
 def photographs(
@@ -53,7 +53,8 @@ def photographs(
     The centre crops of all photographs are first. Rounds of random crops, half of them mirrored, follow; they are the
     same in every call.
     A sample has the input `input_name`, float32 [1, 3, size, size]: RGB, resized so that `size` is `crop_fraction` of
-    the shorter side, cropped, and (pixel - mean) / std with `mean` and `std` per channel on the 0..255 scale.
+    the shorter side, cropped, and normalised to (pixel - mean) / std. `mean` and `std` are per channel, on the 0..255
+    scale.
     Raises RequestError for an unknown split.
     """
     normalise = torch.tensor(mean).view(3, 1, 1), torch.tensor(std).view(3, 1, 1)

@@ -13,9 +13,10 @@ LOGIT_SPREAD = 2.0
 def calibrate_random_weights(module: nn.Module, images: torch.Tensor) -> None:
     """Set the statistics of every batch norm to those of `images` (float32 [N, …], N ≥ 2), and scale the last layer.
 
-    The batch norms of a new module have mean 0 and variance 1. If these are wrong, the activations shrink from layer to
-    layer until the outputs are close to zero, and their SNR means nothing. The last `nn.Linear` is initialised again
-    (some classifiers initialise it with zeros) and scaled so that the spread of its outputs is `LOGIT_SPREAD`.
+    The batch norms of a new module have mean 0 and variance 1. If the activations have others, they shrink from layer
+    to layer until the outputs are close to zero, and the SNR of the outputs means nothing. The last `nn.Linear` is
+    initialised again (some classifiers initialise it with zeros) and scaled so that the spread of its outputs is
+    `LOGIT_SPREAD`.
 
     Uses torch's random generator, and leaves the module in eval mode.
     """

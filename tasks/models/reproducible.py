@@ -10,7 +10,7 @@ import torch
 def reproducible(seed: int) -> Iterator[None]:
     """Seed torch's CPU generator and compute on one thread. Both are restored at the end of the context.
 
-    One thread, because a parallel sum is split by the number of threads and floating-point addition is not
+    One thread is used, because a parallel sum is split by the number of threads and floating-point addition is not
     associative: the same training on another number of cores would give other weights, and other cache keys.
     """
     threads = torch.get_num_threads()

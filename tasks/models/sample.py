@@ -14,7 +14,7 @@ T = TypeVar("T")
 class Sample(TypedDict):
     """The arguments of one call of the model.
 
-    `inputs`: a tensor per input in the model's configuration, of that shape and dtype.
+    `inputs`: one tensor per input in the model's configuration, with the shape and dtype that are configured there.
     `label`: the true class index, for classifiers. `name`: the sample's name in tables and reports.
     """
 

@@ -1,6 +1,6 @@
 """English sentences to embed: everyday prose, questions, headlines and technical text, short and long."""
 
-# The longest sentence is first: a moving average hardly leaves the first sample's range.
+# The longest sentence is first, because a moving average changes the first range only a little.
 CALIBRATION = (
     "Because the train from the north was late, everybody missed the last ferry, and the hotel had a very good night.",
     "After the storm the harbour was full of broken masts, empty crates and gulls arguing over both.",

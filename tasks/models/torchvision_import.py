@@ -1,7 +1,8 @@
-"""The import of torchvision, also if its compiled part cannot be loaded: a CUDA build with a CPU build of torch.
+"""The import of torchvision, even if its compiled part cannot be loaded (a CUDA build with a CPU build of torch).
 
-The import then fails at the first operator without a schema. So do most models of transformers, which imports
-torchvision if it is installed. The models here do not use these operators.
+In this case, `import torchvision` fails at the first operator without a schema, and so does the import of most models
+of transformers, which imports torchvision if it is installed. `torchvision` therefore defines the missing schemas. The
+models here do not use these operators.
 """
 
 import importlib

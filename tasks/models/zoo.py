@@ -26,7 +26,7 @@ CALIBRATION_PHOTOGRAPHS = 4
 def torchvision_classifier(architecture: str, *, size: int, mean: list[float], std: list[float]) -> nn.Module:
     """Return `torchvision.models.<architecture>` in eval mode, float32 [N, 3, size, size] to float32 [N, 1000].
 
-    `size`, `mean`, `std`: those of the model's photographs, some of which calibrate random weights.
+    `size`, `mean`, `std`: as for the model's photographs. A few photographs are used to calibrate random weights.
     Raises RequestError if torchvision is not installed.
     """
     models = _torchvision(architecture).models
@@ -42,7 +42,7 @@ def torchvision_classifier(architecture: str, *, size: int, mean: list[float], s
 
 def timm_classifier(architecture: str, *, size: int, mean: list[float], std: list[float]) -> nn.Module:
     """Return timm's `architecture` with its default weights in eval mode; see `torchvision_classifier`."""
-    _torchvision(architecture)  # timm imports it
+    _torchvision(architecture)  # timm imports torchvision
     timm = _optional("timm", architecture)
     hub = importlib.import_module("huggingface_hub")
     repository = timm.get_pretrained_cfg(architecture).hf_hub_id

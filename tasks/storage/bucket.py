@@ -1,7 +1,7 @@
-"""The files of a store in an S3 object store. This is the only module that connects to one.
+"""The files of a store in an S3 object store. No other module connects to an object store.
 
 Credentials, endpoint and region come from the usual AWS variables and profiles; they are neither stored nor logged. An
-object appears when its upload is complete, so there are no incomplete objects to remove.
+object appears only when its upload is complete, so there are no incomplete objects to remove.
 """
 # pyarrow ships no types:
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportAttributeAccessIssue=false
@@ -28,21 +28,21 @@ _CONNECT_S = 10.0
 _TEST_NAME = "artifacts.txt"
 _TEST_CONTENT = b"The artifacts of qnnsweep: blobs, results, tables and runs. docs/storage.md describes them.\n"
 
-_FOR_CREDENTIALS = "see that AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, may read, write and list it"
+_FOR_CREDENTIALS = "check that AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, may read, write and list"
 _ADVICE = {
     "NO_SUCH_BUCKET": "create the bucket, or correct its name",
     "ACCESS_DENIED": _FOR_CREDENTIALS,
     "INVALID_ACCESS_KEY_ID": _FOR_CREDENTIALS,
     "SIGNATURE_DOES_NOT_MATCH": _FOR_CREDENTIALS,
-    "NETWORK_CONNECTION": "see that AWS_ENDPOINT_URL (for a store that is not Amazon's) and AWS_REGION are right",
+    "NETWORK_CONNECTION": "check that AWS_ENDPOINT_URL (for a store that is not Amazon's) and AWS_REGION are right",
 }
 _OTHERWISE = "see the store's own documentation, or set artifacts=FOLDER to a folder of this machine"
 
 
 class Bucket:
-    """The objects below `s3://bucket/prefix`. `copies`: the folder for the files of `local`, removable at any time.
+    """The objects below `s3://bucket/prefix`. `copies`: a folder for the copies that `local` makes, removable.
 
-    An instance can be pickled: each process connects at its first request.
+    An instance can be pickled: each process opens its own connection at its first request.
     """
 
     def __init__(self, url: str, *, copies: Path, partial: Path) -> None:
@@ -85,7 +85,7 @@ class Bucket:
             self.remove(name)
 
     def local(self, name: str) -> Path:
-        """Return a local copy. It is downloaded unless there is one of the object's size and time."""
+        """Return a local copy. It is downloaded unless a copy with the object's size and time exists."""
         with self._errors_translated():
             (info,) = _connected().get_file_info([self._key(name)])
         if info.type != fs.FileType.File:
@@ -155,7 +155,7 @@ def _connection(_process: int, endpoint: str | None) -> Any:
     return fs.S3FileSystem(
         endpoint_override=endpoint,
         connect_timeout=_CONNECT_S,
-        # A small object then needs one request only.
+        # With this, a small object needs only one request.
         allow_delayed_open=True,
         # Without this, a failed part leaves the earlier parts under the final name.
         background_writes=True,

@@ -14,15 +14,16 @@ from tasks.storage.retention import bytes_of_run
 from tasks.storage.store import Store
 
 OTHERS = "others"
-"""The row of blobs that no result references: logs of failures, and blobs that only a run references."""
+"""The name of the row for blobs that no result references: logs of failures, and blobs that only runs reference."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageUsage:
     """The results of a stage and the blobs that they reference.
 
-    A blob counts for the first stage that references it. `shared_bytes` is the size of the blobs that an earlier stage
-    references too. `oldest` and `newest` are the times at which results were written (ISO 8601; None without results).
+    A blob counts for the first stage that references it. `shared_bytes` is the size of the stage's other blobs, which
+    count for an earlier stage. `oldest` and `newest` are the times at which results were written (ISO 8601; None if
+    there are no results).
     """
 
     stage: str
@@ -62,7 +63,10 @@ class Inventory:
 
 
 def inventory(store: Store, newest: int) -> Inventory:
-    """Read every result. Raises EvidenceError for a run whose manifest cannot be read."""
+    """Return the contents of the store, with the given number of newest runs. Every result is read.
+
+    Raises EvidenceError for a run whose manifest cannot be read.
+    """
     stages = _stages(store)
     runs = tables.runs(store)
     manifests = {run: read_manifest(store, run) for run in runs}
@@ -94,7 +98,7 @@ def _stages(store: Store) -> tuple[StageUsage, ...]:
     written: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for path in (store.root / "results" / "records").glob("*"):
         stage = path.name.partition("-")[0]
-        # Another process may be removing or replacing it.
+        # Another process may be removing or replacing the result.
         with suppress(EvidenceError, FileNotFoundError):
             stat = path.stat()
             referenced[stage] |= {blob.sha256 for blob in referenced_blobs(decode(path.read_bytes()))} & sizes.keys()

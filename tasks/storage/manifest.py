@@ -1,4 +1,4 @@
-"""The manifest of a run: the results and blobs that it references. Written when the run ends, as `holds.json`."""
+"""The manifest of a run: the results and blobs that the run references, written as `holds.json` at its end."""
 
 import dataclasses
 import json
@@ -20,9 +20,9 @@ class RunManifest:
     """The results and blobs of the store that a run references."""
 
     results: dict[str, bool]
-    """Names of cached results (`<stage>-<key>.parquet`), and whether the run reused them."""
+    """Per cached result, by its name (`<stage>-<key>.parquet`): whether the run reused it."""
     blobs: dict[str, int]
-    """The sha256 and the bytes of every blob that the run's records and rows reference."""
+    """Per blob that the run's records and rows reference, by its sha256: its size in bytes."""
 
 
 def write_manifest(store: Store, run_id: str, manifest: RunManifest) -> None:
@@ -30,7 +30,7 @@ def write_manifest(store: Store, run_id: str, manifest: RunManifest) -> None:
 
 
 def read_manifest(store: Store, run_id: str) -> RunManifest:
-    """Return the manifest of the run, or, if it has none, the references in its evidence and its rows.
+    """Return the manifest of the run. If there is none, collect the references in the run's evidence and rows.
 
     Raises EvidenceError if neither can be read: it is then unknown which blobs can be removed.
     """
@@ -60,7 +60,7 @@ def referenced_blobs(value: Any) -> Iterator[Blob]:
 
 @cache
 def _blob_fields(kind: type[Any]) -> tuple[str, ...]:
-    """Return the fields of a record's class that can contain a blob: most fields have thousands of values and none."""
+    """Return the fields of a record's class that can contain a blob. The values of the others need not be searched."""
     return tuple(name for name, hint in get_type_hints(kind).items() if _can_contain_blob(hint))
 
 

@@ -1,8 +1,8 @@
 """The removal of runs, results and blobs. Nothing that a remaining run references is ever removed.
 
-A result or a blob that a removed run references is removed with it unless a remaining run, or a result of one,
-references it too. One that no run references comes from a killed sweep; it is kept for a day, so that the sweep can be
-continued.
+A removed run's results and blobs are removed too, except those that a remaining run, or a result of a remaining run,
+also references. A result or a blob that no run references comes from a killed sweep. It is kept for a day, so that the
+sweep can be continued.
 """
 
 import shutil
@@ -28,13 +28,13 @@ class Selection:
     """The runs to remove: the union of what the fields select."""
 
     runs: tuple[str, ...] = ()
-    """These runs, whatever the other fields select."""
+    """Runs to remove in any case."""
     at_most: int | None = None
-    """All runs except this number of the newest ones."""
+    """All runs except the newest ones. This number of runs remains."""
     older_than_s: float | None = None
-    """Runs that ended longer ago."""
+    """Runs that ended more than this number of seconds ago."""
     larger_than: int | None = None
-    """The oldest runs, until runs, results and blobs together have at most this number of bytes."""
+    """The oldest runs: as many as necessary to reduce all runs, results and blobs to this number of bytes."""
     protected: int = 0
     """The number of newest runs that are not removed, unless `runs` contains them."""
 
@@ -56,7 +56,7 @@ class PrunePlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Sizes:
-    """Sizes in bytes by name; for results and blobs with the time of writing."""
+    """The sizes in bytes, by name. For results and blobs, the time of writing follows the size."""
 
     runs: dict[str, int]
     results: dict[str, tuple[int, float]]
@@ -64,7 +64,7 @@ class _Sizes:
 
 
 def plan_prune(store: Store, selection: Selection) -> PrunePlan:
-    """Return what would be removed now.
+    """Return the runs, results and blobs that would be removed now.
 
     Raises RequestError for an unknown run, and EvidenceError for a remaining run whose references cannot be read.
     """
@@ -83,7 +83,7 @@ def plan_prune(store: Store, selection: Selection) -> PrunePlan:
         selected |= {run for run in free if now - ended[run] > selection.older_than_s}
     manifests: dict[str, RunManifest] = {}
     for run in runs:
-        # A run selected by name may be damaged: blobs that only it references are removed when they are a day old.
+        # A run selected by name may be damaged. Then blobs that only it references are removed when they are a day old.
         with suppress(*([EvidenceError] if run in selection.runs else [])):
             manifests[run] = read_manifest(store, run)
     free = [run for run in free if run not in selected]
@@ -93,14 +93,14 @@ def plan_prune(store: Store, selection: Selection) -> PrunePlan:
 
     if (most := selection.larger_than) is None:
         return without(0)
-    # The more runs are removed, the fewer bytes are left.
+    # Find the smallest number of runs by bisection: the more runs are removed, the fewer bytes are left.
     return without(bisect_left(range(len(free)), True, key=lambda oldest: without(oldest).left <= most))
 
 
 def apply(store: Store, plan: PrunePlan) -> None:
-    """Remove what the plan contains. The caller holds the store's exclusive lock.
+    """Remove what the plan contains. The caller must hold the store's exclusive lock.
 
-    If the process is killed, no incomplete run or result remains that looks complete.
+    If the process is killed during the removal, an incomplete run or result does not look complete.
     """
     for run in (*plan.runs, *plan.remains):
         # A run counts as complete if its cells exist: remove them first.
@@ -123,8 +123,8 @@ def _plan(
         sizes.results, [manifest.results for manifest in remaining], [manifest.results for manifest in removed], now
     )
     references: list[Mapping[str, object]] = [manifest.blobs for manifest in remaining]
-    # A remaining result keeps its blobs, which no remaining manifest may list: the result may come from a killed
-    # sweep, or a removed run may have recomputed it.
+    # The blobs of a remaining result are kept even if no remaining manifest lists them: the result may come from a
+    # killed sweep, or a removed run may have recomputed it.
     recomputed = {name for manifest in removed for name, reused in manifest.results.items() if not reused}
     listed = set[str]().union(*(manifest.results for manifest in remaining)) - recomputed
     references.append(dict.fromkeys(_blobs_of(store, set(sizes.results).difference(results, listed))))
@@ -160,7 +160,7 @@ def _unreferenced(
 
 def _blobs_of(store: Store, results: Iterable[str]) -> Iterator[str]:
     for name in results:
-        with suppress(EvidenceError, FileNotFoundError):  # a sweep does not use such a result either
+        with suppress(EvidenceError, FileNotFoundError):  # a sweep ignores an unreadable result too
             record = decode((store.root / "results" / "records" / name).read_bytes())
             yield from (blob.sha256 for blob in referenced_blobs(record))
 

@@ -1,7 +1,7 @@
-"""The store: bytes named by their sha256, which are complete or absent despite kills and concurrent writes.
+"""The store: blobs named by their sha256. A blob is complete or absent, despite kills and concurrent writes.
 
-Everything is first written below `<root>/partial`, synced, and then renamed into place. With an object store the folder
-is this machine's copy: a blob is uploaded when it is put, and downloaded when it is used and there is no copy.
+Everything is first written below `<root>/partial`, synced, and then renamed into place. With an object store, the
+folder has this machine's copies: a blob is uploaded when it is put, and downloaded when it is used and has no copy.
 """
 
 import hashlib
@@ -35,8 +35,8 @@ class Store:
     """Content-addressed blobs below one folder, shared by any number of processes.
 
     Layout: `blobs/<first two digits>/<sha256>`, read-only, and `partial/` for temporary files. `files` are the other
-    files of the store: results, tables, runs. If `url` names an object store, they are all there, and `root` is this
-    machine's folder for it. An instance can be pickled and used in another process.
+    files of the store: results, tables, runs. If `url` names an object store, all blobs and files are there, and `root`
+    is this machine's folder for copies and temporary files. An instance can be pickled and used in another process.
     Every method raises EnvironmentUnusable, with a remedy, if the store cannot be used or the disk is full.
     """
 
@@ -56,7 +56,7 @@ class Store:
 
     @classmethod
     def at(cls, artifacts: str, cache_folder: str | None = None) -> "Store":
-        """Return the store of `artifacts=`, a folder or `s3://bucket/prefix`, without any access to it."""
+        """Return the store for `artifacts=`, a folder or `s3://bucket/prefix`. Neither is accessed yet."""
         if "://" not in artifacts:
             return cls(Path(artifacts))
         url = artifacts.rstrip("/")
@@ -78,7 +78,7 @@ class Store:
         return self.display_path(name) if self.url else (self.root / name).as_uri()
 
     def check_writable(self) -> None:
-        """Write test data to the folder and to the object store. Folders are created as needed."""
+        """Write test data to the folder and, if there is one, to the object store. Folders are created as needed."""
         with translate_os_errors(self.blobs):
             self.blobs.mkdir(parents=True, exist_ok=True)
             # No test file here: if the process were killed, the file would remain among the blobs.
@@ -92,7 +92,7 @@ class Store:
             self._bucket.check_writable()
 
     def put_bytes(self, data: bytes) -> Blob:
-        """Store `data`."""
+        """Store `data` and return its blob."""
         blob = Blob(sha256=hashlib.sha256(data).hexdigest(), size=len(data))
         if self._bucket is None and self._folder.size(_name(blob.sha256)) == blob.size:
             return blob
@@ -104,25 +104,25 @@ class Store:
             return self._put(iter(lambda: source.read(_CHUNK_BYTES), b""))
 
     def path(self, blob: Blob) -> Path:
-        """Return a file with the bytes, for reading only. Raises EvidenceError if it is absent or of another size."""
+        """Return the blob's local file, for reading only. Raises EvidenceError if it is missing or of another size."""
         size = self._folder.size(_name(blob.sha256))
         if size == blob.size:
             return self._file(blob)
         return self._downloaded(blob, "is missing" if size is None else f"has {size} bytes instead of {blob.size}")
 
     def find(self, sha256: str) -> Blob | None:
-        """Return the blob of that name, or None if the store has none."""
+        """Return the blob with that sha256, or None if the store does not have it."""
         size = self._folder.size(_name(sha256))
         if size is None and self._bucket is not None:
             size = self._bucket.size(_name(sha256))
         return None if size is None else Blob(sha256=sha256, size=size)
 
     def has(self, blob: Blob) -> bool:
-        """Return whether the store has the blob for every machine that uses it. Downloads nothing."""
+        """Return whether the store has the blob. A copy of an object store's blob does not count. Downloads nothing."""
         return self.files.size(_name(blob.sha256)) == blob.size
 
     def read(self, blob: Blob) -> bytes:
-        """Return the blob's bytes. Raises EvidenceError unless they have the blob's sha256."""
+        """Return the blob's bytes. Raises EvidenceError if their sha256 is not that of the blob."""
         path = self.path(blob)
         with translate_os_errors(path):
             data = path.read_bytes()
@@ -132,7 +132,7 @@ class Store:
         return data
 
     def verify(self, blob: Blob) -> None:
-        """Read the blob's bytes in pieces. Raises EvidenceError unless they have the blob's sha256."""
+        """Read the blob's bytes in pieces. Raises EvidenceError if their sha256 is not that of the blob."""
         path = self.path(blob)
         with translate_os_errors(path), path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
@@ -142,7 +142,7 @@ class Store:
     def link_named(self, folder: str, blobs: Mapping[str, Blob]) -> None:
         """Give blobs readable names below `folder`, as hard links, which take no space.
 
-        An object store has no links: there, `<folder>.json` maps each name to its object.
+        An object store has no links: there, the file `<folder>.json` maps each name to the blob's object.
         """
         if self._bucket is not None:
             objects = {name: _name(blob.sha256) for name, blob in blobs.items()}
@@ -152,7 +152,7 @@ class Store:
             _link(self.path(blob), self.root / folder / name, self.partial)
 
     def read_named(self, folder: str, name: str) -> bytes:
-        """Return the bytes that `link_named` gave that name. Raises FileNotFoundError."""
+        """Return the bytes of the blob to which `link_named` gave that name. Raises FileNotFoundError."""
         if self._bucket is None:
             return self.files.read(f"{folder}/{name}")
         objects = json.loads(self._bucket.read(f"{folder}.json"))
@@ -213,7 +213,7 @@ class Store:
             blob = Blob(sha256=sha256.hexdigest(), size=size)
             final = self._file(blob)
             if self._bucket is not None:
-                # Before anything can reference it, and from the bytes that were just hashed.
+                # Upload before anything can reference the blob, and from the bytes that were just hashed.
                 file.flush()
                 self._bucket.upload_if_absent(temporary, _name(blob.sha256), size)
             # A file of another size is damaged: replace it.
@@ -234,7 +234,7 @@ def _link(blob: Path, name: Path, partial: Path) -> None:
     name.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(blob, name)
-    except FileExistsError:  # left by an earlier attempt at the same shard
+    except FileExistsError:  # an earlier attempt at the same shard created the link
         if not name.samefile(blob):
             temporary = partial / temporary_name()
             os.link(blob, temporary)

@@ -147,7 +147,7 @@ def test_a_refused_part_leaves_no_object(
     store = bucket("one")
     with serve_proxy(object_store, lambda _, path: 403 if "partNumber=2&" in path else None) as way:
         monkeypatch.setenv("AWS_ENDPOINT_URL", way)
-        with pytest.raises(EnvironmentUnusable, match=r"ACCESS_DENIED during UploadPart .*; see that AWS_PROFILE"):
+        with pytest.raises(EnvironmentUnusable, match=r"ACCESS_DENIED during UploadPart .*; check that AWS_PROFILE"):
             store.put_bytes(os.urandom(LARGE))
     monkeypatch.setenv("AWS_ENDPOINT_URL", object_store.endpoint)
     assert bucket("other").files.names("blobs") == []
@@ -186,8 +186,8 @@ def test_a_killed_upload_leaves_no_object(
 
 UNUSABLE = {
     "misspelt": r"AWS Error NO_SUCH_BUCKET .*; create the bucket, or correct its name$",
-    "denied": r"AWS Error (ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH) .*; see that AWS_PROFILE, or ",
-    "unreached": r"AWS Error NETWORK_CONNECTION .*; see that AWS_ENDPOINT_URL \(for a store that is not Amazon's\)",
+    "denied": r"AWS Error (ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH) .*; check that AWS_PROFILE, ",
+    "unreached": r"AWS Error NETWORK_CONNECTION .*; check that AWS_ENDPOINT_URL \(for a store that is not Amazon's\)",
 }
 
 
