@@ -1,4 +1,4 @@
-"""The expected costs of toolchain calls, from past runs: a sweep schedules its worker processes by them."""
+"""The expected costs of toolchain calls, from past runs. A sweep uses them to schedule its worker processes."""
 
 from collections import defaultdict
 from statistics import median
@@ -10,16 +10,16 @@ from tasks.toolchain.workers.scheduler import CostEstimate
 from tasks.toolchain.workers.supervisor import Subject
 
 _RUNS = 10
-"""The number of past runs that are read."""
+"""The number of past runs from which the costs are read."""
 
 
 def estimates(store: Store) -> dict[tuple[str, Subject], CostEstimate]:
-    """Return, by stage and subject, the median seconds and the highest memory of such calls in the latest runs."""
+    """Map stages and subjects to the median seconds and the highest memory of their calls in the latest runs."""
     costs_of: dict[tuple[str, Subject], list[tuple[float, int]]] = defaultdict(list)
     for run in tables.runs(store)[-_RUNS:]:
         for row in tables.rows(store, "work", run):
             subject = tuple(row[name] for name in SUBJECT_COLUMNS if row[name] is not None)
-            if subject:  # a comparison has none, because its cost depends on the capture
+            if subject:  # a comparison has no subject, because its cost depends on the capture
                 costs_of[row["stage"], subject].append((row["seconds"], row["peak_bytes"]))
     return {
         call: CostEstimate(

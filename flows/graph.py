@@ -1,4 +1,4 @@
-"""The graph of one sweep: which stage uses the results of which stages, and which work the cells share."""
+"""The graph of one sweep: the stages whose results each stage uses, and the work that cells share."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -29,11 +29,11 @@ from tasks.toolchain.backends.select import backend_code, backend_of
 from tasks.toolchain.source_digest import code_digest, functions_digest
 
 ProgressCallback = Callable[[str, str, str], None]
-"""Called with a stage, its label (see `work_label`) and its new state (see `tasks.stage.OnChange`)."""
+"""A function that is called with a stage, its label (see `work_label`) and its state (see `tasks.stage.OnChange`)."""
 
 
 def work_label(stage: str, request: Request) -> str:
-    """Return the label of a stage's work. Cells that share the work share the label."""
+    """Return the label of the work that a stage does for a cell. Cells that share the work have the same label."""
     backend, names = backend_of(request.backend.kind), [request.model.name]
     if stage != "export":
         names += [request.scheme.name, *([request.backend.name] if backend.named_in_labels else [])]
@@ -62,16 +62,16 @@ class Graph:
         self._submissions: dict[str, Submission] = {}
         self._started_stages: set[tuple[str, str]] = set()
         self._codes: dict[str, str] = {}
-        self._backend_code = cache(backend_code)  # like the models' code: once per sweep
+        self._backend_code = cache(backend_code)  # once per sweep, like the digests of the models' code
 
     def export(self, request: Request) -> Submission:
         model = digest(request.model)
-        if model not in self._codes:  # read once per sweep: its cells must agree, even if a file changes meanwhile
+        if model not in self._codes:  # once per sweep: its cells must have the same code, even if a file changes
             self._codes[model] = code_digest(request.model)
         return self._submit(export_task, request, request.model, self._codes[model], workers=self._resources.workers)
 
     def cell(self, request: Request) -> dict[str, Submission]:
-        """Submit all stages of a cell and return them by the field of `CellResult` that holds their result."""
+        """Submit all stages of a cell. Map the field of `CellResult` for a stage's result to the submission."""
         kind, scheme, workers = request.backend.kind, request.scheme, self._resources.workers
         soc = request.soc if backend_of(kind).needs_soc else None
         code = self._backend_code(kind)
@@ -102,7 +102,7 @@ class Graph:
         }
 
     def result(self, planned: PlannedCell, submissions: dict[str, Submission]) -> CellResult:
-        """Wait for a cell's stages and return their records, up to the first stage that failed, and its error."""
+        """Wait for a cell's stages. Return their records up to the first failed stage, and the error of that stage."""
         code = self._codes.get(digest(planned.request.model))
         cell = CellResult(request=planned.request, impossible=planned.impossible, code=code)
         for record, submission in submissions.items():
@@ -123,14 +123,14 @@ class Graph:
 
     @property
     def result_names(self) -> dict[str, bool]:
-        """The names of all cached results of this sweep, with whether each was in the cache before."""
+        """Maps the name of every cached result of this sweep to whether it was already in the cache."""
         return result_names(submission.future for submission in self._submissions.values())
 
     def _submit(self, task: Task[..., Any], request: Request, *inputs: Any, **resources: Any) -> Submission:
         key = digest([task.name, *(value.key if isinstance(value, Submission) else value for value in inputs)])
         if key not in self._submissions:
-            # Opaque, because Prefect would search every value of a result for futures, and ask its server for the state
-            # of a bare future.
+            # Without `opaque` Prefect would search every value of a result for futures, and would ask its server for
+            # the state of a bare future.
             values = [opaque(value.future) if isinstance(value, Submission) else value for value in inputs]
             future = self._configure_task(task, request).submit(*values, store=self._resources.store, **resources)
             self._submissions[key] = Submission(key=key, future=future)
@@ -140,7 +140,7 @@ class Graph:
         label = work_label(task.name, request)
 
         def on_change(state: str) -> None:
-            # A reused capture stands for deploy, execute and collect.
+            # If the capture is reused, so are its steps deploy, execute and collect.
             for name in MEASURE_STEPS if (task.name, state) == ("measure", "reused") else (task.name,):
                 self._started_stages.add((name, label))
                 self._on_progress(name, label, state)
@@ -152,7 +152,7 @@ class Graph:
 
 
 def lowering_options(request: Request, backend_code: str = "") -> LoweringOptions:
-    """Return what decides `lower`'s result besides the quantized model and the SoC."""
+    """Return the inputs that determine the result of `lower` besides the quantized model and the SoC."""
     return LoweringOptions(
         scheme=request.scheme,
         kind=request.backend.kind,
@@ -165,12 +165,12 @@ def lowering_options(request: Request, backend_code: str = "") -> LoweringOption
 
 
 def comparison_options(request: Request) -> ComparisonOptions:
-    """Return what decides `compare`'s result, so that nothing else of the request is in its cache key."""
+    """Return the values of the request that determine the result of `compare`. Its cache key contains no others."""
     measure = request.measure
     metrics = tuple(dict.fromkeys(measure.metrics))
     own_code = [name for name in metrics if name not in METRICS]
     if request.backend.kind not in SHIPPED_BACKENDS:
-        own_code.append(request.backend.kind)  # the backend reads the names of its events
+        own_code.append(request.backend.kind)  # this code interprets the names of the backend's profiling events
     return ComparisonOptions(
         classifier=request.model.classifier,
         tolerances=of_scheme(request.tolerance.operators, request.scheme.name),
@@ -182,13 +182,13 @@ def comparison_options(request: Request) -> ComparisonOptions:
 
 
 def result_names(futures: Iterable[PrefectFuture[Any]]) -> dict[str, bool]:
-    """Return the names of the cached results of these futures, with whether each was in the cache before."""
+    """Map the names of the cached results of these futures to whether the result was already in the cache."""
     states = [future.state for future in futures]
     return {name: is_reused(state) for state in states if (name := result_name(state)) is not None}
 
 
 def await_result(future: PrefectFuture[Any]) -> tuple[Any, BaseException | None]:
-    """Wait for a future and return its result and None, or None and its error."""
+    """Wait for a future. Return its result and None if it completed, otherwise None and its error."""
     future.wait()
     result = future.state.result(raise_on_failure=False)
     if future.state.is_completed():
@@ -197,5 +197,5 @@ def await_result(future: PrefectFuture[Any]) -> tuple[Any, BaseException | None]
 
 
 def other_references(measure: MeasureConfig) -> tuple[OperatorReference, ...]:
-    """Return the references besides the edge graph, in an order that does not depend on the order in the request."""
+    """Return the requested references except the edge graph, always in the pipeline's order."""
     return tuple(name for name in OPERATOR_REFERENCES if name in measure.references and name != "edge")

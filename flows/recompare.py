@@ -1,4 +1,4 @@
-"""The flow that compares a past run again: with other tolerances, on its captures, without devices or compiling."""
+"""The flow that compares a past run's captures again, with other tolerances. It needs no device and no compilation."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,14 +25,14 @@ from tasks.storage import lock
 from tasks.storage.store import Store
 
 _CHANGEABLE = ("tolerance", "measure.replay", "measure.metrics", "measure.references", "limits")
-"""The keys that may differ from the past run's: no capture depends on them."""
+"""The keys whose values may differ from those of the past run, because no capture depends on them."""
 
 
 @run_flow()
 def recompare(artifacts: str, run_id: str | None, overrides: list[str]) -> results.SweepResult:
-    """Compare every cell of a past run again, as a new run. `overrides` change only what no capture depends on.
+    """Compare every cell of a past run again, as a new run. `overrides`: of keys on which no capture depends.
 
-    Raises RequestError for an unknown run, for an override of anything else, and for a reference that was not stored.
+    Raises RequestError for an unknown run, an override of another key, and a reference whose values were not stored.
     """
     store = Store.at(artifacts)
     with lock.shared(store):
@@ -55,22 +55,22 @@ def recompare(artifacts: str, run_id: str | None, overrides: list[str]) -> resul
 
 
 def planned(store: Store, run_id: str | None, overrides: Sequence[str]) -> tuple[RunFacts, Plan]:
-    """Return the past run's facts, and its plan with these overrides in place of its own overrides of the same keys."""
+    """Return the facts and the plan of a past run. `overrides` replace the run's own overrides of the same keys."""
     for override in overrides:
         key = _key(override)
         if not any(key == changeable or key.startswith(f"{changeable}.") for changeable in _CHANGEABLE):
             names = ", ".join(_CHANGEABLE)
-            raise RequestError(f"{override}: a past run can be compared again with other {names} alone")
+            raise RequestError(f"{override}: to compare a past run again, override only {names}")
     run = results.find_run(store, run_id)
     if run.command[:2] != ("qnnsweep", "run"):
-        raise RequestError(f"run {run.run_id} was itself a recompare; name the run it came from: {run.command[2]}")
+        raise RequestError(f"run {run.run_id} was itself a recompare; name the run that it compared: {run.command[2]}")
     arguments = run.command[2:]
     folders = [Path(word.removeprefix("--config-dir=")) for word in arguments if word.startswith("--config-dir=")]
     changed = {_key(override) for override in overrides}
     unchanged = [word for word in arguments if not word.startswith("--") and _key(word) not in changed]
     plan = load([*unchanged, *overrides], config_dirs=folders)
     _check_references(run.run_id, plan, store)
-    # The folder on this machine, which may differ from that of the machine that made the run.
+    # The store is at its location on this machine. The machine that made the run may have had it in another folder.
     return run, replace(plan, artifacts=store.location, cache_folder=None)
 
 
@@ -82,8 +82,8 @@ def _check_references(run_id: str, plan: Plan, store: Store) -> None:
         stored = {reference.name for reference in evidence.lowered.references} if evidence else requested
         for name in sorted(requested - stored):
             raise RequestError(
-                f"measure.references={name}: run {run_id} did not keep that graph's values; "
-                f"qnnsweep run with measure.references=[{name}] does"
+                f"measure.references={name}: run {run_id} did not store the values of that graph; "
+                f"to store them, run qnnsweep run with measure.references=[{name}]"
             )
 
 

@@ -1,4 +1,4 @@
-"""One run: its start, its cells and its end. The flows `sweep`, `shard`, `spread` and `recompare` consist of these."""
+"""The start, the cells and the end of a run. The flows `sweep`, `shard`, `spread` and `recompare` use these parts."""
 
 import secrets
 import threading
@@ -29,9 +29,9 @@ from tasks.storage.store import Store
 from tasks.toolchain.workers.supervisor import CallCost
 
 on_progress: ContextVar[ProgressCallback] = ContextVar("on_progress", default=lambda _stage, _label, _state: None)
-"""Called with every progress update, in addition to Prefect's own tracking.
+"""The function that is called with every progress update, in addition to Prefect's own tracking.
 
-It is a context variable and not a parameter of the flows, because Prefect stores a flow's parameters as JSON.
+It is in a context variable and is not a parameter of the flows, because Prefect stores a flow's parameters as JSON.
 """
 
 
@@ -81,7 +81,7 @@ class CellResults:
     reused: int
     """The number of results that came from the cache."""
     result_names: dict[str, bool]
-    """The names of the cached results that the cells used, with whether each was in the cache before."""
+    """Maps the name of every cached result that the cells used to whether it was already in the cache."""
 
 
 def command(overrides: Sequence[str], folders: Sequence[Path], *options: str) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ def command(overrides: Sequence[str], folders: Sequence[Path], *options: str) ->
 
 
 def run_cells(plan: Plan, resources: Resources, run_id: str) -> CellResults:
-    """Run every possible cell. Raises the RequestError or EnvironmentUnusable that the export of a model raises."""
+    """Run every possible cell. If a model's export raises RequestError or EnvironmentUnusable, raise that error."""
     make_importable(plan.folders)
     cells_done, callback = CellsDone(plan.cells, create_progress(run_id, len(plan.cells))), on_progress.get()
 
@@ -106,8 +106,8 @@ def run_cells(plan: Plan, resources: Resources, run_id: str) -> CellResults:
 
 def _run_graph(plan: Plan, graph: Graph, cells_done: CellsDone) -> list[CellResult]:
     possible = [cell for cell in plan.cells if cell.impossible is None]
-    # Wait for every export before anything is compiled, because an export shows what is wrong in a model's
-    # configuration.
+    # Wait for every export before anything is compiled, because an export detects a mistake in the configuration of a
+    # model.
     for export in [graph.export(cell.request) for cell in possible]:
         export.future.wait()
         error = export.future.state.result(raise_on_failure=False)
@@ -138,7 +138,7 @@ def finish_run(
 ) -> results.SweepResult:
     """Write a run's manifest, its linked files, its tables and its report into the store.
 
-    `trend`: how to compare the run with earlier runs; None: not at all. `costs`: the calls for the table `work`.
+    `trend`: how to compare the run with earlier runs; None does not compare it. `costs`: the rows of the table `work`.
     """
     store = resources.store
     write_manifest(store, run.run_id, manifest(done.cells, done.result_names, store))

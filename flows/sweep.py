@@ -1,4 +1,4 @@
-"""The flow of one sweep: a plan's cells through all stages, then the tables and the report."""
+"""The flow of one sweep. It runs all stages of a plan's cells, then writes the tables and the report."""
 
 import gc
 from collections.abc import Generator
@@ -19,7 +19,7 @@ from tasks.storage.store import Store
 
 @run_flow()
 def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results.SweepResult:
-    """Run every cell of the overrides, which are in Hydra's grammar; see `qnnsweep run --help`.
+    """Run every cell of the plan of `overrides`, which are in Hydra's grammar; see `qnnsweep run --help`.
 
     Raises RequestError, before any work, for a wrong request, and EnvironmentUnusable for an unusable machine.
     """
@@ -41,7 +41,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
 
 @contextmanager
 def _frozen_gc() -> Generator[None]:
-    """Freeze existing objects so that the GC scans only what this sweep allocates."""
+    """Freeze existing objects, so that the garbage collector scans only objects that this sweep allocates."""
     gc.freeze()
     try:
         yield

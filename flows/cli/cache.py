@@ -58,16 +58,21 @@ def prune(
     ] = None,
     keep: Annotated[
         int | None,
-        typer.Option("--keep", metavar="N", help="Never remove the newest N runs; alone: remove all others.", min=0),
+        typer.Option(
+            "--keep",
+            metavar="N",
+            help="Never remove the newest N runs. If no other option selects runs, remove all others.",
+            min=0,
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")] = False,
     json_: Json = False,
     debug: Debug = False,
     artifacts: Artifacts = "artifacts",
 ) -> None:
-    """Remove runs, and the results and blobs that no remaining run needs. Refused while a sweep is running.
+    """Remove runs, and the results and blobs that no remaining run needs. Not possible while a sweep is running.
 
-    Without an option that selects runs, only the remains of killed sweeps are removed, once they are a day old.
+    Without an option that selects runs, this removes only the remains of killed sweeps that are at least a day old.
     """
     with exit_on_error(debug):
         from tasks.storage import lock
@@ -140,7 +145,7 @@ def _tables(contents: "Inventory") -> list[Table]:
             _size(stage.shared_bytes), stage.oldest or "–", stage.newest or "–",
         )  # fmt: skip
     stages.caption = (
-        f"{_size(contents.bytes)} in {contents.artifacts}; shared: used here too, counted where it was created"
+        f"{_size(contents.bytes)} in {contents.artifacts}; shared: used by this stage, counted for an earlier stage"
     )
     columns = ("made", "reused", "blobs", "holds", "alone", "own files")
     runs = plain_table("run", *columns, right=columns)
@@ -149,7 +154,7 @@ def _tables(contents: "Inventory") -> list[Table]:
             run.run_id, str(run.made), str(run.reused), str(run.blobs), _size(run.held_bytes), _size(run.alone_bytes),
             _size(run.own_bytes),
         )  # fmt: skip
-    runs.caption = "alone: what would be removed with the run"
+    runs.caption = "alone: the size of the blobs that only this run references"
     return [stages, runs]
 
 

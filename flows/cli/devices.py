@@ -25,7 +25,7 @@ from tasks.storage.atomic import owner_is_dead
 from tasks.storage.store import Store
 
 _PARALLEL = 32
-# This runs on the device. It reads versions from metadata, without importing anything heavy.
+# This code runs on the device. It reads versions from metadata, without importing anything heavy.
 _VERSIONS = """
 import json, os, platform
 from importlib import metadata
@@ -41,7 +41,7 @@ print(json.dumps({"python": platform.python_version(), "executorch": version("ex
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceStatus:
-    """The status of one device. None means that the device does not report the value or cannot be reached."""
+    """The status of one device. A value is None if the device does not report it or cannot be reached."""
 
     device: str
     transport: str
@@ -49,7 +49,7 @@ class DeviceStatus:
     tags: tuple[str, ...]
     reachable: bool
     problem: str | None
-    """Why it cannot be used, and what to do."""
+    """The reason why the device cannot be used, and what to do about it."""
     soc_asked: str | None
     soc_read: str | None = None
     arch: str | None = None
@@ -61,7 +61,7 @@ class DeviceStatus:
     runner: str | None = None
     qnn: str | None = None
     busy: str | None = None
-    """The host and the process that hold a lease on it."""
+    """The host and the process that hold a lease on the device."""
     quarantined: str | None = None
 
     @property
@@ -70,7 +70,7 @@ class DeviceStatus:
 
 
 def survey(overrides: Sequence[str], config_dirs: Sequence[Path]) -> list[DeviceStatus]:
-    """Return the devices that the overrides name (`device=`, `farm=`), by default all. Raises RequestError."""
+    """Return the status of the devices that `device=` or `farm=` selects, by default of all. Raises RequestError."""
     named = any(line.lstrip("+~").startswith(("device=", "farm=")) for line in overrides)
     plan = load([*overrides, *([] if named else ["device=glob(*)"])], config_dirs=config_dirs)
     configs = {device.name: device for cell in plan.cells for device in cell.request.devices}
@@ -147,7 +147,10 @@ def _python(config: DeviceConfig, device: Device) -> tuple[dict[str, str | None]
 
 
 def _native(config: DeviceConfig) -> tuple[dict[str, str | None], str | None]:
-    """Return what this machine would send to the device, and a problem with it. Both are unknown without an SoC."""
+    """Return the `runner` and `qnn` that this machine would send to the device, and the problem if files are missing.
+
+    Both are unknown without an SoC.
+    """
     if config.soc in (None, PROBE):
         return {"runner": "native"}, None
     try:

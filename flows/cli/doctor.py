@@ -1,4 +1,4 @@
-"""Checks of everything that a sweep needs on this machine, with a remedy for each."""
+"""Checks of everything that a sweep needs on this machine. Every check has a remedy."""
 
 import os
 import platform
@@ -24,7 +24,7 @@ LEAST_MEMORY_GIB = 6.0
 
 
 def checks(store: Store) -> list[DoctorCheck]:
-    """Return all checks, in the order in which to fix them. Creates nothing but the folder of the artifacts."""
+    """Return all checks, in the order in which to fix problems. Creates nothing except the folder of the artifacts."""
     return [*_python(), *_packages(), *_machine(store), *_backends(store), *_farm()]
 
 

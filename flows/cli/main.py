@@ -50,15 +50,15 @@ Overrides = Annotated[
 ]
 ConfigDirs = Annotated[
     list[Path] | None,
-    typer.Option("--config-dir", help="A folder with your own model/, scheme/ …; modules in it can be imported."),
+    typer.Option("--config-dir", help="A folder with model/, scheme/ … of your own; its modules can be imported."),
 ]
 Pool = Annotated[
     str | None,
-    typer.Option("--pool", help="Run the shards on the workers of this Prefect work pool, see docs/scale.md."),
+    typer.Option("--pool", help="Run parts of the sweep on the workers of this Prefect work pool; see docs/scale.md."),
 ]
 Dask = Annotated[
     str | None,
-    typer.Option("--dask", metavar="ADDRESS", help="Run the shards on the workers of this Dask scheduler instead."),
+    typer.Option("--dask", metavar="ADDRESS", help="Run parts of the sweep on the workers of this Dask scheduler."),
 ]
 
 
@@ -71,7 +71,7 @@ def run(
     json_: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Run a sweep: every model × scheme × SoC that the overrides name. Run it again to continue."""
+    """Run a sweep: every combination of models, schemes and SoCs in the overrides. Run it again to continue."""
     folders = [str(folder.absolute()) for folder in config_dir or ()]
     with exit_on_error(debug):
         from conf.load import load
@@ -103,7 +103,7 @@ def plan(overrides: Overrides = None, config_dir: ConfigDirs = None, json_: Json
 def devices(
     overrides: Overrides = None, config_dir: ConfigDirs = None, json_: Json = False, debug: Debug = False
 ) -> None:
-    """Show what every device is and whether it can be used. Select devices with device= or farm=."""
+    """Show the properties of every device and whether it can be used. Select devices with device= or farm=."""
     with exit_on_error(debug):
         from flows.cli.devices import devices_table, survey
 
@@ -153,9 +153,9 @@ def report(
 @app.command(epilog="Exit codes: 0 no regression · 1 a regression · 2 there is no such run.")
 def diff(
     run_a: Annotated[
-        str, typer.Argument(metavar="RUN_A", help="The id of a run, its beginning, `latest` or `previous`.")
+        str, typer.Argument(metavar="RUN_A", help="The id of a run, the beginning of an id, `latest` or `previous`.")
     ],
-    run_b: Annotated[str, typer.Argument(metavar="RUN_B", help="The run to compare with it.")],
+    run_b: Annotated[str, typer.Argument(metavar="RUN_B", help="The run to compare with RUN_A.")],
     json_: Json = False,
     debug: Debug = False,
     artifacts: Artifacts = "artifacts",
@@ -181,7 +181,7 @@ def serve(
 ) -> None:
     """Run the sweep on its schedule (schedule.cron=…) and on request from Prefect's UI.
 
-    Needs a Prefect server. Runs until it is stopped, one sweep at a time. For example: experiment=nightly.
+    Needs a Prefect server. Runs one sweep at a time, until you stop the command. For example: experiment=nightly.
     """
     folders = config_dir or []
     with exit_on_error(debug):
@@ -233,7 +233,7 @@ def main() -> None:
 
 
 def _plan_table(cells: Sequence[Mapping[str, str | None]]) -> Table:
-    """Return a table with one line per cell, and the number of cells that can run."""
+    """Return a table with one line per cell. Its caption has the number of cells that can run."""
     from conf.names import AXES
     from tasks.report.format import plain_table
 
@@ -278,13 +278,13 @@ def _with_progress(cells: Sequence["PlannedCell"], flow: Callable[[], "SweepResu
 
 
 def _spread(overrides: list[str], folders: list[str], pool: str | None, dask: str | None) -> "SweepResult":
-    """Run the flow on many machines. This machine only waits, so it does not need what the workers need."""
+    """Run the flow `spread`. This machine only waits for the workers, so it does not need QNN or memory for models."""
     from flows.cli import progress, serve
     from flows.distribution.spread import spread
     from flows.run import on_progress
 
     if pool and dask:
-        raise RequestError("--pool, --dask: the shards run on one or the other; name one of them")
+        raise RequestError("--pool, --dask: the sweep runs either on a work pool or on Dask; set only one of them")
     screen = Console(stderr=True)
     serve.ensure_server()
     with _interruptible(screen):
@@ -330,7 +330,7 @@ def _exit_code(result: "SweepResult") -> int:
 
 @contextmanager
 def _interruptible(screen: Console) -> Iterator[None]:
-    """Let Ctrl-C end this process and its children at once: all files are written atomically, so none gets damaged."""
+    """Let Ctrl-C end this process and its children at once. This damages no file: all are written atomically."""
 
     def end(*_: object) -> None:
         import psutil

@@ -16,7 +16,7 @@ from tasks.errors import DeviceError, EnvironmentUnusable, QnnsweepError, Reques
 
 _WIDTH_OF_A_FILE = 160
 
-Json = Annotated[bool, typer.Option("--json", help="End with one JSON object on the last line of stdout.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Artifacts = Annotated[
     str,
@@ -29,7 +29,7 @@ Artifacts = Annotated[
 
 
 def console() -> Console:
-    """Return the console of standard output. In a file, lines are wide enough for any table."""
+    """Return the console of standard output. If that is not a terminal, its lines are wide enough for any table."""
     return Console() if sys.stdout.isatty() else Console(width=_WIDTH_OF_A_FILE)
 
 
@@ -44,7 +44,7 @@ def print_output(contents: Mapping[str, Any], *tables: Table, as_json: bool) -> 
 
 @contextmanager
 def exit_on_error(debug: bool) -> Iterator[None]:
-    """Turn this project's errors into one line and an exit code; with --debug also print the traceback."""
+    """Turn an error of qnnsweep into one line on stderr and an exit code. `debug`: also print the traceback."""
     try:
         yield
     except QnnsweepError as error:

@@ -29,10 +29,10 @@ class ProgressTable:
         self._lock = threading.Lock()
         self._eta = EtaEstimate(cells)
         self._states: dict[tuple[str, str], tuple[str, float]] = {}
-        """Maps a stage and its label to its state, and since when it is in that state."""
+        """Maps a stage and its label to the state of that work, and the time at which the state began."""
 
     def update(self, stage: str, label: str, state: str) -> None:
-        """Record that the stage of the work `label` is now `running`, `done`, `reused` or `failed`."""
+        """Record the new state of the stage's work with this label: `running`, `done`, `reused` or `failed`."""
         with self._lock:
             self._eta.update(stage, label, state)
             self._states[stage, label] = (state, time.monotonic())
@@ -46,7 +46,7 @@ class ProgressTable:
             ended = any(state == "failed" for state, _ in stages) or stages[-1][0] in ("done", "reused")
             lines.append((ended, work_label("compare", request), [_mark(*stage) for stage in stages]))
         room = max(3, (options.height or console.height) - _LINES_AROUND)
-        # On a small screen the cells that have ended are left out.
+        # If the screen is too small for all cells, those that have ended are left out.
         unfinished = [line for line in lines if not line[0]]
         visible = lines if len(lines) <= room else (unfinished or lines)[:room]
         table = plain_table("cell")
@@ -66,7 +66,7 @@ def _mark(state: str, since: float) -> Text:
 
 
 class ProgressLog:
-    """The progress of a sweep as lines of a log file: each stage that has ended, and its duration."""
+    """The progress of a sweep as lines of a log file: one line per stage that has ended, with its duration."""
 
     def __init__(self, cells: Sequence[PlannedCell], console: Console, stages: Sequence[str] = CELL_STAGES) -> None:
         self._console = console
@@ -76,7 +76,7 @@ class ProgressLog:
         self._since: dict[tuple[str, str], float] = {}
 
     def update(self, stage: str, label: str, state: str) -> None:
-        """Print a line if the stage of the work `label` has ended: it is `done`, `reused` or `failed`."""
+        """Print a line if the stage's work with this label has ended: it is `done`, `reused` or `failed`."""
         if stage not in self._stages:  # `measure` is reported as its three steps
             return
         with self._lock:
@@ -94,7 +94,7 @@ class ProgressLog:
 
 @contextmanager
 def show_progress(cells: Sequence[PlannedCell], console: Console) -> Iterator[ProgressTable | ProgressLog]:
-    """Show the progress of these cells on `console`, from the states that the yielded object is updated with."""
+    """Show the progress of these cells on `console`. The caller reports states to the yielded object's `update`."""
     if not console.is_terminal:
         yield ProgressLog(cells, console)
         return

@@ -1,4 +1,4 @@
-"""The sweep as a deployment of a Prefect server, which starts it on a schedule and from its UI."""
+"""The deployment of a sweep to a Prefect server. The server starts the sweep on a schedule, or from the server's UI."""
 
 import shlex
 import sys
@@ -25,7 +25,7 @@ from tasks.errors import EnvironmentUnusable, RequestError
 def deployment(
     plan: Plan, name: str, overrides: Sequence[str], config_dirs: Sequence[Path], pool: str | None
 ) -> RunnerDeployment:
-    """Return the deployment with its schedule. Runs from the UI may have other overrides. Raises RequestError."""
+    """Return the deployment. Runs from the UI may have other overrides. Raises RequestError for a wrong schedule."""
     folders = [folder.absolute() for folder in config_dirs]
     options = [f"--pool={pool}"] if pool else []
     parameters = {"overrides": list(overrides), "config_dirs": [str(folder) for folder in folders]}
@@ -40,7 +40,7 @@ def deployment(
 
 
 def ensure_server() -> None:
-    """Raise EnvironmentUnusable if no Prefect server is configured: a temporary one runs no schedules."""
+    """Raise EnvironmentUnusable if no Prefect server is configured, because a temporary server runs no schedules."""
     if PREFECT_API_URL.value() is None:
         raise EnvironmentUnusable(
             "no Prefect server is configured: start one with `prefect server start`, then set "

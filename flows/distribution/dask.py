@@ -1,4 +1,4 @@
-"""Dask workers instead of Prefect's: needs the extra `qnnsweep[dask]` and a running Dask scheduler."""
+"""The use of Dask workers instead of Prefect's. It needs the extra `qnnsweep[dask]` and a running Dask scheduler."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from tasks.errors import EnvironmentUnusable
 
 @contextmanager
 def dask_task_runner(address: str) -> Generator[TaskRunner[Any]]:
-    """Yield Prefect's task runner for the Dask scheduler at `address`. Raises EnvironmentUnusable."""
+    """Yield a Prefect task runner for the Dask scheduler at `address`. Raises EnvironmentUnusable if none is there."""
     try:
         from prefect_dask.task_runners import DaskTaskRunner
     except ImportError:

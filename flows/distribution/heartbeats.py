@@ -1,7 +1,7 @@
 """A Prefect automation that marks a shard as crashed when its heartbeats stop, because its worker died.
 
-It follows Prefect's page "detect zombie flows". It also watches `Pending` runs, because a worker may die before the
-first heartbeat.
+It follows Prefect's page "detect zombie flows", and in addition watches runs in the state `Pending`, because a worker
+may die before the first heartbeat.
 """
 
 from datetime import timedelta
@@ -21,10 +21,10 @@ _ENDED = {f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Canc
 
 
 def mark_crashed_after(seconds: float) -> None:
-    """Create or update the server's automation that marks a shard as crashed after so many seconds of silence."""
+    """Create or update the server's automation that marks a shard as crashed after `seconds` without a heartbeat."""
     automation = AutomationCore(
         name=NAME,
-        description="Created by qnnsweep: a sweep on a work pool then retries the shard.",
+        description="Created by qnnsweep: a sweep on a work pool retries a shard that is marked as crashed.",
         trigger=EventTrigger(
             match=ResourceSpecification({"prefect.resource.id": "prefect.flow-run.*"}),
             match_related=ResourceSpecification(

@@ -1,4 +1,4 @@
-"""The flow of one shard: a part of a sweep on one worker, which shares only the store with the other shards."""
+"""The flow of one shard: the part of a sweep that runs on one worker. The shards of a sweep share only the store."""
 
 from pathlib import Path
 
@@ -24,10 +24,10 @@ def _split_overrides(overrides: list[str]) -> list[str]:
 
 @run_flow(shown_overrides=_split_overrides)
 def shard(overrides: list[str], config_dirs: list[str], run_id: str, number: int) -> None:
-    """Run the cells of the overrides, and write their rows where `flows.distribution.spread` collects all rows.
+    """Run the cells of the overrides. Write their rows to the shard's own store, from which `spread` collects them.
 
-    A request that turns out to be wrong fails the cells of this shard; the other shards continue. Raises
-    EnvironmentUnusable for a worker that lacks something, because another worker may have it.
+    If the request turns out to be wrong, the cells of this shard fail, and the other shards continue. Raises
+    EnvironmentUnusable if this worker lacks something, because another worker may have it.
     """
     folders = [Path(folder) for folder in config_dirs]
     plan = load(overrides, config_dirs=folders)
@@ -45,17 +45,17 @@ def shard(overrides: list[str], config_dirs: list[str], run_id: str, number: int
 
 
 def shards_folder(run_id: str) -> str:
-    """Return the folder in which the shards of a run store their rows until they are joined."""
+    """Return the folder in which the shards of a run store their rows until the rows are joined."""
     return f"{results.run_folder(run_id)}/shards"
 
 
 def shard_store(store: Store, run_id: str, number: int) -> Store:
-    """Return the store of one shard, which has tables of its own."""
+    """Return the store of one shard, for the tables of this shard only."""
     return Store.at(f"{store.location}/{shards_folder(run_id)}/{number:04}")
 
 
 def not_started(plan: Plan, error: BaseException) -> list[CellResult]:
-    """Return a failed result for every possible cell, none of which was started."""
+    """Return the results of a plan's cells if none was started: every possible cell failed with `error`."""
     return [
         CellResult(request=cell.request, impossible=cell.impossible, error=None if cell.impossible else error)
         for cell in plan.cells

@@ -1,6 +1,7 @@
-"""The flow of one sweep on many machines: split into shards, which are flow runs on a work pool, and joined again.
+"""The flow of one sweep on many machines. It splits the sweep into shards, runs them, and joins their rows.
 
-Prefect schedules the shards: it gives a shard to any free worker, notices when its heartbeats stop, and retries it.
+A shard is a flow run on a work pool. Prefect gives it to any free worker, detects if its heartbeats stop, and then
+retries it.
 """
 
 import shlex
@@ -40,7 +41,7 @@ _POLL_S, _POLLS_PER_SECOND = 5.0, 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shard:
-    """A part of a sweep: the overrides that request its cells, and its plan."""
+    """A part of a sweep: the overrides that select its cells, and the plan of these overrides."""
 
     number: int
     overrides: list[str]
@@ -52,7 +53,7 @@ class Shard:
 
 
 class ShardCancelled(EnvironmentUnusable):
-    """A user cancelled a shard: it is not retried."""
+    """The error for a shard that a user cancelled. Such a shard is not retried."""
 
 
 @run_flow()
@@ -61,10 +62,10 @@ def spread(
 ) -> results.SweepResult:
     """Run a sweep on many machines and join the rows of its shards into one run.
 
-    The machines are the workers of a work pool that run the deployment `shard/<pool>` (see prefect.yaml), or those of
-    the Dask scheduler at the address `dask`. Every planned cell gets its row; the row of a cell whose shard did not
-    complete has the error. Raises RequestError, before any work, for a wrong request, and EnvironmentUnusable for an
-    unknown deployment or scheduler.
+    The machines are the workers of a work pool that run the deployment `shard/<pool>` (see prefect.yaml), or the Dask
+    workers of the scheduler at the address `dask`. Every planned cell gets a row, which contains the error of the shard
+    if the cell's shard did not complete. Raises RequestError, before any work, for a wrong request, and
+    EnvironmentUnusable for an unknown deployment or scheduler.
     """
     folders = [Path(folder) for folder in config_dirs or ()]
     run_start = RunStart.now()
@@ -94,7 +95,7 @@ def spread(
     )
     no_rows = EnvironmentUnusable(
         f"its shard completed and left no rows in {plan.artifacts}",
-        remedy="check that every host has the same place there",
+        remedy="check that this is the same shared location on every host",
     )
     for part in parts:
         if not results.is_complete(run_id, stores[part.number]):
@@ -115,7 +116,7 @@ def spread(
 def on_pool(
     deployment: str, overrides: list[str], config_dirs: list[str], run_id: str, number: int, poll_s: float
 ) -> None:
-    """Run one shard on any worker of the pool. Raises EnvironmentUnusable unless its flow run completes."""
+    """Run one shard on any worker of the pool. Raises EnvironmentUnusable unless the shard's flow run completes."""
     parameters = {"overrides": overrides, "config_dirs": config_dirs, "run_id": run_id, "number": number}
     run = cast("FlowRun", run_deployment(deployment, parameters=parameters, poll_interval=poll_s))
     state = run.state
@@ -128,7 +129,7 @@ def on_pool(
 
 @task(name="shard", cache_policy=NO_CACHE)
 def on_dask(overrides: list[str], config_dirs: list[str], run_id: str, number: int) -> None:
-    """Run one shard in the process of a Dask worker. If the worker dies, Dask gives the shard to another one."""
+    """Run one shard in the process of a Dask worker. If the worker dies, Dask gives the shard to another worker."""
     shard(overrides, config_dirs, run_id, number)
 
 
@@ -138,10 +139,10 @@ def _run_shards(
     parameters: Mapping[str, Any],
     task_runner: AbstractContextManager[TaskRunner[Any]],
 ) -> dict[int, BaseException | None]:
-    """Run every shard and return, by its number, its error, or None for a shard that completed."""
+    """Run every shard. Map a shard's number to its error, or to None if the shard completed."""
     errors: dict[int, BaseException | None] = {}
     update = on_progress.get()
-    died = EnvironmentUnusable("every Dask worker that had its shard died", remedy="see the log of the Dask scheduler")
+    died = EnvironmentUnusable("every Dask worker that ran its shard died", remedy="see the log of the Dask scheduler")
     with task_runner as runner:
         futures = {
             runner.submit(run_shard, {"overrides": part.overrides, "number": part.number, **parameters}): part
@@ -158,15 +159,15 @@ def _run_shards(
 
 
 def split(overrides: Sequence[str], folders: Sequence[Path]) -> tuple[Plan, list[Shard]]:
-    """Return the whole plan and its shards. Raises RequestError."""
+    """Return the whole plan and its shards. Raises RequestError for a wrong request."""
     loaded = [(words, load(words, config_dirs=folders)) for words in shards(overrides, config_dirs=folders)]
     whole = plans.plan(cell.request for _, part in loaded for cell in part.cells)
     if "://" not in whole.artifacts and not Path(whole.artifacts).is_absolute():
         raise RequestError(
-            f"artifacts={whole.artifacts}: workers of a pool need one place for all: s3://BUCKET/FOLDER, or the "
+            f"artifacts={whole.artifacts}: all workers of a pool need the same location: s3://BUCKET/FOLDER, or the "
             "absolute path of a folder that every host has"
         )
-    # A shard that is requested twice runs once: its cells are the same.
+    # A shard that is requested twice runs once, because its cells are the same.
     unique: dict[tuple[str, ...], tuple[list[str], Plan]] = {}
     for words, part in loaded:
         unique.setdefault(part.cells[0].request.names[: len(SHARED_BY)], (words, part))

@@ -20,7 +20,7 @@ UPDATE_EVERY_S = 1.0
 
 
 class CellsDone:
-    """The percentage of cells that have ended: updated by any thread, published by the flow's once per second."""
+    """The percentage of cells that have ended. Any thread updates it. The flow's thread publishes it every second."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class CellsDone:
         self._published_at = clock()
 
     def update(self, stage: str, label: str, state: str) -> None:
-        """Record that the stage of the work `label` is now `running`, `done`, `reused` or `failed`."""
+        """Record the new state of the stage's work with this label: `running`, `done`, `reused` or `failed`."""
         with self._lock:
             self._eta.update(stage, label, state)
 
@@ -61,7 +61,7 @@ def create_progress(run_id: str, cells: int) -> Callable[[float], object]:
     """Create the run's progress artifact and return a function that updates its percentage."""
     description = f"{run_id}: cells that have ended, of {cells}"
     created = artifacts.create_progress_artifact(key="cells-done", progress=0.0, description=description)
-    artifact = cast(UUID, created)  # a coroutine only inside an event loop, which a flow's thread does not have
+    artifact = cast(UUID, created)  # not a coroutine, because a flow's thread has no event loop
     return lambda percent: artifacts.update_progress_artifact(artifact_id=artifact, progress=percent)
 
 

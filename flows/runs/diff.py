@@ -29,13 +29,13 @@ class Change:
     """A property of a cell, or of one of its operators, that differs between the two runs."""
 
     what: str
-    """The name of a series, or `outcome`, `status`, `verdict`; `operator` for an operator that only one run has."""
+    """The name of a series, `outcome`, `status` or `verdict`; or `operator` if only one run has the operator."""
     operator: str | None = None
     unit: str = ""
     before: float | str | None
     after: float | str | None
     limit: float | None = None
-    """The difference that must be exceeded to count."""
+    """The limit that a difference must exceed to count."""
     verdict: Verdict
 
 
@@ -55,7 +55,7 @@ class Difference:
     only_in_a: Sequence[Mapping[str, str | None]]
     only_in_b: Sequence[Mapping[str, str | None]]
     cells: Sequence[CellDifference]
-    """The cells that both runs have, in the order of the second."""
+    """The cells that both runs have, in the order of the second run."""
 
     @property
     def regressions(self) -> int:
@@ -65,8 +65,8 @@ class Difference:
 def diff(store: Store, run_a: str, run_b: str) -> Difference:
     """Return the differences of the second run from the first.
 
-    `run_a`, `run_b`: any name that `resolve` accepts. The floors are the defaults of `TrendConfig`, except where the
-    second run was compared with earlier nights: there the floors and the noise of that comparison count.
+    `run_a`, `run_b`: any name that `resolve` accepts. The floors are the defaults of `TrendConfig`. For a series whose
+    value in the second run was compared with earlier nights, that comparison's floor and noise are used instead.
     """
     config = TrendConfig()
     run_a, run_b = resolve(store, run_a), resolve(store, run_b)
@@ -104,12 +104,12 @@ def resolve(store: Store, name: str) -> str:
     if not name or not matches:
         raise RequestError(f"no run {name!r} in {store.location}; there are: {', '.join(known) or 'none'}")
     if len(matches) > 1:
-        raise RequestError(f"{name!r} begins several runs of {store.location}: {', '.join(matches)}; name one of them")
+        raise RequestError(f"{name!r} matches several runs in {store.location}: {', '.join(matches)}; name one of them")
     return matches[0]
 
 
 def _pairs(before: Sequence[Row], after: Sequence[Row]) -> list[tuple[Row, Row]]:
-    """Return the cells that both runs have. A cell may have moved to another device if its `TARGET` is unique."""
+    """Return both rows of every cell that both runs have. If a cell's `TARGET` is unique, its device may differ."""
     earlier: dict[Key, Row] = {}
     known = {key(row): row for row in before}
     for row in after:
@@ -164,7 +164,7 @@ def _changed(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Operators:
-    """The operators of one run, compared with the edge graph, by the key of the cell in the second run."""
+    """One run's operators, compared with the edge graph. `rows`: by the cell's key in the second run, then by name."""
 
     rows: Mapping[Key, Mapping[str, Sequence[Row]]]
     gaps: Gaps
@@ -206,7 +206,7 @@ def _verdict(rows: Sequence[Row]) -> str | None:
 
 
 def diff_table(difference: Difference) -> Table:
-    """Return a table with one line per relevant difference. Each cell starts with a line of its changed inputs."""
+    """Return a table with one line per relevant difference. The first line of a cell lists its changed inputs."""
     caption = f"{plural(difference.regressions, 'regression')}, {difference.run_a} -> {difference.run_b}"
     table = plain_table("cell", "what", "before", "after", "limit", "verdict", caption=caption)
     styles = {"regressed": "bold red", "improved": "green"}

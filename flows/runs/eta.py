@@ -13,13 +13,13 @@ _FINAL_STATES = ("done", "reused", "failed")
 
 
 class EtaEstimate:
-    """An estimate that is updated with the state of every stage. Not thread-safe: the caller holds a lock."""
+    """An estimate of the time left, updated with the state of every stage. Not thread-safe: the caller holds a lock."""
 
     def __init__(self, cells: Sequence[PlannedCell], clock: Callable[[], float] = time.monotonic) -> None:
         requests = [cell.request for cell in cells if cell.impossible is None]
         self.cells = len(requests)
         self.ended = 0
-        """The number of cells that wait for no stage."""
+        """The number of cells that wait for no further stage."""
         self._clock = clock
         self._start = clock()
         self._waiting_cells: dict[tuple[str, str], list[int]] = defaultdict(list)
@@ -32,7 +32,7 @@ class EtaEstimate:
         self._durations: dict[str, list[float]] = defaultdict(list)
 
     def update(self, stage: str, label: str, state: str) -> None:
-        """Record that the stage of the work `label` is now `running`, `done`, `reused` or `failed`."""
+        """Record the new state of the stage's work with this label: `running`, `done`, `reused` or `failed`."""
         work = stage, label
         if state == "running":
             self._since[work] = self._clock()
@@ -42,7 +42,7 @@ class EtaEstimate:
         if state == "done" and work in self._since:
             self._durations[stage].append(self._clock() - self._since[work])
         for number in self._waiting_cells[work]:
-            # The stages after a failed one never start.
+            # The stages after a failed stage never start.
             before = self._stages_left[number]
             self._stages_left[number] = 0 if state == "failed" else max(0, before - 1)
             if before and not self._stages_left[number]:
@@ -50,16 +50,16 @@ class EtaEstimate:
                 self._drop(number)
 
     def _drop(self, number: int) -> None:
-        """Drop the pending work that only this cell, which has ended, was waiting for."""
+        """Drop the pending work of this cell, which has ended, unless another cell still waits for that work."""
         for work in [work for work in self._pending if number in self._waiting_cells[work]]:
             if not any(self._stages_left[other] for other in self._waiting_cells[work]):
                 self._pending.discard(work)
 
     def seconds_left(self) -> float | None:
-        """Return the seconds to the end, if durations and concurrency stay at their means so far.
+        """Return the number of seconds left if durations and concurrency stay at their present means.
 
-        By Little's law this is the remaining work divided by the mean number of stages that ran at a time. None until
-        each of the remaining stages has been observed at least once.
+        By Little's law this is the remaining work divided by the mean number of stages that ran at the same time.
+        Return None until every stage that remains has been observed at least once.
         """
         remaining = Counter(stage for stage, _ in self._pending)
         if any(stage not in self._durations for stage in remaining):
@@ -69,7 +69,7 @@ class EtaEstimate:
         return work * elapsed / busy if busy else None
 
     def summary(self) -> str:
-        """Return `3 of 9 cells`, followed by the time left where it can be estimated."""
+        """Return a text such as `3 of 9 cells, about 5 min left`. The time is left out if it cannot be estimated."""
         left = self.seconds_left() if self.ended < self.cells else None
         return f"{self.ended} of {self.cells} cells" + (f", about {_rounded(left)} left" if left else "")
 

@@ -1,8 +1,8 @@
 """The files of a run, linked under readable names.
 
-They include the records from which `recompare` compares a cell again without a device, and files for other tools: a
-trace for Perfetto, and for Model Explorer the graph and the numbers on its nodes. All contents are blobs of the store,
-because most of them are equal from night to night.
+Some are records, from which `recompare` compares a cell again without a device. Others are for other tools: a trace for
+Perfetto; a graph, and numbers for its nodes, for Model Explorer. All contents are blobs of the store, because most of
+them do not change from night to night.
 """
 
 import json
@@ -30,7 +30,7 @@ MODEL_EXPLORER = "model_explorer"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellEvidence:
-    """The records of a cell that a comparison needs: with them it can be repeated without a device."""
+    """The records of a cell that its comparison needs. With them the comparison can be repeated without a device."""
 
     lowered: LoweredProgram
     capture: Capture
@@ -44,7 +44,7 @@ def link_files(cells: Sequence[CellResult], run_id: str, store: Store) -> None:
 
 
 def read_evidence(run_id: str, request: Request, store: Store) -> CellEvidence | None:
-    """Return the evidence of a cell, None if it has no capture. Raises EvidenceError for a damaged file."""
+    """Return the evidence of a cell, or None if the cell has no capture. Raises EvidenceError for a damaged file."""
     folder = _folder(run_id, request)
     try:
         lowered, capture = (decode(store.read_named(folder, name)) for name in (LOWERED, CAPTURE))
@@ -60,7 +60,7 @@ def _folder(run_id: str, request: Request) -> str:
 
 
 def _cell_path(request: Request) -> str:
-    """Return the names of a cell, whatever characters they have, as the components of a path."""
+    """Return a path whose components are the names of the cell. Characters that a path cannot have are escaped."""
     quoted = (quote(name, safe=" ") for name in request.names)
     return "/".join(name.replace(".", "%2E") if name.startswith(".") else name for name in quoted)
 
@@ -98,7 +98,7 @@ def _evidence(cell: CellResult, store: Store) -> Iterator[tuple[str, Blob]]:
 
 
 def _encoded(record: LoweredProgram | Capture, result_name: str | None, store: Store) -> bytes:
-    """Return the bytes that are cached already, unless another run has cached another record under that name since."""
+    """Return the record's bytes, from the cache unless another run has cached another record under that name since."""
     if result_name is not None:
         with suppress(FileNotFoundError):
             data = store.files.read(f"{RECORDS}/{result_name}")
@@ -108,7 +108,7 @@ def _encoded(record: LoweredProgram | Capture, result_name: str | None, store: S
 
 
 def _for_viewers(cell: CellResult, store: Store) -> Iterator[tuple[str, Blob]]:
-    """Yield the trace, and the files that Model Explorer opens beside the exported program."""
+    """Yield the trace for Perfetto, and the files for Model Explorer other than the exported program."""
     lowered, comparison = cell.lowered, cell.comparison
     if lowered is None or comparison is None:
         return

@@ -1,4 +1,4 @@
-"""The table `trends` of a run: each cell compared with its earlier nights, and what changed when it got worse."""
+"""The table `trends` of a run: cells compared with their earlier nights, and what changed when a cell got worse."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,10 +17,10 @@ from tasks.storage.store import Store
 Row = Mapping[str, Any]
 Key = tuple[str | None, ...]
 Gaps = dict[tuple[Key, str], Row]
-"""The operators of a night: maps a cell's key and an operator's name to the gaps of the worst sample."""
+"""The gaps of one night's operators: maps a cell's key and an operator's name to the gaps of the worst sample."""
 
 TARGET = AXES[:-1]
-"""The columns that a cell has in common with the same cell on another device."""
+"""The columns that have the same values for a cell and for the same cell on another device."""
 DIGESTS = {"model_digest": "model", "scheme_digest": "scheme", "soc_digest": "soc", "request_digest": "configuration"}
 _DERIVED = {"passed", "coverage"}
 CELLS = (
@@ -35,7 +35,7 @@ CELLS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Past:
-    """The earlier nights of a run's cells, oldest first, their runs, and their verdicts other than `steady`."""
+    """The earlier nights of a run's cells, oldest first, their runs, and their bad and improved verdicts."""
 
     nights: Mapping[Key, list[Row]]
     runs: set[str]
@@ -47,7 +47,8 @@ def trends(
 ) -> list[dict[str, Any]]:
     """Return the rows of `trends` for a run's rows of `cells` and `operators`.
 
-    They are the series of every cell, and of the operators those that got worse. Runs that started later do not count.
+    They are one row per cell and series, and one row per series of an operator that got worse. Runs that started later
+    are ignored.
     """
     past = _past(store, run_id, cells, config)
     rows: list[dict[str, Any]] = []
@@ -60,16 +61,16 @@ def trends(
 
 
 def key(row: Row) -> Key:
-    """Return the identity of a cell across nights. It excludes the device of a farm, which may change."""
+    """Return the identity of a cell across nights. On a farm it excludes the device, because that may change."""
     return *target(row), row["farm"], None if row["farm"] else row["device"]
 
 
 target: Callable[[Row], Key] = itemgetter(*TARGET)
-"""Return the `TARGET` of a row."""
+"""Return a row's values of the columns `TARGET`."""
 
 
 def value(cell: Row, series: str) -> float | None:
-    """Return a cell's value of a series of `SERIES`, or None where it is not defined."""
+    """Return the value of one of `SERIES` for a cell, or None if it is not defined."""
     if series == "passed":
         return {"passed": 1.0, "out_of_tolerance": 0.0, "failed": 0.0}.get(cell["outcome"])
     if series == "coverage":
@@ -79,9 +80,9 @@ def value(cell: Row, series: str) -> float | None:
 
 
 def changes(before: Row, after: Row) -> list[str]:
-    """Return what differs between two rows of `cells`: versions, device and digests. Unknown values do not differ."""
+    """Describe the differences in versions, device and digests between two rows of `cells`. Ignore unknown values."""
     columns = [*VERSION_COLUMNS]
-    # The device of a cell that failed before a device was chosen is the name of its farm.
+    # If a cell failed before a device was chosen, its column `device` contains the name of its farm.
     if all(row["device"] != row["farm"] for row in (before, after)):
         columns.append("device")
 
@@ -93,7 +94,7 @@ def changes(before: Row, after: Row) -> list[str]:
 
 
 def worst_gaps(operators: Iterable[Row], keys: Mapping[Key, Key]) -> Gaps:
-    """Return the gaps of each operator's worst sample to the edge graph. `keys`: maps `CELL_COLUMNS` to a key."""
+    """Return the worst gaps of every operator to the edge graph. `keys`: maps `CELL_COLUMNS` to a cell's key."""
     worst: dict[tuple[Key, str], dict[str, float | None]] = {}
     for row in operators:
         if row["reference"] == "edge" and (cell := keys.get(names(row))):
@@ -104,7 +105,7 @@ def worst_gaps(operators: Iterable[Row], keys: Mapping[Key, Key]) -> Gaps:
 
 
 names: Callable[[Row], Key] = itemgetter(*CELL_COLUMNS)
-"""Return the `CELL_COLUMNS` of a row."""
+"""Return a row's values of `CELL_COLUMNS`."""
 
 
 def _past(store: Store, run_id: str, cells: Sequence[Row], config: TrendConfig) -> Past:
@@ -117,7 +118,7 @@ def _past(store: Store, run_id: str, cells: Sequence[Row], config: TrendConfig) 
         where = {name: {str(cell[index]) for cell in missing} for index, name in enumerate(TARGET)}
         nights: dict[Key, list[Row]] = defaultdict(list)
         for row in select(store, "cells", CELLS, where=where, runs=chunk):
-            # A recompare repeats a night that is counted already.
+            # A recompare is no night: it repeats one that is in the list already.
             if row["verb"] in (None, "run") and key(row) in missing:
                 nights[key(row)].append(row)
         for cell, rows in nights.items():
@@ -177,7 +178,7 @@ def _changed(nights: Sequence[Row], assessment: Assessment) -> list[str]:
 def _worse_operators(
     store: Store, past: Past, cells: Sequence[Row], operators: Sequence[Row], config: TrendConfig
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the operators' series that are bad, in the order of the run's operators."""
+    """Yield one row per series of an operator with a bad verdict, in the order of the run's operators."""
     tonight = worst_gaps(operators, {names(cell): key(cell) for cell in cells})
     candidates = _candidates(store, past, tonight, config)
     if not candidates:
@@ -196,10 +197,10 @@ def _worse_operators(
 
 
 def _candidates(store: Store, past: Past, tonight: Gaps, config: TrendConfig) -> set[tuple[Key, str, str]]:
-    """Return the operators' series that may be worse than their baseline: all nights are read for these only.
+    """Return the series of operators that may be worse than their baseline. All nights are read for these series only.
 
-    They are worse, by more than the floor, than on the cell's latest or oldest good night, or were bad on one of its
-    last three nights.
+    Such a series is worse, by more than the floor, than on the cell's oldest or latest good night, or it was bad on one
+    of the cell's last three nights.
     """
     good = {cell: [row["run_id"] for row in rows if row["outcome"] == "passed"] for cell, rows in past.nights.items()}
     ends = {cell: {runs[0], runs[-1]} for cell, runs in good.items() if runs}
@@ -217,7 +218,7 @@ def _candidates(store: Store, past: Past, tonight: Gaps, config: TrendConfig) ->
 
 
 def _gaps(store: Store, past: Past, runs: Collection[str], wanted: Collection[tuple[Key, str]]) -> dict[str, Gaps]:
-    """Return the gaps of the wanted operators in each of these earlier runs."""
+    """Map these earlier runs to the gaps of the wanted operators."""
     if not runs or not wanted:
         return {}
     keys = {names(row): cell for cell, rows in past.nights.items() for row in rows if row["run_id"] in runs}

@@ -15,7 +15,7 @@ from tasks.storage.store import Store
 
 
 def load_notifiers(names: Sequence[str]) -> list[NotificationBlock]:
-    """Return the blocks of these names, `<type>/<name>` as in Prefect's UI. Raises RequestError for any other name."""
+    """Return the blocks with these names, `<type>/<name>` as in Prefect's UI. Raises RequestError if one is missing."""
     notifiers: list[NotificationBlock] = []
     for name in names:
         try:
@@ -27,7 +27,7 @@ def load_notifiers(names: Sequence[str]) -> list[NotificationBlock]:
             ) from error
         if not isinstance(block, NotificationBlock):
             raise RequestError(
-                f"trend.notify={name}: a {type(block).__name__} is not a notification block; name one that is"
+                f"trend.notify={name}: a {type(block).__name__} is not a notification block; name a notification block"
             )
         notifiers.append(block)
     return notifiers

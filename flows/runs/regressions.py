@@ -13,12 +13,12 @@ _COLUMNS = ("cell", "worse", "is", "was", "since", "changed then")
 
 
 def count(trends: Sequence[Row], verdict: str = "regressed") -> int:
-    """Return the number of series with the verdict, by default of those that regressed in this run, not before."""
+    """Return the number of series with the verdict. By default count those that regressed in this run, not earlier."""
     return sum(row["verdict"] == verdict for row in trends)
 
 
 def regressions_table(trends: Sequence[Row]) -> Table | None:
-    """Return a table with one line per series that is worse, new regressions first; None if there is none."""
+    """Return a table with one line per series that is worse, new regressions first; None if no series is worse."""
     lines = _lines(trends)
     if not lines:
         return None
@@ -29,7 +29,7 @@ def regressions_table(trends: Sequence[Row]) -> Table | None:
 
 
 def regressions_markdown(trends: Sequence[Row]) -> str:
-    """Return the table as Markdown; an empty string if no series is worse."""
+    """Return the table of regressions as Markdown; an empty string if no series is worse."""
     lines = _lines(trends)
     if not lines:
         return ""

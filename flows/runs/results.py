@@ -1,4 +1,4 @@
-"""The results of a run: its tables, its facts and its report. The table `cells` is written after everything else."""
+"""The results of a run: its tables, its facts and its report. `cells` is the last table, and completes the run."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from tasks.storage.store import Store
 class SweepResult:
     run: RunFacts
     cells: Sequence[Row]
-    """The run's rows of the table `cells`, in the order planned."""
+    """The run's rows of the table `cells`, in the order of the plan."""
     page: Path
     """The path of the report on this machine."""
     trends: Sequence[Row]
@@ -27,7 +27,7 @@ class SweepResult:
 
 
 def run_folder(run_id: str) -> str:
-    """Return the folder, in the store, of everything that a run writes except its tables."""
+    """Return the folder in the store for everything that a run writes, except its tables."""
     return f"runs/{run_id}"
 
 
@@ -36,7 +36,7 @@ def report_name(run_id: str) -> str:
 
 
 def write(run: RunFacts, contents: Mapping[str, Sequence[Row]], store: Store, trend: TrendConfig | None) -> SweepResult:
-    """Write a run's rows, facts and report. `trend`: how to compare it with earlier runs; None: not at all."""
+    """Write a run's rows, facts and report. `trend`: how to compare it with earlier runs; None does not compare it."""
     cells, operators = contents["cells"], contents["operators"]
     contents = {**contents, "trends": trends(store, run.run_id, cells, operators, trend) if trend else []}
     write_rows(run, contents, store)
@@ -56,7 +56,7 @@ def is_complete(run_id: str, store: Store) -> bool:
 
 
 def join(run: RunFacts, shards: Sequence[Store], store: Store, trend: TrendConfig) -> SweepResult:
-    """Join the shards of a run, each of which has a store of its own, and render the report."""
+    """Join the rows of a run's shards, and render the report. `shards`: one store per shard."""
     _write_facts(run, store)
     for table in set(tables.TABLES) - {"cells", "trends"}:
         tables.join(store, run.run_id, table, shards)
@@ -96,7 +96,7 @@ def find_run(store: Store, run_id: str | None) -> RunFacts:
 
 
 def read_facts(run_id: str, store: Store) -> RunFacts:
-    """Return the facts that `write_rows` wrote. Raises EvidenceError."""
+    """Return the facts that `write_rows` wrote. Raises EvidenceError if they cannot be read."""
     name = _facts_name(run_id)
     try:
         facts = json.loads(store.files.read(name))
@@ -121,7 +121,7 @@ def _rendered(run: RunFacts, contents: Mapping[str, Sequence[Row]], store: Store
 
 
 def _logs(store: Store, cells: Iterable[Row]) -> dict[str, str]:
-    """Return the text of each log that a row of `cells` names and the store still has."""
+    """Map the sha256 of every log in the rows of `cells` to the log's text. Leave out logs that are not stored any more."""
     blobs = {row["log"]: store.find(row["log"]) for row in cells if row["log"]}
     return {sha256: store.read(blob).decode(errors="replace") for sha256, blob in blobs.items() if blob}
 

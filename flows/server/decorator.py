@@ -15,14 +15,14 @@ R = TypeVar("R")
 def run_flow(
     shown_overrides: Callable[[list[str]], Iterable[str]] = lambda overrides: overrides,
 ) -> Callable[[Callable[P, R]], Flow[P, R]]:
-    """Make a flow of a function that has a parameter `overrides`. The flow has the function's name.
+    """Return a decorator that makes a flow of a function with a parameter `overrides`. It has the function's name.
 
-    `shown_overrides`: selects the overrides that the names of its flow runs show.
+    `shown_overrides`: selects the overrides that are part of the name of a flow run.
     """
 
     def decorate(function: Callable[P, R]) -> Flow[P, R]:
-        # The threads only wait: `WorkerPool` and `Farm` limit what runs at once.
-        # Any, because a flow is declared to take only task runners whose type of future is the base class.
+        # The threads only wait: `WorkerPool` and `Farm` limit how much work runs at the same time.
+        # The type is Any, because `flow` is declared to accept only task runners of the base class of futures.
         task_runner: Any = ThreadPoolTaskRunner()
         make = flow(
             name=function.__name__,

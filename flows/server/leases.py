@@ -1,8 +1,8 @@
-"""Leases of devices: one holder at a time, among all processes and workers that use one Prefect API.
+"""Leases of devices. Of all processes and workers that use the same Prefect API, one at a time holds a device's lease.
 
-They are Prefect's global concurrency limits. A holder renews its lease; when it dies, the lease expires. Prefect's
-temporary servers, one per process, share their database and, because of `flows.server.settings`, the folder of the
-leases.
+A lease is a slot of one of Prefect's global concurrency limits. Its holder renews it; if the holder dies, the lease
+expires. Temporary servers, one per process, share Prefect's database and, because of `flows.server.settings`, also the
+folder of the leases.
 """
 
 import hashlib
@@ -21,19 +21,20 @@ from tasks.devices.farm import DeviceBusy
 from tasks.errors import EnvironmentUnusable
 
 LEASE_S = 90.0
-"""The duration of a lease, after which the device of a dead holder is free. Renewed after three quarters of it."""
+"""The duration of a lease, after which a dead holder's device is free. A living holder renews its lease after 3/4 of
+this time."""
 
 
 def limit_of(device: str) -> str:
-    """Return the name of the device's concurrency limit, in which Prefect allows no `/` and no `%`."""
+    """Return the name of the device's concurrency limit. It is a hash, because Prefect allows no `/` and no `%`."""
     return f"qnnsweep-device-{hashlib.sha256(device.encode(errors='surrogateescape')).hexdigest()[:24]}"
 
 
 @contextmanager
 def exclusive(device: str) -> Generator[None]:
-    """Hold the lease of `device`. Raises DeviceBusy, and EnvironmentUnusable if Prefect fails."""
+    """Hold the lease of `device`. Raises DeviceBusy if another process has it, EnvironmentUnusable if Prefect fails."""
     limit = limit_of(device)
-    with suppress(ObjectAlreadyExists), get_client(sync_client=True) as client:  # created by another process
+    with suppress(ObjectAlreadyExists), get_client(sync_client=True) as client:  # another process may have created it
         client.upsert_global_concurrency_limit_by_name(limit, 1)
     held = concurrency(limit, max_retries=0, lease_duration=LEASE_S, strict=True, raise_on_lease_renewal_failure=False)
     with ExitStack() as stack:

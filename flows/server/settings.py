@@ -1,4 +1,4 @@
-"""The settings of Prefect, made before its first import. Settings of the user take precedence."""
+"""The settings of Prefect, which must be set before its first import. Settings of the user take precedence."""
 
 import os
 
@@ -7,7 +7,7 @@ _SETTINGS = {
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
-    # A device's lease must outlive the temporary server of its holder, so it is in files and not in memory.
+    # A device's lease must outlive its holder's temporary server, so leases are stored in files and not in memory.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     # The terminal shows the live table instead of the log, which the UI shows in full.
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
@@ -15,6 +15,6 @@ _SETTINGS = {
 
 
 def configure_prefect() -> None:
-    """Set what the user has not set. Must be called before the first import of prefect."""
+    """Set every setting that the user has not set. Must be called before the first import of Prefect."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)

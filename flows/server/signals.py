@@ -10,8 +10,8 @@ from contextlib import contextmanager
 def die_on_sigterm() -> Generator[None]:
     """Let SIGTERM kill the process at once, which is safe. Prefect's handler would first finish every submitted task.
 
-    A sweep survives it as it survives `kill -9`. Does nothing outside of the main thread, where Python allows no
-    change of signal handlers.
+    A sweep can be continued afterwards, as after `kill -9`. In any thread but the main one this function does nothing,
+    because Python allows only the main thread to change signal handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,7 +1,7 @@
-"""Prefect's temporary server, in a session of its own; it never outlives the process that started it.
+"""Prefect's temporary server, in a session of its own. It never outlives the process that started it.
 
-Prefect starts such a server if none is configured. Prefect's own way of starting it has two problems: the terminal's
-Ctrl-C stops the server before its clients, and a process that is killed leaves it running.
+Prefect starts a temporary server if no server is configured. Its own way of starting it has two problems: Ctrl-C in the
+terminal stops the server before its clients, and a process that is killed leaves its server running.
 """
 
 import os
@@ -22,7 +22,7 @@ _PORT_TAKEN = 3
 
 
 class Server(SubprocessASGIServer):
-    """The temporary server that Prefect uses: its class is a singleton, so this instance replaces Prefect's own."""
+    """The temporary server that Prefect uses. Its base class is a singleton, so an instance replaces Prefect's own."""
 
     _stopped = False
 
@@ -42,11 +42,11 @@ class Server(SubprocessASGIServer):
         return process
 
     def _exit_with(self, process: subprocess.Popen[Any]) -> None:
-        """Wait for the server's end; if it was not stopped, exit at once, which a sweep survives as it survives a kill.
+        """Wait for the server's end. If the server ended without `stop`, exit at once. A sweep can then be continued.
 
-        Otherwise Prefect would wait minutes for the start of a dead server, would continue to send requests to it, and
-        would finally wait minutes for every event that it could not send. Prefect itself tries again if a port was
-        taken.
+        Without the exit, Prefect would wait minutes for the start of a dead server, would continue to send requests to
+        it, and would finally wait minutes for every event that it could not send. There is no exit if the port was
+        taken, because Prefect then tries again.
         """
         code = process.wait()
         if not self._stopped and code != _PORT_TAKEN:
@@ -57,14 +57,14 @@ class Server(SubprocessASGIServer):
 
 
 def _exit_with_parent() -> None:
-    """Exit when stdin ends: nothing is written to it, so it ends together with the process at its other end."""
+    """Exit when stdin ends. The parent process writes nothing to it, so stdin ends when the parent process ends."""
     while os.read(sys.stdin.fileno(), 1):
         pass
     os._exit(0)
 
 
 def _expire_leases_of_dead_holders() -> None:
-    """Expire the leases of dead holders, which a temporary server leaves to other servers; see `leases`."""
+    """Let this server expire the leases of dead holders. By default a temporary server does not; see `leases`."""
     from prefect.server.services.perpetual_services import get_perpetual_services
     from prefect.server.services.repossessor import monitor_expired_leases
 

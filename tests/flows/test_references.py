@@ -69,6 +69,6 @@ def test_a_run_stores_the_requested_references_and_is_compared_again_only_with_t
     more = program.run("recompare", here, f"--run={run_id}", "measure.references=[exported,quantized]")
     assert (more.returncode, more.stdout) == (2, "")
     assert more.stderr.splitlines()[-1].endswith(
-        f"measure.references=quantized: run {run_id} did not keep that graph's values; "
-        "qnnsweep run with measure.references=[quantized] does"
+        f"measure.references=quantized: run {run_id} did not store the values of that graph; "
+        "to store them, run qnnsweep run with measure.references=[quantized]"
     )

@@ -24,8 +24,8 @@ def test_a_relative_artifacts_folder_is_refused() -> None:
     with pytest.raises(RequestError) as refused:
         split(["artifacts=artifacts"], [])
     assert str(refused.value) == (
-        "artifacts=artifacts: workers of a pool need one place for all: s3://BUCKET/FOLDER, or the absolute path of a "
-        "folder that every host has"
+        "artifacts=artifacts: all workers of a pool need the same location: s3://BUCKET/FOLDER, or the absolute path "
+        "of a folder that every host has"
     )
 
 

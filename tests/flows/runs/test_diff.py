@@ -133,7 +133,7 @@ ALL = ", ".join(RUNS)
     [
         ("2025", "no run '2025' in ", f"; there are: {ALL}"),
         ("", "no run '' in ", f"; there are: {ALL}"),
-        ("20261121", "'20261121' begins several runs of ", f": {RUNS[1]}, {RUNS[2]}; name one of them"),
+        ("20261121", "'20261121' matches several runs in ", f": {RUNS[1]}, {RUNS[2]}; name one of them"),
     ],
 )
 def test_an_unknown_or_ambiguous_run_is_one_line_and_the_exit_code_is_2(
