@@ -121,7 +121,7 @@ def _rendered(run: RunFacts, contents: Mapping[str, Sequence[Row]], store: Store
 
 
 def _logs(store: Store, cells: Iterable[Row]) -> dict[str, str]:
-    """Map the sha256 of every log in the rows of `cells` to the log's text. Leave out logs that are not stored any more."""
+    """Map the sha256 of logs in the rows of `cells` to their text. Logs that are not stored any more are left out."""
     blobs = {row["log"]: store.find(row["log"]) for row in cells if row["log"]}
     return {sha256: store.read(blob).decode(errors="replace") for sha256, blob in blobs.items() if blob}
 
