@@ -1,6 +1,6 @@
 """Comparison of one capture with its references: final outputs rung by rung, operators sample by sample.
 
-It runs in a worker process, because operators are computed again with PyTorch.
+This module runs in a worker process, because it computes operators again with PyTorch.
 """
 
 import math
@@ -44,14 +44,14 @@ Array = NDArray[Any]
 Tensors = Mapping[str, Array]
 """Tensors by the key `<sample>/<output index>` or `<sample>/<operator index>`."""
 
-_MOST_EFFECTS = 16  # operators per sample, the worst first, whose effect on the final outputs is computed
+_MOST_EFFECTS = 16  # the number of operators per sample, the worst first, whose effect on the outputs is computed
 
 
 def compare_capture(lowered: LoweredProgram, capture: Capture, options: ComparisonOptions, store: Store) -> Comparison:
     """Compare final outputs with eager PyTorch, and operators with the edge graph and `options.references`.
 
-    Raises EvidenceError if the capture does not agree with its record, RequestError for a metric of
-    `options.metrics` that cannot be loaded.
+    Raises EvidenceError if the capture does not agree with its record, and RequestError if a metric of
+    `options.metrics` cannot be loaded.
     """
     exported = lowered.quantized.exported
     rungs: dict[Rung, Tensors] = {
@@ -111,7 +111,7 @@ class SampleComparison:
 
     operators: tuple[OperatorComparison, ...]  # one row per operator, against the edge graph
     other_references: tuple[OperatorComparison, ...]  # reference by reference
-    pairs: tuple[Pair, ...]  # the tensors compared with the edge graph's; empty unless `options.metrics` has names
+    pairs: tuple[Pair, ...]  # the tensors of both sides, for `options.metrics`; empty if it is empty
 
 
 class OperatorComparer:
@@ -124,7 +124,7 @@ class OperatorComparer:
         self._others = list(evidence.others(options.references))
 
     def samples(self) -> Iterator[SampleComparison]:
-        """Compare every captured sample, in their order."""
+        """Compare the operators of every captured sample, in the order of the samples."""
         kernels_of_samples = self._evidence.kernels() if self._options.replay else repeat(None)
         for sample, kernels in zip(self._evidence.samples, kernels_of_samples, strict=False):
             yield self._compare(sample, kernels)
@@ -189,7 +189,7 @@ class OperatorComparer:
         reference = self._evidence.reference(row.sample, operator.index)
         actual = to_reference_layout_and_scale(expected.quantization, expected.axis_order, logged.elements, reference)
         if introduced is not None and introduced.used_mask is not None:
-            # A user's own metric may depend on the shape: unused elements are replaced by the reference's.
+            # A user's own metric may depend on the shape: replace unused elements by those of the reference.
             actual = np.where(introduced.used_mask, actual, reference)
         subject = metric_template(operator, operator.output_index, row.sample, "device", "edge")
         return Pair(subject=subject, actual=actual, reference=reference, qparams=expected.quantization)
@@ -227,7 +227,7 @@ class OperatorComparer:
     def _with_effects(
         self, sample: int, rows: list[OperatorComparison], introduced: Mapping[int, Introduced], kernels: Kernels
     ) -> list[OperatorComparison]:
-        """Return the rows; those that introduce error with the effect of that error on the final outputs."""
+        """Return the rows, and add to the worst introduced errors their effects on the final outputs."""
         introducing = [row for row in rows if row.verdict == "introduced"]
         if not introducing:
             return rows

@@ -1,4 +1,4 @@
-"""The operators of a debug capture: their logged tensors, read when they are used. It runs in a worker process."""
+"""The operators of a debug capture: their logged tensors, read on use. This module runs in a worker process."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class LoggedOperator:
-    """An operator's tensor as the device logged it, and as the lowering expects it."""
+    """An operator's tensor as the device logged it, and what the lowering expects of it."""
 
     match: Match
     elements: Array
 
     @property
     def in_torch_layout(self) -> Array | None:
-        """Return the tensor in PyTorch's layout; None if the expected layout does not fit it."""
+        """Return the tensor in PyTorch's layout; None if the expected layout does not fit the tensor."""
         order = self.match.expected.axis_order
         if order is not None and len(order) != self.elements.ndim:
             return None
@@ -73,7 +73,7 @@ class Evidence:
         return self._aligned[self._runs[sample]]
 
     def logged_operators(self, sample: int) -> dict[int, LoggedOperator]:
-        """Return the operators that have exactly one tensor, by index."""
+        """Return the operators for which exactly one tensor was logged, by index."""
         return {
             row.operator.index: LoggedOperator(row.matches[0], tensor(row.matches[0].event, self._buffer))
             for row in self.aligned(sample)
@@ -81,7 +81,7 @@ class Evidence:
         }
 
     def captured_values(self, sample: int) -> dict[int, CapturedValue]:
-        """Return the values that a replay can use: of the operator's shape, with qparams if they are quantized."""
+        """Return the values that a replay can use: those with the operator's shape and, if quantized, with qparams."""
         values: dict[int, CapturedValue] = {}
         for index, logged in self.logged_operators(sample).items():
             operator, elements = self._lowered.operators[index], logged.in_torch_layout
@@ -98,7 +98,7 @@ class Evidence:
         return self._reference.get_tensor(tensor_key(sample, index))
 
     def others(self, names: Sequence[str]) -> Iterator[tuple[OtherReference, Mapping[str, Array]]]:
-        """Yield the other references with these names, and their values by the key `<sample>/<operator index>`."""
+        """Yield the other references with these names, each with its values by the key `<sample>/<operator index>`."""
         for reference in self._lowered.references:
             if reference.name in names:
                 yield reference, load(self._store.read(reference.values))
@@ -114,7 +114,7 @@ class Evidence:
         return values
 
     def kernels(self) -> Iterator[Kernels]:
-        """Yield per sample the edge graph's operators on its inputs, which are rounded to the device's grid."""
+        """Yield, per sample, the edge graph's operators on the sample's inputs, rounded to the device's grid."""
         exported, input_qparams = self._lowered.quantized.exported, self._lowered.input_qparams
         kernels_on = reference_kernels(self._lowered, self._store)
         evaluation: Mapping[str, Array] = load(self._store.read(exported.evaluation))
@@ -127,7 +127,7 @@ class Evidence:
 
 
 def _runs(dump: ETDump, samples: int) -> list[int]:
-    """Return the runs that are inferences, one per sample and in their order; loading the program is another run."""
+    """Return the runs that are inferences, one per sample, in order. The run that loads the program is left out."""
     runs = sorted({event.run for event in dump.events if event.name == "Method::execute"})
     if len(runs) != samples:
         raise EvidenceError(

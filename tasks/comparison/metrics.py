@@ -1,4 +1,4 @@
-"""The metrics that are computed on request, in addition to those of every row."""
+"""The metrics that are computed on request, in addition to the metrics of every row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,12 +18,12 @@ from tasks.toolchain import entrypoints
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pair:
-    """Two tensors of the same layout and scale, to compute metrics of."""
+    """Two tensors of the same layout and scale, from which metrics are computed."""
 
     subject: MetricValue  # a template that identifies the tensor, without a metric and its value
     actual: NDArray[Any]
     reference: NDArray[Any]
-    qparams: Quantization | None  # the device's, in whose steps an error can be counted
+    qparams: Quantization | None  # the device's, for metrics that count an error in steps
 
 
 def metric_template(
@@ -45,10 +45,11 @@ def metric_template(
 
 
 def compute_metrics(names: Sequence[str], pairs: Sequence[Pair]) -> tuple[MetricValue, ...]:
-    """Return every metric of every pair, pair by pair in the order of `names`, each name once.
+    """Return the value of every metric for every pair: pair by pair, the metrics in the order of `names`.
 
-    A name that is not in `METRICS` is a user's own, `package.module:function`. Its code can do anything: call this in a
-    worker process. Raises RequestError for a name that cannot be loaded.
+    A repeated name counts once. A name that is not in `METRICS` is a user's own function, `package.module:function`.
+    A user's code can do anything, so call `compute_metrics` in a worker process. Raises RequestError for a name that
+    cannot be loaded.
     """
     unique = tuple(dict.fromkeys(names))
     built_in = tuple(name for name in unique if name in METRICS)

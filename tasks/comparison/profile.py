@@ -1,4 +1,4 @@
-"""The times in a capture's logs, joined to the operators that they belong to."""
+"""The times in a capture's logs, joined with the operators to which the times belong."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from tasks.toolchain.readback.etdump import ETDump, read_etdump
 def profiled_events(lowered: LoweredProgram, capture: Capture, *, store: Store) -> tuple[ProfiledEvent, ...]:
     """Return every timed event of the shipping program's log, then of the profile program's, without warm-ups.
 
-    Raises EvidenceError for a log with another number of inferences than requested.
+    Raises EvidenceError if the number of inferences in a log is not the requested number.
     """
     launches = {result.launch.name: result.launch for result in capture.execution.results}
     logs: dict[str, tuple[Blob, Blob | None]] = {"shipping": (capture.etdump, capture.outputs)}
@@ -91,7 +91,7 @@ class _ProgramLog:
         return None if event.instruction is None else self._instructions.get(event.instruction)
 
     def _operator(self, event: EventTimes, subgraph: int | None) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Return the debug handle of a delegate's operator, and the nodes that its work is counted in."""
+        """Return the debug handle of a delegate's operator, and the nodes whose cycles include its work."""
         node = self._nodes.get((subgraph, event.node))
         handles = () if node is None or node.debug_handle is None else (node.debug_handle,)
         if node is None or subgraph is None or max(event.raw):

@@ -1,7 +1,7 @@
-"""Which logged tensor is which operator's value, decided by debug handle and output index alone.
+"""The assignment of logged tensors to operators, decided only by debug handle and output index.
 
-Shape, position in the log and similar names decide nothing: tensors that cannot be distinguished are `ambiguous`, and
-tensors that the lowering did not expect are reported as unexpected.
+Shape, position in the log and similar names are not considered. Tensors that cannot be distinguished are `ambiguous`,
+and tensors that the lowering did not expect are reported as unexpected.
 """
 
 from collections import defaultdict
@@ -25,8 +25,8 @@ class Match:
 class AlignedOperator:
     """One operator in one run.
 
-    Either `reason` is None and `matches` has the one tensor to compare, or `reason` is the status that explains why
-    there is none, and `matches` has the tensors that were logged nevertheless.
+    If `reason` is None, `matches` has exactly one tensor, which can be compared. Otherwise, `reason` is the status that
+    explains why no tensor can be compared, and `matches` has the tensors that were logged nevertheless.
     """
 
     operator: Operator
@@ -54,8 +54,8 @@ def align(
     """Assign to every operator the tensor that the device logged for it, or the reason why there is none.
 
     An event's identifier names an ExpectedTensor, whose debug handles and output index name a set of operators. The
-    value is that of the last operator of the set in graph order. The earlier operators are inside the set: they are
-    `superseded`, unless another tensor names them alone.
+    event's value is that of the last operator of the set in graph order. An earlier operator of the set is
+    `superseded`, unless it is the last operator of another tensor's set.
 
     `events`: in the order of the log. `runs`: by default the runs in which anything was logged.
     """
@@ -94,7 +94,7 @@ def align(
 
 
 def _unmatchable(operator: Operator) -> OperatorStatus | None:
-    """Return why no logged tensor can be this operator's value, whatever was logged; None if one can."""
+    """Return why no logged tensor can be this operator's value, whatever was logged; None if a tensor can be."""
     if operator.shape is None:
         return "tuple"
     if operator.constant:
@@ -107,7 +107,7 @@ def _unmatchable(operator: Operator) -> OperatorStatus | None:
 def _claims(
     operators: Sequence[Operator], expected: dict[str, list[ExpectedTensor]]
 ) -> tuple[dict[int, list[ExpectedTensor]], set[int]]:
-    """Return the tensors that can be an operator's value, by operator index, and the operators inside a larger set."""
+    """Return, by operator index, the tensors that can be its value, and the operators that are not last in a set."""
     by_handle: dict[tuple[int, int], list[Operator]] = defaultdict(list)
     for operator in operators:
         if _unmatchable(operator) is None and operator.debug_handle is not None:
@@ -135,9 +135,9 @@ def _by_identifier(
 ) -> tuple[dict[tuple[int, str], list[LoggedTensor]], set[tuple[int, str]]]:
     """Return events by run and identifier, and the identifiers whose events cannot be distinguished.
 
-    A delegate names its tensors itself. The runtime logs an instruction's tensors in the order of its parameters: those
-    of a kernel are its outputs, those of a delegate call are its inputs, which are not expected, and then its outputs.
-    So the expected outputs `instruction:<id>:<position>` are the last ones, as long as the numbers agree.
+    A delegate names its tensors itself. The runtime logs an instruction's tensors in the order of its parameters. For a
+    kernel, these are the outputs. For a delegate call, these are the inputs, which are not expected, and then the
+    outputs. The expected outputs `instruction:<id>:<position>` are therefore the last tensors, if the numbers agree.
     """
     logged: dict[tuple[int, str], list[LoggedTensor]] = defaultdict(list)
     contested: set[tuple[int, str]] = set()

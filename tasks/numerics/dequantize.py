@@ -36,7 +36,7 @@ def quantize(values: NDArray[Any], qparams: Quantization) -> NDArray[np.float64]
     instead of multiplication by the inverse. Raises EvidenceError like `dequantize`.
     """
     scale, zero_point = _broadcastable(qparams, values.shape)
-    with np.errstate(over="ignore", under="ignore"):  # beyond the ends of the grid, or at zero
+    with np.errstate(over="ignore", under="ignore"):  # values far beyond the grid overflow, values near zero underflow
         steps = np.rint(values.astype(np.float64) / scale)
     return np.clip(steps + zero_point, qparams.quant_min, qparams.quant_max)
 
@@ -45,7 +45,7 @@ def undo_layout(x: NDArray[Any], axis_order: Sequence[int] | None) -> NDArray[An
     """Return a view of a device's tensor in PyTorch's layout.
 
     `axis_order`: the permutation from PyTorch's layout to the device's, x_device = x_torch.permute(axis_order); None if
-    they are the same. Raises EvidenceError if it is no permutation of the tensor's axes.
+    both layouts are the same. Raises EvidenceError if it is no permutation of the tensor's axes.
     """
     if axis_order is None:
         return x

@@ -1,7 +1,7 @@
-"""Which elements of an operator's value are used: determined from its readers' results, not from a list of operators.
+"""The used elements of an operator's value, determined from its readers' results and not from a list of operators.
 
-An element is unused if, for the values of this sample, no reader's result depends on it: an element that a clamp cuts
-off, that is not the maximum, or that is multiplied by zero. A compiler need not compute it.
+An element is unused if, for the values of this sample, no reader's result depends on the element: a clamp cuts it off,
+it is not the maximum, or it is multiplied by zero. A compiler need not compute unused elements.
 """
 
 from collections import ChainMap
@@ -18,18 +18,18 @@ from tasks.records import Quantization
 Array = NDArray[Any]
 Value = Array | tuple[Array, ...]
 
-_UNUSED = 1e-6  # share of the largest derivative, below which a derivative is rounding and its element unused
-_SAME = 1e-6  # share of the largest element, below which two results of a reader are the same
+_UNUSED = 1e-6  # a derivative up to this share of the largest one is rounding: its element is unused
+_SAME = 1e-6  # a difference up to this share of the largest element is rounding: the results agree
 
 
 class Kernels(Protocol):
-    """The reference's operators on one sample's inputs; `tasks.toolchain.reference.kernels.HostKernels` implements it.
+    """The reference's operators on one sample's inputs, as `tasks.toolchain.reference.kernels` implements them.
 
     `sources`: per operator, the operators whose values it reads.
     `outputs`: the operators whose values are the program's final outputs.
-    `constants`: the operators that depend on parameters alone.
-    `data_movement_ops`: the operators that only move elements. An element is used through them if their readers use it.
-    `getitem_index`: per getitem operator, the position that it takes from its tuple.
+    `constants`: the operators that depend only on parameters.
+    `data_movement_ops`: the operators that only move elements. They use an element if their own readers use it.
+    `getitem_index`: per getitem operator, the position of its value in the tuple that it reads.
     `refusals`: per operator that the host cannot compute, the reason.
     """
 
@@ -47,7 +47,7 @@ class Kernels(Protocol):
     def refusals(self) -> Mapping[int, str]: ...
 
     def call(self, index: int, values: Mapping[int, Value]) -> Value | None:
-        """Compute one operator from the values of the others. None, and an entry in `refusals`, if it cannot be."""
+        """Compute an operator from others' values. If that fails, return None and add the reason to `refusals`."""
         ...
 
     def gradient(
@@ -55,7 +55,7 @@ class Kernels(Protocol):
     ) -> Array | None:
         """Return |d(sum of the weighted outputs of `index`) / d(element)| for every element of `source`.
 
-        `weights`: one array per output of the operator. None without a derivative.
+        `weights`: one array per output of the operator. The result is None if there is no derivative.
         """
         ...
 
@@ -79,7 +79,7 @@ class CapturedValue:
 class ElementUse:
     """Finds which elements of operators' values are used, on one sample.
 
-    `captured` and `values`: by operator index, the values on the device, and the values to compute readers from.
+    `captured`: the values on the device. `values`: the values from which readers are computed. Both by operator index.
     """
 
     def __init__(self, kernels: Kernels, captured: Mapping[int, CapturedValue], values: dict[int, Value]) -> None:
@@ -94,7 +94,7 @@ class ElementUse:
     def used_mask(self, index: int, actual: Array, expected: Array) -> tuple[Array, tuple[int, ...]]:
         """Return which elements of operator `index` are used, and the readers that do not use all of them.
 
-        `actual`: its value on the device; `expected`: the value that is right. Both, and the mask, have its shape.
+        `actual`: the operator's value on the device. `expected`: the right value. The mask has the shape of both.
         """
         if index in self._kernels.outputs:
             return np.ones(actual.shape, np.bool_), ()
@@ -122,8 +122,8 @@ class ElementUse:
             if slope is None:
                 return everything
             used |= ~(slope <= _UNUSED * peak)  # an element whose derivative is NaN counts as used
-        # The derivatives at the two values do not decide for the values between them: once the used elements are
-        # corrected, the reader's result must be right.
+        # The derivatives at the two values say nothing about the values between them. Check that the reader's result
+        # is right once the used elements are corrected.
         corrected = self._result(reader, source, np.where(used, expected, actual))
         differing = self._differing(reader, corrected, right, weights)
         if differing.shape == used.shape:
@@ -146,7 +146,7 @@ class ElementUse:
             assert isinstance(right, np.ndarray), "the same call"
             assert isinstance(wrong, np.ndarray), "the same call"
             used = self._used_output(reader, wrong, right)
-            # The weights differ, so that derivatives that cancel in a plain sum do not look like no derivative.
+            # Derivatives can cancel in a plain sum, which looks like no derivative. Different weights prevent this.
             return [used * np.random.default_rng(0).uniform(0.5, 1.5, right.shape)]
         weights: list[Array | None] = [None] * len(right)
         for getitem in self._readers.get(reader, ()):
@@ -163,7 +163,7 @@ class ElementUse:
         return np.ones(right.shape, np.bool_)
 
     def _differing(self, reader: int, result: Value | None, right: Value, weights: Sequence[Array | None]) -> Array:
-        """Return where two results of a reader differ, among the elements with a weight; per output for a tuple."""
+        """Return which elements with a weight differ between two results of a reader; for a tuple, which outputs."""
         if result is None:
             return np.ones(1, np.bool_)
         if isinstance(result, np.ndarray) and isinstance(right, np.ndarray):
@@ -174,7 +174,7 @@ class ElementUse:
 
 
 def _differ(result: Array, right: Array, qparams: Quantization | None) -> Array:
-    """Return the elements whose difference the device's grid, or the precision of a float, can represent."""
+    """Return which elements differ by more than half a step of the device's grid or, without one, than rounding."""
     if right.dtype.kind != "f":
         return result != right
     largest = float(np.abs(right[np.isfinite(right)]).max(initial=0.0))

@@ -19,16 +19,14 @@ Tensors = Mapping[str, Array]
 Outputs = Sequence[Sequence[Array]]
 """The final outputs of each sample."""
 
-# Relative squared errors: 40 dB, 10 dB and 10 dB; then the least ratio between the two explanations, 3 dB.
-_ALIKE = 1e-4
-_EXPLAINED = 0.1
-_BETTER = 0.1
-_DISTINGUISHED = 2.0
-# In other units every element is far off. Fewer elements than this always lie on a line.
-_FAR_OFF = 0.25
-_LINE = 0.01
-_FEWEST_ON_A_LINE = 8
-_LARGEST = 1e100
+_ALIKE = 1e-4  # the relative error (40 dB) up to which a mistake changes the outputs too little to be detected
+_EXPLAINED = 0.1  # the relative error (10 dB) up to which the mistake explains the outputs
+_BETTER = 0.1  # the largest error with the mistake, as a share (10 dB) of the error without it, if it was made
+_DISTINGUISHED = 2.0  # the least error with the mistake, over the error without it (3 dB), if it was not made
+_FAR_OFF = 0.25  # the least relative error of outputs in other units, where every element is far off
+_LINE = 0.01  # the relative error up to which another type, or other units, explain the outputs
+_FEWEST_ON_A_LINE = 8  # no line is fitted to fewer distinct elements
+_LARGEST = 1e100  # no line is fitted to larger elements
 
 
 def check_io(exported: ExportedModel, eager: Tensors, mistaken: Tensors, device: Tensors) -> tuple[IoCheck, ...]:
@@ -77,7 +75,7 @@ def check_mistake(
 ) -> IoCheck:
     """Return whether `wrong` explains `actual` better than `right` does.
 
-    `actual`: the device's outputs; `right`: the model's; `wrong`: the model's after the mistake. All on one sample.
+    All are outputs on one sample. `actual`: the device's. `right`: the model's. `wrong`: the model's after the mistake.
     """
     error, error_if_mistaken = relative_error(actual, right), relative_error(actual, wrong)
     if relative_error(wrong, right) <= _ALIKE:
@@ -92,9 +90,9 @@ def check_mistake(
 
 
 def relative_error(actual: Sequence[Array], reference: Sequence[Array]) -> float:
-    """Return the squared error over the reference's energy, averaged over the outputs that have energy.
+    """Return the squared error divided by the reference's energy, averaged over the references that have energy.
 
-    Infinite if an element is not finite, if the sizes differ, or if a reference of zeros has an error.
+    The result is infinite if an element is not finite, if the sizes differ, or if a reference of zeros has an error.
     """
     errors: list[float] = []
     for a, r in zip(actual, reference, strict=True):
@@ -123,7 +121,7 @@ def _check_type_and_units(name: str, actual_outputs: Sequence[Array], right_outp
         wrong = error >= _FAR_OFF and error_if_mistaken <= _LINE
         status: ProbeStatus = "failed" if wrong else "passed" if error < _FAR_OFF else "unclear"
         results.append(_result("output", name, sample, status, (error, error_if_mistaken), detail if wrong else None))
-    # One right sample rules the mistake out, because it would affect all samples.
+    # One right sample rules the mistake out, because the mistake would affect all samples.
     return min(results, key=lambda result: ("passed", "unclear", "failed").index(result.status))
 
 
@@ -148,7 +146,7 @@ def _same_width(dtype: np.dtype[Any]) -> list[str]:
 
 
 def _on_a_line(actual: Array, right: Array) -> Array | None:
-    """Return the output scaled and shifted by least squares to the model's; None if such a fit means nothing."""
+    """Return the output, scaled and shifted to fit the model's by least squares; None if a fit means nothing."""
     x, y = actual.astype(np.float64).ravel(), right.astype(np.float64).ravel()
     finite = x.size == y.size and np.isfinite(x).all() and np.isfinite(y).all()
     if not finite or np.abs(x).max(initial=0) >= _LARGEST or np.unique(x).size < _FEWEST_ON_A_LINE:
@@ -169,7 +167,7 @@ def _outputs_of(tensors: Tensors, sample: int, count: int) -> list[Array]:
 def _result(
     side: ProbeSide, name: str, sample: int, status: ProbeStatus, errors: tuple[float, float], detail: str | None
 ) -> IoCheck:
-    """Return the result. `errors`: without the mistake and with it; None in the result if not finite."""
+    """Return the result. `errors`: without and with the mistake; an error that is not finite becomes None."""
     error, error_if_mistaken = (error if np.isfinite(error) else None for error in errors)
     return IoCheck(
         side=side,

@@ -11,8 +11,8 @@ _ALL_ORDERS_OF = 3  # the largest number of equal tensors for which all orders a
 def orders(specs: Sequence[TensorSpec]) -> list[tuple[int, ...]]:
     """Return orders in which tensors of the same shape and dtype can be mistaken for each other.
 
-    An order maps each position to the index of the tensor that takes it. Up to three equal tensors give all orders;
-    more give the exchanges of neighbours and the rotations by one, in both directions.
+    An order maps each position to the index of the tensor that takes the position. For up to three equal tensors, all
+    orders are returned; for more, the exchanges of two neighbours, and the rotations by one in both directions.
     """
     equal: dict[object, list[int]] = {}
     for index, spec in enumerate(specs):
@@ -30,8 +30,8 @@ def orders(specs: Sequence[TensorSpec]) -> list[tuple[int, ...]]:
 def layouts(shape: Sequence[int]) -> list[tuple[int, ...]]:
     """Return the axis orders, other than the tensor's own, in which its memory could be laid out by mistake.
 
-    They are channels last instead of channels first, the reverse, and an exchange of the last two axes, without orders
-    that move no element.
+    They are channels last instead of channels first, channels first instead of channels last, and an exchange of the
+    last two axes. Orders that move no element are left out.
     """
     rank = len(shape)
     inner = tuple(range(1, rank))
@@ -42,7 +42,7 @@ def layouts(shape: Sequence[int]) -> list[tuple[int, ...]]:
     ]
     distinct: dict[tuple[int, ...], tuple[int, ...]] = {}
     for order in candidates:
-        # The position of an axis of length 1 has no effect: two orders can be the same in memory, or the tensor's own.
+        # The position of an axis of length 1 has no effect: in memory, orders can equal each other or the tensor's own.
         long_axes = tuple(axis for axis in order if shape[axis] > 1)
         if list(long_axes) != sorted(long_axes):
             distinct.setdefault(long_axes, order)

@@ -17,7 +17,7 @@ from tasks.records import Gap, Quantization
 
 Array = NDArray[Any]
 
-# Squares of numbers within 2**±256 and sums of them are far from float64's limits; others are scaled first.
+# Squares of numbers within 2**±256, and sums of such squares, are far from float64's limits. Others are scaled first.
 _SAFE_EXPONENT = 256
 _SAFE_ENERGY = 2.0**512
 _BLOCK = 2**16
@@ -27,8 +27,8 @@ _BLOCK = 2**16
 class Sums:
     """Two tensors, and the sums over their elements from which the metrics are computed.
 
-    A sum is over elements that are scaled by 2**-exponent, with the exponent of their own side; the largest absolute
-    values are not scaled.
+    The elements of a sum are multiplied by 2**-exponent: the actual tensor, the reference and the error each have their
+    exponent. The largest absolute values are not scaled.
     """
 
     actual: Array
@@ -48,7 +48,7 @@ class Sums:
 
 
 def gap(actual: Array, reference: Array) -> Gap:
-    """Return the metrics of every row: those of `METRICS` that are fields of `Gap`. Each tensor is read once.
+    """Return the metrics that are in every row: those of `METRICS` that are fields of `Gap`. Read each tensor once.
 
     Raises ValueError for tensors of different shapes.
     """
@@ -59,7 +59,7 @@ def gap(actual: Array, reference: Array) -> Gap:
 def metric_values(
     names: Iterable[str], actual: Array, reference: Array, qparams: Quantization | None = None
 ) -> dict[str, float | None]:
-    """Return the metrics with these names. `qparams`: the device's, in whose steps an error can be counted.
+    """Return the metrics with these names. `qparams`: the device's, for metrics that count an error in steps.
 
     Raises KeyError for a name that is not in `METRICS`, ValueError for tensors of different shapes.
     """
@@ -68,14 +68,14 @@ def metric_values(
 
 
 def snr_db(actual: Array, reference: Array) -> float | None:
-    """Return the metric `snr_db` alone, in dB."""
+    """Return only the metric `snr_db`, in dB."""
     return _snr_db(_sums(actual, reference))
 
 
 def top1(values: Array) -> int | None:
-    """Return the index of the largest element of the flattened tensor, the first of equals.
+    """Return the index of the largest element of the flattened tensor; of equal elements, the index of the first.
 
-    None where there is no largest element: a scalar, fewer than two elements, or a NaN among them.
+    None for a scalar, for a tensor of fewer than two elements, and for a tensor that contains NaN.
     """
     if values.ndim == 0 or values.size < 2 or (values.dtype.kind == "f" and bool(np.isnan(values).any())):
         return None
@@ -131,7 +131,7 @@ def _add_up(actual: Array, reference: Array, qparams: Quantization | None, expon
 
 
 def _dot(left: Array, right: Array) -> float:
-    # Bit-identical on any number of cores: `np.dot` splits the sum by the number of BLAS threads, which also spin.
+    # Bit-identical on any number of cores. `np.dot` splits the sum by the number of BLAS threads, which also busy-wait.
     return float(np.einsum("i,i->", left, right))
 
 
@@ -159,8 +159,8 @@ def _max_abs(sums: Sums) -> float | None:
 def _snr_db(sums: Sums) -> float | None:
     """Return the signal-to-noise ratio in dB: 10 log10(sum of reference squared / sum of error squared).
 
-    The definition of ExecuTorch's Inspector and of torch.ao.ns (`compute_sqnr`: 20 log10 of the norms' ratio).
-    None for a reference of zeros, and for an error of zero, whose ratio is infinite: its status is `exact`.
+    This is the definition of ExecuTorch's Inspector and of torch.ao.ns (`compute_sqnr`: 20 log10 of the norms' ratio).
+    None for a reference of zeros, and for an error of zero, where the ratio is infinite and the status is `exact`.
     """
     if not sums.reference_energy or not sums.error_energy or not math.isfinite(sums.error_energy):
         return None
@@ -169,7 +169,7 @@ def _snr_db(sums: Sums) -> float | None:
 
 
 def _cosine(sums: Sums) -> float | None:
-    """Return the cosine of the sides: sum of products / product of Euclidean norms. None if a side is all zeros."""
+    """Return the cosine of the tensors: sum of products / product of Euclidean norms. None if a tensor is all zeros."""
     if not sums.reference_energy or not sums.actual_energy:
         return None
     similarity = sums.product / (math.sqrt(sums.actual_energy) * math.sqrt(sums.reference_energy))
@@ -182,14 +182,14 @@ def _l1(sums: Sums) -> float | None:
 
 
 def _nmse(sums: Sums) -> float | None:
-    """Return the mean squared error over the reference's mean square. None for a reference of zeros."""
+    """Return the mean squared error divided by the reference's mean square. None for a reference of zeros."""
     if not sums.reference_energy:
         return None
     return _finite(sums.error_energy / sums.reference_energy, 2 * (sums.error_exponent - sums.reference_exponent))
 
 
 def _relative_l1(sums: Sums) -> float | None:
-    """Return the mean absolute error over the reference's mean absolute value. None for a reference of zeros."""
+    """Return the mean absolute error divided by the reference's mean absolute value. None for a reference of zeros."""
     if not sums.reference_absolute:
         return None
     return _finite(sums.error_absolute / sums.reference_absolute, sums.error_exponent - sums.reference_exponent)
@@ -225,7 +225,7 @@ def _mean_steps(sums: Sums) -> float | None:
 
 
 def _max_steps(sums: Sums) -> float | None:
-    """Return the largest difference in quantization steps, like `_mean_steps`."""
+    """Return the largest difference in quantization steps, with the steps of `_mean_steps`. None without qparams."""
     return _steps(sums, np.max)
 
 
@@ -268,5 +268,5 @@ METRICS: Mapping[str, Callable[[Sums], float | None]] = {
     "mean_steps": _mean_steps,
     "max_steps": _max_steps,
 }
-"""Every metric. The names are those of `conf.names.METRICS`; the fields of `Gap` are in every row."""
+"""Every metric. The names are those of `conf.names.METRICS`. The metrics that are fields of `Gap` are in every row."""
 _IN_EVERY_ROW = tuple(field.name for field in fields(Gap))

@@ -13,8 +13,8 @@ Path = tuple[str, ...]
 def module_times(events: Iterable[ProfiledEvent]) -> tuple[ModuleTime, ...]:
     """Return every module per program and unit, the root first: cycles of operators, µs of kernels and delegate calls.
 
-    The time of several operators together, in one call of a delegate or fused by its compiler, belongs to the innermost
-    module that contains all of them.
+    Operators in one call of a delegate, or fused by its compiler, share one time. This time belongs to the innermost
+    module that contains all of these operators.
     """
     grouped: dict[tuple[ProgramName, str], list[ProfiledEvent]] = defaultdict(list)
     for event in events:
@@ -62,7 +62,7 @@ def _modules(program: ProgramName, unit: str, events: Sequence[ProfiledEvent]) -
 
 
 def _fused(events: Sequence[ProfiledEvent]) -> dict[tuple[int | None, str | None], list[str]]:
-    """Return the modules of operators that are counted in another node, by subgraph and name of that node."""
+    """Return the modules of operators that are counted in another node, by the node's subgraph and name."""
     fused: dict[tuple[int | None, str | None], list[str]] = defaultdict(list)
     for event in events:
         if len(event.counted_in) == 1:
@@ -84,6 +84,6 @@ def _outwards(path: Path) -> list[Path]:
 
 
 def _innermost(modules: Sequence[str]) -> Path:
-    """Return the innermost module that contains all of them."""
+    """Return the innermost module that contains all of these modules."""
     paths = [_path(module) for module in modules] or [()]
     return next(outer for outer in _outwards(paths[0]) if all(path[: len(outer)] == outer for path in paths))

@@ -1,4 +1,4 @@
-"""Comparison of one tensor from a device with the reference's: first its status, then the gap."""
+"""Comparison of one tensor from a device with the reference's tensor: first the status, then the gap."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +16,7 @@ from tasks.records.vocabulary import COMPARED, OperatorStatus
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compared:
-    """The status and the gap of one tensor, and the number of elements of either side that are infinite or NaN."""
+    """The status and the gap of one tensor, and the number of infinite or NaN elements on each side."""
 
     status: OperatorStatus
     gap: Gap = field(default_factory=Gap)
@@ -34,13 +34,13 @@ def compare_operator(
 ) -> Compared:
     """Convert `captured` to the reference's layout and scale, then compare.
 
-    `qparams`, `axis_order`: the expected tensor's. The layout is undone first, because a per-channel axis refers to
+    `qparams`, `axis_order`: of the expected tensor. The layout is undone first, because a per-channel axis refers to
     PyTorch's layout. Integers are dequantized only for a floating-point reference: an integer reference has quantized
-    values or indices of its own. Nothing is ever reshaped. Infinities and NaNs that agree in position and kind are left
-    out of the gap. `used_mask`: the elements that some reader uses, None for all; the others are left out and the
-    status is `masked`. A tensor that cannot be compared has an empty gap.
+    values or indices itself. Nothing is ever reshaped. Infinities and NaNs that agree in position and kind are left out
+    of the gap. `used_mask`: marks the elements that some reader uses. With a mask, only these elements are compared and
+    the status is `masked`; None compares all elements. A tensor that cannot be compared has an empty gap.
 
-    Raises EvidenceError if `reference` is not of the operator's shape, or the qparams do not fit the tensor.
+    Raises EvidenceError if `reference` is not of the operator's shape, or if the qparams do not fit the tensor.
     """
     if operator.shape != reference.shape:
         raise EvidenceError(

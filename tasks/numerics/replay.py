@@ -1,7 +1,8 @@
-"""Introduced error: the difference between an operator on the device and on the host, on the device's own inputs.
+"""Introduced error: the difference between an operator's results on the device and on the host for the same inputs.
 
-The host's result is that of the reference operator, rounded to the device's grid. Unused elements are left out: a
-compiler that folds a clamp into the operator before it does not compute what the clamp discards.
+The inputs are the device's own. The host's result is that of the reference operator, rounded to the device's grid.
+Unused elements are left out: a compiler that folds a clamp into the preceding operator does not compute the elements
+that the clamp discards.
 """
 
 from collections import ChainMap
@@ -18,26 +19,26 @@ from tasks.records import Gap
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Introduced:
-    """What one operator added to the error, over its used elements."""
+    """The error that one operator introduced, over its used elements."""
 
     gap: Gap
     steps: float | None  # the largest error, in steps of the device's grid; None for floats
     nonfinite: int = 0  # the number of elements that are infinite or NaN on one side, and something else on the other
     masked: int = 0  # the number of unused elements that differ
-    masked_by: tuple[int, ...] = ()  # the readers that do not use them
-    spans: tuple[int, ...] = ()  # earlier operators that were not captured: their error is part of this one's
+    masked_by: tuple[int, ...] = ()  # the readers that do not use all elements
+    spans: tuple[int, ...] = ()  # earlier operators that were not captured: `gap` includes their error
     used_mask: Array | None = field(default=None, compare=False, repr=False)
-    """The used elements, of the operator's shape; None if all are used."""
+    """The mask of the used elements, with the operator's shape; None if all elements are used."""
     error: Array | None = field(default=None, compare=False, repr=False)
-    """actual - expected at used elements, 0 elsewhere, in float32; None unless the operator is suspect."""
+    """actual - expected at used elements and 0 elsewhere, in float32; None unless the operator is suspect."""
 
 
 IsSuspect = Callable[[int, Introduced], bool]
-"""Decides whether an operator's error is large enough to find out which of its elements are used."""
+"""Decides whether an operator's error is so large that the used elements of the operator must be determined."""
 
 
 def replay(kernels: Kernels, captured: Mapping[int, CapturedValue], is_suspect: IsSuspect) -> dict[int, Introduced]:
-    """Return what each captured operator introduced, by operator index.
+    """Return the error that every captured operator introduced, by operator index.
 
     Operators that the host cannot compute again are left out: `kernels.refusals` has the reasons.
     """
@@ -54,7 +55,7 @@ def replay(kernels: Kernels, captured: Mapping[int, CapturedValue], is_suspect: 
             adds_nothing = index in kernels.constants or index in kernels.data_movement_ops
             uncaptured[index] = spans if adds_nothing else (*spans, index)
             continue
-        if index in kernels.getitem_index:  # its value is a value of the tuple that it reads
+        if index in kernels.getitem_index:  # the value of a getitem is an element of the tuple that it reads
             spans = tuple(span for span in spans if span not in sources)
         actual = value.dequantized()
         values[index] = actual.astype(np.float32) if actual.dtype == np.float64 else actual
@@ -82,10 +83,10 @@ def _fused(
     captured: Mapping[int, CapturedValue],
     values: Mapping[int, Value],
 ) -> Introduced | None:
-    """Replay an operator on the results of the operators before it, not rounded to their grids.
+    """Replay an operator on the unrounded results of the operators whose values it reads.
 
-    A compiler that folds an operator into the one before it never rounds the value between them, although a debug
-    program logs a rounded one. Return None if no operator before it has a grid.
+    A compiler that fuses two operators never rounds the value between them, although a debug program logs a rounded
+    value. Return None if none of the values that the operator reads has a grid.
     """
     unrounded: dict[int, Value] = {}
     for source in kernels.sources[index]:
@@ -101,10 +102,10 @@ def _fused(
 
 
 def effect_db(kernels: Kernels, index: int, error: Array, reference: Mapping[int, Value]) -> float | None:
-    """Return the lowest SNR, in dB, of the reference's final outputs with this operator's error alone added.
+    """Return the lowest SNR, in dB, of the reference's final outputs after `error` is added to one operator's value.
 
-    `error`: of the operator's shape. `reference`: every operator's value in the reference's own run. None if no
-    output changes, or if an operator on the way cannot be computed.
+    `error`: the operator's error, with the operator's shape. `reference`: every operator's value in the reference's own
+    run. None if no output changes, or if an operator that depends on the changed value cannot be computed.
     """
     clean = reference[index]
     assert isinstance(clean, np.ndarray), "an operator with an error of its own is a tensor"
@@ -123,7 +124,7 @@ def effect_db(kernels: Kernels, index: int, error: Array, reference: Mapping[int
 
 @dataclass(frozen=True, slots=True)
 class _Difference:
-    """A value on the device, the right value as the device can represent it, and the error in steps of its grid."""
+    """A value on the device, the right value rounded to the device's grid, and the error in steps of that grid."""
 
     actual: Array
     expected: Array

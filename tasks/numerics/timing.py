@@ -39,7 +39,7 @@ class EventTimes:
     """One event over all its runs: `raw` has one amount of `unit` per run, `runs` the numbers of these runs."""
 
     event_block: str
-    name: str  # the name in the log; for events of the runtime itself with the number of their instruction
+    name: str  # the name in the log; events of the runtime itself also have their instruction's number
     node: str | None  # the delegate's name for an operator of its graph
     kind: EventKind
     instruction: int | None
@@ -65,9 +65,9 @@ def event_times(
 ) -> tuple[EventTimes, ...]:
     """Return one entry per event, distinguished by block, name and instruction, in the order first logged.
 
-    `without`: runs to leave out, warm-ups for example. An event that the delegate counts itself has the unit that
-    `delegate_event` reads from its name. An event inside a delegate that lies within the delegate's call was timed by
-    the runtime's `clock`, and any other counts `ticks` of an unknown length.
+    `without`: runs to leave out, warm-ups for example. An event that the delegate itself counts has the unit that
+    `delegate_event` reads from the event's name. Any other event inside a delegate was timed by the runtime's `clock`
+    if it lies within the delegate's call. If it does not, it counts `ticks` of an unknown length.
     """
     timed = [event for event in events if event.run not in without]
     calls = {_instruction_run(event): (event.start, event.end) for event in timed if event.name == "DELEGATE_CALL"}
@@ -97,8 +97,9 @@ def event_times(
 def counted_in(node: str, users: Mapping[str, Sequence[str]], counts: Mapping[str, float]) -> tuple[str, ...]:
     """Return where the work of an operator without cycles of its own is counted: the nearest users that have cycles.
 
-    The HTP compiler counts fused operators in the last of them, which the others feed. One node is where the work is
-    counted; several mean that it is in one or in each of them, which no count decides. `output` is the graph's end.
+    The HTP compiler counts fused operators in the last of these operators, which the others feed. If one node is
+    returned, the work is counted in that node. If several are returned, the work is counted in one or in each of them:
+    the counts do not show which. `output` is the graph's end.
     """
     counted: dict[str, None] = {}
     visited: set[str] = set()
@@ -118,8 +119,8 @@ def counted_in(node: str, users: Mapping[str, Sequence[str]], counts: Mapping[st
 def warm_up_runs(executions: Sequence[int], *, samples: int, warm_up: int, iterations: int) -> set[int] | None:
     """Return which runs are warm-ups, if the runner runs each sample `warm_up` and then `iterations` times.
 
-    `executions`: the numbers of the runs that are inferences, in their order. None if there are more or fewer than
-    that.
+    `executions`: the numbers of the runs that are inferences, in order. None if there are more or fewer inferences
+    than the runner runs.
     """
     per_sample = warm_up + iterations
     if len(executions) != samples * per_sample:

@@ -6,7 +6,7 @@ absolute deviation MAD over n nights and k = `sigmas`, a value is a regression i
     max(floor, k * s * sqrt(1 + pi / 2n)),    s = 1.4826 * n / (n - 0.8) * MAD
 
 The factor 1.4826 turns the MAD of normal noise into a standard deviation (Hampel, JASA 69, 1974), n / (n - 0.8)
-corrects its bias for few nights (Croux and Rousseeuw, COMPSTAT 1992). The root is for the error of m itself: the median
+corrects its bias for few nights (Croux and Rousseeuw, COMPSTAT 1992). The root adds the error of m itself: the median
 of n normal values has pi / 2n of their variance. Median and MAD withstand up to half of the nights being outliers.
 
 A drift moves the baseline along with it. Therefore the median of the last three nights is also compared, by the same
@@ -27,9 +27,9 @@ from tasks.records.vocabulary import TrendVerdict
 BAD = ("regressed", "still_bad")
 
 _NORMAL = 1.4826
-_SETTLED = 3  # nights after which a better level becomes the baseline; a worse one after `TrendConfig.nights`
+_SETTLED = 3  # nights after which a better level becomes the baseline; a worse level needs `TrendConfig.nights`
 _RECENT = 3  # nights whose median is compared with that of the oldest nights
-_FLAP = 2  # nights within which a series that is bad again has the same regression
+_FLAP = 2  # a series that is bad again within this number of nights has the same regression
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +39,7 @@ class Series:
     unit: str
     better: Literal[1, -1]  # 1: more is better; -1: less is better
     relative: bool = False  # the floor is a share of the baseline
-    noisy: bool = False  # nights differ although nothing has changed: a baseline needs several
+    noisy: bool = False  # nights differ although nothing has changed: a baseline needs several nights
 
 
 SERIES: Mapping[str, Series] = {
@@ -57,12 +57,12 @@ SERIES: Mapping[str, Series] = {
     "spill_bytes": Series(unit="bytes", better=-1, relative=True),
     "latency_p50_ms": Series(unit="ms", better=-1, relative=True, noisy=True),
 }
-"""The series of a cell. Their values are columns of the table `cells`, except for two that are computed from others."""
+"""The series of a cell. They are columns of the table `cells`, except `passed` and `coverage`, which are computed."""
 OPERATOR_SERIES: Mapping[str, Series] = {
     "snr_db": Series(unit="dB", better=1),
     "introduced_snr_db": Series(unit="dB", better=1),
 }
-"""The series of an operator: the worst of its samples, against the edge graph."""
+"""The series of an operator: the value on its worst sample, against the edge graph."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +82,7 @@ class Assessment:
 
     verdict: TrendVerdict
     first_bad_run: str | None = None
-    last_good_run: str | None = None  # for a bad verdict the last night before it that was good, or less bad
+    last_good_run: str | None = None  # for a bad verdict, the last earlier run that was good or less bad
     nights: int = 0
     median: float | None = None
     mad: float | None = None
@@ -103,7 +103,7 @@ class Baseline:
 def assess(earlier: Sequence[Night], tonight: Night, series: Series, floor: float, config: TrendConfig) -> Assessment:
     """Return the verdict on tonight's value.
 
-    `earlier`: the earlier nights of the same series, oldest first. Their verdicts decide which of them belong to a
+    `earlier`: the earlier nights of the same series, oldest first. Their verdicts decide which nights belong to a
     baseline, so that the result does not depend on how many nights are given. `floor`: a share of the baseline for a
     relative series, otherwise in the series' unit.
     """
@@ -153,7 +153,7 @@ def assess(earlier: Sequence[Night], tonight: Night, series: Series, floor: floa
 
 
 def baseline(levels: Sequence[Sequence[float]], series: Series, floor: float, config: TrendConfig) -> Baseline:
-    """Return the baseline of the last level. The noise is that of all levels, each about its own median."""
+    """Return the baseline of the last level. The noise is that of all levels, each around its own median."""
     values = levels[-1][-config.nights :]
     middle = median(values)
     around = ((median(level), level) for level in (*levels[:-1], values))
@@ -166,7 +166,10 @@ def baseline(levels: Sequence[Sequence[float]], series: Series, floor: float, co
 
 
 def beyond(floor: float, mad: float, nights: int, config: TrendConfig) -> float:
-    """Return what a change must exceed: the floor, in the series' unit, and the noise by the MAD of so many nights."""
+    """Return the limit that a change must exceed: the floor, or the noise computed from `mad` if that is larger.
+
+    `floor`: in the series' unit. `mad`: the median absolute deviation of `nights` nights.
+    """
     deviation = _NORMAL * mad * nights / (nights - 0.8)
     return max(floor, config.sigmas * deviation * sqrt(1 + pi / 2 / nights))
 
@@ -186,14 +189,14 @@ def _levels(nights: Sequence[Night], accepted_after: int) -> list[list[Night]]:
 
 
 def _kind(night: Night) -> str:
-    """Return `level` for a night on the level of its baseline, `improved`, or for a bad night its first bad run."""
+    """Return `level` for a night on its baseline's level, `improved` for a better one, a bad night's first bad run."""
     if night.verdict in BAD:
         return night.first_bad_run or ""
     return "improved" if night.verdict == "improved" else "level"
 
 
 def _lasted(nights: Sequence[Night]) -> Counter[str]:
-    """Return per first bad run the number of its bad nights that passed their gate."""
+    """Return, per first bad run, the number of bad nights of this regression that passed their gate."""
     return Counter(_kind(night) for night in nights if night.verdict in BAD and night.passed)
 
 
@@ -206,7 +209,7 @@ def _event(nights: Sequence[Night], accepted_after: int) -> str | None:
 
 
 def _last_good(nights: Sequence[Night], first_bad: str) -> str | None:
-    """Return the last run before the first bad one that is part of a baseline, or belongs to an earlier regression."""
+    """Return the last run before `first_bad` that is part of a baseline or belongs to an earlier regression."""
     before = nights[: next((position for position, night in enumerate(nights) if night.run == first_bad), len(nights))]
     if before and before[-1].verdict in BAD and before[-1].first_bad_run != first_bad:
         return before[-1].run

@@ -1,4 +1,4 @@
-"""The verdict on one operator's numbers: it introduced the error, inherited it, or its origin is unknown."""
+"""The verdict on one operator's error: the operator introduced it or inherited it, or the error's origin is unknown."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ def limits(operators: Mapping[str, OperatorTolerance], scheme: str, target: str)
 
 
 def of_scheme(operators: Mapping[str, OperatorTolerance], scheme: str) -> dict[str, OperatorTolerance]:
-    """Return the tolerances that apply to one scheme, independent of its name: with the keys `*/<target>` and `*`."""
+    """Return the tolerances that apply to one scheme, with keys that do not name the scheme: `*/<target>` and `*`."""
     tolerances = {key: allowed for key, allowed in operators.items() if key.startswith("*")}
     for key, allowed in operators.items():
         if key == scheme or key.startswith(f"{scheme}/"):
@@ -33,7 +33,7 @@ def introduces(introduced: Introduced, allowed: OperatorTolerance) -> bool:
 
 
 def verdict(status: OperatorStatus, total: Gap, introduced: Introduced | None, allowed: OperatorTolerance) -> Verdict:
-    """Return the verdict on an operator. `introduced`: None if it was not replayed."""
+    """Return the verdict on an operator. `introduced`: its introduced error; None if the operator was not replayed."""
     if status == "exact":
         return "exact"
     if status == "nonfinite_differs" and introduced is not None:
@@ -48,10 +48,10 @@ def verdict(status: OperatorStatus, total: Gap, introduced: Introduced | None, a
 
 
 def worst_operator(rows: Iterable[OperatorComparison]) -> OperatorComparison | None:
-    """Return the operator to examine first: of those that introduce error, the one with the largest effect.
+    """Return the operator to examine first: of those that introduce error, the one that changes the outputs most.
 
-    The effect is on the final outputs. If no operator introduces error, it is the one with the lowest introduced SNR,
-    and without a replay the one with the lowest total SNR. None if no operator was compared.
+    If no operator introduces error, return the operator with the lowest introduced SNR or, without a replay, the
+    operator with the lowest total SNR. None if no operator was compared.
     """
     compared = [row for row in rows if row.status in COMPARED or row.verdict == "introduced"]
     introducing = [row for row in compared if row.verdict == "introduced"]

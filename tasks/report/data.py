@@ -28,7 +28,7 @@ VIEWS: dict[str, tuple[View, ...]] = {
         View("verdict", "verdict", "text"),
         View("introduced dB", "introduced_snr_db", "db"),
         View("steps", "introduced_steps", "real"),
-        View("alone, outputs dB", "effect_snr_db", "db"),
+        View("outputs with only its error, dB", "effect_snr_db", "db"),
         View("status", "status", "text"),
         View("total dB", "snr_db", "db"),
         View("max abs", "max_abs", "real"),
@@ -95,7 +95,7 @@ VIEWS: dict[str, tuple[View, ...]] = {
 }
 """The long tables of a cell and their columns, in order. A column that is listed here is in the page."""
 EXTRA_COLUMNS: dict[str, tuple[str, ...]] = {"operators": ("took_with",), "trends": TREND_COLUMNS}
-"""Columns in the page for the figures and cards alone."""
+"""Columns that are in the page only for the figures and cards."""
 PAGE_COLUMNS = {
     table: (*(view.column for view in VIEWS.get(table, ())), *EXTRA_COLUMNS.get(table, ()))
     for table in (*VIEWS, *(EXTRA_COLUMNS.keys() - VIEWS.keys()))
@@ -117,7 +117,7 @@ _AS_TEXT: dict[str, Callable[[Any], str]] = {
 
 
 class StringTable:
-    """A table of the strings, and of the columns of a model's operators, that cells share: each is in the page once."""
+    """The strings and columns that cells share, for example those of a model's operators. Each is in the page once."""
 
     def __init__(self) -> None:
         self._strings: dict[str, int] = {}
@@ -136,8 +136,8 @@ class StringTable:
 def columnar(rows: Sequence[Mapping[str, Any]], names: Sequence[str], table: StringTable) -> dict[str, Any]:
     """Return the rows as column arrays.
 
-    A key `$name` marks indices into the strings of `table`, `@name` the index of a column there. A column whose rows
-    all have the same value is that value.
+    `$` before a name means that the values are indices into the strings of `table`. `@` before a key means that the
+    value is the index of a column in `table`. A column whose rows all have the same value is stored as that value.
     """
     columns: dict[str, Any] = {"rows": len(rows)}
     for name in (name for name in names if name in rows[0]):

@@ -22,7 +22,7 @@ TREND_COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measure:
-    """A number that the matrix can be coloured by, on a scale from `low` to `high`. None is the extreme of the run."""
+    """A number by which the matrix can be coloured. A bound (`low`, `high`) of None is the run's own extreme."""
 
     name: str
     title: str
@@ -67,7 +67,7 @@ def latency(profile: Iterable[Row]) -> dict[str, Any] | None:
 
 
 def with_times(operators: Sequence[Row], profile: Iterable[Row]) -> list[dict[str, Any]]:
-    """Return the operators' rows with their times, or with the operators whose time includes theirs."""
+    """Return every operator's row with the operator's time, or with the operators whose time includes its work."""
     events: dict[str, Row] = {}
     for row in profile:
         inside = row["kind"] == "operator" and row["program"] == "profile"
@@ -89,18 +89,18 @@ def _took(event: Row, operator: str) -> dict[str, Any]:
 
 
 def trends_of_page(rows: Iterable[Row]) -> list[Row]:
-    """Return a cell's series, the worst first; of its operators' series, which are many, only those that changed."""
+    """Return a cell's series, the worst first. Of the series of its operators, return only those that changed."""
     selected = [row for row in rows if row["operator"] is None or row["verdict"] in (*REGRESSED, "improved")]
     return sorted(selected, key=lambda row: (_rank(row["verdict"]), row["operator"] is not None))
 
 
 def regressions(trends: Iterable[Row]) -> list[Row]:
-    """Return the regressed series of a cell, its own before those of its operators."""
+    """Return the regressed series of a cell, the cell's own before those of its operators."""
     return [row for row in trends_of_page(trends) if row["verdict"] in REGRESSED]
 
 
 def causes(cells: Iterable[tuple[Row, Sequence[Row]]]) -> list[dict[str, Any]]:
-    """Return the regressions grouped by the first bad night and what changed in it, the latest night first."""
+    """Return the regressions, grouped by the first bad night and by what changed in that night, the latest first."""
     groups: dict[tuple[str | None, tuple[str, ...]], list[tuple[Row, list[Row]]]] = defaultdict(list)
     for cell, rows in cells:
         by_cause: dict[tuple[str | None, tuple[str, ...]], list[Row]] = defaultdict(list)

@@ -99,6 +99,6 @@ def plain_table(*columns: str, right: Collection[str] = (), **options: Any) -> T
     """Return an empty table for the terminal. `right`: the columns that are aligned to the right."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption_justify="left", **options)
     for column in columns:
-        # On a narrow terminal a folded line breaks, and no number is cut.
+        # A narrow terminal folds long lines, so that no number is cut.
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return table

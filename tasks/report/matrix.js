@@ -1,4 +1,4 @@
-// The matrix: a heat map that is navigated with arrow keys. And the filter of the matrix and the cells.
+// The matrix, a heat map that is navigated with arrow keys, and the filter of the matrix and the cells.
 
 const HEAT = JSON.parse(document.getElementById("measures").textContent);
 const matrix = document.querySelector(".matrix");
@@ -103,7 +103,7 @@ function hideColumns(soc) {
   }
 }
 
-/** Keep only this cell of the matrix in the tab order; arrow keys change which one it is. */
+/** Keep only this cell of the matrix in the tab order; arrow keys put another cell there. */
 function rove(chosen) {
   for (const link of links) link.tabIndex = link === chosen ? 0 : -1;
 }

@@ -1,7 +1,7 @@
 """The files of a cell for Google's Model Explorer: the edge graph in its format, and gaps and verdicts as node data.
 
-The id of a node is the operator's name in its reference: in the edge graph written here, or in the exported `.pt2`,
-for which Model Explorer's PyTorch adapter uses the names of torch.fx.
+The id of a node is the node's name in its graph: in the edge graph, which this module writes, or in the exported
+`.pt2` file, for which Model Explorer's PyTorch adapter uses the names of torch.fx.
 """
 
 import json
@@ -13,7 +13,7 @@ from tasks.records import Operator, OperatorComparison, TensorSpec
 EDGE_GRAPH, EXPORTED_GRAPH = "edge", "graph"
 """Ids of graphs. Model Explorer's adapter gives the graph of every `.pt2` file the same id."""
 
-# From orange (worst) to blue (best), as in the report. A value has the colour of the first bound that is not below it.
+# From orange (worst) to blue (best), as in the report. A value has the colour of the first bound that is >= the value.
 _SNR_DB = ((0.0, "#e8813a"), (10.0, "#f3a35c"), (20.0, "#f6cfa6"), (40.0, "#d9e4ea"), (1e9, "#79b4e4"))
 _VERDICTS = {
     "introduced": "#e8813a", "inherited": "#f6cfa6", "within_grid": "#d9e4ea", "exact": "#79b4e4", "blind": "#dddddd",
@@ -43,7 +43,7 @@ def edge_graph(operators: Sequence[Operator], inputs: Sequence[TensorSpec], call
 
 
 def node_data(rows: Iterable[OperatorComparison]) -> dict[str, dict[str, Any]]:
-    """Return the node data of the edge graph, by the name of the number: the worst sample of each operator."""
+    """Return the node data of the edge graph, by name: a number or verdict per operator, of its worst sample."""
     total, introduced, verdicts = {}, {}, {}
     for row in (row for row in rows if not row.operator.unused):  # an unused operator has no node
         name = row.operator.name
@@ -59,7 +59,7 @@ def node_data(rows: Iterable[OperatorComparison]) -> dict[str, dict[str, Any]]:
 
 
 def exported_node_data(rows: Iterable[OperatorComparison]) -> dict[str, dict[str, Any]]:
-    """Return the node data of the exported program: each node has the total gap of the operator with its value."""
+    """Return the node data of the exported program: per node, the total SNR of the operator whose value it computes."""
     total: dict[str, float] = {}
     for row in rows:
         if row.reference == "exported" and row.nodes:

@@ -1,4 +1,4 @@
-// What all parts of the report's script use: formats, elements, and the reading of the page's JSON data.
+// The functions that all parts of the report's script use: for formats, elements, and the page's JSON data.
 "use strict";
 
 const NULL = "–";

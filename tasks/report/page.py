@@ -45,7 +45,7 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
     """Return the report as one HTML document that loads no other file.
 
     `tables`: the run's rows by the table's name; all tables but `cells` may be absent.
-    `logs`: texts by sha256. Of a missing log the page has the name, of a long one the end.
+    `logs`: the logs' texts by sha256. For a missing log the page has only the log's name, for a long log only its end.
     """
     cells = [dict(row) for row in tables["cells"]]
     evidence = {name: _by_cell(tables.get(name, ())) for name in data.PAGE_COLUMNS}
@@ -103,7 +103,7 @@ def _embedded(
 
 
 def _measures(cells: Sequence[Row]) -> Row:
-    """Return the measures by which the matrix can be coloured, and every cell's numbers in their order."""
+    """Return the measures by which the matrix can be coloured, and the numbers of every cell in the same order."""
     numbers = [figures.measured(cell).values() for cell in cells]
     return {
         "measures": [asdict(measure) for measure in figures.MEASURES],
@@ -112,7 +112,7 @@ def _measures(cells: Sequence[Row]) -> Row:
 
 
 def summary_markdown(run: RunFacts, cells: Sequence[Row]) -> str:
-    """Return the summary for Prefect's Markdown artifact: counts, every cell with the worst first, and the paths."""
+    """Return the summary for Prefect's Markdown artifact: counts, the cells with the worst first, and paths."""
     rows = sorted(cells, key=_badness)
     calls = display.plural(run.toolchain_calls, "toolchain call")
     lines = [
@@ -139,7 +139,7 @@ def summary_table(run: RunFacts, cells: Sequence[Row]) -> Table:
     table = Table(title=title, caption=caption, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     head, *body = _summary(cells)
     for name in head:
-        # A narrow terminal then breaks lines, and never cuts a number or the note.
+        # A narrow terminal folds long lines, so that no number and no note is cut.
         table.add_column(name, justify="right" if name in _NUMBERS else "left", overflow="fold")
     for row, line in zip(cells, body, strict=True):
         line[-1] = line[-1] if len(line[-1]) <= _NOTE_CHARACTERS else f"{line[-1][: _NOTE_CHARACTERS - 1]}…"
@@ -192,7 +192,7 @@ def _badness(row: Row) -> tuple[int, float]:
 
 
 def _counts(rows: Sequence[Row]) -> dict[str, int]:
-    """Return the count of every known outcome, worst first, and after them of any other that occurs."""
+    """Return the counts of all known outcomes, worst first, and then those of other outcomes that occur."""
     return dict.fromkeys(display.OUTCOMES, 0) | Counter(row["outcome"] for row in rows)
 
 
@@ -201,7 +201,7 @@ def _counts_in_words(rows: Sequence[Row]) -> list[str]:
 
 
 def _varying(cells: Sequence[Row]) -> list[str]:
-    """Return `device` and `backend`, which distinguish cells only if the run has several of them."""
+    """Return `device` if the run has several devices, and `backend` if it has several backends."""
     return [name for name in ("device", "backend") if len({cell[name] for cell in cells} - {None}) > 1]
 
 
@@ -219,11 +219,11 @@ def _matrix(cells: Sequence[Row], names: Sequence[str]) -> dict[str, dict[str, d
 
 
 def _troubles(cells: Sequence[Row]) -> list[tuple[str, str, list[Row]]]:
-    """Return outcome, note and cells of each cause for which cells did not pass, the worst and most frequent first."""
+    """Return, for every cause why cells did not pass, outcome, note and cells, the worst and most frequent first."""
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for cell in cells:
         if cell["outcome"] != "passed":
-            # Without the note, whose numbers differ from cell to cell.
+            # Cells out of tolerance are one group: the numbers in their notes differ from cell to cell.
             groups[cell["outcome"], "" if cell["outcome"] == "out_of_tolerance" else display.note(cell)].append(cell)
     ordered = sorted(groups.items(), key=lambda group: (_rank(group[0][0]), -len(group[1])))
     return [(outcome, note, sorted(members, key=_badness)) for (outcome, note), members in ordered]
@@ -270,7 +270,7 @@ def _head(text: str) -> str:
 
 
 def _tail(text: str, characters: int) -> tuple[str, int]:
-    """Return the end of a log from the start of a line, and the number of characters before it."""
+    """Return the end of a log from the start of a line, and the number of characters before that end."""
     if len(text) <= characters:
         return text, 0
     start = text.find("\n", len(text) - characters) + 1 or len(text) - characters

@@ -1,8 +1,8 @@
 """The trace of a cell's profile, which ui.perfetto.dev opens (Chrome's JSON trace events, times in µs).
 
-Events have durations but no start times: inferences are placed end to end, and the events inside an inference in the
-order of its instructions. Cycles are not times: the slice of an operator that was counted in cycles is as wide as its
-share of its delegate's call, and its cycles are in its arguments.
+Events have durations but no start times. Inferences are therefore placed end to end, and the events inside an inference
+in the order of its instructions. Cycles are not times: an operator that was counted in cycles has a slice as wide as
+the operator's share of its delegate's call, and the cycles are in the slice's arguments.
 """
 
 from collections import defaultdict
@@ -14,12 +14,12 @@ from tasks.numerics.timing import EXECUTION
 from tasks.records import ProfiledEvent
 
 INFERENCES = 10
-"""The number of a program's timed inferences in the trace. More would be megabytes without more information."""
+"""The most timed inferences of a program in the trace. More would be megabytes without more information."""
 _LOADING, _RUNTIME, _INSIDE = 1, 2, 3
 _THREADS = {
     _LOADING: "loading (all begin at 0)",
     _RUNTIME: "runtime: inferences end to end, without the time between them",
-    _INSIDE: "inside the delegate: widths are shares of its call, see cycles",
+    _INSIDE: "inside the delegate: widths are shares of the delegate's call; the arguments have the cycles",
 }
 
 Event = dict[str, Any]
@@ -79,7 +79,7 @@ def _inference(events: Sequence[ProfiledEvent], inference: int, start: float) ->
 
 
 def _inside(operators: Sequence[tuple[ProfiledEvent, float]], start: float, duration: float) -> Iterator[Event]:
-    """Yield the operators in the delegate's order. Without a time in µs, the width is the share of the call."""
+    """Yield the operators in the delegate's order. An operator without a time in µs is as wide as its share."""
     counted = sum(amount for event, amount in operators if event.unit != "us")
     for event, amount in operators:
         arguments = {event.unit: amount} if event.unit != "us" else {}
@@ -92,7 +92,7 @@ def _inside(operators: Sequence[tuple[ProfiledEvent, float]], start: float, dura
 
 
 def _slice(thread: int, name: str, start: float, duration: float, arguments: Event) -> Event:
-    # A slice ends where the next begins, to the nanosecond: readers treat an overlap as damage.
+    # A slice ends exactly where the next begins, to the nanosecond: readers of a trace treat an overlap as damage.
     duration = _ns(_ns(start + duration) - _ns(start))
     return {"ph": "X", "tid": thread, "name": name, "ts": _ns(start), "dur": duration, "args": arguments}
 

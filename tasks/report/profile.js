@@ -1,6 +1,6 @@
 // The chart of a cell's operators along the depth of its graph, and the card of the selected operator.
 
-const CEILING = 100; // the hundreds of dB of an exact operator would flatten all others
+const CEILING = 100; // in dB; the hundreds of dB of an almost exact operator would flatten all others
 const FLOOR = -60;
 const MARGIN = { left: 34, right: 10, top: 12, bottom: 40 };
 
@@ -32,7 +32,7 @@ function scales(rows, width, height) {
   };
 }
 
-/** Return one line about an operator: its worst row. */
+/** Return one line of text about an operator's worst row. */
 function summaryOf(rows) {
   const row = worstOf(rows);
   const introduced = introducedOf(row) === null ? "" : `, introduced ${db[0](introducedOf(row))} dB`;

@@ -1,4 +1,4 @@
-// The address of the page: `#<place>?<filter>`. A place is the matrix, a cell, a panel of it, or an operator of it.
+// The address of the page: `#<place>?<filter>`. A place is the matrix, a cell, or a panel or operator of a cell.
 
 /** Return the place and the filter in the address. */
 function route() {
@@ -67,7 +67,7 @@ function draw(panel) {
 }
 
 document.addEventListener("toggle", (event) => event.target.open && draw(event.target), true);
-document.querySelectorAll(".panel[data-table][open]").forEach(draw); // the browser opens them when it restores a page
+document.querySelectorAll(".panel[data-table][open]").forEach(draw); // a browser that restores a page opens these panels itself
 
 const FIGURES = { depth: drawDepth, latency: drawLatency };
 const figures = [...document.querySelectorAll("figure")];
@@ -114,6 +114,6 @@ if (form) {
   document.addEventListener("keydown", up);
   window.addEventListener("hashchange", arrive);
   applyFilter(route().filter ?? new URLSearchParams());
-  // The browser itself goes to the fragment when the page is loaded, and takes the focus away: go there afterwards.
+  // When the page is loaded, the browser goes to the fragment and takes the focus away: go to the place afterwards.
   if (location.hash) window.addEventListener("load", () => setTimeout(arrive));
 }

@@ -86,7 +86,7 @@ def test_every_program_is_a_process_with_named_threads() -> None:
     threads = (
         (1, "loading (all begin at 0)"),
         (2, "runtime: inferences end to end, without the time between them"),
-        (3, "inside the delegate: widths are shares of its call, see cycles"),
+        (3, "inside the delegate: widths are shares of the delegate's call; the arguments have the cycles"),
     )
     assert named == [
         (1, 0, "a cell: shipping program"), *((1, *thread) for thread in threads),
