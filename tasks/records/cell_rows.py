@@ -84,15 +84,15 @@ class CellRow:
     debug_pte_bytes: Bytes | None
     """Size of the debug program."""
     delegated_nodes: int | None
-    """Nodes of the graph that the delegate runs."""
+    """Number of nodes of the graph that the delegate runs."""
     non_delegated_nodes: int | None
-    """Nodes of the graph that stay on the CPU."""
+    """Number of nodes of the graph that stay on the CPU."""
     delegated_subgraphs: int | None
-    """Subgraphs that the delegate runs."""
+    """Number of subgraphs that the delegate runs."""
     spill_bytes: Bytes | None
     """Bytes that all subgraphs write from the NPU's own memory to DRAM for lack of space, by the compiler's count."""
     fill_bytes: Bytes | None
-    """Bytes that all subgraphs read back into the NPU's own memory, by the compiler's count."""
+    """Bytes that all subgraphs read back from DRAM into the NPU's own memory, by the compiler's count."""
     write_total_bytes: Bytes | None
     """Bytes that all subgraphs write to DRAM in total, by the compiler's count."""
     read_total_bytes: Bytes | None
@@ -104,9 +104,9 @@ class CellRow:
     program_qnn: str | None
     """The QNN build that the bytes of the shipping program name."""
     operators_total: int | None
-    """Number of operators multiplied by the number of captured samples."""
+    """Number of pairs of an operator and a captured sample."""
     operators_compared: int | None
-    """How many of these pairs of an operator and a sample have a gap."""
+    """Number of pairs of an operator and a captured sample that have a gap."""
     samples: int | None
     """Number of evaluation samples."""
     finals: Finals | None
@@ -127,7 +127,7 @@ class CellRow:
     worst_operator_introduced_snr_db: Decibels | None
     """SNR of the error that the worst operator introduces."""
     worst_operator_effect_snr_db: Decibels | None
-    """SNR of the final outputs if that introduced error were the only error."""
+    """SNR of the final outputs if the worst operator's introduced error were the only error."""
     toolchain: Toolchain | None
     log: str | None
     """Digest of the failed call's log or, if there is none, of the log of the toolchain's last call."""
@@ -154,9 +154,9 @@ class DelegationRow:
     operator: str
     """The operator type."""
     occurrences_delegated: int
-    """Nodes of that type that the delegate runs."""
+    """Number of nodes of that type that the delegate runs."""
     occurrences_not_delegated: int
-    """Nodes of that type that stay on the CPU."""
+    """Number of nodes of that type that stay on the CPU."""
     refusals: tuple[str, ...]
     """The compiler's messages about the nodes that it refused."""
 
