@@ -134,7 +134,7 @@ class CellRow:
     verb: str
     """The command that made the run: run or recompare."""
     farm: str | None
-    """The farm that the device belongs to; null without one."""
+    """The farm that the device belongs to; null if it belongs to no farm."""
     model_digest: str | None
     """Digest of the model's configuration and of the code and files behind it."""
     scheme_digest: str
@@ -208,7 +208,7 @@ class TrendRow:
 
     cell: CellIdentity
     farm: str | None
-    """The farm that the device belongs to; null without one."""
+    """The farm that the device belongs to; null if it belongs to no farm."""
     series: str
     """The series' name: a column of `cells` or `operators`, or `passed` or `coverage`."""
     operator: str | None

@@ -41,7 +41,7 @@ class Spread:
     """The distribution of a list of numbers, with linearly interpolated percentiles."""
 
     count: int
-    """How many numbers the list has."""
+    """Number of values."""
     p10: float
     """10th percentile, in `unit`."""
     p50: float
@@ -51,9 +51,9 @@ class Spread:
     mean: float
     """Mean, in `unit`."""
     minimum: float
-    """Least number, in `unit`."""
+    """Least value, in `unit`."""
     maximum: float
-    """Largest number, in `unit`."""
+    """Largest value, in `unit`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +63,7 @@ class OutputComparison:
     rung: Rung
     """The program that computed the output."""
     reference: Reference = "eager"
-    """The program whose output it is compared with."""
+    """The program with whose output this output is compared."""
     sample: int
     """The evaluation sample."""
     sample_name: str
@@ -191,8 +191,8 @@ class MetricValue:
 class IoCheck:
     """A check whether a mistake at the program's inputs or outputs explains the device's outputs better than the model.
 
-    A relative error is the squared error divided by the energy of the outputs that are compared with the device's. A
-    relative error of 0.01 is 20 dB.
+    A relative error is the squared error of the device's outputs against the model's outputs, divided by the energy of
+    the model's outputs. A relative error of 0.01 is 20 dB.
     """
 
     side: ProbeSide
@@ -204,9 +204,9 @@ class IoCheck:
     status: ProbeStatus
     """Whether the mistake was made."""
     relative_error: float | None
-    """Relative error of the device's outputs against the model's; null where it is not finite."""
+    """Squared error against the model's outputs, divided by their energy; null where it is not finite."""
     relative_error_mistaken: float | None
-    """Relative error of the device's outputs against the model's after the mistake; null where it is not finite."""
+    """Squared error against the model's outputs after the mistake, divided by their energy; null if not finite."""
     detail: str | None
     """What exactly explains the device's outputs, or why the model cannot be run on the mistaken inputs."""
 

@@ -60,7 +60,7 @@ class OperatorRow:
     """The readers that discard the masked elements."""
     gap: Gap
     introduced_mse: float | None
-    """Mean squared introduced error: against the reference operator's result on the device's own inputs."""
+    """Mean squared error against the reference operator's result on the device's own inputs."""
     introduced_snr_db: Decibels | None
     """SNR against the reference operator's result on the device's own inputs."""
     introduced_max_abs: float | None
@@ -120,11 +120,11 @@ class ProfileRow:
     operators: tuple[str, ...]
     """The names of the operators that the event covers."""
     op_types: tuple[str, ...]
-    """What each of these operators calls."""
+    """What each operator of the event calls."""
     module_paths: tuple[str, ...]
-    """The module of each of these operators."""
+    """The module of each operator of the event."""
     stack_traces: tuple[str, ...]
-    """The source lines of each of these operators."""
+    """The source lines of each operator of the event."""
     delegate: bool
     """Whether the event belongs to a delegate."""
     delegate_backend: str | None
