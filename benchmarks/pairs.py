@@ -132,7 +132,7 @@ def pair_kinds(module: GraphModule) -> dict[str, set[str]]:
 
 
 def fused_names(module: GraphModule) -> set[str]:
-    """Return the names of the quantize nodes between a convolution or linear layer and consumers that are clamps."""
+    """Return the names of quantize nodes between a convolution or linear layer and consumers that are all clamps."""
     return {
         node.name
         for node in _quantizes(module)

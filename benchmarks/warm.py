@@ -1,11 +1,10 @@
 """A benchmark of a fully cached sweep and an empty Prefect flow of as many task runs, alternating in one process.
 
 The first sweep computes what `--artifacts` does not have yet (everything in a new folder); its time and the peak memory
-of the process and its children are measured separately. Both sides use the same task runner and
-server. The tasks of the empty flow do nothing; they have as many parameters as the stages, from the same upstream
-tasks. The time of a sweep includes its work before and after the tasks: reading the configuration, writing tables and
-report. Prefect's server processes the events of a flow after its end; neither side starts before the server has
-finished.
+of the process and its children are measured separately. Both sides use the same task runner and server. The tasks
+of the empty flow do nothing; they have as many parameters as the stages, from the same upstream tasks. The time of a
+sweep includes its work before and after the tasks: reading the configuration, writing tables and report. Prefect's
+server processes the events of a flow after its end; neither side starts before the server has finished.
 """
 
 from __future__ import annotations

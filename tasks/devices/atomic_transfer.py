@@ -25,7 +25,7 @@ mv -f -- "$1" "$2"
 def push_atomically(transport: Transport, source: Path, target: str) -> Generator[str]:
     """Yield a temporary path beside `target` on the device. At the end, the copy at that path is renamed to `target`.
 
-    The caller creates the parent folder. Here it would cost a round trip, also over ADB, which creates it by itself.
+    The caller creates the parent folder: a command for that would cost a round trip, and ADB does not need one.
     """
     if not source.exists():
         raise DeviceError(f"cannot push {source}: there is no such file")

@@ -1,4 +1,4 @@
-"""A device that one lease holds, and the selection of its transport by the configuration."""
+"""A device that one lease holds, and the transports from which its configuration selects one."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence

@@ -159,7 +159,8 @@ class SshTransport:
                 tunnel = jump.open_channel("direct-tcpip", (self.host, self.port), ("127.0.0.1", 0), timeout=_CONNECT_S)
             except _BROKEN as error:
                 raise DeviceError(
-                    f"{host}:{port} does not lead to {self._name}: {_reason(error)}", problem=DeviceProblem.LOST
+                    f"the jump host {host}:{port} cannot reach {self._name}: {_reason(error)}",
+                    problem=DeviceProblem.LOST,
                 ) from error
         transport = self._log_in(self.user, self.host, self.port, tunnel)
         transport.set_keepalive(self.config.keep_alive_s)

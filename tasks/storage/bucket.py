@@ -28,7 +28,9 @@ _CONNECT_S = 10.0
 _TEST_NAME = "artifacts.txt"
 _TEST_CONTENT = b"The artifacts of qnnsweep: blobs, results, tables and runs. docs/storage.md describes them.\n"
 
-_FOR_CREDENTIALS = "check that AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, may read, write and list"
+_FOR_CREDENTIALS = (
+    "check that AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, may read, write and list the bucket"
+)
 _ADVICE = {
     "NO_SUCH_BUCKET": "create the bucket, or correct its name",
     "ACCESS_DENIED": _FOR_CREDENTIALS,
@@ -40,7 +42,7 @@ _OTHERWISE = "see the store's own documentation, or set artifacts=FOLDER to a fo
 
 
 class Bucket:
-    """The objects below `s3://bucket/prefix`. `copies`: a folder for the copies that `local` makes, removable.
+    """The objects below `s3://bucket/prefix`. `copies`: the folder for local copies; it can be removed at any time.
 
     An instance can be pickled: each process opens its own connection at its first request.
     """

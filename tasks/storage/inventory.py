@@ -38,14 +38,16 @@ class StageUsage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunUsage:
-    """The numbers of results that a run computed and reused, its blobs, and the bytes that no other run references."""
+    """The results that a run computed or reused, and the blobs that it references."""
 
     run_id: str
     made: int
+    """The number of results that the run computed."""
     reused: int
     blobs: int
     held_bytes: int
     alone_bytes: int
+    """The bytes of blobs that no other run references."""
     own_bytes: int
     """The bytes of the run's tables and files."""
 

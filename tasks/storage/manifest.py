@@ -20,9 +20,9 @@ class RunManifest:
     """The results and blobs of the store that a run references."""
 
     results: dict[str, bool]
-    """Per cached result, by its name (`<stage>-<key>.parquet`): whether the run reused it."""
+    """The names of cached results (`<stage>-<key>.parquet`), each mapped to whether the run reused the result."""
     blobs: dict[str, int]
-    """Per blob that the run's records and rows reference, by its sha256: its size in bytes."""
+    """The blobs that the run's records and rows reference: sha256, mapped to the size in bytes."""
 
 
 def write_manifest(store: Store, run_id: str, manifest: RunManifest) -> None:

@@ -30,7 +30,7 @@ class Selection:
     runs: tuple[str, ...] = ()
     """Runs to remove in any case."""
     at_most: int | None = None
-    """All runs except the newest ones. This number of runs remains."""
+    """All runs except the newest runs, of which this number remains."""
     older_than_s: float | None = None
     """Runs that ended more than this number of seconds ago."""
     larger_than: int | None = None

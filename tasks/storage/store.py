@@ -1,7 +1,7 @@
 """The store: blobs named by their sha256. A blob is complete or absent, despite kills and concurrent writes.
 
 Everything is first written below `<root>/partial`, synced, and then renamed into place. With an object store, the
-folder has this machine's copies: a blob is uploaded when it is put, and downloaded when it is used and has no copy.
+folder has local copies: a blob is uploaded when it is put, and downloaded when it is used and not in the folder.
 """
 
 import hashlib
@@ -56,7 +56,7 @@ class Store:
 
     @classmethod
     def at(cls, artifacts: str, cache_folder: str | None = None) -> "Store":
-        """Return the store for `artifacts=`, a folder or `s3://bucket/prefix`. Neither is accessed yet."""
+        """Return the store for `artifacts=`, a folder or `s3://bucket/prefix`. The store is not accessed yet."""
         if "://" not in artifacts:
             return cls(Path(artifacts))
         url = artifacts.rstrip("/")
