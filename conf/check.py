@@ -171,7 +171,7 @@ def _scheme(scheme: SchemeConfig) -> Iterator[RequestError]:
 def unknown_socs(requests: Collection[Request]) -> Iterator[RequestError]:
     """Yield one error per request whose SoC no backend supports.
 
-    If only other backends than the request's support the SoC, there is no error, and the cell is impossible.
+    If a backend other than the request's own supports the SoC, there is no error, and the cell is impossible.
     """
     kinds = {*SHIPPED_BACKENDS, *(request.backend.kind for request in requests)}
     known = {soc for kind in kinds for soc in planned_backend(kind).socs or ()}

@@ -33,9 +33,8 @@ def compose_cells(
 ) -> Iterator[Request]:
     """Compose the requests of the cells. Every self-contained option is composed only once.
 
-    `values`: maps each key to its overrides; a cell has one override per key. The options of several self-contained
-    axes are composed together: one request contains the second option of every such axis, another request the third
-    option of every such axis, and so on.
+    `values`: maps each key to its overrides; a cell has one override per key. Options of several self-contained axes
+    are composed together: one request has the second option of every such axis, another request the third, and so on.
     """
     axis_of = _self_contained(values, options)
     loaded = dict(_load_directly(axis_of, values, options))

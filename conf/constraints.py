@@ -1,7 +1,6 @@
 """Constraints that a field's type cannot express. In `conf.schema` they are part of the annotations of fields.
 
-A constraint is a function of a value. If it accepts the value it returns None, otherwise a text that describes the
-accepted values.
+A constraint is a function. It returns None if it accepts a value, otherwise a description of the accepted values.
 """
 
 import math

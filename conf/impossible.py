@@ -17,10 +17,7 @@ def impossible_reason(request: Request) -> str | None:
 
 
 def can_run_on(device: DeviceConfig, request: Request) -> bool:
-    """Return whether the device, by its configuration, can run the cell.
-
-    A device whose SoC is to be probed can run any cell, because its SoC is not known before it is probed.
-    """
+    """Return whether the device's configuration allows the cell. With `soc: probe` the device may have any SoC."""
     backend = planned_backend(request.backend.kind)
     fits = not backend.needs_soc or device.soc in (None, PROBE, request.soc.name)
     return fits and device.runner in backend.runners

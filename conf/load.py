@@ -32,8 +32,7 @@ from conf.schema import DeviceConfig, Request
 
 MOST_CELLS = 10_000
 SHARED_BY = ("model", "scheme")
-"""The axes that divide a sweep into shards. Cells with equal options on these axes share an edge program, so one
-process should run them."""
+"""The axes of shards. Cells with equal options on these axes share an edge program, so one process should run them."""
 
 ConfigStore.instance().store(name="request", node=Request)
 

@@ -97,8 +97,7 @@ class InputConfig:
 @dataclass(kw_only=True, slots=True)
 class DataConfig:
     source: FunctionPath
-    """`package.module:function`. The function is called with `count` and `arguments`, and yields samples (see
-    docs/models.md)."""
+    """`package.module:function`, called with `count` and `arguments`. It yields samples (see docs/models.md)."""
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
     count: Annotated[int, at_least(1, "1 or more samples")] = 8
     """The number of samples to take."""
@@ -179,8 +178,7 @@ class DeviceConfig:
     """`host:port` of the adb server; null is adb's default server."""
     ssh: SshConfig = field(default_factory=SshConfig)
     soc: str | None = None
-    """The device's SoC. With `probe` it is read from the device. null is for a simulator host, which runs the programs
-    of any SoC."""
+    """The device's SoC; `probe` reads it from the device. null: a simulator host, which runs programs of any SoC."""
     runner: RunnerKind = RunnerKind.python
     work_folder: str | None = None
     """The folder on the device for blobs and launches. For a local device, null is `artifacts/devices/local`."""
@@ -190,8 +188,7 @@ class DeviceConfig:
     native_folder: str | None = None
     """For the native runner: the folder of this machine's ExecuTorch build that contains `qnn_executor_runner`."""
     environment: dict[str, str] = field(default_factory=dict[str, str])
-    """Environment variables of qnnsweep's processes on the device. A value can be a secret: neither a process list nor
-    a table shows it."""
+    """Environment variables of processes on the device. They can be secret: no process list and no table shows them."""
     tags: list[str] = field(default_factory=list[str])
     """Labels of your choice, which `qnnsweep devices` shows."""
     deadline_s: Positive = 600.0
@@ -203,8 +200,8 @@ class DeviceConfig:
     keep_days: Positive = 14.0
     """Files that were not used for this many days are removed from the device's work folder."""
     least_free_mib: Natural = 512
-    """If the device has less free space than this, all files that the cell does not need are removed from the work
-    folder."""
+    """With less free space than this on the device, all files in its work folder that the cell does not need are
+    removed."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -316,8 +313,8 @@ class RetentionConfig:
 class FloorConfig:
     """For each series of a cell, the smallest change that can be a regression, however little the series varies.
 
-    The floors of series in bytes and ms are relative to the baseline: 0.05 is 5 %. With a floor of 0, every change for
-    the worse can be a regression.
+    Floors of series in bytes or ms are relative to the baseline: 0.05 is 5 %. With a floor of 0, every change for the
+    worse can be a regression.
     """
 
     passed: NonNegative = 0.0
@@ -344,8 +341,8 @@ class TrendConfig:
     """The parameters that decide whether a night is worse than the earlier nights. docs/history.md has the formula."""
 
     nights: Count = 30
-    """The maximum number of nights in the baseline. A new level that lasts for this number of nights becomes the
-    baseline. Twice this number of nights is read."""
+    """The most nights in the baseline. A level that lasts this many nights becomes the baseline. Twice as many nights
+    are read."""
     least_nights: Count = 10
     """The number of nights that are needed to judge latency, because latency is noisy. Other series need two nights."""
     sigmas: NonNegative = 4.0

@@ -106,8 +106,7 @@ def run_cells(plan: Plan, resources: Resources, run_id: str) -> CellResults:
 
 def _run_graph(plan: Plan, graph: Graph, cells_done: CellsDone) -> list[CellResult]:
     possible = [cell for cell in plan.cells if cell.impossible is None]
-    # Wait for every export before anything is compiled, because an export detects a mistake in the configuration of a
-    # model.
+    # Wait for every export before anything is compiled, because an export detects mistakes in a model's configuration.
     for export in [graph.export(cell.request) for cell in possible]:
         export.future.wait()
         error = export.future.state.result(raise_on_failure=False)

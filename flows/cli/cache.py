@@ -61,7 +61,7 @@ def prune(
         typer.Option(
             "--keep",
             metavar="N",
-            help="Never remove the newest N runs. If no other option selects runs, remove all others.",
+            help="Keep the newest N runs. If no other option selects runs, remove the rest.",
             min=0,
         ),
     ] = None,

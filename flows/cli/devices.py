@@ -147,10 +147,7 @@ def _python(config: DeviceConfig, device: Device) -> tuple[dict[str, str | None]
 
 
 def _native(config: DeviceConfig) -> tuple[dict[str, str | None], str | None]:
-    """Return the `runner` and `qnn` that this machine would send to the device, and the problem if files are missing.
-
-    Both are unknown without an SoC.
-    """
+    """Return the native runner's versions and the problem with its files, if any. Without an SoC both are unknown."""
     if config.soc in (None, PROBE):
         return {"runner": "native"}, None
     try:
