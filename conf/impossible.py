@@ -1,4 +1,4 @@
-"""The reasons why a cell is impossible: a rule of its backend excludes it, or no device can execute it."""
+"""The reasons why a cell is impossible: its backend excludes the cell, or no device can execute the cell."""
 
 from conf.backends import Rule, planned_backend
 from conf.errors import printable

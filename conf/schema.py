@@ -235,8 +235,8 @@ class ToleranceConfig:
     """Maps a scheme's name to the lowest accepted share of samples whose largest output is at the same index as in
     eager fp32."""
     operators: dict[str, OperatorTolerance] = field(default_factory=dict[str, OperatorTolerance])
-    """Maps names of operators to a tolerance. An operator has the tolerance of the first of these names that is
-    present: `<scheme>/<target>`, `*/<target>`, `<scheme>`, `*`."""
+    """Maps a key to a tolerance. An operator has the tolerance of the first of these keys that is present:
+    `<scheme>/<target>`, `*/<target>`, `<scheme>`, `*`."""
     introduced_operators: int | None = None
     """The maximum number of operators that may introduce error. With null they are reported, but the cell passes."""
 

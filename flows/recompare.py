@@ -30,7 +30,7 @@ _CHANGEABLE = ("tolerance", "measure.replay", "measure.metrics", "measure.refere
 
 @run_flow()
 def recompare(artifacts: str, run_id: str | None, overrides: list[str]) -> results.SweepResult:
-    """Compare every cell of a past run again, as a new run. `overrides`: of keys on which no capture depends.
+    """Compare every cell of a past run again, as a new run. `overrides` set only keys on which no capture depends.
 
     Raises RequestError for an unknown run, an override of another key, and a reference whose values were not stored.
     """

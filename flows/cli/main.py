@@ -278,7 +278,7 @@ def _with_progress(cells: Sequence["PlannedCell"], flow: Callable[[], "SweepResu
 
 
 def _spread(overrides: list[str], folders: list[str], pool: str | None, dask: str | None) -> "SweepResult":
-    """Run the flow `spread`. This machine only waits for the workers, so it does not need QNN or memory for models."""
+    """Run the flow `spread`. This machine only waits for the workers, so it need not meet their requirements."""
     from flows.cli import progress, serve
     from flows.distribution.spread import spread
     from flows.run import on_progress

@@ -47,7 +47,7 @@ def trends(
 ) -> list[dict[str, Any]]:
     """Return the rows of `trends` for a run's rows of `cells` and `operators`.
 
-    They are one row per cell and series, and one row per series of an operator that got worse. Runs that started later
+    There is one row per cell and series, and one row per series of an operator that got worse. Runs that started later
     are ignored.
     """
     past = _past(store, run_id, cells, config)

@@ -1,4 +1,4 @@
-"""The results of a run: its tables, its facts and its report. `cells` is the last table, and completes the run."""
+"""The results of a run: its tables, its facts and its report. The last table, `cells`, marks the run as complete."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
