@@ -137,7 +137,7 @@ def finish_run(
 ) -> results.SweepResult:
     """Write a run's manifest, its linked files, its tables and its report into the store.
 
-    `trend`: how to compare the run with earlier runs; None does not compare it. `costs`: the calls for the table `work`.
+    `trend`: how to compare the run with earlier runs; None skips that. `costs`: the calls for the table `work`.
     """
     store = resources.store
     write_manifest(store, run.run_id, manifest(done.cells, done.result_names, store))
