@@ -74,11 +74,11 @@ class CellRow:
     execute_s: Seconds | None
     """Total duration of all starts of the runner for this cell."""
     measured_run: str | None
-    """The run that measured the cell: an earlier run if its capture was reused."""
+    """The run that measured the cell. If the capture was reused, it is an earlier run."""
     sent_bytes: Bytes | None
     """Bytes sent to the device for this cell."""
     outputs_sha256: str | None
-    """Digest of the final outputs: equal for cells whose outputs are equal bit by bit."""
+    """Digest of the final outputs. Cells whose final outputs are equal bit by bit have the same digest."""
     pte_bytes: Bytes | None
     """Size of the shipping program."""
     debug_pte_bytes: Bytes | None
@@ -90,7 +90,7 @@ class CellRow:
     delegated_subgraphs: int | None
     """Number of subgraphs that the delegate runs."""
     spill_bytes: Bytes | None
-    """Bytes that all subgraphs write from the NPU's own memory to DRAM for lack of space, by the compiler's count."""
+    """Bytes that all subgraphs move to DRAM because the NPU's own memory is too small, by the compiler's count."""
     fill_bytes: Bytes | None
     """Bytes that all subgraphs read back from DRAM into the NPU's own memory, by the compiler's count."""
     write_total_bytes: Bytes | None
@@ -98,65 +98,67 @@ class CellRow:
     read_total_bytes: Bytes | None
     """Bytes that all subgraphs read from DRAM in total, by the compiler's count."""
     program_soc: str | None
-    """The SoC that the bytes of the shipping program name."""
+    """The SoC that is named in the bytes of the shipping program."""
     program_arch: str | None
-    """The architecture that the bytes of the shipping program name."""
+    """The architecture that is named in the bytes of the shipping program."""
     program_qnn: str | None
-    """The QNN build that the bytes of the shipping program name."""
+    """The QNN build that is named in the bytes of the shipping program."""
     operators_total: int | None
-    """Number of pairs of an operator and a captured sample."""
+    """Number of comparisons to make: the number of operators multiplied by the number of captured samples."""
     operators_compared: int | None
-    """Number of pairs of an operator and a captured sample that have a gap."""
+    """Number of comparisons, out of `operators_total`, that resulted in a gap."""
     samples: int | None
     """Number of evaluation samples."""
     finals: Finals | None
     latency_p50_ms: Milliseconds | None
-    """Median, over the samples, of the shipping program's mean inference time on a sample."""
+    """The shipping program's mean inference time on one sample: the median over all samples."""
     observer_effect_snr_db: Decibels | None
-    """SNR of the debug program's final outputs against the shipping program's; null if equal or not measured."""
+    """Lowest SNR of the debug program's final outputs against those of the shipping program; null if the outputs are
+    equal or the SNR was not measured."""
     worst_rung: Rung | None
     """The rung at which the final outputs lose most accuracy."""
     operators_introduced: int | None
     """Number of operators that introduce error."""
     operators_masked: int | None
-    """Number of operators compared only over the elements that some reader uses, because unused elements differ."""
+    """Number of operators that differ in elements that no reader uses, and that are compared without these elements."""
     worst_operator: str | None
-    """The operator to examine first: of those that introduce error, the one that changes the final outputs most."""
+    """The operator to examine first: among the operators that introduce error, the one that changes the final outputs
+    most. If no operator introduces error, it is the operator with the lowest SNR."""
     worst_operator_verdict: Verdict | None
     """The verdict on the worst operator."""
     worst_operator_introduced_snr_db: Decibels | None
-    """SNR of the error that the worst operator introduces."""
+    """SNR of the worst operator's value against the reference operator's result on the device's own inputs."""
     worst_operator_effect_snr_db: Decibels | None
     """SNR of the final outputs if the worst operator's introduced error were the only error."""
     toolchain: Toolchain | None
     log: str | None
-    """Digest of the failed call's log or, if there is none, of the log of the toolchain's last call."""
+    """Digest of a log: the log of the failed call or, if there is no such log, the log of the last toolchain call."""
     verb: str
     """The command that made the run: run or recompare."""
     farm: str | None
     """The farm that the device belongs to; null if it belongs to no farm."""
     model_digest: str | None
-    """Digest of the model's configuration and of the code and files behind it."""
+    """Digest of the model's configuration, code and files."""
     scheme_digest: str
     """Digest of the scheme's configuration."""
     soc_digest: str
     """Digest of the SoC's configuration."""
     request_digest: str
-    """Digest of what was measured and tolerated, and of the backend."""
+    """Digest of the configuration of the measurement, of the tolerances and of the backend."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DelegationRow:
-    """One row per operator type: how many of its nodes run on the NPU and how many on the CPU, and the compiler's
-    reasons."""
+    """One row per operator type: how many of its nodes run on the NPU, how many stay on the CPU, and why the compiler
+    refused nodes."""
 
     cell: CellIdentity
     operator: str
     """The operator type."""
     occurrences_delegated: int
-    """Number of nodes of that type that the delegate runs."""
+    """Number of nodes of this operator type that the delegate runs."""
     occurrences_not_delegated: int
-    """Number of nodes of that type that stay on the CPU."""
+    """Number of nodes of this operator type that stay on the CPU."""
     refusals: tuple[str, ...]
     """The compiler's messages about the nodes that it refused."""
 
@@ -172,8 +174,8 @@ class AuditRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeRow:
-    """One row per mistake of order, axes, type or units that could be made at the inputs or outputs of the program:
-    whether the model with this mistake explains the device's outputs better than the model without it."""
+    """One row per possible mistake in the order, axes, type or units of the program's inputs or outputs: whether the
+    model with this mistake explains the device's outputs better than the model without it."""
 
     cell: CellIdentity
     check: IoCheck
@@ -181,8 +183,8 @@ class ProbeRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkRow:
-    """One row per toolchain call: seconds and peak memory, by which the next sweep schedules its calls. A name (such as
-    the SoC) on which the call does not depend is null."""
+    """One row per toolchain call: its duration and peak memory, which the next sweep uses to schedule its own calls.
+    The column of a name (such as `soc`) is null if the call does not depend on this name."""
 
     cell: CellIdentity
     stage: str
@@ -190,7 +192,8 @@ class WorkRow:
     seconds: Seconds
     """Duration of the call."""
     peak_bytes: Bytes
-    """Peak resident memory. For lower, the memory of the edge program, from which it was forked, is not counted."""
+    """Peak resident memory. The process of a lower call is forked from the process of the edge call: the memory that
+    both processes share is not counted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,20 +206,20 @@ class CommandRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrendRow:
-    """One row per series of a cell (SNR, top-1, latency, sizes …): its last nights, the verdict on this night, the
-    first bad run, and what changed in that run."""
+    """One row per series of a cell (SNR, top-1, latency, sizes …): the values of the last nights, the verdict on this
+    night, the first bad run, and what changed in that run."""
 
     cell: CellIdentity
     farm: str | None
     """The farm that the device belongs to; null if it belongs to no farm."""
     series: str
-    """The series' name: a column of `cells` or `operators`, or `passed` or `coverage`."""
+    """The series' name: `passed`, `coverage`, or the name of a column of the table `cells` or `operators`."""
     operator: str | None
     """The operator; null for a series of the cell."""
     unit: str
     """The series' unit."""
     value: float | None
-    """The value of this night."""
+    """The series' value on this night."""
     nights: int
     """Number of nights in the baseline."""
     median: float | None
@@ -224,14 +227,14 @@ class TrendRow:
     mad: float | None
     """Median absolute deviation of the baseline."""
     floor: float | None
-    """The smallest change that counts, in the series' unit."""
+    """The smallest change that can be a regression or an improvement, in the series' unit."""
     verdict: TrendVerdict
     """The verdict on this night."""
     first_bad_run: str | None
-    """The first run in which the series was bad, if it still is."""
+    """The run in which the regression began; null if the series is not bad on this night."""
     changed: tuple[str, ...]
     """What differs between the last good and the first bad night."""
     runs: tuple[str, ...]
-    """The runs of the nights up to and including this night, oldest first."""
+    """The runs of the last nights, oldest first. The last of them is the run of this night."""
     values: tuple[float | None, ...]
-    """The series' value in each of these runs."""
+    """The series' value in each run of the column `runs`."""

@@ -20,8 +20,8 @@ from tasks.records.vocabulary import (
 class Gap:
     """The difference of two tensors.
 
-    `mean_abs` and `max_abs` are in the unit of the tensors, `mse` is in the square of that unit. None means "not
-    defined": the tensors have no elements, or all elements of one tensor are zero.
+    `mean_abs` and `max_abs` are in the unit of the tensors, and `mse` is in the square of that unit. A number is None
+    if it is not defined because the tensors have no elements or all elements of one tensor are zero.
     """
 
     mse: float | None = None
@@ -43,17 +43,17 @@ class Spread:
     count: int
     """Number of values."""
     p10: float
-    """10th percentile, in `unit`."""
+    """10th percentile, in the unit of the row's column `unit`."""
     p50: float
-    """Median, in `unit`."""
+    """Median, in the unit of the row's column `unit`."""
     p90: float
-    """90th percentile, in `unit`."""
+    """90th percentile, in the unit of the row's column `unit`."""
     mean: float
-    """Mean, in `unit`."""
+    """Mean, in the unit of the row's column `unit`."""
     minimum: float
-    """Least value, in `unit`."""
+    """Least value, in the unit of the row's column `unit`."""
     maximum: float
-    """Largest value, in `unit`."""
+    """Largest value, in the unit of the row's column `unit`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +63,7 @@ class OutputComparison:
     rung: Rung
     """The program that computed the output."""
     reference: Reference = "eager"
-    """The program with whose output this output is compared."""
+    """The program whose output this output is compared with."""
     sample: int
     """The evaluation sample."""
     sample_name: str
@@ -84,18 +84,18 @@ class OutputComparison:
     label: int | None
     """The sample's label."""
     top1_reference: int | None
-    """Index of the reference's largest element; null without a classifier."""
+    """Index of the reference's largest element; null if the model is not a classifier."""
     top1_actual: int | None
-    """Index of the output's largest element; null without a classifier."""
+    """Index of the output's largest element; null if the model is not a classifier."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperatorComparison:
     """The comparison of an operator on one sample with one reference.
 
-    `gap` is the total gap: the device's value against the value in the reference's own run from the model's input.
-    `introduced` is the introduced gap: the device's value against the reference operator's result on the device's own
-    inputs. Both gaps are over the elements that some reader uses.
+    `gap` is the total gap: the device's value against the value that the reference computes from the model's inputs.
+    `introduced` is the introduced gap: the device's value against the value that the reference operator computes from
+    the operator's inputs on the device. Elements that no reader of the value uses are left out of both gaps.
     """
 
     operator: Operator
@@ -118,7 +118,7 @@ class OperatorComparison:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfiledEvent:
-    """A timed event of a program's own log."""
+    """A timed event in the log of a program."""
 
     program: ProgramName  # `shipping` or `profile`
     same_outputs: bool  # whether the program's final outputs equal the shipping program's bit by bit
@@ -140,7 +140,7 @@ class ProfiledEvent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModuleTime:
-    """The time or the cycles of a module per inference, including all modules inside it."""
+    """The time or the cycles per inference of a module and all modules inside it."""
 
     program: ProgramName
     """The program whose log has the time: shipping or profile."""
@@ -151,7 +151,7 @@ class ModuleTime:
     depth: int
     """The number of modules that contain this module."""
     operators: tuple[str, ...]
-    """The operators inside the module that have an event, in the order of the log."""
+    """The names of the operators inside the module that have an event, in the order of the log."""
     spread: Spread | None
     own_mean: float | None
     """The part of the mean that belongs to the module itself, not to a module inside it."""
@@ -168,11 +168,11 @@ class MetricValue:
     operator: str | None
     """The operator; null for a final output."""
     operator_index: int | None
-    """Position in the edge graph."""
+    """The operator's position in the edge graph."""
     debug_handle: int | None
     """The operator's debug handle."""
     output_index: int
-    """Which output of the operator or of the model."""
+    """Position of the tensor among the outputs of the operator or, for a final output, of the model."""
     sample: int
     """The evaluation sample."""
     rung: Rung
@@ -189,24 +189,26 @@ class MetricValue:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IoCheck:
-    """A check whether a mistake at the program's inputs or outputs explains the device's outputs better than the model.
+    """The result of a check for one possible mistake at the program's inputs or outputs.
 
-    A relative error is the squared error of the device's outputs against the model's outputs, divided by the energy of
-    the model's outputs. A relative error of 0.01 is 20 dB.
+    The mistake was made if the model with this mistake explains the device's outputs clearly better than the model
+    without it. A relative error is the squared error of the device's outputs against the model's outputs, divided by
+    the energy of the model's outputs. A relative error of 0.01 corresponds to an SNR of 20 dB.
     """
 
     side: ProbeSide
-    """Where the mistake would be made."""
+    """The side of the program on which the mistake would be made: input or output."""
     mistake: str
-    """The mistake."""
+    """A description of the mistake."""
     sample: int
-    """The evaluation sample on which the mistake can be distinguished best."""
+    """The evaluation sample that shows most clearly whether the mistake was made."""
     status: ProbeStatus
     """Whether the mistake was made."""
     relative_error: float | None
-    """Squared error against the model's outputs, divided by their energy; null where it is not finite."""
+    """Squared error against the model's outputs, divided by the energy of these outputs; null if not finite."""
     relative_error_mistaken: float | None
-    """Squared error against the model's outputs after the mistake, divided by their energy; null if not finite."""
+    """Squared error against the outputs of the model with the mistake, divided by the energy of these outputs; null if
+    not finite."""
     detail: str | None
     """What exactly explains the device's outputs, or why the model cannot be run on the mistaken inputs."""
 
@@ -215,8 +217,9 @@ class IoCheck:
 class Comparison:
     """The comparison of a cell's capture with its references.
 
-    `other_references` has, per sample and other requested reference, every operator with its total gap against that
-    reference, and then the nodes of the reference's graph that are no operator's counterpart.
+    `other_references` has entries for each sample and each requested reference other than the edge graph: first every
+    operator with its total gap against the reference, then the nodes of the reference that are no operator's
+    counterpart.
     """
 
     outputs: tuple[OutputComparison, ...]

@@ -1,4 +1,4 @@
-"""Type hints of fields: hints with the unit of a value, and functions that take a hint apart."""
+"""Type hints that name the unit of a field's value, and functions that take a type hint apart."""
 
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -25,6 +25,6 @@ def annotated(hint: Any) -> tuple[Any, str | None]:
 
 
 def element(hint: Any) -> Any:
-    """Return T of `tuple[T, ...]`, and None for another hint."""
+    """Return T if the hint is `tuple[T, ...]`, otherwise None."""
     arguments = get_args(hint)
     return arguments[0] if get_origin(hint) is tuple and arguments[1:] == (Ellipsis,) else None

@@ -5,13 +5,14 @@ METHOD = "forward"
 
 
 def tensor_key(sample: int | str, name: str | int) -> str:
-    """Return the key of a tensor in a safetensors file: `<sample>/<name>`. An output's or operator's name is its index.
+    """Return the key of a tensor in a safetensors file: `<sample>/<name>`.
 
-    In a file about mistakes or pairs instead of samples, the number of the mistake or pair replaces the sample's.
+    The name of an output or of an operator's value is its index. In a file with one entry per mistake or per pair of
+    tensors, `sample` is the number of the mistake or of the pair.
     """
     return f"{sample}/{name}"
 
 
 def tensor_name(key: str) -> str:
-    """Return the name in a tensor's key."""
+    """Return the part of a tensor's key that is the tensor's name."""
     return key.partition("/")[2]

@@ -10,7 +10,7 @@ class LoggedTensor:
     run: int  # the number of the run in the file; loading the program counts as a run too
     chain_index: int  # -1 for a program's final outputs
     instruction_id: int
-    delegate_identifier: str | None  # the delegate's name for it, in QNN `<node>@<output index>`; None on the CPU
+    delegate_identifier: str | None  # its name in the delegate (QNN: `<node>@<output index>`); None on the CPU
     name: str | None
     scalar_type: str
     shape: tuple[int, ...]
@@ -27,7 +27,7 @@ class LoggedTensor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimedEvent:
-    """A profiling event. `start` and `end` are ticks of the runtime's clock, or a delegate's counts if it logs them."""
+    """A profiling event. `start` and `end` are ticks of the runtime's clock, or counts if a delegate logs counts."""
 
     run: int
     run_name: str | None

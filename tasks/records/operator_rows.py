@@ -15,23 +15,23 @@ class OperatorRow:
 
     cell: CellIdentity
     operator_index: int | None
-    """Position in the edge graph; null for another reference's node that is no operator's counterpart."""
+    """The operator's position in the edge graph; null if the row's status is `no_operator`."""
     operator: str
-    """The node's name in the edge graph."""
+    """The node's name in the edge graph or, if the status is `no_operator`, in the graph of the row's reference."""
     target: str
-    """What the node calls."""
+    """The function that the node calls."""
     debug_handle: int | None
-    """The debug handle. Together with `output_index`, it is the operator's only name on the device."""
+    """The operator's debug handle. On the device, only this handle and `output_index` identify the operator."""
     output_index: int
-    """Which output of the node it is, if the node has several outputs."""
+    """Position of the row's value among the outputs of the node."""
     module_path: str
     """The module of the model's hierarchy that the operator comes from."""
     stack_trace: str
     """The lines of the model's source that called the operator."""
     source_nodes: tuple[str, ...]
-    """The operator's counterpart in the row's reference; for `edge`, the nodes that torch traced."""
+    """The nodes of the row's reference that are the operator's counterpart; for `edge`, the nodes that torch traced."""
     shape: tuple[int, ...] | None
-    """Shape of the value in PyTorch's layout; null for a tuple."""
+    """Shape of the value in PyTorch's layout; null if the value is a tuple."""
     dtype: str | None
     """Element type of the value."""
     scale: tuple[float, ...] | None
@@ -39,11 +39,11 @@ class OperatorRow:
     zero_point: tuple[int, ...] | None
     """Zero point of the device's grid, one per scale; null where the value has no grid."""
     axis_order: tuple[int, ...] | None
-    """The permutation from PyTorch's layout to the device's."""
+    """The permutation of axes from PyTorch's layout to the device's layout."""
     delegated: bool
     """Whether the delegate runs the operator."""
     subgraph: int | None
-    """The delegated subgraph; null on the CPU."""
+    """Number of the delegated subgraph that contains the operator; null for an operator on the CPU."""
     reference: Reference
     """The graph that the operator is compared with."""
     sample: int
@@ -57,12 +57,12 @@ class OperatorRow:
     masked_elements: int
     """Number of elements that differ and that no reader uses."""
     masked_by: tuple[str, ...]
-    """The readers that discard the masked elements."""
+    """The operators that read the value and discard some of its elements."""
     gap: Gap
     introduced_mse: float | None
-    """Mean squared error against the reference operator's result on the device's own inputs."""
+    """Mean squared error of the value against the reference operator's result on the device's own inputs."""
     introduced_snr_db: Decibels | None
-    """SNR against the reference operator's result on the device's own inputs."""
+    """SNR of the value against the reference operator's result on the device's own inputs."""
     introduced_max_abs: float | None
     """Largest absolute introduced error."""
     introduced_steps: Steps | None
@@ -88,8 +88,8 @@ class OutputRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfileRow:
-    """One row per timed event in the log of a program: its times over all inferences, in µs, or in cycles for an
-    operator inside the NPU."""
+    """One row per timed event in the log of a program: the event's times over all inferences. Times are in µs or, for
+    an operator inside the NPU, in cycles."""
 
     cell: CellIdentity
     program: ProgramName
@@ -97,20 +97,20 @@ class ProfileRow:
     same_outputs: bool
     """Whether the program's final outputs equal the shipping program's bit by bit."""
     event_block: str
-    """The log's name for the block of the event."""
+    """The name of the event's block in the log."""
     event: str
-    """The log's name for the event."""
+    """The name of the event in the log."""
     kind: EventKind
     """What the event covers."""
     node: str | None
-    """The delegate's name for the operator."""
+    """The delegate's name for the event's operator."""
     instruction: int | None
-    """The instruction of the program that the event belongs to."""
+    """Number of the program's instruction that the event belongs to."""
     unit: str
-    """What is counted: us, cycles, or what the delegate names."""
+    """The unit of the counts: us, cycles, ticks of unknown length, or the unit that the delegate names."""
     spread: Spread
     raw: tuple[float, ...]
-    """Every count."""
+    """All counts of the event, in the unit of the column `unit`."""
     samples: tuple[int, ...]
     """The evaluation sample of each count; empty for events of loading."""
     debug_handle: int | None
@@ -120,7 +120,7 @@ class ProfileRow:
     operators: tuple[str, ...]
     """The names of the operators that the event covers."""
     op_types: tuple[str, ...]
-    """What each operator of the event calls."""
+    """The function that each operator of the event calls."""
     module_paths: tuple[str, ...]
     """The module of each operator of the event."""
     stack_traces: tuple[str, ...]
@@ -128,9 +128,9 @@ class ProfileRow:
     delegate: bool
     """Whether the event belongs to a delegate."""
     delegate_backend: str | None
-    """The delegate's own name."""
+    """The delegate's name, for example `QnnBackend`."""
     subgraph: int | None
-    """The delegated subgraph; null on the CPU."""
+    """Number of the delegated subgraph that the event belongs to; null on the CPU."""
     counted_in: tuple[str, ...]
     """For an operator without cycles of its own, the nodes whose cycles include the operator's work."""
 

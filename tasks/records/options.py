@@ -1,4 +1,4 @@
-"""The options of the stages lower and compare: the parts of a request on which their results depend."""
+"""The options of the stages lower and compare: the parts of a request on which the results of a stage depend."""
 
 from dataclasses import dataclass, field
 
@@ -23,9 +23,10 @@ class LoweringOptions:
 class ComparisonOptions:
     """The options of `compare`.
 
-    `tolerances`: the tolerances of operators, by the keys of `tolerance.operators`.
+    `tolerances`: the tolerances of operators, with the same keys as `tolerance.operators`.
     `replay`: run operators again on the device's own inputs, to separate introduced from inherited error.
-    `metrics`: metrics in addition to those of every row: names of `conf.names.METRICS`, or `package.module:function`.
+    `metrics`: the metrics that are computed in addition to those of every row. Each is a name in `conf.names.METRICS`
+    or has the form `package.module:function`.
     """
 
     classifier: bool  # the index of an output's largest element is the model's answer

@@ -16,7 +16,7 @@ class ProgramTensor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphTensor:
-    """An input or output of a compiled QNN graph; in a debug program every operator's value is an output."""
+    """An input or output of a compiled QNN graph. In a debug program, the value of every operator is an output."""
 
     name: str
     role: str
@@ -40,7 +40,7 @@ class ContextFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DelegateFacts:
-    """A delegated subgraph of a compiled program. A field is None if this kind of delegate does not have it."""
+    """A delegated subgraph of a compiled program. A field is None if delegates of this kind lack the fact."""
 
     backend: str
     size: int
@@ -56,7 +56,7 @@ class DelegateFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramFacts:
-    """The facts of a compiled program, decoded from its bytes alone."""
+    """The facts of a compiled program, decoded only from the bytes of the program."""
 
     inputs: tuple[ProgramTensor, ...]
     outputs: tuple[ProgramTensor, ...]
@@ -71,15 +71,15 @@ class ProgramCheck:
     program: ProgramName
     """The program that was checked, shipping or debug."""
     subgraph: int | None
-    """The delegated subgraph; null for a check of the whole program."""
+    """Number of the checked delegated subgraph; null for a check of the whole program."""
     check: str
     """The property: SoC, architecture, precision, grid, build …"""
     subject: str | None
-    """The checked tensor, if the check is made per tensor."""
+    """The checked tensor; null if the check is not about a single tensor."""
     asked: str
     """The requested value."""
     got: str | None
-    """The program's value; null where it could not be read."""
+    """The program's value; null if the value could not be read."""
     status: CheckStatus
     """Whether the program's value agrees with the requested value."""
     reason: str | None

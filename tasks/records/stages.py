@@ -61,7 +61,7 @@ class Quantization:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputMistake:
-    """A possible mistake of a program with the model's inputs, and the sample whose outputs would change most."""
+    """A possible mistake in the order or layout of the inputs, and the sample whose outputs it would change most."""
 
     name: str
     sample: int
@@ -97,7 +97,7 @@ class ExportedModel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantizedModel:
-    """The graph to lower: the graph that pt2e converted or, for a float scheme, the exported program itself."""
+    """The graph to lower: the graph that pt2e converted (quantized scheme) or the exported program (float scheme)."""
 
     exported: ExportedModel
     scheme: str = field(metadata=IDENTITY_NEUTRAL)  # the scheme's name when the model was quantized
@@ -133,8 +133,8 @@ class Operator:
 class ExpectedTensor:
     """A tensor that the debug program is expected to log.
 
-    `identifier` is the tensor's name in the log. For a tensor that a delegate logs, it is the delegate's name, in QNN
-    `<node>@<output index>`. For a tensor that the runtime logs, it is `instruction:<id>:<position>`.
+    `identifier` is the tensor's name in the log. If a delegate logs the tensor, it is the delegate's name for the
+    tensor (QNN: `<node>@<output index>`). If the runtime logs the tensor, it is `instruction:<id>:<position>`.
     """
 
     identifier: str
@@ -156,7 +156,7 @@ class DelegationCount:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompileFacts:
-    """The numbers of bytes that the HTP compiler printed for a delegated subgraph of the shipping program."""
+    """The byte counts that the HTP compiler printed for one delegated subgraph of the shipping program."""
 
     subgraph: int
     spill_bytes: int
