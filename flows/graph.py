@@ -71,7 +71,7 @@ class Graph:
         return self._submit(export_task, request, request.model, self._codes[model], workers=self._resources.workers)
 
     def cell(self, request: Request) -> dict[str, Submission]:
-        """Submit all stages of a cell. Map the field of `CellResult` for a stage's result to the submission."""
+        """Submit all stages of a cell. Map `CellResult`'s fields to the submissions whose results they will contain."""
         kind, scheme, workers = request.backend.kind, request.scheme, self._resources.workers
         soc = request.soc if backend_of(kind).needs_soc else None
         code = self._backend_code(kind)
@@ -102,7 +102,7 @@ class Graph:
         }
 
     def result(self, planned: PlannedCell, submissions: dict[str, Submission]) -> CellResult:
-        """Wait for a cell's stages. Return their records up to the first failed stage, and the error of that stage."""
+        """Wait for a cell's stages. Return the records up to the first failed stage, and the error of that stage."""
         code = self._codes.get(digest(planned.request.model))
         cell = CellResult(request=planned.request, impossible=planned.impossible, code=code)
         for record, submission in submissions.items():
@@ -123,7 +123,7 @@ class Graph:
 
     @property
     def result_names(self) -> dict[str, bool]:
-        """Maps the name of every cached result of this sweep to whether it was already in the cache."""
+        """Maps the name of every cached result of this sweep to True if it was reused, to False if it was computed."""
         return result_names(submission.future for submission in self._submissions.values())
 
     def _submit(self, task: Task[..., Any], request: Request, *inputs: Any, **resources: Any) -> Submission:
@@ -152,7 +152,7 @@ class Graph:
 
 
 def lowering_options(request: Request, backend_code: str = "") -> LoweringOptions:
-    """Return the inputs that determine the result of `lower` besides the quantized model and the SoC."""
+    """Return the inputs of `lower`, other than the quantized model and the SoC, that determine the stage's result."""
     return LoweringOptions(
         scheme=request.scheme,
         kind=request.backend.kind,
@@ -165,7 +165,7 @@ def lowering_options(request: Request, backend_code: str = "") -> LoweringOption
 
 
 def comparison_options(request: Request) -> ComparisonOptions:
-    """Return the values of the request that determine the result of `compare`. Its cache key contains no others."""
+    """Return those values of the request that determine the result of `compare`. Its cache key has no others."""
     measure = request.measure
     metrics = tuple(dict.fromkeys(measure.metrics))
     own_code = [name for name in metrics if name not in METRICS]
@@ -182,7 +182,7 @@ def comparison_options(request: Request) -> ComparisonOptions:
 
 
 def result_names(futures: Iterable[PrefectFuture[Any]]) -> dict[str, bool]:
-    """Map the names of the cached results of these futures to whether the result was already in the cache."""
+    """Map the name of every cached result of these futures to True if it was reused, to False if it was computed."""
     states = [future.state for future in futures]
     return {name: is_reused(state) for state in states if (name := result_name(state)) is not None}
 
@@ -197,5 +197,5 @@ def await_result(future: PrefectFuture[Any]) -> tuple[Any, BaseException | None]
 
 
 def other_references(measure: MeasureConfig) -> tuple[OperatorReference, ...]:
-    """Return the requested references except the edge graph, always in the pipeline's order."""
+    """Return the requested references except the edge graph, in the pipeline's order, not in that of the request."""
     return tuple(name for name in OPERATOR_REFERENCES if name in measure.references and name != "edge")

@@ -30,9 +30,9 @@ _CHANGEABLE = ("tolerance", "measure.replay", "measure.metrics", "measure.refere
 
 @run_flow()
 def recompare(artifacts: str, run_id: str | None, overrides: list[str]) -> results.SweepResult:
-    """Compare every cell of a past run again, as a new run. `overrides` set only keys on which no capture depends.
+    """Compare every cell of a past run again, as a new run. `overrides` may set only keys that change no capture.
 
-    Raises RequestError for an unknown run, an override of another key, and a reference whose values were not stored.
+    Raises RequestError for an unknown run, for an override of another key, and for a reference without stored values.
     """
     store = Store.at(artifacts)
     with lock.shared(store):
@@ -75,7 +75,7 @@ def planned(store: Store, run_id: str | None, overrides: Sequence[str]) -> tuple
 
 
 def _check_references(run_id: str, plan: Plan, store: Store) -> None:
-    """Raise RequestError for a reference whose values were not stored when the run was lowered."""
+    """Raise RequestError for a reference whose values were not stored when the run's cells were lowered."""
     requested = {name for cell in plan.cells for name in other_references(cell.request.measure)}
     for cell in plan.cells if requested else ():
         evidence = read_evidence(run_id, cell.request, store)

@@ -37,7 +37,7 @@ class Resources:
 def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
     """Open the store, find QNN, and set the limits of workers. Raises EnvironmentUnusable if the plan cannot be run.
 
-    `device_lock`: locks a device that is in use against all processes. With None it is locked only in this process.
+    `device_lock`: locks a leased device against other processes. If None, a device is locked only in this process.
     """
     store = Store.at(plan.artifacts, plan.cache_folder)
     store.check_writable()

@@ -81,7 +81,7 @@ class CellResults:
     reused: int
     """The number of results that came from the cache."""
     result_names: dict[str, bool]
-    """Maps the name of every cached result that the cells used to whether it was already in the cache."""
+    """Maps the name of every cached result of the cells to True if it was reused, to False if it was computed."""
 
 
 def command(overrides: Sequence[str], folders: Sequence[Path], *options: str) -> tuple[str, ...]:
@@ -137,7 +137,8 @@ def finish_run(
 ) -> results.SweepResult:
     """Write a run's manifest, its linked files, its tables and its report into the store.
 
-    `trend`: how to compare the run with earlier runs; None skips that. `costs`: the calls for the table `work`.
+    `trend`: how to compare the run with earlier runs; if None, the run is not compared.
+    `costs`: the costs of calls that become rows of the table `work`.
     """
     store = resources.store
     write_manifest(store, run.run_id, manifest(done.cells, done.result_names, store))

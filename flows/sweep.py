@@ -19,9 +19,9 @@ from tasks.storage.store import Store
 
 @run_flow()
 def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results.SweepResult:
-    """Run every cell of the plan of `overrides`, which are in Hydra's grammar; see `qnnsweep run --help`.
+    """Run every cell of the plan that `overrides` define, in Hydra's grammar; see `qnnsweep run --help`.
 
-    Raises RequestError, before any work, for a wrong request, and EnvironmentUnusable for an unusable machine.
+    Raises RequestError for a wrong request, before any work. Raises EnvironmentUnusable for an unusable machine.
     """
     folders = [Path(folder) for folder in config_dirs or ()]
     plan = load(overrides, config_dirs=folders)

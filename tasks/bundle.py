@@ -68,7 +68,7 @@ def _input_list(store: Store, rows: list[list[Blob]]) -> Blob:
 
 
 def _key_inputs(lowered: LoweredProgram, measure: MeasureConfig) -> object:
-    """Return the parts of the arguments that the stage reads, and the source of the runner."""
+    """Return the source of the runner, and those parts of the arguments that the stage reads."""
     exported, profile = lowered.quantized.exported, lowered.profile
     return (
         (lowered.program, lowered.debug_program, profile and profile.program),

@@ -17,7 +17,7 @@ from tasks.storage.store import Store
 
 
 def collect(execution: Execution, *, device: Device, store: Store) -> Capture:
-    """Pull the files of every launch, and compare their digests with those that the device computes.
+    """Pull the files of every launch, and compare their digests with the digests that the device computes.
 
     The files are removed from the device when the lease ends. Raises DeviceError if the channel fails, and
     EvidenceError if a file is missing, damaged or of the wrong size.

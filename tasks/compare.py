@@ -11,9 +11,9 @@ from tasks.toolchain.workers.pool import WorkerPool
 def compare(
     lowered: LoweredProgram, capture: Capture, options: ComparisonOptions, *, store: Store, workers: WorkerPool
 ) -> Comparison:
-    """Compare the outputs with every rung of the ladder, and compare every operator.
+    """Compare the outputs of every rung of the ladder with eager PyTorch, and every operator with its references.
 
-    The comparison runs in a worker, which executes the operators again on the host.
+    The comparison runs in a worker process, which executes the operators again on the host.
     Raises EvidenceError if the capture does not match its record, and ToolchainError if the worker dies.
     """
     return workers.call("compare", compare_capture, lowered, capture, options, store, urgent=True).value

@@ -37,7 +37,7 @@ def deploy(bundle: Bundle, *, device: Device, store: Store) -> Deployment:
 
 
 def _send(missing: Sequence[Blob], device: Device, store: Store, *, keep: Sequence[str]) -> None:
-    """Send the blobs in one transfer to a folder of the lease, and move them to `blobs` if all of them are intact."""
+    """Send the blobs in one transfer to a folder of the lease. If all of them are intact, move them to `blobs`."""
     make_room(device, keep, sum(blob.size for blob in missing))
     arrivals = f"{device.lease_folder}/arriving"
     with store.scratch("arriving") as folder:
@@ -53,7 +53,7 @@ def _send(missing: Sequence[Blob], device: Device, store: Store, *, keep: Sequen
 
 
 def _intact(device: Device, folder: str, blobs: Sequence[Blob]) -> set[Blob]:
-    """Return the blobs of which the device has an intact copy in `folder`: the sha256 of the copy is its name."""
+    """Return the blobs with an intact copy in the device's `folder`. A copy is intact if its sha256 is its name."""
     intact: set[str] = set()
     for names in batches([blob.sha256 for blob in blobs]):
         # The exit code is ignored: it is not 0 when any of the files is missing.
@@ -63,7 +63,7 @@ def _intact(device: Device, folder: str, blobs: Sequence[Blob]) -> set[Blob]:
 
 
 def _link_native_runner(files: Mapping[str, Blob], device: Device) -> None:
-    """Create links to the native runner and its libraries, with their own names. All cells of the device share them."""
+    """Link the native runner and its libraries under their file names. All cells of the device share these links."""
     folder = f"{device.work_folder}/{native_folder(files)}"
     _run(device, ["mkdir", "-p", "--", folder])
     for name, blob in files.items():

@@ -66,7 +66,7 @@ def create_progress(run_id: str, cells: int) -> Callable[[float], object]:
 
 
 def create_artifacts(result: SweepResult, store: Store) -> None:
-    """Create the run's artifacts, under keys that all runs of the flow share."""
+    """Create the run's artifacts under keys that all runs of the flow share."""
     run, cells = result.run, result.cells
     markdown = summary_markdown(run, cells) + regressions_markdown(result.trends)
     artifacts.create_markdown_artifact(key="sweep", markdown=markdown, description=shlex.join(run.command))

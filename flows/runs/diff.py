@@ -35,16 +35,16 @@ class Change:
     before: float | str | None
     after: float | str | None
     limit: float | None = None
-    """The limit that a difference must exceed to count."""
+    """Only a difference of numbers greater than this limit is `regressed` or `improved`. None if there is no limit."""
     verdict: Verdict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellDifference:
     cell: Mapping[str, str | None]
-    """The columns of `CELL` in the second run."""
+    """The values that the cell has in the columns `CELL` of the second run."""
     changed: Sequence[str]
-    """The inputs of the cell that differ: versions, device, model, scheme, soc, configuration."""
+    """The cell's inputs that differ between the runs: versions, device, model, scheme, soc, configuration."""
     changes: Sequence[Change]
 
 
@@ -65,8 +65,9 @@ class Difference:
 def diff(store: Store, run_a: str, run_b: str) -> Difference:
     """Return the differences of the second run from the first.
 
-    `run_a`, `run_b`: any name that `resolve` accepts. The floors are the defaults of `TrendConfig`. For a series whose
-    value in the second run was compared with earlier nights, that comparison's floor and noise are used instead.
+    `run_a`, `run_b`: any names that `resolve` accepts. The limit of a series is its floor in the defaults of
+    `TrendConfig`. But if the second run has compared the series of a cell with earlier nights, the limit is computed
+    from the floor and the noise of that comparison.
     """
     config = TrendConfig()
     run_a, run_b = resolve(store, run_a), resolve(store, run_b)
@@ -109,7 +110,10 @@ def resolve(store: Store, name: str) -> str:
 
 
 def _pairs(before: Sequence[Row], after: Sequence[Row]) -> list[tuple[Row, Row]]:
-    """Return both rows of every cell that both runs have. If a cell's `TARGET` is unique, its device may differ."""
+    """Return the two rows of every cell that both runs have.
+
+    The rows may have different devices if no other unpaired cell of either run has the same `TARGET`.
+    """
     earlier: dict[Key, Row] = {}
     known = {key(row): row for row in before}
     for row in after:
@@ -164,7 +168,7 @@ def _changed(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Operators:
-    """One run's operators, compared with the edge graph. `rows`: by the cell's key in the second run, then by name."""
+    """One run's comparisons with the edge graph. `rows`: by the cell's key in the second run, then by operator name."""
 
     rows: Mapping[Key, Mapping[str, Sequence[Row]]]
     gaps: Gaps

@@ -50,16 +50,16 @@ class EtaEstimate:
                 self._drop(number)
 
     def _drop(self, number: int) -> None:
-        """Drop the pending work of this cell, which has ended, unless another cell still waits for that work."""
+        """Drop the pending work of a cell that has ended. Keep the work for which another cell still waits."""
         for work in [work for work in self._pending if number in self._waiting_cells[work]]:
             if not any(self._stages_left[other] for other in self._waiting_cells[work]):
                 self._pending.discard(work)
 
     def seconds_left(self) -> float | None:
-        """Return the number of seconds left if durations and concurrency stay at their present means.
+        """Return the number of seconds until the end if durations and concurrency stay at their present means.
 
-        By Little's law this is the remaining work divided by the mean number of stages that ran at the same time.
-        Return None until every stage that remains has been observed at least once.
+        By Little's law, this time is the remaining work divided by the mean number of stages that ran at the same time.
+        Return None if any of the remaining stages has not been observed yet.
         """
         remaining = Counter(stage for stage, _ in self._pending)
         if any(stage not in self._durations for stage in remaining):
@@ -69,7 +69,7 @@ class EtaEstimate:
         return work * elapsed / busy if busy else None
 
     def summary(self) -> str:
-        """Return a text such as `3 of 9 cells, about 5 min left`. The time is left out if it cannot be estimated."""
+        """Return a text such as `3 of 9 cells, about 5 min left`, or `3 of 9 cells` if there is no estimate."""
         left = self.seconds_left() if self.ended < self.cells else None
         return f"{self.ended} of {self.cells} cells" + (f", about {_rounded(left)} left" if left else "")
 

@@ -1,8 +1,8 @@
 """The files of a run, linked under readable names.
 
-Some are records, from which `recompare` compares a cell again without a device. Others are for other tools: a trace for
-Perfetto; a graph, and numbers for its nodes, for Model Explorer. All contents are blobs of the store, because most of
-them do not change from night to night.
+Some files are records from which `recompare` compares a cell again without a device. Others are for external tools:
+Perfetto can open the trace; Model Explorer can open the graphs and the files with numbers for their nodes. The content
+of every file is a blob of the store, because most contents do not change from night to night.
 """
 
 import json
@@ -30,14 +30,14 @@ MODEL_EXPLORER = "model_explorer"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellEvidence:
-    """The records of a cell that its comparison needs. With them the comparison can be repeated without a device."""
+    """The records that a cell's comparison needs. With them, the comparison can be repeated without a device."""
 
     lowered: LoweredProgram
     capture: Capture
 
 
 def link_files(cells: Sequence[CellResult], run_id: str, store: Store) -> None:
-    """Link `files/<model>/<scheme>/<soc>/<backend>/<device>/program.pte` and the other files of every lowered cell."""
+    """Link the files of every lowered cell, such as `files/<model>/<scheme>/<soc>/<backend>/<device>/program.pte`."""
     for cell in cells:
         if blobs := dict(_files(cell)) | dict(_evidence(cell, store)) | dict(_for_viewers(cell, store)):
             store.link_named(_folder(run_id, cell.request), blobs)
@@ -60,7 +60,7 @@ def _folder(run_id: str, request: Request) -> str:
 
 
 def _cell_path(request: Request) -> str:
-    """Return a path whose components are the names of the cell. Characters that a path cannot have are escaped."""
+    """Return a path whose components are the names of the cell. Characters that a path cannot contain are escaped."""
     quoted = (quote(name, safe=" ") for name in request.names)
     return "/".join(name.replace(".", "%2E") if name.startswith(".") else name for name in quoted)
 
@@ -98,7 +98,7 @@ def _evidence(cell: CellResult, store: Store) -> Iterator[tuple[str, Blob]]:
 
 
 def _encoded(record: LoweredProgram | Capture, result_name: str | None, store: Store) -> bytes:
-    """Return the record's bytes, from the cache unless another run has cached another record under that name since."""
+    """Return the record's bytes: from the cache if it still has this record under `result_name`, or encoded again."""
     if result_name is not None:
         with suppress(FileNotFoundError):
             data = store.files.read(f"{RECORDS}/{result_name}")
@@ -108,7 +108,7 @@ def _encoded(record: LoweredProgram | Capture, result_name: str | None, store: S
 
 
 def _for_viewers(cell: CellResult, store: Store) -> Iterator[tuple[str, Blob]]:
-    """Yield the trace for Perfetto, and the files for Model Explorer other than the exported program."""
+    """Yield the trace for Perfetto, and all files for Model Explorer except the exported program."""
     lowered, comparison = cell.lowered, cell.comparison
     if lowered is None or comparison is None:
         return

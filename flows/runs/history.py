@@ -1,4 +1,4 @@
-"""The table `trends` of a run: cells compared with their earlier nights, and what changed when a cell got worse."""
+"""The table `trends` of a run: cells compared with earlier nights, and what changed when a cell got worse."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ CELLS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Past:
-    """The earlier nights of a run's cells, oldest first, their runs, and their bad and improved verdicts."""
+    """The past of a run's cells: their earlier nights, oldest first, the nights' runs, and bad or improved verdicts."""
 
     nights: Mapping[Key, list[Row]]
     runs: set[str]
@@ -47,8 +47,8 @@ def trends(
 ) -> list[dict[str, Any]]:
     """Return the rows of `trends` for a run's rows of `cells` and `operators`.
 
-    There is one row per cell and series, and one row per series of an operator that got worse. Runs that started later
-    are ignored.
+    There is one row per cell and series, and one row per series of an operator that got worse. Runs that started after
+    this run are ignored.
     """
     past = _past(store, run_id, cells, config)
     rows: list[dict[str, Any]] = []
@@ -61,7 +61,7 @@ def trends(
 
 
 def key(row: Row) -> Key:
-    """Return the identity of a cell across nights. On a farm it excludes the device, because that may change."""
+    """Return the identity of a cell across nights. On a farm, the device may change, so it is left out."""
     return *target(row), row["farm"], None if row["farm"] else row["device"]
 
 
@@ -70,7 +70,7 @@ target: Callable[[Row], Key] = itemgetter(*TARGET)
 
 
 def value(cell: Row, series: str) -> float | None:
-    """Return the value of one of `SERIES` for a cell, or None if it is not defined."""
+    """Return a cell's value of one of the `SERIES`, or None if the value is not defined."""
     if series == "passed":
         return {"passed": 1.0, "out_of_tolerance": 0.0, "failed": 0.0}.get(cell["outcome"])
     if series == "coverage":
@@ -94,7 +94,7 @@ def changes(before: Row, after: Row) -> list[str]:
 
 
 def worst_gaps(operators: Iterable[Row], keys: Mapping[Key, Key]) -> Gaps:
-    """Return the worst gaps of every operator to the edge graph. `keys`: maps `CELL_COLUMNS` to a cell's key."""
+    """Return every operator's worst gaps to the edge graph. `keys`: maps values of `CELL_COLUMNS` to the cell's key."""
     worst: dict[tuple[Key, str], dict[str, float | None]] = {}
     for row in operators:
         if row["reference"] == "edge" and (cell := keys.get(names(row))):
@@ -178,7 +178,7 @@ def _changed(nights: Sequence[Row], assessment: Assessment) -> list[str]:
 def _worse_operators(
     store: Store, past: Past, cells: Sequence[Row], operators: Sequence[Row], config: TrendConfig
 ) -> Iterator[dict[str, Any]]:
-    """Yield one row per series of an operator with a bad verdict, in the order of the run's operators."""
+    """Yield one row per operator and series whose verdict is bad, in the order of the run's operators."""
     tonight = worst_gaps(operators, {names(cell): key(cell) for cell in cells})
     candidates = _candidates(store, past, tonight, config)
     if not candidates:
@@ -197,10 +197,10 @@ def _worse_operators(
 
 
 def _candidates(store: Store, past: Past, tonight: Gaps, config: TrendConfig) -> set[tuple[Key, str, str]]:
-    """Return the series of operators that may be worse than their baseline. All nights are read for these series only.
+    """Return the series of operators that may be worse than their baseline. Only for these are all nights read.
 
-    Such a series is worse, by more than the floor, than on the cell's oldest or latest good night, or it was bad on one
-    of the cell's last three nights.
+    A series is returned in two cases: its value is worse, by more than the floor, than on the cell's oldest or latest
+    good night; or the series was bad on one of the cell's last three nights.
     """
     good = {cell: [row["run_id"] for row in rows if row["outcome"] == "passed"] for cell, rows in past.nights.items()}
     ends = {cell: {runs[0], runs[-1]} for cell, runs in good.items() if runs}
@@ -218,7 +218,7 @@ def _candidates(store: Store, past: Past, tonight: Gaps, config: TrendConfig) ->
 
 
 def _gaps(store: Store, past: Past, runs: Collection[str], wanted: Collection[tuple[Key, str]]) -> dict[str, Gaps]:
-    """Map these earlier runs to the gaps of the wanted operators."""
+    """Map every earlier run in `runs` to the gaps of the operators in `wanted`."""
     if not runs or not wanted:
         return {}
     keys = {names(row): cell for cell, rows in past.nights.items() for row in rows if row["run_id"] in runs}

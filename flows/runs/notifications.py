@@ -15,7 +15,10 @@ from tasks.storage.store import Store
 
 
 def load_notifiers(names: Sequence[str]) -> list[NotificationBlock]:
-    """Return the blocks with these names, `<type>/<name>` as in Prefect's UI. Raises RequestError if one is missing."""
+    """Return the notification blocks with these names. Raises RequestError for a name without a notification block.
+
+    `names`: one `<type>/<name>` per block, as in Prefect's UI.
+    """
     notifiers: list[NotificationBlock] = []
     for name in names:
         try:

@@ -13,12 +13,12 @@ _COLUMNS = ("cell", "worse", "is", "was", "since", "changed then")
 
 
 def count(trends: Sequence[Row], verdict: str = "regressed") -> int:
-    """Return the number of series with the verdict. By default count those that regressed in this run, not earlier."""
+    """Return the number of series with this verdict. `regressed` excludes series that were bad before this run."""
     return sum(row["verdict"] == verdict for row in trends)
 
 
 def regressions_table(trends: Sequence[Row]) -> Table | None:
-    """Return a table with one line per series that is worse, new regressions first; None if no series is worse."""
+    """Return a table with one line per worse series, or None if no series is worse. New regressions are first."""
     lines = _lines(trends)
     if not lines:
         return None
@@ -29,7 +29,7 @@ def regressions_table(trends: Sequence[Row]) -> Table | None:
 
 
 def regressions_markdown(trends: Sequence[Row]) -> str:
-    """Return the table of regressions as Markdown; an empty string if no series is worse."""
+    """Return the table of regressions as Markdown, or an empty string if no series is worse."""
     lines = _lines(trends)
     if not lines:
         return ""
@@ -44,7 +44,7 @@ def _title(trends: Sequence[Row]) -> str:
 
 
 def _lines(trends: Sequence[Row]) -> list[tuple[bool, list[str]]]:
-    """Return, for each bad series, whether it regressed in this run, and its `_COLUMNS`. New regressions are first."""
+    """Return a pair per bad series: whether it regressed in this run, and its `_COLUMNS`. New regressions are first."""
     lines: list[tuple[bool, list[str]]] = []
     for row in sorted((row for row in trends if row["verdict"] in BAD), key=lambda row: row["verdict"] != "regressed"):
         cell = " · ".join(filter(None, (row["model"], row["scheme"], row["soc"], row["farm"] or row["device"])))

@@ -36,7 +36,7 @@ def report_name(run_id: str) -> str:
 
 
 def write(run: RunFacts, contents: Mapping[str, Sequence[Row]], store: Store, trend: TrendConfig | None) -> SweepResult:
-    """Write a run's rows, facts and report. `trend`: how to compare it with earlier runs; None does not compare it."""
+    """Write a run's rows, facts and report. `trend`: how to compare it with earlier runs; None for no comparison."""
     cells, operators = contents["cells"], contents["operators"]
     contents = {**contents, "trends": trends(store, run.run_id, cells, operators, trend) if trend else []}
     write_rows(run, contents, store)
@@ -79,7 +79,7 @@ def export_tsv(store: Store, run_id: str, folder: Path) -> None:
 
 
 def rerender(store: Store, run_id: str | None) -> SweepResult:
-    """Render the report of a past run again, by default of the latest. Raises RequestError if there is no such run."""
+    """Render the report of a past run (None: the latest) again. Raises RequestError if there is no such run."""
     if store.url or tables.runs(store):  # create no folder where there is no run
         store.check_writable()
     run = find_run(store, run_id)
@@ -87,7 +87,7 @@ def rerender(store: Store, run_id: str | None) -> SweepResult:
 
 
 def find_run(store: Store, run_id: str | None) -> RunFacts:
-    """Return the facts of a past run, by default of the latest. Raises RequestError if there is no such run."""
+    """Return the facts of a past run (None: the latest). Raises RequestError if there is no such run."""
     known = tables.runs(store)
     if not known or run_id not in (None, *known):
         wanted = "no run" if run_id is None else f"no run {run_id!r}"
@@ -121,7 +121,7 @@ def _rendered(run: RunFacts, contents: Mapping[str, Sequence[Row]], store: Store
 
 
 def _logs(store: Store, cells: Iterable[Row]) -> dict[str, str]:
-    """Map the sha256 of logs in the rows of `cells` to their text. Logs that are not stored any more are left out."""
+    """Map the sha256 of every log of the `cells` to the log's text. Logs that are not stored any more are left out."""
     blobs = {row["log"]: store.find(row["log"]) for row in cells if row["log"]}
     return {sha256: store.read(blob).decode(errors="replace") for sha256, blob in blobs.items() if blob}
 

@@ -17,7 +17,7 @@ _DAY_S = 86_400.0
 
 
 def manifest(cells: Iterable[CellResult], results: Mapping[str, bool], store: Store) -> RunManifest:
-    """Return the manifest of all that a report and a `recompare` read: results, their blobs, and the logs of errors."""
+    """Return the manifest of what a report and a `recompare` read: results, their blobs, and the logs of errors."""
     blobs: dict[str, int] = {}
     for cell in cells:
         for record in (cell.exported, cell.quantized, cell.lowered, cell.bundle, cell.capture):
@@ -29,7 +29,7 @@ def manifest(cells: Iterable[CellResult], results: Mapping[str, bool], store: St
 
 
 def apply_retention(config: RetentionConfig, store: Store) -> None:
-    """Remove the runs that exceed the limits of retention. If another sweep is running, leave them to that sweep."""
+    """Remove the runs that exceed the limits of retention. If another sweep is running, that sweep removes them."""
     if (config.keep_runs, config.keep_days, config.max_gib) == (None, None, None):
         return
     selection = Selection(

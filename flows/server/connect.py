@@ -1,4 +1,4 @@
-"""The Prefect API that a run uses: the configured API, or that of a temporary server."""
+"""The Prefect API that a run uses: the configured API, or the API of a temporary server."""
 
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL

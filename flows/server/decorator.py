@@ -15,7 +15,7 @@ R = TypeVar("R")
 def run_flow(
     shown_overrides: Callable[[list[str]], Iterable[str]] = lambda overrides: overrides,
 ) -> Callable[[Callable[P, R]], Flow[P, R]]:
-    """Return a decorator that makes a flow of a function with a parameter `overrides`. The flow has the same name.
+    """Return a decorator that turns a function with a parameter `overrides` into a flow with the function's name.
 
     `shown_overrides`: selects the overrides that are part of the name of a flow run.
     """

@@ -1,8 +1,8 @@
-"""Leases of devices. Of all processes and workers that use the same Prefect API, one at a time holds a device's lease.
+"""Leases of devices. At most one of all processes and workers with the same Prefect API holds a device's lease.
 
 A lease is a slot of one of Prefect's global concurrency limits. Its holder renews it; if the holder dies, the lease
-expires. Temporary servers, one per process, share Prefect's database and, because of `flows.server.settings`, also the
-folder of the leases.
+expires. A process may have a temporary server of its own. All these servers share Prefect's database and, because of
+`flows.server.settings`, also the folder of the leases.
 """
 
 import hashlib
@@ -31,7 +31,10 @@ def limit_of(device: str) -> str:
 
 @contextmanager
 def exclusive(device: str) -> Generator[None]:
-    """Hold the lease of `device`. Raises DeviceBusy if another process has it, EnvironmentUnusable if Prefect fails."""
+    """Hold the lease of `device`. Raises DeviceBusy if another process has the lease.
+
+    Raises EnvironmentUnusable if Prefect fails.
+    """
     limit = limit_of(device)
     with suppress(ObjectAlreadyExists), get_client(sync_client=True) as client:  # another process may have created it
         client.upsert_global_concurrency_limit_by_name(limit, 1)

@@ -22,7 +22,7 @@ _PORT_TAKEN = 3
 
 
 class Server(SubprocessASGIServer):
-    """The temporary server that Prefect uses. Its base class is a singleton, so an instance replaces Prefect's own."""
+    """The temporary server for Prefect. Its base class is a singleton, so Prefect uses the instance of this class."""
 
     _stopped = False
 
@@ -42,11 +42,11 @@ class Server(SubprocessASGIServer):
         return process
 
     def _exit_with(self, process: subprocess.Popen[Any]) -> None:
-        """Wait for the server's end. If the server ended without `stop`, exit at once. A sweep can then be continued.
+        """Wait until the server ends. If nothing called `stop`, exit this process at once; its sweep can be continued.
 
-        Without the exit, Prefect would wait minutes for the start of a dead server, would continue to send requests to
-        it, and would finally wait minutes for every event that it could not send. There is no exit if the port was
-        taken, because Prefect then tries again.
+        If this process continued, Prefect would wait minutes for the start of a dead server, would send more requests
+        to the server, and would finally wait minutes for every event that Prefect could not send. Do not exit if the
+        port was taken, because Prefect then tries again.
         """
         code = process.wait()
         if not self._stopped and code != _PORT_TAKEN:
@@ -64,7 +64,7 @@ def _exit_with_parent() -> None:
 
 
 def _expire_leases_of_dead_holders() -> None:
-    """Let this server expire the leases of dead holders. By default a temporary server does not; see `leases`."""
+    """Make this server end the leases of dead holders. A temporary server does not do so by default; see `leases`."""
     from prefect.server.services.perpetual_services import get_perpetual_services
     from prefect.server.services.repossessor import monitor_expired_leases
 

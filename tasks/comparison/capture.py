@@ -1,4 +1,4 @@
-"""Comparison of one capture with its references: final outputs rung by rung, operators sample by sample.
+"""The comparison of one capture with its references: final outputs rung by rung, operators sample by sample.
 
 This module runs in a worker process, because it computes operators again with PyTorch.
 """
@@ -202,7 +202,7 @@ class OperatorComparer:
         logged: Mapping[int, LoggedOperator],
         introduced: Mapping[int, Introduced],
     ) -> Iterator[OperatorComparison]:
-        """Yield a row per operator, then a row per node of the other graph that is no operator's counterpart."""
+        """Yield one row per operator, then one row per node of the other graph that corresponds to no operator."""
         for aligned, counterpart in zip(self._evidence.aligned(sample), other.counterparts, strict=True):
             operator, status = aligned.operator, aligned.reason or counterpart.status
             compared = Compared(status="compared")
@@ -227,7 +227,7 @@ class OperatorComparer:
     def _with_effects(
         self, sample: int, rows: list[OperatorComparison], introduced: Mapping[int, Introduced], kernels: Kernels
     ) -> list[OperatorComparison]:
-        """Return the rows, and add to the worst introduced errors their effects on the final outputs."""
+        """Return the rows. For the worst introduced errors, add the effects of the errors on the final outputs."""
         introducing = [row for row in rows if row.verdict == "introduced"]
         if not introducing:
             return rows
@@ -268,7 +268,7 @@ def _output_pairs(lowered: LoweredProgram, rungs: Mapping[Rung, Tensors], eager:
 
 
 def _observer_effect(capture: Capture, shipping: Tensors, store: Store) -> float | None:
-    """Return the lowest SNR, in dB, of the debug program's final outputs against the shipping program's."""
+    """Return the lowest SNR, in dB, of the debug program's final outputs relative to those of the shipping program."""
     if capture.outputs_debug is None:
         return None
     debug = _read(store, capture.outputs_debug)

@@ -1,4 +1,4 @@
-"""The operators of a debug capture: their logged tensors, read on use. This module runs in a worker process."""
+"""The operators of a debug capture. Their logged tensors are read when used. This module runs in a worker process."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class LoggedOperator:
-    """An operator's tensor as the device logged it, and what the lowering expects of it."""
+    """A tensor that the device logged for an operator, and the expected tensor with which it was matched."""
 
     match: Match
     elements: Array
@@ -73,7 +73,7 @@ class Evidence:
         return self._aligned[self._runs[sample]]
 
     def logged_operators(self, sample: int) -> dict[int, LoggedOperator]:
-        """Return the operators for which exactly one tensor was logged, by index."""
+        """Map operator indices to logged tensors. Only operators with exactly one logged tensor are included."""
         return {
             row.operator.index: LoggedOperator(row.matches[0], tensor(row.matches[0].event, self._buffer))
             for row in self.aligned(sample)
@@ -81,7 +81,7 @@ class Evidence:
         }
 
     def captured_values(self, sample: int) -> dict[int, CapturedValue]:
-        """Return the values that a replay can use: those with the operator's shape and, if quantized, with qparams."""
+        """Return the values that a replay can use. These have the operator's shape and, if quantized, qparams."""
         values: dict[int, CapturedValue] = {}
         for index, logged in self.logged_operators(sample).items():
             operator, elements = self._lowered.operators[index], logged.in_torch_layout
@@ -94,17 +94,17 @@ class Evidence:
         return values
 
     def reference(self, sample: int, index: int) -> Array:
-        """Return the operator's value in the edge graph's own run from the model's input."""
+        """Return the operator's value in the edge graph's own run, which starts from the model's input."""
         return self._reference.get_tensor(tensor_key(sample, index))
 
     def others(self, names: Sequence[str]) -> Iterator[tuple[OtherReference, Mapping[str, Array]]]:
-        """Yield the other references with these names, each with its values by the key `<sample>/<operator index>`."""
+        """Yield every reference in `names` except the edge graph, and its values by `<sample>/<operator index>`."""
         for reference in self._lowered.references:
             if reference.name in names:
                 yield reference, load(self._store.read(reference.values))
 
     def references(self, sample: int, kernels: Kernels) -> dict[int, Value]:
-        """Return the value of every operator in the edge graph's own run. Constants and tuples are computed again."""
+        """Return every operator's value in the edge graph's own run. Constants and tuples are computed again."""
         values: dict[int, Value] = {}
         for index in range(len(kernels.sources)):
             if tensor_key(sample, index) in self._referenced:
@@ -114,7 +114,7 @@ class Evidence:
         return values
 
     def kernels(self) -> Iterator[Kernels]:
-        """Yield, per sample, the edge graph's operators on the sample's inputs, rounded to the device's grid."""
+        """Yield the edge graph's operators once per sample, with the sample's inputs rounded to the device's grid."""
         exported, input_qparams = self._lowered.quantized.exported, self._lowered.input_qparams
         kernels_on = reference_kernels(self._lowered, self._store)
         evaluation: Mapping[str, Array] = load(self._store.read(exported.evaluation))

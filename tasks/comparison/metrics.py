@@ -29,7 +29,7 @@ class Pair:
 def metric_template(
     operator: Operator | None, output_index: int, sample: int, rung: Rung, reference: Reference
 ) -> MetricValue:
-    """Return a MetricValue without a metric. `operator`: None for a final output."""
+    """Return a MetricValue whose metric and value are not set yet. `operator`: None for a final output."""
     return MetricValue(
         operator=operator.name if operator else None,
         operator_index=operator.index if operator else None,
@@ -45,9 +45,9 @@ def metric_template(
 
 
 def compute_metrics(names: Sequence[str], pairs: Sequence[Pair]) -> tuple[MetricValue, ...]:
-    """Return the value of every metric for every pair: pair by pair, the metrics in the order of `names`.
+    """Return every metric's value for every pair. The values are ordered by pair, and for one pair as in `names`.
 
-    A repeated name counts once. A name that is not in `METRICS` is a user's own function, `package.module:function`.
+    A repeated name counts once. A name that is not in `METRICS` means a user's own function, `package.module:function`.
     A user's code can do anything, so call `compute_metrics` in a worker process. Raises RequestError for a name that
     cannot be loaded.
     """

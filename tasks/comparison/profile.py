@@ -12,7 +12,7 @@ from tasks.toolchain.readback.etdump import ETDump, read_etdump
 
 
 def profiled_events(lowered: LoweredProgram, capture: Capture, *, store: Store) -> tuple[ProfiledEvent, ...]:
-    """Return every timed event of the shipping program's log, then of the profile program's, without warm-ups.
+    """Return the timed events of the shipping program's log, then of the profile program's log. Warm-ups are left out.
 
     Raises EvidenceError if the number of inferences in a log is not the requested number.
     """
@@ -91,7 +91,7 @@ class _ProgramLog:
         return None if event.instruction is None else self._instructions.get(event.instruction)
 
     def _operator(self, event: EventTimes, subgraph: int | None) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Return the debug handle of a delegate's operator, and the nodes whose cycles include its work."""
+        """Return the debug handle of the event's operator, and the nodes whose cycles include the operator's work."""
         node = self._nodes.get((subgraph, event.node))
         handles = () if node is None or node.debug_handle is None else (node.debug_handle,)
         if node is None or subgraph is None or max(event.raw):
@@ -100,7 +100,7 @@ class _ProgramLog:
 
 
 def _timed(launch: Launch, log: ETDump) -> tuple[dict[int, int], set[int]]:
-    """Return the log's runs that are timed inferences, numbered in their order, and the runs that are warm-ups."""
+    """Return a map from the log's timed runs to the numbers of their inferences, and the set of its warm-up runs."""
     executions = sorted({event.run for event in log.events if event.name == EXECUTION})
     warm_ups = warm_up_runs(executions, samples=launch.samples, warm_up=launch.warm_up, iterations=launch.iterations)
     if warm_ups is None:

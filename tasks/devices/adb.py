@@ -65,7 +65,7 @@ class AdbTransport:
         """Do nothing: the server keeps the connection, and nothing else is held between calls."""
 
     def _connect(self) -> None:
-        """Check once that the server can use the device. If needed, connect a serial with a port over the network."""
+        """Check once that the server can use the device. If needed, connect to a device on the network (HOST:PORT)."""
         with self._guard:
             if self._ready:
                 return

@@ -25,7 +25,8 @@ mv -f -- "$1" "$2"
 def push_atomically(transport: Transport, source: Path, target: str) -> Generator[str]:
     """Yield a temporary path beside `target` on the device. At the end, the copy at that path is renamed to `target`.
 
-    The caller creates the parent folder: a command for that would cost a round trip, and ADB does not need one.
+    The caller must create the parent folder if needed, because a command for it would cost a round trip, and ADB
+    creates the folder itself.
     """
     if not source.exists():
         raise DeviceError(f"cannot push {source}: there is no such file")
@@ -42,7 +43,7 @@ def push_atomically(transport: Transport, source: Path, target: str) -> Generato
 
 @contextmanager
 def pull_atomically(source: str, target: Path) -> Generator[Path]:
-    """Yield a temporary path beside `target` on this machine. At the end, the copy is renamed to `target`."""
+    """Yield a temporary path beside `target` on this machine. At the end, the copy there is renamed to `target`."""
     try:
         with renamed_into_place(target) as arriving:
             yield arriving
@@ -54,7 +55,7 @@ def pull_atomically(source: str, target: Path) -> Generator[Path]:
 def renamed_into_place(target: Path) -> Generator[Path]:
     """Yield a temporary path beside `target`. At the end, the copy at that path is renamed to `target`. Raises OSError.
 
-    A file replaces a file. A folder never replaces anything.
+    A file may replace an existing file. If the copy is a folder and `target` exists, FileExistsError is raised.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".incoming-") as folder:

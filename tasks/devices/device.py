@@ -1,4 +1,4 @@
-"""A device that one lease holds, and the transports from which its configuration selects one."""
+"""A device that one lease holds, and the table of transports. A device's configuration selects its transport."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,13 +36,13 @@ class Device:
     environment: Mapping[str, str]
 
     def run(self, argv: Sequence[str], *, folder: str | None = None) -> CommandResult:
-        """Run a program with the device's environment, under its deadline. Raises DeviceError."""
+        """Run a program with the device's environment and deadline. Raises DeviceError."""
         deadline_s = self.config.deadline_s
         return self.transport.run(RunRequest(argv, deadline_s=deadline_s, folder=folder, environment=self.environment))
 
 
 def batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield the names in parts, each of which fits into one command line: an Android shell's limit is 128 KiB."""
+    """Yield the names in parts. Each part fits into one command line, which in an Android shell is at most 128 KiB."""
     for start in range(0, len(names), 500):
         yield names[start : start + 500]
 
@@ -50,7 +50,7 @@ def batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
 def open_device(
     config: DeviceConfig, *, host_environment: Mapping[str, str], folder: Path, native: Mapping[str, Path]
 ) -> Device:
-    """Return the device of a configuration for a new lease. The channel is opened by the first command.
+    """Return the device that `config` describes, for a new lease. The first command opens the channel to the device.
 
     `host_environment` (the variables that QNN needs) and `folder` are used only for local devices.
     """

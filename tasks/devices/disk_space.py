@@ -47,7 +47,7 @@ def prune(device: Device) -> None:
 
 
 def make_room(device: Device, needed: Iterable[str], arriving_bytes: int) -> None:
-    """Remove all blobs except `needed` if a transfer would leave less than `least_free_mib`. Raises DeviceError."""
+    """Remove all blobs but `needed` if a transfer would leave less than `least_free_mib` free. Raises DeviceError."""
     arriving_mib = arriving_bytes / 2**20
     if _free_mib(device) >= arriving_mib + device.config.least_free_mib:
         return

@@ -32,7 +32,7 @@ DeviceLock = Callable[[str], AbstractContextManager[None]]
 
 
 class Farm:
-    """Devices, each of which has one lease at a time. Safe to share between threads."""
+    """Devices, each of which has at most one lease at a time. Threads can share a farm."""
 
     def __init__(
         self, *, host_environment: Mapping[str, str], folder: Path, device_lock: DeviceLock | None = None
@@ -41,7 +41,7 @@ class Farm:
 
         `host_environment`: the variables that a process on this machine needs to find QNN.
         `folder`: the folder for local devices' work and for the record of quarantined devices.
-        `device_lock`: locks a device against other processes; by default, it is locked only in this process.
+        `device_lock`: locks a device against other processes; by default, a device is locked only in this process.
         """
         self._host_environment = dict(host_environment)
         self._folder = folder.absolute()
@@ -182,19 +182,19 @@ class Farm:
         return DeviceError(f"no device is left for the cell: {text}")
 
     def _key(self, config: DeviceConfig) -> str:
-        """Return text that identifies the physical device. It is the same for two configurations of one phone."""
+        """Return text that identifies the physical device. The text is the same for two configurations of one phone."""
         return TRANSPORTS[config.transport].identity(config, self._folder)
 
 
 def quarantined_in(folder: Path) -> dict[str, str]:
-    """Return the devices that active runs have quarantined, and why. `folder`: the farm's folder."""
+    """Map the devices that active runs have quarantined to the reasons. `folder`: the farm's folder."""
     remove_stale(folder / QUARANTINE)
     entries = [json.loads(path.read_text()) for path in sorted((folder / QUARANTINE).glob("*"))]
     return {entry["device"]: entry["why"] for entry in entries}
 
 
 def _remove_stale_leases(device: Device) -> None:
-    """Remove the folders of leases whose holders were processes of this host and are dead."""
+    """Remove the folders of leases whose holder was a process of this host and no longer runs."""
     leases = f"{device.work_folder}/{LEASES}"
     names = device.run(["ls", "-1", leases]).stdout.decode(errors="replace").splitlines()  # none before the first lease
     if stale := [f"{leases}/{name}" for name in names if owner_is_dead(name)]:

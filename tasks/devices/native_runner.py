@@ -15,7 +15,7 @@ _TARGETS = ("aarch64-android", "aarch64-oe-linux-gcc11.2", "aarch64-oe-linux-gcc
 def native_files(device: DeviceConfig, arch: int, environ: Mapping[str, str]) -> dict[str, Path]:
     """Return the runner's files: their names on the device, mapped to their paths on this machine.
 
-    `arch`: the device's Hexagon version. Raises EnvironmentUnusable, which lists all missing files.
+    `arch`: the device's Hexagon version. Raises EnvironmentUnusable with a list of all missing files.
     """
     missing: list[str] = []
     sdk = environ.get("QNN_SDK_ROOT")

@@ -42,7 +42,7 @@ say "end $code"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemoteCommand:
-    """A command for the device's shell: `start` is the command line, whose input is then `script`."""
+    """A command for the device's shell. `start` is the command line; `script` is written to the input of `start`."""
 
     request: RunRequest
     token: str
@@ -65,7 +65,7 @@ class RemoteCommand:
         return cls(request=request, token=token, start=start, script=script)
 
     def ended(self, stdout: bytes | bytearray, stderr: bytes | bytearray) -> bool:
-        """Return whether both streams contain the end of the command."""
+        """Return whether both streams contain the token that marks the command's end."""
         return all(self._end(stream) is not None for stream in (stdout, stderr))
 
     def result(self, stdout: bytes, stderr: bytes, seconds: float, device: str) -> CommandResult:
@@ -95,7 +95,7 @@ class RemoteCommand:
         )
 
     def _channel_output(self, stderr: bytes) -> str:
-        """Return the part of `stderr` that is not from the command, but from the channel's own program."""
+        """Return the part of `stderr` that the channel's own program wrote, without the output of the command."""
         begin, end = f"\n{self.token} begin\n".encode(), f"\n{self.token} end ".encode()
         before, began, after = stderr.partition(begin)
         tail = after.rpartition(end)[2] if end in after else b""
