@@ -24,7 +24,7 @@ from tasks.records import Command, ProgramCheck
 class EnvironmentUnusable(QnnsweepError):
     """The machine lacks something: a library, disk space, a writable folder. The message is `problem; remedy`.
 
-    Attributes: `problem`, `remedy` (what to do, or empty if `problem` includes it).
+    Attributes: `problem`, `remedy` (what to do; empty if `problem` includes the remedy).
     """
 
     def __init__(self, problem: str, *, remedy: str = "") -> None:
@@ -37,7 +37,7 @@ class ToolchainError(QnnsweepError):
     """A process of the toolchain failed.
 
     Attributes: `stage`, `cause` (an exception's type, a signal's name, `deadline` or `memory limit`),
-    `signal` (the signal that ended the process, or None), `log` (sha256 of its whole log in the store, or None).
+    `signal` (the signal that ended the process, or None), `log` (sha256 of the full log in the store, or None).
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class DeviceProblem(Enum):
 class DeviceError(QnnsweepError):
     """A device, or the channel to it, failed. The program that ran on the device is not at fault.
 
-    Attributes: `problem` (its kind, or None if only the message describes it).
+    Attributes: `problem` (the kind of the problem, or None if only the message describes the problem).
     """
 
     def __init__(self, message: str, *, problem: DeviceProblem | None = None) -> None:
@@ -90,7 +90,7 @@ class DeviceError(QnnsweepError):
 class DeadlinePassed(DeviceError):
     """A command on a device, or a transfer, ran past its deadline and was killed.
 
-    Attributes: `output` (the part of the command's output that had arrived before).
+    Attributes: `output` (the part of the command's output that arrived before the deadline).
     """
 
     def __init__(self, message: str, *, output: bytes = b"") -> None:
@@ -101,7 +101,7 @@ class DeadlinePassed(DeviceError):
 class RunnerFailed(QnnsweepError):
     """The device ran the runner, and the runner failed: the program is at fault.
 
-    Attributes: `command` (the command that failed), `log` (sha256 of its output).
+    Attributes: `command` (the command that failed), `log` (sha256 of the command's output).
     """
 
     def __init__(self, message: str, *, command: Command, log: str) -> None:

@@ -14,14 +14,15 @@ def export(model: ModelConfig, _code: str, *, store: Store, workers: WorkerPool)
     """Create the module and its samples, compute the outputs in eager PyTorch, and export the module.
 
     `_code`: the digest of the source of the model's functions (`tasks.toolchain.source_digest`), for the cache key.
-    Raises RequestError if the model's configuration does not match its module, ToolchainError if torch.export fails.
+    Raises RequestError if the model's configuration does not match its module, and ToolchainError if torch.export
+    fails.
     """
     done = workers.call("export", entrypoints.export_model, model, store, subject=(model.name,))
     return replace(done.value, log=done.log, seconds=done.seconds)
 
 
 def _key_inputs(model: ModelConfig, code: str) -> object:
-    """Return what the result depends on: the model without its name and `classifier`, which only `compare` uses."""
+    """Return what the result depends on. The model's name has no effect, and only `compare` uses `classifier`."""
     return replace(model, name="", classifier=False), code
 
 

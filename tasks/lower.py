@@ -69,7 +69,10 @@ def _compile(edge: Zygote, soc: SocConfig | None, options: LoweringOptions, stor
 
 
 def _key_inputs(quantized: QuantizedModel, soc: SocConfig | None, options: LoweringOptions) -> object:
-    """Return what the result depends on. The scheme's name has no effect; its other options are in `quantized`."""
+    """Return what the result depends on.
+
+    The scheme's name has no effect. Options that are left out here had their effect in `quantized`.
+    """
     scheme = SchemeConfig(name="", precision=options.scheme.precision, quant_dtype=options.scheme.quant_dtype)
     return quantized, soc, replace(options, scheme=scheme)
 

@@ -35,8 +35,8 @@ def measure(
     `soc`: None for a program that does not depend on an SoC.
     `_toolchain`: only for the cache key, because a local device runs its programs with this toolchain.
     `run_id`: written into the capture.
-    `step`: configures a stage's task with its name in the sweep and its progress callbacks.
-    Raises DeviceError when no device is left, and RunnerFailed and EvidenceError like the three steps.
+    `step`: gives a stage's task the task's name in the sweep and its progress callbacks.
+    Raises DeviceError when no device is left. RunnerFailed and EvidenceError of the three steps are passed on.
     """
     while True:
         with farm.lease(devices, soc) as device:

@@ -21,8 +21,8 @@ def quantize(
 ) -> QuantizedModel:
     """Prepare, calibrate and convert the model with the backend's quantizer. fp16 and fp32 models are not changed.
 
-    The result is the same for all SoCs: only `lower` detects that an SoC does not support it. Raises ToolchainError.
-    `_backend_code`: identifies the code of a backend of another vendor, for the cache key.
+    The result does not depend on the SoC: only `lower` detects that an SoC does not support the quantized model.
+    `_backend_code`: the digest of another vendor's backend, for the cache key. Raises ToolchainError.
     """
     subject = exported.model, scheme.name, kind
     done = workers.call("quantize", entrypoints.quantize_model, exported, scheme, kind, store, subject=subject)
@@ -33,7 +33,7 @@ def quantize(
 
 
 def _key_inputs(exported: ExportedModel, scheme: SchemeConfig, kind: str, backend_code: str = "") -> object:
-    """Return what the result depends on. The scheme's name has no effect, and a float scheme changes nothing."""
+    """Return what the result depends on. The scheme's name has no effect, and a float scheme has no effect at all."""
     if scheme.precision is Precision.quantized:
         return exported, replace(scheme, name=""), kind, backend_code
     return _uncalibrated(exported)

@@ -43,7 +43,7 @@ def runner_arguments(launch: Launch) -> list[str]:
 
 
 def latencies_ms(printed: str) -> tuple[float, ...]:
-    """Return mean latencies per inference in ms: one per line of the input list, in the order of the lines."""
+    """Return the mean latency per inference, in ms, for each line of the input list, in the order of the lines."""
     return tuple(float(mean) for _, _, mean in _LATENCY.findall(printed))
 
 
@@ -53,6 +53,6 @@ def output_file(sample: int, index: int) -> str:
 
 
 def last_lines(lines: Sequence[str], count: int = 8) -> str:
-    """Return the last lines of a runner's output for an error message: they probably have the failure's reason."""
+    """Return the last lines of a runner's output for an error message. They probably explain the failure."""
     relevant = [line.strip() for line in lines if line.strip() and not line.startswith("Extension modules:")]
     return "\n".join(line[:300] for line in relevant[-count:])

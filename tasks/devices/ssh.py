@@ -40,7 +40,7 @@ _SENT_BYTES = 2**15 - 1024
 
 @dataclass(kw_only=True, slots=True)
 class SshTransport:
-    """A `Transport` over SSH with one connection. It is opened at the first use and never reopened."""
+    """A `Transport` over SSH with one connection. The connection is opened at the first use and never reopened."""
 
     user: str | None
     host: str
@@ -285,7 +285,7 @@ def _wait_for_kill(channel: paramiko.Channel) -> None:
 
 
 def _tar_stream(channel: paramiko.Channel) -> Any:
-    """Return a file object for `tarfile`. paramiko's own file objects cause warnings when garbage-collected."""
+    """Return a file object for `tarfile`. paramiko's file objects cause warnings when they are garbage-collected."""
     return SimpleNamespace(read=channel.recv, write=channel.sendall)
 
 

@@ -1,4 +1,7 @@
-"""The contract of a channel to a device: push, pull, run. A failed channel raises; a failed command has a result."""
+"""The contract of a channel to a device: push, pull, run.
+
+If the channel fails, an error is raised. If a command fails, its result is returned.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -19,7 +22,7 @@ class RunRequest:
     deadline_s: float
     """After this time, the program and its children are killed, and DeadlinePassed is raised."""
     folder: str | None = None
-    """The working directory; None for the channel's default."""
+    """The working directory. None means the channel's default directory."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     """Variables in addition to those that the device sets."""
 
@@ -30,7 +33,7 @@ class CommandResult:
 
     argv: tuple[str, ...]
     exit_code: int
-    """Minus the number of the signal, if a signal ended the command."""
+    """The command's exit code, or minus the signal's number if a signal ended the command."""
     stdout: bytes
     stderr: bytes
     seconds: float
@@ -67,7 +70,7 @@ class Transport(Protocol):
     def run(self, request: RunRequest) -> CommandResult:
         """Run a program and wait for its end.
 
-        Processes that the program leaves in its session are killed when it, this process or the channel ends.
+        When the program, this process or the channel ends, processes that the program left in its session are killed.
         """
         ...
 
@@ -77,7 +80,7 @@ class Transport(Protocol):
 
 
 def past_deadline(program: str, deadline_s: float, output: bytes = b"") -> DeadlinePassed:
-    """Return the error for a program or a transfer that was killed at its deadline. `output`: its output until then."""
+    """Return the error for a program or a transfer killed at its deadline. `output`: its output before the deadline."""
     return DeadlinePassed(f"{program!r} ran past its deadline of {deadline_s:g} s and was killed", output=output)
 
 

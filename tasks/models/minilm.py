@@ -21,7 +21,10 @@ SPLITS = {"calibration": CALIBRATION, "evaluation": EVALUATION}
 
 
 class SentenceEncoder(nn.Module):
-    """A module from token ids and attention mask (1 token, 0 padding), integer [N, T], to unit vectors [N, 384]."""
+    """A module that maps integer tensors [N, T] to unit vectors [N, 384].
+
+    The inputs are the token ids and the attention mask, which is 1 for a token and 0 for padding.
+    """
 
     def __init__(self, bert: "BertModel") -> None:
         super().__init__()

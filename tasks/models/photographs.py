@@ -50,8 +50,8 @@ def photographs(
 ) -> list[Sample]:
     """Return `count` views of the photographs of a split (`calibration`, `evaluation`).
 
-    The centre crops of all photographs are first. Rounds of random crops, half of them mirrored, follow; they are the
-    same in every call.
+    The centre crops of all photographs are first. Rounds of random crops follow, of which half are mirrored. The
+    random crops are the same in every call.
     A sample has the input `input_name`, float32 [1, 3, size, size]: RGB, resized so that `size` is `crop_fraction` of
     the shorter side, cropped, and normalised to (pixel - mean) / std. `mean` and `std` are per channel, on the 0..255
     scale.
@@ -72,7 +72,7 @@ def photographs(
 def _views(
     sources: Sequence[tuple[str, str]], side: int, size: int, resampling: Image.Resampling
 ) -> Iterator[tuple[str, Image.Image]]:
-    """Yield names and square RGB pictures, endlessly. `side`: the resized shorter side of a photograph, in pixels."""
+    """Yield names and square RGB pictures, endlessly. `side`: a photograph's shorter side after resizing, in pixels."""
     for package, file in sources:
         yield file.rpartition(".")[0], _centre(_resized(_load(package, file), side, resampling), size)
     # NumPy guarantees that RandomState's random numbers never change; those of default_rng may.

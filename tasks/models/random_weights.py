@@ -1,4 +1,4 @@
-"""Random weights with realistic activations: not too small, and with outputs that are not all close to zero."""
+"""Random weights that produce realistic activations, and outputs that are not all close to zero."""
 
 import math
 
@@ -13,10 +13,10 @@ LOGIT_SPREAD = 2.0
 def calibrate_random_weights(module: nn.Module, images: torch.Tensor) -> None:
     """Set the statistics of every batch norm to those of `images` (float32 [N, …], N ≥ 2), and scale the last layer.
 
-    The batch norms of a new module have mean 0 and variance 1. If the activations have others, they shrink from layer
-    to layer until the outputs are close to zero, and the SNR of the outputs means nothing. The last `nn.Linear` is
-    initialised again (some classifiers initialise it with zeros) and scaled so that the spread of its outputs is
-    `LOGIT_SPREAD`.
+    The batch norms of a new module have mean 0 and variance 1. If the activations have another mean and variance, they
+    shrink from layer to layer until the outputs are close to zero, and the SNR of the outputs means nothing. The last
+    `nn.Linear` is initialised again (some classifiers initialise it with zeros) and scaled so that the spread of its
+    outputs is `LOGIT_SPREAD`.
 
     Uses torch's random generator, and leaves the module in eval mode.
     """

@@ -34,7 +34,7 @@ def take(samples: Iterator[T], count: int, source: str) -> list[T]:
 
 
 def part(splits: Mapping[str, T], split: str) -> T:
-    """Return the value of a split. Raises RequestError, with all names, for an unknown split."""
+    """Return the value of a split. For an unknown split, raises RequestError with the names of all splits."""
     if split not in splits:
         raise RequestError(f"split={split}: it must be one of {', '.join(splits)}")
     return splits[split]

@@ -1,8 +1,8 @@
 """The import of torchvision, even if its compiled part cannot be loaded (a CUDA build with a CPU build of torch).
 
-In this case, `import torchvision` fails at the first operator without a schema, and so does the import of most models
-of transformers, which imports torchvision if it is installed. `torchvision` therefore defines the missing schemas. The
-models here do not use these operators.
+In this case, `import torchvision` fails at the first operator without a schema. The import of most models of
+transformers fails too, because transformers imports torchvision if it is installed. The function `torchvision`
+therefore defines the missing schemas. The models here do not use the operators with these schemas.
 """
 
 import importlib
@@ -17,7 +17,7 @@ _schemas: list[torch.library.Library] = []  # torch removes a schema when its Li
 
 @cache
 def torchvision() -> ModuleType | None:
-    """Return the package, or None if it is not installed."""
+    """Import and return the package torchvision, or return None if torchvision is not installed."""
     try:
         return importlib.import_module("torchvision")
     except ModuleNotFoundError:

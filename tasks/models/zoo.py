@@ -24,10 +24,11 @@ CALIBRATION_PHOTOGRAPHS = 4
 
 
 def torchvision_classifier(architecture: str, *, size: int, mean: list[float], std: list[float]) -> nn.Module:
-    """Return `torchvision.models.<architecture>` in eval mode, float32 [N, 3, size, size] to float32 [N, 1000].
+    """Return `torchvision.models.<architecture>` in eval mode.
 
-    `size`, `mean`, `std`: as for the model's photographs. A few photographs are used to calibrate random weights.
-    Raises RequestError if torchvision is not installed.
+    Its input is float32 [N, 3, size, size], and its output is float32 [N, 1000]. `size`, `mean`, `std`: the arguments
+    with which `photographs` creates the model's samples. A few photographs are used to calibrate random weights. Raises
+    RequestError if torchvision is not installed.
     """
     models = _torchvision(architecture).models
     weights = models.get_model_weights(architecture).DEFAULT

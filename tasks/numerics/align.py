@@ -23,7 +23,7 @@ class Match:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AlignedOperator:
-    """One operator in one run.
+    """One operator in one run, with the tensors logged for it.
 
     If `reason` is None, `matches` has exactly one tensor, which can be compared. Otherwise, `reason` is the status that
     explains why no tensor can be compared, and `matches` has the tensors that were logged nevertheless.
@@ -37,7 +37,7 @@ class AlignedOperator:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alignment:
-    """The result of `align`: one entry per operator and run, run by run in the operators' order."""
+    """The result of `align`: one entry per run and operator, sorted by run and then in the order of the operators."""
 
     operators: tuple[AlignedOperator, ...]
     unexpected: tuple[str, ...]
@@ -54,7 +54,7 @@ def align(
     """Assign to every operator the tensor that the device logged for it, or the reason why there is none.
 
     An event's identifier names an ExpectedTensor, whose debug handles and output index name a set of operators. The
-    event's value is that of the last operator of the set in graph order. An earlier operator of the set is
+    event's value is the value of the last of these operators in graph order. An earlier operator of the set is
     `superseded`, unless it is the last operator of another tensor's set.
 
     `events`: in the order of the log. `runs`: by default the runs in which anything was logged.
@@ -107,7 +107,7 @@ def _unmatchable(operator: Operator) -> OperatorStatus | None:
 def _claims(
     operators: Sequence[Operator], expected: dict[str, list[ExpectedTensor]]
 ) -> tuple[dict[int, list[ExpectedTensor]], set[int]]:
-    """Return, by operator index, the tensors that can be its value, and the operators that are not last in a set."""
+    """Return the tensors that can be an operator's value, by operator index, and the operators not last in a set."""
     by_handle: dict[tuple[int, int], list[Operator]] = defaultdict(list)
     for operator in operators:
         if _unmatchable(operator) is None and operator.debug_handle is not None:
@@ -137,7 +137,8 @@ def _by_identifier(
 
     A delegate names its tensors itself. The runtime logs an instruction's tensors in the order of its parameters. For a
     kernel, these are the outputs. For a delegate call, these are the inputs, which are not expected, and then the
-    outputs. The expected outputs `instruction:<id>:<position>` are therefore the last tensors, if the numbers agree.
+    outputs. The expected outputs `instruction:<id>:<position>` are therefore the last tensors. If fewer tensors were
+    logged, or if a kernel logged more, the outputs cannot be distinguished.
     """
     logged: dict[tuple[int, str], list[LoggedTensor]] = defaultdict(list)
     contested: set[tuple[int, str]] = set()

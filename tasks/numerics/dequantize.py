@@ -1,4 +1,4 @@
-"""Conversion between a device's tensors and PyTorch's: quantized and dequantized values, and axis orders."""
+"""Conversion between tensors of a device and of PyTorch: quantized and dequantized values, and axis orders."""
 
 import math
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ def dequantize(quantized: NDArray[Any], qparams: Quantization) -> NDArray[np.flo
 
 
 def fake_quantize(values: NDArray[Any], qparams: Quantization) -> NDArray[np.float64]:
-    """Return the nearest values that the device can represent, in float64 and of the same shape.
+    """Return, for each value, the nearest value that the device can represent, in float64 and of the same shape.
 
-    That is `dequantize(quantize(values, qparams), qparams)`. NaN stays NaN. Raises EvidenceError like `dequantize`.
+    This is `dequantize(quantize(values, qparams), qparams)`. NaN stays NaN. Raises EvidenceError like `dequantize`.
     """
     return dequantize(quantize(values, qparams), qparams)
 
@@ -45,7 +45,7 @@ def undo_layout(x: NDArray[Any], axis_order: Sequence[int] | None) -> NDArray[An
     """Return a view of a device's tensor in PyTorch's layout.
 
     `axis_order`: the permutation from PyTorch's layout to the device's, x_device = x_torch.permute(axis_order); None if
-    both layouts are the same. Raises EvidenceError if it is no permutation of the tensor's axes.
+    both layouts are the same. Raises EvidenceError if `axis_order` is no permutation of the tensor's axes.
     """
     if axis_order is None:
         return x
@@ -57,7 +57,7 @@ def undo_layout(x: NDArray[Any], axis_order: Sequence[int] | None) -> NDArray[An
 
 
 def _broadcastable(qparams: Quantization, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return scale and zero point, shaped to broadcast against a tensor of this shape in PyTorch's layout."""
+    """Return scale and zero point, broadcastable against a tensor of shape `shape` in PyTorch's layout."""
     scale, zero_point = qparams.scale, qparams.zero_point
     axis = qparams.axis
     if axis is None:

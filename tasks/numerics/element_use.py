@@ -1,7 +1,8 @@
-"""The used elements of an operator's value, determined from its readers' results and not from a list of operators.
+"""The used elements of an operator's value, determined from the results of the operators that read it (its readers).
 
-An element is unused if, for the values of this sample, no reader's result depends on the element: a clamp cuts it off,
-it is not the maximum, or it is multiplied by zero. A compiler need not compute unused elements.
+No list of operator types is needed. An element is unused if, for the values of this sample, no reader's result depends
+on the element: a clamp cuts it off, it is not the maximum, or it is multiplied by zero. A compiler need not compute
+unused elements.
 """
 
 from collections import ChainMap
@@ -23,12 +24,12 @@ _SAME = 1e-6  # a difference up to this share of the largest element is rounding
 
 
 class Kernels(Protocol):
-    """The reference's operators on one sample's inputs, as `tasks.toolchain.reference.kernels` implements them.
+    """The reference's operators, computed on one sample's inputs. `tasks.toolchain.reference.kernels` implements them.
 
     `sources`: per operator, the operators whose values it reads.
     `outputs`: the operators whose values are the program's final outputs.
     `constants`: the operators that depend only on parameters.
-    `data_movement_ops`: the operators that only move elements. They use an element if their own readers use it.
+    `data_movement_ops`: the operators that only move elements. They use the elements that their own readers use.
     `getitem_index`: per getitem operator, the position of its value in the tuple that it reads.
     `refusals`: per operator that the host cannot compute, the reason.
     """
@@ -47,7 +48,7 @@ class Kernels(Protocol):
     def refusals(self) -> Mapping[int, str]: ...
 
     def call(self, index: int, values: Mapping[int, Value]) -> Value | None:
-        """Compute an operator from others' values. If that fails, return None and add the reason to `refusals`."""
+        """Compute an operator from the others' values. If this fails, return None and add the reason to `refusals`."""
         ...
 
     def gradient(
@@ -72,14 +73,15 @@ class CapturedValue:
     qparams: Quantization | None  # None if the elements are not quantized
 
     def dequantized(self) -> Array:
-        """Return the values in floating point; the elements themselves if they are not quantized."""
+        """Return the values in floating point, or `elements` unchanged if they are not quantized."""
         return self.elements if self.qparams is None else dequantize(self.elements, self.qparams)
 
 
 class ElementUse:
-    """Finds which elements of operators' values are used, on one sample.
+    """A search for the used elements of operators' values, on one sample.
 
-    `captured`: the values on the device. `values`: the values from which readers are computed. Both by operator index.
+    `captured`: the values on the device. `values`: the values from which readers are computed. The keys of both are
+    operator indices.
     """
 
     def __init__(self, kernels: Kernels, captured: Mapping[int, CapturedValue], values: dict[int, Value]) -> None:
@@ -141,7 +143,7 @@ class ElementUse:
         return ChainMap({source: np.asarray(value, dtype, order="C")}, self._values)
 
     def _weights(self, reader: int, wrong: Value, right: Value) -> list[Array | None]:
-        """Return per output of the reader the weight of each element: 0 if it is unused, otherwise 0.5 to 1.5."""
+        """Return one array per output of the reader: the elements' weights, 0 if unused and otherwise 0.5 to 1.5."""
         if isinstance(right, np.ndarray) or isinstance(wrong, np.ndarray):
             assert isinstance(right, np.ndarray), "the same call"
             assert isinstance(wrong, np.ndarray), "the same call"
@@ -163,7 +165,7 @@ class ElementUse:
         return np.ones(right.shape, np.bool_)
 
     def _differing(self, reader: int, result: Value | None, right: Value, weights: Sequence[Array | None]) -> Array:
-        """Return which elements with a weight differ between two results of a reader; for a tuple, which outputs."""
+        """Return which elements of nonzero weight differ between two results. For tuples, return which outputs do."""
         if result is None:
             return np.ones(1, np.bool_)
         if isinstance(result, np.ndarray) and isinstance(right, np.ndarray):
@@ -174,7 +176,7 @@ class ElementUse:
 
 
 def _differ(result: Array, right: Array, qparams: Quantization | None) -> Array:
-    """Return which elements differ by more than half a step of the device's grid or, without one, than rounding."""
+    """Return which elements differ by more than rounding explains. On a device's grid, that is half a step."""
     if right.dtype.kind != "f":
         return result != right
     largest = float(np.abs(right[np.isfinite(right)]).max(initial=0.0))

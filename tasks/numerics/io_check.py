@@ -32,8 +32,8 @@ _LARGEST = 1e100  # no line is fitted to larger elements
 def check_io(exported: ExportedModel, eager: Tensors, mistaken: Tensors, device: Tensors) -> tuple[IoCheck, ...]:
     """Return one result per possible mistake.
 
-    `eager` and `device`: final outputs, keys `<sample>/<output index>`. `mistaken`: eager PyTorch's outputs after each
-    of `exported.input_mistakes`, keys `<mistake index>/<output index>`.
+    `eager` and `device`: final outputs with keys `<sample>/<output index>`. `mistaken`: eager PyTorch's outputs after
+    each mistake of `exported.input_mistakes`, with keys `<mistake index>/<output index>`.
     """
     count, samples = len(exported.outputs), range(len(exported.sample_names))
     actual, right = ([_outputs_of(tensors, sample, count) for sample in samples] for tensors in (device, eager))
@@ -64,7 +64,7 @@ def _check_outputs(specs: Sequence[TensorSpec], actual: Outputs, right: Outputs)
 
 
 def _check_clearest_sample(name: str, actual: Outputs, right: Outputs, wrong: Outputs) -> IoCheck:
-    """Check the mistake on the sample whose outputs it would change most."""
+    """Check the mistake on the sample whose outputs the mistake would change most."""
     changes = [relative_error(*outputs) for outputs in zip(wrong, right, strict=True)]
     sample = max(range(len(wrong)), key=changes.__getitem__)
     return check_mistake("output", name, sample, actual[sample], right[sample], wrong[sample])
@@ -73,9 +73,10 @@ def _check_clearest_sample(name: str, actual: Outputs, right: Outputs, wrong: Ou
 def check_mistake(
     side: ProbeSide, name: str, sample: int, actual: Sequence[Array], right: Sequence[Array], wrong: Sequence[Array]
 ) -> IoCheck:
-    """Return whether `wrong` explains `actual` better than `right` does.
+    """Check whether `wrong` explains `actual` better than `right` does.
 
-    All are outputs on one sample. `actual`: the device's. `right`: the model's. `wrong`: the model's after the mistake.
+    `actual`: the device's outputs on one sample. `right`: the model's outputs on this sample. `wrong`: the model's
+    outputs on this sample after the mistake.
     """
     error, error_if_mistaken = relative_error(actual, right), relative_error(actual, wrong)
     if relative_error(wrong, right) <= _ALIKE:
@@ -109,7 +110,7 @@ def relative_error(actual: Sequence[Array], reference: Sequence[Array]) -> float
 
 
 def _check_type_and_units(name: str, actual_outputs: Sequence[Array], right_outputs: Sequence[Array]) -> IoCheck:
-    """Check for bytes that are interpreted as another type, and for other units, for example quantized values."""
+    """Check whether an output's bytes are of another type, or its values in other units, for example quantized."""
     results: list[IoCheck] = []
     for sample, (actual, right) in enumerate(zip(actual_outputs, right_outputs, strict=True)):
         error = relative_error([actual], [right])
@@ -146,7 +147,7 @@ def _same_width(dtype: np.dtype[Any]) -> list[str]:
 
 
 def _on_a_line(actual: Array, right: Array) -> Array | None:
-    """Return the output, scaled and shifted to fit the model's by least squares; None if a fit means nothing."""
+    """Return `actual`, scaled and shifted to fit `right` by least squares; None if a fit would prove nothing."""
     x, y = actual.astype(np.float64).ravel(), right.astype(np.float64).ravel()
     finite = x.size == y.size and np.isfinite(x).all() and np.isfinite(y).all()
     if not finite or np.abs(x).max(initial=0) >= _LARGEST or np.unique(x).size < _FEWEST_ON_A_LINE:
@@ -167,7 +168,7 @@ def _outputs_of(tensors: Tensors, sample: int, count: int) -> list[Array]:
 def _result(
     side: ProbeSide, name: str, sample: int, status: ProbeStatus, errors: tuple[float, float], detail: str | None
 ) -> IoCheck:
-    """Return the result. `errors`: without and with the mistake; an error that is not finite becomes None."""
+    """Return the result. `errors`: without and with the mistake. An error that is not finite becomes None."""
     error, error_if_mistaken = (error if np.isfinite(error) else None for error in errors)
     return IoCheck(
         side=side,

@@ -12,7 +12,8 @@ def orders(specs: Sequence[TensorSpec]) -> list[tuple[int, ...]]:
     """Return orders in which tensors of the same shape and dtype can be mistaken for each other.
 
     An order maps each position to the index of the tensor that takes the position. For up to three equal tensors, all
-    orders are returned; for more, the exchanges of two neighbours, and the rotations by one in both directions.
+    orders are returned. For more, the exchanges of two neighbours and the rotations by one in both directions are
+    returned.
     """
     equal: dict[object, list[int]] = {}
     for index, spec in enumerate(specs):
@@ -30,8 +31,8 @@ def orders(specs: Sequence[TensorSpec]) -> list[tuple[int, ...]]:
 def layouts(shape: Sequence[int]) -> list[tuple[int, ...]]:
     """Return the axis orders, other than the tensor's own, in which its memory could be laid out by mistake.
 
-    They are channels last instead of channels first, channels first instead of channels last, and an exchange of the
-    last two axes. Orders that move no element are left out.
+    These orders are: channels last instead of channels first, channels first instead of channels last, and an exchange
+    of the last two axes. Orders that move no element are left out.
     """
     rank = len(shape)
     inner = tuple(range(1, rank))

@@ -1,4 +1,4 @@
-"""The rung at which accuracy is lost: final outputs rung by rung, from eager PyTorch to the device."""
+"""The rung at which the final outputs lose most accuracy, on the ladder from eager PyTorch to the device."""
 
 from collections.abc import Iterable
 from itertools import pairwise

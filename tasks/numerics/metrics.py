@@ -27,8 +27,8 @@ _BLOCK = 2**16
 class Sums:
     """Two tensors, and the sums over their elements from which the metrics are computed.
 
-    The elements of a sum are multiplied by 2**-exponent: the actual tensor, the reference and the error each have their
-    exponent. The largest absolute values are not scaled.
+    Before they are summed, elements are multiplied by 2**-exponent. The actual tensor, the reference and the error have
+    separate exponents. The largest absolute values are not scaled.
     """
 
     actual: Array
@@ -48,9 +48,9 @@ class Sums:
 
 
 def gap(actual: Array, reference: Array) -> Gap:
-    """Return the metrics that are in every row: those of `METRICS` that are fields of `Gap`. Read each tensor once.
+    """Return the metrics that are in every row: those of `METRICS` that are fields of `Gap`.
 
-    Raises ValueError for tensors of different shapes.
+    Reads each tensor once. Raises ValueError for tensors of different shapes.
     """
     sums = _sums(actual, reference)
     return Gap(**{name: METRICS[name](sums) for name in _IN_EVERY_ROW})
@@ -59,9 +59,9 @@ def gap(actual: Array, reference: Array) -> Gap:
 def metric_values(
     names: Iterable[str], actual: Array, reference: Array, qparams: Quantization | None = None
 ) -> dict[str, float | None]:
-    """Return the metrics with these names. `qparams`: the device's, for metrics that count an error in steps.
+    """Return the metrics with these names. `qparams`: the device's qparams, for metrics that count an error in steps.
 
-    Raises KeyError for a name that is not in `METRICS`, ValueError for tensors of different shapes.
+    Raises KeyError for a name that is not in `METRICS`, and ValueError for tensors of different shapes.
     """
     sums = _sums(actual, reference, qparams)
     return {name: METRICS[name](sums) for name in names}
@@ -95,7 +95,7 @@ def _sums(actual: Array, reference: Array, qparams: Quantization | None = None) 
 
 
 def _add_up(actual: Array, reference: Array, qparams: Quantization | None, exponents: tuple[int, int, int]) -> Sums:
-    """Compute the sums block by block, to stay in the processor's cache. `exponents`: of actual, reference, error."""
+    """Compute the sums in blocks that fit the processor's cache. `exponents`: those of actual, reference and error."""
     actual_exponent, reference_exponent, error_exponent = exponents
     absolute, energies, largest = np.zeros(2), np.zeros(4), np.zeros(2)
     flat_actual, flat_reference = actual.reshape(-1), reference.reshape(-1)
@@ -220,12 +220,12 @@ def _max_ulp(sums: Sums) -> float | None:
 
 
 def _mean_steps(sums: Sums) -> float | None:
-    """Return the mean difference in quantization steps, per channel for per-channel qparams. None without qparams."""
+    """Return the mean difference in quantization steps, which can differ per channel. None without qparams."""
     return _steps(sums, np.mean)
 
 
 def _max_steps(sums: Sums) -> float | None:
-    """Return the largest difference in quantization steps, with the steps of `_mean_steps`. None without qparams."""
+    """Return the largest difference in quantization steps, which can differ per channel. None without qparams."""
     return _steps(sums, np.max)
 
 

@@ -11,10 +11,11 @@ Path = tuple[str, ...]
 
 
 def module_times(events: Iterable[ProfiledEvent]) -> tuple[ModuleTime, ...]:
-    """Return every module per program and unit, the root first: cycles of operators, µs of kernels and delegate calls.
+    """Return one row per program, unit and module, the root module first.
 
-    Operators in one call of a delegate, or fused by its compiler, share one time. This time belongs to the innermost
-    module that contains all of these operators.
+    Times in µs are those of kernels and delegate calls. Amounts in other units, such as cycles, are those of operators.
+    Operators in one call of a delegate, or fused by the delegate's compiler, share one time. This time belongs to the
+    innermost module that contains all of these operators.
     """
     grouped: dict[tuple[ProgramName, str], list[ProfiledEvent]] = defaultdict(list)
     for event in events:
@@ -62,7 +63,7 @@ def _modules(program: ProgramName, unit: str, events: Sequence[ProfiledEvent]) -
 
 
 def _fused(events: Sequence[ProfiledEvent]) -> dict[tuple[int | None, str | None], list[str]]:
-    """Return the modules of operators that are counted in another node, by the node's subgraph and name."""
+    """Return, per node (subgraph and name), the modules of the other operators that are counted in this node."""
     fused: dict[tuple[int | None, str | None], list[str]] = defaultdict(list)
     for event in events:
         if len(event.counted_in) == 1:

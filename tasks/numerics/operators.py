@@ -34,11 +34,13 @@ def compare_operator(
 ) -> Compared:
     """Convert `captured` to the reference's layout and scale, then compare.
 
-    `qparams`, `axis_order`: of the expected tensor. The layout is undone first, because a per-channel axis refers to
-    PyTorch's layout. Integers are dequantized only for a floating-point reference: an integer reference has quantized
-    values or indices itself. Nothing is ever reshaped. Infinities and NaNs that agree in position and kind are left out
-    of the gap. `used_mask`: marks the elements that some reader uses. With a mask, only these elements are compared and
-    the status is `masked`; None compares all elements. A tensor that cannot be compared has an empty gap.
+    `qparams`, `axis_order`: those of the expected tensor. `used_mask`: the elements that some reader uses. With a mask,
+    only these elements are compared and the status is `masked`; None compares all elements.
+
+    The layout is undone first, because a per-channel axis refers to PyTorch's layout. Integers are dequantized only for
+    a floating-point reference: an integer reference itself contains quantized values or indices. Nothing is ever
+    reshaped. Infinities and NaNs that agree in position and kind are left out of the gap. A tensor that cannot be
+    compared has an empty gap.
 
     Raises EvidenceError if `reference` is not of the operator's shape, or if the qparams do not fit the tensor.
     """
@@ -91,7 +93,7 @@ def compare_values(actual: NDArray[Any], reference: NDArray[Any]) -> Compared:
 
 
 def _same_nonfinite(actual: NDArray[Any], reference: NDArray[Any], finite: NDArray[np.bool_]) -> bool:
-    """Return whether both sides are infinite or NaN at the same elements, and infinities have the same sign."""
+    """Return whether both tensors are infinite or NaN at the same elements, with the same sign of infinities."""
     if not np.array_equal(np.isfinite(actual), finite):
         return False
     return np.array_equal(actual[~finite], reference[~finite], equal_nan=True)

@@ -1,6 +1,6 @@
-"""The times of each event of a program's own log, over all its runs, in the unit in which the event was counted.
+"""The times of each event in a program's own log, over all runs of the program.
 
-Only the ticks of the runtime's clock are converted: cycles stay cycles.
+Ticks of the runtime's clock are converted to the clock's unit. Other units, such as cycles, are kept.
 """
 
 from collections import defaultdict
@@ -21,7 +21,7 @@ _RUNTIME_KINDS: dict[str, EventKind] = {"DELEGATE_CALL": "delegate_call", "OPERA
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clock:
-    """The clock by which a runtime times a program and its kernels: `ticks` of its log are one `unit`."""
+    """The clock by which a runtime times a program and its kernels. One `unit` is `ticks` ticks of the log."""
 
     unit: str
     ticks: float
@@ -36,7 +36,7 @@ DelegateEvent = Callable[[str], tuple[str | None, str] | None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EventTimes:
-    """One event over all its runs: `raw` has one amount of `unit` per run, `runs` the numbers of these runs."""
+    """One event over all its runs. `raw`: one amount per run, in `unit`. `runs`: the numbers of these runs."""
 
     event_block: str
     name: str  # the name in the log; events of the runtime itself also have their instruction's number
@@ -63,11 +63,12 @@ def event_times(
     clock: Clock = MICROSECONDS,
     delegate_event: DelegateEvent = lambda _: None,
 ) -> tuple[EventTimes, ...]:
-    """Return one entry per event, distinguished by block, name and instruction, in the order first logged.
+    """Return one entry per event, in the order in which the events were first logged.
 
-    `without`: runs to leave out, warm-ups for example. An event that the delegate itself counts has the unit that
-    `delegate_event` reads from the event's name. Any other event inside a delegate was timed by the runtime's `clock`
-    if it lies within the delegate's call. If it does not, it counts `ticks` of an unknown length.
+    Events are distinguished by block, name and instruction. `without`: runs to leave out, for example warm-ups.
+    An event that the delegate itself counts has the unit that `delegate_event` reads from the event's name. Any other
+    event inside a delegate was timed by the runtime's `clock` if it lies within the delegate's call. If it does not,
+    its unit is `ticks` of an unknown length.
     """
     timed = [event for event in events if event.run not in without]
     calls = {_instruction_run(event): (event.start, event.end) for event in timed if event.name == "DELEGATE_CALL"}
@@ -95,11 +96,11 @@ def event_times(
 
 
 def counted_in(node: str, users: Mapping[str, Sequence[str]], counts: Mapping[str, float]) -> tuple[str, ...]:
-    """Return where the work of an operator without cycles of its own is counted: the nearest users that have cycles.
+    """Return the nodes that can include the work of an operator without own cycles: the nearest users that have cycles.
 
-    The HTP compiler counts fused operators in the last of these operators, which the others feed. If one node is
-    returned, the work is counted in that node. If several are returned, the work is counted in one or in each of them:
-    the counts do not show which. `output` is the graph's end.
+    The HTP compiler counts the work of fused operators in the last of them. If one node is returned, the work is
+    counted in that node. If several nodes are returned, the work is counted in one or in each of them: the counts do
+    not show which. The node `output` is the end of the graph.
     """
     counted: dict[str, None] = {}
     visited: set[str] = set()
@@ -117,10 +118,10 @@ def counted_in(node: str, users: Mapping[str, Sequence[str]], counts: Mapping[st
 
 
 def warm_up_runs(executions: Sequence[int], *, samples: int, warm_up: int, iterations: int) -> set[int] | None:
-    """Return which runs are warm-ups, if the runner runs each sample `warm_up` and then `iterations` times.
+    """Return the runs that are warm-ups. The runner runs each sample `warm_up` times and then `iterations` times.
 
-    `executions`: the numbers of the runs that are inferences, in order. None if there are more or fewer inferences
-    than the runner runs.
+    `executions`: the numbers of the runs that are inferences, in order. None if their count is not
+    `samples * (warm_up + iterations)`.
     """
     per_sample = warm_up + iterations
     if len(executions) != samples * per_sample:
@@ -135,7 +136,7 @@ def _instruction_run(event: TimedEvent) -> tuple[int, int, int]:
 def _timed(
     event: TimedEvent, call: tuple[int, int] | None, clock: Clock, delegate_event: DelegateEvent
 ) -> tuple[str, str | None, EventKind, str, float] | None:
-    """Return the event's name, its node, its kind, its unit and its amount; None if the log has no name for it."""
+    """Return the event's name, its node, its kind, its unit and its amount; None if the event has no name."""
     identifier, ticks = event.delegate_identifier, float(event.end - event.start)
     if identifier is not None:
         if (count := delegate_event(identifier)) is not None:

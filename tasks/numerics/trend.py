@@ -1,6 +1,6 @@
-"""Decides whether tonight's value of a series is a regression: one series of one cell, night by night, as numbers.
+"""The decision whether tonight's value of a series is a regression. A series is one number of a cell, night by night.
 
-The baseline is the last nights that passed their own gate and have no bad verdict. With its median m, its median
+The baseline is the last nights that passed their own gate and have no bad verdict. With their median m, their median
 absolute deviation MAD over n nights and k = `sigmas`, a value is a regression if it is worse than m by more than
 
     max(floor, k * s * sqrt(1 + pi / 2n)),    s = 1.4826 * n / (n - 0.8) * MAD
@@ -34,7 +34,7 @@ _FLAP = 2  # a series that is bad again within this number of nights has the sam
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Series:
-    """The meaning of one number of a cell."""
+    """The unit and the properties of a number that is compared from night to night."""
 
     unit: str
     better: Literal[1, -1]  # 1: more is better; -1: less is better
@@ -91,7 +91,7 @@ class Assessment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Baseline:
-    """The nights that tonight is compared with."""
+    """A summary of the nights with which tonight is compared."""
 
     nights: int
     median: float
@@ -104,8 +104,8 @@ def assess(earlier: Sequence[Night], tonight: Night, series: Series, floor: floa
     """Return the verdict on tonight's value.
 
     `earlier`: the earlier nights of the same series, oldest first. Their verdicts decide which nights belong to a
-    baseline, so that the result does not depend on how many nights are given. `floor`: a share of the baseline for a
-    relative series, otherwise in the series' unit.
+    baseline, so that the result does not depend on how many nights are given. `floor`: the least limit, as a
+    share of the baseline for a relative series, otherwise in the series' unit.
     """
     if tonight.value is None:
         return Assessment(verdict="undefined")
@@ -153,7 +153,7 @@ def assess(earlier: Sequence[Night], tonight: Night, series: Series, floor: floa
 
 
 def baseline(levels: Sequence[Sequence[float]], series: Series, floor: float, config: TrendConfig) -> Baseline:
-    """Return the baseline of the last level. The noise is that of all levels, each around its own median."""
+    """Return the baseline of the last level. Its `mad` covers the nights of all levels, around each level's median."""
     values = levels[-1][-config.nights :]
     middle = median(values)
     around = ((median(level), level) for level in (*levels[:-1], values))
@@ -189,14 +189,14 @@ def _levels(nights: Sequence[Night], accepted_after: int) -> list[list[Night]]:
 
 
 def _kind(night: Night) -> str:
-    """Return `level` for a night on its baseline's level, `improved` for a better one, a bad night's first bad run."""
+    """Return a bad night's first bad run, `improved` for a night with this verdict, and `level` for any other night."""
     if night.verdict in BAD:
         return night.first_bad_run or ""
     return "improved" if night.verdict == "improved" else "level"
 
 
 def _lasted(nights: Sequence[Night]) -> Counter[str]:
-    """Return, per first bad run, the number of bad nights of this regression that passed their gate."""
+    """Return, for each regression's first bad run, how many bad nights of the regression passed their gate."""
     return Counter(_kind(night) for night in nights if night.verdict in BAD and night.passed)
 
 

@@ -27,7 +27,7 @@ def of_scheme(operators: Mapping[str, OperatorTolerance], scheme: str) -> dict[s
 
 
 def introduces(introduced: Introduced, allowed: OperatorTolerance) -> bool:
-    """Return whether an operator's own error is beyond both limits, the steps and the SNR, or not finite."""
+    """Return whether an operator's own error is not finite, or beyond both the limit in steps and the SNR limit."""
     within_steps = allowed.steps is not None and introduced.steps is not None and introduced.steps <= allowed.steps
     return introduced.nonfinite > 0 or (_beyond(introduced.gap, allowed) and not within_steps)
 
@@ -68,7 +68,7 @@ def _db(ratio: float | None, absent: float = math.inf) -> float:
 
 
 def _beyond(gap: Gap, allowed: OperatorTolerance) -> bool:
-    """Return whether the SNR is below the limit. Where the reference is all zeros, any error is beyond the limit."""
+    """Return whether the SNR is below the limit. If the reference is all zeros, any error is beyond the limit."""
     if allowed.snr_db is None or not gap.max_abs:
         return False
     return gap.snr_db is None or gap.snr_db < allowed.snr_db

@@ -32,13 +32,13 @@ class Finals:
     """A cell's final outputs on the device, summarized over all outputs and samples."""
 
     final_snr_db: Decibels | None
-    """Lowest SNR of a final output of any sample, against eager fp32; null if all are exact or have no SNR."""
+    """Lowest SNR of any final output of any sample, against eager fp32; null if every output is exact or has no SNR."""
     final_cosine: float | None
     """Lowest cosine between a final output and the same output of eager fp32."""
     final_max_abs: float | None
     """Largest absolute error of the final outputs, in the unit of the outputs."""
     top1_agreement: Share | None
-    """Share of samples with the same largest element on the device and in eager fp32; null without a classifier."""
+    """Share of samples with the same largest element on the device and in eager fp32; null for non-classifiers."""
     accuracy: Share | None
     """Share of labelled samples that the device classifies correctly; null without labels."""
     accuracy_eager: Share | None
@@ -54,13 +54,13 @@ class CellRow:
     stage: str | None
     """The last stage that was started; null if no stage was started."""
     outcome: Outcome
-    """What became of the cell."""
+    """How the cell ended."""
     error_type: str | None
     """The class of the error that ended the cell."""
     error: str | None
     """The message of the error that ended the cell."""
     reason: str | None
-    """Why the cell is impossible, not comparable with the model, out of tolerance, or without operators or cycles."""
+    """Why the cell is impossible, not comparable with the model or out of tolerance, or lacks operators or cycles."""
     weights: str | None
     """Where the weights come from: pretrained, trained, random, unstated, or the model's own `weights_origin`."""
     export_s: Seconds | None
@@ -72,7 +72,7 @@ class CellRow:
     lower_s: Seconds | None
     """Duration of the rest of the lowering, for this SoC."""
     execute_s: Seconds | None
-    """Total duration of all starts of the runner for this cell."""
+    """Total run time of the runner for this cell, over all its starts."""
     measured_run: str | None
     """The run that measured the cell. If the capture was reused, it is an earlier run."""
     sent_bytes: Bytes | None
