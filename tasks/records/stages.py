@@ -177,7 +177,7 @@ class Instruction:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DelegatedNode:
-    """A node of the graph that a delegate built. The delegate logs cycles by the node's name."""
+    """A node of a graph that a delegate built. The delegate logs the node's cycles under the node's name."""
 
     subgraph: int | None
     name: str
@@ -205,7 +205,7 @@ class Counterpart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OtherReference:
-    """A graph besides the edge graph that operators are compared with: `exported` or `quantized`."""
+    """A reference other than the edge graph: the graph `exported` or `quantized`, with its values for the operators."""
 
     name: Reference
     values: Blob  # values of operators whose counterpart has no status; safetensors, keys `<sample>/<operator index>`
@@ -217,10 +217,10 @@ class OtherReference:
 class LoweredProgram:
     """A compiled cell: the shipping program, its debug and profile programs, and the facts about them.
 
-    `reference_calls` and `reference_constants` are the edge graph: the calls of its operators, and their constants.
-    `reference` has the edge graph's value of every operator except constants, for the first `operator_samples`
-    evaluation samples (safetensors, keys `<sample>/<operator index>`). `outputs_edge` has the edge graph's final
-    outputs for all samples.
+    `reference_calls` and `reference_constants` store the edge graph: the calls of its operators, and the constants of
+    these calls. `reference` has the value of every operator in the edge graph, except constants, for the first
+    `operator_samples` evaluation samples (safetensors, keys `<sample>/<operator index>`). `outputs_edge` has the final
+    outputs of the edge graph for all samples.
     """
 
     quantized: QuantizedModel
@@ -272,7 +272,7 @@ class Launch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bundle:
-    """The blobs that a device needs to run a cell, and the launches."""
+    """The blobs that a device needs to run a cell, and the launches of the runner."""
 
     runner: Blob
     blobs: tuple[Blob, ...]  # all blobs, including the runner, each once
@@ -298,7 +298,7 @@ class Command:
     argv: tuple[str, ...]
     """The command and its arguments."""
     exit_code: int
-    """The exit code; the negative number of the signal if a signal ended the command."""
+    """The exit code. If a signal ended the command, the number of the signal with a minus sign."""
     seconds: Seconds
     """Duration of the command."""
 

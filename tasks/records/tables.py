@@ -1,6 +1,7 @@
-"""The tables. The fields of a row's dataclass, with their type hints and docstrings, define the table's columns.
+"""The tables. Every table has a dataclass for its rows. The fields of that class define the table's columns.
 
-A field whose type is a dataclass is replaced by the columns of that dataclass.
+A field's type hint and docstring describe its column. A field whose type is a dataclass is replaced by the columns of
+that dataclass.
 """
 
 from collections.abc import Iterator
@@ -41,12 +42,12 @@ class Column:
 
 @cache
 def columns(kind: type[Any]) -> tuple[Column, ...]:
-    """Return the columns of a class of rows, in the order of its fields."""
+    """Return the columns that a row's dataclass defines, in the order of its fields."""
     return tuple(_columns(kind))
 
 
 def by_columns(row: object) -> Row:
-    """Return a row object's values by the columns' names. The values of an absent record are None."""
+    """Return the values of a row object by column name. If a nested record is None, its columns have the value None."""
     values: Row = {}
     for field, record in _fields(type(row)):
         value = getattr(row, field)
@@ -68,7 +69,7 @@ def _columns(kind: type[Any]) -> Iterator[Column]:
 
 @cache
 def _fields(kind: type[Any]) -> tuple[tuple[str, type[Any] | None], ...]:
-    """Return every field's name with the field's type, or with None if the type is not a dataclass."""
+    """Return a pair per field: its name, and its type if that is a dataclass, otherwise None."""
     hints = {name: optional(hint)[0] for name, hint in get_type_hints(kind).items()}
     return tuple((name, cast("type[Any]", hint) if is_dataclass(hint) else None) for name, hint in hints.items())
 

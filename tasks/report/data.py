@@ -117,7 +117,7 @@ _AS_TEXT: dict[str, Callable[[Any], str]] = {
 
 
 class StringTable:
-    """The strings and columns that cells share, for example those of a model's operators. Each is in the page once."""
+    """The strings and columns of the page's cells. A string or column that several cells share is stored only once."""
 
     def __init__(self) -> None:
         self._strings: dict[str, int] = {}
@@ -136,8 +136,9 @@ class StringTable:
 def columnar(rows: Sequence[Mapping[str, Any]], names: Sequence[str], table: StringTable) -> dict[str, Any]:
     """Return the rows as column arrays.
 
-    `$` before a name means that the values are indices into the strings of `table`. `@` before a key means that the
-    value is the index of a column in `table`. A column whose rows all have the same value is stored as that value.
+    A key is the column's name, possibly with a prefix. `$` means that the column's values are indices into the strings
+    of `table`. `@` means that the entry is the index of a column in `table`. If a key has both, `@` is first. A column
+    whose rows all have the same value is stored as that value.
     """
     columns: dict[str, Any] = {"rows": len(rows)}
     for name in (name for name in names if name in rows[0]):
@@ -159,12 +160,12 @@ def undefined(value: float | None) -> bool:
 
 
 def _short(value: float) -> str:
-    """Return an integer in full and any other number with four significant digits, enough for a sparkline."""
+    """Return an integer in full, and any other number with four significant digits. A sparkline needs no more."""
     return f"{value:.0f}" if value == int(value) else f"{value:.4g}"
 
 
 def six_digits(value: Any) -> int | float | str:
-    """Return `value` with six significant digits, or an infinity as the text that JavaScript's Number() reads."""
+    """Return an integer in full, another number with six significant digits, and an infinity as JavaScript's text."""
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
     return int(value) if value == int(value) and abs(value) < 1e15 else float(f"{value:.6g}")

@@ -22,7 +22,10 @@ TREND_COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measure:
-    """A number by which the matrix can be coloured. A bound (`low`, `high`) of None is the run's own extreme."""
+    """A number by which the matrix can be coloured, between the bounds `low` and `high`.
+
+    If a bound is None, the lowest or highest number in the run is used.
+    """
 
     name: str
     title: str
@@ -44,7 +47,7 @@ MEASURES = (
 
 
 def measured(cell: Row) -> dict[str, float | None]:
-    """Return a cell's number for each of `MEASURES`; None where it is not defined."""
+    """Return a cell's numbers by the names of `MEASURES`. A number that is not defined is None."""
     top1, size, total = cell["top1_agreement"], cell["pte_bytes"], cell["operators_total"]
     return {
         "snr": cell["final_snr_db"],
@@ -57,7 +60,7 @@ def measured(cell: Row) -> dict[str, float | None]:
 
 
 def latency(profile: Iterable[Row]) -> dict[str, Any] | None:
-    """Return the shipping program's latencies in bins of equal width; None if its log has no inference."""
+    """Return a histogram and percentiles of the shipping program's latencies; None if its log has no inference."""
     row = next((row for row in profile if (row["program"], row["event"]) == ("shipping", EXECUTION)), None)
     if row is None or not row["raw"]:
         return None
@@ -67,7 +70,7 @@ def latency(profile: Iterable[Row]) -> dict[str, Any] | None:
 
 
 def with_times(operators: Sequence[Row], profile: Iterable[Row]) -> list[dict[str, Any]]:
-    """Return every operator's row with the operator's time, or with the operators whose time includes its work."""
+    """Add to every operator's row the operator's time, or the names of the operators whose time includes its work."""
     events: dict[str, Row] = {}
     for row in profile:
         inside = row["kind"] == "operator" and row["program"] == "profile"
@@ -89,18 +92,18 @@ def _took(event: Row, operator: str) -> dict[str, Any]:
 
 
 def trends_of_page(rows: Iterable[Row]) -> list[Row]:
-    """Return a cell's series, the worst first. Of the series of its operators, return only those that changed."""
+    """Return a cell's series, the worst verdict first. A series of an operator is included only if it changed."""
     selected = [row for row in rows if row["operator"] is None or row["verdict"] in (*REGRESSED, "improved")]
     return sorted(selected, key=lambda row: (_rank(row["verdict"]), row["operator"] is not None))
 
 
 def regressions(trends: Iterable[Row]) -> list[Row]:
-    """Return the regressed series of a cell, the cell's own before those of its operators."""
+    """Return those series of `trends_of_page` that regressed, in the same order."""
     return [row for row in trends_of_page(trends) if row["verdict"] in REGRESSED]
 
 
 def causes(cells: Iterable[tuple[Row, Sequence[Row]]]) -> list[dict[str, Any]]:
-    """Return the regressions, grouped by the first bad night and by what changed in that night, the latest first."""
+    """Return the regressions, grouped by first bad night and by the changes of that night, the latest night first."""
     groups: dict[tuple[str | None, tuple[str, ...]], list[tuple[Row, list[Row]]]] = defaultdict(list)
     for cell, rows in cells:
         by_cause: dict[tuple[str | None, tuple[str, ...]], list[Row]] = defaultdict(list)

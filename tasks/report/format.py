@@ -1,4 +1,4 @@
-"""The formats of the report and the terminal: rounded numbers, outcomes in words, escaped text. Null is “–”."""
+"""The display formats of the report and the terminal: rounded numbers, outcomes in words, escaped text, null as “–”."""
 
 import math
 import re
@@ -40,7 +40,7 @@ def symbol(outcome: str) -> str:
 
 
 def note(cell: Mapping[str, Any]) -> str:
-    """Return the first line of a cell's reason or error, and the earlier run that measured its times, if any."""
+    """Return the first line of a cell's reason or error. If an earlier run measured the cell's times, add its id."""
     text = cell["reason"] or (cell["error"] and ": ".join(filter(None, (cell["error_type"], cell["error"])))) or ""
     why = next(iter(printable(text).strip().splitlines()), "")
     measured = cell.get("measured_run")

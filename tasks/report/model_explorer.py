@@ -1,7 +1,7 @@
-"""The files of a cell for Google's Model Explorer: the edge graph in its format, and gaps and verdicts as node data.
+"""The files of a cell for Google's Model Explorer: the edge graph, and node data with gaps and verdicts.
 
-The id of a node is the node's name in its graph: in the edge graph, which this module writes, or in the exported
-`.pt2` file, for which Model Explorer's PyTorch adapter uses the names of torch.fx.
+The id of a node is the node's name in its graph. This module writes the edge graph. The exported graph is read from its
+`.pt2` file by Model Explorer's PyTorch adapter, which uses the names of torch.fx.
 """
 
 import json
@@ -21,7 +21,7 @@ _VERDICTS = {
 
 
 def edge_graph(operators: Sequence[Operator], inputs: Sequence[TensorSpec], calls: bytes) -> dict[str, Any]:
-    """Return the edge graph of the operators. `calls`: the bytes of `LoweredProgram.reference_calls`."""
+    """Return the edge graph in Model Explorer's format. `calls`: the bytes of `LoweredProgram.reference_calls`."""
     graph = json.loads(calls)
     nodes = [
         {"id": _input(number), "label": spec.name, "namespace": "inputs", "outputsMetadata": _shape(spec)}
@@ -43,7 +43,7 @@ def edge_graph(operators: Sequence[Operator], inputs: Sequence[TensorSpec], call
 
 
 def node_data(rows: Iterable[OperatorComparison]) -> dict[str, dict[str, Any]]:
-    """Return the node data of the edge graph, by name: a number or verdict per operator, of its worst sample."""
+    """Return the edge graph's sets of node data by name. An operator has the number or verdict of its worst sample."""
     total, introduced, verdicts = {}, {}, {}
     for row in (row for row in rows if not row.operator.unused):  # an unused operator has no node
         name = row.operator.name
@@ -59,7 +59,7 @@ def node_data(rows: Iterable[OperatorComparison]) -> dict[str, dict[str, Any]]:
 
 
 def exported_node_data(rows: Iterable[OperatorComparison]) -> dict[str, dict[str, Any]]:
-    """Return the node data of the exported program: per node, the total SNR of the operator whose value it computes."""
+    """Return the exported graph's node data: per node, the total SNR of the operator whose value the node computes."""
     total: dict[str, float] = {}
     for row in rows:
         if row.reference == "exported" and row.nodes:
@@ -110,7 +110,7 @@ def _edges(operators: Sequence[Operator], arguments: Any) -> list[dict[str, str]
 
 
 def _sources(operators: Sequence[Operator], encoded: Any) -> Iterator[str]:
-    """Yield the ids of the nodes in an encoded argument; see `tasks.toolchain.reference.graph`."""
+    """Yield the ids of the nodes whose values an encoded argument contains; see `tasks.toolchain.reference.graph`."""
     if isinstance(encoded, list):
         for item in encoded:
             yield from _sources(operators, item)

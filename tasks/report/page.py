@@ -44,8 +44,8 @@ _LOG_CHARACTERS, _ALL_LOGS_CHARACTERS = 64_000, 1_000_000
 def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str, str]) -> str:
     """Return the report as one HTML document that loads no other file.
 
-    `tables`: the run's rows by the table's name; all tables but `cells` may be absent.
-    `logs`: the logs' texts by sha256. For a missing log the page has only the log's name, for a long log only its end.
+    `tables`: the run's rows by table name; every table except `cells` may be absent.
+    `logs`: the logs' texts by sha256. The page has only the name of a missing log, and only the end of a long log.
     """
     cells = [dict(row) for row in tables["cells"]]
     evidence = {name: _by_cell(tables.get(name, ())) for name in data.PAGE_COLUMNS}
@@ -94,7 +94,7 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
 def _embedded(
     rows_of: Mapping[str, Sequence[figures.Row]], latency: Row | None, strings: data.StringTable
 ) -> dict[str, Any]:
-    """Return the data of a cell for the scripts. `rows_of`: the cell's rows by table."""
+    """Return the data of a cell that the page's scripts read. `rows_of`: the cell's rows by table name."""
     embedded = {name: data.columnar(rows, data.PAGE_COLUMNS[name], strings) for name, rows in rows_of.items() if rows}
     if latency:
         numbers = {name: data.six_digits(value) for name, value in latency.items() if name not in ("unit", "bins")}
@@ -103,7 +103,7 @@ def _embedded(
 
 
 def _measures(cells: Sequence[Row]) -> Row:
-    """Return the measures by which the matrix can be coloured, and the numbers of every cell in the same order."""
+    """Return the measures by which the matrix can be coloured and, per cell, its numbers in the measures' order."""
     numbers = [figures.measured(cell).values() for cell in cells]
     return {
         "measures": [asdict(measure) for measure in figures.MEASURES],
@@ -112,7 +112,7 @@ def _measures(cells: Sequence[Row]) -> Row:
 
 
 def summary_markdown(run: RunFacts, cells: Sequence[Row]) -> str:
-    """Return the summary for Prefect's Markdown artifact: counts, the cells with the worst first, and paths."""
+    """Return the summary for Prefect's Markdown artifact: counts of outcomes, paths, and the cells, worst first."""
     rows = sorted(cells, key=_badness)
     calls = display.plural(run.toolchain_calls, "toolchain call")
     lines = [
@@ -129,7 +129,7 @@ def summary_markdown(run: RunFacts, cells: Sequence[Row]) -> str:
 
 
 def summary_rows(cells: Sequence[Row]) -> list[Row]:
-    """Return the summary for Prefect's table artifact: one row per cell in the order of the plan, not rounded."""
+    """Return the summary for Prefect's table artifact: exact numbers, one row per cell, in the order of the plan."""
     return [{name: row[name] for name in _SUMMARY_COLUMNS} for row in cells]
 
 
@@ -151,7 +151,7 @@ def summary_table(run: RunFacts, cells: Sequence[Row]) -> Table:
 
 
 def _summary(rows: Sequence[Row]) -> list[list[str]]:
-    """Return the head and one line per cell, as display text without control characters."""
+    """Return the table's head and one line per cell. They are texts for display without control characters."""
     where = ["model", "scheme", "soc", *_varying(rows)]
     lines = [[*where, "outcome", *_NUMBERS, "note"]]
     for row in rows:
@@ -192,7 +192,7 @@ def _badness(row: Row) -> tuple[int, float]:
 
 
 def _counts(rows: Sequence[Row]) -> dict[str, int]:
-    """Return the counts of all known outcomes, worst first, and then those of other outcomes that occur."""
+    """Return the number of rows per outcome: all known outcomes, worst first, and then other outcomes of the rows."""
     return dict.fromkeys(display.OUTCOMES, 0) | Counter(row["outcome"] for row in rows)
 
 
@@ -210,7 +210,7 @@ def _column(cell: Row, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _matrix(cells: Sequence[Row], names: Sequence[str]) -> dict[str, dict[str, dict[tuple[str, ...], list[Row]]]]:
-    """Return the cells by model, scheme and column, all in the order of the plan."""
+    """Return the cells by model, scheme and column of the matrix, in the order of the plan."""
     matrix: dict[str, dict[str, dict[tuple[str, ...], list[Row]]]] = {}
     for cell in cells:
         row = matrix.setdefault(cell["model"], {}).setdefault(cell["scheme"], {})
@@ -219,7 +219,10 @@ def _matrix(cells: Sequence[Row], names: Sequence[str]) -> dict[str, dict[str, d
 
 
 def _troubles(cells: Sequence[Row]) -> list[tuple[str, str, list[Row]]]:
-    """Return, for every cause why cells did not pass, outcome, note and cells, the worst and most frequent first."""
+    """Return the cells that did not pass, in groups with the same outcome and note.
+
+    A group is `(outcome, note, cells)`. The worst outcome is first and, within an outcome, the largest group.
+    """
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for cell in cells:
         if cell["outcome"] != "passed":
@@ -230,7 +233,7 @@ def _troubles(cells: Sequence[Row]) -> list[tuple[str, str, list[Row]]]:
 
 
 def _ladder(outputs: Sequence[figures.Row]) -> list[Row]:
-    """Return one row per rung and output, over all samples: the worst and median SNR, and the top-1 agreement."""
+    """Return one row per rung and output: the worst and median SNR and the top-1 agreement over all samples."""
     steps: dict[tuple[str, str], list[figures.Row]] = defaultdict(list)
     for row in outputs:
         steps[row["rung"], row["output"]].append(row)
@@ -270,7 +273,7 @@ def _head(text: str) -> str:
 
 
 def _tail(text: str, characters: int) -> tuple[str, int]:
-    """Return the end of a log from the start of a line, and the number of characters before that end."""
+    """Return the end of a log, from the start of a line if possible, and the number of characters that are left out."""
     if len(text) <= characters:
         return text, 0
     start = text.find("\n", len(text) - characters) + 1 or len(text) - characters

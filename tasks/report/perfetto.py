@@ -1,8 +1,8 @@
 """The trace of a cell's profile, which ui.perfetto.dev opens (Chrome's JSON trace events, times in µs).
 
-Events have durations but no start times. Inferences are therefore placed end to end, and the events inside an inference
-in the order of its instructions. Cycles are not times: an operator that was counted in cycles has a slice as wide as
-the operator's share of its delegate's call, and the cycles are in the slice's arguments.
+Events have durations but no start times. Inferences are therefore placed end to end. The events inside an inference are
+placed in the order of its instructions. Cycles are not times. If an operator was counted in cycles, the width of its
+slice is the operator's share of the delegate's call, and the arguments of the slice contain the cycles.
 """
 
 from collections import defaultdict
@@ -57,7 +57,7 @@ def _program(events: Sequence[ProfiledEvent]) -> Iterator[Event]:
 
 
 def _inference(events: Sequence[ProfiledEvent], inference: int, start: float) -> Iterator[Event]:
-    """Yield the events of one inference: kernels and their calls, and delegates with their operators."""
+    """Yield the events of one inference: calls of kernels and delegates, kernels, and operators inside delegates."""
     by_instruction: dict[int, list[tuple[ProfiledEvent, float]]] = defaultdict(list)
     for event in events:
         if event.instruction is not None and inference in event.inferences:
@@ -79,7 +79,10 @@ def _inference(events: Sequence[ProfiledEvent], inference: int, start: float) ->
 
 
 def _inside(operators: Sequence[tuple[ProfiledEvent, float]], start: float, duration: float) -> Iterator[Event]:
-    """Yield the operators in the delegate's order. An operator without a time in µs is as wide as its share."""
+    """Yield the operators inside a delegate's call, end to end and in the delegate's order.
+
+    The width of an operator that was not timed in µs is its share of `duration`, the duration of the call.
+    """
     counted = sum(amount for event, amount in operators if event.unit != "us")
     for event, amount in operators:
         arguments = {event.unit: amount} if event.unit != "us" else {}

@@ -31,7 +31,7 @@ class CellResult:
 
 
 def judge(cell: CellResult) -> tuple[Outcome, str | None]:
-    """Return the outcome and the reason for it. The reason is None if the cell's error is the reason."""
+    """Return a cell's outcome and its reason. The reason is None if `cell.error` is the reason or if none is needed."""
     if cell.impossible is not None:
         return "impossible", cell.impossible
     if cell.error is not None:
@@ -47,7 +47,7 @@ def judge(cell: CellResult) -> tuple[Outcome, str | None]:
 
 
 def _unavailable(cell: CellResult) -> Iterator[str]:
-    """Yield the reason why the debug or the profile program is missing although it was requested."""
+    """Yield the reason for each program, debug or profile, that was requested but is missing."""
     lowered = cell.lowered
     if lowered is not None and lowered.debug_unavailable and cell.request.measure.dump_operators:
         yield f"no operators: {lowered.debug_unavailable}"
@@ -56,7 +56,7 @@ def _unavailable(cell: CellResult) -> Iterator[str]:
 
 
 def finals(comparison: Comparison) -> Finals:
-    """Return the device's final outputs in numbers. The SNR is None if all outputs are exact or no SNR is defined."""
+    """Return the measures of the device's final outputs. The SNR is None if every output is exact or has no SNR."""
     device = on_device(comparison)
     ranked = [row for row in device if row.top1_reference is not None and row.top1_actual is not None]
     labelled = [row for row in ranked if row.label is not None]

@@ -29,7 +29,7 @@ def rows(
     *,
     verb: str = "run",
 ) -> dict[str, list[Row]]:
-    """Return the rows of every table but `trends`, in the order of the plan. `toolchain`: None if no cell needed it."""
+    """Return the rows of all tables except `trends`, in the order of the plan. `toolchain`: None if not needed."""
     tables: dict[str, list[Row]] = {table: [] for table in TABLES if table != "trends"}
     tables["work"] = [by_columns(_work(run_id, cost)) for cost in costs]
     for cell in cells:
@@ -119,26 +119,26 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
 
 
 def _compile_fact(lowered: LoweredProgram | None, name: str) -> int | None:
-    """Return the sum of this number over all delegated subgraphs; None where the compiler printed nothing."""
+    """Return the sum of the number `name` over all delegated subgraphs; None if the compiler printed no numbers."""
     return sum(getattr(fact, name) for fact in lowered.compile_facts) if lowered and lowered.compile_facts else None
 
 
 def _context_fact(lowered: LoweredProgram | None, name: str, form: str = "{}") -> str | None:
-    """Return this fact of the contexts of the shipping program's QNN subgraphs; None if no context could be read."""
+    """Return the fact `name` of the contexts in the shipping program's QNN delegates; None if no context was read."""
     delegates = lowered.facts.delegates if lowered else ()
     names = {form.format(getattr(delegate.context, name)) for delegate in delegates if delegate.context}
     return ", ".join(sorted(names)) or None
 
 
 def _latency(cell: CellResult) -> float | None:
-    """Return the median over the samples of the shipping program's mean inference, in ms."""
+    """Return the shipping program's median latency in ms. A sample's latency is the mean of its inferences."""
     results = cell.capture.execution.results if cell.capture else ()
     latencies = [ms for result in results if result.launch.name == "shipping" for ms in result.latencies_ms]
     return float(np.median(latencies)) if latencies else None
 
 
 def _log(cell: CellResult) -> str | None:
-    """Return the digest of the failed call's log or, if there is none, of the log of the cell's last toolchain call."""
+    """Return the sha256 of the failed call's log. If there is none, return that of the last toolchain call's log."""
     if (log := getattr(cell.error, "log", None)) is not None:
         return log
     logs: list[Blob | None] = [record.log for record in (cell.lowered, cell.quantized, cell.exported) if record]
@@ -153,7 +153,7 @@ def _work(run_id: str, cost: CallCost) -> WorkRow:
 
 
 def _operators(identity: CellIdentity, cell: CellResult) -> Iterator[OperatorRow]:
-    """Yield a row per operator, captured sample and reference, compared or not."""
+    """Yield a row per operator, captured sample and reference, even if the operator was not compared."""
     if cell.comparison is not None and cell.comparison.operators:
         for row in (*cell.comparison.operators, *cell.comparison.other_references):
             yield _operator(identity, row)
@@ -253,7 +253,7 @@ def _delegation(identity: CellIdentity, cell: CellResult) -> Iterator[Delegation
 
 
 def _audit(identity: CellIdentity, cell: CellResult) -> Iterator[AuditRow]:
-    """Yield a row per check of the programs, including programs that were refused because of a check."""
+    """Yield a row per check of a program, even if the program was refused because of a check."""
     checks = cell.lowered.checks if cell.lowered else ()
     for check in cell.error.checks if isinstance(cell.error, ProgramDiffers) else checks:
         yield AuditRow(cell=identity, check=check)

@@ -1,6 +1,7 @@
-"""The stages of a sweep as Prefect tasks; the only code in tasks/ that imports Prefect.
+"""The stages of a sweep as Prefect tasks. No other code in tasks/ imports Prefect.
 
-`task` turns functions into tasks and configures them for a sweep. `result_cache` stores the results of the tasks.
+The module `task` turns functions into Prefect tasks and configures these for a sweep. The module `result_cache` stores
+the results of the tasks.
 """
 
 from tasks.stage.result_cache import RECORDS

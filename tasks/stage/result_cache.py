@@ -1,4 +1,4 @@
-"""The cached results of stages: Parquet files in the store that Prefect reads and writes through its storage blocks.
+"""The cached results of stages. They are Parquet files in the store. Prefect accesses them through its storage blocks.
 
 Prefect reads a result in three steps, each of which would read, decode and check the same files again. Each thread
 therefore keeps the result of the first step until the last step:
@@ -10,8 +10,8 @@ therefore keeps the result of the first step until the last step:
                                      _CacheRecordStorage.read_path   ->     nothing: the bytes in memory
       deserialize              ->    RecordSerializer.loads                 the record in memory, which is then dropped
 
-If a result is missing, damaged or incomplete, the first step raises. Prefect interprets this as "no result": the stage
-computes it again and writes both files.
+If a result is missing, damaged or incomplete, the first step raises an error. Prefect interprets the error as "no
+result": the stage computes the result again and writes both files.
 """
 
 import dataclasses
@@ -68,13 +68,13 @@ class RecordSerializer(Serializer):  # `Serializer[Any]` cannot be subclassed
 
 
 class _AtomicFiles(WritableFileSystem):
-    """A storage block: a folder of the store in which a file appears only when it is complete."""
+    """A storage block for a folder of the store. A file appears in the folder only when the file is complete."""
 
     folder: str
     _store: Store = PrivateAttr()
 
     def _resolve_path(self, path: str) -> None:
-        """Return None, so that Prefect uses names without the folder, which may be moved or mounted elsewhere."""
+        """Return None, so that Prefect stores names without the folder. The folder can then be moved or remounted."""
 
     def read_path(self, path: str, **_: Any) -> bytes:  # type: ignore[override]
         return self._store.files.read(self._file(path))
@@ -93,7 +93,7 @@ class _AtomicFiles(WritableFileSystem):
         return f"{self.folder}/{Path(path).name}"
 
     def _in_memory(self, path: str) -> _CachedResult | None:
-        """Return the result of that name if it is the last result that this thread has read."""
+        """Return the result that `path` names if it is the last result that this thread has read; otherwise None."""
         result = _last_read.result
         return result if result and (result.store, result.name) == (self._store, Path(path).name) else None
 
@@ -110,12 +110,12 @@ class _CacheRecordStorage(_AtomicFiles):
 
 
 class _CacheKeyStorage(_AtomicFiles):
-    """The storage block of Prefect's metadata. A result exists if it can be read and all its blobs exist."""
+    """The storage block of Prefect's metadata. A result exists only if it can be read and all its blobs exist."""
 
     _block_type_name = "qnnsweep result keys"
     folder: str = _KEYS
     _checked_blobs: set[Blob] = PrivateAttr(default_factory=set)
-    """Blobs that exist. Many results reference the same blobs, and no blob is removed while a sweep uses the store."""
+    """Blobs that were found to exist. They are not checked again: no blob is removed while a sweep uses the store."""
 
     def read_path(self, path: str, **_: Any) -> bytes:  # type: ignore[override]
         result = self._in_memory(path) or self._read(path)

@@ -1,8 +1,8 @@
 """The Prefect task of a stage, and its cache key.
 
-A cache key is the digest of the stage's name and version, of the toolchain if the stage uses one, and of the positional
-arguments or the values that `key_inputs` selects from them. Keyword-only arguments are resources. They have no effect
-on the key.
+A cache key is the digest of the stage's name and version, the toolchain if the stage uses it, and the key inputs. The
+key inputs are the positional arguments, or the values that `key_inputs` selects from these arguments. Keyword-only
+arguments are resources. They have no effect on the key.
 """
 
 import copy
@@ -34,8 +34,9 @@ def stage(
 ) -> Task[P, R]:
     """Return the Prefect task of a stage.
 
-    `version`: to be increased when the function, or code that it calls, computes something else.
-    `key_inputs`: selects, from the positional arguments, what the result depends on; by default all arguments.
+    `version`: a number that must be increased when `function`, or code that it calls, computes a different result.
+    `key_inputs`: a function of the positional arguments that returns the values on which the result depends; by default
+    the result depends on all positional arguments.
     """
     name = function.__name__
     return Task(
@@ -84,7 +85,7 @@ def is_reused(state: State) -> bool:
 
 
 def result_name(state: State) -> str | None:
-    """Return the name, in `RECORDS`, of the result that a task run reused or computed; None if it is not cached."""
+    """Return the name, in `RECORDS`, of the result that a task run reused or computed; None for an uncached result."""
     key = getattr(getattr(state.data, "metadata", None), "storage_key", None)
     return None if key is None else Path(key).name  # in stores of earlier versions, a key is an absolute path
 

@@ -1,6 +1,7 @@
-"""Atomic writes: a file is written under a temporary name, then renamed. Temporaries of dead processes are removed.
+"""Atomic writes: a file is written under a temporary name, then renamed.
 
-This is the only module that translates an unusable artifacts folder or a full disk into EnvironmentUnusable.
+Temporary files of dead processes are removed. This is the only module that translates an unusable artifacts folder or a
+full disk into EnvironmentUnusable.
 """
 
 import errno
@@ -41,13 +42,13 @@ def translate_os_errors(path: Path) -> Generator[None]:
 
 
 def temporary_name() -> str:
-    """Return a new name that contains its owner, `<host>-<pid>-<random>`, so that `owner_is_dead` can check it."""
+    """Return a new name `<host>-<pid>-<random>`. It identifies its owner, the process that `owner_is_dead` checks."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(8)}"
 
 
 @contextmanager
 def temporary_file(folder: Path) -> Generator[tuple[Path, BinaryIO]]:
-    """Open a new file in `folder` for writing. It is removed at the end unless `commit` has moved it."""
+    """Open a new file in `folder` for writing. When the context ends, the file is removed unless `commit` moved it."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / temporary_name()
     try:
@@ -58,7 +59,7 @@ def temporary_file(folder: Path) -> Generator[tuple[Path, BinaryIO]]:
 
 
 def commit(temporary: Path, file: BinaryIO, final: Path) -> None:
-    """Sync the written file's bytes, move the file to its final name, and sync that name."""
+    """Sync the bytes of a written file to disk, move the file to the path `final`, and sync the folder of that path."""
     file.flush()
     os.fsync(file.fileno())
     final.parent.mkdir(parents=True, exist_ok=True)
@@ -82,9 +83,9 @@ def write_atomically(path: Path, data: bytes, *, partial: Path) -> None:
 
 
 def remove_stale(folder: Path) -> int:
-    """Remove the temporaries that dead processes of this host left in `folder`. Return their number.
+    """Remove the temporary files and folders of this host's dead processes from `folder`. Return the number removed.
 
-    Temporaries of living processes or other hosts, and names without an owner, are never touched.
+    Temporary files of living processes or of other hosts, and names without an owner, are never touched.
     """
     try:
         stale = [path for path in folder.iterdir() if owner_is_dead(path.name)]

@@ -1,7 +1,7 @@
 """The files of a store in an S3 object store. No other module connects to an object store.
 
-Credentials, endpoint and region come from the usual AWS variables and profiles; they are neither stored nor logged. An
-object appears only when its upload is complete, so there are no incomplete objects to remove.
+Credentials, endpoint and region come from the usual AWS environment variables and profiles. They are neither stored nor
+logged. An object appears only when its upload is complete, so there are no incomplete objects to remove.
 """
 # pyarrow ships no types:
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportAttributeAccessIssue=false
@@ -87,7 +87,7 @@ class Bucket:
             self.remove(name)
 
     def local(self, name: str) -> Path:
-        """Return a local copy. It is downloaded unless a copy with the object's size and time exists."""
+        """Return the path of a local copy of an object. It is downloaded unless a copy of its size and time exists."""
         with self._errors_translated():
             (info,) = _connected().get_file_info([self._key(name)])
         if info.type != fs.FileType.File:
@@ -104,13 +104,13 @@ class Bucket:
         return path
 
     def upload_if_absent(self, file: Path, name: str, size: int) -> None:
-        """Upload the file unless there is an object of that name and size. At most one piece is in memory."""
+        """Upload the file in pieces unless there is an object of that name and size. At most one piece is in memory."""
         if self.size(name) != size:
             with pa.memory_map(str(file)) as contents:
                 self._upload(name, contents.read_buffer())
 
     def fetch(self, name: str, into: BinaryIO) -> str:
-        """Download an object into a file and return the sha256 of its bytes. Raises FileNotFoundError."""
+        """Download an object into the open file `into` and return the sha256 of its bytes. Raises FileNotFoundError."""
         sha256 = hashlib.sha256()
         with self._errors_translated():
             stream = _connected().open_input_stream(self._key(name))

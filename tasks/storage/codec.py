@@ -75,7 +75,7 @@ def decode(data: bytes) -> object:
 
 
 def is_encoding_of(data: bytes, record: object) -> bool:
-    """Return whether `data` is the encoded record. The record is not encoded: `data` is searched for its checksum."""
+    """Return whether `data` encodes `record`. The function only searches `data` for the record's checksum."""
     name = type(record).__name__
     return _checksum(_form(_record_type(name)).dump(record, name)) in data
 
@@ -198,5 +198,5 @@ def _mismatch(value: object, where: str, expected: str) -> TypeError:
 
 
 def _checksum(plain: Any) -> bytes:
-    """Return the sha256 of the row's `repr`, an exact text. Parquet's own checksums do not cover a file's footer."""
+    """Return the sha256 of the row's `repr`, which is exact. Parquet's own checksums do not cover a file's footer."""
     return hashlib.sha256(repr(plain).encode("utf-8", "surrogatepass")).hexdigest().encode()

@@ -45,15 +45,15 @@ def _text(canonical: object) -> str:
 
 @cache
 def _identity_fields(kind: type[Any]) -> tuple[str, ...]:
-    """Return the fields of a dataclass that are part of its identity."""
+    """Return the names of the fields of a dataclass that are part of its identity."""
     return tuple(field.name for field in fields(kind) if field.metadata.get("identity", True))
 
 
 def _canonical(value: object, position: _Position) -> object:
-    """Return `value` in a form for JSON. Lists, strings, integers, booleans and None stay as they are.
+    """Return `value` in a form for JSON. Strings, integers, booleans and None stay as they are.
 
-    Any other value becomes a JSON object whose only key is the value's kind, so that different values have different
-    texts.
+    A list or a tuple becomes a list. Any other value becomes a JSON object whose only key is the value's kind, so that
+    different values have different texts.
     """
     if type(value) in _PLAIN:
         return value

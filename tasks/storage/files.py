@@ -1,6 +1,7 @@
 """The files of a store, with names such as `tables/cells/run=…/part.parquet`.
 
-`Files` is their protocol. `Folder` implements it for a local folder, `tasks.storage.bucket` for an object store.
+The protocol `Files` has two implementations: `Folder` for a local folder, and `tasks.storage.bucket.Bucket` for an
+object store.
 """
 
 import shutil
@@ -28,7 +29,7 @@ class Files(Protocol):
         ...
 
     def names(self, folder: str) -> list[str]:
-        """Return all names below `folder`, at any depth, sorted."""
+        """Return the sorted names of all files below `folder`, at any depth."""
         ...
 
     def remove(self, name: str) -> None:
@@ -40,7 +41,7 @@ class Files(Protocol):
         ...
 
     def local(self, name: str) -> Path:
-        """Return a local file with the content, for reading only. Raises FileNotFoundError."""
+        """Return the path of a local file with the content, for reading only. Raises FileNotFoundError."""
         ...
 
 

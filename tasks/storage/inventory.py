@@ -38,7 +38,7 @@ class StageUsage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunUsage:
-    """The results that a run computed or reused, and the blobs that it references."""
+    """The results that a run computed or reused, and the blobs that the run references."""
 
     run_id: str
     made: int
@@ -65,7 +65,7 @@ class Inventory:
 
 
 def inventory(store: Store, newest: int) -> Inventory:
-    """Return the contents of the store, with the given number of newest runs. Every result is read.
+    """Return the contents of the store. Every result is read. `newest`: how many of the newest runs to include.
 
     Raises EvidenceError for a run whose manifest cannot be read.
     """

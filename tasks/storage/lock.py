@@ -1,6 +1,7 @@
 """The lock of a store: shared by any number of sweeps, or held exclusively by a prune.
 
-The lock is an flock on the folder of the blobs. The kernel releases it when its holder ends for any reason.
+The lock is an flock on the folder of the blobs. The kernel releases the lock when the process that holds it ends
+for any reason.
 """
 
 import fcntl

@@ -1,4 +1,4 @@
-"""The manifest of a run: the results and blobs that the run references, written as `holds.json` at its end."""
+"""The manifest of a run: the results and blobs that the run references. It is written at the end as `holds.json`."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ class RunManifest:
     results: dict[str, bool]
     """The names of cached results (`<stage>-<key>.parquet`), each mapped to whether the run reused the result."""
     blobs: dict[str, int]
-    """The blobs that the run's records and rows reference: sha256, mapped to the size in bytes."""
+    """The blobs that the run's records and rows reference. A blob's sha256 is mapped to its size in bytes."""
 
 
 def write_manifest(store: Store, run_id: str, manifest: RunManifest) -> None:
@@ -30,9 +30,9 @@ def write_manifest(store: Store, run_id: str, manifest: RunManifest) -> None:
 
 
 def read_manifest(store: Store, run_id: str) -> RunManifest:
-    """Return the manifest of the run. If there is none, collect the references in the run's evidence and rows.
+    """Return the manifest of the run. If there is none, make one from the references in the run's evidence and rows.
 
-    Raises EvidenceError if neither can be read: it is then unknown which blobs can be removed.
+    Raises EvidenceError if a file that is needed cannot be read. It is then unknown which blobs can be removed.
     """
     name = _name(run_id)
     try:
@@ -60,7 +60,7 @@ def referenced_blobs(value: Any) -> Iterator[Blob]:
 
 @cache
 def _blob_fields(kind: type[Any]) -> tuple[str, ...]:
-    """Return the fields of a record's class that can contain a blob. The values of the others need not be searched."""
+    """Return the fields of a record's class that can contain a blob. Other fields need not be searched."""
     return tuple(name for name, hint in get_type_hints(kind).items() if _can_contain_blob(hint))
 
 

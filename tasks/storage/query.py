@@ -1,4 +1,4 @@
-"""Queries over the runs of a table: selected columns of selected rows, from the files of many runs."""
+"""Queries of a table: they read selected columns of selected rows from the files of many runs."""
 # pyarrow ships no types:
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
@@ -24,10 +24,10 @@ def select(
     where: Mapping[str, Collection[str]] | None = None,
     runs: Collection[str] | None = None,
 ) -> list[Row]:
-    """Return these columns of the selected rows of a table, in the order of the runs' ids.
+    """Return the given columns of the selected rows of a table, in the order of the runs' ids.
 
-    `where`: the allowed values per column. A row is selected if its value in each of these columns is allowed.
-    `runs`: by default all runs. A run without the table is ignored.
+    `where`: the allowed values per column. A row is selected if it has an allowed value in every column of `where`.
+    `runs`: the ids of the runs to read; by default all runs. A run without the table is ignored.
     Reads only the necessary columns and row groups. Raises EvidenceError for a file that cannot be read.
     """
     schema = pa.schema([tables.schema_of(table).field(name) for name in dict.fromkeys([*columns, *(where or ())])])

@@ -1,8 +1,8 @@
 """The removal of runs, results and blobs. Nothing that a remaining run references is ever removed.
 
-A removed run's results and blobs are removed too, except those that a remaining run, or a result of a remaining run,
-also references. A result or a blob that no run references comes from a killed sweep. It is kept for a day, so that the
-sweep can be continued.
+A removed run's results and blobs are removed too, except those that are still referenced by a remaining run or by a
+result of a remaining run. A result or a blob that no run references comes from a killed sweep. It is kept for a day, so
+that the sweep can be continued.
 """
 
 import shutil
@@ -25,16 +25,16 @@ UNREFERENCED_GRACE_S = 86_400.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
-    """The runs to remove: the union of what the fields select."""
+    """The runs to remove: every run that at least one of the fields before `protected` selects."""
 
     runs: tuple[str, ...] = ()
     """Runs to remove in any case."""
     at_most: int | None = None
-    """All runs except the newest runs, of which this number remains."""
+    """All runs except this number of newest runs."""
     older_than_s: float | None = None
     """Runs that ended more than this number of seconds ago."""
     larger_than: int | None = None
-    """The oldest runs: as many as necessary to reduce all runs, results and blobs to this number of bytes."""
+    """The oldest runs, as many as must be removed to leave at most this number of bytes of runs, results and blobs."""
     protected: int = 0
     """The number of newest runs that are not removed, unless `runs` contains them."""
 
@@ -45,18 +45,18 @@ class PrunePlan:
 
     runs: tuple[str, ...]
     remains: tuple[str, ...]
-    """Runs that were killed before their rows were written: their files are removed."""
+    """Runs that were killed before their rows were written. Their files are removed."""
     results: tuple[str, ...]
     blobs: tuple[str, ...]
     freed: int
     """The number of bytes that are removed."""
     left: int
-    """The bytes of runs, results and blobs afterwards."""
+    """The number of bytes of all runs, results and blobs that remain after the removal."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Sizes:
-    """The sizes in bytes, by name. For results and blobs, the time of writing follows the size."""
+    """The sizes in bytes, by name. A result or a blob has a pair: its size, and the time at which it was written."""
 
     runs: dict[str, int]
     results: dict[str, tuple[int, float]]
@@ -100,7 +100,7 @@ def plan_prune(store: Store, selection: Selection) -> PrunePlan:
 def apply(store: Store, plan: PrunePlan) -> None:
     """Remove what the plan contains. The caller must hold the store's exclusive lock.
 
-    If the process is killed during the removal, an incomplete run or result does not look complete.
+    If the process is killed during the removal, no partly removed run or result looks complete.
     """
     for run in (*plan.runs, *plan.remains):
         # A run counts as complete if its cells exist: remove them first.

@@ -1,7 +1,7 @@
-"""The store: blobs named by their sha256. A blob is complete or absent, despite kills and concurrent writes.
+"""The store: blobs named by their sha256. A blob is complete or absent, even after kills and concurrent writes.
 
 Everything is first written below `<root>/partial`, synced, and then renamed into place. With an object store, the
-folder has local copies: a blob is uploaded when it is put, and downloaded when it is used and not in the folder.
+folder has local copies of blobs. A blob is uploaded when it is stored, and downloaded when it is used but has no copy.
 """
 
 import hashlib
@@ -56,7 +56,7 @@ class Store:
 
     @classmethod
     def at(cls, artifacts: str, cache_folder: str | None = None) -> "Store":
-        """Return the store for `artifacts=`, a folder or `s3://bucket/prefix`. The store is not accessed yet."""
+        """Return the store at `artifacts`, a folder or `s3://bucket/prefix`. The store is not accessed yet."""
         if "://" not in artifacts:
             return cls(Path(artifacts))
         url = artifacts.rstrip("/")
@@ -99,12 +99,15 @@ class Store:
         return self._put([data])
 
     def put_file(self, path: Path) -> Blob:
-        """Store a copy of the file at `path`, read in pieces. Raises OSError if `path` itself cannot be opened."""
+        """Store a copy of a file, which is read in pieces. Raises OSError if the file at `path` cannot be opened."""
         with path.open("rb") as source:
             return self._put(iter(lambda: source.read(_CHUNK_BYTES), b""))
 
     def path(self, blob: Blob) -> Path:
-        """Return the blob's local file, for reading only. Raises EvidenceError if it is missing or of another size."""
+        """Return the path of the blob's local file, for reading only.
+
+        A file that is missing or of another size is downloaded. Raises EvidenceError if that is impossible.
+        """
         size = self._folder.size(_name(blob.sha256))
         if size == blob.size:
             return self._file(blob)
@@ -118,11 +121,11 @@ class Store:
         return None if size is None else Blob(sha256=sha256, size=size)
 
     def has(self, blob: Blob) -> bool:
-        """Return whether the store has the blob. A copy of an object store's blob does not count. Downloads nothing."""
+        """Return whether the store has the blob, without a download. A local copy of an object does not count."""
         return self.files.size(_name(blob.sha256)) == blob.size
 
     def read(self, blob: Blob) -> bytes:
-        """Return the blob's bytes. Raises EvidenceError if their sha256 is not that of the blob."""
+        """Return the blob's bytes. Raises EvidenceError if the sha256 of the bytes is not the blob's sha256."""
         path = self.path(blob)
         with translate_os_errors(path):
             data = path.read_bytes()
@@ -132,7 +135,7 @@ class Store:
         return data
 
     def verify(self, blob: Blob) -> None:
-        """Read the blob's bytes in pieces. Raises EvidenceError if their sha256 is not that of the blob."""
+        """Read the blob's bytes in pieces. Raises EvidenceError if the sha256 of the bytes is not the blob's sha256."""
         path = self.path(blob)
         with translate_os_errors(path), path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
@@ -140,9 +143,9 @@ class Store:
             self._downloaded(blob, f"is damaged, its sha256 is {sha256}")
 
     def link_named(self, folder: str, blobs: Mapping[str, Blob]) -> None:
-        """Give blobs readable names below `folder`, as hard links, which take no space.
+        """Create a hard link with a readable name below `folder` for every blob. Hard links take no space.
 
-        An object store has no links: there, the file `<folder>.json` maps each name to the blob's object.
+        An object store has no links. Instead, the file `<folder>.json` maps the readable names to the blobs' objects.
         """
         if self._bucket is not None:
             objects = {name: _name(blob.sha256) for name, blob in blobs.items()}
@@ -152,7 +155,7 @@ class Store:
             _link(self.path(blob), self.root / folder / name, self.partial)
 
     def read_named(self, folder: str, name: str) -> bytes:
-        """Return the bytes of the blob to which `link_named` gave that name. Raises FileNotFoundError."""
+        """Return the bytes of the blob to which `link_named` gave the name `name`. Raises FileNotFoundError."""
         if self._bucket is None:
             return self.files.read(f"{folder}/{name}")
         objects = json.loads(self._bucket.read(f"{folder}.json"))
@@ -176,7 +179,7 @@ class Store:
             shutil.rmtree(parent, ignore_errors=True)
 
     def remove_stale_temporaries(self) -> int:
-        """Remove the temporaries of dead processes of this host. Return their number. See `remove_stale`."""
+        """Remove the temporary files of dead processes of this host. Return how many there were. See `remove_stale`."""
         with translate_os_errors(self.partial):
             return remove_stale(self.partial)
 
@@ -186,7 +189,8 @@ class Store:
     def _downloaded(self, blob: Blob, problem: str) -> Path:
         """Download the blob, check its sha256, and return its file.
 
-        Raises EvidenceError without an object store. `problem`: what is wrong with the local file.
+        Raises EvidenceError if there is no object store or its object is missing or damaged. `problem`: what is wrong
+        with the local file.
         """
         path, name = self._file(blob), _name(blob.sha256)
         advice = f"restore {path.name} from a copy of this folder, or run again with {_NEW_FOLDER}"

@@ -1,6 +1,7 @@
 """The tables of results: one Parquet folder per table, with one partition per run.
 
-`artifacts/tables/<table>/run=<run_id>/part.parquet`; `pandas.read_parquet("artifacts/tables/cells")` reads all runs.
+A partition is the file `artifacts/tables/<table>/run=<run_id>/part.parquet`. The rows of all runs can be read together,
+for example with `pandas.read_parquet("artifacts/tables/cells")`.
 Null means "not defined", NaN is never stored, and units are in the names of the columns.
 """
 # pyarrow ships no types:
@@ -32,12 +33,14 @@ SCHEMAS = {
 
 
 def write(store: Store, run_id: str, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write the rows of a run's table, in their order, in place of its earlier rows. Without rows, the file has none.
+    """Write the rows of a run's table, in the given order. Earlier rows of that table and run are replaced.
 
-    NaN becomes null. Only NumPy scalars, and integers in a column of floats, are converted.
+    If `rows` is empty, a file without rows is written. NaN becomes null. Only NumPy scalars, and integers in a column
+    of floats, are converted.
 
     Raises ValueError for a run id that is not a file name, an unknown table, a row of another run, a row with
-    other columns than the table's, and an infinite number. Raises TypeError for a value not of its column's type.
+    other columns than the table's, and an infinite number. Raises TypeError for a value that is not of its column's
+    type.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run_id):
         raise ValueError(f"a run id consists of letters, digits, '.', '_' and '-': {run_id!r} does not")
@@ -57,7 +60,7 @@ def encoded(rows: pa.Table) -> bytes:
 
 
 def join(store: Store, run_id: str, table: str, parts: Sequence[Store]) -> None:
-    """Write a run's table with the rows of that table in the stores `parts`, in the order of `parts`.
+    """Write a run's table. Its rows are those of the same run and table in the stores `parts`, in the order of `parts`.
 
     Only one part at a time is in memory. Raises EvidenceError for a part that cannot be read.
     """
@@ -70,7 +73,7 @@ def join(store: Store, run_id: str, table: str, parts: Sequence[Store]) -> None:
 
 
 def rows(store: Store, table: str, run_id: str) -> list[Row]:
-    """Return the rows of a run's table; none if the run is of an earlier version, which did not have the table.
+    """Return the rows of a run's table. The list is empty if the run is of an earlier version that had no such table.
 
     Raises RequestError for an unknown run, and EvidenceError for a file that cannot be read.
     """
@@ -84,7 +87,7 @@ def rows(store: Store, table: str, run_id: str) -> list[Row]:
 
 
 def tsv(store: Store, table: str, run_id: str) -> str:
-    """Return the rows of a run's table as tab-separated text with a header. Lists are JSON, null is empty."""
+    """Return the rows of a run's table as tab-separated text with a header. A list is JSON, and null is empty."""
     text = io.StringIO()
     writer = csv.writer(text, delimiter="\t", lineterminator="\n")
     writer.writerow(schema_of(table).names)
@@ -94,12 +97,12 @@ def tsv(store: Store, table: str, run_id: str) -> str:
 
 
 def runs(store: Store) -> list[str]:
-    """Return the ids of the runs whose table `cells` exists, oldest first: run ids sort by start time."""
+    """Return the ids of the runs whose table `cells` exists, oldest first. Run ids sort by start time."""
     return _runs_with(store, "cells")
 
 
 def parts(store: Store, table: str, runs: Collection[str] | None = None) -> dict[str, Path]:
-    """Return a local file per run that has the table, oldest run first. `runs`: by default all runs."""
+    """Return, per run that has the table, the path of a local file, oldest run first. `runs`: by default all runs."""
     existing = (run for run in _runs_with(store, table) if runs is None or run in runs)
     return {run: store.files.local(_name(table, run)) for run in existing}
 

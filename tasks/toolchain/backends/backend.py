@@ -1,7 +1,8 @@
 """The base class of backends: one vendor's compiler, and the facts about it that other modules need.
 
-A backend of another vendor is a class that extends `Backend` and is named in its YAML (`kind: package.module:Class`);
-no other file changes. Its module imports neither torch nor ExecuTorch: processes without them read the class's facts.
+A backend of another vendor is a class that extends `Backend`. Its name is in the backend's YAML
+(`kind: package.module:Class`). No other file changes. The module of the class imports neither torch nor ExecuTorch,
+because processes without these packages read the facts of the class.
 """
 
 from abc import ABC, abstractmethod
@@ -46,26 +47,26 @@ class Backend(ABC):
     runners: Collection[RunnerKind] = (RunnerKind.python,)
     rules: Sequence[Rule] = ()
     delegate: str | None = None
-    """The name of its delegate in a program, for example `QnnBackend`; None if it delegates nothing."""
+    """The name of the backend's delegate in a program (such as `QnnBackend`); None if the backend has no delegate."""
     named_in_labels: bool = True
-    """Whether the labels of task runs contain the backend's name. Otherwise they contain the SoC's name alone."""
+    """Whether the labels of task runs contain the backend's name. Otherwise they contain only the SoC's name."""
     clock: Clock = MICROSECONDS
-    """The clock of its runtime, in which the times of the program and of its kernels are logged."""
+    """The clock by which the backend's runtime times a program and its kernels."""
     version: str = ""
-    """The version of the vendor's compiler, for cache keys. Empty if `Toolchain` contains it already."""
+    """The version of the vendor's compiler, for cache keys. Empty if the record `Toolchain` contains the version."""
 
     @abstractmethod
     def compiler(self, scheme: SchemeConfig, soc: SocConfig | None) -> "Compiler":
-        """Return the compiler for a scheme and an SoC. Runs in a worker; its module may import torch.
+        """Return the compiler for a scheme and an SoC. Runs in a worker. The compiler's module may import torch.
 
-        For a backend that needs an SoC, a compiler without `soc` only quantizes and transforms, which is the same for
-        every SoC.
+        If the backend needs an SoC but `soc` is None, the compiler only quantizes and transforms. These steps are the
+        same for every SoC.
         """
 
     def read_delegate(self, delegate: "BackendDelegate", processed: bytes, calls: int) -> DelegateFacts:
         """Return the facts of one of the backend's delegates in a finished program. Runs in a worker.
 
-        `processed`: the bytes that the compiler made of the subgraph. `calls`: how many instructions call the delegate.
+        `processed`: the compiler's bytes for the subgraph. `calls`: how many instructions call the delegate.
         """
         return DelegateFacts(backend=delegate.id, size=len(processed), calls=calls)
 
@@ -74,12 +75,12 @@ class Backend(ABC):
         yield from ()
 
     def delegate_event(self, identifier: str) -> tuple[str | None, str] | None:
-        """Return the node and the unit of an event with a count that the delegate itself logs.
+        """Return the node and the unit of a count that the delegate itself logs. `identifier`: the name of the event.
 
-        The node is None for a total or a counter. Returns None instead of the pair if `identifier` has no unit.
+        The node is None for a total or a counter. Returns None instead of the pair if `identifier` contains no unit.
         """
         return None
 
     def doctor(self, folder: Path) -> Iterator[DoctorCheck]:
-        """Yield the checks of what the backend needs on this machine. `folder`: a folder for links to its libraries."""
+        """Yield checks of what the backend needs on this machine. `folder`: a folder for links to its libraries."""
         yield from ()

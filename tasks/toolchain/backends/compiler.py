@@ -1,4 +1,4 @@
-"""The base class of compilers: what a backend does between torch.export and the program. Runs in a worker."""
+"""The base class of compilers. In a worker, a compiler does a backend's steps from torch.export to the program."""
 
 import contextlib
 from abc import ABC, abstractmethod
@@ -24,10 +24,10 @@ class DelegationLog:
     dumped: list[ExpectedTensor] = field(default_factory=list)
     """The tensors that the delegate will log by name if its program dumps tensors."""
     logged_bytes: int = 0
-    """An upper bound for the bytes of those tensors in the debug buffer."""
+    """An upper bound for the bytes that the tensors of `dumped` occupy in the debug buffer."""
     compile_facts: list[CompileFacts] = field(default_factory=list)
     built: list[list[DelegatedNode]] = field(default_factory=list)
-    """Per graph that the delegate built, in the order of compilation, its nodes. Their subgraph is not yet known."""
+    """One list of nodes per graph that the delegate built, in compilation order. A node's `subgraph` is still None."""
     schematics: list[bytes] = field(default_factory=list)
 
 
