@@ -71,7 +71,7 @@ def _compile(edge: Zygote, soc: SocConfig | None, options: LoweringOptions, stor
 def _key_inputs(quantized: QuantizedModel, soc: SocConfig | None, options: LoweringOptions) -> object:
     """Return what the result depends on.
 
-    The scheme's name has no effect. Options that are left out here had their effect in `quantized`.
+    The scheme's name has no effect. Its options that are left out here had their effect earlier, in `quantized`.
     """
     scheme = SchemeConfig(name="", precision=options.scheme.precision, quant_dtype=options.scheme.quant_dtype)
     return quantized, soc, replace(options, scheme=scheme)

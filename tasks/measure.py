@@ -35,7 +35,7 @@ def measure(
     `soc`: None for a program that does not depend on an SoC.
     `_toolchain`: only for the cache key, because a local device runs its programs with this toolchain.
     `run_id`: written into the capture.
-    `step`: gives a stage's task the task's name in the sweep and its progress callbacks.
+    `step`: returns a stage's task with the name and the progress callbacks that it has in the sweep.
     Raises DeviceError when no device is left. RunnerFailed and EvidenceError of the three steps are passed on.
     """
     while True:

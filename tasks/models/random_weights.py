@@ -1,4 +1,4 @@
-"""Random weights that produce realistic activations, and outputs that are not all close to zero."""
+"""Random weights whose activations are realistic, not too small, and whose outputs are not all close to zero."""
 
 import math
 

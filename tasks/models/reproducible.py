@@ -8,7 +8,7 @@ import torch
 
 @contextmanager
 def reproducible(seed: int) -> Iterator[None]:
-    """Seed torch's CPU generator and compute on one thread. The end of the context restores generator and threads.
+    """Seed torch's CPU generator and compute on one thread. At the end of the context, restore generator and threads.
 
     One thread is used, because a parallel sum is split by the number of threads and floating-point addition is not
     associative: the same training on another number of cores would give other weights, and other cache keys.

@@ -168,7 +168,7 @@ def _outputs_of(tensors: Tensors, sample: int, count: int) -> list[Array]:
 def _result(
     side: ProbeSide, name: str, sample: int, status: ProbeStatus, errors: tuple[float, float], detail: str | None
 ) -> IoCheck:
-    """Return the result. `errors`: without and with the mistake. An error that is not finite becomes None."""
+    """Return the result. `errors`: the errors without and with the mistake. A non-finite error becomes None."""
     error, error_if_mistaken = (error if np.isfinite(error) else None for error in errors)
     return IoCheck(
         side=side,

@@ -50,7 +50,7 @@ class Sums:
 def gap(actual: Array, reference: Array) -> Gap:
     """Return the metrics that are in every row: those of `METRICS` that are fields of `Gap`.
 
-    Reads each tensor once. Raises ValueError for tensors of different shapes.
+    Each tensor is read once. Raises ValueError for tensors of different shapes.
     """
     sums = _sums(actual, reference)
     return Gap(**{name: METRICS[name](sums) for name in _IN_EVERY_ROW})
@@ -220,12 +220,12 @@ def _max_ulp(sums: Sums) -> float | None:
 
 
 def _mean_steps(sums: Sums) -> float | None:
-    """Return the mean difference in quantization steps, which can differ per channel. None without qparams."""
+    """Return the mean difference in quantization steps, whose size can differ per channel. None without qparams."""
     return _steps(sums, np.mean)
 
 
 def _max_steps(sums: Sums) -> float | None:
-    """Return the largest difference in quantization steps, which can differ per channel. None without qparams."""
+    """Return the largest difference in quantization steps, whose size can differ per channel. None without qparams."""
     return _steps(sums, np.max)
 
 

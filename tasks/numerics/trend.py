@@ -104,7 +104,7 @@ def assess(earlier: Sequence[Night], tonight: Night, series: Series, floor: floa
     """Return the verdict on tonight's value.
 
     `earlier`: the earlier nights of the same series, oldest first. Their verdicts decide which nights belong to a
-    baseline, so that the result does not depend on how many nights are given. `floor`: the least limit, as a
+    baseline, so that the result does not depend on how many nights are given. `floor`: the smallest limit, as a
     share of the baseline for a relative series, otherwise in the series' unit.
     """
     if tonight.value is None:
