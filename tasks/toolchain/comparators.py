@@ -1,4 +1,4 @@
-"""The user's own metrics and ExecuTorch's comparators, on pairs of tensors. Runs in a worker, as all foreign code."""
+"""The user's own metrics and ExecuTorch's comparators, on pairs of tensors. Runs in a worker, like all foreign code."""
 
 import importlib
 import inspect
@@ -23,11 +23,11 @@ Metric = Callable[[torch.Tensor, torch.Tensor, tuple[int, ...]], Any]
 def own_metrics(
     names: tuple[str, ...], pairs: Path, handles: Mapping[str, tuple[int, ...]]
 ) -> dict[str, list[MetricResult]]:
-    """Compute every metric on every pair, and return the results by pair, in the order of `names`.
+    """Compute every metric on every pair. Return, for each pair, its results in the order of `names`.
 
     `pairs`: a safetensors file with the tensors `<pair>/actual` and `<pair>/reference`. `handles`: the debug handles
-    of each pair. Raises RequestError if a name leads to no metric. If a metric raises an error on a pair, the error
-    is the metric's result for this pair.
+    of each pair. Raises RequestError if a name is not the name of a metric. If a metric raises an error on a pair, the
+    error is the metric's result for this pair.
     """
     metrics = [_metric(name) for name in names]
     results: dict[str, list[MetricResult]] = {}
@@ -64,7 +64,7 @@ def _comparator(name: str, kind: type[NumericalComparatorBase]) -> Metric:
         raise RequestError(f"measure.metrics={name}: cannot be made without arguments: {error}") from error
 
     def metric(actual: torch.Tensor, reference: torch.Tensor, handles: tuple[int, ...]) -> float | None:
-        """Return None if the comparator's preprocessing leaves the pair out."""
+        """Return the comparator's result for the pair; None if its preprocessing leaves the pair out."""
         processed = comparator.preprocessing({(handles, reference): (handles, actual)})
         comparator._validate_preprocessing_output(processed)
         pairs = ((aot, runtime) for (_, aot), (_, runtime) in processed.items())

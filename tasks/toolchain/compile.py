@@ -1,4 +1,4 @@
-"""The compilation of one program: the backend's operators are delegated, then the program is emitted."""
+"""The compilation of one program. The operators that the backend accepts are delegated, then the program is emitted."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ class Compiled:
     dumped: tuple[ExpectedTensor, ...]
     """The tensors that the program logs."""
     logged_bytes: int
-    """An upper bound for the bytes of those tensors in the debug buffer."""
+    """An upper bound for the bytes of the logged tensors in the debug buffer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,10 @@ def compile_edge(compiler: Compiler, edge: EdgeProgramManager, *, debug: bool) -
 
 
 def try_compile(compiler: Compiler, edge: EdgeProgramManager, *, debug: bool) -> Compiled | Unavailable:
-    """Compile a debug or profile program. The shipping program is measured even without it. Makes `edge` unusable."""
+    """Compile a debug or profile program. Makes `edge` unusable.
+
+    An error of the toolchain is returned, because the shipping program can be measured without this program.
+    """
     try:
         return compile_edge(compiler, edge, debug=debug)
     except (AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:

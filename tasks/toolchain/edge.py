@@ -1,7 +1,7 @@
 """The edge program of a quantized graph, and the other results that do not depend on the SoC. Runs in a zygote.
 
-The programs for each SoC are compiled in a fork of this zygote, because an edge program loses the attributes of its
-nodes when it is saved.
+The programs for each SoC are compiled in a fork of this zygote. They cannot be compiled from a saved edge program,
+because saving loses the attributes of the nodes.
 """
 
 import copy
@@ -50,7 +50,7 @@ class EdgeModel:
 
 
 def edge_model(quantized: QuantizedModel, options: LoweringOptions, store: Store) -> EdgeModel:
-    """Convert the quantized graph with the backend's transforms, and run it on the host, operator by operator."""
+    """Convert the quantized graph with the backend's transforms. Run the edge program's operators on the host."""
     make_deterministic()
     exported = quantized.exported
     inputs = [spec.name for spec in exported.inputs]
@@ -85,7 +85,7 @@ def edge_model(quantized: QuantizedModel, options: LoweringOptions, store: Store
 
 
 def edge_program(compiler: Compiler, program: ExportedProgram) -> EdgeProgramManager:
-    """Return the edge program after the backend's transforms and before any delegation: the reference graph."""
+    """Return the edge program after the backend's transforms and before any delegation. It is the reference graph."""
     program, passes = compiler.before_edge(program)
     edge = _gen_edge_manager_for_partitioners(
         {METHOD: compiler.partitioners(debug=False, log=DelegationLog())},
@@ -105,9 +105,9 @@ def edge_program(compiler: Compiler, program: ExportedProgram) -> EdgeProgramMan
 def _run_reference(
     graph: ReferenceGraph, samples: Samples, recorded: int
 ) -> tuple[list[object], dict[str, torch.Tensor]]:
-    """Return the final outputs of all samples, and the operators' values of the first `recorded` samples.
+    """Return the final outputs for all samples, and the values of the operators for the first `recorded` samples.
 
-    Operators that depend only on constants are left out.
+    The values of operators that depend only on constants are left out.
     """
     answers: list[object] = []
     values: dict[str, torch.Tensor] = {}

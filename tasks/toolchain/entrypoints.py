@@ -1,6 +1,7 @@
 """The functions of the toolchain that stages run in worker processes.
 
-Each function imports its module only when it is called, so that the process that starts the workers never loads torch.
+Each function imports its implementation only when it is called, so that the process that starts the workers never
+loads torch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +54,7 @@ def lower_model(model: "EdgeModel", soc: SocConfig | None, options: LoweringOpti
 
 
 def reference_kernels(lowered: LoweredProgram, store: Store) -> Callable[[Sequence[NDArray[Any]]], "HostKernels"]:
-    """Return a function from one sample's inputs, quantized as on the device, to the reference graph's kernels."""
+    """Return a function that makes the reference graph's kernels for a sample's inputs, quantized as on the device."""
     from tasks.toolchain.export import make_deterministic
     from tasks.toolchain.reference.graph import read_graph
     from tasks.toolchain.reference.kernels import HostKernels

@@ -1,4 +1,4 @@
-"""The export of a configured model: factory, samples, eager outputs, torch.export. Runs in a worker."""
+"""The export of a configured model, with its samples and its eager outputs. Runs in a worker."""
 
 import importlib
 import itertools

@@ -1,4 +1,4 @@
-"""The outputs of eager PyTorch for inputs that are passed in a wrong order or axis order. Runs in a worker."""
+"""The outputs of eager PyTorch for inputs in a wrong order or with a wrong axis order. Runs in a worker."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ _SAMPLES = 2
 def mistaken_answers(
     module: torch.nn.Module, specs: Sequence[TensorSpec], samples: Sequence[Inputs], answers: Sequence[object]
 ) -> tuple[tuple[InputMistake, ...], dict[str, torch.Tensor]]:
-    """Return every possible mistake, and the outputs after each one by the key `<mistake index>/<output index>`."""
+    """Return all possible mistakes, and the outputs that they cause, by the key `<mistake index>/<output index>`."""
     mistakes: list[InputMistake] = []
     tensors: dict[str, torch.Tensor] = {}
     right = [list(flat_outputs(answer).values()) for answer in answers[:_SAMPLES]]
@@ -56,7 +56,7 @@ def _mistakes(specs: Sequence[TensorSpec]) -> Iterator[tuple[str, Callable[[Inpu
 
 
 def _read_as(inputs: Inputs, number: int, axes: Sequence[int]) -> Inputs:
-    """Return the inputs, with one of them reinterpreted as if its memory were in the axis order `axes`."""
+    """Return the inputs, but read the memory of input `number` as if it were in the axis order `axes`."""
     tensor = inputs[number]
     inverse = [list(axes).index(axis) for axis in range(tensor.dim())]
     misread = tensor.reshape([tensor.shape[axis] for axis in axes]).permute(inverse).contiguous()

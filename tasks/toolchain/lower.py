@@ -32,7 +32,7 @@ from tasks.toolchain.tensors import read_tensors
 
 
 def lower_model(model: EdgeModel, soc: SocConfig | None, options: LoweringOptions, store: Store) -> LoweredProgram:
-    """Compile the programs for one SoC. If the debug program cannot be compiled, the record contains the reason."""
+    """Compile the programs for one SoC. If there is no debug program, `debug_unavailable` is the reason."""
     backend = backend_of(options.kind)
     compiler = backend.compiler(options.scheme, soc)
     exported = model.quantized.exported
@@ -104,7 +104,7 @@ def _check_order(inputs: Sequence[TensorSpec], lowered: ExportedProgram) -> None
 
 
 def _bundled(store: Store, program: ExecutorchProgramManager, model: EdgeModel) -> Blob:
-    """Store the program with test cases for ExecuTorch's own verification. They expect eager PyTorch's outputs."""
+    """Store the program with test cases for ExecuTorch's own verification. The cases expect eager PyTorch's outputs."""
     expected = read_tensors(store, model.quantized.exported.outputs_eager)
     outputs = len({tensor_name(key) for key in expected})
     cases = [

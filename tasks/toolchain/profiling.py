@@ -1,4 +1,4 @@
-"""The profile program, which logs times inside a delegate, and the operators that instruction ids stand for."""
+"""The profile program, which logs times inside a delegate, and the edge nodes that each instruction computes."""
 
 import copy
 from dataclasses import replace
@@ -13,7 +13,7 @@ from tasks.toolchain.reference.operators import delegate_calls, handle_of, kerne
 
 
 def profile_program(compiler: Compiler, edge: EdgeProgramManager, level: int, store: Store) -> ProfileProgram | None:
-    """Compile a copy of `edge` as a program whose delegate logs the times of its operators; None for level 0."""
+    """Compile a copy of `edge` as a program whose delegate logs its operators' times. If `level` is 0, return None."""
     if level == 0:
         return None
     logging = compiler.profiling(level)
@@ -52,7 +52,7 @@ def instructions(program: ExecutorchProgramManager) -> tuple[Instruction, ...]:
 
 
 def _in_subgraph(graph: list[DelegatedNode], numbers: dict[int, int]) -> list[DelegatedNode]:
-    """Return the nodes of one built graph with the number of their subgraph, which their debug handles identify."""
+    """Return the nodes of one built graph with their `subgraph`, which is found through their debug handles."""
     candidates = {numbers[node.debug_handle] for node in graph if node.debug_handle in numbers}
     number = candidates.pop() if len(candidates) == 1 else None
     return [replace(node, subgraph=number) for node in graph]

@@ -14,7 +14,7 @@ from tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples
 
 
 def quantize_model(exported: ExportedModel, scheme: SchemeConfig, kind: str, store: Store) -> QuantizedModel:
-    """Prepare, calibrate and convert the exported program. A floating-point scheme leaves it unchanged."""
+    """Quantize the exported program: prepare, calibrate, convert. A floating-point scheme leaves it unchanged."""
     make_deterministic()
     names = [spec.name for spec in exported.inputs]
     evaluation = read_samples(store, exported.evaluation, names, len(exported.sample_names))

@@ -20,7 +20,7 @@ SCALAR_TYPES = {
 
 
 def main() -> int:
-    """Run the program on every line of the input list. Return 0; after a problem, write it to stderr and return 1."""
+    """Run the program on every line of the input list. Return 0. After an error, write it to stderr and return 1."""
     arguments = parse(sys.argv[1:])
     model = Path(arguments.model_path)
     listed = Path(arguments.input_list_path)
@@ -77,7 +77,7 @@ def main() -> int:
 def reexec_with_qnn() -> None:
     """Restart this process with the wheel's libraries on `LD_LIBRARY_PATH`, unless `QNN_SDK_ROOT` is set.
 
-    The dynamic linker reads that path only when a process starts.
+    The dynamic linker reads `LD_LIBRARY_PATH` only when a process starts.
     """
     if "QNN_SDK_ROOT" in os.environ:
         return
@@ -122,7 +122,7 @@ def flag(word: str) -> bool:
 
 
 def tensor_from(file: Path, meta: Any) -> Any:
-    """Return a file's content as the tensor of an input. Exit with 1 if the file is missing or of a wrong size."""
+    """Return a file's content as the tensor of an input. Exit with 1 if the file is missing or its size is wrong."""
     import torch
 
     if not file.is_file():

@@ -19,8 +19,8 @@ from tasks.storage.digest import digest
 def code_digest(model: ModelConfig) -> str:
     """Return the digest of a model's factory and data sources.
 
-    It covers their code (`functions_digest`), the content of every file that their arguments name, and, for every
-    folder that their arguments name, the names and sizes of its files.
+    It covers the code of the factory and the data sources (`functions_digest`), and the files and folders that their
+    arguments name. For a file, it covers the content; for a folder, the names and sizes of the files in it.
     """
     splits = [split for split in (model.calibration, model.evaluation) if split is not None]
     named = [model.arguments, *(split.arguments for split in splits)]
@@ -31,9 +31,9 @@ def code_digest(model: ModelConfig) -> str:
 def functions_digest(functions: Sequence[str]) -> str:
     """Return the digest of the code of `functions`, which are named as `package.module:function`.
 
-    It covers their source files, all source files that these import, and the versions of all installed distributions
-    that these import. Import statements are followed, run-time imports are not. A module that cannot be found is left
-    out: the call of the function will raise the error.
+    It covers the source files of the functions, all source files that these files import, directly or indirectly, and
+    the versions of all installed distributions that any of these files imports. Only import statements are followed,
+    not run-time imports. A module that cannot be found is left out: the call of the function will raise the error.
     """
     files: dict[str, str] = {}
     distributions: dict[str, str] = {}
@@ -55,7 +55,7 @@ def functions_digest(functions: Sequence[str]) -> str:
 
 @cache
 def _distributions() -> dict[str, list[str]]:
-    """Map top-level packages to their distributions. Editable installs are left out: their files are read instead."""
+    """Map top-level packages to their distributions. Editable installs are left out: their source files are read."""
     provided = metadata.packages_distributions().items()
     fixed = {package: [name for name in names if not _is_editable(name)] for package, names in provided}
     return {package: names for package, names in fixed.items() if names}
@@ -70,7 +70,7 @@ def _is_editable(distribution: str) -> bool:
 
 
 def _source(module: str) -> Path | None:
-    """Return a module's source file; None without one, and for the standard library. No parent package is imported."""
+    """Return a module's source file; None if it has none or is a standard module. Parent packages are not imported."""
     parts = module.split(".")
     if parts[0] in sys.stdlib_module_names or not all(parts):
         return None
@@ -110,7 +110,7 @@ def _imported(module: str, text: bytes, *, is_package: bool) -> Iterator[str]:
 def _paths(value: object) -> Iterator[Path]:
     """Yield the existing files and folders that are named anywhere in a model's arguments, in the arguments' order.
 
-    A folder's name must contain a slash, because a plain word is more often the name of something else.
+    A folder is yielded only if its name contains a slash, because a plain word usually names something else.
     """
     if isinstance(value, str):
         try:
@@ -124,7 +124,7 @@ def _paths(value: object) -> Iterator[Path]:
 
 
 def _content(path: Path) -> object:
-    """Return the sha256 of a file; for a folder, which may have many gigabytes, the names and sizes of its files."""
+    """Return the SHA-256 of a file. For a folder (it may have many gigabytes), return its files' names and sizes."""
     if path.is_file():
         with path.open("rb") as file:  # weights may be larger than memory
             return hashlib.file_digest(file, "sha256").hexdigest()

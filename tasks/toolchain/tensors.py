@@ -1,4 +1,4 @@
-"""Torch tensors in blobs of the safetensors format, which has names and dtypes and is read without unpickling."""
+"""Torch tensors in blobs of the safetensors format, which stores names and dtypes and is read without pickle."""
 
 from collections.abc import Mapping, Sequence
 
@@ -45,7 +45,7 @@ def flat_outputs(answer: object) -> dict[str, torch.Tensor]:
 
 
 def outputs_by_sample(answers: Sequence[object]) -> dict[str, torch.Tensor]:
-    """Return all output tensors by the key `<sample>/<output index>`."""
+    """Return the output tensors of all samples, by the key `<sample>/<output index>`."""
     return {
         tensor_key(sample, index): tensor
         for sample, answer in enumerate(answers)

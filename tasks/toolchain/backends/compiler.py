@@ -32,7 +32,7 @@ class DelegationLog:
 
 
 class Compiler(ABC):
-    """One backend's steps of the lowering, for one scheme and one SoC. The defaults delegate nothing."""
+    """The steps of the lowering that a backend defines, for one scheme and SoC. The default steps delegate nothing."""
 
     has_debug_program: bool = False
     """Whether a separate program is compiled that logs the operators inside the delegate."""
@@ -45,7 +45,7 @@ class Compiler(ABC):
     def quantizer(self, scheme: SchemeConfig, module: GraphModule) -> Quantizer: ...
 
     def before_edge(self, program: ExportedProgram) -> tuple[ExportedProgram, Sequence[Any] | None]:
-        """Return the program to convert, and the passes to run on its edge form."""
+        """Return the program to convert to an edge program, and the passes to run on the edge program, if any."""
         return program, None
 
     def compile_config(self) -> EdgeCompileConfig:
@@ -63,9 +63,9 @@ class Compiler(ABC):
         return contextlib.nullcontext()
 
     def qparams(self, node: Node) -> Quantization | None:
-        """Return the quantization that the backend's passes gave a node. Saving the program would lose it."""
+        """Return the quantization that the backend's passes wrote into a node. A saved program does not contain it."""
         return None
 
     def axis_order(self, node: Node) -> tuple[int, ...] | None:
-        """Return the permutation by which the backend's passes changed the layout of a node's value, if they did."""
+        """Return the axis order that the backend's passes gave a node's value; None if they did not change it."""
         return None

@@ -1,4 +1,4 @@
-"""The backends by their names."""
+"""The lookup of a backend by its name, and the digest of a backend's code."""
 
 from conf.backends import implementation
 from conf.names import SHIPPED_BACKENDS
@@ -12,8 +12,9 @@ def backend_of(kind: str) -> Backend:
 
 
 def backend_code(kind: str) -> str:
-    """Return a digest of a backend's code and of its compiler's version, for cache keys; empty if the backend ships.
+    """Return a digest of a backend's code and of its compiler's version, for cache keys.
 
-    For the backends that ship, cache keys have the versions of the stages and of the toolchain instead.
+    For a backend of qnnsweep itself, return an empty string: its cache keys contain the versions of the stages and of
+    the toolchain instead.
     """
     return "" if kind in SHIPPED_BACKENDS else digest([functions_digest([kind]), backend_of(kind).version])

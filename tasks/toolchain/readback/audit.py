@@ -1,4 +1,4 @@
-"""The audit: the facts of the finished programs compared with the request, one row per check."""
+"""The audit, which compares the facts of the finished programs with the request. It has one row per check."""
 
 from collections.abc import Iterator, Sequence
 
@@ -25,7 +25,7 @@ def audit(
 
 
 def differences(checks: Sequence[ProgramCheck]) -> str | None:
-    """Return everything that differs, in one line; None if nothing does."""
+    """Return all checks with the status `differs` in one line; None if there is no such check."""
     return "; ".join(_sentence(check) for check in checks if check.status == "differs") or None
 
 
@@ -36,7 +36,7 @@ def _sentence(check: ProgramCheck) -> str:
 
 
 def _interface(program: AuditedProgram) -> Iterator[ProgramCheck]:
-    """Yield the checks of the inputs and outputs, which must be dense, with the last axis innermost in memory."""
+    """Yield the checks of the inputs and outputs. They must be dense in memory, with the last axis innermost."""
     exported, facts = program.lowered.quantized.exported, program.facts
     for role, specs, tensors in (("input", exported.inputs, facts.inputs), ("output", exported.outputs, facts.outputs)):
         yield program.check(f"number of {role}s", str(len(specs)), str(len(tensors)))

@@ -1,4 +1,4 @@
-"""A reader of the tensors and times in ETDump files, which ExecuTorch's runtime writes. It does not import ExecuTorch.
+"""A reader of the tensors and times in the ETDump files of ExecuTorch's runtime. It does not import ExecuTorch.
 
 `SCHEMA` is the layout in ExecuTorch's `devtools/etdump/etdump_schema_flatcc.fbs`; a test compares it with that file.
 """
@@ -55,14 +55,14 @@ _MAX_BYTES = 2**62  # NumPy cannot describe a larger shape
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ETDump:
-    """The tensors and the times of one file, in the order logged. Allocations and logged scalars are left out."""
+    """The tensors and the times of one file, in the file's order. Allocations and logged scalars are left out."""
 
     tensors: tuple[LoggedTensor, ...]
     events: tuple[TimedEvent, ...]
 
 
 def read_etdump(data: bytes) -> ETDump:
-    """Return the logged tensors and times. Raises EvidenceError for bytes that are not a sound ETDump file."""
+    """Return the logged tensors and times. Raises EvidenceError if `data` is not a valid ETDump file."""
     root = read_root(data, file_type="ETDump", identifier=IDENTIFIER, schema=SCHEMA, root="ETDump")
     version = root.integer("version", flags.Uint32Flags)
     if version != VERSION:
@@ -81,10 +81,11 @@ def read_etdump(data: bytes) -> ETDump:
 
 
 def tensor(logged: LoggedTensor, buffer: memoryview | np.ndarray) -> np.ndarray:
-    """Return the logged tensor in its logical shape: a read-only view into the debug buffer of the same ETDump.
+    """Return the logged tensor in its logical shape, as a read-only view into `buffer`.
 
-    `buffer`: contiguous bytes. bfloat16, which NumPy lacks, is copied to float32. Raises EvidenceError if the tensor
-    reaches outside the buffer or its dtype has no NumPy equivalent.
+    `buffer`: the debug buffer of the same ETDump, as contiguous bytes. A bfloat16 tensor is copied to float32 instead,
+    because NumPy has no bfloat16. Raises EvidenceError if the tensor reaches outside the buffer, or if NumPy has no
+    equivalent of its dtype.
     """
     buffer_bytes = np.frombuffer(buffer, dtype=np.uint8)
     if logged.scalar_type == "bfloat16":
@@ -147,7 +148,7 @@ def _timed_event(event: Table, run: int, run_name: str | None) -> TimedEvent:
 
 
 def _delegate_identifier(event: Table) -> str | None:
-    """Return the name that the delegate gave an event, or the number in decimal; None if it gave neither."""
+    """Return the delegate's name for an event, or else its number, in decimal; None if there is neither."""
     name = event.text("delegate_debug_id_str")
     number = event.integer("delegate_debug_id_int", flags.Int32Flags, -1)  # -1 means "none" in the schema
     return name if name is not None or number == -1 else str(number)
@@ -192,7 +193,7 @@ def _required_table(table: Table, field: str, name: str) -> Table:
 
 
 def _tensor_fields(table: Table) -> dict[str, Any]:
-    """Return a `LoggedTensor`'s scalar type, shape, strides and offset, checked except against the buffer's size."""
+    """Return the checked scalar type, shape, strides and offset of a tensor. The buffer's size is not checked here."""
     code = table.integer("scalar_type", flags.Int8Flags)
     if code not in SCALAR_TYPES:
         raise table.refuse("scalar_type", f"{code} is not a ScalarType")

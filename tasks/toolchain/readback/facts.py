@@ -14,7 +14,7 @@ from tasks.toolchain.readback.etdump import SCALAR_TYPES
 
 
 def program_facts(program: Blob, backend: Backend, store: Store) -> ProgramFacts:
-    """Return the facts of the program's only method. `backend`: it compiled the program and reads the delegates."""
+    """Return the facts of the program's only method. `backend` compiled the program, and reads its delegates."""
     read = deserialize_pte_binary(store.read(program)).program
     (plan,) = (plan for plan in read.execution_plan if plan.name == METHOD)
     calls = [instruction.instr_args for chain in plan.chains for instruction in chain.instructions]

@@ -1,7 +1,8 @@
-"""A reader of untrusted flatbuffers, which checks every offset before it reads there.
+"""A reader of untrusted flatbuffers, which checks every offset before it reads at that offset.
 
-The `flatbuffers` package trusts its input (a wrong offset reads another field, a truncated string is returned short).
-Therefore its accessors are called only on checked positions, and the total number of bytes that they read is limited.
+The `flatbuffers` package trusts its input: if an offset is wrong, it reads another field; if a string is truncated, it
+returns the shorter string. Therefore its accessors are called only on checked positions, and the total number of bytes
+that they read is limited.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,7 @@ _READS_PER_BYTE = 4
 
 
 class _Source:
-    """The bytes of one file, and how many more bytes may be read."""
+    """The bytes of one file, and the number of bytes that may still be read."""
 
     def __init__(self, data: memoryview, file_type: str, schema: Schema) -> None:
         self.data = data
@@ -42,9 +43,9 @@ class _Source:
 
 
 class Table:
-    """One table of the file. Fields are read by name; an absent field is None or the schema's default.
+    """One table of the file. Fields are read by name; an absent field has an empty value, None or the schema's default.
 
-    Every method raises EvidenceError if the file is inconsistent. The message has the field's path from the root.
+    Every method raises EvidenceError if the file is inconsistent. The message contains the field's path from the root.
     """
 
     __slots__ = ("_accessor", "_fields", "_inline_size", "_path", "_source")
@@ -116,7 +117,7 @@ class Table:
         return offset
 
     def _vector(self, field: str, width: int) -> tuple[int, int]:
-        """Return the position of a vector's first element and its length, both checked; 0 and 0 if it is absent."""
+        """Return the position of a vector's first element and the vector's length, both checked; zeros if absent."""
         path, offset = self.path(field), self._offset(field, 4)
         if offset is None:
             return 0, 0
@@ -131,7 +132,7 @@ class Table:
 def read_root(data: bytes, *, file_type: str, identifier: bytes, schema: Schema, root: str) -> Table:
     """Return the root table of a size-prefixed flatbuffer.
 
-    Bytes after the prefixed size are ignored: a runtime with a static buffer may write the whole buffer.
+    Bytes after the prefixed size are ignored, because a runtime with a static buffer may write the whole buffer.
     Raises EvidenceError if `data` is truncated or is a file of another type.
     """
     actual = bytes(data[8:12])

@@ -1,7 +1,7 @@
-"""The nodes of other graphs that each operator stands for, and the values of those nodes as further references.
+"""The nodes of other graphs that each operator stands for. The values of those nodes are further references.
 
 Nodes are matched by their ancestry (`from_node`, which every tracing and every pass extends), never by shape, position
-or a similar name. Where the ancestry does not decide, nothing is matched. Runs in a worker.
+or a similar name. If the ancestry is ambiguous, nothing is matched. Runs in a worker.
 
 An example: the exported graph of a small classifier and its edge graph.
 
@@ -94,7 +94,7 @@ def other_reference(
 
 
 class _NodeMatcher:
-    """The match of the edge graph's calls to `nodes`: which nodes a call stands for, and which node's value it has."""
+    """The match of the edge graph's calls to `nodes`: the nodes that a call stands for, and the node with its value."""
 
     def __init__(self, nodes: Sequence[Node], calls: Sequence[Node]) -> None:
         self._nodes, self._calls = nodes, calls
@@ -125,7 +125,7 @@ class _NodeMatcher:
         return tuple(self._nodes[position].name for position in sorted(positions))
 
     def _add_batch_norms(self, claimed: set[int]) -> None:
-        """Add to each convolution the batch norm that torchao folded into it, which `from_node` does not record."""
+        """Add to each convolution the batch norm that torchao folded into it. `from_node` does not record the fold."""
         positions = {node: position for position, node in enumerate(self._nodes)}
         for ancestors in self._ancestors.values():
             last = self._nodes[max(ancestors)]
@@ -137,10 +137,10 @@ class _NodeMatcher:
         claimed |= {position for ancestors in self._ancestors.values() for position in ancestors}
 
     def _group_statuses(self, node: Node, group: Sequence[int]) -> Mapping[int, OperatorStatus | None]:
-        """Return the status of each call in `group`, the calls that the node became.
+        """Return the status of each call in `group`, which contains the calls that `node` became.
 
-        The node's value is in the only call that is read from outside the group. If that call is a view of a call
-        in the group, because a backend needs another shape, both have the value.
+        The only call that is read from outside the group has the node's value. If this call is a view of another call
+        in the group, because a backend needs another shape, the other call has the value too.
         """
         inside = {self._calls[index] for index in group}
         if isinstance(node.meta.get("val"), tuple | list):
@@ -155,9 +155,9 @@ class _NodeMatcher:
         return statuses
 
     def _tuple_statuses(self, node: Node, group: Sequence[int]) -> Mapping[int, OperatorStatus | None]:
-        """Return the statuses for a node whose value is a tuple: the getitem calls have the tuple's elements.
+        """Return the status of each call in `group` for a tuple node. The getitem calls have the tuple's elements.
 
-        All are ambiguous unless the node became exactly one other call, which has a tuple of the same length.
+        All calls are ambiguous unless `group` has exactly one other call, whose value is a tuple of the same length.
         """
         getitems = [index for index in group if self._calls[index].target is operator.getitem]
         tuples = [self._calls[index].meta.get("val") for index in group if index not in getitems]
@@ -166,9 +166,9 @@ class _NodeMatcher:
         return {index: None if index in getitems else "superseded" for index in group}
 
     def _readers_are_known(self, index: int, inside: set[Node]) -> bool:
-        """Whether all readers of the call outside the group stand for other nodes, or only quantize or dequantize.
+        """Whether each reader outside the group stands for another node, or only quantizes or dequantizes the value.
 
-        Any other reader might be a part of the group's node.
+        A reader of another kind might compute a part of the node that the group stands for.
         """
         outside = [user for user in self._calls[index].users if user in self._indices and user not in inside]
         return all(
@@ -177,14 +177,17 @@ class _NodeMatcher:
         )
 
     def _skip_views(self, index: int, node: Node, inside: set[Node]) -> int:
-        """Return the call; if it is a view of another call in the group that has the node's shape, that other call."""
+        """Return the index of the call with the node's shape: `index`, or a call in the group of which it is a view.
+
+        If no such call has the node's shape, return `index`.
+        """
         call = self._calls[index]
         while _shape(call) != _shape(node) and target_name(call.target) == _VIEW and call.args[0] in inside:
             call = call.all_input_nodes[0]
         return self._indices[call] if _shape(call) == _shape(node) else index
 
     def _may_be_fused(self, node: Node) -> bool:
-        """Whether a later node may be fused into this node, whose call then has the later node's value.
+        """Whether a later node may be fused into this node. This node's call would then have the later node's value.
 
         That is possible if an unclaimed node that is not a pass-through reads this node, directly or through unclaimed
         pass-through nodes.
@@ -203,10 +206,11 @@ def _shape(node: Node) -> tuple[int, ...] | None:
 
 
 def _ancestors(nodes: Sequence[Node], calls: Sequence[Node]) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
-    """Return the nodes that each call stands for; and, for each call where they are ambiguous, the candidates.
+    """Return the nodes that each call stands for, and the candidates for each call whose nodes are ambiguous.
 
-    A pass that makes a node from another node and copies its metadata does not add that node's name to the ancestry. A
-    call made so shares ancestors with other nodes: with a single node, for which it then stands, or with several nodes.
+    Some passes copy the metadata of an old node to a new node, but do not add the old node's name to the ancestry. The
+    new call is then compared with the nodes that share ancestors with it. If there is one such node, the call stands
+    for this node. If there are several, they are the candidates.
     """
     ids = _SourceIds()
     positions: dict[tuple[str, tuple[int, ...]], int] = {}
@@ -232,10 +236,10 @@ def _ancestors(nodes: Sequence[Node], calls: Sequence[Node]) -> tuple[dict[int, 
 
 
 class _SourceIds:
-    """A number for every source. Sources with equal name, `graph_id` and ancestry get the same number.
+    """The numbers of the sources in `from_node`. Sources with equal name, `graph_id` and ancestry get the same number.
 
-    `graph_id` is the address of a graph in the process that made it. If two graphs had the same address, the ancestry
-    distinguishes them.
+    `graph_id` is the address of a graph in the process that made the graph. Two graphs may have had the same address.
+    Their sources are then distinguished by the ancestry.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""The reference graph as data: the target and the arguments of every operator, so that it can be called again.
+"""The reference graph as data: the target and the arguments of every operator, so that operators can be called again.
 
-An edge program that is saved loses the attributes of QNN's passes and takes seconds to load. A reference graph is a
+A saved edge program loses the attributes of QNN's passes, and takes seconds to load. Instead, a reference graph is a
 list of calls and their constants. Its inputs are in the order of the user's model; nothing is specific to a backend.
 """
 
@@ -36,12 +36,12 @@ _NAMED_CONSTANTS = {
 
 
 class NoKernel(Exception):
-    """The host cannot compute this call."""
+    """The error that is raised if the host cannot compute a call."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """One operator of the graph. In its arguments, a mapping with one key stands for a value that JSON lacks."""
+    """One operator of the graph. In its arguments, a mapping with one key encodes a value that JSON cannot store."""
 
     target: str
     arguments: tuple[Any, ...]
@@ -78,14 +78,14 @@ class ReferenceGraph:
         return value
 
     def run(self, inputs: Sequence[torch.Tensor]) -> tuple[list[Value], dict[int, Value]]:
-        """Return the final outputs and every call's value. `inputs`: in the order of the user's model."""
+        """Return the final outputs, and the value of every call. `inputs` are in the order of the user's model."""
         values: dict[int, Value] = {}
         for index in range(len(self.calls)):
             values[index] = self.call(index, values, inputs)
         return self.answer(values, inputs), values
 
     def answer(self, values: Mapping[int, Value], inputs: Sequence[torch.Tensor]) -> list[Value]:
-        """Return the final outputs for these values of the calls."""
+        """Return the final outputs. `values`: the values of the calls that they read."""
         return list(self._resolved(list(self.outputs), values, inputs))
 
     def _resolved(self, encoded: Any, values: Mapping[int, Value], inputs: Sequence[torch.Tensor]) -> Any:
@@ -190,7 +190,7 @@ def target_name(target: Any) -> str:
 
 
 def _called(target: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Value:
-    """Compute an operator. If its arguments have several float types and no kernel accepts them, use float32."""
+    """Compute an operator. If its arguments have several float types and no kernel accepts that, use float32."""
     if target == GETITEM:
         return arguments[0][arguments[1]]
     kernel: Any = torch.ops
@@ -215,6 +215,6 @@ def _is_float(value: object) -> TypeGuard[torch.Tensor]:
 
 
 def _named(encoded: Any, kind: str) -> list[int]:
-    """Return the numbers in an encoded argument's mappings with the key `kind`, without duplicates."""
+    """Return the numbers in the mappings `{kind: number}` that `encoded` contains, without duplicates."""
     leaves = tree_leaves(encoded, is_leaf=lambda value: isinstance(value, dict) and set(value) == {kind})
     return list(dict.fromkeys(leaf[kind] for leaf in leaves if isinstance(leaf, dict)))

@@ -23,7 +23,7 @@ _DATA_MOVEMENT_OPS = frozenset(
 
 
 class HostKernels:
-    """The calls of one reference graph on one sample's inputs. Implements `tasks.numerics.element_use.Kernels`."""
+    """The calls of one graph, computed for one sample's inputs. Implements `tasks.numerics.element_use.Kernels`."""
 
     def __init__(self, graph: ReferenceGraph, inputs: Sequence[Array]) -> None:
         self._graph = graph
@@ -57,7 +57,7 @@ class HostKernels:
     def gradient(
         self, index: int, source: int, values: Mapping[int, Value], weights: Sequence[Array | None]
     ) -> Array | None:
-        """Return |d(sum of the weighted outputs of `index`) / d(element)| for every element of `source`.
+        """Return |d(sum of the weighted outputs of call `index`) / d(element)| for every element of `source`'s value.
 
         `weights`: one array per output of the call, None for an output that nothing reads. Returns None if there is no
         derivative: `source` or the outputs are integers, or the kernel is not differentiable.
@@ -86,12 +86,12 @@ class HostKernels:
         return slope.abs().numpy()
 
     def answer(self, values: Mapping[int, Value]) -> list[Array]:
-        """Return the graph's final outputs for these values of its calls."""
+        """Return the graph's final outputs. `values`: the values of the calls that the outputs read."""
         outputs = self._graph.answer(self._tensors(self.outputs, values), self._inputs)
         return [output.numpy() for output in outputs if isinstance(output, torch.Tensor)]
 
     def _tensors(self, indices: Iterable[int], values: Mapping[int, Value]) -> dict[int, Any]:
-        """Return the values of these calls as tensors. A call without a value is left out."""
+        """Return the values of the calls `indices` as tensors. A call without a value is left out."""
         return {
             index: self._constants[index] if index in self._constants else tree_map(torch.from_numpy, values[index])
             for index in indices

@@ -27,7 +27,7 @@ _NO_KERNEL = (executorch_call_delegate, operator.getitem, memory.alloc, memory.v
 
 
 def operator_table(edge: ExportedProgram, compiler: Compiler | None = None) -> list[Operator]:
-    """Return one row per call of the edge graph, in graph order, then one row per output of a call that nothing reads.
+    """Return one row per call of the edge graph, in graph order; then one per tuple element that no getitem call reads.
 
     `compiler`: reads the qparams and axis orders that its backend's passes wrote. `subgraph` is None in all rows.
     """
@@ -54,7 +54,7 @@ def operator_table(edge: ExportedProgram, compiler: Compiler | None = None) -> l
 
 
 def operator_of(index: int, node: Node, compiler: Compiler | None = None, *, constant: bool = False) -> Operator:
-    """Return the row of one call of a graph, where `subgraph` is None, `unused` is False and `constant` as passed."""
+    """Return the row of one call of a graph. In this row, `subgraph` is None and `unused` is False."""
     value = node.meta.get("val")
     tensor = value if isinstance(value, torch.Tensor) else None
     modules = list(node.meta.get("nn_module_stack", {}).values())
@@ -78,13 +78,13 @@ def operator_of(index: int, node: Node, compiler: Compiler | None = None, *, con
 
 
 def input_qparams(edge: ExportedProgram, compiler: Compiler) -> tuple[Quantization | None, ...]:
-    """Return, per input of the program, the qparams of its first quantization; None if it is not quantized."""
+    """Return, per input of the program, the qparams with which it is first quantized; None for an unquantized input."""
     nodes = {node.name: node for node in edge.graph.nodes if node.op == "placeholder"}
     return tuple(compiler.qparams(nodes[str(name)]) for name in edge.graph_signature.user_inputs)
 
 
 def subgraphs(lowered: ExportedProgram) -> dict[int, int]:
-    """Map the debug handles of the delegated edge nodes to the numbers of their subgraphs, counted in graph order."""
+    """Map the debug handles of the delegated edge nodes to their subgraph numbers, which follow the graph order."""
     return {
         handle: number
         for number, (_, module) in enumerate(delegate_calls(lowered))
@@ -96,8 +96,9 @@ def subgraphs(lowered: ExportedProgram) -> dict[int, int]:
 def expected_instructions(program: ExecutorchProgramManager, logged: set[int]) -> Iterator[ExpectedTensor]:
     """Yield the tensors that the runtime itself logs: the outputs of each kernel and of each delegate call.
 
-    `logged`: the handles whose values a delegate logs. An output of a delegate call is yielded without such a handle.
-    If one handle became several kernels (linear: permute, addmm), only the last kernel has the handle's value.
+    `logged`: the debug handles whose values a delegate logs. An output of a delegate call that has such a handle is
+    yielded without the handle. If the node of one handle became several kernels (linear becomes permute and addmm),
+    only the last kernel has the handle's value.
     """
     for node, module in delegate_calls(program.exported_program()):
         outputs = module.original_module.graph.output_node().args[0]
@@ -115,7 +116,7 @@ def expected_instructions(program: ExecutorchProgramManager, logged: set[int]) -
 def kernel_calls(program: ExecutorchProgramManager) -> Iterator[tuple[Node, tuple[int, ...]]]:
     """Yield the nodes that became kernel calls, each with the debug handles of the edge nodes that it stands for.
 
-    The emitter has replaced each node's debug handle by its instruction id.
+    The emitter has replaced each node's debug handle by the node's instruction id.
     """
     # `debug_handle_map` has one map per method, which its type annotation does not say.
     handles_by_id: Mapping[int, int | list[int]] = cast(Any, program.debug_handle_map)[METHOD]
@@ -137,7 +138,10 @@ def logged_instruction_bytes(lowered: ExportedProgram) -> int:
 
 
 def logged_bytes(tensor: torch.Tensor, element_bytes: int | None = None) -> int:
-    """Return an upper bound for a tensor's bytes in the debug buffer. `element_bytes`: None for those of its dtype."""
+    """Return an upper bound for a tensor's bytes in the debug buffer.
+
+    `element_bytes`: the size of one element; by default, the size of an element of the tensor's dtype.
+    """
     size = tensor.numel() * (element_bytes or tensor.element_size())
     return math.ceil(size / _LOG_ALIGNMENT_BYTES) * _LOG_ALIGNMENT_BYTES + _LOG_ALIGNMENT_BYTES
 
@@ -175,7 +179,7 @@ def _constants(edge: ExportedProgram) -> set[Node]:
 
 
 def _roots(sources: list[Any]) -> list[str]:
-    """Return the names of the exported graph's nodes that a node descends from, in order, without duplicates."""
+    """Return the names of the nodes of the exported graph from which a node descends, in order, without duplicates."""
     return list(dict.fromkeys(name for source in sources for name in _roots(source.from_node) or [source.name]))
 
 

@@ -1,4 +1,4 @@
-"""The caller's handle of a worker process. It starts the process, gets its messages and memory usage, and kills it."""
+"""The caller's handle of a worker process. It starts and kills the process, and gets its messages and memory usage."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ class MemoryUsage:
 
     resident_bytes: int
     own_bytes: int
-    """The part that would be free after the end of the process: a fork shares the other pages with its zygote."""
+    """The part that the end of the process would free. A fork shares its other pages with its zygote."""
 
 
 class Worker:
@@ -58,7 +58,7 @@ class Worker:
         return _memory_usage(self._process.pid, shares=False)
 
     def close(self) -> None:
-        """Kill the process and its descendants. After its answer, it has nothing left to do or to log."""
+        """Kill the process and its descendants. After its answer, the process has nothing left to do or to log."""
         if self._receiving.closed:
             return
         assert self._process.pid is not None, "started"
@@ -70,7 +70,7 @@ class Worker:
 
 
 class ZygoteWorker(Worker):
-    """A worker that does not end after its call: every process that is forked from it has the call's value."""
+    """A worker that does not end after its call. Every fork of it has the value that the call returned."""
 
     def __init__(self, context: ForkServerContext, call: Call) -> None:
         self._receiving, control = context.Pipe(duplex=True)
@@ -78,7 +78,7 @@ class ZygoteWorker(Worker):
         self._start(context, serve_zygote, control, call)
 
     def fork(self, context: ForkServerContext, call: Call) -> "Fork":
-        """Start a call with the zygote's value as first argument. Raises OSError or EOFError if the zygote is dead."""
+        """Start a call; the zygote's value is its first argument. Raises OSError or EOFError if the zygote is dead."""
         receiving, sending = context.Pipe(duplex=False)
         watching, living = context.Pipe(duplex=False)
         assert self._process.pid is not None, "started"
@@ -94,7 +94,7 @@ class ZygoteWorker(Worker):
 
 
 class Fork:
-    """A call in a fork of a zygote. The zygote reports the fork's end, and kills the processes that the fork left."""
+    """A call in a fork of a zygote. The zygote reports the fork's end, and kills the fork's remaining processes."""
 
     def __init__(self, pid: int, receiving: Connection, living: Connection) -> None:
         self._pid = pid
@@ -134,7 +134,7 @@ def _kill_group(pid: int) -> None:
 
 
 def _memory_usage(pid: int | None, *, shares: bool) -> MemoryUsage:
-    """Add up the memory of a process and its descendants. `shares`: whether it shares pages with a zygote."""
+    """Add up the memory of a process and its descendants. `shares`: whether the process shares pages with a zygote."""
     resident = unshared = 0
     with contextlib.suppress(psutil.NoSuchProcess):
         parent = psutil.Process(pid)

@@ -1,4 +1,4 @@
-"""The messages that a worker process sends to its caller, pickled, through a pipe.
+"""The messages that a worker process sends to its caller. They are pickled and sent through a pipe.
 
 A fork of a zygote sends `Started` and its answer. When the fork has ended, the zygote sends `Ended`. Any other worker
 sends only its answer. If its process ends without an answer, the caller's handle returns an `Ended` instead.
@@ -12,7 +12,7 @@ from tasks.errors import QnnsweepError
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The first message of a fork: its process id."""
+    """The first message of a fork, which contains the fork's process id."""
 
     pid: int
 
@@ -26,14 +26,14 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An error about the request, the environment or evidence, which the caller raises as it is."""
+    """An error about the request, the environment or evidence, which the caller raises unchanged."""
 
     error: QnnsweepError
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The name and the text of any other error: the error itself might not survive pickling."""
+    """The name and the text of any other error. The error itself is not sent, because it might not survive pickling."""
 
     name: str
     text: str
@@ -41,7 +41,7 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of the process: its exit code, negative for a signal; None if the zygote died before it reported one."""
+    """The end of the process. The exit code is negative for a signal; it is None if the zygote died first."""
 
     exit_code: int | None
 

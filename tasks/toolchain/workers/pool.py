@@ -1,6 +1,6 @@
 """Toolchain calls in worker processes, so that an abort, an out-of-memory kill or a hang fails only one cell.
 
-Workers are forked from a server. It has imported torch and ExecuTorch, which saves seconds per call, and was started
+Workers are forked from a server. The server has imported torch and ExecuTorch, which saves seconds per call, and runs
 with the environment that the dynamic linker needs. Calls that begin with the same computation are forked from a zygote,
 which is a worker that has done this computation already.
 """
@@ -28,7 +28,7 @@ _LONGEST_TEMPORARY = 107 - len("/pymp-12345678/listener-12345678")
 
 
 def check_temporary_folder() -> None:
-    """Raise EnvironmentUnusable if no fork server could listen below the temporary folder."""
+    """Raise EnvironmentUnusable if the temporary folder's path is too long for the fork server's socket in it."""
     folder = tempfile.gettempdir()
     if len(os.fsencode(folder)) > _LONGEST_TEMPORARY:
         raise EnvironmentUnusable(
@@ -38,7 +38,7 @@ def check_temporary_folder() -> None:
 
 
 class WorkerPool:
-    """A runner of module-level functions in workers, as many at once as the scheduler allows. Is thread-safe."""
+    """A runner of module-level functions in workers. The scheduler limits how many run at once. Is thread-safe."""
 
     def __init__(self, identity: Toolchain, supervisor: Supervisor) -> None:
         self.identity = identity
@@ -52,9 +52,9 @@ class WorkerPool:
     ) -> CallResult[Result]:
         """Run `function(*arguments)` in a worker whose working directory is a scratch folder of its own.
 
-        `urgent`: start before all calls that are not urgent.
-        Raises the function's own RequestError, EnvironmentUnusable or EvidenceError. If the function does not return
-        for any other reason, raises ToolchainError with the cause and the last log lines.
+        `urgent`: whether the call starts before all calls that are not urgent.
+        Raises the function's own RequestError, EnvironmentUnusable or EvidenceError. If the function fails for
+        any other reason, raises ToolchainError with the cause and the last log lines.
         """
         supervisor = self._supervisor
         with supervisor.slot(stage, subject, urgent=urgent), supervisor.scratch(stage) as scratch:
@@ -68,9 +68,9 @@ class WorkerPool:
     def zygote(
         self, key: str, stage: str, function: Callable[..., Any], *arguments: Any, subject: Subject = ()
     ) -> Generator["Zygote"]:
-        """Yield a warm process that has run `function(*arguments)`, from which calls are forked.
+        """Yield a zygote, whose process runs `function(*arguments)` once. Calls are then forked from this process.
 
-        All users of one `key` share the process. It starts with the first call, and ends when the last user leaves.
+        All users of one `key` share the process. It starts at the first call, and ends when the last user leaves.
         """
         with self._guard:
             call = Call(scratch=Path(), function=function, arguments=arguments)
@@ -88,7 +88,7 @@ class WorkerPool:
 
 
 class Zygote:
-    """A worker that has run a function and does not end: calls are forked from it, and use the function's value."""
+    """A worker that runs a function and then does not end. Calls run in forks of it, and use the function's value."""
 
     def __init__(self, supervisor: Supervisor, stage: str, subject: Subject, call: Call) -> None:
         self.subject = subject
@@ -105,7 +105,7 @@ class Zygote:
     def call(
         self, stage: str, function: Callable[..., Result], *arguments: Any, subject: Subject = ()
     ) -> CallResult[Result]:
-        """Run `function(value, *arguments)` in a fork, where `value` is what the zygote's function returned.
+        """Run `function(value, *arguments)` in a fork. `value` is the value that the zygote's function returned.
 
         The call's log begins with a copy of the zygote's log. Everything else is as in `WorkerPool.call`.
         """
@@ -127,7 +127,7 @@ class Zygote:
         self._resources.close()
 
     def _worker(self) -> ZygoteWorker:
-        """Return the worker. The first call starts it, the others wait. If it cannot start, every call raises why."""
+        """Return the worker. The first call starts it, the others wait. If this fails, every call raises the error."""
         with self._starting:
             if self._started is None:
                 try:

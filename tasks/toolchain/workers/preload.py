@@ -1,6 +1,6 @@
 """The imports that the fork server makes once, for all workers.
 
-Error output is dropped, because an import that fails here fails again in the worker, which has a log.
+Error output is dropped. An import that fails here fails again in the worker, and the worker's log has the error.
 """
 # ruff: noqa: F401
 

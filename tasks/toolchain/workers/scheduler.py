@@ -1,4 +1,4 @@
-"""The order in which calls start on this machine: first urgent calls, then long ones, as cores and memory permit."""
+"""The order in which calls start on this machine: first urgent calls, then long calls, as cores and memory permit."""
 
 import heapq
 import itertools
@@ -28,7 +28,7 @@ class _Waiting:
 
 
 class Scheduler:
-    """A granter of at most `parallel` slots at once, which together need at most `memory_bytes`. Is thread-safe.
+    """A granter of slots: at most `parallel` at once, which together need at most `memory_bytes`. Is thread-safe.
 
     A call that needs more than `memory_bytes` runs when no other call runs, because refusing it would be worse.
     """
@@ -44,7 +44,7 @@ class Scheduler:
 
     @contextmanager
     def slot(self, estimate: CostEstimate, *, urgent: bool = False) -> Generator[None]:
-        """Wait for a core and the memory. `urgent`: memory that is in use now can be released after this call."""
+        """Wait for a core and memory. `urgent`: whether memory that is now in use can be released after this call."""
         need = estimate.peak_bytes
         waiting = _Waiting(rank=(not urgent, -estimate.seconds, next(self._numbers)), need_bytes=need)
         with self._guard:

@@ -34,7 +34,7 @@ Subject = tuple[str, ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallResult(Generic[Result]):
-    """The value that a call returned, its whole log, and how long it took."""
+    """The value that a call returned, the call's whole log, and its duration."""
 
     value: Result
     log: Blob
@@ -43,13 +43,13 @@ class CallResult(Generic[Result]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallCost:
-    """The cost of a call, whether it failed or not. The next sweep uses it as an estimate."""
+    """The cost of a call, even of a failed call. The next sweep uses this cost as an estimate."""
 
     stage: str
     subject: Subject
     seconds: float
     peak_bytes: int
-    """Peak of the resident memory; for a fork of a zygote, without the pages that it shares with the zygote."""
+    """Peak of the resident memory. For a fork of a zygote, the pages that it shares with the zygote are not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Supervisor:
     calls: Counter[str] = field(default_factory=Counter, init=False)
     """The number of calls per stage. Zygotes are not counted."""
     costs: list[CallCost] = field(default_factory=list, init=False)
-    """The cost of every call, zygotes included, in the order in which they ended."""
+    """The costs of all calls, zygotes included, in the order in which the calls ended."""
     context: ForkServerContext = field(default_factory=lambda: multiprocessing.get_context("forkserver"), init=False)
     _guard: threading.Lock = field(default_factory=threading.Lock, init=False)
 

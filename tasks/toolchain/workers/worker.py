@@ -1,7 +1,7 @@
 """The code that runs in a worker process: its session, its log, its answer, and its end.
 
-A worker is forked from Python's fork server for one call. A zygote is a worker that does not end after its call: the
-calls that need its value are forked from it.
+A worker is forked from Python's fork server for one call. A zygote is a worker that does not end after its call. The
+calls that need the returned value run in forks of the zygote.
 """
 
 import ctypes
@@ -43,9 +43,9 @@ def serve_call(sending: Connection, watching: Connection, call: Call) -> None:
 
 
 def serve_zygote(control: Connection, watching: Connection, call: Call) -> None:
-    """Run `call`, send its answer without the value, and fork for each call from `control` until `control` is closed.
+    """Run `call`, and send its answer without the value. Then fork for each call from `control`, until it is closed.
 
-    The connection of a fork carries `Started`, the answer, and `Ended`.
+    Each fork has its own connection, through which the caller gets `Started`, the answer, and `Ended`.
     """
     _enter_session(watching, call.scratch)
     answer = _answer(call.function, call.arguments)
@@ -81,7 +81,7 @@ def serve_zygote(control: Connection, watching: Connection, call: Call) -> None:
 
 
 def _serve_fork(sending: Connection, watching: Connection, call: Call, value: Any, log: Path) -> NoReturn:
-    """Run a call on the zygote's value, with a log that begins with the zygote's own, and exit."""
+    """Run a call on the zygote's value, and exit. The call's log begins with a copy of the zygote's log."""
     status = 1
     try:
         sending.send(Started(os.getpid()))  # sent by the fork, because the zygote may be killed at this moment
@@ -135,7 +135,7 @@ def _answer(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Answer:
 
 
 def _die_with(watching: Connection) -> None:
-    """Make the kernel kill this process group when the caller is gone: only the caller has the pipe's other end.
+    """Make the kernel kill this process group when the caller is gone. Only the caller has the other end of `watching`.
 
     A thread of this process could not kill it while native code holds the interpreter lock. The exit of the fork server
     does not show that the caller is gone, because every worker keeps the fork server alive.
@@ -148,6 +148,6 @@ def _die_with(watching: Connection) -> None:
 
 
 def flush_native_output() -> None:
-    """Flush Python's and C's stdout: native code's output is buffered there, and a fork exits without flushing it."""
+    """Flush Python's and C's stdout. C's stdout buffers native code's output, and a fork exits without flushing it."""
     sys.stdout.flush()
     ctypes.CDLL(None).fflush(None)

@@ -1,4 +1,4 @@
-"""The portable kernels need no compiler: the edge program is emitted as it is."""
+"""The compiler class of the portable backend. It adds no steps: the edge program is emitted as it is."""
 
 from torch.fx import GraphModule
 from torchao.quantization.pt2e.quantizer import Quantizer

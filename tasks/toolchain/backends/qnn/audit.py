@@ -1,4 +1,4 @@
-"""The checks of a QNN program: the options of its delegates, and what the context binaries contain."""
+"""The checks of a QNN program: the options of its delegates, and the content of their context binaries."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ _PACKED = "the HTP compiler packs weights in a form of its own, and no library r
 
 
 def qnn_checks(program: AuditedProgram) -> Iterator[ProgramCheck]:
-    """Yield the checks of one program."""
+    """Yield all checks of one QNN program."""
     assert program.soc is not None, "a QNN program is compiled for one SoC"
     for subgraph, delegate in enumerate(program.facts.delegates):
         yield from _delegate(program, subgraph, delegate, program.soc)
@@ -26,7 +26,7 @@ def qnn_checks(program: AuditedProgram) -> Iterator[ProgramCheck]:
 def _delegate(
     program: AuditedProgram, subgraph: int, delegate: DelegateFacts, soc: SocConfig
 ) -> Iterator[ProgramCheck]:
-    """Yield the checks of the options that the delegate is started with, then those of its context binary."""
+    """Yield the checks of the options that the delegate is started with, then the checks of its context binary."""
     context = delegate.context
     precision = "float16" if has_float_activations(program.scheme) else "quantized"
     dumps = str(program.name == "debug")
@@ -45,7 +45,7 @@ def _delegate(
 
 
 def _elements(program: AuditedProgram) -> Iterator[ProgramCheck]:
-    """Yield the checks of the scheme's element types against all kernels. Some subgraphs compute only indices."""
+    """Yield the checks of the scheme's element types. Subgraphs are checked together: some compute only indices."""
     activation, weight = scheme_elements(program.scheme)
     delegates = program.facts.delegates
     kernels = {element for delegate in delegates if delegate.context for element in delegate.context.kernel_elements}
@@ -61,7 +61,7 @@ def _elements(program: AuditedProgram) -> Iterator[ProgramCheck]:
 
 
 def _qparams(program: AuditedProgram) -> Iterator[ProgramCheck]:
-    """Yield the checks that the tensors logged by the debug program are read with the qparams that were compiled."""
+    """Yield one check per quantized tensor that is logged: it must be read with the qparams that were compiled."""
     compiled = {
         tensor.name: (subgraph, tensor)
         for subgraph, delegate in enumerate(program.facts.delegates)
@@ -91,7 +91,7 @@ def _compiled_qparams(tensor: GraphTensor) -> str:
 
 
 def _are_equal(qparams: Quantization, tensor: GraphTensor) -> bool:
-    """Whether the compiled tensor has these qparams. QNN stores a scale in 32 bits."""
+    """Whether the compiled tensor has these qparams. The scales are compared in float32, as QNN stores them."""
     return (
         tensor.scale is not None
         and tensor.dtype.lstrip("us") == f"fixed{_bits(qparams)}"
@@ -101,5 +101,5 @@ def _are_equal(qparams: Quantization, tensor: GraphTensor) -> bool:
 
 
 def _bits(qparams: Quantization) -> int:
-    """Return the bits of QNN's type for these integers. torch's dtype may be wider: int32 for 16-bit integers."""
+    """Return the bit width of QNN's type for the quantized integers. torch may use a wider dtype: int32 for 16 bits."""
     return next(bits for bits in (8, 16, 32, 64) if qparams.quant_max - qparams.quant_min < 2**bits)

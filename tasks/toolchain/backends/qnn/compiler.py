@@ -2,7 +2,7 @@
 
 Between torch.export and the `.pte`, the module follows `to_edge_transform_and_lower_to_qnn` of ExecuTorch 1.5 step by
 step. Unlike that function, it stops at the edge program, so that the shipping and the debug program come from the same
-edge program. The steps are ExecuTorch's internals: tests/toolchain compares the result with the official call.
+edge program. The steps are internals of ExecuTorch, so tests/toolchain compares the result with the official call.
 """
 
 import contextlib
@@ -152,7 +152,7 @@ def axis_order_of(node: Node) -> tuple[int, ...] | None:
 
 
 class _RecordingPartitioner(QnnPartitioner):
-    """A QnnPartitioner that records the compiler's messages when it refuses a node."""
+    """A QnnPartitioner that records the compiler's messages about every node that the compiler refuses."""
 
     def __init__(self, specs: list[CompileSpec], log: DelegationLog) -> None:
         super().__init__(specs)
@@ -186,7 +186,7 @@ def _output_length() -> int:
 
 
 def _output_since(start: int) -> str:
-    """Return standard output from byte `start` on. In a worker, it is the log file and can be read."""
+    """Return standard output from byte `start` on. A worker's standard output is its log file, so it can be read."""
     flush_native_output()
     with Path("/proc/self/fd/1").open("rb") as output:
         output.seek(start)
@@ -195,7 +195,7 @@ def _output_since(start: int) -> str:
 
 @contextlib.contextmanager
 def _recording_tensors(log: DelegationLog) -> Iterator[None]:
-    """Record, from the graphs that QNN really builds, which tensor name stands for which debug handle."""
+    """Record, for each graph that QNN builds, its nodes, its schematic, and the debug handle of each tensor name."""
     original = QnnBackend._build_op_wrappers
 
     def build_and_record(edge_program: ExportedProgram, *arguments: Any) -> Any:
@@ -216,7 +216,7 @@ def _recording_tensors(log: DelegationLog) -> Iterator[None]:
 
 
 def _take_schematic(log: DelegationLog) -> None:
-    """Move the file that the compiler writes at profile level 3 from the working folder into the log."""
+    """Move the schematic, which the compiler writes to the working folder at profile level 3, into the log."""
     file = Path(f"{METHOD}_schematic.bin")
     if file.exists():
         log.schematics.append(file.read_bytes())
@@ -250,7 +250,7 @@ def _record_node(node: Node, log: DelegationLog) -> None:
 
 
 def _quantized_node(node: Node, output_index: int) -> Node:
-    """Return the node with the qparams of one output: the node itself, or the getitem node of this output."""
+    """Return the node that has the qparams of one output: `node` itself, or the getitem node of this output."""
     if "quant_attrs" in node.meta:
         return node
     users = (user for user in node.users if user.target is operator.getitem and user.args[1] == output_index)
@@ -258,7 +258,7 @@ def _quantized_node(node: Node, output_index: int) -> Node:
 
 
 def _block_sizes(module: GraphModule, scheme: SchemeConfig) -> dict[str, tuple[int, ...]]:
-    """Map node names to block shapes, for the nodes whose number of input channels the block's size divides."""
+    """Map node names to block shapes, for the nodes whose number of input channels is a multiple of the block size."""
     sizes: dict[str, tuple[int, ...]] = {}
     for node in module.graph.nodes:
         block = scheme.block_size.get(_kind(node))

@@ -10,12 +10,12 @@ _FACT = re.compile(rf"^({'|'.join(_COLUMNS)})\s*=\s*(\d+)\s*$", re.MULTILINE)
 
 
 def errors(log: str) -> list[str]:
-    """Return the compiler's error messages in their order, without duplicates, times and logger names."""
+    """Return the compiler's error messages in the order of the log, without times, logger names and duplicates."""
     return list(dict.fromkeys(_ERROR.findall(log)))
 
 
 def compile_facts(log: str) -> tuple[CompileFacts, ...]:
-    """Return one DDR summary per delegated subgraph, in compilation order. If any is incomplete, return none."""
+    """Return one DDR summary per delegated subgraph, in compilation order; no summaries if one is incomplete."""
     facts = _FACT.findall(log)
     columns = [[int(value) for name, value in facts if name == column] for column in _COLUMNS]
     if len({len(values) for values in columns}) > 1:

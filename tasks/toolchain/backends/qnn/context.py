@@ -1,6 +1,7 @@
-"""A reader of QNN context binaries through QNN's System library: the compiler's build, the SoC, the graphs' tensors.
+"""A reader of the compiler's build, the SoC and the graphs' tensors in QNN context binaries.
 
-The library is native code that reads unchecked bytes, so it is called only in workers.
+It uses QNN's System library. That library is native code that does not check the bytes that it reads, so it is called
+only in workers.
 """
 
 import ctypes
@@ -108,9 +109,10 @@ class _BinaryInfo(Structure):
 
 
 def read_context(processed: bytes, library: Path) -> ContextFacts:
-    """Return the facts in the bytes that ExecuTorch's QNN backend made of a subgraph. `library`: libQnnSystem.so.
+    """Return the facts in a context binary.
 
-    Raises EvidenceError for bytes that are not a context binary, or one of a version that this reader does not support.
+    `processed`: the bytes to which ExecuTorch's QNN backend compiled a subgraph. `library`: path of libQnnSystem.so.
+    Raises EvidenceError if the bytes are not a context binary, or if this reader does not support their version.
     """
     binary = _binary(processed)
     provider = _provider(library)
@@ -127,7 +129,7 @@ def read_context(processed: bytes, library: Path) -> ContextFacts:
 
 
 def kernel_elements(binary: bytes) -> tuple[str, ...]:
-    """Return the sorted element types of the kernels' results. The kernels' names in the binary contain them."""
+    """Return the sorted element types of the kernels' results, which are parts of the kernel names in the binary."""
     return tuple(sorted({_ELEMENTS[kernel[1]] for kernel in _KERNEL.finditer(binary)}))
 
 

@@ -1,4 +1,4 @@
-"""The lines of `qnnsweep doctor` on QNN: its libraries, and ExecuTorch's backend for them."""
+"""The lines of `qnnsweep doctor` about QNN: the QNN libraries, and ExecuTorch's QNN backend."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ def qnn_doctor(folder: Path) -> Iterator[DoctorCheck]:
 
 
 def _registered_backends(sdk: Sdk) -> str:
-    """Return the backends that are registered in ExecuTorch's runtime, or the last line of its error output."""
+    """Return the names of the backends in ExecuTorch's runtime. If listing them fails, return the last error line."""
     listing = subprocess.run(
         [sys.executable, "-c", _LIST_BACKENDS],
         env=dict(os.environ) | sdk.environment(os.environ),

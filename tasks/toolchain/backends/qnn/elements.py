@@ -1,4 +1,4 @@
-"""The element types of a scheme's activations and weights, as the HTP computes them."""
+"""The element types of a scheme's activations and weights on the HTP."""
 
 import re
 
@@ -17,5 +17,5 @@ def scheme_elements(scheme: SchemeConfig) -> tuple[str, str]:
 
 
 def has_float_activations(scheme: SchemeConfig) -> bool:
-    """Whether the scheme has activations in 16-bit float. Its weights may be quantized nevertheless."""
+    """Whether the scheme's activations are 16-bit floats. Even then, its weights may be quantized."""
     return scheme_elements(scheme)[0] == "float16"

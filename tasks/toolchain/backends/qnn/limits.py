@@ -1,7 +1,7 @@
-"""What the HTP and its compiler cannot do, known before anything is compiled.
+"""The limits of the HTP and its compiler that are known before anything is compiled.
 
-Each rule is here because somebody observed the limit; its `evidence` says where. A cell that no rule excludes is tried,
-because a failure is a result too.
+Each rule describes a limit that somebody observed; the rule's `evidence` says where. A cell that no rule excludes is
+tried, because a failure is a result too.
 """
 
 from conf.backends import Rule

@@ -11,7 +11,7 @@ _PRECISIONS = {QnnExecuTorchHtpPrecision.kHtpQuantized: "quantized", QnnExecuTor
 
 
 def read_options(delegate: BackendDelegate, size: int, calls: int) -> DelegateFacts:
-    """Return the facts of a delegate without those of its context binary. `size`: the bytes of that binary."""
+    """Return a delegate's facts, except those in its context binary. `size`: the size of that binary in bytes."""
     (spec,) = (spec.value for spec in delegate.compile_specs if spec.key == QCOM_QNN_COMPILE_SPEC)
     options = flatbuffer_to_option(spec)
     soc, htp = options.soc_info, options.backend_options.htp_options

@@ -19,26 +19,26 @@ _BUILD_ID = re.compile(rb"v\d+\.\d+\.\d+\.\d{6,}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sdk:
-    """A folder with the layout of a QNN SDK. `build`: the id in its libraries. `origin`: what provided it."""
+    """A folder with the layout of a QNN SDK. `build`: the build id in its libraries. `origin`: where it is from."""
 
     root: Path
     build: str
     origin: str
     runtime_libraries: tuple[Path, ...]
-    """The folders with the libraries that the QNN libraries link against (the wheel contains its own libc++)."""
+    """The folders of other libraries that the QNN libraries link against, such as the wheel's own libc++."""
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables for a process that loads QNN. The linker reads them only when the process starts."""
+        """Return the environment for a process that loads QNN. The linker reads them only at process start."""
         folders = map(str, (self.root / LIBRARY_FOLDER, *self.runtime_libraries))
         search = filter(None, (*folders, inherited.get("LD_LIBRARY_PATH")))
         return {"QNN_SDK_ROOT": str(self.root), "LD_LIBRARY_PATH": os.pathsep.join(search)}
 
 
 def find_sdk(environ: Mapping[str, str], links: Path) -> Sdk:
-    """Return the SDK at the user's `QNN_SDK_ROOT`, or else that of the installed onnxruntime-qnn wheel.
+    """Return the SDK at `QNN_SDK_ROOT`; if this variable is not set, the SDK in the installed onnxruntime-qnn wheel.
 
-    `links`: an existing folder for a tree of links to the wheel's libraries, with the layout of an SDK.
-    Raises EnvironmentUnusable if neither has the HTP libraries.
+    `links`: an existing folder in which links to the wheel's libraries are created, with the layout of an SDK.
+    Raises EnvironmentUnusable if there is no SDK, or if it lacks the HTP libraries.
     """
     if chosen := environ.get("QNN_SDK_ROOT"):
         root = Path(chosen)
@@ -70,7 +70,7 @@ def find_sdk(environ: Mapping[str, str], links: Path) -> Sdk:
 
 
 def identity(sdk: Sdk) -> Toolchain:
-    """Return the versions that determine the result of a compilation. They are read from metadata, without imports."""
+    """Return the versions that determine the result of a compilation. Only metadata is read; nothing is imported."""
     return Toolchain(
         python=platform.python_version(),
         torch=metadata.version("torch"),

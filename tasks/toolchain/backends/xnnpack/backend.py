@@ -1,4 +1,4 @@
-"""XNNPACK on the CPU: the control group that distinguishes a problem of QNN from one of ExecuTorch."""
+"""XNNPACK on the CPU: the control group that distinguishes problems of QNN from problems of ExecuTorch."""
 
 from typing import TYPE_CHECKING
 
