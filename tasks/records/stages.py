@@ -197,7 +197,7 @@ class ProfileProgram:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counterpart:
-    """The nodes of another graph that together compute an operator's value, in order. The last node has the value."""
+    """The nodes of another graph that together compute an operator's value, in graph order. The last has the value."""
 
     nodes: tuple[str, ...]
     status: OperatorStatus | None  # why there is no value to compare with; None if there is one
@@ -316,7 +316,7 @@ class LaunchResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Execution:
-    """All launches of a bundle on one device."""
+    """The results of all launches of a bundle on one device."""
 
     device: str
     results: tuple[LaunchResult, ...]

@@ -165,7 +165,7 @@ def _short(value: float) -> str:
 
 
 def six_digits(value: Any) -> int | float | str:
-    """Return an integer in full, another number with six significant digits, and an infinity as JavaScript's text."""
+    """Return an integer in full, another number with six significant digits, and an infinity as text for JavaScript."""
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
     return int(value) if value == int(value) and abs(value) < 1e15 else float(f"{value:.6g}")

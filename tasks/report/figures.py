@@ -70,7 +70,7 @@ def latency(profile: Iterable[Row]) -> dict[str, Any] | None:
 
 
 def with_times(operators: Sequence[Row], profile: Iterable[Row]) -> list[dict[str, Any]]:
-    """Add to every operator's row the operator's time, or the names of the operators whose time includes its work."""
+    """Return every operator's row, extended by the operator's time or by the operators whose time includes its work."""
     events: dict[str, Row] = {}
     for row in profile:
         inside = row["kind"] == "operator" and row["program"] == "profile"

@@ -131,14 +131,14 @@ def _context_fact(lowered: LoweredProgram | None, name: str, form: str = "{}") -
 
 
 def _latency(cell: CellResult) -> float | None:
-    """Return the shipping program's median latency in ms. A sample's latency is the mean of its inferences."""
+    """Return the shipping program's median latency in ms. A sample's latency is its mean inference time."""
     results = cell.capture.execution.results if cell.capture else ()
     latencies = [ms for result in results if result.launch.name == "shipping" for ms in result.latencies_ms]
     return float(np.median(latencies)) if latencies else None
 
 
 def _log(cell: CellResult) -> str | None:
-    """Return the sha256 of the failed call's log. If there is none, return that of the last toolchain call's log."""
+    """Return the sha256 of the failed call's log or, if there is no such log, of the last toolchain call's log."""
     if (log := getattr(cell.error, "log", None)) is not None:
         return log
     logs: list[Blob | None] = [record.log for record in (cell.lowered, cell.quantized, cell.exported) if record]

@@ -55,7 +55,7 @@ _last_read = _LastRead()
 
 
 class RecordSerializer(Serializer):  # `Serializer[Any]` cannot be subclassed
-    """A serializer of records as Parquet. It never returns anything but a record."""
+    """The serializer that stores records as Parquet. It loads nothing but records."""
 
     type: str = "qnnsweep-record"
 
