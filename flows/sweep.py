@@ -19,7 +19,7 @@ from tasks.storage.store import Store
 
 @run_flow()
 def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results.SweepResult:
-    """Run every cell of the plan that `overrides` define, in Hydra's grammar; see `qnnsweep run --help`.
+    """Run every cell of a plan. `overrides` define the plan in Hydra's grammar; see `qnnsweep run --help`.
 
     Raises RequestError for a wrong request, before any work. Raises EnvironmentUnusable for an unusable machine.
     """

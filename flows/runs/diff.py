@@ -35,7 +35,7 @@ class Change:
     before: float | str | None
     after: float | str | None
     limit: float | None = None
-    """Only a difference of numbers greater than this limit is `regressed` or `improved`. None if there is no limit."""
+    """A numeric difference is `regressed` or `improved` only if it exceeds this limit. None if there is no limit."""
     verdict: Verdict
 
 
@@ -65,7 +65,7 @@ class Difference:
 def diff(store: Store, run_a: str, run_b: str) -> Difference:
     """Return the differences of the second run from the first.
 
-    `run_a`, `run_b`: any names that `resolve` accepts. The limit of a series is its floor in the defaults of
+    `run_a`, `run_b`: any names that `resolve` accepts. The limit of a series is the floor in the defaults of
     `TrendConfig`. But if the second run has compared the series of a cell with earlier nights, the limit is computed
     from the floor and the noise of that comparison.
     """
@@ -210,7 +210,7 @@ def _verdict(rows: Sequence[Row]) -> str | None:
 
 
 def diff_table(difference: Difference) -> Table:
-    """Return a table with one line per relevant difference. The first line of a cell lists its changed inputs."""
+    """Return a table of differences that are neither steady nor undefined. A cell starts with its changed inputs."""
     caption = f"{plural(difference.regressions, 'regression')}, {difference.run_a} -> {difference.run_b}"
     table = plain_table("cell", "what", "before", "after", "limit", "verdict", caption=caption)
     styles = {"regressed": "bold red", "improved": "green"}

@@ -197,7 +197,7 @@ def _worse_operators(
 
 
 def _candidates(store: Store, past: Past, tonight: Gaps, config: TrendConfig) -> set[tuple[Key, str, str]]:
-    """Return the series of operators that may be worse than their baseline. Only for these are all nights read.
+    """Return the series of operators that may be worse than their baseline. Only for these series are all nights read.
 
     A series is returned in two cases: its value is worse, by more than the floor, than on the cell's oldest or latest
     good night; or the series was bad on one of the cell's last three nights.

@@ -21,7 +21,7 @@ from tasks.devices.farm import DeviceBusy
 from tasks.errors import EnvironmentUnusable
 
 LEASE_S = 90.0
-"""The duration of a lease, after which a dead holder's device is free. Its holder renews it after 3/4 of this time."""
+"""The duration of a lease. A holder renews its lease after 3/4 of this time. A dead holder's lease ends by itself."""
 
 
 def limit_of(device: str) -> str:

@@ -110,12 +110,12 @@ class SampleComparison:
     """The comparison of the operators of one sample."""
 
     operators: tuple[OperatorComparison, ...]  # one row per operator, against the edge graph
-    other_references: tuple[OperatorComparison, ...]  # reference by reference
-    pairs: tuple[Pair, ...]  # the tensors of both sides, for `options.metrics`; empty if it is empty
+    other_references: tuple[OperatorComparison, ...]  # one row per operator or node, reference by reference
+    pairs: tuple[Pair, ...]  # the compared tensors; empty if `options.metrics` is empty
 
 
 class OperatorComparer:
-    """Compares the operators of one debug capture with their references, sample by sample."""
+    """The comparison of one debug capture's operators with their references, sample by sample."""
 
     def __init__(self, lowered: LoweredProgram, evidence: Evidence, options: ComparisonOptions) -> None:
         self._lowered = lowered

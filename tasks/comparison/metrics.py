@@ -23,7 +23,7 @@ class Pair:
     subject: MetricValue  # a template that identifies the tensor, without a metric and its value
     actual: NDArray[Any]
     reference: NDArray[Any]
-    qparams: Quantization | None  # the device's, for metrics that count an error in steps
+    qparams: Quantization | None  # of the device's tensor, for metrics in quantization steps
 
 
 def metric_template(

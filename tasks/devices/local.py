@@ -1,4 +1,4 @@
-"""The machine that runs qnnsweep as a device: each command gets its own folder, session and environment."""
+"""The machine that runs qnnsweep, used as a device. Each command has its own folder, session and environment."""
 
 import contextlib
 import os
