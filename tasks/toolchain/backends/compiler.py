@@ -35,7 +35,7 @@ class Compiler(ABC):
     """The steps of the lowering that a backend defines, for one scheme and SoC. The default steps delegate nothing."""
 
     has_debug_program: bool = False
-    """Whether a separate program is compiled that logs the operators inside the delegate."""
+    """Whether the delegate logs its operators only in a program that is compiled with `debug=True`."""
 
     def __init__(self, scheme: SchemeConfig, soc: SocConfig | None) -> None:
         self._scheme = scheme

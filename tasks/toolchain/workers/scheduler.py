@@ -61,7 +61,7 @@ class Scheduler:
 
     @contextmanager
     def reserve(self, need_bytes: int) -> Generator[None]:
-        """Count memory that a process holds without using a core."""
+        """Count memory as used while the context is open, for a process that holds memory but needs no core."""
         with self._guard:
             self._reserved_bytes += need_bytes
         try:

@@ -108,7 +108,7 @@ def _report_end(pid: int, sending: Connection) -> None:
 
 
 def _enter_session(watching: Connection, scratch: Path) -> None:
-    """Start a session, so that child processes die with this process, and switch to the call's folder and log."""
+    """Start a session, so that child processes die with this process. Then switch to the call's folder and log."""
     os.setsid()
     _die_with(watching)
     os.chdir(scratch)

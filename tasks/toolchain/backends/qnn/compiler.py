@@ -195,7 +195,7 @@ def _output_since(start: int) -> str:
 
 @contextlib.contextmanager
 def _recording_tensors(log: DelegationLog) -> Iterator[None]:
-    """Record, for each graph that QNN builds, its nodes, its schematic, and the debug handle of each tensor name."""
+    """Record, for each graph that QNN really builds, its nodes, schematic, and the debug handle of each tensor name."""
     original = QnnBackend._build_op_wrappers
 
     def build_and_record(edge_program: ExportedProgram, *arguments: Any) -> Any:

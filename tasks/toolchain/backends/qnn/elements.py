@@ -8,7 +8,7 @@ _QUANT_DTYPE = re.compile(r"(fp)?(\d+)a(\d+)w")
 
 
 def scheme_elements(scheme: SchemeConfig) -> tuple[str, str]:
-    """Return the element type of the activations and that of the weights, for example `float16` or `fixed8`."""
+    """Return the element types of the activations and of the weights, for example `float16` and `fixed8`."""
     dtype = _QUANT_DTYPE.match(scheme.quant_dtype or "")
     if dtype is None:
         return scheme.precision.value, scheme.precision.value
