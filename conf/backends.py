@@ -1,7 +1,8 @@
 """The part of a backend that planning needs, and the import of a backend by its name.
 
-`backend.kind` is one of `SHIPPED_BACKENDS`, or `package.module:Class` for a backend of another vendor. The class
-extends `tasks.toolchain.backends.backend.Backend`; its module imports neither torch nor ExecuTorch.
+`backend.kind` is one of `SHIPPED_BACKENDS`, or `package.module:Class` for a backend of another vendor. Every
+backend class extends `tasks.toolchain.backends.backend.Backend`. The module of the class imports neither torch nor
+ExecuTorch.
 """
 
 import importlib
@@ -19,11 +20,11 @@ from conf.schema import RunnerKind
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """A rule of a backend that makes cells impossible: all cells whose scheme computes in one of `computes`.
+    """A rule by which a backend excludes cells: every cell whose scheme computes in one of `computes` is impossible.
 
-    `computes`: `float32`, `float16` or members of ExecuTorch's QuantDtype without `use_`. A scheme's name is ignored.
-    `others`: exclude instead all cells whose scheme does not compute in one of `computes`. `arch_below`: exclude only
-    cells whose Hexagon architecture is older than this one; None excludes cells of every architecture.
+    `computes`: float32, float16 or members of ExecuTorch's QuantDtype without `use_`. A scheme's name has no effect.
+    `others`: if True, the rule excludes instead every cell whose scheme computes in something else. `arch_below`: the
+    rule excludes only cells whose Hexagon architecture is older than this one. None means every architecture.
     """
 
     computes: frozenset[str]
@@ -38,7 +39,7 @@ class PlannedBackend(Protocol):
 
     @property
     def needs_soc(self) -> bool:
-        """Whether the backend compiles a program for one SoC. Otherwise a program is the same for every SoC."""
+        """Whether the backend compiles each program for one SoC. If False, one program is valid for every SoC."""
         ...
 
     @property
@@ -48,7 +49,7 @@ class PlannedBackend(Protocol):
 
     @property
     def runners(self) -> Collection[RunnerKind]:
-        """The runners that execute the backend's programs."""
+        """The runners that can execute the backend's programs."""
         ...
 
     @property
@@ -63,7 +64,7 @@ def planned_backend(kind: str) -> PlannedBackend:
 
 @cache
 def implementation(kind: str) -> Any:
-    """Return an instance of the backend. Raises RequestError, with a message of one line, if its import fails."""
+    """Return an instance of the backend `kind`. Raises RequestError, in one line, if the backend cannot be imported."""
     module, _, name = SHIPPED_BACKENDS.get(kind, kind).partition(":")
     try:
         return getattr(importlib.import_module(module), name)()

@@ -26,7 +26,7 @@ LONGEST_NAME = 200
 
 
 def problems(request: Request) -> Iterator[RequestError]:
-    """Yield one error per reason to refuse the request, with the key, its value and the accepted values."""
+    """Yield one error per reason to refuse the request. An error has the key, its value and the accepted values."""
     yield from _names(request)
     yield from _of("model", request.model, _model(request.model))
     yield from _of("scheme", request.scheme, _scheme(request.scheme))
@@ -47,7 +47,7 @@ def problems(request: Request) -> Iterator[RequestError]:
 def artifacts_problems(
     artifacts: str, cache_folder: str | None = None, *, key: str = "artifacts"
 ) -> Iterator[RequestError]:
-    """Yield one error per reason why `artifacts` is not a valid location. `key`: its name in the messages."""
+    """Yield one error per reason why `artifacts` is not a valid location. `key`: the key in the messages."""
     if not artifacts.strip():
         yield _error(key, artifacts, "empty; the path of a folder, or s3://bucket/prefix")
     remote = "://" in artifacts
@@ -71,7 +71,7 @@ def _error(key: str, value: object, problem: str) -> RequestError:
 def _of(
     group: str, config: ModelConfig | SchemeConfig | DeviceConfig, others: Iterator[RequestError]
 ) -> Iterator[RequestError]:
-    """Yield the violations in `config`, an option of `group`, then `others`. Add the option's name to every message."""
+    """Yield first the violations in `config`, then `others`. Add the group and the option's name to every message."""
     for error in (*violations(config, group), *others):
         yield RequestError(f"{error.problem} ({group} {printable(config.name)})", key=error.key, value=error.value)
 
@@ -171,7 +171,8 @@ def _scheme(scheme: SchemeConfig) -> Iterator[RequestError]:
 def unknown_socs(requests: Collection[Request]) -> Iterator[RequestError]:
     """Yield one error per request whose SoC no backend supports.
 
-    If a backend other than the request's own supports the SoC, there is no error, and the cell is impossible.
+    If another backend supports the SoC, but the request's backend does not, there is no error,
+    and the request's cell is impossible.
     """
     kinds = {*SHIPPED_BACKENDS, *(request.backend.kind for request in requests)}
     known = {soc for kind in kinds for soc in planned_backend(kind).socs or ()}

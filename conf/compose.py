@@ -1,8 +1,8 @@
 """Composition of a sweep's requests by Hydra.
 
-`compose_cells` has the same result as one call of `compose_request` per cell, in a fraction of the time. An option is
-self-contained if it neither reads nor sets a key of another group. The keys of its own group then have the same values
-in every cell with this option, so they are composed once instead of once per cell.
+`compose_cells` has the same result as one call of `compose_request` per cell, but is much faster. An option is
+self-contained if it neither reads nor sets a key of another group. Then the keys of its own group have the same values
+in every cell with this option, so these keys are composed once instead of once per cell.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ def compose_cells(
     """Compose the requests of the cells. Every self-contained option is composed only once.
 
     `values`: maps each key to its overrides; a cell has one override per key. Options of several self-contained axes
-    are composed together: one request has the second option of every such axis, another request the third, and so on.
+    are composed together: one composition has the second option of every such axis, the next one the third option.
     """
     axis_of = _self_contained(values, options)
     loaded = dict(_load_directly(axis_of, values, options))
@@ -44,7 +44,10 @@ def compose_cells(
         return compose_request(overrides, options)
 
     def compose_variant(cell: Overrides, index: int) -> Request:
-        """Compose the cell, with every self-contained axis set to its option at `index`, or else to its first one."""
+        """Compose the cell, but set every self-contained axis to its option at `index`.
+
+        An axis with fewer options is set to its first option.
+        """
         axes = (axis_of.get(override, (override,)) for override in cell)
         return composed(tuple(axis[index] if index < len(axis) else axis[0] for axis in axes))
 
@@ -59,9 +62,10 @@ def compose_cells(
 
 
 def _self_contained(values: Mapping[str, Sequence[str]], options: Options) -> dict[str, Sequence[str]]:
-    """Map overrides to all overrides of their axis, for every swept axis whose options are all self-contained.
+    """Map each override of a self-contained axis to all overrides of this axis.
 
-    The result is empty if any override or option contains an interpolation, because that may read any group.
+    An axis is self-contained if it is swept and all its options are self-contained. The result is empty if any override
+    or option contains an interpolation, because an interpolation may read any group.
     """
     for key, overrides in values.items():
         for override in overrides:
@@ -74,11 +78,11 @@ def _self_contained(values: Mapping[str, Sequence[str]], options: Options) -> di
 def _load_directly(
     axis_of: Mapping[str, Sequence[str]], values: Mapping[str, Sequence[str]], options: Options
 ) -> Iterator[tuple[str, Any]]:
-    """Yield overrides with the options that they select, loaded without Hydra, which is ten times faster.
+    """Load options without Hydra, which is ten times faster. Yield pairs of an override and the option that it selects.
 
-    This is limited to options for which Hydra would compose the same result: all options of the request must be
-    self-contained, and no override may set a key of the option's group. An option with a mistake is left to Hydra,
-    whose error explains the mistake.
+    An option is loaded only if Hydra would compose the same result: all options of the sweep must be self-contained,
+    and no override may set a key of the option's group. An option with a mistake is not yielded, because the error that
+    Hydra raises for this option explains the mistake.
     """
     chosen = (override for key, overrides in values.items() if key in GROUPS for override in overrides)
     if not all(map(options.is_self_contained, chosen)):
@@ -102,7 +106,7 @@ def compose_request(overrides: Sequence[str], options: Options) -> Request:
 
 
 def compose(overrides: Sequence[str], options: Options, *, with_hydra: bool = False) -> DictConfig:
-    """Compose the overrides with Hydra. `with_hydra`: keep Hydra's own keys. Raises RequestError if Hydra fails."""
+    """Compose the overrides with Hydra. `with_hydra`: keep Hydra's keys. Raises RequestError if Hydra fails."""
     folders = ",".join(quoted(str(folder)) for folder in options.search_path)
     search_path = [f"{SEARCH_PATH}=[{folders}]"] if folders else []
     try:
@@ -112,5 +116,5 @@ def compose(overrides: Sequence[str], options: Options, *, with_hydra: bool = Fa
 
 
 def quoted(text: str) -> str:
-    """Return `text` in single quotes, in Hydra's grammar."""
+    """Return `text` in single quotes, escaped according to Hydra's grammar."""
     return QuotedString(text=text, quote=Quote.single).with_quotes()

@@ -1,6 +1,7 @@
-"""Constraints that a field's type cannot express. In `conf.schema` they are part of the annotations of fields.
+"""Constraints that a field's type cannot express. In `conf.schema`, fields have constraints in their annotations.
 
-A constraint is a function. It returns None if it accepts a value, otherwise a description of the accepted values.
+A constraint is a function. For an accepted value it returns None, for any other value a description of the accepted
+values.
 """
 
 import math
@@ -99,7 +100,7 @@ def violations(config: object, key: str) -> Iterator[RequestError]:
 
 @cache
 def _search(annotation: Any) -> _Search | None:
-    """Return a function that searches a value of this annotation for violations; None if there is no constraint."""
+    """Return a function that searches a value of this type for violations, or None if the type has no constraint."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         constraints = annotation.__metadata__

@@ -24,14 +24,14 @@ def accepted(key: str) -> str:
 
 
 def is_known(key: str) -> bool:
-    """Return whether the schema has the key, or allows the user to add it, as it does below `model.arguments`."""
+    """Return whether the schema has the key or lets the user add it, for example below `model.arguments`."""
     return _annotation(key) is not None
 
 
 def no_such_key(key: str, *, schema: object = None) -> RequestError:
-    """Return the error for a key that the schema does not have. Its message lists the keys at the same place.
+    """Return the error for a key that the schema does not have. The message lists the keys that exist there.
 
-    `schema`: the class in which the key was looked up, for keys from which it cannot be derived.
+    `schema`: the class in which the key was looked up. It is needed if the class cannot be derived from the key.
     """
     parent, _, last = key.rpartition(".")
     keys = _keys(schema) or _keys(_annotation(parent))

@@ -1,4 +1,7 @@
-"""The base class of qnnsweep's errors, RequestError, and parts of its messages. `tasks.errors` has the other errors."""
+"""The error classes QnnsweepError and RequestError, and functions that format parts of messages.
+
+`tasks.errors` has the other error classes.
+"""
 
 import copyreg
 import difflib
@@ -37,7 +40,7 @@ def printable(value: object) -> str:
 
 
 def one_of(choices: Iterable[str]) -> str:
-    """Return a text such as `one of a, b, c`; without choices, `there are none`."""
+    """Return a text such as `one of a, b, c`. If `choices` is empty, return `there are none`."""
     names = sorted(choices)
     return f"one of {', '.join(map(printable, names))}" if names else "there are none"
 

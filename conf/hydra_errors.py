@@ -11,13 +11,13 @@ from conf.errors import RequestError, printable
 from conf.options import GROUPS
 
 _UNEXPLAINED = errors.InterpolationResolutionError | errors.GrammarParseError | errors.KeyValidationError
-"""The errors about a key for which OmegaConf's own message is the best explanation."""
+"""Errors about a key. OmegaConf's own message is the best explanation of these errors."""
 
 
 def to_request_error(error: BaseException, *, overrides: Sequence[str] = ()) -> RequestError:
     """Return a RequestError that explains `error`, or the cause of `error`, to the user.
 
-    `overrides`: the composed overrides. The message lists them unless it names the wrong file or override.
+    `overrides`: the overrides that were composed. The message lists them unless it names the wrong file or override.
     """
     chain = list(_chain(error))
     explained = next((explained for link in chain if (explained := _explain(link))), RequestError(_one_line(error)))
@@ -38,7 +38,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _explain(error: BaseException) -> RequestError | None:
-    """Return a RequestError for an error of a known kind. Return None for other errors, which only wrap another."""
+    """Return a RequestError for an error of a known kind. Return None for an error that only wraps another."""
     if isinstance(error, MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         location = f"{printable(mark.name)}, line {mark.line + 1}" if mark else "configuration"

@@ -1,7 +1,8 @@
 """The conversion of the overrides of a command line into a plan.
 
 Overrides are in Hydra's grammar, including sweeps. An experiment sets the keys that it sweeps under
-`hydra.sweeper.params`, like for Hydra's basic sweeper. An override of such a key on the command line takes precedence.
+`hydra.sweeper.params`, as for Hydra's basic sweeper. If the command line overrides such a key, the override of the
+command line takes precedence.
 """
 
 import itertools
@@ -32,7 +33,7 @@ from conf.schema import DeviceConfig, Request
 
 MOST_CELLS = 10_000
 SHARED_BY = ("model", "scheme")
-"""The axes of shards. Cells with equal options on these axes share an edge program, so one process should run them."""
+"""The axes that separate shards. Cells with equal options on them share an edge program, so one process runs them."""
 
 ConfigStore.instance().store(name="request", node=Request)
 
@@ -40,9 +41,9 @@ ConfigStore.instance().store(name="request", node=Request)
 def load(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> Plan:
     """Return the plan of the overrides. Its cells are the product of all swept keys.
 
-    The outermost key is model, followed by scheme, soc, backend and device. `config_dirs`: folders of the user, with
-    subfolders model/, scheme/ … like the shipped folder. The override `group=file.yaml` selects a single file. Raises
-    RequestError, with a message of one line, for any mistake in the request.
+    In the order of the cells, model varies slowest, followed by scheme, soc, backend and device. `config_dirs`: the
+    user's folders, with subfolders model/, scheme/ … like the shipped folder. The override `group=file.yaml` selects a
+    single file. Raises RequestError, with a message of one line, for any mistake in the request.
     """
     with parse(overrides, config_dirs) as parsed:
         swept = [key for key, values in parsed.values.items() if len(values) > 1]
@@ -50,9 +51,9 @@ def load(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> Plan:
 
 
 def shards(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> list[list[str]]:
-    """Split a sweep into one part per model and scheme, and return the overrides of every part. `load` accepts them.
+    """Split a sweep into one part per model and scheme. Return the overrides of every part, which `load` accepts.
 
-    Together the parts have every cell of the sweep once, in the same order. All paths in the overrides are absolute.
+    Together, the parts have every cell of the sweep once, in its order. All paths in the overrides are absolute.
     """
     with parse(overrides, config_dirs) as parsed:
         split = [key for key in _axes_first(parsed.values) if key.partition(".")[0] in SHARED_BY and parsed.values[key]]
@@ -67,7 +68,7 @@ def shards(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> lis
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParsedOverrides:
-    """The overrides by key, in Hydra's grammar. There is one override per value: a swept key has several."""
+    """The overrides of each key, in Hydra's grammar: one override per value. A swept key has several values."""
 
     command_line: dict[str, Overrides]
     values: dict[str, Overrides]
@@ -77,7 +78,7 @@ class ParsedOverrides:
     """The folders that the command line sets as Hydra's search path."""
 
     def cells(self) -> Iterator[Overrides]:
-        """Return an iterator over the overrides of each cell, in the plan's order. Raises RequestError if too many."""
+        """Return the overrides of each cell, in the plan's order. Raises RequestError if there are too many cells."""
         axes = [self.values[key] for key in _axes_first(self.values) if self.values[key]]
         if (count := math.prod(map(len, axes))) > MOST_CELLS:
             raise RequestError(f"{count} cells: a sweep has at most {MOST_CELLS}")
@@ -101,7 +102,7 @@ def parse(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Generat
 
 
 def _override(key: str, values: Sequence[str], options: Options) -> str:
-    """Join the overrides of one key into one override that sweeps its values. Paths of single files become absolute."""
+    """Join the overrides of one key into one that sweeps all their values. Paths of single files become absolute."""
     if key in GROUPS:
         names = [str(override.value()) for override in _parse(values)]
         return f"{key}={','.join(_quoted_if_needed(options.portable_name(key, name)) for name in names)}"
@@ -136,7 +137,7 @@ def _search_path(overrides: Iterable[Override]) -> list[Path]:
 
 
 def _values_by_key(overrides: Iterable[Override], options: Options) -> dict[str, Overrides]:
-    """Map each key to its overrides, one per value; a swept key has several."""
+    """Map each key to its overrides. A key has one override per value; a swept key has several values."""
     values: dict[str, Overrides] = {}
     for override in overrides:
         key, line = override.key_or_group, override.input_line
@@ -192,7 +193,7 @@ def _elements(override: Override) -> list[ElementType]:
 
 
 def _experiment(selected: Sequence[str], options: Options) -> dict[str, Overrides]:
-    """Return the overrides that the experiment sets under `hydra.sweeper.params`, by key."""
+    """Map each key that the experiment sets under `hydra.sweeper.params` to its overrides."""
     if not selected:
         return {}
     composed = compose(selected, options, with_hydra=True)
@@ -201,13 +202,13 @@ def _experiment(selected: Sequence[str], options: Options) -> dict[str, Override
 
 
 def _axes_first(keys: Iterable[str]) -> list[str]:
-    """Return first the keys that are axes, the outermost first, and then the other keys."""
+    """Sort the keys: first the axes, in the order of `AXES`, then the other keys, in their given order."""
     names = list(keys)
     return [*(axis for axis in AXES if axis in names), *(key for key in names if key not in AXES)]
 
 
 def _requests(parsed: ParsedOverrides) -> Iterator[Request]:
-    """Yield one composed request per cell, in the plan's order. `pool` contains the devices of the cell's farm."""
+    """Yield one composed request per cell, in the plan's order. Its `pool` contains the devices of its farm."""
     options, cells = parsed.options, list(parsed.cells())
 
     @cache
@@ -227,5 +228,5 @@ def _requests(parsed: ParsedOverrides) -> Iterator[Request]:
 
 
 def _quoted_if_needed(text: str) -> str:
-    """Return `text` without quotes if Hydra then parses it as the same text, otherwise `text` in quotes."""
+    """Return `text` in quotes. The quotes are left out if Hydra parses `text` as the same text without them."""
     return text if re.fullmatch(r"[\w./-]+", text) and _parse([f"x={text}"])[0].value() == text else quoted(text)

@@ -20,7 +20,7 @@ DTYPES = ("bool", "float16", "float32", "float64", "int16", "int32", "int64", "i
 
 Stage = Literal["export", "quantize", "lower", "bundle", "deploy", "execute", "collect", "measure", "compare"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
-"""All stages, in the order of the pipeline. In `tasks` the module, function and task of a stage have its name."""
+"""All stages, in the order of the pipeline. In `tasks`, a stage's module, function and task have its name."""
 MEASURE_STEPS: tuple[Stage, ...] = ("deploy", "execute", "collect")
 """The stages that `measure` runs on one device. The result of `measure` contains the results of these stages."""
 COMPILE_STAGES: tuple[Stage, ...] = ("export", "quantize", "lower")
@@ -28,7 +28,7 @@ COMPILE_STAGES: tuple[Stage, ...] = ("export", "quantize", "lower")
 CACHED_STAGES: tuple[Stage, ...] = tuple(stage for stage in STAGES if stage not in MEASURE_STEPS)
 """The stages whose results are stored under a cache key."""
 CELL_STAGES: tuple[Stage, ...] = tuple(stage for stage in STAGES if stage != "measure")
-"""The stages that a cell's progress consists of. Instead of `measure`, it shows the steps of `measure`."""
+"""The stages that the progress display shows per cell. It shows the steps of `measure` instead of `measure` itself."""
 
 OperatorReference = Literal["exported", "quantized", "edge"]
 OPERATOR_REFERENCES: tuple[OperatorReference, ...] = get_args(OperatorReference)

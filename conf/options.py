@@ -1,4 +1,4 @@
-"""The options of each configuration group: shipped ones, those of the user's folders, and single files."""
+"""The options of each configuration group, from the shipped folder, the user's folders and single files."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ GROUPS = (*AXES, "farm", "tolerance", "experiment")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """The options of every group, by name. If an option is selected by path, `links` has a link to it for Hydra."""
+    """The options of every group, by name. `links`: a folder where Hydra finds links to options selected by path."""
 
     files: Mapping[str, dict[str, Path]]
     config_dirs: tuple[Path, ...]
@@ -24,8 +24,8 @@ class Options:
     def of(cls, config_dirs: Sequence[Path], *, links: Path) -> "Options":
         """Return the options of the shipped folder and of `config_dirs`.
 
-        Raises RequestError for a folder without a subfolder of any group, and for two options of a group with the same
-        name, because Hydra would use the first of them without a message.
+        Raises RequestError for a folder that has no subfolder for any group, and for two options of a group with equal
+        names, because Hydra would use the first of them without a message.
         """
         files: dict[str, dict[str, Path]] = {group: {} for group in GROUPS}
         for folder in (SHIPPED, *config_dirs):
@@ -65,7 +65,7 @@ class Options:
         return value
 
     def file(self, override: str) -> Path | None:
-        """Return the file of the option that the override `group='name'` selects; None if it selects no option."""
+        """Return the file of the option that the override `group='name'` selects. None if there is no such option."""
         group, _, name = override.partition("=")
         return self.files[group].get(name.strip("'"))
 
@@ -80,7 +80,7 @@ class Options:
         return file is None or b"${" in file.read_bytes()
 
     def portable_name(self, group: str, name: str) -> str:
-        """Return a value that selects the option in any folder and process: its name, or the path of a single file."""
+        """Return a value that selects the option in any process: its name, or the absolute path of a single file."""
         file = self.files[group][name]
         return str(file.resolve()) if self.links in file.parents else name
 

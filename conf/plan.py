@@ -1,4 +1,4 @@
-"""A plan: the cells of one sweep in order. An impossible cell has the reason why it is impossible."""
+"""The plan of one sweep: its cells in order, and for each impossible cell the reason why it is impossible."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class PlannedCell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """The cells of one sweep, at least one, and the values of `SWEEP_KEYS`, which are the same in every request."""
+    """At least one cell, and the values of `SWEEP_KEYS`, which are the same for all cells of the sweep."""
 
     cells: tuple[PlannedCell, ...]
     artifacts: str
@@ -42,8 +42,8 @@ class Plan:
 def plan(requests: Iterable[Request], *, swept: Sequence[str] = (), folders: Sequence[Path] = ()) -> Plan:
     """Check the requests and return their plan. Equal requests become one cell.
 
-    `swept`: the keys that differ between requests, for the error message. Raises RequestError for a request with a
-    problem, for two different requests with the same names, and for two requests that differ in one of `SWEEP_KEYS`.
+    `swept`: the keys with several values, which an error message lists. Raises RequestError for a request with a
+    problem, for two different requests with equal names, and for two requests that differ in one of `SWEEP_KEYS`.
     """
     named: dict[tuple[str, ...], Request] = {}
     for request in requests:

@@ -56,7 +56,7 @@ class RunnerKind(Enum):
 
 
 class PerformanceMode(Enum):
-    """ExecuTorch's QnnExecuTorchHtpPerformanceMode. The runner's flag `--htp_performance_mode` accepts its numbers."""
+    """The modes of ExecuTorch's QnnExecuTorchHtpPerformanceMode, as numbers for the flag `--htp_performance_mode`."""
 
     default = 0
     sustained_high_performance = 1
@@ -70,7 +70,7 @@ class PerformanceMode(Enum):
 
 
 class HostKeys(Enum):
-    """The treatment of a host that is not in known_hosts: reject the host, or record its key when first connecting."""
+    """The treatment of a host that is not in known_hosts: reject it, or record its key at the first connection."""
 
     strict = "strict"
     accept_new = "accept_new"
@@ -82,7 +82,7 @@ class Reuse(Enum):
     programs = "programs"
     """Only results to which no device contributed."""
     capture = "capture"
-    """Also measurements of the same program on the same device. Their times are those of the earlier run."""
+    """In addition, measurements of the same program on the same device. Their times are those of the earlier run."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -97,7 +97,7 @@ class InputConfig:
 @dataclass(kw_only=True, slots=True)
 class DataConfig:
     source: FunctionPath
-    """`package.module:function`, called with `count` and `arguments`. It yields samples (see docs/models.md)."""
+    """`package.module:function`. It is called with `count` and `arguments` and yields samples; see docs/models.md."""
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
     count: Annotated[int, at_least(1, "1 or more samples")] = 8
     """The number of samples to take."""
@@ -107,15 +107,16 @@ class DataConfig:
 class ModelConfig:
     name: str
     factory: FunctionPath
-    """`package.module:function`. The function can be any callable that returns a `torch.nn.Module`."""
+    """`package.module:function`. This can be any callable that returns a `torch.nn.Module`."""
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
     inputs: list[InputConfig] = field(default_factory=list[InputConfig])
     calibration: DataConfig | None = None
-    """The samples with which the observers calibrate. Every quantized scheme needs them."""
+    """The samples that calibrate the observers. Every quantized scheme needs such samples."""
     evaluation: DataConfig | None = None
     """The samples that every comparison uses."""
     classifier: bool = False
-    """Whether the index of an output's largest element is the prediction. Top-1 agreement and accuracy need that."""
+    """Whether the index of an output's largest element is its prediction. If not, there is no accuracy and no
+    top-1 agreement."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -123,13 +124,13 @@ class SchemeConfig:
     name: str
     precision: Precision = Precision.quantized
     quant_dtype: str | None = None
-    """A member of ExecuTorch's `QuantDtype` without `use_`: 8a8w, 16a4w_block …; null for a float scheme."""
+    """A member of ExecuTorch's `QuantDtype`, without `use_`: 8a8w, 16a4w_block …. A float scheme has null."""
     per_channel_conv: bool = True
     per_channel_linear: bool = True
     per_channel_embedding: bool = False
     observer: Annotated[str, choice(OBSERVERS, "observer")] = "MinMaxObserver"
-    """A torchao pt2e observer class for activations. The result of ExecuTorch's default, MovingAverageMinMaxObserver,
-    depends on the order of the samples and loses the extremes of early samples."""
+    """The torchao pt2e observer class for activations. ExecuTorch's default, MovingAverageMinMaxObserver, is not the
+    default here: its result depends on the order of the samples and loses the extremes of early samples."""
     activation_symmetric: bool = False
     calibration_samples: Count = 128
     """The maximum number of the model's calibration samples to use."""
@@ -141,7 +142,7 @@ class SchemeConfig:
 class SocConfig:
     name: str
     arch: Count
-    """The Hexagon architecture: 75 is v75."""
+    """The number of the Hexagon architecture: 75 means v75."""
     vtcm_mib: Count
 
 
@@ -158,13 +159,13 @@ class SshConfig:
     known_hosts: str | None = None
     """The path of the known_hosts file; null is `~/.ssh/known_hosts`."""
     key_file: str | None = None
-    """The path of a private key; null tries the usual key files in `~/.ssh`."""
+    """The path of a private key. With null, the usual key files in `~/.ssh` are tried."""
     agent: bool = True
     """Whether to use the keys of the ssh-agent."""
     password_variable: str | None = None
     """The name of the environment variable that holds the password, never the password itself."""
     jump: HostAddress | None = None
-    """`[user@]host[:port]` of a jump host. The key of the jump host is checked like that of the device."""
+    """`[user@]host[:port]` of a jump host. Its key is checked in the same way as the device's key."""
     keep_alive_s: Natural = 15
 
 
@@ -178,35 +179,35 @@ class DeviceConfig:
     """`host:port` of the adb server; null is adb's default server."""
     ssh: SshConfig = field(default_factory=SshConfig)
     soc: str | None = None
-    """The device's SoC; `probe` reads it from the device. null: a simulator host, which runs programs of any SoC."""
+    """The device's SoC. `probe`: read it from the device. null: a simulator host, which runs programs for any SoC."""
     runner: RunnerKind = RunnerKind.python
     work_folder: str | None = None
     """The folder on the device for blobs and launches. For a local device, null is `artifacts/devices/local`."""
     python: str | None = None
-    """The Python interpreter on the device that starts qnnsweep's runner. For a local device, null is the interpreter
+    """The Python interpreter that starts qnnsweep's runner on the device. For a local device, null is the interpreter
     of this process."""
     native_folder: str | None = None
     """For the native runner: the folder of this machine's ExecuTorch build that contains `qnn_executor_runner`."""
     environment: dict[str, str] = field(default_factory=dict[str, str])
-    """Environment variables of processes on the device. They can be secret: no process list and no table shows them."""
+    """Environment variables for processes on the device. Values can be secret: no process list or table shows them."""
     tags: list[str] = field(default_factory=list[str])
     """Labels of your choice, which `qnnsweep devices` shows."""
     deadline_s: Positive = 600.0
-    """The number of seconds after which a command on the device, or a transfer, is stopped."""
+    """The number of seconds after which a command on the device or a file transfer is stopped."""
     below_celsius: float | None = None
-    """A launch waits until the hottest sensor of the device is below this temperature. With null it does not wait."""
+    """A launch waits until the hottest sensor of the device is below this temperature. With null, no launch waits."""
     cool_down_s: Positive = 900.0
-    """The maximum number of seconds that a launch waits for `below_celsius`."""
+    """The maximum number of seconds that a launch waits for the temperature `below_celsius`."""
     keep_days: Positive = 14.0
     """Files that were not used for this many days are removed from the device's work folder."""
     least_free_mib: Natural = 512
-    """With less free space than this on the device, all files in its work folder that the cell does not need are
-    removed."""
+    """The least free space on the device, in MiB. If there is less, all files in the device's work folder that the cell
+    does not need are removed."""
 
 
 @dataclass(kw_only=True, slots=True)
 class FarmConfig:
-    """Devices that share the cells of a sweep. A cell goes to a free device with its SoC, or to a simulator host."""
+    """Devices that share a sweep's cells. A cell goes to a free device with the cell's SoC, or to a simulator host."""
 
     name: str = ""
     devices: list[str] = field(default_factory=list[str])
@@ -215,22 +216,23 @@ class FarmConfig:
 
 @dataclass(kw_only=True, slots=True)
 class OperatorTolerance:
-    """The allowed difference of an operator from the reference. Only an error beyond both limits is introduced."""
+    """The allowed difference of an operator from the reference. An error is introduced if it exceeds both limits."""
 
     snr_db: Decibels | None = None
     """The lowest accepted SNR, in dB; null accepts any SNR."""
     steps: Annotated[float, at_least(0, "a number of steps, 0 or more")] | None = None
-    """The largest accepted error, in steps of the value's grid on the device. `snr_db` decides if this is null, or if
-    the value has no grid."""
+    """The largest accepted error, in steps of the value's grid on the device. If this limit is null or the value has no
+    grid, only `snr_db` applies."""
 
 
 @dataclass(kw_only=True, slots=True)
 class ToleranceConfig:
-    """The thresholds that a cell must reach to pass. A threshold of null accepts any value."""
+    """The thresholds that a cell must reach to pass. A threshold that is null accepts any value."""
 
     name: str
     final_snr_db: dict[str, Decibels] = field(default_factory=dict[str, float])
-    """Maps a scheme's name to the lowest accepted SNR, in dB, of any final output of any sample against eager fp32."""
+    """Maps a scheme's name to the lowest accepted SNR, in dB. Every final output of every sample is compared with eager
+    fp32."""
     top1_agreement: dict[str, Share] = field(default_factory=dict[str, float])
     """Maps a scheme's name to the lowest accepted share of samples whose largest output is at the same index as in
     eager fp32."""
@@ -238,13 +240,13 @@ class ToleranceConfig:
     """Maps a key to a tolerance. An operator has the tolerance of the first of these keys that is present:
     `<scheme>/<target>`, `*/<target>`, `<scheme>`, `*`."""
     introduced_operators: int | None = None
-    """The maximum number of operators that may introduce error. With null they are reported, but the cell passes."""
+    """The maximum number of operators that may introduce error. With null, they are only reported."""
 
 
 @dataclass(kw_only=True, slots=True)
 class MeasureConfig:
     performance_mode: PerformanceMode = PerformanceMode.default
-    """The mode that sets the HTP's clock rates, as named by Qualcomm's driver. The simulator has no clock rates."""
+    """The performance mode of Qualcomm's driver. It sets the HTP's clock rates. The simulator has no clock rates."""
     warm_up: Natural = 0
     """The number of inferences before the timed ones, per sample."""
     iterations: Count = 1
@@ -254,36 +256,36 @@ class MeasureConfig:
     dump_operators: bool = True
     """Whether to build and run the debug program. Without this program only final outputs are compared."""
     replay: bool = True
-    """Whether to run every operator again on the device's inputs, which separates introduced from inherited error."""
+    """Whether to run every operator again on the device's inputs. This separates introduced from inherited error."""
     references: list[Annotated[str, choice(OPERATOR_REFERENCES, "reference")]] = field(default_factory=lambda: ["edge"])
-    """The graphs that operators are compared with. `edge` is always used; only this comparison shows introduced error.
-    `exported` is the float program of torch.export. `quantized` is the graph that pt2e converted."""
+    """The graphs that operators are compared with. `edge` is always used, and only `edge` shows introduced error.
+    `exported` is the float program of torch.export. `quantized` is the graph after the conversion by pt2e."""
     debug_buffer_bytes: Count | None = None
-    """The size of the runner's debug buffer; null derives it from the graph."""
+    """The size of the runner's debug buffer. With null, the size is derived from the graph."""
     profile_level: Annotated[int, one_of_numbers(0, 2, 3)] = 0
-    """ExecuTorch's level of profiling inside the delegate. A third program is profiled, so that the shipping program
-    is not slowed down. 0 is off. 2 logs each operator's cycles. 3 also stores the compiler's schematic of the optimized
-    graph. 1 is not accepted, because ExecuTorch treats it as off."""
+    """ExecuTorch's level of profiling inside the delegate. A separate program is profiled, so that the shipping
+    program is not slowed down. 0 is off. 2 logs each operator's cycles. 3 also stores the compiler's schematic of the
+    optimized graph. 1 is not accepted, because ExecuTorch treats it as off."""
     metrics: list[Annotated[str, function_path_or(METRICS)]] = field(default_factory=list[str])
     """The metrics of the table `metrics`: names of `conf.names.METRICS`, or `package.module:function` for a metric of
-    your own. This is a function of (actual, reference) or an ExecuTorch NumericalComparatorBase."""
+    your own. Such a metric is a function of (actual, reference) or an ExecuTorch NumericalComparatorBase."""
 
 
 @dataclass(kw_only=True, slots=True)
 class LimitsConfig:
     parallel: Count | None = None
-    """The maximum number of toolchain workers at the same time; null is one per core."""
+    """The maximum number of toolchain workers that run at the same time. null means one worker per core."""
     memory_gib: Positive | None = None
-    """The memory that all workers together may use. A call waits while the use, estimated from earlier runs, would be
-    higher. null is 80 % of the machine's memory."""
+    """The memory that all workers together may use. A toolchain call waits while it would exceed this limit, as
+    estimated from earlier runs. null means 80 % of the machine's memory."""
     child_deadline_s: Positive = 3600.0
     child_memory_gib: Positive = 16.0
-    """A toolchain worker above this resident size is stopped, and its cell fails."""
+    """The maximum resident size of a toolchain worker. A larger worker is stopped, and its cell fails."""
     shard_attempts: Count = 3
-    """On a work pool: the maximum number of times that a shard of the sweep is run if its worker dies or fails."""
+    """On a work pool: the maximum number of times that a shard is run. It is run again if its worker dies or fails."""
     silence_s: Annotated[float, at_least(60, "60 or more, two of Prefect's heartbeats")] = 90.0
-    """On a work pool: the seconds without a heartbeat after which a shard is marked as crashed. Must be at least twice
-    the interval of heartbeats (PREFECT_FLOWS_HEARTBEAT_FREQUENCY, which prefect.yaml sets to Prefect's minimum, 30 s).
+    """On a work pool: a shard is marked as crashed after this number of seconds without a heartbeat. At least twice the
+    interval of heartbeats (PREFECT_FLOWS_HEARTBEAT_FREQUENCY, which prefect.yaml sets to Prefect's minimum, 30 s).
     """
 
 
@@ -292,14 +294,14 @@ class ScheduleConfig:
     """The schedule on which `qnnsweep serve` runs the sweep."""
 
     cron: str | None = None
-    """Five fields: minute, hour, day of the month, month, day of the week; null runs the sweep only on request."""
+    """Five fields: minute, hour, day of month, month, day of week. With null, the sweep runs only on request."""
     timezone: str = "UTC"
     """The time zone of `cron`, as a name of the tz database such as Europe/Berlin."""
 
 
 @dataclass(kw_only=True, slots=True)
 class RetentionConfig:
-    """The limits beyond which old runs are removed after each run. The newest run is never removed. null: no limit."""
+    """Limits for past runs. After each run, runs beyond a limit are removed, except the newest run. null: no limit."""
 
     keep_runs: Count | None = None
     """The maximum number of runs to keep."""
@@ -311,10 +313,10 @@ class RetentionConfig:
 
 @dataclass(kw_only=True, slots=True)
 class FloorConfig:
-    """For each series of a cell, the smallest change that can be a regression, however little the series varies.
+    """The floor of each series of a cell: a smaller change is not a regression, even if the series hardly varies.
 
-    Floors of series in bytes or ms are relative to the baseline: 0.05 is 5 %. With a floor of 0, every change for the
-    worse can be a regression.
+    The floor of a series in bytes or ms is a share of the baseline: 0.05 is 5 %. With a floor of 0, every change for
+    the worse can be a regression.
     """
 
     passed: NonNegative = 0.0
@@ -331,9 +333,9 @@ class FloorConfig:
     spill_bytes: NonNegative = 0.05
     latency_p50_ms: NonNegative = 0.05
     snr_db: NonNegative = 3.0
-    """The floor for the total gap of an operator."""
+    """The floor for the SNR of an operator's total gap."""
     introduced_snr_db: NonNegative = 3.0
-    """The floor for the gap that an operator introduces."""
+    """The floor for the SNR of an operator's introduced gap."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -341,12 +343,12 @@ class TrendConfig:
     """The parameters that decide whether a night is worse than the earlier nights. docs/history.md has the formula."""
 
     nights: Count = 30
-    """The most nights in the baseline. A level that lasts this many nights becomes the baseline. Twice as many nights
-    are read."""
+    """The maximum number of nights in the baseline. A worse level that lasts for this number of nights becomes the
+    baseline. Twice this number of nights are read."""
     least_nights: Count = 10
     """The number of nights that are needed to judge latency, because latency is noisy. Other series need two nights."""
     sigmas: NonNegative = 4.0
-    """The number of standard deviations of the noise that a change must exceed."""
+    """A regression is a change by more than this number of standard deviations of the noise."""
     floors: FloorConfig = field(default_factory=FloorConfig)
     fail: bool = False
     """Whether a regression makes the exit code 1, even if every cell passed."""
@@ -356,7 +358,7 @@ class TrendConfig:
 
 @dataclass(kw_only=True, slots=True)
 class Request:
-    """One cell's whole configuration."""
+    """The whole configuration of one cell."""
 
     model: ModelConfig
     scheme: SchemeConfig
@@ -365,21 +367,21 @@ class Request:
     device: DeviceConfig
     tolerance: ToleranceConfig
     farm: FarmConfig = field(default_factory=FarmConfig)
-    """Set `farm=` instead of `device=`. Overrides of keys of `device` then apply to all devices of the farm."""
+    """Set either `farm=` or `device=`. With `farm=`, overrides such as `device.python=` apply to all its devices."""
     pool: list[DeviceConfig] = field(default_factory=list[DeviceConfig], metadata={"is_key": False})
     """The farm's devices, composed from the names in `farm.devices`. This field is not a configuration key."""
     measure: MeasureConfig = field(default_factory=MeasureConfig)
     reuse: Reuse = Reuse.programs
-    """With `capture`, measurements of an earlier run on the same device are reused; the tables' rows name that run."""
+    """With `capture`, measurements of earlier runs on the same device are reused. Rows name these runs."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     trend: TrendConfig = field(default_factory=TrendConfig)
     artifacts: str = "artifacts"
-    """The location of the store, the tables and the reports: a folder or `s3://bucket/prefix`, one per sweep."""
+    """The location of the store, the tables and the reports: a folder or `s3://bucket/prefix`. Equal in all cells."""
     cache_folder: str | None = None
-    """With artifacts=s3://…: the folder on this machine for local copies. It can be removed whenever no sweep is
-    running. null is a folder below ~/.cache/qnnsweep, or below $XDG_CACHE_HOME/qnnsweep if that variable is set."""
+    """With artifacts=s3://…: the folder on this machine for local copies. The folder can be removed when no sweep is
+    running. null means a folder below ~/.cache/qnnsweep, or below $XDG_CACHE_HOME/qnnsweep if the variable is set."""
 
     @property
     def devices(self) -> tuple[DeviceConfig, ...]:
@@ -388,10 +390,10 @@ class Request:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the options on `conf.names.AXES`, which identify the cell in a plan."""
+        """The names of the cell's options on the axes in `conf.names.AXES`. These names identify the cell in a plan."""
         return self.model.name, self.scheme.name, self.soc.name, self.backend.name, self.where
 
     @property
     def where(self) -> str:
-        """The cell's name on the axis `device`: the name of its farm, or else of its device."""
+        """The name of the cell's farm, or of its device without a farm. It is the cell's name on the axis `device`."""
         return self.farm.name if self.pool else self.device.name

@@ -70,9 +70,10 @@ def prune(
     debug: Debug = False,
     artifacts: Artifacts = "artifacts",
 ) -> None:
-    """Remove runs, and the results and blobs that no remaining run needs. Not possible while a sweep is running.
+    """Remove runs, and the results and blobs that no remaining run needs. This is refused while a sweep is running.
 
-    Without an option that selects runs, this removes only the remains of killed sweeps that are at least a day old.
+    Without an option that selects runs, only the remains of killed sweeps are removed: incomplete runs, and results and
+    blobs that are at least a day old.
     """
     with exit_on_error(debug):
         from tasks.storage import lock

@@ -71,7 +71,7 @@ def run(
     json_: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Run a sweep: every combination of models, schemes and SoCs in the overrides. Run it again to continue."""
+    """Run a sweep: every combination of models, schemes and SoCs in the overrides. Repeat the command to continue."""
     folders = [str(folder.absolute()) for folder in config_dir or ()]
     with exit_on_error(debug):
         from conf.load import load
@@ -330,7 +330,7 @@ def _exit_code(result: "SweepResult") -> int:
 
 @contextmanager
 def _interruptible(screen: Console) -> Iterator[None]:
-    """Let Ctrl-C end this process and its children at once. This damages no file: all are written atomically."""
+    """Let Ctrl-C end this process and its children at once. No file is damaged, because all are written atomically."""
 
     def end(*_: object) -> None:
         import psutil

@@ -29,12 +29,12 @@ Artifacts = Annotated[
 
 
 def console() -> Console:
-    """Return the console of standard output. If that is not a terminal, its lines are wide enough for any table."""
+    """Return the console of stdout. If stdout is not a terminal, the console's lines are wide enough for any table."""
     return Console() if sys.stdout.isatty() else Console(width=_WIDTH_OF_A_FILE)
 
 
 def print_output(contents: Mapping[str, Any], *tables: Table, as_json: bool) -> None:
-    """Print the contents as one line of JSON, or else the tables."""
+    """Print `contents` as one line of JSON if `as_json` is set. Otherwise print the tables."""
     if as_json:
         print(json.dumps(contents))
     else:

@@ -29,7 +29,7 @@ class ProgressTable:
         self._lock = threading.Lock()
         self._eta = EtaEstimate(cells)
         self._states: dict[tuple[str, str], tuple[str, float]] = {}
-        """Maps a stage and its label to the state of that work, and the time at which the state began."""
+        """Maps a stage and the label of its work to the state of this work and the time at which the state began."""
 
     def update(self, stage: str, label: str, state: str) -> None:
         """Record the new state of the stage's work with this label: `running`, `done`, `reused` or `failed`."""
@@ -76,8 +76,8 @@ class ProgressLog:
         self._since: dict[tuple[str, str], float] = {}
 
     def update(self, stage: str, label: str, state: str) -> None:
-        """Print a line if the stage's work with this label has ended: it is `done`, `reused` or `failed`."""
-        if stage not in self._stages:  # `measure` is reported as its three steps
+        """Print a line if the new state of the stage's work with this label is an end: `done`, `reused` or `failed`."""
+        if stage not in self._stages:  # the three steps of `measure` are reported instead of `measure`
             return
         with self._lock:
             ended = self._eta.ended
@@ -94,7 +94,7 @@ class ProgressLog:
 
 @contextmanager
 def show_progress(cells: Sequence[PlannedCell], console: Console) -> Iterator[ProgressTable | ProgressLog]:
-    """Show the progress of these cells on `console`. The caller reports states to the yielded object's `update`."""
+    """Show the progress of these cells on `console`. The caller passes every state to the yielded object's `update`."""
     if not console.is_terminal:
         yield ProgressLog(cells, console)
         return

@@ -1,4 +1,4 @@
-"""The deployment of a sweep to a Prefect server. The server starts the sweep on a schedule, or from the server's UI."""
+"""The deployment of a sweep to a Prefect server. The server starts the sweep on a schedule, or on request in its UI."""
 
 import shlex
 import sys
@@ -25,7 +25,10 @@ from tasks.errors import EnvironmentUnusable, RequestError
 def deployment(
     plan: Plan, name: str, overrides: Sequence[str], config_dirs: Sequence[Path], pool: str | None
 ) -> RunnerDeployment:
-    """Return the deployment. Runs from the UI may have other overrides. Raises RequestError for a wrong schedule."""
+    """Return the deployment of the sweep. Raises RequestError for a wrong schedule.
+
+    A run that a user starts in the UI may have other overrides.
+    """
     folders = [folder.absolute() for folder in config_dirs]
     options = [f"--pool={pool}"] if pool else []
     parameters = {"overrides": list(overrides), "config_dirs": [str(folder) for folder in folders]}
@@ -50,7 +53,7 @@ def ensure_server() -> None:
 
 
 def serve_until_stopped(deployment: RunnerDeployment, plan: Plan) -> None:
-    """Print when the sweep will run, then start each scheduled sweep, one at a time, until this process is stopped."""
+    """Print the schedule. Then start each scheduled or requested run, one at a time, until this process is stopped."""
     cron, timezone = plan.schedule.cron, plan.schedule.timezone
     when = f"{cron} {timezone}" if cron else "on request only, no schedule.cron"
     page = (PREFECT_UI_URL.value() or PREFECT_API_URL.value() or "").removesuffix("/api")

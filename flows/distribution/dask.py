@@ -1,4 +1,4 @@
-"""The use of Dask workers instead of Prefect's. It needs the extra `qnnsweep[dask]` and a running Dask scheduler."""
+"""The use of Dask workers instead of a work pool. It needs the extra `qnnsweep[dask]` and a running Dask scheduler."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from tasks.errors import EnvironmentUnusable
 
 @contextmanager
 def dask_task_runner(address: str) -> Generator[TaskRunner[Any]]:
-    """Yield a Prefect task runner for the Dask scheduler at `address`. Raises EnvironmentUnusable if none is there."""
+    """Yield a Prefect task runner for the Dask scheduler at `address`. Raises EnvironmentUnusable if it is missing."""
     try:
         from prefect_dask.task_runners import DaskTaskRunner
     except ImportError:

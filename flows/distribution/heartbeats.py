@@ -1,7 +1,7 @@
-"""A Prefect automation that marks a shard as crashed when its heartbeats stop, because its worker died.
+"""A Prefect automation that marks a shard as crashed when its heartbeats stop. They stop if the shard's worker dies.
 
-It follows Prefect's page "detect zombie flows", and in addition watches runs in the state `Pending`, because a worker
-may die before the first heartbeat.
+The automation follows Prefect's page "detect zombie flows". It also watches runs in the state `Pending`, because a
+worker may die before the first heartbeat.
 """
 
 from datetime import timedelta

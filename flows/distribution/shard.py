@@ -50,12 +50,12 @@ def shards_folder(run_id: str) -> str:
 
 
 def shard_store(store: Store, run_id: str, number: int) -> Store:
-    """Return the store of one shard, for the tables of this shard only."""
+    """Return the store of one shard. It contains only the tables of this shard."""
     return Store.at(f"{store.location}/{shards_folder(run_id)}/{number:04}")
 
 
 def not_started(plan: Plan, error: BaseException) -> list[CellResult]:
-    """Return the results of a plan's cells if none was started: every possible cell failed with `error`."""
+    """Return the results of a plan without any started cell: every possible cell failed with `error`."""
     return [
         CellResult(request=cell.request, impossible=cell.impossible, error=None if cell.impossible else error)
         for cell in plan.cells

@@ -1,7 +1,7 @@
 """The flow of one sweep on many machines. It splits the sweep into shards, runs them, and joins their rows.
 
-A shard is a flow run on a work pool. Prefect gives it to any free worker, detects if its heartbeats stop, and then
-retries it.
+A shard is a flow run on a work pool. Prefect gives the flow run to any free worker. If the heartbeats of the
+flow run stop, Prefect marks it as crashed, and the shard is retried.
 """
 
 import shlex
@@ -62,10 +62,10 @@ def spread(
 ) -> results.SweepResult:
     """Run a sweep on many machines and join the rows of its shards into one run.
 
-    The machines are the workers of a work pool that run the deployment `shard/<pool>` (see prefect.yaml), or the Dask
-    workers of the scheduler at the address `dask`. Every planned cell gets a row, which contains the error of the shard
-    if the cell's shard did not complete. Raises RequestError, before any work, for a wrong request, and
-    EnvironmentUnusable for an unknown deployment or scheduler.
+    The machines are either the workers of a work pool, which run the deployment `shard/<pool>` (see prefect.yaml), or
+    the Dask workers of the scheduler at the address `dask`. Every planned cell gets a row. If the shard of a cell did
+    not complete, the cell's row contains the error of the shard. Raises RequestError for a wrong request, before any
+    work, and EnvironmentUnusable for an unknown deployment or scheduler.
     """
     folders = [Path(folder) for folder in config_dirs or ()]
     run_start = RunStart.now()
@@ -139,7 +139,7 @@ def _run_shards(
     parameters: Mapping[str, Any],
     task_runner: AbstractContextManager[TaskRunner[Any]],
 ) -> dict[int, BaseException | None]:
-    """Run every shard. Map a shard's number to its error, or to None if the shard completed."""
+    """Run every shard. Return a mapping from each shard's number to its error, or to None if the shard completed."""
     errors: dict[int, BaseException | None] = {}
     update = on_progress.get()
     died = EnvironmentUnusable("every Dask worker that ran its shard died", remedy="see the log of the Dask scheduler")
@@ -176,7 +176,7 @@ def split(overrides: Sequence[str], folders: Sequence[Path]) -> tuple[Plan, list
 
 
 def _deployment(pool: str) -> str:
-    """Return the name of the pool's deployment. Raises EnvironmentUnusable if the server has none."""
+    """Return the name of the pool's deployment. Raises EnvironmentUnusable if the server has no such deployment."""
     name = f"{shard.name}/{pool}"
     with get_client(sync_client=True) as client:
         try:
