@@ -23,8 +23,8 @@ class Rule:
     """A rule by which a backend excludes cells: every cell whose scheme computes in one of `computes` is impossible.
 
     `computes`: float32, float16 or members of ExecuTorch's QuantDtype without `use_`. A scheme's name has no effect.
-    `others`: if True, the rule excludes instead every cell whose scheme computes in something else. `arch_below`: the
-    rule excludes only cells whose Hexagon architecture is older than this one. None means every architecture.
+    `others`: if True, the rule instead excludes the cells of all other schemes. `arch_below`: the rule excludes only
+    cells whose Hexagon architecture is older than this one. None means every architecture.
     """
 
     computes: frozenset[str]

@@ -47,7 +47,7 @@ def problems(request: Request) -> Iterator[RequestError]:
 def artifacts_problems(
     artifacts: str, cache_folder: str | None = None, *, key: str = "artifacts"
 ) -> Iterator[RequestError]:
-    """Yield one error per reason why `artifacts` is not a valid location. `key`: the key in the messages."""
+    """Yield one error per reason why `artifacts` is not a valid location. `key`: its key in the messages."""
     if not artifacts.strip():
         yield _error(key, artifacts, "empty; the path of a folder, or s3://bucket/prefix")
     remote = "://" in artifacts
@@ -171,8 +171,8 @@ def _scheme(scheme: SchemeConfig) -> Iterator[RequestError]:
 def unknown_socs(requests: Collection[Request]) -> Iterator[RequestError]:
     """Yield one error per request whose SoC no backend supports.
 
-    If another backend supports the SoC, but the request's backend does not, there is no error,
-    and the request's cell is impossible.
+    If another backend supports the SoC, but the request's backend does not, there is no error, and
+    the request's cell is impossible.
     """
     kinds = {*SHIPPED_BACKENDS, *(request.backend.kind for request in requests)}
     known = {soc for kind in kinds for soc in planned_backend(kind).socs or ()}

@@ -208,7 +208,7 @@ def _axes_first(keys: Iterable[str]) -> list[str]:
 
 
 def _requests(parsed: ParsedOverrides) -> Iterator[Request]:
-    """Yield one composed request per cell, in the plan's order. Its `pool` contains the devices of its farm."""
+    """Yield one composed request per cell, in the plan's order. The request's `pool` has the devices of the farm."""
     options, cells = parsed.options, list(parsed.cells())
 
     @cache

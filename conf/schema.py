@@ -115,8 +115,8 @@ class ModelConfig:
     evaluation: DataConfig | None = None
     """The samples that every comparison uses."""
     classifier: bool = False
-    """Whether the index of an output's largest element is its prediction. If not, there is no accuracy and no
-    top-1 agreement."""
+    """Whether the index of an output's largest element is the model's prediction. If not, there is no accuracy
+    and no top-1 agreement."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -216,7 +216,7 @@ class FarmConfig:
 
 @dataclass(kw_only=True, slots=True)
 class OperatorTolerance:
-    """The allowed difference of an operator from the reference. An error is introduced if it exceeds both limits."""
+    """The allowed difference of an operator from the reference. An error counts as introduced beyond both limits."""
 
     snr_db: Decibels | None = None
     """The lowest accepted SNR, in dB; null accepts any SNR."""
@@ -284,8 +284,9 @@ class LimitsConfig:
     shard_attempts: Count = 3
     """On a work pool: the maximum number of times that a shard is run. It is run again if its worker dies or fails."""
     silence_s: Annotated[float, at_least(60, "60 or more, two of Prefect's heartbeats")] = 90.0
-    """On a work pool: a shard is marked as crashed after this number of seconds without a heartbeat. At least twice the
-    interval of heartbeats (PREFECT_FLOWS_HEARTBEAT_FREQUENCY, which prefect.yaml sets to Prefect's minimum, 30 s).
+    """On a work pool: a shard is marked as crashed after this number of seconds without a heartbeat. It must be at
+    least twice the interval of heartbeats (PREFECT_FLOWS_HEARTBEAT_FREQUENCY, which prefect.yaml sets to 30 s, the
+    minimum of Prefect).
     """
 
 
@@ -372,13 +373,14 @@ class Request:
     """The farm's devices, composed from the names in `farm.devices`. This field is not a configuration key."""
     measure: MeasureConfig = field(default_factory=MeasureConfig)
     reuse: Reuse = Reuse.programs
-    """With `capture`, measurements of earlier runs on the same device are reused. Rows name these runs."""
+    """With `capture`, measurements of earlier runs on the same device are reused. The tables name these runs."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     trend: TrendConfig = field(default_factory=TrendConfig)
     artifacts: str = "artifacts"
-    """The location of the store, the tables and the reports: a folder or `s3://bucket/prefix`. Equal in all cells."""
+    """The location of the store, the tables and the reports: a folder or `s3://bucket/prefix`. It is the same for
+    all cells of a sweep."""
     cache_folder: str | None = None
     """With artifacts=s3://…: the folder on this machine for local copies. The folder can be removed when no sweep is
     running. null means a folder below ~/.cache/qnnsweep, or below $XDG_CACHE_HOME/qnnsweep if the variable is set."""
@@ -395,5 +397,5 @@ class Request:
 
     @property
     def where(self) -> str:
-        """The name of the cell's farm, or of its device without a farm. It is the cell's name on the axis `device`."""
+        """The cell's name on the axis `device`. This is the name of its farm or, without a farm, of its device."""
         return self.farm.name if self.pool else self.device.name

@@ -70,7 +70,7 @@ class DeviceStatus:
 
 
 def survey(overrides: Sequence[str], config_dirs: Sequence[Path]) -> list[DeviceStatus]:
-    """Return the status of the devices that `device=` or `farm=` selects; without both, of all. Raises RequestError."""
+    """Return the status of the devices that `device=` or `farm=` selects, by default of all. Raises RequestError."""
     named = any(line.lstrip("+~").startswith(("device=", "farm=")) for line in overrides)
     plan = load([*overrides, *([] if named else ["device=glob(*)"])], config_dirs=config_dirs)
     configs = {device.name: device for cell in plan.cells for device in cell.request.devices}
@@ -123,7 +123,7 @@ def _wrong_soc(config: DeviceConfig, read: str | None) -> str | None:
 
 
 def _holder(device: Device) -> str | None:
-    """Return the host and the process of the lease in the device's lease folder. None if nobody has a lease."""
+    """Return the host and the process of the lease in the device's lease folder. None if there is no lease."""
     folder = f"{device.work_folder}/{LEASES}"
     listing = device.transport.run(RunRequest(["ls", "-1", folder], deadline_s=facts.DEADLINE_S))
     leases = [name for name in listing.stdout.decode(errors="replace").splitlines() if not owner_is_dead(name)]

@@ -76,7 +76,7 @@ class ProgressLog:
         self._since: dict[tuple[str, str], float] = {}
 
     def update(self, stage: str, label: str, state: str) -> None:
-        """Print a line if the new state of the stage's work with this label is an end: `done`, `reused` or `failed`."""
+        """Print a line if the stage's work with this label has ended with the state `done`, `reused` or `failed`."""
         if stage not in self._stages:  # the three steps of `measure` are reported instead of `measure`
             return
         with self._lock:

@@ -11,7 +11,7 @@ from tasks.errors import EnvironmentUnusable
 
 @contextmanager
 def dask_task_runner(address: str) -> Generator[TaskRunner[Any]]:
-    """Yield a Prefect task runner for the Dask scheduler at `address`. Raises EnvironmentUnusable if it is missing."""
+    """Yield a task runner for the Dask scheduler at `address`. Raises EnvironmentUnusable if no scheduler is there."""
     try:
         from prefect_dask.task_runners import DaskTaskRunner
     except ImportError:
