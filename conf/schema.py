@@ -115,8 +115,7 @@ class ModelConfig:
     evaluation: DataConfig | None = None
     """The samples that every comparison uses."""
     classifier: bool = False
-    """Whether the index of an output's largest element is the model's prediction. If not, there is no accuracy
-    and no top-1 agreement."""
+    """Whether the index of an output's maximum is the prediction. If not, top-1 agreement and accuracy are null."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -231,8 +230,7 @@ class ToleranceConfig:
 
     name: str
     final_snr_db: dict[str, Decibels] = field(default_factory=dict[str, float])
-    """Maps a scheme's name to the lowest accepted SNR, in dB. Every final output of every sample is compared with eager
-    fp32."""
+    """Maps a scheme's name to the lowest accepted SNR (dB) of each final output of each sample, against eager fp32."""
     top1_agreement: dict[str, Share] = field(default_factory=dict[str, float])
     """Maps a scheme's name to the lowest accepted share of samples whose largest output is at the same index as in
     eager fp32."""
@@ -284,10 +282,9 @@ class LimitsConfig:
     shard_attempts: Count = 3
     """On a work pool: the maximum number of times that a shard is run. It is run again if its worker dies or fails."""
     silence_s: Annotated[float, at_least(60, "60 or more, two of Prefect's heartbeats")] = 90.0
-    """On a work pool: a shard is marked as crashed after this number of seconds without a heartbeat. It must be at
-    least twice the interval of heartbeats (PREFECT_FLOWS_HEARTBEAT_FREQUENCY, which prefect.yaml sets to 30 s, the
-    minimum of Prefect).
-    """
+    """On a work pool: a shard is marked as crashed after this number of seconds without a heartbeat. At least two
+    intervals of heartbeats are needed. prefect.yaml sets this interval, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, to 30 s,
+    which is Prefect's minimum."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -379,8 +376,7 @@ class Request:
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     trend: TrendConfig = field(default_factory=TrendConfig)
     artifacts: str = "artifacts"
-    """The location of the store, the tables and the reports: a folder or `s3://bucket/prefix`. It is the same for
-    all cells of a sweep."""
+    """The location of the sweep's store, tables and reports: a folder or `s3://bucket/prefix`. Equal for all cells."""
     cache_folder: str | None = None
     """With artifacts=s3://…: the folder on this machine for local copies. The folder can be removed when no sweep is
     running. null means a folder below ~/.cache/qnnsweep, or below $XDG_CACHE_HOME/qnnsweep if the variable is set."""
