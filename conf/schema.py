@@ -342,7 +342,7 @@ class TrendConfig:
 
     nights: Count = 30
     """The maximum number of nights in the baseline. A worse level that lasts for this number of nights becomes the
-    baseline. Twice this number of nights are read."""
+    baseline. The history that is read has twice as many nights."""
     least_nights: Count = 10
     """The number of nights that are needed to judge latency, because latency is noisy. Other series need two nights."""
     sigmas: NonNegative = 4.0

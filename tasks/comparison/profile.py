@@ -100,7 +100,7 @@ class _ProgramLog:
 
 
 def _timed(launch: Launch, log: ETDump) -> tuple[dict[int, int], set[int]]:
-    """Return a map from the log's timed runs to the numbers of their inferences, and the set of the warm-up runs."""
+    """Return a map from each timed run in the log to the index of its inference, and the set of the warm-up runs."""
     executions = sorted({event.run for event in log.events if event.name == EXECUTION})
     warm_ups = warm_up_runs(executions, samples=launch.samples, warm_up=launch.warm_up, iterations=launch.iterations)
     if warm_ups is None:

@@ -196,7 +196,7 @@ def _kind(night: Night) -> str:
 
 
 def _lasted(nights: Sequence[Night]) -> Counter[str]:
-    """Return, for each regression's first bad run, how many bad nights of the regression passed their gate."""
+    """Map the first bad run of each regression to the number of its bad nights on which the cell still passed."""
     return Counter(_kind(night) for night in nights if night.verdict in BAD and night.passed)
 
 

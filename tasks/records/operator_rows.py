@@ -17,7 +17,7 @@ class OperatorRow:
     operator_index: int | None
     """The operator's position in the edge graph; null if the row's status is `no_operator`."""
     operator: str
-    """The node's name in the edge graph or, if the status is `no_operator`, in the graph of the row's reference."""
+    """The node's name in the edge graph or, if the status is `no_operator`, in the reference graph of the row."""
     target: str
     """The function that the node calls."""
     debug_handle: int | None
@@ -93,7 +93,7 @@ class ProfileRow:
 
     cell: CellIdentity
     program: ProgramName
-    """The program whose log has the event: shipping or profile."""
+    """The program, shipping or profile, whose log has the event."""
     same_outputs: bool
     """Whether the program's final outputs equal the shipping program's bit by bit."""
     event_block: str

@@ -30,7 +30,7 @@ class Selection:
     runs: tuple[str, ...] = ()
     """Runs to remove in any case."""
     at_most: int | None = None
-    """All runs except this number of newest runs."""
+    """All runs but the newest: this is the number of runs to keep."""
     older_than_s: float | None = None
     """Runs that ended more than this number of seconds ago."""
     larger_than: int | None = None

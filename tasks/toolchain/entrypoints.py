@@ -54,7 +54,7 @@ def lower_model(model: "EdgeModel", soc: SocConfig | None, options: LoweringOpti
 
 
 def reference_kernels(lowered: LoweredProgram, store: Store) -> Callable[[Sequence[NDArray[Any]]], "HostKernels"]:
-    """Return a function that makes the reference graph's kernels for a sample's inputs, quantized as on the device."""
+    """Return a function that takes a sample's inputs, already rounded to the device's grid, and returns the kernels."""
     from tasks.toolchain.export import make_deterministic
     from tasks.toolchain.reference.graph import read_graph
     from tasks.toolchain.reference.kernels import HostKernels

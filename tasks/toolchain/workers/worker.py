@@ -1,7 +1,7 @@
 """The code that runs in a worker process: its session, its log, its answer, and its end.
 
-A worker is forked from Python's fork server for one call. A zygote is a worker that does not end after its call. The
-calls that need the returned value run in forks of the zygote.
+A worker is forked from Python's fork server for one call. A zygote is a worker that stays alive after its call. Later
+calls that need the value which its call returned run in forks of the zygote.
 """
 
 import ctypes
