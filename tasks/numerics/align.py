@@ -135,10 +135,10 @@ def _by_identifier(
 ) -> tuple[dict[tuple[int, str], list[LoggedTensor]], set[tuple[int, str]]]:
     """Return events by run and identifier, and the identifiers whose events cannot be distinguished.
 
-    A delegate names its tensors itself. The runtime logs the tensors of an instruction in the order of the instruction's
-    parameters: of a kernel its outputs, of a delegate call its inputs and then its outputs. The outputs that are
-    expected as `instruction:<id>:<position>` are therefore the last tensors. If fewer tensors were logged, or if a
-    kernel logged more, the outputs cannot be distinguished.
+    A delegate names its tensors itself. The runtime logs an instruction's tensors in the order of its parameters: of a
+    kernel its outputs, of a delegate call its inputs and then its outputs. The outputs that are expected as
+    `instruction:<id>:<position>` are therefore the last tensors. If fewer tensors were logged, or if a kernel logged
+    more, the outputs cannot be distinguished.
     """
     logged: dict[tuple[int, str], list[LoggedTensor]] = defaultdict(list)
     contested: set[tuple[int, str]] = set()
