@@ -14,7 +14,7 @@ GROUPS = (*AXES, "farm", "tolerance", "experiment")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """The options of every group, by name. `links`: a folder in which Hydra finds options that a path selects."""
+    """The options of every group, by name. `links`: a folder with links to the options that are given as files."""
 
     files: Mapping[str, dict[str, Path]]
     config_dirs: tuple[Path, ...]

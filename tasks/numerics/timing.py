@@ -21,7 +21,7 @@ _RUNTIME_KINDS: dict[str, EventKind] = {"DELEGATE_CALL": "delegate_call", "OPERA
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clock:
-    """The clock by which a runtime times a program and its kernels. One `unit` is `ticks` ticks of the log."""
+    """The clock by which a runtime times a program and its kernels. `ticks`: the number of its ticks per `unit`."""
 
     unit: str
     ticks: float

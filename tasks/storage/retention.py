@@ -34,7 +34,7 @@ class Selection:
     older_than_s: float | None = None
     """Runs that ended more than this number of seconds ago."""
     larger_than: int | None = None
-    """The oldest runs, as many as must be removed to leave at most this number of bytes of runs, results and blobs."""
+    """The oldest runs, until runs, results and blobs together have at most this number of bytes."""
     protected: int = 0
     """The number of newest runs that are not removed, unless `runs` contains them."""
 

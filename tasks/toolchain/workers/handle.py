@@ -58,7 +58,7 @@ class Worker:
         return _memory_usage(self._process.pid, shares=False)
 
     def close(self) -> None:
-        """Kill the process and its descendants. After its answer, the process has nothing left to do or to log."""
+        """Kill the process and its descendants. A process that has sent its answer has nothing left to do or to log."""
         if self._receiving.closed:
             return
         assert self._process.pid is not None, "started"

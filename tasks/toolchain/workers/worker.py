@@ -137,8 +137,8 @@ def _answer(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Answer:
 def _die_with(watching: Connection) -> None:
     """Make the kernel kill this process group when the caller is gone. Only the caller has the other end of `watching`.
 
-    A thread of this process could not kill it while native code holds the interpreter lock. The exit of the fork server
-    does not show that the caller is gone, because every worker keeps the fork server alive.
+    A thread of this process could not kill it while native code holds the interpreter lock. The fork server cannot show
+    that the caller is gone, because every worker keeps the fork server alive.
     """
     fcntl.fcntl(watching, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(watching, fcntl.F_SETOWN, -os.getpgrp())
