@@ -196,7 +196,7 @@ def _kind(night: Night) -> str:
 
 
 def _lasted(nights: Sequence[Night]) -> Counter[str]:
-    """Map the first bad run of each regression to the number of its bad nights on which the cell still passed."""
+    """Count, per first bad run of a regression, the bad nights of this regression on which the cell still passed."""
     return Counter(_kind(night) for night in nights if night.verdict in BAD and night.passed)
 
 

@@ -25,7 +25,7 @@ UNREFERENCED_GRACE_S = 86_400.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
-    """The runs to remove: every run that at least one of the fields before `protected` selects."""
+    """The runs to remove. A run is removed if one of the fields above `protected` selects it."""
 
     runs: tuple[str, ...] = ()
     """Runs to remove in any case."""

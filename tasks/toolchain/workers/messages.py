@@ -33,7 +33,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The name and the text of any error that is not a QnnsweepError, which might not survive pickling."""
+    """The name and the text of any other error. The error itself is not sent: it might not survive pickling."""
 
     name: str
     text: str
