@@ -82,7 +82,7 @@ class Reuse(Enum):
     programs = "programs"
     """Only results to which no device contributed."""
     capture = "capture"
-    """In addition, measurements of the same program on the same device. Their times are those of the earlier run."""
+    """These results, and an earlier run's measurements of the same program on the same device, with their times."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -14,7 +14,7 @@ _RUNS = 10
 
 
 def estimates(store: Store) -> dict[tuple[str, Subject], CostEstimate]:
-    """Map pairs of stage and subject to the median seconds and highest memory of their calls in the latest runs."""
+    """Return, by stage and subject, the median seconds and the highest memory of the calls in the latest runs."""
     costs_of: dict[tuple[str, Subject], list[tuple[float, int]]] = defaultdict(list)
     for run in tables.runs(store)[-_RUNS:]:
         for row in tables.rows(store, "work", run):
