@@ -6,8 +6,9 @@ absolute deviation MAD over n nights and k = `sigmas`, a value is a regression i
     max(floor, k * s * sqrt(1 + pi / 2n)),    s = 1.4826 * n / (n - 0.8) * MAD
 
 The factor 1.4826 turns the MAD of normal noise into a standard deviation (Hampel, JASA 69, 1974), n / (n - 0.8)
-corrects its bias for few nights (Croux and Rousseeuw, COMPSTAT 1992). The root adds the error of m itself: the median
-of n normal values has pi / 2n of their variance. Median and MAD withstand up to half of the nights being outliers.
+corrects its bias for few nights (Croux and Rousseeuw, COMPSTAT 1992). The root adds the error of m itself: the variance
+of the median of n normal values is pi / 2n times the variance of one value. Median and MAD withstand up to half of the
+nights being outliers.
 
 A drift moves the baseline along with it. Therefore the median of the last three nights is also compared, by the same
 formula, with the oldest half of the baseline.
