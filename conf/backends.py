@@ -64,7 +64,7 @@ def planned_backend(kind: str) -> PlannedBackend:
 
 @cache
 def implementation(kind: str) -> Any:
-    """Return an instance of the backend `kind`. Raises RequestError, in one line, if the backend cannot be imported."""
+    """Return an instance of the backend `kind`. Raises RequestError if the class cannot be imported."""
     module, _, name = SHIPPED_BACKENDS.get(kind, kind).partition(":")
     try:
         return getattr(importlib.import_module(module), name)()

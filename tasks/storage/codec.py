@@ -198,5 +198,5 @@ def _mismatch(value: object, where: str, expected: str) -> TypeError:
 
 
 def _checksum(plain: Any) -> bytes:
-    """Return the sha256 of the row's `repr`, which is exact. Parquet's own checksums do not cover a file's footer."""
+    """Return the sha256 of the row's `repr`. It is needed because Parquet's checksums do not cover a file's footer."""
     return hashlib.sha256(repr(plain).encode("utf-8", "surrogatepass")).hexdigest().encode()

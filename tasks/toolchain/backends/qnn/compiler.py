@@ -1,8 +1,8 @@
 """The HTP's compiler: its quantizer, its passes, its partitioner, and the messages that it logs.
 
-Between torch.export and the `.pte`, the module follows `to_edge_transform_and_lower_to_qnn` of ExecuTorch 1.5 step by
-step. Unlike that function, it stops at the edge program, so that the shipping and the debug program come from the same
-edge program. The steps are internals of ExecuTorch, so tests/toolchain compares the result with the official call.
+From torch.export to the `.pte`, qnnsweep takes the same steps as ExecuTorch 1.5's `to_edge_transform_and_lower_to_qnn`,
+but pauses at the edge program: the shipping program and the debug program are compiled from the same edge program.
+The steps are internals of ExecuTorch, so tests/toolchain compares the result with the official call.
 """
 
 import contextlib
