@@ -1,8 +1,8 @@
 """The part of a backend that planning needs, and the import of a backend by its name.
 
 `backend.kind` is one of `SHIPPED_BACKENDS`, or `package.module:Class` for a backend of another vendor. Every
-backend class extends `tasks.toolchain.backends.backend.Backend`. The module of the class imports neither torch nor
-ExecuTorch.
+backend class extends `tasks.toolchain.backends.backend.Backend`. Importing the module
+of a backend class imports neither torch nor ExecuTorch.
 """
 
 import importlib
@@ -20,11 +20,11 @@ from conf.schema import RunnerKind
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """A rule by which a backend excludes cells: every cell whose scheme computes in one of `computes` is impossible.
+    """A rule by which a backend excludes cells: a cell is impossible if its scheme computes in a type of `computes`.
 
-    `computes`: float32, float16 or members of ExecuTorch's QuantDtype without `use_`. A scheme's name has no effect.
-    `others`: if True, the rule instead excludes the cells of all other schemes. `arch_below`: the rule excludes only
-    cells whose Hexagon architecture is older than this one. None means every architecture.
+    `computes`: float32, float16 or members of ExecuTorch's QuantDtype without the prefix `use_`. A scheme's name has no
+    effect. `others`: if True, the rule excludes the cells whose scheme computes in any other type. `arch_below`: the
+    rule excludes only cells whose Hexagon architecture is older than `arch_below`. None means every architecture.
     """
 
     computes: frozenset[str]

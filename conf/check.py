@@ -26,7 +26,7 @@ LONGEST_NAME = 200
 
 
 def problems(request: Request) -> Iterator[RequestError]:
-    """Yield one error per reason to refuse the request. An error has the key, its value and the accepted values."""
+    """Yield one error per reason to refuse the request, with the wrong key, its value and the accepted values."""
     yield from _names(request)
     yield from _of("model", request.model, _model(request.model))
     yield from _of("scheme", request.scheme, _scheme(request.scheme))
@@ -47,7 +47,7 @@ def problems(request: Request) -> Iterator[RequestError]:
 def artifacts_problems(
     artifacts: str, cache_folder: str | None = None, *, key: str = "artifacts"
 ) -> Iterator[RequestError]:
-    """Yield one error per reason why `artifacts` is not a valid location. `key`: its key in the messages."""
+    """Yield one error per reason why `artifacts` is not a valid location. `key`: the key in the messages."""
     if not artifacts.strip():
         yield _error(key, artifacts, "empty; the path of a folder, or s3://bucket/prefix")
     remote = "://" in artifacts

@@ -106,7 +106,7 @@ def compose_request(overrides: Sequence[str], options: Options) -> Request:
 
 
 def compose(overrides: Sequence[str], options: Options, *, with_hydra: bool = False) -> DictConfig:
-    """Compose the overrides with Hydra. `with_hydra`: keep Hydra's keys. Raises RequestError if Hydra fails."""
+    """Compose the overrides. `with_hydra`: keep the keys below `hydra`. Raises RequestError if Hydra fails."""
     folders = ",".join(quoted(str(folder)) for folder in options.search_path)
     search_path = [f"{SEARCH_PATH}=[{folders}]"] if folders else []
     try:

@@ -19,7 +19,7 @@ _WORDS: dict[object, str] = {
 
 
 def accepted(key: str) -> str:
-    """Describe the values that a key, such as `model.inputs[0].shape`, accepts; `anything` for an unknown key."""
+    """Describe the values that a key, such as `model.inputs[0].shape`, accepts. An unknown key gives `anything`."""
     return _words(_annotation(key))
 
 
@@ -29,7 +29,7 @@ def is_known(key: str) -> bool:
 
 
 def no_such_key(key: str, *, schema: object = None) -> RequestError:
-    """Return the error for a key that the schema does not have. The message lists the keys that exist there.
+    """Return the error for a key that the schema does not have. The message lists the keys below the same parent.
 
     `schema`: the class in which the key was looked up. It is needed if the class cannot be derived from the key.
     """

@@ -38,7 +38,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _explain(error: BaseException) -> RequestError | None:
-    """Return a RequestError for an error of a known kind. Return None for an error that only wraps another."""
+    """Return a RequestError for an error of a known kind. Return None for an error that only wraps another error."""
     if isinstance(error, MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         location = f"{printable(mark.name)}, line {mark.line + 1}" if mark else "configuration"

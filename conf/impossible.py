@@ -6,7 +6,7 @@ from conf.schema import PROBE, DeviceConfig, Precision, Request
 
 
 def impossible_reason(request: Request) -> str | None:
-    """Return the reason why the cell is impossible, in one line. Return None if the cell is possible."""
+    """Return a text of one line, the reason why the cell is impossible. Return None if the cell is possible."""
     backend, soc = planned_backend(request.backend.kind), request.soc.name
     if backend.socs is not None and soc not in backend.socs:
         return f"the {printable(request.backend.name)} backend does not compile for {printable(soc)}"
@@ -17,7 +17,7 @@ def impossible_reason(request: Request) -> str | None:
 
 
 def can_run_on(device: DeviceConfig, request: Request) -> bool:
-    """Return whether the device can execute the cell, according to its configuration. `soc: probe` allows any SoC."""
+    """Return whether the device, as configured, can execute the cell. With `device.soc=probe`, any SoC is allowed."""
     backend = planned_backend(request.backend.kind)
     fits = not backend.needs_soc or device.soc in (None, PROBE, request.soc.name)
     return fits and device.runner in backend.runners

@@ -1,6 +1,6 @@
 """The conversion of the overrides of a command line into a plan.
 
-Overrides are in Hydra's grammar, including sweeps. An experiment sets the keys that it sweeps under
+Overrides are in Hydra's grammar, including sweeps. An experiment lists the keys to sweep, with their values, under
 `hydra.sweeper.params`, as for Hydra's basic sweeper. If the command line overrides such a key, the override of the
 command line takes precedence.
 """
@@ -33,7 +33,7 @@ from conf.schema import DeviceConfig, Request
 
 MOST_CELLS = 10_000
 SHARED_BY = ("model", "scheme")
-"""The axes that separate shards. Cells with equal options on them share an edge program, so one process runs them."""
+"""The axes that separate shards. Cells with equal options on both share an edge program, and one process runs them."""
 
 ConfigStore.instance().store(name="request", node=Request)
 
@@ -51,9 +51,9 @@ def load(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> Plan:
 
 
 def shards(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> list[list[str]]:
-    """Split a sweep into one part per model and scheme. Return the overrides of every part, which `load` accepts.
+    """Split a sweep into one part per model and scheme. Return the list of overrides of each part, for `load`.
 
-    Together, the parts have every cell of the sweep once, in its order. All paths in the overrides are absolute.
+    Together, the parts have each cell of the sweep once, in the sweep's order. All paths in the overrides are absolute.
     """
     with parse(overrides, config_dirs) as parsed:
         split = [key for key in _axes_first(parsed.values) if key.partition(".")[0] in SHARED_BY and parsed.values[key]]
@@ -87,7 +87,7 @@ class ParsedOverrides:
 
 @contextmanager
 def parse(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Generator[ParsedOverrides]:
-    """Yield the parsed overrides. Hydra can compose them only within this context. Raises RequestError."""
+    """Yield the parsed overrides. Hydra can compose them only in this context. Raises RequestError for a mistake."""
     parsed = _parse(overrides)
     with tempfile.TemporaryDirectory(prefix="qnnsweep-conf-") as links:
         search_path = _search_path(parsed)
@@ -102,7 +102,7 @@ def parse(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Generat
 
 
 def _override(key: str, values: Sequence[str], options: Options) -> str:
-    """Join the overrides of one key into one that sweeps all their values. Paths of single files become absolute."""
+    """Join the overrides of one key into one override that sweeps all values. Paths of single files become absolute."""
     if key in GROUPS:
         names = [str(override.value()) for override in _parse(values)]
         return f"{key}={','.join(_quoted_if_needed(options.portable_name(key, name)) for name in names)}"
@@ -228,5 +228,5 @@ def _requests(parsed: ParsedOverrides) -> Iterator[Request]:
 
 
 def _quoted_if_needed(text: str) -> str:
-    """Return `text` in quotes. The quotes are left out if Hydra parses `text` as the same text without them."""
+    """Return `text` unchanged if Hydra parses it as this text without quotes. Otherwise return it in quotes."""
     return text if re.fullmatch(r"[\w./-]+", text) and _parse([f"x={text}"])[0].value() == text else quoted(text)

@@ -3,10 +3,10 @@
 from typing import Literal, get_args
 
 AXES = ("model", "scheme", "soc", "backend", "device")
-"""The axes of a sweep, outermost first. A cell is identified by the names of its options on these axes."""
+"""The axes of a sweep; the first varies slowest. A cell is identified by the names of its options on these axes."""
 
 QUANT_DTYPES = ("16a16w", "16a2w", "16a4w", "16a4w_block", "16a8w", "8a4w", "8a8w", "fp16a8w")
-"""The members of ExecuTorch's `QuantDtype`, without `use_`."""
+"""The members of ExecuTorch's `QuantDtype`, without the prefix `use_`."""
 SHIPPED_BACKENDS = {
     "portable": "tasks.toolchain.backends.portable.backend:Portable",
     "qnn": "tasks.toolchain.backends.qnn.backend:Qnn",
@@ -20,7 +20,7 @@ DTYPES = ("bool", "float16", "float32", "float64", "int16", "int32", "int64", "i
 
 Stage = Literal["export", "quantize", "lower", "bundle", "deploy", "execute", "collect", "measure", "compare"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
-"""All stages, in the order of the pipeline. In `tasks`, a stage's module, function and task have its name."""
+"""All stages, in the order of the pipeline. A stage's module, function and task in `tasks` have the stage's name."""
 MEASURE_STEPS: tuple[Stage, ...] = ("deploy", "execute", "collect")
 """The stages that `measure` runs on one device. The result of `measure` contains the results of these stages."""
 COMPILE_STAGES: tuple[Stage, ...] = ("export", "quantize", "lower")

@@ -24,8 +24,8 @@ class Options:
     def of(cls, config_dirs: Sequence[Path], *, links: Path) -> "Options":
         """Return the options of the shipped folder and of `config_dirs`.
 
-        Raises RequestError for a folder that has no subfolder for any group, and for two options of a group with equal
-        names, because Hydra would use the first of them without a message.
+        Raises RequestError for a folder that has no subfolder for any group. Also raises it for two options of one
+        group that have equal names, because Hydra would use the first option without a message.
         """
         files: dict[str, dict[str, Path]] = {group: {} for group in GROUPS}
         for folder in (SHIPPED, *config_dirs):
@@ -39,7 +39,7 @@ class Options:
 
     @property
     def search_path(self) -> tuple[Path, ...]:
-        """The folders that Hydra must search in addition to the shipped one."""
+        """The folders that Hydra must search in addition to the shipped folder."""
         return (*self.config_dirs, self.links) if any(self.links.iterdir()) else self.config_dirs
 
     @property
@@ -65,7 +65,7 @@ class Options:
         return value
 
     def file(self, override: str) -> Path | None:
-        """Return the file of the option that the override `group='name'` selects. None if there is no such option."""
+        """Return the file of the option that the override `group='name'` selects, or None if no such option exists."""
         group, _, name = override.partition("=")
         return self.files[group].get(name.strip("'"))
 
@@ -80,7 +80,7 @@ class Options:
         return file is None or b"${" in file.read_bytes()
 
     def portable_name(self, group: str, name: str) -> str:
-        """Return a value that selects the option in any process: its name, or the absolute path of a single file."""
+        """Return a value that selects the option in any process: its name or, for a single file, its absolute path."""
         file = self.files[group][name]
         return str(file.resolve()) if self.links in file.parents else name
 

@@ -82,7 +82,7 @@ class Reuse(Enum):
     programs = "programs"
     """Only results to which no device contributed."""
     capture = "capture"
-    """These results, and an earlier run's measurements of the same program on the same device, with their times."""
+    """Also measurements, with their times, that an earlier run made of the same program on the same device."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -123,7 +123,7 @@ class SchemeConfig:
     name: str
     precision: Precision = Precision.quantized
     quant_dtype: str | None = None
-    """A member of ExecuTorch's `QuantDtype`, without `use_`: 8a8w, 16a4w_block …. A float scheme has null."""
+    """A member of ExecuTorch's `QuantDtype` without the prefix `use_`: 8a8w, 16a4w_block …. A float scheme has null."""
     per_channel_conv: bool = True
     per_channel_linear: bool = True
     per_channel_embedding: bool = False
@@ -178,7 +178,7 @@ class DeviceConfig:
     """`host:port` of the adb server; null is adb's default server."""
     ssh: SshConfig = field(default_factory=SshConfig)
     soc: str | None = None
-    """The device's SoC. `probe`: read it from the device. null: a simulator host, which runs programs for any SoC."""
+    """The device's SoC. `probe` means: read it from the device. null means a simulator host, for any SoC's programs."""
     runner: RunnerKind = RunnerKind.python
     work_folder: str | None = None
     """The folder on the device for blobs and launches. For a local device, null is `artifacts/devices/local`."""
@@ -186,7 +186,7 @@ class DeviceConfig:
     """The Python interpreter that starts qnnsweep's runner on the device. For a local device, null is the interpreter
     of this process."""
     native_folder: str | None = None
-    """For the native runner: the folder of this machine's ExecuTorch build that contains `qnn_executor_runner`."""
+    """For the native runner: the folder of an ExecuTorch build on this machine. It contains `qnn_executor_runner`."""
     environment: dict[str, str] = field(default_factory=dict[str, str])
     """Environment variables for processes on the device. Values can be secret: no process list or table shows them."""
     tags: list[str] = field(default_factory=list[str])
@@ -200,8 +200,8 @@ class DeviceConfig:
     keep_days: Positive = 14.0
     """Files that were not used for this many days are removed from the device's work folder."""
     least_free_mib: Natural = 512
-    """The least free space on the device, in MiB. If there is less, all files in the device's work folder that the cell
-    does not need are removed."""
+    """The free space, in MiB, that a transfer must leave on the device. If a transfer would leave less, all files in
+    the device's work folder that the cell does not need are removed first."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -215,7 +215,7 @@ class FarmConfig:
 
 @dataclass(kw_only=True, slots=True)
 class OperatorTolerance:
-    """The allowed difference of an operator from the reference. An error counts as introduced beyond both limits."""
+    """The limits for an operator's error against the reference. Own error beyond both limits counts as introduced."""
 
     snr_db: Decibels | None = None
     """The lowest accepted SNR, in dB; null accepts any SNR."""
@@ -226,7 +226,7 @@ class OperatorTolerance:
 
 @dataclass(kw_only=True, slots=True)
 class ToleranceConfig:
-    """The thresholds that a cell must reach to pass. A threshold that is null accepts any value."""
+    """The limits that a cell must meet to pass. A limit that is null accepts any value."""
 
     name: str
     final_snr_db: dict[str, Decibels] = field(default_factory=dict[str, float])
@@ -274,14 +274,14 @@ class LimitsConfig:
     parallel: Count | None = None
     """The maximum number of toolchain workers that run at the same time. null means one worker per core."""
     memory_gib: Positive | None = None
-    """The memory that all workers together may use. A toolchain call waits while it would exceed this limit, as
-    estimated from earlier runs. null means 80 % of the machine's memory."""
+    """The memory that all workers together may use. A toolchain call waits until its memory, estimated from earlier
+    runs, fits within this limit. null means 80 % of the machine's memory."""
     child_deadline_s: Positive = 3600.0
     child_memory_gib: Positive = 16.0
     """The maximum resident size of a toolchain worker. A larger worker is stopped, and its cell fails."""
     shard_attempts: Count = 3
-    """On a work pool: the maximum number of times that a shard is run. It is run again if its worker dies or fails."""
-    silence_s: Annotated[float, at_least(60, "60 or more, two of Prefect's heartbeats")] = 90.0
+    """On a work pool: the maximum number of runs of a shard. The shard is run again if its worker dies or fails."""
+    silence_s: Annotated[float, at_least(60, "60 or more, two of Prefect's heartbeat intervals")] = 90.0
     """On a work pool: a shard is marked as crashed after this number of seconds without a heartbeat. At least two
     intervals of heartbeats are needed. prefect.yaml sets this interval, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, to 30 s,
     which is Prefect's minimum."""
@@ -299,7 +299,7 @@ class ScheduleConfig:
 
 @dataclass(kw_only=True, slots=True)
 class RetentionConfig:
-    """Limits for past runs. After each run, runs beyond a limit are removed, except the newest run. null: no limit."""
+    """Limits for past runs. After each run, runs beyond a limit are removed, but never the newest. null: no limit."""
 
     keep_runs: Count | None = None
     """The maximum number of runs to keep."""
@@ -344,7 +344,7 @@ class TrendConfig:
     """The maximum number of nights in the baseline. A worse level that lasts for this number of nights becomes the
     baseline. The history that is read has twice as many nights."""
     least_nights: Count = 10
-    """The number of nights that are needed to judge latency, because latency is noisy. Other series need two nights."""
+    """The number of earlier nights needed to judge latency, which is noisy. Other series need one earlier night."""
     sigmas: NonNegative = 4.0
     """A regression is a change by more than this number of standard deviations of the noise."""
     floors: FloorConfig = field(default_factory=FloorConfig)
@@ -365,7 +365,7 @@ class Request:
     device: DeviceConfig
     tolerance: ToleranceConfig
     farm: FarmConfig = field(default_factory=FarmConfig)
-    """Set either `farm=` or `device=`. With `farm=`, overrides such as `device.python=` apply to all its devices."""
+    """Set either `farm=` or `device=`. Overrides such as `device.python=` apply to every device of the farm."""
     pool: list[DeviceConfig] = field(default_factory=list[DeviceConfig], metadata={"is_key": False})
     """The farm's devices, composed from the names in `farm.devices`. This field is not a configuration key."""
     measure: MeasureConfig = field(default_factory=MeasureConfig)
@@ -376,7 +376,7 @@ class Request:
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     trend: TrendConfig = field(default_factory=TrendConfig)
     artifacts: str = "artifacts"
-    """The location of the sweep's store, tables and reports: a folder or `s3://bucket/prefix`. Equal for all cells."""
+    """The location of the sweep's store, tables and reports: a folder or `s3://bucket/prefix`, equal for all cells."""
     cache_folder: str | None = None
     """With artifacts=s3://…: the folder on this machine for local copies. The folder can be removed when no sweep is
     running. null means a folder below ~/.cache/qnnsweep, or below $XDG_CACHE_HOME/qnnsweep if the variable is set."""

@@ -48,12 +48,12 @@ def prune(
     ] = None,
     older_than: Annotated[
         str | None,
-        typer.Option("--older-than", metavar="TIME", help="Remove runs that ended longer ago: 30d, 12h, 8w."),
+        typer.Option("--older-than", metavar="TIME", help="Remove runs that ended more than TIME ago: 30d, 12h, 8w."),
     ] = None,
     larger_than: Annotated[
         str | None,
         typer.Option(
-            "--larger-than", metavar="SIZE", help="Remove the oldest runs until the store has this size: 20GiB, 500MiB."
+            "--larger-than", metavar="SIZE", help="Remove the oldest runs until at most SIZE remains: 20GiB, 500MiB."
         ),
     ] = None,
     keep: Annotated[
@@ -61,7 +61,7 @@ def prune(
         typer.Option(
             "--keep",
             metavar="N",
-            help="Keep the newest N runs. If no other option selects runs, remove the rest.",
+            help="Keep the newest N runs. If no other option selects runs, remove all older runs.",
             min=0,
         ),
     ] = None,
@@ -146,7 +146,7 @@ def _tables(contents: "Inventory") -> list[Table]:
             _size(stage.shared_bytes), stage.oldest or "–", stage.newest or "–",
         )  # fmt: skip
     stages.caption = (
-        f"{_size(contents.bytes)} in {contents.artifacts}; shared: used by this stage, counted for an earlier stage"
+        f"{_size(contents.bytes)} in {contents.artifacts}; shared: the size of the blobs that an earlier stage counts"
     )
     columns = ("made", "reused", "blobs", "holds", "alone", "own files")
     runs = plain_table("run", *columns, right=columns)

@@ -25,7 +25,7 @@ from tasks.storage.atomic import owner_is_dead
 from tasks.storage.store import Store
 
 _PARALLEL = 32
-# This code runs on the device. It reads versions from metadata, without importing anything heavy.
+# This code runs on the device. It reads versions from metadata, without importing any large package.
 _VERSIONS = """
 import json, os, platform
 from importlib import metadata
@@ -70,7 +70,7 @@ class DeviceStatus:
 
 
 def survey(overrides: Sequence[str], config_dirs: Sequence[Path]) -> list[DeviceStatus]:
-    """Return the status of the devices that `device=` or `farm=` selects, by default of all. Raises RequestError."""
+    """Return the status of every device, or only of those selected by `device=` or `farm=`. Raises RequestError."""
     named = any(line.lstrip("+~").startswith(("device=", "farm=")) for line in overrides)
     plan = load([*overrides, *([] if named else ["device=glob(*)"])], config_dirs=config_dirs)
     configs = {device.name: device for cell in plan.cells for device in cell.request.devices}

@@ -24,7 +24,7 @@ LEAST_MEMORY_GIB = 6.0
 
 
 def checks(store: Store) -> list[DoctorCheck]:
-    """Return all checks, in the order in which to fix problems. Creates nothing except the folder of the artifacts."""
+    """Return all checks. Problems should be fixed in this order. Creates nothing except the folder of the artifacts."""
     return [*_python(), *_packages(), *_machine(store), *_backends(store), *_farm()]
 
 

@@ -175,7 +175,9 @@ def diff(
 def serve(
     overrides: Overrides = None,
     config_dir: ConfigDirs = None,
-    name: Annotated[str, typer.Option("--name", help="The name of the deployment in Prefect: sweep/NAME.")] = "nightly",
+    name: Annotated[
+        str, typer.Option("--name", help="Prefect names the deployment sweep/NAME, or spread/NAME with --pool.")
+    ] = "nightly",
     pool: Pool = None,
     debug: Debug = False,
 ) -> None:

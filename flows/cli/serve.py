@@ -60,8 +60,8 @@ def serve_until_stopped(deployment: RunnerDeployment, plan: Plan) -> None:
     name = f"{deployment.flow_name}/{deployment.name}"
     print(
         f"{name}: {len(plan.cells)} cells, {when}\n"
-        f"run it now: prefect deployment run {shlex.quote(name)}, or {page}/deployments\n"
-        "Ctrl-C ends it and pauses the schedule",
+        f"run the sweep now: prefect deployment run {shlex.quote(name)}, or {page}/deployments\n"
+        "Ctrl-C ends this process and pauses the schedule",
         file=sys.stderr,
         flush=True,
     )

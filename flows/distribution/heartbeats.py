@@ -1,7 +1,7 @@
 """A Prefect automation that marks a shard as crashed when its heartbeats stop. They stop if the shard's worker dies.
 
-The automation follows Prefect's page "detect zombie flows". It also watches runs in the state `Pending`, because a
-worker may die before the first heartbeat.
+The automation follows the page "detect zombie flows" of Prefect's documentation. It also watches runs in the state
+`Pending`, because a worker may die before the first heartbeat.
 """
 
 from datetime import timedelta

@@ -26,8 +26,8 @@ def _split_overrides(overrides: list[str]) -> list[str]:
 def shard(overrides: list[str], config_dirs: list[str], run_id: str, number: int) -> None:
     """Run the cells of the overrides. Write their rows to the shard's own store, from which `spread` collects them.
 
-    If the request turns out to be wrong, the cells of this shard fail, and the other shards continue. Raises
-    EnvironmentUnusable if this worker lacks something, because another worker may have it.
+    If a mistake in the request is found during the run, the cells of this shard fail, and the other shards continue.
+    Raises EnvironmentUnusable if this worker lacks something, because a retry on another worker may succeed.
     """
     folders = [Path(folder) for folder in config_dirs]
     plan = load(overrides, config_dirs=folders)
@@ -55,7 +55,7 @@ def shard_store(store: Store, run_id: str, number: int) -> Store:
 
 
 def not_started(plan: Plan, error: BaseException) -> list[CellResult]:
-    """Return the results of a plan without any started cell: every possible cell failed with `error`."""
+    """Return the results of a plan of which no cell was started. Every possible cell has failed with `error`."""
     return [
         CellResult(request=cell.request, impossible=cell.impossible, error=None if cell.impossible else error)
         for cell in plan.cells

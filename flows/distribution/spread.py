@@ -1,7 +1,7 @@
 """The flow of one sweep on many machines. It splits the sweep into shards, runs them, and joins their rows.
 
 A shard is a flow run on a work pool. Prefect gives the flow run to any free worker. If the heartbeats of the
-flow run stop, Prefect marks it as crashed, and the shard is retried.
+flow run stop, Prefect marks the flow run as crashed, and the shard is retried.
 """
 
 import shlex
@@ -159,7 +159,7 @@ def _run_shards(
 
 
 def split(overrides: Sequence[str], folders: Sequence[Path]) -> tuple[Plan, list[Shard]]:
-    """Return the whole plan and its shards. Raises RequestError for a wrong request."""
+    """Return the plan of the whole sweep, and the sweep's shards. Raises RequestError for a wrong request."""
     loaded = [(words, load(words, config_dirs=folders)) for words in shards(overrides, config_dirs=folders)]
     whole = plans.plan(cell.request for _, part in loaded for cell in part.cells)
     if "://" not in whole.artifacts and not Path(whole.artifacts).is_absolute():
@@ -167,7 +167,7 @@ def split(overrides: Sequence[str], folders: Sequence[Path]) -> tuple[Plan, list
             f"artifacts={whole.artifacts}: all workers of a pool need the same location: s3://BUCKET/FOLDER, or the "
             "absolute path of a folder that every host has"
         )
-    # A shard that is requested twice runs once, because its cells are the same.
+    # A shard that is requested twice runs once, because both requests select the same cells.
     unique: dict[tuple[str, ...], tuple[list[str], Plan]] = {}
     for words, part in loaded:
         unique.setdefault(part.cells[0].request.names[: len(SHARED_BY)], (words, part))

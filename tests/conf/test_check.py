@@ -34,7 +34,7 @@ REFUSALS = {
     "scheme.calibration_samples=0": "scheme.calibration_samples=0: 1 or more (scheme 8a8w)",
     "limits.parallel=0": "limits.parallel=0: 1 or more",
     "limits.shard_attempts=0": "limits.shard_attempts=0: 1 or more",
-    "limits.silence_s=30": "limits.silence_s=30.0: 60 or more, two of Prefect's heartbeats",
+    "limits.silence_s=30": "limits.silence_s=30.0: 60 or more, two of Prefect's heartbeat intervals",
     "limits.child_deadline_s=0": "limits.child_deadline_s=0.0: a number above 0",
     "limits.child_memory_gib=inf": "limits.child_memory_gib=inf: a number above 0",
     "trend.nights=0": "trend.nights=0: 1 or more",

@@ -45,7 +45,7 @@ def test_a_sweep_is_scheduled_and_runs_on_request_with_other_overrides(
             assert serving.stderr is not None
             lines = [serving.stderr.readline().rstrip() for _ in range(3)]
             assert lines[0] == "sweep/nightly: 36 cells, 0 22 * * * Europe/Berlin"
-            assert lines[2] == "Ctrl-C ends it and pauses the schedule"
+            assert lines[2] == "Ctrl-C ends this process and pauses the schedule"
             deployment = wait_until(lambda: deployment_of(prefect_api), 60, "there is a deployment")
             (schedule,) = deployment["schedules"]
             assert (schedule["active"], schedule["schedule"]["cron"], schedule["schedule"]["timezone"]) == (
