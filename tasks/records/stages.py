@@ -53,7 +53,7 @@ class Quantization:
 
     scale: tuple[float, ...]  # one per channel along `axis`, or one for the tensor
     zero_point: tuple[int, ...]  # one per scale
-    axis: int | None  # of PyTorch's layout; None for a quantization per tensor
+    axis: int | None  # the channel axis in PyTorch's layout; None for a quantization per tensor
     quant_min: int
     quant_max: int
     dtype: str
@@ -116,7 +116,7 @@ class Operator:
     name: str
     target: str
     debug_handle: int | None  # together with `output_index`, the operator's only name on the device
-    output_index: int  # which output of the node it is, if the node has several
+    output_index: int  # which of the node's outputs the operator stands for, if the node has several
     source_nodes: tuple[str, ...]
     module_path: str
     stack_trace: str
@@ -125,7 +125,7 @@ class Operator:
     quantization: Quantization | None
     axis_order: tuple[int, ...] | None
     subgraph: int | None  # the delegated subgraph, numbered in graph order; None on the CPU
-    constant: bool  # computed only from parameters: the compiler folds it, so it does not exist at run time
+    constant: bool  # computed only from parameters; the compiler folds such a value, so it does not exist at run time
     unused: bool  # no node reads this output of a call
 
 
@@ -192,12 +192,12 @@ class ProfileProgram:
     program: Blob | None
     unavailable: str | None  # the toolchain's reason why there is no program; None if there is one
     nodes: tuple[DelegatedNode, ...]
-    schematics: tuple[Blob, ...]  # the HTP compiler's file per subgraph at level 3, in the order of compilation
+    schematics: tuple[Blob, ...]  # at profile level 3: the HTP compiler's files, one per subgraph, in compilation order
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counterpart:
-    """The nodes of another graph that together compute an operator's value, in graph order. The last has the value."""
+    """The nodes of another graph that compute an operator's value, in graph order. The last node has the value."""
 
     nodes: tuple[str, ...]
     status: OperatorStatus | None  # why there is no value to compare with; None if there is one
@@ -321,7 +321,7 @@ class Execution:
     device: str
     results: tuple[LaunchResult, ...]
     outputs: tuple[TensorSpec, ...]
-    bytes_sent: int = field(default=0, metadata=IDENTITY_NEUTRAL)  # sent before the launches; 0 if the device had all
+    bytes_sent: int = field(default=0, metadata=IDENTITY_NEUTRAL)  # sent before the launches; 0 if no blob was missing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -331,9 +331,9 @@ class Capture:
     execution: Execution
     outputs: Blob
     outputs_debug: Blob | None
-    etdump: Blob  # of the shipping program, which has the times that count
+    etdump: Blob  # the log of the shipping program; the times of the debug program do not count
     etdump_debug: Blob | None
     debug_buffer: Blob | None
     outputs_profile: Blob | None = None
     etdump_profile: Blob | None = None
-    measured_run: str | None = field(default=None, metadata=IDENTITY_NEUTRAL)  # an earlier run if reused
+    measured_run: str | None = field(default=None, metadata=IDENTITY_NEUTRAL)  # an earlier run if the capture is reused

@@ -75,8 +75,8 @@ def _fields(kind: type[Any]) -> tuple[tuple[str, type[Any] | None], ...]:
 
 
 SUBJECT_COLUMNS = ("model", "scheme", "backend", "soc")
-"""The columns that name the subject of a toolchain call. A call that depends on fewer names has only the first."""
+"""The columns that name the subject of a toolchain call, in order. A shorter subject has only the first columns."""
 CELL_COLUMNS = tuple(column.name for column in columns(cell_rows.CellIdentity))
 """The first columns of every table. They identify the row's cell."""
 VERSION_COLUMNS = tuple(column.name for column in columns(Toolchain))
-"""The columns of `cells` with the toolchain's versions."""
+"""The columns of the table `cells` with the toolchain's versions."""

@@ -18,15 +18,15 @@ OPERATOR_STATUSES: dict[OperatorStatus, str] = {
     "ambiguous": "Several tensors or nodes may be this operator's value and cannot be distinguished; none was chosen.",
     "repeated": "The operator was executed several times in one inference; none of its values was chosen.",
     "not_dumped": "The device logged nothing under this operator's debug handle and output index.",
-    "superseded": "The value belongs to a later operator with the same handle, in the same logged set of handles, or "
-    "with the same node of the reference.",
+    "superseded": "The value belongs to a later operator that has the same handle, is in the same logged set of "
+    "handles, or has the same node of the reference.",
     "tuple": "The value is a tuple; the getitem rows that follow hold its elements.",
     "unused": "No operator reads this output of a call, so the compiler need not compute it.",
     "constant": "The value is computed only from parameters. The compiler folds it, so it does not exist at run time.",
     "no_handle": "The lowering left this operator without a debug handle, so no logged tensor can be matched with it.",
     "no_node": "The operator's ancestry names no node of the reference.",
     "no_value": "The host cannot compute the operator's counterpart in the reference.",
-    "no_operator": "A node of the reference that is no operator's counterpart: removed, or fused without a trace.",
+    "no_operator": "A node of the reference that is the counterpart of no operator: removed, or fused without a trace.",
 }
 """Every status of an operator's or an output's comparison."""
 COMPARED: frozenset[OperatorStatus] = frozenset({"compared", "exact", "masked"})

@@ -136,9 +136,9 @@ class StringTable:
 def columnar(rows: Sequence[Mapping[str, Any]], names: Sequence[str], table: StringTable) -> dict[str, Any]:
     """Return the rows as column arrays.
 
-    A key is the column's name, possibly with a prefix. `$` means that the column's values are indices into the strings
-    of `table`. `@` means that the entry is the index of a column in `table`. If a key has both, `@` is first. A column
-    whose rows all have the same value is stored as that value.
+    A key of the result is a column's name, possibly with a prefix. `$` means that the column's values are indices into
+    the strings of `table`. `@` means that the entry is the index of a column in `table`. If a key has both, `@` is
+    first. A column whose rows all have the same value is stored as that value.
     """
     columns: dict[str, Any] = {"rows": len(rows)}
     for name in (name for name in names if name in rows[0]):

@@ -47,7 +47,7 @@ MEASURES = (
 
 
 def measured(cell: Row) -> dict[str, float | None]:
-    """Return a cell's numbers by the names of `MEASURES`. A number that is not defined is None."""
+    """Return a cell's numbers, keyed by the names of the measures. A number that is not defined is None."""
     top1, size, total = cell["top1_agreement"], cell["pte_bytes"], cell["operators_total"]
     return {
         "snr": cell["final_snr_db"],
@@ -60,7 +60,7 @@ def measured(cell: Row) -> dict[str, float | None]:
 
 
 def latency(profile: Iterable[Row]) -> dict[str, Any] | None:
-    """Return a histogram and percentiles of the shipping program's latencies; None if its log has no inference."""
+    """Return a histogram and percentiles of the shipping program's latencies; None if no inference was logged."""
     row = next((row for row in profile if (row["program"], row["event"]) == ("shipping", EXECUTION)), None)
     if row is None or not row["raw"]:
         return None
@@ -70,7 +70,7 @@ def latency(profile: Iterable[Row]) -> dict[str, Any] | None:
 
 
 def with_times(operators: Sequence[Row], profile: Iterable[Row]) -> list[dict[str, Any]]:
-    """Return every operator's row, extended by the operator's time or by the operators whose time includes its work."""
+    """Return every operator's row with its time, or with the nodes whose cycles include the operator's work."""
     events: dict[str, Row] = {}
     for row in profile:
         inside = row["kind"] == "operator" and row["program"] == "profile"
@@ -92,7 +92,7 @@ def _took(event: Row, operator: str) -> dict[str, Any]:
 
 
 def trends_of_page(rows: Iterable[Row]) -> list[Row]:
-    """Return a cell's series, the worst verdict first. A series of an operator is included only if it changed."""
+    """Return a cell's series, worst verdict first. An operator's series is kept only if it regressed or improved."""
     selected = [row for row in rows if row["operator"] is None or row["verdict"] in (*REGRESSED, "improved")]
     return sorted(selected, key=lambda row: (_rank(row["verdict"]), row["operator"] is not None))
 

@@ -40,7 +40,7 @@ def symbol(outcome: str) -> str:
 
 
 def note(cell: Mapping[str, Any]) -> str:
-    """Return the first line of a cell's reason or error. If an earlier run measured its times, add that run's id."""
+    """Return the first line of a cell's reason or error. If an earlier run measured the cell, add that run's id."""
     text = cell["reason"] or (cell["error"] and ": ".join(filter(None, (cell["error_type"], cell["error"])))) or ""
     why = next(iter(printable(text).strip().splitlines()), "")
     measured = cell.get("measured_run")

@@ -11,7 +11,7 @@ from typing import Any
 from tasks.records import Operator, OperatorComparison, TensorSpec
 
 EDGE_GRAPH, EXPORTED_GRAPH = "edge", "graph"
-"""Ids of graphs. Model Explorer's adapter gives the graph of every `.pt2` file the same id."""
+"""Ids of graphs. Model Explorer's adapter gives the graph of every `.pt2` file the id `graph`."""
 
 # From orange (worst) to blue (best), as in the report. A value has the colour of the first bound that is >= the value.
 _SNR_DB = ((0.0, "#e8813a"), (10.0, "#f3a35c"), (20.0, "#f6cfa6"), (40.0, "#d9e4ea"), (1e9, "#79b4e4"))

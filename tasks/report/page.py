@@ -151,7 +151,7 @@ def summary_table(run: RunFacts, cells: Sequence[Row]) -> Table:
 
 
 def _summary(rows: Sequence[Row]) -> list[list[str]]:
-    """Return the table's head and one line per cell. They are texts for display without control characters."""
+    """Return the head of the summary table and one line per cell. The texts have no control characters."""
     where = ["model", "scheme", "soc", *_varying(rows)]
     lines = [[*where, "outcome", *_NUMBERS, "note"]]
     for row in rows:

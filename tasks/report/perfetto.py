@@ -1,4 +1,4 @@
-"""The trace of a cell's profile, which ui.perfetto.dev opens (Chrome's JSON trace events, times in µs).
+"""The trace of a cell's profile, to be opened in ui.perfetto.dev (Chrome's JSON trace events, times in µs).
 
 Events have durations but no start times. Inferences are therefore placed end to end. The events inside an inference are
 placed in the order of its instructions. Cycles are not times. If an operator was counted in cycles, the width of its
@@ -14,7 +14,7 @@ from tasks.numerics.timing import EXECUTION
 from tasks.records import ProfiledEvent
 
 INFERENCES = 10
-"""The most timed inferences of a program in the trace. More would be megabytes without more information."""
+"""The maximum number of timed inferences per program in the trace. More would add megabytes but no information."""
 _LOADING, _RUNTIME, _INSIDE = 1, 2, 3
 _THREADS = {
     _LOADING: "loading (all begin at 0)",

@@ -25,13 +25,13 @@ class CellResult:
     bundle: Bundle | None = None
     capture: Capture | None = None
     comparison: Comparison | None = None
-    stage: str | None = None  # the last stage that was started; None if none was
+    stage: str | None = None  # the last stage that was started; None if no stage was
     error: BaseException | None = None  # the error of the last stage
     result_names: dict[str, str] = field(default_factory=dict[str, str])  # names of the stored results, by field
 
 
 def judge(cell: CellResult) -> tuple[Outcome, str | None]:
-    """Return a cell's outcome and its reason. The reason is None if `cell.error` is the reason or if none is needed."""
+    """Return a cell's outcome and its reason. The reason is None if `cell.error` states it or if none is needed."""
     if cell.impossible is not None:
         return "impossible", cell.impossible
     if cell.error is not None:
@@ -91,7 +91,7 @@ def _shortfalls(cell: CellResult, comparison: Comparison) -> Iterator[str]:
     allowed = tolerance.introduced_operators
     introducing = {row.operator.name: None for row in comparison.operators if row.verdict == "introduced"}
     if allowed is not None and len(introducing) > allowed:
-        yield f"{len(introducing)} operators introduce error, at most {allowed} may: {', '.join(list(introducing)[:5])}"
+        yield f"{len(introducing)} operators introduce error (allowed: {allowed}): {', '.join(list(introducing)[:5])}"
 
 
 def _share(hits: Sequence[bool]) -> float | None:

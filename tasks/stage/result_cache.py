@@ -36,7 +36,7 @@ RECORDS, _KEYS = "results/records", "results/keys"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _CachedResult:
-    """A complete cached result: its store and name, Prefect's metadata, its bytes, and the record that they encode."""
+    """A complete cached result: its store and name, Prefect's metadata, the encoded record, and the record."""
 
     store: Store
     name: str

@@ -42,7 +42,7 @@ def translate_os_errors(path: Path) -> Generator[None]:
 
 
 def temporary_name() -> str:
-    """Return a new name `<host>-<pid>-<random>`. It identifies its owner, the process that `owner_is_dead` checks."""
+    """Return a new name `<host>-<pid>-<random>`. Host and process id identify the owner, which is this process."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(8)}"
 
 

@@ -87,7 +87,7 @@ class Bucket:
             self.remove(name)
 
     def local(self, name: str) -> Path:
-        """Return the path of a local copy of an object. The object is downloaded if no copy has its size and time."""
+        """Return the path of a local copy of an object. Download the object if no copy has its size and time."""
         with self._errors_translated():
             (info,) = _connected().get_file_info([self._key(name)])
         if info.type != fs.FileType.File:

@@ -82,7 +82,7 @@ def is_encoding_of(data: bytes, record: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """The Arrow type for one type hint, and the conversions of its values."""
+    """The Arrow type for one type hint, and the conversions of values to and from this type."""
 
     arrow: pa.DataType
     dump: Callable[[Any, str], Any]
@@ -198,5 +198,5 @@ def _mismatch(value: object, where: str, expected: str) -> TypeError:
 
 
 def _checksum(plain: Any) -> bytes:
-    """Return the sha256 of the row's `repr`. It is needed because Parquet's checksums do not cover a file's footer."""
+    """Return the sha256 of the row's `repr`. It is stored because Parquet's checksums do not cover a file's footer."""
     return hashlib.sha256(repr(plain).encode("utf-8", "surrogatepass")).hexdigest().encode()

@@ -25,7 +25,7 @@ def digest(value: object) -> str:
 
 
 _Position = tuple[Any, str, object]
-"""The position of a value: its container's position, a format string, and its index, key or field name in it.
+"""The position of a value: its container's position, a format string, and the value's index, key or field name.
 
 A position is formatted only for an error message, because a sweep computes thousands of digests.
 """

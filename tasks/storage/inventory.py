@@ -21,7 +21,7 @@ OTHERS = "others"
 class StageUsage:
     """The results of a stage and the blobs that they reference.
 
-    A blob counts for the first stage of a sweep that references the blob. `shared_bytes` is the size of the stage's
+    A blob counts only once, for the earliest of the stages that reference it. `shared_bytes` is the size of the stage's
     other blobs, which count for an earlier stage. `oldest` and `newest` are the times at which results were written
     (ISO 8601; None if there are no results).
     """

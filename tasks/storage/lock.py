@@ -1,7 +1,7 @@
 """The lock of a store: shared by any number of sweeps, or held exclusively by a prune.
 
-The lock is an flock on the folder of the blobs. The kernel releases the lock when the process that holds it ends
-for any reason.
+The lock is an flock on the folder of the blobs. The kernel releases the lock when the process that holds it ends,
+even if the process is killed.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ def shared(store: Store) -> AbstractContextManager[None]:
 
 @contextmanager
 def exclusive(store: Store) -> Generator[None]:
-    """Hold the store exclusively during the context. Raises EnvironmentUnusable if another process uses it."""
+    """Hold the store exclusively during the context. Raises EnvironmentUnusable if another process holds the lock."""
     try:
         with _locked(store, fcntl.LOCK_EX | fcntl.LOCK_NB):
             yield

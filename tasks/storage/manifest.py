@@ -1,4 +1,4 @@
-"""The manifest of a run: the results and blobs that the run references. It is written at the end as `holds.json`."""
+"""The manifest of a run, written at its end as `holds.json`: the results and blobs that the run references."""
 
 import dataclasses
 import json
@@ -60,7 +60,7 @@ def referenced_blobs(value: Any) -> Iterator[Blob]:
 
 @cache
 def _blob_fields(kind: type[Any]) -> tuple[str, ...]:
-    """Return the fields of a record's class that can contain a blob. Other fields need not be searched."""
+    """Return the names of the fields of a record's class that can contain a blob. Other fields need not be searched."""
     return tuple(name for name, hint in get_type_hints(kind).items() if _can_contain_blob(hint))
 
 

@@ -30,11 +30,11 @@ class Selection:
     runs: tuple[str, ...] = ()
     """Runs to remove in any case."""
     at_most: int | None = None
-    """All runs but the newest: this is the number of runs to keep."""
+    """The number of newest runs to keep. All other runs are selected."""
     older_than_s: float | None = None
     """Runs that ended more than this number of seconds ago."""
     larger_than: int | None = None
-    """The oldest runs, until runs, results and blobs together have at most this number of bytes."""
+    """The maximum size of runs, results and blobs together, in bytes. The oldest runs are selected to reach it."""
     protected: int = 0
     """The number of newest runs that are not removed, unless `runs` contains them."""
 
@@ -83,7 +83,7 @@ def plan_prune(store: Store, selection: Selection) -> PrunePlan:
         selected |= {run for run in free if now - ended[run] > selection.older_than_s}
     manifests: dict[str, RunManifest] = {}
     for run in runs:
-        # A run selected by name may be damaged. Then blobs that only it references are removed when they are a day old.
+        # A run selected by name may be damaged. Then blobs that only that run references are removed when a day old.
         with suppress(*([EvidenceError] if run in selection.runs else [])):
             manifests[run] = read_manifest(store, run)
     free = [run for run in free if run not in selected]
@@ -182,7 +182,7 @@ def _size_and_time(path: Path) -> tuple[int, float]:
 
 
 def bytes_of_run(root: Path, run: str) -> int:
-    """Return the bytes of the run's tables and files, without the files that are hard links to blobs."""
+    """Return the size in bytes of the run's tables and files, without the files that are hard links to blobs."""
     files = [*(root / "tables").glob(f"*/run={run}/*"), *(root / "runs" / run).rglob("*")]
     stats = [path.stat() for path in files if path.is_file()]
     return sum(stat.st_size for stat in stats if stat.st_nlink == 1)

@@ -1,7 +1,7 @@
 """The store: blobs named by their sha256. A blob is complete or absent, even after kills and concurrent writes.
 
-Everything is first written below `<root>/partial`, synced, and then renamed into place. With an object store, the
-folder has local copies of blobs. A blob is uploaded when it is stored, and downloaded when it is used but has no copy.
+Everything is first written below `<root>/partial`, synced, and then renamed into place. With an object store, `<root>`
+has local copies of blobs. A blob is uploaded when it is stored, and downloaded when it is used but has no copy.
 """
 
 import hashlib
@@ -189,8 +189,8 @@ class Store:
     def _downloaded(self, blob: Blob, problem: str) -> Path:
         """Download the blob, check its sha256, and return its file.
 
-        Raises EvidenceError if there is no object store or its object is missing or damaged. `problem`: what is wrong
-        with the local file.
+        Raises EvidenceError if there is no object store, or the blob's object is missing or damaged. `problem`: what
+        is wrong with the local file.
         """
         path, name = self._file(blob), _name(blob.sha256)
         advice = f"restore {path.name} from a copy of this folder, or run again with {_NEW_FOLDER}"

@@ -213,8 +213,8 @@ def operator(index: int, verdict: str, sample: int = 0) -> OperatorComparison:
     [
         (None, None),
         (2, None),
-        (1, "2 operators introduce error, at most 1 may: op_0, op_2"),
-        (0, "2 operators introduce error, at most 0 may: op_0, op_2"),
+        (1, "2 operators introduce error (allowed: 1): op_0, op_2"),
+        (0, "2 operators introduce error (allowed: 0): op_0, op_2"),
     ],
 )
 def test_an_operator_that_introduces_error_in_any_sample_counts_once(
@@ -232,4 +232,4 @@ def test_of_many_operators_that_introduce_error_five_are_named(request_8a8w: Req
     compared = replace(comparison(), operators=tuple(operator(index, "introduced") for index in range(7)))
     request = replace(request_8a8w, tolerance=replace(request_8a8w.tolerance, introduced_operators=0))
     names = "op_0, op_1, op_2, op_3, op_4"
-    assert judge(cell(request, comparison=compared))[1] == f"7 operators introduce error, at most 0 may: {names}"
+    assert judge(cell(request, comparison=compared))[1] == f"7 operators introduce error (allowed: 0): {names}"

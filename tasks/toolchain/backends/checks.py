@@ -31,8 +31,9 @@ class AuditedProgram:
     ) -> ProgramCheck:
         """Return the check of one property.
 
-        `got`: the property in the program; None if it could not be read. `reason`: why it could not be read. `agrees`:
-        whether `asked` and `got` agree; if `agrees` is None, they agree only when they are equal.
+        `asked`: the requested value. `got`: the program's value; None if it could not be read. `reason`:
+        why it could not be read. `agrees`: whether `asked` and `got` agree; if `agrees` is None, they agree only when
+        they are equal.
         """
         met = got is not None and (asked == got if agrees is None else agrees)
         return ProgramCheck(

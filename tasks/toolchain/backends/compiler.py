@@ -32,7 +32,7 @@ class DelegationLog:
 
 
 class Compiler(ABC):
-    """The steps of the lowering that a backend defines, for one scheme and SoC. The default steps delegate nothing."""
+    """The lowering steps that a backend defines, for one scheme and one SoC. The default steps delegate nothing."""
 
     has_debug_program: bool = False
     """Whether the delegate logs its operators only in a program that is compiled with `debug=True`."""
