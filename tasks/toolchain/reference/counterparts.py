@@ -157,7 +157,7 @@ class _NodeMatcher:
     def _tuple_statuses(self, node: Node, group: Sequence[int]) -> Mapping[int, OperatorStatus | None]:
         """Return the status of each call in `group` for a tuple node. The getitem calls have the tuple's elements.
 
-        All calls are ambiguous unless exactly one call is no getitem call, and its value is as long as the node's tuple.
+        All calls are ambiguous unless exactly one is no getitem call, and its value is as long as the node's tuple.
         """
         getitems = [index for index in group if self._calls[index].target is operator.getitem]
         tuples = [self._calls[index].meta.get("val") for index in group if index not in getitems]

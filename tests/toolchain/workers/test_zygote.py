@@ -136,7 +136,7 @@ def test_calls_after_the_zygote_was_killed_fail_with_a_message_that_says_so(
 ) -> None:
     with workers_with().zygote("key", "edge", faulty_calls.make_zygote, str(tmp_path)) as zygote:
         zygote.call("lower", faulty_calls.kill_the_zygote)
-        with pytest.raises(ToolchainError, match=r"forked from was killed; run again$"):
+        with pytest.raises(ToolchainError, match=r"forked was killed; run again$"):
             zygote.call("lower", faulty_calls.add_to, "never")
 
 
