@@ -6,7 +6,7 @@ QnnsweepError
     ProgramDiffers  the compiled program is not the requested one     never measured
   EnvironmentUnusable  the machine lacks something qnnsweep needs     see `qnnsweep doctor`
   DeviceError       the channel to a device failed                    retried on another device
-    DeadlinePassed    a command there took too long
+    DeadlinePassed    a command or a transfer took too long
   RunnerFailed      the device ran the program and the program failed never retried
   EvidenceError     bytes do not match their record                   never used
 
@@ -62,18 +62,18 @@ class ProgramDiffers(ToolchainError):
 
 
 class DeviceProblem(Enum):
-    """The kinds of problems of a device or of the channel to it. The value is the remedy."""
+    """The kinds of problems of a device or of the channel to it. The value of each member is the remedy."""
 
     FULL = "free space on the device, or lower device.keep_days"
     UNAUTHORIZED = "unlock the phone and allow this host's key, or give the adb server the key that the phone accepts"
-    OFFLINE = "replug the phone, or restart its adbd: it is connected and does not answer"
+    OFFLINE = "replug the phone, or restart its adbd: the phone is connected and does not answer"
     HUNG = "check whether the device hangs; if it is only slow, raise device.deadline_s"
     HOST_KEY = "compare the host's key with known_hosts"
     LOGIN = "check the user, the key file, the agent or the password's variable"
-    HOT = "cool it, or raise device.below_celsius"
+    HOT = "cool the device, or raise device.below_celsius"
     WRONG_SOC = "correct device.soc"
-    RUNNER_MISSING = "install Python and executorch there, or correct device.python"
-    LOST = "check its cable, its network and its power"
+    RUNNER_MISSING = "install Python and executorch on the device, or correct device.python"
+    LOST = "check the device's cable, network and power"
 
 
 class DeviceError(QnnsweepError):

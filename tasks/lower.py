@@ -21,8 +21,8 @@ def lower(
     """Compile the shipping, the debug and the profile program, and record facts that only the compiler has.
 
     Everything that does not depend on the SoC is computed once for all SoCs that are lowered at the same time. If the
-    compiler crashes, the compilation is repeated without the debug and the profile program. Raises ToolchainError, and
-    ProgramDiffers if the program is not the requested one.
+    compiler crashes, the compilation is repeated without the debug and the profile program. Raises ToolchainError if
+    the toolchain fails, and ProgramDiffers if the program is not the requested one.
     """
     scheme, kind = options.scheme, options.kind
     shared = quantized, replace(options, dump_operators=False, profile_level=0)
@@ -56,7 +56,7 @@ def _compile(edge: Zygote, soc: SocConfig | None, options: LoweringOptions, stor
             raise
         plain = replace(options, dump_operators=False, profile_level=0)
         result = edge.call("lower", entrypoints.lower_model, soc, plain, store, subject=subject)
-        unavailable = f"compiling it ended in {error.signal.name}"
+        unavailable = f"the compilation with the debug or profile program ended in {error.signal.name}"
         profile = ProfileProgram(program=None, unavailable=unavailable, nodes=(), schematics=())
         return replace(
             result.value,
@@ -71,7 +71,7 @@ def _compile(edge: Zygote, soc: SocConfig | None, options: LoweringOptions, stor
 def _key_inputs(quantized: QuantizedModel, soc: SocConfig | None, options: LoweringOptions) -> object:
     """Return what the result depends on.
 
-    The scheme's name has no effect. Its options that are left out here had their effect earlier, in `quantized`.
+    The scheme's name has no effect. Scheme options that are left out here have already had their effect in `quantized`.
     """
     scheme = SchemeConfig(name="", precision=options.scheme.precision, quant_dtype=options.scheme.quant_dtype)
     return quantized, soc, replace(options, scheme=scheme)

@@ -33,7 +33,7 @@ def measure(
     """Deploy, execute and collect on a free device of the SoC; repeat on another device when a device fails.
 
     `soc`: None for a program that does not depend on an SoC.
-    `_toolchain`: only for the cache key, because a local device runs its programs with this toolchain.
+    `_toolchain`: the toolchain with which a local device runs its programs; used only for the cache key.
     `run_id`: written into the capture.
     `step`: returns a stage's task with the name and the progress callbacks that it has in the sweep.
     Raises DeviceError when no device is left. RunnerFailed and EvidenceError of the three steps are passed on.

@@ -22,7 +22,7 @@ def quantize(
     """Prepare, calibrate and convert the model with the backend's quantizer. fp16 and fp32 models are not changed.
 
     The result does not depend on the SoC: only `lower` detects that an SoC does not support the quantized model.
-    `_backend_code`: the digest of another vendor's backend, for the cache key. Raises ToolchainError.
+    `_backend_code`: the digest of another vendor's backend, for the cache key. Raises ToolchainError if the call fails.
     """
     subject = exported.model, scheme.name, kind
     done = workers.call("quantize", entrypoints.quantize_model, exported, scheme, kind, store, subject=subject)

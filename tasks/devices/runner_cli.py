@@ -23,7 +23,7 @@ def native_folder(files: Mapping[str, Blob]) -> str:
 
 
 def runner_arguments(launch: Launch) -> list[str]:
-    """Return the flags of `qnn_executor_runner`. All paths, also of outputs, are relative to the launch's folder."""
+    """Return the flags of `qnn_executor_runner`. All paths, including outputs, are relative to the launch's folder."""
     flags = [
         f"--model_path={blob_path(launch.program)}",
         f"--input_list_path={blob_path(launch.input_list)}",

@@ -26,8 +26,8 @@ from tasks.errors import DeviceError, DeviceProblem
 # By default, paramiko prefers other ciphers, which it computes at half the speed.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
 _REKEY_BYTES = 2**35
-"""paramiko exchanges keys after 512 MiB, which sometimes hangs in the middle of a stream. OpenSSH's limit for these
-ciphers is of the order of 32 GiB."""
+"""By default, paramiko exchanges keys every 512 MiB, and this exchange sometimes hangs in the middle of a stream. The
+limit of OpenSSH for these ciphers is of the order of 32 GiB."""
 _BROKEN = (paramiko.SSHException, OSError, EOFError)
 _GRACE_S = 5.0
 _CONNECT_S = 20.0
@@ -35,7 +35,8 @@ _WINDOW_BYTES = 2**26
 _PACKET_BYTES = 2**17
 _CHUNK_BYTES = 2**20
 _SENT_BYTES = 2**15 - 1024
-"""The size of a piece that fits into one packet of sshd. paramiko would copy the rest of a larger piece per packet."""
+"""The size of a piece that fits into one packet of sshd. After each packet of a larger piece, paramiko would copy the
+rest of the piece."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -50,7 +51,7 @@ class SshTransport:
     """The deadline of each transfer."""
     _transport: paramiko.Transport | None = None
     _clients: list[paramiko.SSHClient] = field(default_factory=list[paramiko.SSHClient])
-    """The clients to close: one for the jump host, if there is one, and one for the device."""
+    """The clients to close: the client of the jump host, if there is a jump host, and the client of the device."""
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -101,7 +102,7 @@ class SshTransport:
 
     @contextlib.contextmanager
     def _stream(self, command: str, verb: str, purpose: str) -> Generator[paramiko.Channel]:
-        """Run a command on the device and yield its channel. Raises DeviceError if the command fails or is too late."""
+        """Run a command and yield its channel. Raises DeviceError if the command fails or passes its deadline."""
         late = threading.Event()
         try:
             with self._connected().open_session(_WINDOW_BYTES, _PACKET_BYTES, _CONNECT_S) as channel:

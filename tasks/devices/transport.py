@@ -40,7 +40,7 @@ class CommandResult:
 
 
 class Transport(Protocol):
-    """A channel for bytes and commands to one device. Every method raises DeviceError when the channel fails.
+    """A channel for bytes and commands to one device. When it fails, every method but `close` raises DeviceError.
 
     The configuration selects a transport: `tasks.devices.device.TRANSPORTS` lists them all. The deadline of `push` and
     `pull` is also part of the configuration.
@@ -80,7 +80,7 @@ class Transport(Protocol):
 
 
 def past_deadline(program: str, deadline_s: float, output: bytes = b"") -> DeadlinePassed:
-    """Return the error for a program or a transfer killed at its deadline. `output`: its output before the deadline."""
+    """Return the error for a program or a transfer killed at its deadline. `output`: what was printed until then."""
     return DeadlinePassed(f"{program!r} ran past its deadline of {deadline_s:g} s and was killed", output=output)
 
 

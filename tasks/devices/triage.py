@@ -56,13 +56,13 @@ RUNNER: tuple[Signature, ...] = (
     Signature(
         name="pd_memory",
         pattern=r"Failed to map weights buffer to device|fastrpc memory map .* failed|persistent weights buffer",
-        remedy="the DSP's memory is exhausted: reboot the device, or use one with more",
+        remedy="the DSP's memory is exhausted: reboot the device, or use a device with more memory",
         evidence="pytorch/executorch issue 4517: fastrpc memory map for fd: 33 … failed with error: 0x1",
     ),
     Signature(
         name="ssr",
         pattern=r"SSR (detected|failed)|due to SSR|SSR-(dead|invalidated)",
-        remedy="the DSP crashed and was restarted under the program: run again; if it repeats, reboot the device",
+        remedy="the DSP crashed and restarted while the program ran: run again; if it crashes again, reboot the device",
         evidence="libQnnHtp.so of QNN 2.49.40 has these texts",
     ),
     Signature(

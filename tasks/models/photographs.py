@@ -75,7 +75,7 @@ def _views(
     """Yield names and square RGB pictures, endlessly. `side`: a photograph's shorter side after resizing, in pixels."""
     for package, file in sources:
         yield file.rpartition(".")[0], _centre(_resized(_load(package, file), side, resampling), size)
-    # NumPy guarantees that RandomState's random numbers never change; those of default_rng may.
+    # NumPy guarantees that RandomState's random numbers never change; default_rng's numbers may change.
     draw = np.random.RandomState(0)
     round_ = 0
     while True:

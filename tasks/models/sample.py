@@ -24,7 +24,7 @@ class Sample(TypedDict):
 
 
 def take(samples: Iterator[T], count: int, source: str) -> list[T]:
-    """Return the first `count` samples. Raises RequestError if the source has fewer or `count` is below 1."""
+    """Return the first `count` samples. Raises RequestError if the source has fewer samples or `count` is below 1."""
     if count < 1:
         raise RequestError(f"{source}: count must be at least 1, not {count}")
     first = list(islice(samples, count))

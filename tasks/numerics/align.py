@@ -1,7 +1,7 @@
 """The assignment of logged tensors to operators, decided only by debug handle and output index.
 
-Shape, position in the log and similar names are not considered. Tensors that cannot be distinguished are `ambiguous`,
-and tensors that the lowering did not expect are reported as unexpected.
+Shapes, positions in the log and similarities of names are not considered. Tensors that cannot be distinguished are
+`ambiguous`, and tensors that the lowering did not expect are reported as unexpected.
 """
 
 from collections import defaultdict
@@ -94,7 +94,7 @@ def align(
 
 
 def _unmatchable(operator: Operator) -> OperatorStatus | None:
-    """Return why no logged tensor can be this operator's value, whatever was logged; None if a tensor can be."""
+    """Return why no logged tensor can be this operator's value, whatever was logged; otherwise None."""
     if operator.shape is None:
         return "tuple"
     if operator.constant:
@@ -107,7 +107,7 @@ def _unmatchable(operator: Operator) -> OperatorStatus | None:
 def _claims(
     operators: Sequence[Operator], expected: dict[str, list[ExpectedTensor]]
 ) -> tuple[dict[int, list[ExpectedTensor]], set[int]]:
-    """Return the tensors that can be an operator's value, by operator index, and the operators not last in a set."""
+    """Return the tensors that can be the value of each operator, and the operators that are not last in some set."""
     by_handle: dict[tuple[int, int], list[Operator]] = defaultdict(list)
     for operator in operators:
         if _unmatchable(operator) is None and operator.debug_handle is not None:
@@ -135,10 +135,10 @@ def _by_identifier(
 ) -> tuple[dict[tuple[int, str], list[LoggedTensor]], set[tuple[int, str]]]:
     """Return events by run and identifier, and the identifiers whose events cannot be distinguished.
 
-    A delegate names its tensors itself. The runtime logs an instruction's tensors in the order of its parameters: of a
-    kernel its outputs, of a delegate call its inputs and then its outputs. The outputs that are expected as
-    `instruction:<id>:<position>` are therefore the last tensors. If fewer tensors were logged, or if a kernel logged
-    more, the outputs cannot be distinguished.
+    A delegate names its tensors itself. The runtime logs an instruction's tensors in the order of its parameters: for
+    a kernel, the outputs; for a delegate call, the inputs and then the outputs. The outputs that are expected as
+    `instruction:<id>:<position>` are therefore the last tensors. If there are fewer tensors than expected outputs, or
+    if a kernel logged more tensors than expected outputs, the outputs cannot be distinguished.
     """
     logged: dict[tuple[int, str], list[LoggedTensor]] = defaultdict(list)
     contested: set[tuple[int, str]] = set()

@@ -1,8 +1,8 @@
 """The used elements of an operator's value, determined from the results of the operators that read it (its readers).
 
-No list of operator types is needed. An element is unused if, for the values of this sample, no reader's result depends
-on the element: a clamp cuts it off, it is not the maximum, or it is multiplied by zero. A compiler need not compute
-unused elements.
+No list of operator types is needed. An element is unused on a sample if no reader's result depends on the element: for
+example, a clamp cuts the element off, the element is not the maximum, or it is multiplied by zero. A compiler need not
+compute unused elements.
 """
 
 from collections import ChainMap
@@ -48,7 +48,7 @@ class Kernels(Protocol):
     def refusals(self) -> Mapping[int, str]: ...
 
     def call(self, index: int, values: Mapping[int, Value]) -> Value | None:
-        """Compute an operator from the others' values. If this fails, return None and add the reason to `refusals`."""
+        """Compute an operator from its sources' values. If this fails, return None and add the reason to `refusals`."""
         ...
 
     def gradient(
@@ -56,7 +56,7 @@ class Kernels(Protocol):
     ) -> Array | None:
         """Return |d(sum of the weighted outputs of `index`) / d(element)| for every element of `source`.
 
-        `weights`: one array per output of the operator. The result is None if there is no derivative.
+        `weights`: one array per output of operator `index`. The result is None if there is no derivative.
         """
         ...
 
@@ -148,7 +148,7 @@ class ElementUse:
             assert isinstance(right, np.ndarray), "the same call"
             assert isinstance(wrong, np.ndarray), "the same call"
             used = self._used_output(reader, wrong, right)
-            # Derivatives can cancel in a plain sum, which looks like no derivative. Different weights prevent this.
+            # In a plain sum, derivatives can cancel, as if the element were unused. Different weights prevent this.
             return [used * np.random.default_rng(0).uniform(0.5, 1.5, right.shape)]
         weights: list[Array | None] = [None] * len(right)
         for getitem in self._readers.get(reader, ()):
@@ -165,7 +165,7 @@ class ElementUse:
         return np.ones(right.shape, np.bool_)
 
     def _differing(self, reader: int, result: Value | None, right: Value, weights: Sequence[Array | None]) -> Array:
-        """Return which elements of nonzero weight differ between two results. For tuples, return which outputs do."""
+        """Return which elements of nonzero weight differ between two results or, for tuples, which outputs differ."""
         if result is None:
             return np.ones(1, np.bool_)
         if isinstance(result, np.ndarray) and isinstance(right, np.ndarray):
@@ -176,7 +176,7 @@ class ElementUse:
 
 
 def _differ(result: Array, right: Array, qparams: Quantization | None) -> Array:
-    """Return which elements differ by more than rounding explains. On a device's grid, that is half a step."""
+    """Return which elements differ by more than rounding explains. On a grid, rounding explains up to half a step."""
     if right.dtype.kind != "f":
         return result != right
     largest = float(np.abs(right[np.isfinite(right)]).max(initial=0.0))

@@ -1,6 +1,7 @@
-"""Check that the device takes inputs and gives outputs as the model does.
+"""The check that the device takes its inputs and returns its outputs in the same form as the model.
 
-A mistake of order, axes, type or units is found if it explains the device's outputs better than the model itself does.
+A mistake in order, axes, type or units is found if the model with this mistake explains the device's outputs better
+than the model without it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,9 +21,9 @@ Outputs = Sequence[Sequence[Array]]
 """The final outputs of each sample."""
 
 _ALIKE = 1e-4  # the relative error (40 dB) up to which a mistake changes the outputs too little to be detected
-_EXPLAINED = 0.1  # the relative error (10 dB) up to which the mistake explains the outputs
-_BETTER = 0.1  # the largest error with the mistake, as a share (10 dB) of the error without it, if it was made
-_DISTINGUISHED = 2.0  # the least error with the mistake, over the error without it (3 dB), if it was not made
+_EXPLAINED = 0.1  # the relative error (10 dB) up to which a mistake explains the outputs
+_BETTER = 0.1  # if the mistake was made, the largest error with it, as a share (10 dB) of the error without it
+_DISTINGUISHED = 2.0  # if the mistake was not made, the least error with it, divided by the error without it (3 dB)
 _FAR_OFF = 0.25  # the least relative error of outputs in other units, where every element is far off
 _LINE = 0.01  # the relative error up to which another type, or other units, explain the outputs
 _FEWEST_ON_A_LINE = 8  # no line is fitted to fewer distinct elements
@@ -116,7 +117,7 @@ def _check_type_and_units(name: str, actual_outputs: Sequence[Array], right_outp
         error = relative_error([actual], [right])
         readings = list(_readings(actual, right))
         errors = [relative_error([values], [right]) for _, values in readings]
-        # The first, simplest reading that explains the output, otherwise the nearest one.
+        # The first, simplest reading that explains the output, otherwise the reading with the least error.
         chosen = next((number for number, share in enumerate(errors) if share <= _LINE), int(np.argmin(errors)))
         error_if_mistaken, detail = errors[chosen], readings[chosen][0]
         wrong = error >= _FAR_OFF and error_if_mistaken <= _LINE

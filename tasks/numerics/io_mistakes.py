@@ -12,8 +12,8 @@ def orders(specs: Sequence[TensorSpec]) -> list[tuple[int, ...]]:
     """Return orders in which tensors of the same shape and dtype can be mistaken for each other.
 
     An order maps each position to the index of the tensor that takes the position. For up to three equal tensors, all
-    orders are returned. For more, the exchanges of two neighbours and the rotations by one in both directions are
-    returned.
+    orders are returned. For more than three, the exchanges of two neighbours and the rotations by one position, in both
+    directions, are returned.
     """
     equal: dict[object, list[int]] = {}
     for index, spec in enumerate(specs):

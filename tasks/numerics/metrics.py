@@ -17,7 +17,7 @@ from tasks.records import Gap, Quantization
 
 Array = NDArray[Any]
 
-# Squares of numbers within 2**±256, and sums of such squares, are far from float64's limits. Others are scaled first.
+# Squares of numbers within 2**±256, and their sums, are far from float64's limits. Other numbers are scaled first.
 _SAFE_EXPONENT = 256
 _SAFE_ENERGY = 2.0**512
 _BLOCK = 2**16

@@ -63,7 +63,7 @@ def _modules(program: ProgramName, unit: str, events: Sequence[ProfiledEvent]) -
 
 
 def _fused(events: Sequence[ProfiledEvent]) -> dict[tuple[int | None, str | None], list[str]]:
-    """Return, per node (subgraph and name), the modules of the other operators that are counted in this node."""
+    """Return, per node (subgraph and name), the modules of the operators that are counted only in this node."""
     fused: dict[tuple[int | None, str | None], list[str]] = defaultdict(list)
     for event in events:
         if len(event.counted_in) == 1:

@@ -1,4 +1,4 @@
-"""Comparison of one tensor from a device with the reference's tensor: first the status, then the gap."""
+"""The comparison of one tensor from a device with the reference's tensor: first the status, then the gap."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

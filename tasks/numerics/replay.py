@@ -105,7 +105,7 @@ def effect_db(kernels: Kernels, index: int, error: Array, reference: Mapping[int
     """Return the lowest SNR, in dB, of the reference's final outputs after `error` is added to one operator's value.
 
     Return None if no output changes, or if an operator that depends on the changed value cannot be computed.
-    `error`: of the operator's shape. `reference`: every operator's value in the reference's own run.
+    `error`: has the operator's shape. `reference`: every operator's value in the reference's own run.
     """
     clean = reference[index]
     assert isinstance(clean, np.ndarray), "an operator with an error of its own is a tensor"

@@ -31,7 +31,7 @@ MICROSECONDS = Clock(unit="us", ticks=1000.0)
 """The clock of ExecuTorch's runtime on Linux and Android, which logs nanoseconds."""
 
 DelegateEvent = Callable[[str], tuple[str | None, str] | None]
-"""Maps the name of an event inside a delegate to its node and its unit; see `Backend.delegate_event`."""
+"""Maps the name of an event inside a delegate to the event's node and unit; see `Backend.delegate_event`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,8 +99,8 @@ def counted_in(node: str, users: Mapping[str, Sequence[str]], counts: Mapping[st
     """Return the nodes that can include the work of an operator without own cycles: the nearest users that have cycles.
 
     The HTP compiler counts the work of fused operators in the last of them. If one node is returned, the work is
-    counted in that node. If several nodes are returned, the work is counted in one or in each of them: the counts do
-    not show which. The node `output` is the end of the graph.
+    counted in that node. If several nodes are returned, the counts do not show whether the work is counted in one or
+    in each of them. The node `output` is the end of the graph.
     """
     counted: dict[str, None] = {}
     visited: set[str] = set()

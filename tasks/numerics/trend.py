@@ -5,10 +5,10 @@ absolute deviation MAD over n nights and k = `sigmas`, a value is a regression i
 
     max(floor, k * s * sqrt(1 + pi / 2n)),    s = 1.4826 * n / (n - 0.8) * MAD
 
-The factor 1.4826 turns the MAD of normal noise into a standard deviation (Hampel, JASA 69, 1974), n / (n - 0.8)
-corrects its bias for few nights (Croux and Rousseeuw, COMPSTAT 1992). The root adds the error of m itself: the variance
-of the median of n normal values is pi / 2n times the variance of one value. Median and MAD withstand up to half of the
-nights being outliers.
+The factor 1.4826 turns the MAD of normal noise into a standard deviation (Hampel, JASA 69, 1974). The factor
+n / (n - 0.8) corrects the bias of the MAD for few nights (Croux and Rousseeuw, COMPSTAT 1992). The root adds the error
+of m itself: the variance of the median of n normal values is pi / 2n times the variance of one value. Median and MAD
+withstand up to half of the nights being outliers.
 
 A drift moves the baseline along with it. Therefore the median of the last three nights is also compared, by the same
 formula, with the oldest half of the baseline.
@@ -144,7 +144,7 @@ def assess(earlier: Sequence[Night], tonight: Night, series: Series, floor: floa
         bad = median(_values([night for night in defined if night.first_bad_run == event and night.verdict in BAD]))
         if fall(bad, value) > against.limit:
             return assessment("regressed", against, tonight.run)
-        # Half the limit, so that the verdict on a value near the limit does not change with its noise.
+        # Half the limit, so that the verdict on a value near the limit does not change with the value's noise.
         if fall(against.median, value) > against.limit / 2:
             return assessment("still_bad", against, event)
     elif fall(recent.median, value) > recent.limit or drifts:

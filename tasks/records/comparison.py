@@ -127,7 +127,7 @@ class ProfiledEvent:
     kind: EventKind
     node: str | None  # the delegate's name for the operator
     instruction: int | None
-    unit: str  # `us`, `cycles`, or what the delegate names
+    unit: str  # `us`, `cycles`, or the unit that the delegate names
     raw: tuple[float, ...]  # every count of `unit`
     inferences: tuple[int, ...]  # per count, the timed inference; empty for events of loading
     samples: tuple[int, ...]  # per count, the evaluation sample (a test case of `program.bpte`); empty for loading

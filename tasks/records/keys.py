@@ -1,14 +1,14 @@
 """Names inside programs and tensor files: the name of a program's method, and the keys of a file's tensors."""
 
 METHOD = "forward"
-"""The method of a program that is lowered, executed and read back."""
+"""The name of the method that is lowered, executed and read back."""
 
 
 def tensor_key(sample: int | str, name: str | int) -> str:
     """Return the key of a tensor in a safetensors file: `<sample>/<name>`.
 
-    The name of an output or of an operator's value is its index. In a file with one entry per mistake or per pair of
-    tensors, `sample` is the number of the mistake or of the pair.
+    For a final output or an operator's value, `name` is the index of the output or of the operator. In a file with one
+    entry per mistake or per pair of tensors, `sample` is the number of the mistake or of the pair.
     """
     return f"{sample}/{name}"
 

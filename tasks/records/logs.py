@@ -10,7 +10,7 @@ class LoggedTensor:
     run: int  # the number of the run in the file; loading the program counts as a run too
     chain_index: int  # -1 for a program's final outputs
     instruction_id: int
-    delegate_identifier: str | None  # its name in the delegate (QNN: `<node>@<output index>`); None on the CPU
+    delegate_identifier: str | None  # the tensor's name in the delegate (QNN: `<node>@<output index>`); None on the CPU
     name: str | None
     scalar_type: str
     shape: tuple[int, ...]

@@ -29,7 +29,7 @@ class ComparisonOptions:
     or has the form `package.module:function`.
     """
 
-    classifier: bool  # the index of an output's largest element is the model's answer
+    classifier: bool  # whether the index of an output's largest element is the model's answer
     tolerances: dict[str, OperatorTolerance] = field(default_factory=dict[str, OperatorTolerance])
     replay: bool = True
     metrics: tuple[str, ...] = ()

@@ -22,7 +22,7 @@ class GraphTensor:
     role: str
     dtype: str  # QNN's name, shortened: `float32`, `int32`, `ufixed8`, `sfixed16`
     shape: tuple[int, ...]
-    scale: float | None  # of the whole tensor; None if it is not quantized or is quantized per channel
+    scale: float | None  # of the whole tensor; None if the tensor is not quantized or is quantized per channel
     zero_point: int | None  # None where the scale is None
 
 

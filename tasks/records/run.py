@@ -16,5 +16,5 @@ class RunFacts:
     toolchain_calls: int  # calls of export, quantize and lower that ran
     reused: int  # results that were read from the cache instead of computed
     toolchain: Toolchain | None  # None if no cell needed it
-    tables: str  # the folder of the Parquet tables, as a person would type it
+    tables: str  # the path of the folder of the Parquet tables, as a user would type it
     report: str  # the path of the HTML report, in the same form

@@ -73,7 +73,7 @@ def test_a_problem_of_a_device_is_shown_with_its_remedy(bench: Bench) -> None:
     assert rows["phone_1"]["problem"] == "its SoC is SM8550, not SM8650: correct device.soc"
     assert rows["board_1"]["reachable"] is False
     assert rows["board_1"]["problem"].startswith(f"127.0.0.1:{bench.board.port} cannot be reached: ")
-    assert rows["board_1"]["problem"].endswith("; check its cable, its network and its power")
+    assert rows["board_1"]["problem"].endswith("; check the device's cable, network and power")
 
 
 def test_holders_and_quarantined_devices_are_shown(bench: Bench) -> None:
