@@ -66,12 +66,12 @@ class Graph:
 
     def export(self, request: Request) -> Submission:
         model = digest(request.model)
-        if model not in self._codes:  # once per sweep: its cells must have the same code, even if a file changes
+        if model not in self._codes:  # once per sweep: all cells must use the same code, even if a file changes
             self._codes[model] = code_digest(request.model)
         return self._submit(export_task, request, request.model, self._codes[model], workers=self._resources.workers)
 
     def cell(self, request: Request) -> dict[str, Submission]:
-        """Submit all stages of a cell. Map `CellResult`'s fields to the submissions whose results they will contain."""
+        """Submit all stages of a cell. Map `CellResult`'s fields to the submissions of the results they will hold."""
         kind, scheme, workers = request.backend.kind, request.scheme, self._resources.workers
         soc = request.soc if backend_of(kind).needs_soc else None
         code = self._backend_code(kind)
@@ -165,7 +165,7 @@ def lowering_options(request: Request, backend_code: str = "") -> LoweringOption
 
 
 def comparison_options(request: Request) -> ComparisonOptions:
-    """Return those values of the request that determine the result of `compare`. Its cache key has no others."""
+    """Return those values of the request that determine the result of `compare`. The cache key includes no others."""
     measure = request.measure
     metrics = tuple(dict.fromkeys(measure.metrics))
     own_code = [name for name in metrics if name not in METRICS]
@@ -197,5 +197,5 @@ def await_result(future: PrefectFuture[Any]) -> tuple[Any, BaseException | None]
 
 
 def other_references(measure: MeasureConfig) -> tuple[OperatorReference, ...]:
-    """Return the requested references except the edge graph, in the pipeline's order, not in that of the request."""
+    """Return the requested references except the edge graph, in the order of `OPERATOR_REFERENCES`."""
     return tuple(name for name in OPERATOR_REFERENCES if name in measure.references and name != "edge")

@@ -1,4 +1,4 @@
-"""The flow that compares a past run's captures again, with other tolerances. It needs no device and no compilation."""
+"""The flow that compares a past run's captures again with changed tolerances, without a device or a compilation."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,7 +32,8 @@ _CHANGEABLE = ("tolerance", "measure.replay", "measure.metrics", "measure.refere
 def recompare(artifacts: str, run_id: str | None, overrides: list[str]) -> results.SweepResult:
     """Compare every cell of a past run again, as a new run. `overrides` may set only keys that change no capture.
 
-    Raises RequestError for an unknown run, for an override of another key, and for a reference without stored values.
+    Raises RequestError for an unknown run, for an override of a key that changes captures, and for a reference without
+    stored values.
     """
     store = Store.at(artifacts)
     with lock.shared(store):
@@ -70,7 +71,7 @@ def planned(store: Store, run_id: str | None, overrides: Sequence[str]) -> tuple
     unchanged = [word for word in arguments if not word.startswith("--") and _key(word) not in changed]
     plan = load([*unchanged, *overrides], config_dirs=folders)
     _check_references(run.run_id, plan, store)
-    # The store is at its location on this machine. The machine that made the run may have had it in another folder.
+    # Use the store's location on this machine: where the run was made, the store may have been in another folder.
     return run, replace(plan, artifacts=store.location, cache_folder=None)
 
 

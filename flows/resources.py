@@ -45,7 +45,7 @@ def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
     if (free := shutil.disk_usage(store.root).free) < MIN_FREE_BYTES:
         key = "cache_folder" if store.url else "artifacts"
         raise EnvironmentUnusable(
-            f"{key}={store.root}: {free / MIB:.0f} MiB free on its disk, a sweep needs at least "
+            f"{key}={store.root}: {free / MIB:.0f} MiB free on its disk, but a sweep needs at least "
             f"{MIN_FREE_BYTES / MIB:.0f}",
             remedy=f"free some space, or set {key}=FOLDER to a folder on another disk",
         )

@@ -31,7 +31,7 @@ from tasks.toolchain.workers.supervisor import CallCost
 on_progress: ContextVar[ProgressCallback] = ContextVar("on_progress", default=lambda _stage, _label, _state: None)
 """The function that is called with every progress update, in addition to Prefect's own tracking.
 
-It is in a context variable and is not a parameter of the flows, because Prefect stores a flow's parameters as JSON.
+A context variable holds the function: it cannot be a flow's parameter, because Prefect stores parameters as JSON.
 """
 
 
@@ -135,10 +135,10 @@ def finish_run(
     costs: Sequence[CallCost] = (),
     verb: str = "run",
 ) -> results.SweepResult:
-    """Write a run's manifest, its linked files, its tables and its report into the store.
+    """Write a run's manifest, the links to its files, its tables and its report into the store.
 
     `trend`: how to compare the run with earlier runs; if None, the run is not compared.
-    `costs`: the costs of calls that become rows of the table `work`.
+    `costs`: the costs of toolchain calls. They become the rows of the table `work`.
     """
     store = resources.store
     write_manifest(store, run.run_id, manifest(done.cells, done.result_names, store))

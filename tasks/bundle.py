@@ -53,7 +53,7 @@ def bundle(lowered: LoweredProgram, measure: MeasureConfig, *, store: Store) -> 
             )
         )
     if lowered.profile is not None and lowered.profile.program is not None:
-        # The samples and iterations are those of `shipping`, so that the outputs and times of both can be compared.
+        # Samples and iterations are those of `shipping`, so that outputs and times of both programs can be compared.
         launches.append(replace(shipping, name="profile", program=lowered.profile.program))
     program = store.put_file(Path(runner.__file__))
     blobs = [program, *(blob for row in rows for blob in row)]

@@ -104,7 +104,7 @@ def test_an_etdump_with_another_number_of_inferences_is_refused(
     with pytest.raises(EvidenceError) as refused:
         compared(resources, lowered, wrong)
     assert str(refused.value) == (
-        "the debug program's etdump holds 8 inferences, 2 were requested; measure again with reuse=programs"
+        "the debug program's etdump holds 8 inferences, but 2 were requested; measure again with reuse=programs"
     )
 
 

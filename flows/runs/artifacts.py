@@ -20,7 +20,7 @@ UPDATE_EVERY_S = 1.0
 
 
 class CellsDone:
-    """The percentage of cells that have ended. Any thread updates it. The flow's thread publishes it every second."""
+    """The percentage of cells that have ended. Any thread can update it. The flow's thread publishes it each second."""
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ class Change:
     """A property of a cell, or of one of its operators, that differs between the two runs."""
 
     what: str
-    """The name of a series, `outcome`, `status` or `verdict`; or `operator` if only one run has the operator."""
+    """`outcome`, `status`, `verdict`, the name of a series, or `operator` if only one run has the operator."""
     operator: str | None = None
     unit: str = ""
     before: float | str | None
@@ -42,7 +42,7 @@ class Change:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellDifference:
     cell: Mapping[str, str | None]
-    """The values that the cell has in the columns `CELL` of the second run."""
+    """The cell's values of the columns `CELL` in the second run."""
     changed: Sequence[str]
     """The cell's inputs that differ between the runs: versions, device, model, scheme, soc, configuration."""
     changes: Sequence[Change]
@@ -66,8 +66,8 @@ def diff(store: Store, run_a: str, run_b: str) -> Difference:
     """Return the differences of the second run from the first.
 
     `run_a`, `run_b`: any names that `resolve` accepts. The limit of a series is the floor in the defaults of
-    `TrendConfig`. But if the second run has compared the series of a cell with earlier nights, the limit is computed
-    from the floor and the noise of that comparison.
+    `TrendConfig`. But if the second run's table `trends` has the noise of a cell's series, the limit is computed from
+    the floor and that noise.
     """
     config = TrendConfig()
     run_a, run_b = resolve(store, run_a), resolve(store, run_b)
@@ -112,7 +112,7 @@ def resolve(store: Store, name: str) -> str:
 def _pairs(before: Sequence[Row], after: Sequence[Row]) -> list[tuple[Row, Row]]:
     """Return the two rows of every cell that both runs have.
 
-    The rows may have different devices if no other unpaired cell of either run has the same `TARGET`.
+    Two rows with different devices are paired only if no other unpaired row of either run has the same `TARGET`.
     """
     earlier: dict[Key, Row] = {}
     known = {key(row): row for row in before}

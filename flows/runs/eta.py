@@ -1,4 +1,4 @@
-"""The number of cells that have ended, and an estimate of the time that the rest will take."""
+"""The number of cells that have ended, and an estimate of the time until all cells have ended."""
 
 import time
 from collections import Counter, defaultdict

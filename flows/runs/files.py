@@ -1,8 +1,8 @@
 """The files of a run, linked under readable names.
 
 Some files are records from which `recompare` compares a cell again without a device. Others are for external tools:
-Perfetto can open the trace; Model Explorer can open the graphs and the files with numbers for their nodes. The content
-of every file is a blob of the store, because most contents do not change from night to night.
+Perfetto can open the trace; Model Explorer can open the graphs and the files with numbers for the graphs' nodes. The
+content of every file is a blob of the store, because most contents do not change from night to night.
 """
 
 import json
@@ -98,7 +98,7 @@ def _evidence(cell: CellResult, store: Store) -> Iterator[tuple[str, Blob]]:
 
 
 def _encoded(record: LoweredProgram | Capture, result_name: str | None, store: Store) -> bytes:
-    """Return the record's bytes: from the cache if it still has this record under `result_name`, or encoded again."""
+    """Return the cached bytes of the record if the cache has it under `result_name`. Otherwise encode it again."""
     if result_name is not None:
         with suppress(FileNotFoundError):
             data = store.files.read(f"{RECORDS}/{result_name}")

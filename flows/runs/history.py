@@ -35,7 +35,7 @@ CELLS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Past:
-    """The past of a run's cells: their earlier nights, oldest first, the nights' runs, and bad or improved verdicts."""
+    """The past of a run's cells: earlier nights (oldest first), these nights' runs, and bad or improved verdicts."""
 
     nights: Mapping[Key, list[Row]]
     runs: set[str]
@@ -61,7 +61,7 @@ def trends(
 
 
 def key(row: Row) -> Key:
-    """Return the identity of a cell across nights. On a farm, the device may change, so it is left out."""
+    """Return the identity of a cell across nights. On a farm, the device may change, so the device is left out."""
     return *target(row), row["farm"], None if row["farm"] else row["device"]
 
 
@@ -118,7 +118,7 @@ def _past(store: Store, run_id: str, cells: Sequence[Row], config: TrendConfig) 
         where = {name: {str(cell[index]) for cell in missing} for index, name in enumerate(TARGET)}
         nights: dict[Key, list[Row]] = defaultdict(list)
         for row in select(store, "cells", CELLS, where=where, runs=chunk):
-            # A recompare is no night: it repeats one that is in the list already.
+            # A recompare is not a night of its own: it repeats a night that is already in the list.
             if row["verb"] in (None, "run") and key(row) in missing:
                 nights[key(row)].append(row)
         for cell, rows in nights.items():
@@ -197,10 +197,10 @@ def _worse_operators(
 
 
 def _candidates(store: Store, past: Past, tonight: Gaps, config: TrendConfig) -> set[tuple[Key, str, str]]:
-    """Return the series of operators that may be worse than their baseline. Only for these series are all nights read.
+    """Return the series of operators that may be worse than their baseline. All nights are read for these series only.
 
-    A series is returned in two cases: its value is worse, by more than the floor, than on the cell's oldest or latest
-    good night; or the series was bad on one of the cell's last three nights.
+    A series is returned in two cases: its value is worse than on the cell's oldest or latest good night, by more than
+    the floor; or the series was bad on one of the cell's last three nights.
     """
     good = {cell: [row["run_id"] for row in rows if row["outcome"] == "passed"] for cell, rows in past.nights.items()}
     ends = {cell: {runs[0], runs[-1]} for cell, runs in good.items() if runs}

@@ -17,7 +17,7 @@ _DAY_S = 86_400.0
 
 
 def manifest(cells: Iterable[CellResult], results: Mapping[str, bool], store: Store) -> RunManifest:
-    """Return the manifest of what a report and a `recompare` read: results, their blobs, and the logs of errors."""
+    """Return the manifest of all that a report and a `recompare` read: results, their blobs, and the logs of errors."""
     blobs: dict[str, int] = {}
     for cell in cells:
         for record in (cell.exported, cell.quantized, cell.lowered, cell.bundle, cell.capture):

@@ -1,4 +1,4 @@
-"""Leases of devices. At most one of all processes and workers with the same Prefect API holds a device's lease.
+"""Leases of devices. Among the processes that use the same Prefect API, at most one holds a device's lease.
 
 A lease is a slot of one of Prefect's global concurrency limits. Its holder renews it; if the holder dies, the lease
 expires. A process may have a temporary server of its own. All these servers share Prefect's database and, because of

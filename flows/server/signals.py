@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def die_on_sigterm() -> Generator[None]:
-    """Let SIGTERM kill the process at once, which is safe. Prefect's handler would first finish every submitted task.
+    """Let SIGTERM kill the process at once. Prefect's handler would first finish every submitted task.
 
-    A sweep can be continued afterwards, as after `kill -9`. In any thread but the main one this function does nothing,
-    because Python allows only the main thread to change signal handlers.
+    This kill is safe: the sweep can be continued afterwards, as after `kill -9`. In any thread except the main thread,
+    this function does nothing, because Python allows only the main thread to change signal handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

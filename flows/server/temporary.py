@@ -1,7 +1,7 @@
 """Prefect's temporary server, in a session of its own. It never outlives the process that started it.
 
-Prefect starts a temporary server if no server is configured. Its own way of starting it has two problems: Ctrl-C in the
-terminal stops the server before its clients, and a process that is killed leaves its server running.
+Prefect starts a temporary server if no server is configured. Prefect's own way of starting the server has two problems:
+Ctrl-C in the terminal stops the server before its clients, and a process that is killed leaves its server running.
 """
 
 import os

@@ -44,7 +44,7 @@ Array = NDArray[Any]
 Tensors = Mapping[str, Array]
 """Tensors by the key `<sample>/<output index>` or `<sample>/<operator index>`."""
 
-_MOST_EFFECTS = 16  # the number of operators per sample, the worst first, whose effect on the outputs is computed
+_MOST_EFFECTS = 16  # per sample: effects on the outputs are computed for this number of worst operators
 
 
 def compare_capture(lowered: LoweredProgram, capture: Capture, options: ComparisonOptions, store: Store) -> Comparison:
@@ -110,7 +110,7 @@ class SampleComparison:
     """The comparison of the operators of one sample."""
 
     operators: tuple[OperatorComparison, ...]  # one row per operator, against the edge graph
-    other_references: tuple[OperatorComparison, ...]  # one row per operator or node, reference by reference
+    other_references: tuple[OperatorComparison, ...]  # per reference: one row per operator or unclaimed node
     pairs: tuple[Pair, ...]  # the compared tensors; empty if `options.metrics` is empty
 
 
@@ -189,7 +189,7 @@ class OperatorComparer:
         reference = self._evidence.reference(row.sample, operator.index)
         actual = to_reference_layout_and_scale(expected.quantization, expected.axis_order, logged.elements, reference)
         if introduced is not None and introduced.used_mask is not None:
-            # A user's own metric may depend on the shape: replace unused elements by those of the reference.
+            # A user's own metric may depend on the shape: replace unused elements by the reference's.
             actual = np.where(introduced.used_mask, actual, reference)
         subject = metric_template(operator, operator.output_index, row.sample, "device", "edge")
         return Pair(subject=subject, actual=actual, reference=reference, qparams=expected.quantization)

@@ -114,7 +114,7 @@ class Evidence:
         return values
 
     def kernels(self) -> Iterator[Kernels]:
-        """Yield the edge graph's operators once per sample, with the sample's inputs rounded to the device's grid."""
+        """Yield the edge graph's kernels once per sample. The sample's inputs are rounded to the device's grid."""
         exported, input_qparams = self._lowered.quantized.exported, self._lowered.input_qparams
         kernels_on = reference_kernels(self._lowered, self._store)
         evaluation: Mapping[str, Array] = load(self._store.read(exported.evaluation))
@@ -131,7 +131,7 @@ def _runs(dump: ETDump, samples: int) -> list[int]:
     runs = sorted({event.run for event in dump.events if event.name == "Method::execute"})
     if len(runs) != samples:
         raise EvidenceError(
-            f"the debug program's etdump holds {len(runs)} inferences, {samples} were requested; "
+            f"the debug program's etdump holds {len(runs)} inferences, but {samples} were requested; "
             "measure again with reuse=programs"
         )
     return runs

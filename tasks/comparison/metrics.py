@@ -1,4 +1,4 @@
-"""The metrics that are computed on request, in addition to the metrics of every row."""
+"""The metrics that are computed on request, in addition to the metrics that every row has."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from tasks.toolchain import entrypoints
 class Pair:
     """Two tensors of the same layout and scale, from which metrics are computed."""
 
-    subject: MetricValue  # a template that identifies the tensor, without a metric and its value
+    subject: MetricValue  # identifies the tensor; its metric and value are not set
     actual: NDArray[Any]
     reference: NDArray[Any]
     qparams: Quantization | None  # of the device's tensor, for metrics in quantization steps
@@ -45,7 +45,7 @@ def metric_template(
 
 
 def compute_metrics(names: Sequence[str], pairs: Sequence[Pair]) -> tuple[MetricValue, ...]:
-    """Return every metric's value for every pair. The values are ordered by pair, and for one pair as in `names`.
+    """Return every metric's value for every pair. The values are ordered by pair, then as in `names`.
 
     A repeated name counts once. A name that is not in `METRICS` means a user's own function, `package.module:function`.
     A user's code can do anything, so call `compute_metrics` in a worker process. Raises RequestError for a name that

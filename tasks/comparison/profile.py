@@ -12,7 +12,7 @@ from tasks.toolchain.readback.etdump import ETDump, read_etdump
 
 
 def profiled_events(lowered: LoweredProgram, capture: Capture, *, store: Store) -> tuple[ProfiledEvent, ...]:
-    """Return the timed events of the shipping program's log, then of the profile program's log. Warm-ups are left out.
+    """Return the timed events of the shipping program, then those of the profile program. Warm-ups are left out.
 
     Raises EvidenceError if the number of inferences in a log is not the requested number.
     """
@@ -106,7 +106,7 @@ def _timed(launch: Launch, log: ETDump) -> tuple[dict[int, int], set[int]]:
     if warm_ups is None:
         requested = launch.samples * (launch.warm_up + launch.iterations)
         raise EvidenceError(
-            f"the {launch.name} program's etdump holds {len(executions)} inferences, {requested} were requested; "
+            f"the {launch.name} program's etdump holds {len(executions)} inferences, but {requested} were requested; "
             "measure again with reuse=programs"
         )
     timed = [run for run in executions if run not in warm_ups]

@@ -62,7 +62,7 @@ class AdbTransport:
         return command.result(ended.stdout, ended.stderr, time.monotonic() - started, self.serial)
 
     def close(self) -> None:
-        """Do nothing: the server keeps the connection, and nothing else is held between calls."""
+        """Do nothing: the adb server keeps the connection, and nothing else is held between calls."""
 
     def _connect(self) -> None:
         """Check once that the server can use the device. If needed, connect to a device on the network (HOST:PORT)."""
@@ -70,7 +70,7 @@ class AdbTransport:
             if self._ready:
                 return
             state, answer = self._state(), ""
-            # A device may stay offline after its cable or its host came back, so it is connected again.
+            # A device may stay offline after its cable is plugged in again or its host restarts, so connect it again.
             if state != "device" and ":" in self.serial:
                 self._query("disconnect", self.serial)
                 answer = f"{self._query('connect', self.serial)}; "
@@ -87,7 +87,7 @@ class AdbTransport:
         return state.removeprefix("error: ").partition("\n")[0].strip()
 
     def _query(self, *arguments: str) -> str:
-        """Return the output of a command to the adb server, without the lines about the daemon."""
+        """Return the output of a command to the adb server, without adb's messages about its daemon."""
         deadline_s = min(self.deadline_s, _HOUSEKEEPING_S)
         ended = self._adb(*arguments, deadline_s=deadline_s, program=" ".join(["adb", *arguments]))
         lines = [line.strip() for line in (ended.stdout + ended.stderr).decode(errors="replace").splitlines()]
@@ -146,7 +146,7 @@ def _feed(process: subprocess.Popen[bytes], script: bytes) -> None:
 
 
 def _ends_within(deadline_s: float, process: subprocess.Popen[bytes]) -> bool:
-    """Return whether the process ends in time. `Popen.wait` polls every 50 ms, which is too slow for many commands."""
+    """Return whether the process ends by the deadline. `Popen.wait` polls every 50 ms: too slow for many commands."""
     descriptor = os.pidfd_open(process.pid)
     try:
         poller = select.poll()

@@ -14,7 +14,7 @@ from tasks.errors import DeviceError
 _HOUSEKEEPING_S = 60.0
 _CLEANING_S = 5.0
 """The deadline for cleaning up after a failed transfer. It is short, because the device may hang."""
-# Without the check, mv would move the source into an existing folder of the target's name.
+# Without the `if`, mv would move the source into a folder that already has the target's name.
 _MOVE = """\
 if [ -d "$2" ] || { [ -d "$1" ] && [ -e "$2" ]; }; then echo "something else is there" >&2; exit 1; fi
 mv -f -- "$1" "$2"
@@ -23,10 +23,10 @@ mv -f -- "$1" "$2"
 
 @contextmanager
 def push_atomically(transport: Transport, source: Path, target: str) -> Generator[str]:
-    """Yield a temporary path beside `target` on the device. At the end, the copy at that path is renamed to `target`.
+    """Yield a temporary path beside `target` on the device, for a copy that is renamed to `target` at the end.
 
-    The caller must create the parent folder if needed, because a command for it would cost a round trip, and ADB
-    creates the folder itself.
+    The parent folder is not created, because the command would cost a round trip, and ADB creates the folder itself.
+    For other channels, the caller must create the folder if needed.
     """
     if not source.exists():
         raise DeviceError(f"cannot push {source}: there is no such file")
@@ -43,7 +43,7 @@ def push_atomically(transport: Transport, source: Path, target: str) -> Generato
 
 @contextmanager
 def pull_atomically(source: str, target: Path) -> Generator[Path]:
-    """Yield a temporary path beside `target` on this machine. At the end, the copy there is renamed to `target`."""
+    """Yield a temporary path beside `target` on this machine, for a copy that is renamed to `target` at the end."""
     try:
         with renamed_into_place(target) as arriving:
             yield arriving
@@ -53,7 +53,7 @@ def pull_atomically(source: str, target: Path) -> Generator[Path]:
 
 @contextmanager
 def renamed_into_place(target: Path) -> Generator[Path]:
-    """Yield a temporary path beside `target`. At the end, the copy at that path is renamed to `target`. Raises OSError.
+    """Yield a temporary path beside `target`, for a copy that is renamed to `target` at the end. Raises OSError.
 
     A file may replace an existing file. If the copy is a folder and `target` exists, FileExistsError is raised.
     """

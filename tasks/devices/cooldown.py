@@ -10,7 +10,7 @@ _POLL_S = 2.0
 
 
 def wait_until_cool(device: Device) -> None:
-    """Wait until the hottest sensor is below `below_celsius`. Raises DeviceError after `cool_down_s` seconds."""
+    """Wait until the hottest sensor is below `device.below_celsius`. Raises DeviceError after `device.cool_down_s`."""
     if (below := device.config.below_celsius) is None:
         return
     cool_down_s = device.config.cool_down_s

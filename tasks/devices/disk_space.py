@@ -34,7 +34,7 @@ _FREE_KIB = "df -Pk . | { read -r _; read -r _ _ _ free _; echo $free; }"
 
 
 def prune(device: Device) -> None:
-    """Create the work folder if it does not exist. Remove files not used for `keep_days` days. Raises DeviceError."""
+    """Create the work folder if it is missing. Remove files unused for `device.keep_days` days. Raises DeviceError."""
     claimed = device.run(["sh", "-c", _CLAIM, "sh", device.work_folder])
     if claimed.exit_code == _FOREIGN_FILES:
         raise DeviceError(
@@ -47,7 +47,7 @@ def prune(device: Device) -> None:
 
 
 def make_room(device: Device, needed: Iterable[str], arriving_bytes: int) -> None:
-    """Remove all blobs but `needed` if a transfer would leave less than `least_free_mib` free. Raises DeviceError."""
+    """Remove all blobs but `needed` if a transfer would leave less than `device.least_free_mib`. Raises DeviceError."""
     arriving_mib = arriving_bytes / 2**20
     if _free_mib(device) >= arriving_mib + device.config.least_free_mib:
         return

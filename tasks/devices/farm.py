@@ -28,7 +28,7 @@ class DeviceBusy(Exception):
 
 
 DeviceLock = Callable[[str], AbstractContextManager[None]]
-"""A lock on the device with this identity. Its context raises DeviceBusy at once if another holder has the device."""
+"""A function from a device's identity to its lock. Entering the lock raises DeviceBusy at once if it is held."""
 
 
 class Farm:
@@ -54,7 +54,7 @@ class Farm:
 
     @property
     def quarantined(self) -> dict[str, DeviceError]:
-        """Return the devices that failed in this run, and why."""
+        """Maps the name of every device that failed in this run to its error."""
         with self._changed:
             return dict(self._quarantined)
 
@@ -89,7 +89,7 @@ class Farm:
             try:
                 yield device
             finally:
-                # If the channel is lost, the holder has reported it, and a later lease removes the folder.
+                # If the channel is lost, the holder has reported the loss, and a later lease removes the folder.
                 with contextlib.suppress(DeviceError):
                     removal = RunRequest(["rm", "-rf", "--", device.lease_folder], deadline_s=_CLEANING_S)
                     device.transport.run(removal)
@@ -148,7 +148,7 @@ class Farm:
                 return None
             prune(device)
             _remove_stale_leases(device)
-            device.run(["mkdir", "-p", "--", device.lease_folder])  # `qnnsweep devices` shows the device as busy
+            device.run(["mkdir", "-p", "--", device.lease_folder])  # marks the device as busy for `qnnsweep devices`
         except BaseException:
             device.transport.close()
             raise
@@ -187,7 +187,7 @@ class Farm:
 
 
 def quarantined_in(folder: Path) -> dict[str, str]:
-    """Map the devices that active runs have quarantined to the reasons. `folder`: the farm's folder."""
+    """Map the name of every device that an active run has quarantined to the reason. `folder`: the farm's folder."""
     remove_stale(folder / QUARANTINE)
     entries = [json.loads(path.read_text()) for path in sorted((folder / QUARANTINE).glob("*"))]
     return {entry["device"]: entry["why"] for entry in entries}

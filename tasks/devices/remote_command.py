@@ -1,7 +1,7 @@
 """A command for the POSIX shell at the far end of a channel.
 
 The command line is quoted once. A watchdog on the device limits the command's time. A printed token marks the
-command's end, because a broken channel reports no error, and some tools then exit with 0. The script is sent through
+command's end, because some tools exit with 0 and report no error when the channel breaks. The script is sent through
 the channel's input, so that no argument or variable appears in a list of processes. The input stays open while the
 caller waits. When the input is closed, the watchdog kills the command.
 """
@@ -17,9 +17,9 @@ from tasks.devices.triage import of_channel
 from tasks.errors import DeviceError, DeviceProblem
 
 _EXTRA_S = 15
-"""The watchdog's deadline is this number of seconds after the host's deadline. It is needed if the channel hangs."""
+"""The number of seconds from the host's deadline to the watchdog's. The watchdog is needed if the channel hangs."""
 
-# 9 is the channel's input, 8 its stderr. The shell's own messages ("Killed") must not mix with the command's output.
+# Descriptor 9 is the channel's input, 8 its stderr. The shell's messages ("Killed") must not mix with the output.
 _SCRIPT = """\
 exec 9<&0 </dev/null 8>&2 2>/dev/null
 say() {{ printf '\\n{token} %s\\n' "$1"; printf '\\n{token} %s\\n' "$1" >&8; }}
@@ -103,7 +103,7 @@ class RemoteCommand:
 
     def _end(self, stream: bytes | bytearray) -> re.Match[bytes] | None:
         token = self.token.encode()
-        # Check the tail first: this is called repeatedly on a growing stream.
+        # Check the tail first: this method is called repeatedly on a growing stream.
         if token + b" end " not in stream[-200:]:
             return None
         return re.search(rb"\n%b begin\n(.*)\n%b end (\d+)\n" % (token, token), stream, re.DOTALL)

@@ -123,5 +123,5 @@ def test_a_log_with_another_number_of_inferences_is_refused(store: Store) -> Non
     with pytest.raises(EvidenceError) as refused:
         profiled_events(KNOWN, captured(store, iterations=3), store=store)
     assert str(refused.value) == (
-        "the shipping program's etdump holds 4 inferences, 6 were requested; measure again with reuse=programs"
+        "the shipping program's etdump holds 4 inferences, but 6 were requested; measure again with reuse=programs"
     )

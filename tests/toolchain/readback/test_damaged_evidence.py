@@ -151,7 +151,7 @@ REFUSED = {
         r"logged tensor aten_convolution_default@0 of run 1, uint8 of shape \[1, 8, 8, 16\] and strides "
         r"\[1024, 128, 16, 1\] at byte \d+, reaches outside the debug buffer of 0 bytes"
     ),
-    corrupted_evidence.inference_dropped: "the debug program's etdump holds 1 inferences, 2 were requested; "
+    corrupted_evidence.inference_dropped: "the debug program's etdump holds 1 inferences, but 2 were requested; "
     "measure again with reuse=programs",
     corrupted_evidence.tensor_of_unknown_type: (
         "logged tensor aten_relu_default@0 of run 1 has the type float8_e5m2, which NumPy lacks"
