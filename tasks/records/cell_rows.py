@@ -166,7 +166,7 @@ class DelegationRow:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditRow:
     """One row per check of a compiled program: the requested value, the value that was read from the program's bytes,
-    and whether the two agree."""
+    and whether these two values agree."""
 
     cell: CellIdentity
     check: ProgramCheck
@@ -184,7 +184,7 @@ class ProbeRow:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkRow:
     """One row per toolchain call: its duration and peak memory, which the next sweep uses to schedule its own calls.
-    The column of a name (such as `soc`) is null if the call does not depend on this name."""
+    If the call does not depend on the SoC, for example, the column `soc` is null."""
 
     cell: CellIdentity
     stage: str
