@@ -55,7 +55,7 @@ def _comparator(name: str, kind: type[NumericalComparatorBase]) -> Metric:
     from executorch.backends.qualcomm.debugger.qcom_numerical_comparator_base import QcomNumericalComparatorBase
 
     if issubclass(kind, QcomNumericalComparatorBase):
-        # Qualcomm's preprocessing cannot be overridden. It dequantizes and restores the layout, which is done already.
+        # Qualcomm's preprocessing cannot be overridden. It dequantizes and restores the layout. Both are already done.
         prepared = kind(edge_ep=None)  # type: ignore[arg-type]
         return lambda actual, reference, _: prepared.element_compare(reference, actual)
     try:

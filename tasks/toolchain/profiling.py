@@ -52,7 +52,7 @@ def instructions(program: ExecutorchProgramManager) -> tuple[Instruction, ...]:
 
 
 def _in_subgraph(graph: list[DelegatedNode], numbers: dict[int, int]) -> list[DelegatedNode]:
-    """Return the nodes of one built graph, each with its `subgraph`, which is found through its debug handle."""
+    """Return the nodes of one built graph, each with its `subgraph`, which is found by the node's debug handle."""
     candidates = {numbers[node.debug_handle] for node in graph if node.debug_handle in numbers}
     number = candidates.pop() if len(candidates) == 1 else None
     return [replace(node, subgraph=number) for node in graph]

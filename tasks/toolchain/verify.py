@@ -24,7 +24,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--case", type=int, default=0, help="test case: the evaluation sample's number")
     parser.add_argument("--rtol", type=float, default=1e-3)
     parser.add_argument("--atol", type=float, default=1e-5)
-    parser.add_argument("--here", action="store_true", help="run in this process, which can load QNN's libraries")
+    parser.add_argument("--here", action="store_true", help="run in this process; QNN's variables must be set")
     options = parser.parse_args(argv)
     if not options.program.is_file():
         parser.error(f"no program at {options.program}")

@@ -148,7 +148,7 @@ def _timed_event(event: Table, run: int, run_name: str | None) -> TimedEvent:
 
 
 def _delegate_identifier(event: Table) -> str | None:
-    """Return the delegate's name for an event, or else its number, in decimal; None if there is neither."""
+    """Return the name, or else the decimal number, that the delegate gave an event; None if it gave neither."""
     name = event.text("delegate_debug_id_str")
     number = event.integer("delegate_debug_id_int", flags.Int32Flags, -1)  # -1 means "none" in the schema
     return name if name is not None or number == -1 else str(number)

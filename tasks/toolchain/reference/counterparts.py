@@ -94,7 +94,7 @@ def other_reference(
 
 
 class _NodeMatcher:
-    """The match of the edge graph's calls to `nodes`: the nodes that a call stands for, and the node with its value."""
+    """The match of the edge graph's calls to `nodes`: which nodes a call stands for, and which node's value it has."""
 
     def __init__(self, nodes: Sequence[Node], calls: Sequence[Node]) -> None:
         self._nodes, self._calls = nodes, calls
@@ -113,7 +113,7 @@ class _NodeMatcher:
         self.value_nodes = {index: max(positions) for index, positions in self._ancestors.items()}
         """Per call, the position of the last node that it stands for. The call may have the value of this node."""
         self.statuses: dict[int, OperatorStatus | None] = dict.fromkeys(self._possible_ancestors, "ambiguous")
-        """Per call, None if it has the value of its value node, else the reason why that is wrong or uncertain."""
+        """Per call, None if the call has the value of its value node, else why that value is wrong or uncertain."""
         groups: dict[int, list[int]] = defaultdict(list)
         for index, position in self.value_nodes.items():
             groups[position].append(index)
@@ -157,7 +157,7 @@ class _NodeMatcher:
     def _tuple_statuses(self, node: Node, group: Sequence[int]) -> Mapping[int, OperatorStatus | None]:
         """Return the status of each call in `group` for a tuple node. The getitem calls have the tuple's elements.
 
-        All calls are ambiguous unless exactly one is no getitem call, and its value is as long as the node's tuple.
+        All calls are ambiguous unless the group has one non-getitem call, whose value is as long as the node's tuple.
         """
         getitems = [index for index in group if self._calls[index].target is operator.getitem]
         tuples = [self._calls[index].meta.get("val") for index in group if index not in getitems]
@@ -178,9 +178,9 @@ class _NodeMatcher:
         )
 
     def _skip_views(self, index: int, node: Node, inside: set[Node]) -> int:
-        """Return the index of the call with the node's shape: `index`, or a call in the group of which it is a view.
+        """Return the index of the call with the node's shape: the call at `index`, or a call that it is a view of.
 
-        If no such call has the node's shape, return `index`.
+        Only calls in the group are tried. If none of them has the node's shape, return `index`.
         """
         call = self._calls[index]
         while _shape(call) != _shape(node) and target_name(call.target) == _VIEW and call.args[0] in inside:

@@ -85,7 +85,7 @@ class ReferenceGraph:
         return self.answer(values, inputs), values
 
     def answer(self, values: Mapping[int, Value], inputs: Sequence[torch.Tensor]) -> list[Value]:
-        """Return the final outputs. `values`: the values of the calls that they read."""
+        """Return the final outputs. `values`: the values of the calls that the outputs read."""
         return list(self._resolved(list(self.outputs), values, inputs))
 
     def _resolved(self, encoded: Any, values: Mapping[int, Value], inputs: Sequence[torch.Tensor]) -> Any:
@@ -170,7 +170,7 @@ def put_graph(store: Store, graph: ReferenceGraph) -> tuple[Blob, Blob]:
 
 
 def read_graph(store: Store, calls: Blob, constants: Blob) -> ReferenceGraph:
-    """Return the graph that `put_graph` stored. Raises EvidenceError for anything else."""
+    """Return the graph that `put_graph` stored. Raises EvidenceError if the blobs contain anything else."""
     try:
         written = json.loads(store.read(calls))
         graph_calls = [
@@ -190,7 +190,7 @@ def target_name(target: Any) -> str:
 
 
 def _called(target: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Value:
-    """Compute an operator. If its arguments have several float types and no kernel accepts that, use float32."""
+    """Compute an operator. If its arguments have several float types and no kernel accepts this mix, use float32."""
     if target == GETITEM:
         return arguments[0][arguments[1]]
     kernel: Any = torch.ops

@@ -96,9 +96,9 @@ def subgraphs(lowered: ExportedProgram) -> dict[int, int]:
 def expected_instructions(program: ExecutorchProgramManager, logged: set[int]) -> Iterator[ExpectedTensor]:
     """Yield the tensors that the runtime itself logs: the outputs of each kernel and of each delegate call.
 
-    `logged`: the debug handles whose values a delegate logs. An output of a delegate call that has such a handle is
-    yielded without the handle. If the node of one handle became several kernels (linear becomes permute and addmm),
-    only the last kernel has the handle's value.
+    `logged`: the debug handles whose values a delegate logs. If an output of a delegate call has such a handle, the
+    output is yielded without the handle. If the node of one handle became several kernels (linear becomes permute and
+    addmm), only the last kernel has the handle's value.
     """
     for node, module in delegate_calls(program.exported_program()):
         outputs = module.original_module.graph.output_node().args[0]

@@ -38,7 +38,7 @@ def check_temporary_folder() -> None:
 
 
 class WorkerPool:
-    """A runner of module-level functions in workers. The scheduler limits how many run at once. Is thread-safe."""
+    """A thread-safe runner of module-level functions in workers. The scheduler limits how many workers run at once."""
 
     def __init__(self, identity: Toolchain, supervisor: Supervisor) -> None:
         self.identity = identity
@@ -94,7 +94,7 @@ class Zygote:
         self.subject = subject
         self.users = 0
         self.seconds = 0.0
-        """The time that its function took."""
+        """The duration of the zygote's function."""
         self._supervisor = supervisor
         self._stage = stage
         self._call = call
@@ -127,7 +127,7 @@ class Zygote:
         self._resources.close()
 
     def _worker(self) -> ZygoteWorker:
-        """Return the worker. The first call starts it, the others wait. If this fails, every call raises the error."""
+        """Return the worker. The first call starts it; others wait. If the start fails, every call raises the error."""
         with self._starting:
             if self._started is None:
                 try:

@@ -1,7 +1,7 @@
 """The code that runs in a worker process: its session, its log, its answer, and its end.
 
-A worker is forked from Python's fork server for one call. A zygote is a worker that stays alive after its call. Later
-calls that need the value which its call returned run in forks of the zygote.
+A worker is forked from Python's fork server for one call. A zygote is a worker that stays alive after its call. Its
+forks then run later calls, which need the value that the zygote's call returned.
 """
 
 import ctypes
@@ -43,7 +43,7 @@ def serve_call(sending: Connection, watching: Connection, call: Call) -> None:
 
 
 def serve_zygote(control: Connection, watching: Connection, call: Call) -> None:
-    """Run `call`, and send its answer without the value. Then fork for each call from `control`, until it is closed.
+    """Run `call`, and send its answer without the value. Then fork once per call from `control` until `control` closes.
 
     Each fork has its own connection, through which the caller gets `Started`, the answer, and `Ended`.
     """

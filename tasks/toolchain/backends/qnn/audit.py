@@ -45,7 +45,7 @@ def _delegate(
 
 
 def _elements(program: AuditedProgram) -> Iterator[ProgramCheck]:
-    """Yield the checks of the scheme's element types. Subgraphs are checked together: some compute only indices."""
+    """Yield the checks of the scheme's element types, for all subgraphs together, because some compute only indices."""
     activation, weight = scheme_elements(program.scheme)
     delegates = program.facts.delegates
     kernels = {element for delegate in delegates if delegate.context for element in delegate.context.kernel_elements}
@@ -61,7 +61,7 @@ def _elements(program: AuditedProgram) -> Iterator[ProgramCheck]:
 
 
 def _qparams(program: AuditedProgram) -> Iterator[ProgramCheck]:
-    """Yield one check per quantized tensor that is logged: it must be read with the qparams that were compiled."""
+    """Yield one check per quantized tensor that is logged: the qparams it is read with must equal the compiled ones."""
     compiled = {
         tensor.name: (subgraph, tensor)
         for subgraph, delegate in enumerate(program.facts.delegates)

@@ -48,7 +48,7 @@ from tasks.toolchain.workers.worker import flush_native_output
 
 _LAST_ERRORS = 5
 _ANY = QcomChipset.SM8750
-"""The SoC that is passed where the SoC makes no difference, because ExecuTorch requires one."""
+"""The SoC that is passed where ExecuTorch requires an SoC but the result does not depend on it."""
 
 
 class QnnCompiler(Compiler):
@@ -75,11 +75,11 @@ class QnnCompiler(Compiler):
             act_observer=observer,
             act_symmetric=scheme.activation_symmetric,
         )
-        # A strict quantizer refuses what an SoC cannot compute, so it needs an SoC. The compiler refuses the same.
+        # A strict quantizer needs an SoC, to refuse what the SoC cannot compute. The compiler refuses it anyway.
         quantizer.strict = False
         if scheme.block_size:
             quantizer.set_block_size_map(_block_sizes(module, scheme))
-            # A configuration has one block size: operator types with the same configuration would all get the last one.
+            # Each operator type gets its own copy: types that share a configuration would all get the last block size.
             config = quantizer.default_quant_config
             quantizer.set_submodule_qconfig_list(
                 [(lambda node, kind=kind: _kind(node) == kind, copy.deepcopy(config)) for kind in scheme.block_size]
@@ -195,11 +195,11 @@ def _output_since(start: int) -> str:
 
 @contextlib.contextmanager
 def _recording_tensors(log: DelegationLog) -> Iterator[None]:
-    """Record, for each graph that QNN really builds, its nodes, schematic, and the debug handle of each tensor name."""
+    """Record, for each graph that QNN really builds, its nodes, its schematic, and the debug handles by tensor name."""
     original = QnnBackend._build_op_wrappers
 
     def build_and_record(edge_program: ExportedProgram, *arguments: Any) -> Any:
-        _take_schematic(log)  # that of the previous subgraph, before the next one overwrites it
+        _take_schematic(log)  # takes the previous subgraph's schematic before the next one overwrites it
         wrappers = original(edge_program, *arguments)
         nodes = edge_program.graph_module.graph.nodes
         for node in nodes:
@@ -245,7 +245,8 @@ def _record_node(node: Node, log: DelegationLog) -> None:
                 axis_order=axis_order_of(quantized),
             )
         )
-        # A quantized tensor is logged as integers, a boolean or float one with at most four bytes per element.
+        # A quantized tensor is logged as integers. Boolean and float tensors are logged with at most four bytes per
+        # element.
         log.logged_bytes += logged_bytes(tensor, max(tensor.element_size(), 4))
 
 

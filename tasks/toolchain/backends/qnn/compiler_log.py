@@ -15,7 +15,7 @@ def errors(log: str) -> list[str]:
 
 
 def compile_facts(log: str) -> tuple[CompileFacts, ...]:
-    """Return one DDR summary per delegated subgraph, in compilation order; no summaries if one is incomplete."""
+    """Return one DDR summary per delegated subgraph, in compilation order; () if any summary is incomplete."""
     facts = _FACT.findall(log)
     columns = [[int(value) for name, value in facts if name == column] for column in _COLUMNS]
     if len({len(values) for values in columns}) > 1:

@@ -58,7 +58,7 @@ class _Provider(Structure):
 
 
 class _Quantization(Structure):
-    # The union of all encodings has 32 bytes; only the encoding per tensor is read.
+    # The union of all encodings has 32 bytes; only the per-tensor encoding is read.
     _fields_ = (
         ("definition", c_uint32),
         ("encoding", c_uint32),

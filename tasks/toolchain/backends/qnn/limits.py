@@ -27,7 +27,7 @@ RULES = (
             "ExecuTorch 1.5.1 generate_htp_compiler_spec: fp16 needs Snapdragon 8 Gen 1 (v69) or newer. But the "
             "compiler accepts fp16 on v68: for a toy CNN on SM8350, QNN 2.49.40 kept 32-bit weights (1.7 times the "
             "bytes of SM8450's program), and the simulator was 126 dB from fp32, against 67 dB on v69 to v75. This "
-            "proves nothing about the phone. For fp16a8w, the limit is only documented; the simulator accepts it on v68"
+            "proves nothing about the phone. Only the documentation excludes fp16a8w: the v68 simulator accepts fp16a8w"
         ),
     ),
     Rule(

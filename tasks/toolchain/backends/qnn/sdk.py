@@ -19,7 +19,7 @@ _BUILD_ID = re.compile(rb"v\d+\.\d+\.\d+\.\d{6,}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sdk:
-    """A folder with the layout of a QNN SDK. `build`: the build id in its libraries. `origin`: where it is from."""
+    """A folder with the layout of a QNN SDK. `build`: the build id in its libraries. `origin`: its source."""
 
     root: Path
     build: str
@@ -28,7 +28,7 @@ class Sdk:
     """The folders of other libraries that the QNN libraries link against, such as the wheel's own libc++."""
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment for a process that loads QNN. The linker reads them only at process start."""
+        """Return the environment for a process that loads QNN. The dynamic linker reads it only at process start."""
         folders = map(str, (self.root / LIBRARY_FOLDER, *self.runtime_libraries))
         search = filter(None, (*folders, inherited.get("LD_LIBRARY_PATH")))
         return {"QNN_SDK_ROOT": str(self.root), "LD_LIBRARY_PATH": os.pathsep.join(search)}
