@@ -20,10 +20,10 @@ from conf.schema import RunnerKind
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """A rule by which a backend excludes cells: a cell is impossible if its scheme computes in a type of `computes`.
+    """A rule by which a backend excludes cells: a cell is impossible if its scheme computes in one of `computes`.
 
-    `computes`: float32, float16 or members of ExecuTorch's QuantDtype without the prefix `use_`. A scheme's name has no
-    effect. `others`: if True, the rule excludes the cells whose scheme computes in any other type. `arch_below`: the
+    `computes`: float32, float16 or members of ExecuTorch's QuantDtype without the prefix `use_`. `others`: if True, the
+    rule is inverted: it excludes the cells whose scheme computes in a type that is not in `computes`. `arch_below`: the
     rule excludes only cells whose Hexagon architecture is older than `arch_below`. None means every architecture.
     """
 

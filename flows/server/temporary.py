@@ -22,7 +22,7 @@ _PORT_TAKEN = 3
 
 
 class Server(SubprocessASGIServer):
-    """The temporary server for Prefect. Its base class is a singleton, so Prefect uses the instance of this class."""
+    """The temporary server for Prefect. Prefect reuses the first instance of the base class, which is this one."""
 
     _stopped = False
 

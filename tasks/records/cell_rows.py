@@ -127,7 +127,7 @@ class CellRow:
     worst_operator_verdict: Verdict | None
     """The verdict on the worst operator."""
     worst_operator_introduced_snr_db: Decibels | None
-    """SNR of the worst operator's value against the reference operator's result on the device's own inputs."""
+    """SNR of the worst operator on the device, against the reference operator computed from the device's inputs."""
     worst_operator_effect_snr_db: Decibels | None
     """SNR of the final outputs if the worst operator's introduced error were the only error."""
     toolchain: Toolchain | None
@@ -215,7 +215,7 @@ class TrendRow:
     series: str
     """The series' name: `passed`, `coverage`, or the name of a column of the table `cells` or `operators`."""
     operator: str | None
-    """The operator; null for a series of the cell."""
+    """The operator that the series is about; null if it is about the whole cell."""
     unit: str
     """The series' unit."""
     value: float | None

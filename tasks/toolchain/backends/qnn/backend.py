@@ -40,7 +40,7 @@ class Qnn(Backend):
         return QnnCompiler(scheme, soc)
 
     def read_delegate(self, delegate: "BackendDelegate", processed: bytes, calls: int) -> DelegateFacts:
-        """Return the facts in the delegate's options and context binary, or the reason why the binary is unreadable."""
+        """Return the facts in the delegate's options, and those in its context binary or why it is unreadable."""
         from tasks.toolchain.backends.qnn.context import read_context
         from tasks.toolchain.backends.qnn.options import read_options
 
