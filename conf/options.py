@@ -80,7 +80,7 @@ class Options:
         return file is None or b"${" in file.read_bytes()
 
     def portable_name(self, group: str, name: str) -> str:
-        """Return a value that selects the option in any process: its name or, for a single file, its absolute path."""
+        """Return a value that selects the option in any process: its name, or the absolute path of a given file."""
         file = self.files[group][name]
         return str(file.resolve()) if self.links in file.parents else name
 

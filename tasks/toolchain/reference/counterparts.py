@@ -155,9 +155,10 @@ class _NodeMatcher:
         return statuses
 
     def _tuple_statuses(self, node: Node, group: Sequence[int]) -> Mapping[int, OperatorStatus | None]:
-        """Return the status of each call in `group` for a tuple node. The getitem calls have the tuple's elements.
+        """Return the status of each call in `group`, for a node whose value is a tuple.
 
-        All calls are ambiguous unless the group has one non-getitem call, whose value is as long as the node's tuple.
+        The getitem calls have the tuple's elements; the call that computes the tuple is superseded by them. If the
+        group does not have exactly one such call, or if its tuple has another length, all calls are ambiguous.
         """
         getitems = [index for index in group if self._calls[index].target is operator.getitem]
         tuples = [self._calls[index].meta.get("val") for index in group if index not in getitems]
@@ -188,10 +189,9 @@ class _NodeMatcher:
         return self._indices[call] if _shape(call) == _shape(node) else index
 
     def _may_be_fused(self, node: Node) -> bool:
-        """Whether a later node may be fused into this node. This node's call would then have the later node's value.
+        """Return whether the call of this node may in fact compute the value of a later node, which was fused into it.
 
-        That is possible if an unclaimed node that is not a pass-through reads this node, directly or through unclaimed
-        pass-through nodes.
+        That is possible if no call stands for the later node. Pass-through nodes between the two are skipped.
         """
         unclaimed = {self._nodes[position] for position in self.unclaimed}
         return any(
