@@ -136,7 +136,7 @@ def _dot(left: Array, right: Array) -> float:
 
 
 def _exponent(largest: float) -> int:
-    """Return the exponent of the power of two nearest to `largest`, or 0 if no scaling is needed."""
+    """Return the exponent of the next power of two above `largest`, or 0 if no scaling is needed."""
     exponent = math.frexp(largest)[1] if largest and math.isfinite(largest) else 0
     return exponent if abs(exponent) > _SAFE_EXPONENT else 0
 

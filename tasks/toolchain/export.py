@@ -61,7 +61,7 @@ def export_model(model: ModelConfig, store: Store) -> ExportedModel:
 
 
 def make_deterministic() -> None:
-    """Use one thread and a fixed seed, so that the results do not depend on the load of the machine."""
+    """Use one thread and a fixed seed, so that results depend neither on the number of cores nor on chance."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
 
