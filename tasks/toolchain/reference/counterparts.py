@@ -169,7 +169,8 @@ class _NodeMatcher:
     def _readers_are_known(self, index: int, inside: set[Node]) -> bool:
         """Return whether every call outside the group that reads the value at `index` has a known role.
 
-        A call has a known role if it stands for another node, or if it only quantizes or dequantizes the value. Any other call might compute a part of the group's own node. `inside`: the calls of the group.
+        A call has a known role if it stands for another node, or if it only quantizes or dequantizes the value. Any
+        other call might compute a part of the group's own node. `inside`: the calls of the group.
         """
         outside = [user for user in self._calls[index].users if user in self._indices and user not in inside]
         return all(
