@@ -45,7 +45,7 @@ def serve_call(sending: Connection, watching: Connection, call: Call) -> None:
 def serve_zygote(control: Connection, watching: Connection, call: Call) -> None:
     """Run `call` and report its success, without its value. Then run each call that `control` receives in a fork.
 
-    It ends when `control` closes. Each fork has its own connection to the caller, for `Started`, the answer and `Ended`.
+    It ends when `control` closes. Each fork has a connection to the caller, for `Started`, the answer and `Ended`.
     """
     _enter_session(watching, call.scratch)
     answer = _answer(call.function, call.arguments)
