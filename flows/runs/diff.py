@@ -14,13 +14,13 @@ from flows.runs.history import Gaps, Key, Row, changes, key, names, target, valu
 from flows.runs.regressions import with_unit
 from tasks.errors import RequestError
 from tasks.numerics.trend import OPERATOR_SERIES, SERIES, Series, beyond
+from tasks.records.vocabulary import COMPARED
 from tasks.report.format import plain_table, plural
 from tasks.storage import tables
 from tasks.storage.store import Store
 
 CELL = (*AXES, "farm")
 Verdict = Literal["regressed", "improved", "steady", "changed", "undefined"]
-_COMPARED = {"compared", "exact", "masked"}
 _WORST_FIRST = ("introduced", "inherited", "blind", "within_grid", "exact")
 
 
@@ -191,7 +191,7 @@ def _operators(cell: Key, before: _Operators, after: _Operators, config: TrendCo
             continue
         before_set, after_set = ({row["status"] for row in rows} for rows in (then, now))
         if before_set != after_set:
-            lost = before_set <= _COMPARED and not after_set <= _COMPARED
+            lost = before_set <= COMPARED and not after_set <= COMPARED
             was, is_ = (", ".join(sorted(statuses)) for statuses in (before_set, after_set))
             verdict: Verdict = "regressed" if lost else "changed"
             yield Change(what="status", operator=operator, before=was, after=is_, verdict=verdict)

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from tasks.numerics.trend import BAD
 from tasks.records.tables import Row
-from tasks.report.format import markdown, plain_table, plural, printable
+from tasks.report.format import markdown_table, plain_table, plural, printable
 
 _COLUMNS = ("cell", "worse", "is", "was", "since", "changed then")
 
@@ -33,9 +33,7 @@ def regressions_markdown(trends: Sequence[Row]) -> str:
     lines = _lines(trends)
     if not lines:
         return ""
-    rows = ["| " + " | ".join(map(markdown, line)) + " |" for _, line in lines]
-    head = ["| " + " | ".join(_COLUMNS) + " |", "|" + " --- |" * len(_COLUMNS)]
-    return "\n".join([f"## {_title(trends)}", "", *head, *rows]) + "\n"
+    return f"## {_title(trends)}\n\n{markdown_table(_COLUMNS, (line for _, line in lines))}\n"
 
 
 def _title(trends: Sequence[Row]) -> str:

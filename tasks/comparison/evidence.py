@@ -13,6 +13,7 @@ from tasks.errors import EvidenceError
 from tasks.numerics.align import AlignedOperator, Match, align
 from tasks.numerics.dequantize import fake_quantize, undo_layout
 from tasks.numerics.element_use import CapturedValue, Kernels, Value
+from tasks.numerics.timing import EXECUTION
 from tasks.records import Capture, LoweredProgram, OtherReference
 from tasks.records.keys import tensor_key
 from tasks.storage.store import Store
@@ -128,7 +129,7 @@ class Evidence:
 
 def _runs(dump: ETDump, samples: int) -> list[int]:
     """Return the runs that are inferences, one per sample, in order. The run that loads the program is left out."""
-    runs = sorted({event.run for event in dump.events if event.name == "Method::execute"})
+    runs = sorted({event.run for event in dump.events if event.name == EXECUTION})
     if len(runs) != samples:
         raise EvidenceError(
             f"the debug program's etdump holds {len(runs)} inferences, but {samples} were requested; "

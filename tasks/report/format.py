@@ -2,11 +2,12 @@
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup, escape
 from rich.box import SIMPLE_HEAD
+from rich.console import JustifyMethod
 from rich.table import Table
 
 # Worst first: name in the tables -> (words, symbol, terminal style).
@@ -95,10 +96,19 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
-def plain_table(*columns: str, right: Collection[str] = (), **options: Any) -> Table:
+def markdown_table(head: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return the lines of a Markdown table. The texts of `rows` are escaped."""
+    lines = [head, *(map(markdown, row) for row in rows)]
+    title, *body = ("| " + " | ".join(line) + " |" for line in lines)
+    return "\n".join([title, "|" + " --- |" * len(head), *body])
+
+
+def plain_table(
+    *columns: str, right: Collection[str] = (), caption_justify: JustifyMethod = "left", **options: Any
+) -> Table:
     """Return an empty table for the terminal. `right`: the columns that are aligned to the right."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption_justify="left", **options)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption_justify=caption_justify, **options)
     for column in columns:
-        # A narrow terminal folds long lines, so that no number is cut.
+        # A narrow terminal folds long lines, so that no number and no note is cut.
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return table

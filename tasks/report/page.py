@@ -17,7 +17,6 @@ from typing import Any
 import jinja2
 import numpy as np
 from markupsafe import Markup
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -123,8 +122,7 @@ def summary_markdown(run: RunFacts, cells: Sequence[Row]) -> str:
     ]
     if rows:
         head, *body = _summary(rows)
-        markdown = ["| " + " | ".join(map(display.markdown, row)) + " |" for row in body]
-        lines.append("\n".join(["| " + " | ".join(head) + " |", "|" + " --- |" * len(head), *markdown]))
+        lines.append(display.markdown_table(head, body))
     return "\n\n".join(lines) + "\n"
 
 
@@ -136,11 +134,8 @@ def summary_rows(cells: Sequence[Row]) -> list[Row]:
 def summary_table(run: RunFacts, cells: Sequence[Row]) -> Table:
     """Return the summary for the terminal: one line per cell, in the order of the plan."""
     title, caption = Text(f"run {run.run_id}"), Text("  ".join(_counts_in_words(cells)))
-    table = Table(title=title, caption=caption, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     head, *body = _summary(cells)
-    for name in head:
-        # A narrow terminal folds long lines, so that no number and no note is cut.
-        table.add_column(name, justify="right" if name in _NUMBERS else "left", overflow="fold")
+    table = display.plain_table(*head, right=_NUMBERS, title=title, caption=caption, caption_justify="center")
     for row, line in zip(cells, body, strict=True):
         line[-1] = line[-1] if len(line[-1]) <= _NOTE_CHARACTERS else f"{line[-1][: _NOTE_CHARACTERS - 1]}…"
         style = display.OUTCOMES.get(row["outcome"], ("", "", "bold red"))[2]

@@ -14,12 +14,13 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from conf.units import GIB
 from tasks.errors import ToolchainError
 from tasks.records import Blob
 from tasks.storage.store import Store
 from tasks.toolchain.workers.handle import Process
 from tasks.toolchain.workers.messages import Ended, Message, Raised, Refused, Returned
-from tasks.toolchain.workers.scheduler import GIB, CostEstimate, Scheduler
+from tasks.toolchain.workers.scheduler import CostEstimate, Scheduler
 from tasks.toolchain.workers.worker import LOG
 
 Result = TypeVar("Result")
