@@ -29,6 +29,7 @@ class Kernels(Protocol):
     `sources`: per operator, the operators whose values it reads.
     `outputs`: the operators whose values are the program's final outputs.
     `constants`: the operators that depend only on parameters.
+    `clamped`: the operators that only clamps read. The compiler rounds only the clamp's result.
     `data_movement_ops`: the operators that only move elements. They use the elements that their own readers use.
     `getitem_index`: per getitem operator, the position of its value in the tuple that it reads.
     `refusals`: per operator that the host cannot compute, the reason.
@@ -40,6 +41,8 @@ class Kernels(Protocol):
     def outputs(self) -> frozenset[int]: ...
     @property
     def constants(self) -> frozenset[int]: ...
+    @property
+    def clamped(self) -> frozenset[int]: ...
     @property
     def data_movement_ops(self) -> frozenset[int]: ...
     @property

@@ -27,6 +27,7 @@ class Op:
     forward: Callable[..., Value]
     pullback: Pullback | None = None
     moves: bool = False
+    clamps: bool = False
     getitem_index: int | None = None
     constant: bool = False
     unsupported: str | None = None
@@ -57,6 +58,11 @@ class Program:
     @property
     def constants(self) -> frozenset[int]:
         return frozenset(index for index, op in enumerate(self.ops) if op.constant)
+
+    @property
+    def clamped(self) -> frozenset[int]:
+        read = {source for op in self.ops for source in op.reads}
+        return frozenset(read.difference(self.output_ops, *(op.reads for op in self.ops if not op.clamps)))
 
     @property
     def data_movement_ops(self) -> frozenset[int]:
@@ -192,12 +198,17 @@ def _summed(slope: Array, like: Array) -> Array:
 
 
 def relu(source: int) -> Op:
-    return Op(reads=(source,), forward=lambda x: np.maximum(x, 0), pullback=lambda w, x: [w[0] * (x > 0)])
+    return Op(
+        reads=(source,), forward=lambda x: np.maximum(x, 0), pullback=lambda w, x: [w[0] * (x > 0)], clamps=True
+    )  # fmt: skip
 
 
 def relu6(source: int) -> Op:
     return Op(
-        reads=(source,), forward=lambda x: np.clip(x, 0, 6), pullback=lambda w, x: [w[0] * ((x > 0) & (x < 6))]
+        reads=(source,),
+        forward=lambda x: np.clip(x, 0, 6),
+        pullback=lambda w, x: [w[0] * ((x > 0) & (x < 6))],
+        clamps=True,
     )  # fmt: skip
 
 

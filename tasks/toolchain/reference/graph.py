@@ -27,6 +27,7 @@ Value = Any
 """The value of a call: a tensor, or a tuple of tensors, whose elements getitem calls return."""
 
 GETITEM = "getitem"
+_CLAMPS = frozenset({"aten.clamp.default", "aten.hardtanh.default", "aten.relu.default"})
 _NAMED_CONSTANTS = {
     torch.dtype: "dtype",
     torch.memory_format: "memory_format",
@@ -62,10 +63,18 @@ class ReferenceGraph:
         """The calls whose values are final outputs."""
         self.constant_calls: list[int] = []
         """The calls that depend only on constants, in graph order."""
+        self.clamped_calls = self._clamped()
+        """The calls that only clamps read. A compiler merges the clamp into the call and rounds only the clamp's
+        result, so the call's own grid is never applied."""
         for index, call in enumerate(self.calls):
             reads_input = _named((call.arguments, call.keywords), "input")
             if not reads_input and all(source in self.constant_calls for source in self.sources[index]):
                 self.constant_calls.append(index)
+
+    def _clamped(self) -> frozenset[int]:
+        read = {source for sources in self.sources for source in sources}
+        others = (sources for call, sources in zip(self.calls, self.sources, strict=True) if call.target not in _CLAMPS)
+        return frozenset(read.difference(self.output_calls, *others))
 
     def call(self, index: int, values: Mapping[int, Value], inputs: Sequence[torch.Tensor]) -> Value:
         """Compute a call from the values of other calls. Raises NoKernel if the host cannot compute it."""

@@ -31,6 +31,7 @@ class HostKernels:
         self.sources = graph.sources
         self.outputs = graph.output_calls
         self.constants = frozenset(graph.constant_calls)
+        self.clamped = graph.clamped_calls
         self.data_movement_ops = frozenset(
             index
             for index, call in enumerate(graph.calls)
