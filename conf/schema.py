@@ -215,13 +215,26 @@ class FarmConfig:
 
 @dataclass(kw_only=True, slots=True)
 class OperatorTolerance:
-    """The limits for an operator's error against the reference. Own error beyond both limits counts as introduced."""
+    """The limits for an operator's error. An operator whose own error is beyond any of them introduces error. A limit
+    that is null accepts any error."""
 
     snr_db: Decibels | None = None
-    """The lowest accepted SNR, in dB; null accepts any SNR."""
+    """The lowest accepted SNR, in dB. For a single channel, the limit is 15 dB lower."""
+    rms_steps: Annotated[float, at_least(0, "a number of steps, 0 or more")] | None = None
+    """The root mean square error, in steps of the value's grid on the device, up to which the SNR is not judged: a
+    value that uses few steps of its grid has a low SNR even if the device is right."""
     steps: Annotated[float, at_least(0, "a number of steps, 0 or more")] | None = None
-    """The largest accepted error, in steps of the value's grid on the device. If this limit is null or the value has no
-    grid, only `snr_db` applies."""
+    """The largest accepted error of an element, in steps of the value's grid on the device. Errors that are smaller
+    than the value's root mean square by `snr_db` are accepted too. For a value without a grid, only the other limits
+    apply."""
+    elements: Share = 0.001
+    """The accepted share of elements whose error is beyond `steps`."""
+    differing: Share | None = None
+    """The accepted share of wrong elements of a value that is not floating point."""
+    mean_steps: Annotated[float, at_least(0, "a number of steps, 0 or more")] | None = None
+    """The largest accepted mean of the signed errors, in steps. A larger mean gives the verdict `biased`."""
+    gain: Annotated[float, at_least(0, "a number, 0 or more")] | None = None
+    """The largest accepted difference of the gain from 1. A larger difference gives the verdict `biased`."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -255,6 +268,9 @@ class MeasureConfig:
     """Whether to build and run the debug program. Without this program only final outputs are compared."""
     replay: bool = True
     """Whether to run every operator again on the device's inputs. This separates introduced from inherited error."""
+    budget: bool = True
+    """Whether to compute which operator, and which of its causes, has which share of the final outputs' error. This
+    needs `replay`."""
     references: list[Annotated[str, choice(OPERATOR_REFERENCES, "reference")]] = field(default_factory=lambda: ["edge"])
     """The graphs that operators are compared with. `edge` is always used, and only `edge` shows introduced error.
     `exported` is the float program of torch.export. `quantized` is the graph after the conversion by pt2e."""

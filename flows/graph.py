@@ -175,6 +175,7 @@ def comparison_options(request: Request) -> ComparisonOptions:
         classifier=request.model.classifier,
         tolerances=of_scheme(request.tolerance.operators, request.scheme.name),
         replay=measure.replay,
+        budget=measure.replay and measure.budget,
         metrics=metrics,
         references=other_references(measure),
         own_code=functions_digest(own_code) if own_code else "",

@@ -3,48 +3,29 @@
 This module runs in a worker process, because it computes operators again with PyTorch.
 """
 
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from itertools import chain, product, repeat
+from itertools import chain, product
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
-from conf.schema import OperatorTolerance
-from tasks.comparison.evidence import Evidence, LoggedOperator
+from tasks.comparison.evidence import Evidence
 from tasks.comparison.metrics import Pair, compute_metrics, metric_template
+from tasks.comparison.operators import OperatorComparer
 from tasks.comparison.profile import profiled_events
-from tasks.numerics.align import AlignedOperator
-from tasks.numerics.element_use import Kernels
 from tasks.numerics.io_check import check_io
 from tasks.numerics.metrics import snr_db, top1
-from tasks.numerics.operators import Compared, compare_operator, compare_values, to_reference_layout_and_scale
-from tasks.numerics.replay import Introduced, effect_db, replay
-from tasks.numerics.verdict import introduces, limits, verdict
-from tasks.records import (
-    Blob,
-    Capture,
-    Comparison,
-    Gap,
-    LoweredProgram,
-    Operator,
-    OperatorComparison,
-    OtherReference,
-    OutputComparison,
-)
+from tasks.numerics.operators import compare_values
+from tasks.records import Blob, Capture, Comparison, LoweredProgram, OutputComparison
 from tasks.records.keys import tensor_key
 from tasks.records.options import ComparisonOptions
-from tasks.records.vocabulary import COMPARED, RUNGS, Rung
+from tasks.records.vocabulary import RUNGS, Rung
 from tasks.storage.store import Store
 
 Array = NDArray[Any]
 Tensors = Mapping[str, Array]
 """Tensors by the key `<sample>/<output index>` or `<sample>/<operator index>`."""
-
-_MOST_EFFECTS = 16  # per sample: effects on the outputs are computed for this number of worst operators
 
 
 def compare_capture(lowered: LoweredProgram, capture: Capture, options: ComparisonOptions, store: Store) -> Comparison:
@@ -62,7 +43,8 @@ def compare_capture(lowered: LoweredProgram, capture: Capture, options: Comparis
     }
     eager = _read(store, exported.outputs_eager)
     evidence = Evidence(lowered, capture, store) if capture.etdump_debug is not None else None
-    samples = tuple(OperatorComparer(lowered, evidence, options).samples()) if evidence else ()
+    comparer = OperatorComparer(lowered, evidence, options, eager, rungs["device"], store) if evidence else None
+    samples = tuple(comparer.samples()) if comparer else ()
     pairs = chain(_output_pairs(lowered, rungs, eager), *(sample.pairs for sample in samples))
     return Comparison(
         outputs=tuple(_compare_outputs(lowered, rungs, eager, options.classifier)),
@@ -73,6 +55,7 @@ def compare_capture(lowered: LoweredProgram, capture: Capture, options: Comparis
         observer_effect_snr_db=_observer_effect(capture, rungs["device"], store),
         unexpected_events=evidence.unexpected if evidence else (),
         other_references=tuple(row for sample in samples for row in sample.other_references),
+        budget=tuple(comparer.budget()) if comparer else (),
     )
 
 
@@ -103,159 +86,6 @@ def _compare_outputs(
                     top1_actual=top1(actual) if classifier else None,
                 )
         previous = rung
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SampleComparison:
-    """The comparison of the operators of one sample."""
-
-    operators: tuple[OperatorComparison, ...]  # one row per operator, against the edge graph
-    other_references: tuple[OperatorComparison, ...]  # per reference: one row per operator or unclaimed node
-    pairs: tuple[Pair, ...]  # the compared tensors; empty if `options.metrics` is empty
-
-
-class OperatorComparer:
-    """The comparison of one debug capture's operators with their references, sample by sample."""
-
-    def __init__(self, lowered: LoweredProgram, evidence: Evidence, options: ComparisonOptions) -> None:
-        self._lowered = lowered
-        self._evidence = evidence
-        self._options = options
-        self._others = list(evidence.others(options.references))
-
-    def samples(self) -> Iterator[SampleComparison]:
-        """Compare the operators of every captured sample, in the order of the samples."""
-        kernels_of_samples = self._evidence.kernels() if self._options.replay else repeat(None)
-        for sample, kernels in zip(self._evidence.samples, kernels_of_samples, strict=False):
-            yield self._compare(sample, kernels)
-
-    def _compare(self, sample: int, kernels: Kernels | None) -> SampleComparison:
-        logged = self._evidence.logged_operators(sample)
-        introduced: Mapping[int, Introduced] = {}
-        if kernels is not None:
-            introduced = replay(kernels, self._evidence.captured_values(sample), self._is_suspect)
-        rows = [
-            self._row(sample, aligned, logged, introduced.get(aligned.operator.index), kernels)
-            for aligned in self._evidence.aligned(sample)
-        ]
-        pairs = [
-            self._pair(row, logged[row.operator.index], introduced.get(row.operator.index))
-            for row in (rows if self._options.metrics else ())
-            if row.status in COMPARED
-        ]
-        others = [
-            row for other, values in self._others for row in self._against(other, values, sample, logged, introduced)
-        ]
-        if kernels is not None:
-            rows = self._with_effects(sample, rows, introduced, kernels)
-        return SampleComparison(operators=tuple(rows), other_references=tuple(others), pairs=tuple(pairs))
-
-    def _row(
-        self,
-        sample: int,
-        aligned: AlignedOperator,
-        logged: Mapping[int, LoggedOperator],
-        introduced: Introduced | None,
-        kernels: Kernels | None,
-    ) -> OperatorComparison:
-        operator = aligned.operator
-        if aligned.reason is not None:
-            return OperatorComparison(operator=operator, sample=sample, status=aligned.reason, gap=Gap())
-        reference = self._evidence.reference(sample, operator.index)
-        compared = _compare_logged(operator, logged[operator.index], reference, introduced)
-        row = OperatorComparison(
-            operator=operator,
-            sample=sample,
-            status=compared.status,
-            gap=compared.gap,
-            nonfinite_actual=compared.nonfinite_actual,
-            nonfinite_reference=compared.nonfinite_reference,
-            verdict=verdict(compared.status, compared.gap, introduced, self._limits(operator.index)),
-            why=kernels.refusals.get(operator.index) if kernels else None,
-        )
-        if introduced is None:
-            return row
-        return replace(
-            row,
-            introduced=introduced.gap,
-            introduced_steps=introduced.steps,
-            masked_elements=introduced.masked,
-            masked_by=self._names(introduced.masked_by),
-            spans=self._names(introduced.spans),
-        )
-
-    def _pair(self, row: OperatorComparison, logged: LoggedOperator, introduced: Introduced | None) -> Pair:
-        operator, expected = row.operator, logged.match.expected
-        reference = self._evidence.reference(row.sample, operator.index)
-        actual = to_reference_layout_and_scale(expected.quantization, expected.axis_order, logged.elements, reference)
-        if introduced is not None and introduced.used_mask is not None:
-            # A user's own metric may depend on the shape: replace unused elements by the reference's.
-            actual = np.where(introduced.used_mask, actual, reference)
-        subject = metric_template(operator, operator.output_index, row.sample, "device", "edge")
-        return Pair(subject=subject, actual=actual, reference=reference, qparams=expected.quantization)
-
-    def _against(
-        self,
-        other: OtherReference,
-        values: Tensors,
-        sample: int,
-        logged: Mapping[int, LoggedOperator],
-        introduced: Mapping[int, Introduced],
-    ) -> Iterator[OperatorComparison]:
-        """Yield one row per operator, then one row per node of the other graph that corresponds to no operator."""
-        for aligned, counterpart in zip(self._evidence.aligned(sample), other.counterparts, strict=True):
-            operator, status = aligned.operator, aligned.reason or counterpart.status
-            compared = Compared(status="compared")
-            if status is None:
-                reference = values[tensor_key(sample, operator.index)]
-                compared = _compare_logged(operator, logged[operator.index], reference, introduced.get(operator.index))
-            yield OperatorComparison(
-                operator=operator,
-                sample=sample,
-                status=status or compared.status,
-                gap=compared.gap,
-                reference=other.name,
-                nodes=counterpart.nodes,
-                nonfinite_actual=compared.nonfinite_actual,
-                nonfinite_reference=compared.nonfinite_reference,
-            )
-        for node in other.unclaimed:
-            yield OperatorComparison(
-                operator=node, sample=sample, status="no_operator", gap=Gap(), reference=other.name, nodes=(node.name,)
-            )
-
-    def _with_effects(
-        self, sample: int, rows: list[OperatorComparison], introduced: Mapping[int, Introduced], kernels: Kernels
-    ) -> list[OperatorComparison]:
-        """Return the rows. For the worst introduced errors, add the effects of the errors on the final outputs."""
-        introducing = [row for row in rows if row.verdict == "introduced"]
-        if not introducing:
-            return rows
-        introducing.sort(key=lambda row: row.introduced.snr_db if row.introduced.snr_db is not None else -math.inf)
-        references = self._evidence.references(sample, kernels)
-        effects: dict[int, float | None] = {}
-        for index in (row.operator.index for row in introducing[:_MOST_EFFECTS]):
-            error = introduced[index].error
-            if error is not None and np.isfinite(error).all():
-                effects[index] = effect_db(kernels, index, error, references)
-        return [replace(row, effect_snr_db=effects.get(row.operator.index)) for row in rows]
-
-    def _is_suspect(self, index: int, introduced: Introduced) -> bool:
-        return introduces(introduced, self._limits(index))
-
-    def _limits(self, index: int) -> OperatorTolerance:
-        operator = self._lowered.operators[index]
-        return limits(self._options.tolerances, self._lowered.quantized.scheme, operator.target)
-
-    def _names(self, indices: tuple[int, ...]) -> tuple[str, ...]:
-        return tuple(self._lowered.operators[index].name for index in indices)
-
-
-def _compare_logged(
-    operator: Operator, logged: LoggedOperator, reference: Array, introduced: Introduced | None
-) -> Compared:
-    expected, used_mask = logged.match.expected, introduced.used_mask if introduced else None
-    return compare_operator(operator, expected.quantization, expected.axis_order, logged.elements, reference, used_mask)
 
 
 def _output_pairs(lowered: LoweredProgram, rungs: Mapping[Rung, Tensors], eager: Tensors) -> Iterator[Pair]:

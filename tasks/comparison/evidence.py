@@ -12,7 +12,7 @@ from safetensors.numpy import load
 from tasks.errors import EvidenceError
 from tasks.numerics.align import AlignedOperator, Match, align
 from tasks.numerics.dequantize import fake_quantize, undo_layout
-from tasks.numerics.element_use import CapturedValue, Kernels, Value
+from tasks.numerics.element_use import CapturedValue, Kernels
 from tasks.numerics.timing import EXECUTION
 from tasks.records import Capture, LoweredProgram, OtherReference
 from tasks.records.keys import tensor_key
@@ -37,6 +37,14 @@ class LoggedOperator:
         if order is not None and len(order) != self.elements.ndim:
             return None
         return undo_layout(self.elements, order)
+
+
+@dataclass(frozen=True, slots=True)
+class SampleInputs:
+    """The model's inputs for one sample, before and after they are rounded to the device's grids."""
+
+    exact: Sequence[Array]
+    rounded: Sequence[Array]
 
 
 class Evidence:
@@ -91,7 +99,7 @@ class Evidence:
             quantized = elements.dtype.kind in "iu" and (operator.dtype or "").startswith(("float", "bfloat"))
             qparams = logged.match.expected.quantization if quantized else None
             if not quantized or qparams is not None:
-                values[index] = CapturedValue(elements=elements, qparams=qparams)
+                values[index] = CapturedValue(elements=np.ascontiguousarray(elements), qparams=qparams)
         return values
 
     def reference(self, sample: int, index: int) -> Array:
@@ -104,27 +112,18 @@ class Evidence:
             if reference.name in names:
                 yield reference, load(self._store.read(reference.values))
 
-    def references(self, sample: int, kernels: Kernels) -> dict[int, Value]:
-        """Return every operator's value in the edge graph's own run. Constants and tuples are computed again."""
-        values: dict[int, Value] = {}
-        for index in range(len(kernels.sources)):
-            if tensor_key(sample, index) in self._referenced:
-                values[index] = self.reference(sample, index)
-            elif (value := kernels.call(index, values)) is not None:
-                values[index] = value
-        return values
-
-    def kernels(self) -> Iterator[Kernels]:
-        """Yield the edge graph's kernels once per sample. The sample's inputs are rounded to the device's grid."""
+    def kernels(self) -> Iterator[tuple[Kernels, SampleInputs]]:
+        """Yield the kernels and the inputs of every sample. The kernels compute from the rounded inputs."""
         exported, input_qparams = self._lowered.quantized.exported, self._lowered.input_qparams
         kernels_on = reference_kernels(self._lowered, self._store)
         evaluation: Mapping[str, Array] = load(self._store.read(exported.evaluation))
         for sample in self.samples:
-            inputs = [evaluation[tensor_key(sample, spec.name)] for spec in exported.inputs]
-            pairs = zip(inputs, input_qparams, strict=True)
-            yield kernels_on(
-                [x if qparams is None else fake_quantize(x, qparams).astype(x.dtype) for x, qparams in pairs]
-            )
+            exact = [evaluation[tensor_key(sample, spec.name)] for spec in exported.inputs]
+            rounded = [
+                x if qparams is None else fake_quantize(x, qparams).astype(x.dtype)
+                for x, qparams in zip(exact, input_qparams, strict=True)
+            ]
+            yield kernels_on(rounded), SampleInputs(exact, rounded)
 
 
 def _runs(dump: ETDump, samples: int) -> list[int]:

@@ -5,9 +5,11 @@ example, a clamp cuts the element off, the element is not the maximum, or it is 
 compute unused elements.
 """
 
+import math
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,9 +20,15 @@ from tasks.records import Quantization
 
 Array = NDArray[Any]
 Value = Array | tuple[Array, ...]
+Weights = Callable[[Sequence[Array]], Sequence[Array | None]]
+"""Returns the weights of an operator's outputs, None for an output that has no weight."""
 
-_UNUSED = 1e-6  # a derivative up to this share of the largest one is rounding: its element is unused
-_SAME = 1e-6  # a difference up to this share of the largest element is rounding: the results agree
+_EPSILON = float(np.finfo(np.float32).eps)
+_FLOOR = 1e-12  # a result below this share of the reader's largest result is as inexact as a result of that size
+_UNUSED = 1e-3  # an element is unused if it changes no result by more than this share of the result's rounding
+_CHANGE = 1e-3  # how much an element is changed, as a share of its size, if the device's value is right
+_MOSTLY = 0.999  # derivatives that are exactly zero for more elements than the rest are no chance
+_SAME = 1e-6  # a difference up to this share of a result is rounding: the results agree
 
 
 class Kernels(Protocol):
@@ -54,17 +62,35 @@ class Kernels(Protocol):
         """Compute an operator from its sources' values. If this fails, return None and add the reason to `refusals`."""
         ...
 
-    def gradient(
-        self, index: int, source: int, values: Mapping[int, Value], weights: Sequence[Array | None]
-    ) -> Array | None:
+    def gradient(self, index: int, source: int, values: Mapping[int, Value], weights: Weights) -> Array | None:
         """Return |d(sum of the weighted outputs of `index`) / d(element)| for every element of `source`.
 
-        `weights`: one array per output of operator `index`. The result is None if there is no derivative.
+        `weights`: returns one array per output of operator `index`, for the outputs. The result is None if there is no
+        derivative.
         """
         ...
 
-    def answer(self, values: Mapping[int, Value]) -> list[Array]:
-        """Return the program's final outputs, given the values of all operators."""
+    def picked(self, index: int, indices: Array, values: Mapping[int, Value]) -> Array | None:
+        """Return the elements that `indices` select from the value that operator `index` reads.
+
+        Return None if the operator's own value is no indices into the value that it reads, or if `indices` do not fit.
+        """
+        ...
+
+    def halfway(self, inputs: Sequence[Array], errors: Mapping[int, Array]) -> "Sensitivity | None":
+        """Run the program with half of every error added. Return None if an operator cannot be computed.
+
+        `inputs`: the model's inputs, not rounded. `errors`: by operator index, the errors of values; the constants'
+        values already contain theirs. The model's inputs have the indices -1, -2 and so on.
+        """
+        ...
+
+
+class Sensitivity(Protocol):
+    """The gradients of the final outputs. `tasks.toolchain.reference.halfway.HalfwayRun` implements it."""
+
+    def gradients(self, output: int, direction: Array) -> Mapping[int, Array]:
+        """Return, by the index of an error, d(<direction, output>) / d(value)."""
         ...
 
 
@@ -96,93 +122,212 @@ class ElementUse:
             for source in sources:
                 self._readers.setdefault(source, []).append(reader)
 
-    def used_mask(self, index: int, actual: Array, expected: Array) -> tuple[Array, tuple[int, ...]]:
+    def used_mask(self, index: int, actual: Array, expected: Array) -> tuple[Array | None, tuple[int, ...]]:
         """Return which elements of operator `index` are used, and the readers that do not use all of them.
 
-        `actual`: the operator's value on the device. `expected`: the right value. The mask has the shape of both.
+        `actual`: the operator's value on the device. `expected`: the right value. The mask has the shape of both, and
+        is None if all elements are used.
         """
-        if index in self._kernels.outputs:
-            return np.ones(actual.shape, np.bool_), ()
-        used = np.zeros(actual.shape, np.bool_)
-        masking_readers: list[int] = []
-        for reader in self._readers.get(index, ()):
-            used_by_reader = self._used_by(reader, index, actual, expected)
-            used |= used_by_reader
-            if not used_by_reader.all():
-                masking_readers.append(reader)
-        return used, tuple(masking_readers)
+        pair = _Pair(self._as_read(index, actual), self._as_read(index, expected), actual != expected)
+        return self._union(index, lambda reader: self._used_by(reader, index, pair))
 
-    def _used_by(self, reader: int, source: int, actual: Array, expected: Array) -> Array:
-        everything = np.ones(actual.shape, np.bool_)
-        wrong, right = self._result(reader, source, actual), self._result(reader, source, expected)
-        if wrong is None or right is None:
-            return everything
-        weights = self._weights(reader, wrong, right)
-        slopes = [
-            self._kernels.gradient(reader, source, self._with(source, value), weights) for value in (actual, expected)
-        ]
-        used = np.zeros(actual.shape, np.bool_)
-        peak = max((float(slope.max(initial=0.0)) for slope in slopes if slope is not None), default=0.0)
-        for slope in slopes:
+    def read_mask(self, index: int, value: Array) -> Array | None:
+        """Return which elements of operator `index` some reader's result depends on, if the operator has this value."""
+        same = self._as_read(index, value)
+        pair = _Pair(same, same, np.zeros(same.shape, np.bool_))
+        return self._union(index, lambda reader: self._read_by(reader, index, same, pair))[0]
+
+    def _union(self, index: int, of_reader: Callable[[int], Array | None]) -> tuple[Array | None, tuple[int, ...]]:
+        readers = () if index in self._kernels.outputs else self._readers.get(index, ())
+        masks = {reader: of_reader(reader) for reader in readers}
+        partial = {reader: mask for reader, mask in masks.items() if mask is not None}
+        if len(partial) < len(masks) or not masks:
+            return None, tuple(partial)
+        union = np.logical_or.reduce([*partial.values()])
+        return None if union.all() else union, tuple(partial)
+
+    def _used_by(self, reader: int, source: int, pair: "_Pair") -> Array | None:
+        used = self._read_by(reader, source, pair.actual, pair)
+        # The derivatives at the device's value say nothing about other values. Check that the reader's result is right
+        # once the used elements are corrected. If it is not, add what the reader reads of the right value, and then
+        # the elements whose own result is wrong.
+        for attempt in range(3):
+            if used is None or not (~used & pair.differs).any():
+                return used
+            right = self._result(reader, source, pair.expected)
+            corrected = self._result(reader, source, np.where(used, pair.expected, pair.actual))
+            wrong = self._differing(reader, source, corrected, right, pair)
+            if not wrong.any():
+                return used
+            also = self._read_by(reader, source, pair.expected, pair) if attempt == 0 else wrong
+            used = None if also is None or also.shape != used.shape else used | also
+        return None
+
+    def _read_by(self, reader: int, source: int, value: Array, pair: "_Pair") -> Array | None:
+        """Return which elements of operator `source` the reader's results depend on, if the operator has this value.
+
+        An element is read if changing it changes some result by more than the rounding of float32 in that result.
+        Return None if all elements are read.
+        """
+        masks = self._output_masks(reader, source, pair)
+        if masks is None:
+            return None
+        largest: Array | None = None
+        for seed in range(2):
+            slope, rounding = self._slope(reader, source, value, masks, _largest_rounding, seed)
             if slope is None:
-                return everything
-            used |= ~(slope <= _UNUSED * peak)  # an element whose derivative is NaN counts as used
-        # The derivatives at the two values say nothing about the values between them. Check that the reader's result
-        # is right once the used elements are corrected.
-        corrected = self._result(reader, source, np.where(used, expected, actual))
-        differing = self._differing(reader, corrected, right, weights)
-        if differing.shape == used.shape:
-            used |= differing
-            corrected = self._result(reader, source, np.where(used, expected, actual))
-            differing = self._differing(reader, corrected, right, weights)
-        return everything if differing.any() else used
+                return None
+            # If every element changes some result by more than the rounding of the largest result, all are read. By
+            # chance, the weighted derivatives of an element can cancel once, but not twice.
+            largest = slope if largest is None else np.maximum(largest, slope)
+            if not slope.size or largest.min() * _CHANGE * pair.usual > _UNUSED * rounding:
+                return None
+            if np.count_nonzero(slope) < _MOSTLY * slope.size:
+                break
+        slope, rounding = self._slope(reader, source, value, masks, _roundings)
+        assert slope is not None, "the same call"
+        with np.errstate(invalid="ignore", over="ignore"):
+            # An element whose derivative is NaN counts as read.
+            read = ~(slope * pair.change <= _UNUSED * rounding)
+        return None if read.all() else read
+
+    def _slope(
+        self,
+        reader: int,
+        source: int,
+        value: Array,
+        masks: Sequence[Array | bool | None],
+        roundings_of: Callable[[Array], Array],
+        seed: int = 0,
+    ) -> tuple[Array | None, float]:
+        """Return the derivative of the reader's results, each divided by its rounding, and the smallest rounding.
+
+        The derivatives are multiplied by the smallest rounding, so that they fit float32.
+        """
+        least = math.inf
+
+        def weights(outputs: Sequence[Array]) -> list[Array | None]:
+            nonlocal least
+            roundings = [
+                None if mask is None or output.dtype.kind != "f" else roundings_of(output)
+                for output, mask in zip(outputs, masks, strict=True)
+            ]
+            least = min(
+                (float(rounding.min(initial=math.inf)) for rounding in roundings if rounding is not None), default=0.0
+            )
+            return [
+                None if rounding is None or mask is None else mask * (least / rounding) * _unequal(output.shape, seed)
+                for output, rounding, mask in zip(outputs, roundings, masks, strict=True)
+            ]
+
+        return self._kernels.gradient(reader, source, self._with(source, value), weights), least
 
     def _result(self, reader: int, source: int, value: Array) -> Value | None:
         return self._kernels.call(reader, self._with(source, value))
 
-    def _with(self, source: int, value: Array) -> Mapping[int, Value]:
-        like = self._values.get(source)
-        dtype = like.dtype if isinstance(like, np.ndarray) else value.dtype
-        return ChainMap({source: np.asarray(value, dtype, order="C")}, self._values)
+    def _as_read(self, index: int, value: Array) -> Array:
+        """Return the value in the type in which readers receive it."""
+        like = self._values.get(index)
+        return np.asarray(value, like.dtype if isinstance(like, np.ndarray) else value.dtype, order="C")
 
-    def _weights(self, reader: int, wrong: Value, right: Value) -> list[Array | None]:
-        """Return one array per output of the reader: the elements' weights, 0 if unused and otherwise 0.5 to 1.5."""
+    def _with(self, source: int, value: Array) -> Mapping[int, Value]:
+        return ChainMap({source: value}, self._values)
+
+    def _output_masks(self, reader: int, source: int, pair: "_Pair") -> list[Array | bool | None] | None:
+        """Return, per output of the reader, which elements are used; None for an output that nothing reads.
+
+        Return None if the reader cannot be computed. An operator that only moves elements uses the elements that its
+        own readers use, and a tuple's outputs are used as their getitem operators are.
+        """
+        getitems = [other for other in self._readers.get(reader, ()) if other in self._kernels.getitem_index]
+        if not getitems and reader not in self._kernels.data_movement_ops:
+            return [True]
+        wrong, right = self._result(reader, source, pair.actual), self._result(reader, source, pair.expected)
+        if wrong is None or right is None:
+            return None
         if isinstance(right, np.ndarray) or isinstance(wrong, np.ndarray):
             assert isinstance(right, np.ndarray), "the same call"
             assert isinstance(wrong, np.ndarray), "the same call"
-            used = self._used_output(reader, wrong, right)
-            # In a plain sum, derivatives can cancel, as if the element were unused. Different weights prevent this.
-            return [used * np.random.default_rng(0).uniform(0.5, 1.5, right.shape)]
-        weights: list[Array | None] = [None] * len(right)
-        for getitem in self._readers.get(reader, ()):
+            return [self._all_or(self.used_mask(reader, wrong, right)[0])]
+        masks: list[Array | bool | None] = [None] * len(right)
+        for getitem in getitems:
             position = self._kernels.getitem_index[getitem]
-            used = self._used_output(getitem, wrong[position], right[position])
-            weighted = used * np.random.default_rng(0).uniform(0.5, 1.5, used.shape)
-            before = weights[position]
-            weights[position] = weighted if before is None else np.maximum(before, weighted)
-        return weights
+            mask = self._all_or(self.used_mask(getitem, wrong[position], right[position])[0])
+            before = masks[position]
+            masks[position] = mask if before is None else np.logical_or(mask, before)
+        return masks
 
-    def _used_output(self, reader: int, wrong: Array, right: Array) -> Array:
-        if reader in self._kernels.data_movement_ops:
-            return self.used_mask(reader, wrong, right)[0]
-        return np.ones(right.shape, np.bool_)
+    @staticmethod
+    def _all_or(mask: Array | None) -> Array | bool:
+        return True if mask is None else mask
 
-    def _differing(self, reader: int, result: Value | None, right: Value, weights: Sequence[Array | None]) -> Array:
-        """Return which elements of nonzero weight differ between two results or, for tuples, which outputs differ."""
-        if result is None:
+    def _differing(self, reader: int, source: int, result: Value | None, right: Value | None, pair: "_Pair") -> Array:
+        """Return which used elements differ between two results or, for tuples, which outputs differ."""
+        masks = self._output_masks(reader, source, pair)
+        if result is None or right is None or masks is None:
             return np.ones(1, np.bool_)
         if isinstance(result, np.ndarray) and isinstance(right, np.ndarray):
             captured = self._captured.get(reader)
-            return _differ(result, right, captured.qparams if captured else None) & (weights[0] != 0)
-        outputs = zip(result, right, weights, strict=True)
-        return np.array([bool(_differ(a, r, None)[w != 0].any()) for a, r, w in outputs if w is not None])
+            return _differ(result, right, captured.qparams if captured else None) & masks[0]
+        outputs = zip(result, right, masks, strict=True)
+        return np.array([bool((_differ(a, r, None) & mask).any()) for a, r, mask in outputs if mask is not None])
+
+
+class _Pair:
+    """An operator's value on the device and the right value, in the type in which readers receive them."""
+
+    def __init__(self, actual: Array, expected: Array, differs: Array) -> None:
+        self.actual, self.expected, self.differs = actual, expected, differs
+
+    @cached_property
+    def usual(self) -> float:
+        """The root mean square of the right value."""
+        return _rms(self.expected)
+
+    @cached_property
+    def change(self) -> Array:
+        """By how much each element is changed: by its error, or by a small share of its size if that is larger."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            size = np.maximum(np.abs(self.expected), np.asarray(self.usual, self.expected.dtype))
+            error = self.actual.astype(np.float32) - self.expected if self.differs.any() else np.float32(0)
+            return np.maximum(np.abs(error), _CHANGE * size)
+
+
+@lru_cache(maxsize=64)
+def _unequal(shape: tuple[int, ...], seed: int) -> Array:
+    """Return different weights. In a plain sum, derivatives can cancel, as if the element were unused."""
+    return np.random.default_rng(seed).uniform(0.5, 1.5, shape).astype(np.float32)
+
+
+def _rms(values: Array) -> float:
+    """Return the root mean square of the finite values."""
+    energy = float(np.einsum("i,i->", values.reshape(-1), values.reshape(-1), dtype=np.float64))
+    if not math.isfinite(energy):
+        return _rms(values[np.isfinite(values)]) if not np.isfinite(values).all() else math.inf
+    return math.sqrt(energy / max(values.size, 1))
+
+
+def _largest_rounding(results: Array) -> Array:
+    """Return the rounding of float32 in the largest finite result, as an array of one element."""
+    largest = float(np.abs(results[np.isfinite(results)]).max(initial=0.0))
+    return np.full(1, _EPSILON * (largest or 1.0))
+
+
+def _roundings(results: Array) -> Array:
+    """Return the rounding of float32 in every result."""
+    sizes = np.abs(results.astype(np.float32, copy=False))
+    if not np.isfinite(sizes).all():
+        sizes = np.where(np.isfinite(sizes), sizes, np.float32(0))
+    largest = float(sizes.max(initial=0.0))
+    return np.float32(_EPSILON) * np.maximum(sizes, np.float32(_FLOOR * largest if largest else 1.0))
 
 
 def _differ(result: Array, right: Array, qparams: Quantization | None) -> Array:
     """Return which elements differ by more than rounding explains. On a grid, rounding explains up to half a step."""
     if right.dtype.kind != "f":
         return result != right
-    largest = float(np.abs(right[np.isfinite(right)]).max(initial=0.0))
-    least = _SAME * largest if qparams is None else min(qparams.scale) / 2
+    sizes = np.abs(right)
+    largest = float(sizes[np.isfinite(sizes)].max(initial=0.0))
+    least = _SAME * np.maximum(sizes, _FLOOR * largest) if qparams is None else min(qparams.scale) / 2
     with np.errstate(invalid="ignore"):
         return ~((np.abs(result - right) <= least) | (result == right) | (np.isnan(result) & np.isnan(right)))

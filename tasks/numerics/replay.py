@@ -1,6 +1,11 @@
-"""Introduced error: the difference between an operator's results on the device and on the host for the same inputs.
+"""The replay: every operator is computed again on the device's own inputs, and its error is divided by cause.
 
-The inputs are the device's own. The host's result is that of the reference operator, rounded to the device's grid.
+With `made`, the result of the reference operator on the device's inputs, and `rounded`, the nearest values on the grid
+of the operator, the error of a value is the sum of three parts:
+
+    actual - reference = (made - reference) + (rounded - made) + (actual - rounded)
+                          inherited            grid               introduced
+
 Unused elements are left out: a compiler that folds a clamp into the preceding operator does not compute the elements
 that the clamp discards.
 """
@@ -11,161 +16,263 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tasks.numerics.dequantize import dequantize, quantize
 from tasks.numerics.element_use import Array, CapturedValue, ElementUse, Kernels, Value
-from tasks.numerics.metrics import gap, snr_db
+from tasks.numerics.grid import GridUse, grid_errors, grid_use
+from tasks.numerics.introduced import Difference, Introduced, introduced_error
+from tasks.numerics.metrics import gap
 from tasks.records import Gap
+from tasks.records.vocabulary import Cause
+
+IsSuspect = Callable[[int, Introduced], bool]
+"""Decides whether an operator's own error is beyond its tolerance."""
+Requantized = Mapping[tuple[int, int], CapturedValue]
+"""The values that readers received on another grid than the producer's, by the indices of reader and producer."""
+
+_CHAIN = 3  # the most operators that a compiler is expected to fuse with a later operator
+_FELT = 0.25  # an operator whose total error has less than this share of its own error's energy has no error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Introduced:
-    """The error that one operator introduced, over its used elements."""
+class Replayed:
+    """The error of one operator's value on the device, divided by cause. All parts are over the used elements."""
 
-    gap: Gap
-    steps: float | None  # the largest error, in steps of the device's grid; None for floats
-    nonfinite: int = 0  # the number of elements that are infinite or NaN on one side, and something else on the other
-    masked: int = 0  # the number of unused elements that differ
-    masked_by: tuple[int, ...] = ()  # the readers that do not use all elements
-    spans: tuple[int, ...] = ()  # earlier operators that were not captured: `gap` includes their error
+    introduced: Introduced
+    inherited: Gap = field(default_factory=Gap)
+    """The error of `made`. It is empty if the operator has no reference value."""
+    grid: GridUse | None = None
+    masked: int = 0
+    """The number of unused elements that differ."""
+    masked_by: tuple[int, ...] = ()
+    """The readers that do not use all elements."""
+    spans: tuple[int, ...] = ()
+    """Earlier operators whose logged value was not used: their error is a part of this operator's error."""
     used_mask: Array | None = field(default=None, compare=False, repr=False)
-    """The mask of the used elements, with the operator's shape; None if all elements are used."""
-    error: Array | None = field(default=None, compare=False, repr=False)
-    """actual - expected at used elements and 0 elsewhere, in float32; None unless the operator is suspect."""
+    """The elements that are used, with the device's value or with the reference's; None if all are used."""
+    felt: bool = True
+    """Whether the total error contains the introduced error. If not, the logged inputs are not what was read."""
+    contradicted: bool = False
+    """Whether all readers follow from the host's value and not from the logged value."""
+    errors: Mapping[Cause, Array] = field(default_factory=dict["Cause", Array], compare=False, repr=False)
+    """The errors that arise at this operator: float32, with the operator's shape, 0 at unused elements."""
 
 
-IsSuspect = Callable[[int, Introduced], bool]
-"""Decides whether an operator's error is so large that the used elements of the operator must be determined."""
-
-
-def replay(kernels: Kernels, captured: Mapping[int, CapturedValue], is_suspect: IsSuspect) -> dict[int, Introduced]:
-    """Return the error that every captured operator introduced, by operator index.
-
-    Operators that the host cannot compute again are left out: `kernels.refusals` has the reasons.
-    """
-    values: dict[int, Value] = {}
-    uncaptured: dict[int, tuple[int, ...]] = {}
-    introduced: dict[int, Introduced] = {}
-    for index, sources in enumerate(kernels.sources):
-        result = kernels.call(index, values)
-        spans = tuple(dict.fromkeys(span for source in sources for span in uncaptured.get(source, ())))
-        value = captured.get(index)
-        if value is None:
-            if result is not None:
-                values[index] = result
-            adds_nothing = index in kernels.constants or index in kernels.data_movement_ops
-            uncaptured[index] = spans if adds_nothing else (*spans, index)
-            continue
-        if index in kernels.getitem_index:  # the value of a getitem is an element of the tuple that it reads
-            spans = tuple(span for span in spans if span not in sources)
-        actual = value.dequantized()
-        values[index] = actual.astype(np.float32) if actual.dtype == np.float64 else actual
-        if isinstance(result, np.ndarray) and result.shape == actual.shape:
-            introduced[index] = _introduced(_Difference.between(actual, result, value), spans)
-            values[index] = actual.astype(result.dtype)
-    element_use = ElementUse(kernels, captured, values)
-    for index in [index for index, operator in introduced.items() if is_suspect(index, operator)]:
-        fused = _fused(index, introduced[index].spans, kernels, captured, values)
-        if fused is not None and not is_suspect(index, fused):
-            introduced[index] = fused
-            continue
-        result = kernels.call(index, values)
-        assert isinstance(result, np.ndarray), "it was computed before"
-        difference = _Difference.between(captured[index].dequantized(), result, captured[index])
-        used_mask, masking_readers = element_use.used_mask(index, difference.actual, difference.expected)
-        introduced[index] = _over_used_elements(introduced[index], difference, used_mask, masking_readers)
-    return introduced
-
-
-def _fused(
-    index: int,
-    spans: tuple[int, ...],
+def replay(
     kernels: Kernels,
     captured: Mapping[int, CapturedValue],
-    values: Mapping[int, Value],
-) -> Introduced | None:
-    """Replay an operator on the unrounded results of the operators whose values it reads.
+    is_suspect: IsSuspect,
+    reference: Callable[[int], Array | None] = lambda _: None,
+    requantized: Requantized | None = None,
+) -> dict[int, Replayed]:
+    """Return the error of every captured operator, by operator index.
 
-    A compiler that fuses two operators never rounds the value between them, although a debug program logs a rounded
-    value. Return None if none of the values that the operator reads has a grid.
+    `reference`: returns an operator's value in the reference's own run, None if it is not known. Operators that the
+    host cannot compute again are left out: `kernels.refusals` has the reasons.
     """
-    unrounded: dict[int, Value] = {}
-    for source in kernels.sources[index]:
-        if source in captured and captured[source].qparams is not None:
-            result = kernels.call(source, values)
+    run = _Run(kernels, captured, requantized or {})
+    judge = _Judge(run, is_suspect, reference)
+    operators = {index: judge.replayed(index) for index in run.made}
+    for index in [index for index, operator in operators.items() if is_suspect(index, operator.introduced)]:
+        readers = [reader for reader in run.readers(index) if reader in operators]
+        if not readers:
+            continue
+        expected = judge.expected(index)
+        again = {reader: judge.replayed(reader, {index: expected}) for reader in readers}
+        if all(
+            is_suspect(reader, operators[reader].introduced) and not is_suspect(reader, again[reader].introduced)
+            for reader in readers
+        ):
+            operators |= again | {index: replace(operators[index], contradicted=True, errors={})}
+    return operators
+
+
+class _Run:
+    """One pass over the graph: the operators' values on the device, and their results on the device's own inputs."""
+
+    def __init__(self, kernels: Kernels, captured: Mapping[int, CapturedValue], requantized: Requantized) -> None:
+        self.kernels, self.captured = kernels, captured
+        self.values: dict[int, Value] = {}
+        self.made: dict[int, Array] = {}
+        """The results on the device's own inputs, not rounded."""
+        self.spans: dict[int, tuple[int, ...]] = {}
+        self.unrounded: dict[int, Array] = {}
+        """The values that clamps read, by the operators whose logged values were rounded although the compiler merged
+        the clamp into the operator."""
+        self._received = {pair: np.asarray(value.dequantized(), np.float32) for pair, value in requantized.items()}
+        self._readers: dict[int, list[int]] = {}
+        uncaptured: dict[int, tuple[int, ...]] = {}
+        for index, sources in enumerate(kernels.sources):
+            for source in sources:
+                self._readers.setdefault(source, []).append(index)
+            spans = tuple(dict.fromkeys(span for source in sources for span in uncaptured.get(source, ())))
+            value = captured.get(index)
+            if value is None:
+                if (result := self.call(index)) is not None:
+                    self.values[index] = result
+                adds_nothing = index in kernels.constants or index in kernels.data_movement_ops
+                uncaptured[index] = spans if adds_nothing else (*spans, index)
+                continue
+            if index in kernels.getitem_index:  # the value of a getitem is an element of the tuple that it reads
+                spans = tuple(span for span in spans if span not in sources)
+            self._add(index, value, spans)
+
+    def call(self, index: int, instead: Mapping[int, Value] | None = None) -> Value | None:
+        """Compute an operator from the values that it received on the device. `instead`: replaces some of them."""
+        received = {
+            source: self._received[index, source]
+            for source in self.kernels.sources[index]
+            if (index, source) in self._received
+        }
+        return self.kernels.call(index, ChainMap({**received, **(instead or {})}, self.values))
+
+    def call_unrounded(self, index: int, depth: int) -> tuple[Value | None, tuple[int, ...]]:
+        """Compute an operator from the unrounded results of the operators that it reads, and theirs, `depth` deep.
+
+        A compiler that fuses operators never rounds the values between them, although a debug program logs rounded
+        values. Return the result and the operators whose values were not rounded.
+        """
+        instead: dict[int, Value] = {}
+        spans: list[int] = []
+        for source in self.kernels.sources[index]:
+            value = self.captured.get(source)
+            if value is None or value.qparams is None:
+                continue
+            result, within = self.call_unrounded(source, depth - 1) if depth > 1 else (self.call(source), ())
             if isinstance(result, np.ndarray):
-                unrounded[source] = result
-    result = kernels.call(index, ChainMap(unrounded, dict(values))) if unrounded else None
-    if not isinstance(result, np.ndarray):
-        return None
-    difference = _Difference.between(captured[index].dequantized(), result, captured[index])
-    return _introduced(difference, tuple(dict.fromkeys((*spans, *unrounded))))
+                instead[source] = result
+                spans += [*within, source]
+        return self.call(index, instead), tuple(dict.fromkeys(spans))
+
+    def readers(self, index: int) -> list[int]:
+        return self._readers.get(index, [])
+
+    def differing_picks(self, index: int, difference: Difference) -> Array | None:
+        """Return, for an operator whose value is indices, which of them select another element than the right ones.
+
+        Among equal elements, a device may select any. Return None for an operator whose value is no indices.
+        """
+        picked = self.kernels.picked(index, difference.actual, self.values)
+        right = self.kernels.picked(index, difference.expected, self.values)
+        if picked is None or right is None:
+            return None
+        return picked != right
+
+    def _unrounded(self, index: int) -> Array:
+        """Return an operator's value without the rounding to its grid, as far as the logged value is the right one."""
+        difference = Difference.between(self.captured[index].dequantized(), self.made[index], self.captured[index])
+        assert difference.steps is not None, "a value with a grid"
+        right = np.abs(difference.steps) <= 1
+        return np.where(right, self.made[index], difference.actual).astype(self.made[index].dtype)
+
+    def _add(self, index: int, value: CapturedValue, spans: tuple[int, ...]) -> None:
+        actual = value.dequantized()
+        self.values[index] = actual.astype(np.float32) if actual.dtype == np.float64 else actual
+        result = self.call(index)
+        if not isinstance(result, np.ndarray) or result.shape != actual.shape:
+            return
+        unrounded = {
+            source: self._unrounded(source)
+            for source in self.kernels.sources[index]
+            if source in self.kernels.clamped and source in self.made and self.captured[source].qparams is not None
+        }
+        if unrounded:
+            merged = self.call(index, unrounded)
+            assert isinstance(merged, np.ndarray), "the same call"
+            nearest = min((merged, result), key=lambda made: Difference.between(actual, made, value).energy)
+            if nearest is merged:
+                result, spans = merged, tuple(dict.fromkeys((*spans, *unrounded)))
+                self.unrounded |= unrounded
+        self.made[index], self.spans[index] = result, spans
+        self.values[index] = actual.astype(result.dtype)
 
 
-def effect_db(kernels: Kernels, index: int, error: Array, reference: Mapping[int, Value]) -> float | None:
-    """Return the lowest SNR, in dB, of the reference's final outputs after `error` is added to one operator's value.
+class _Judge:
+    def __init__(self, run: _Run, is_suspect: IsSuspect, reference: Callable[[int], Array | None]) -> None:
+        self._run, self._is_suspect, self._reference = run, is_suspect, reference
+        self._use = ElementUse(run.kernels, run.captured, run.values)
 
-    Return None if no output changes, or if an operator that depends on the changed value cannot be computed.
-    `error`: has the operator's shape. `reference`: every operator's value in the reference's own run.
-    """
-    clean = reference[index]
-    assert isinstance(clean, np.ndarray), "an operator with an error of its own is a tensor"
-    changed: dict[int, Value] = {index: (clean + error).astype(clean.dtype)}
-    values = ChainMap(changed, dict(reference))
-    for later in range(index + 1, len(kernels.sources)):
-        if any(source in changed for source in kernels.sources[later]):
-            result = kernels.call(later, values)
-            if result is None:
-                return None
-            changed[later] = result
-    outputs = list(zip(kernels.answer(values), kernels.answer(reference), strict=True))
-    ratios = [snr_db(*pair) for pair in outputs if np.isfinite(pair).all()]
-    return min((ratio for ratio in ratios if ratio is not None), default=None)
+    def replayed(self, index: int, instead: Mapping[int, Value] | None = None) -> Replayed:
+        """Return an operator's error. `instead`: values to compute the operator from, instead of the logged values."""
+        run = self._run
+        made, spans = run.made[index], run.spans[index]
+        if instead:
+            result = run.call(index, instead)
+            assert isinstance(result, np.ndarray), "the same call"
+            made, spans = result, (*spans, *instead)
+        own = self._own_error(index, made)
+        for depth in range(1, _CHAIN + 1):
+            if instead or not self._is_suspect(index, own.introduced):
+                break
+            result, through = run.call_unrounded(index, depth)
+            fused = self._own_error(index, result) if through and isinstance(result, np.ndarray) else None
+            if fused is not None and not self._is_suspect(index, fused.introduced):
+                own, spans = fused, tuple(dict.fromkeys((*spans, *through)))
+        reference = self._reference(index)
+        used, inherited, felt = own.used, Gap(), True
+        if reference is not None:
+            if used is not None:
+                # An element that is unused on the device counts if the reference's value of it is used.
+                also = self._use.read_mask(index, reference.astype(own.made.dtype))
+                used = None if also is None else used | also
+            inherited = _gap(own.made, reference, used)
+            if self._is_suspect(index, own.introduced):
+                total, introduced = _gap(own.difference.actual, reference, used).mse, own.introduced.gap.mse
+                felt = total is None or introduced is None or total >= _FELT * introduced
+        captured = run.captured[index]
+        return Replayed(
+            introduced=own.introduced,
+            inherited=inherited,
+            grid=grid_use(captured, own.made, own.difference.expected, used),
+            masked=0 if own.used is None else int(np.count_nonzero(~own.used & own.difference.differing)),
+            masked_by=own.masked_by,
+            spans=spans,
+            used_mask=used,
+            felt=felt,
+            errors=self._errors(index, own),
+        )
+
+    def expected(self, index: int) -> Array:
+        """Return an operator's right value on the device's own inputs, rounded to the device's grid."""
+        expected = self._own_error(index, self._run.made[index]).difference.expected
+        return expected.astype(self._run.made[index].dtype)
+
+    def _errors(self, index: int, own: "_OwnError") -> dict[Cause, Array]:
+        if own.made.dtype.kind != "f":
+            return {}
+        qparams = self._run.captured[index].qparams
+        unrounded = self._run.unrounded.get(index)
+        with np.errstate(invalid="ignore"):
+            actual, expected = own.difference.actual, own.difference.expected
+            errors: dict[Cause, Array] = {}
+            if unrounded is not None:
+                errors["device"] = unrounded - own.made
+            else:
+                errors["device"] = np.asarray(actual - expected, np.float32)
+                errors |= grid_errors(own.made, expected, qparams) if qparams else {}
+        if own.used is None:
+            return errors
+        return {cause: np.where(own.used, error, np.float32(0)) for cause, error in errors.items()}
+
+    def _own_error(self, index: int, made: Array) -> "_OwnError":
+        captured = self._run.captured[index]
+        difference = Difference.between(captured.dequantized(), made, captured)
+        if made.dtype.kind != "f" and (differs := self._run.differing_picks(index, difference)) is not None:
+            difference = replace(difference, differs=differs)
+        used, masked_by = self._use.used_mask(index, difference.actual, difference.expected)
+        return _OwnError(made, difference, used, masked_by, introduced_error(difference, used))
 
 
 @dataclass(frozen=True, slots=True)
-class _Difference:
-    """A value on the device, the right value rounded to the device's grid, and the error in steps of that grid."""
-
-    actual: Array
-    expected: Array
-    steps: Array | None
-
-    @classmethod
-    def between(cls, actual: Array, result: Array, captured: CapturedValue) -> "_Difference":
-        if captured.qparams is not None:
-            expected = quantize(result, captured.qparams)
-            return cls(actual, dequantize(expected, captured.qparams), captured.elements - expected)
-        if actual.dtype.kind != "f":
-            return cls(actual, result, actual.astype(np.float64) - result.astype(np.float64))
-        return cls(actual, result, None)
-
-    def where(self, mask: Array) -> "_Difference":
-        return _Difference(self.actual[mask], self.expected[mask], None if self.steps is None else self.steps[mask])
+class _OwnError:
+    made: Array
+    difference: Difference
+    used: Array | None
+    masked_by: tuple[int, ...]
+    introduced: Introduced
 
 
-def _introduced(difference: _Difference, spans: tuple[int, ...]) -> Introduced:
-    actual, expected = difference.actual, difference.expected
-    finite = np.isfinite(actual) & np.isfinite(expected)
-    nonfinite = 0
-    if not finite.all():
-        odd = ~finite & (actual != expected) & ~(np.isnan(actual) & np.isnan(expected))
-        nonfinite = int(np.count_nonzero(odd))
-        difference = difference.where(finite)
-    return Introduced(
-        gap=gap(difference.actual, difference.expected),
-        steps=None if difference.steps is None else float(np.abs(difference.steps).max(initial=0)),
-        nonfinite=nonfinite,
-        spans=spans,
-    )
-
-
-def _over_used_elements(
-    introduced: Introduced, difference: _Difference, used_mask: Array, masking_readers: tuple[int, ...]
-) -> Introduced:
-    unused = ~used_mask & (difference.actual != difference.expected)
-    with np.errstate(invalid="ignore"):  # infinity minus infinity
-        error = np.where(used_mask, difference.actual.astype(np.float64) - difference.expected, 0.0).astype(np.float32)
-    if not unused.any():
-        return replace(introduced, error=error)
-    used = _introduced(difference.where(used_mask), introduced.spans)
-    return replace(used, masked=int(unused.sum()), masked_by=masking_readers, used_mask=used_mask, error=error)
+def _gap(actual: Array, reference: Array, used: Array | None) -> Gap:
+    """Return the gap over the used elements that are finite on both sides."""
+    counted = np.isfinite(actual) & np.isfinite(reference)
+    if used is not None:
+        counted &= used
+    return gap(actual, reference) if counted.all() else gap(actual[counted], reference[counted])

@@ -1,12 +1,19 @@
 """The verdict on one operator's error: the operator introduced it or inherited it, or the error's origin is unknown."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from conf.schema import OperatorTolerance
-from tasks.numerics.replay import Introduced
-from tasks.records import Gap, OperatorComparison
-from tasks.records.vocabulary import COMPARED, OperatorStatus, Verdict
+from tasks.numerics.introduced import Introduced
+from tasks.numerics.replay import Replayed
+from tasks.records import ErrorShare, Gap, OperatorComparison
+from tasks.records.vocabulary import COMPARED, OWN_ERROR, Cause, OperatorStatus, Verdict
+
+_CHANNEL_DB = 15  # a single channel may have an SNR lower than the whole value by this number of decibels
+_SIGNIFICANT = 3  # standard errors
 
 
 def limits(operators: Mapping[str, OperatorTolerance], scheme: str, target: str) -> OperatorTolerance:
@@ -27,48 +34,124 @@ def of_scheme(operators: Mapping[str, OperatorTolerance], scheme: str) -> dict[s
 
 
 def introduces(introduced: Introduced, allowed: OperatorTolerance) -> bool:
-    """Return whether an operator's own error is not finite, or beyond both the limit in steps and the SNR limit."""
-    within_steps = allowed.steps is not None and introduced.steps is not None and introduced.steps <= allowed.steps
-    return introduced.nonfinite > 0 or (_beyond(introduced.gap, allowed) and not within_steps)
+    """Return whether an operator's own error is not finite, or beyond one of the limits for single errors."""
+    if introduced.nonfinite > 0:
+        return True
+    if introduced.differing is not None and introduced.differing <= (allowed.differing or 0) * introduced.elements:
+        return False
+    if introduced.differing is not None and allowed.differing is not None:
+        return True
+    return _beyond_steps(introduced, allowed) or _beyond_noise(introduced, allowed)
 
 
-def verdict(status: OperatorStatus, total: Gap, introduced: Introduced | None, allowed: OperatorTolerance) -> Verdict:
-    """Return the verdict on an operator. `introduced`: its introduced error; None if the operator was not replayed."""
+def is_biased(introduced: Introduced, allowed: OperatorTolerance) -> bool:
+    """Return whether the mean of the signed errors, or the gain, is beyond its limit by three standard errors."""
+    mean, gain = introduced.mean_steps, introduced.gain
+    if introduced.differing is not None:
+        return False
+    # The spread of a few elements says little about the error of their mean: assume one step at least.
+    mean_error = max(introduced.mean_steps_error or 0.0, 1 / math.sqrt(max(introduced.elements, 1)))
+    shifted = mean is not None and _surely_beyond(mean, mean_error, allowed.mean_steps)
+    return shifted or (gain is not None and _surely_beyond(gain - 1, introduced.gain_error, allowed.gain))
+
+
+def verdict(status: OperatorStatus, total: Gap, replayed: Replayed | None, allowed: OperatorTolerance) -> Verdict:
+    """Return the verdict on an operator. `replayed`: its error by cause; None if the operator was not replayed."""
     if status == "exact":
         return "exact"
-    if status == "nonfinite_differs" and introduced is not None:
-        return "introduced" if introduces(introduced, allowed) else "inherited"
-    if status not in ("compared", "masked") or introduced is None:
+    if replayed is None or status not in (*COMPARED, "nonfinite_differs"):
         return "blind"
-    if introduces(introduced, allowed):
+    if replayed.contradicted:
+        return "contradicted"
+    if replayed.felt and introduces(replayed.introduced, allowed):
         return "introduced"
-    if total.max_abs in (0.0, None):
+    if replayed.felt and is_biased(replayed.introduced, allowed):
+        return "biased"
+    if status == "nonfinite_differs" or replayed.introduced.differing is not None:
+        return "inherited"
+    if status == "masked" and total.max_abs == 0.0:
         return "exact"
-    return "inherited" if _beyond(total, allowed) else "within_grid"
+    if not _beyond(total, allowed):
+        return "within_grid"
+    grid = replayed.grid.gap if replayed.grid else Gap()
+    more = (grid.mse or 0.0) > (replayed.inherited.mse or 0.0)
+    return "grid" if replayed.grid and (more or not _beyond(replayed.inherited, allowed)) else "inherited"
 
 
-def worst_operator(rows: Iterable[OperatorComparison]) -> OperatorComparison | None:
-    """Return the operator to examine first: of those that introduce error, the one that changes the outputs most.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorstOperator:
+    """The operator to examine first, on the sample where its own error is largest."""
 
-    If no operator introduces error, return the operator with the lowest introduced SNR or, without a replay, the
-    operator with the lowest total SNR. None if no operator was compared.
+    row: OperatorComparison
+    cause: Cause | None = None
+    """The cause of the operator's effect on the final outputs; None if the effect is not known."""
+    effect_snr_db: float | None = None
+    """The SNR of the final output if this effect were the only error."""
+
+
+def worst_operator(rows: Sequence[OperatorComparison], budget: Iterable[ErrorShare] = ()) -> WorstOperator | None:
+    """Return the operator with the largest effect on a final output. None if no operator was compared.
+
+    An operator that introduces infinities or NaNs comes first. Without a budget, it is the operator with the lowest
+    introduced SNR of those that introduce error, else of all, or without a replay the operator with the lowest total
+    SNR.
     """
-    compared = [row for row in rows if row.status in COMPARED or row.verdict == "introduced"]
-    introducing = [row for row in compared if row.verdict == "introduced"]
-    if introducing:
-        return min(introducing, key=lambda row: (_db(row.effect_snr_db), _db(row.introduced.snr_db, -math.inf)))
-    replayed = [row for row in compared if row.introduced.snr_db is not None]
-    if replayed:
-        return min(replayed, key=lambda row: _db(row.introduced.snr_db))
-    return min(compared, key=lambda row: _db(row.gap.snr_db), default=None)
+    odd = next((row for row in rows if row.status == "nonfinite_differs" and row.verdict == "introduced"), None)
+    if odd is not None:
+        return WorstOperator(row=odd)
+    compared = [row for row in rows if row.status in COMPARED or row.verdict in OWN_ERROR]
+    names = {row.operator.name for row in rows}
+    effects = [share for share in budget if share.operator in names and share.share is not None]
+    if effects:
+        largest = max(effects, key=lambda share: share.share or 0.0)
+        of_operator = [row for row in rows if row.operator.name == largest.operator]
+        return WorstOperator(
+            row=min(of_operator, key=_introduced_db), cause=largest.cause, effect_snr_db=largest.alone_snr_db
+        )
+    candidates = [row for row in compared if row.verdict in OWN_ERROR]
+    candidates = candidates or [row for row in compared if row.parts.introduced_snr_db is not None]
+    worst = min(candidates, key=_introduced_db, default=None) or min(compared, key=_total_db, default=None)
+    return None if worst is None else WorstOperator(row=worst)
 
 
-def _db(ratio: float | None, absent: float = math.inf) -> float:
-    return absent if ratio is None else ratio
+def _introduced_db(row: OperatorComparison) -> float:
+    return math.inf if row.parts.introduced_snr_db is None else row.parts.introduced_snr_db
+
+
+def _total_db(row: OperatorComparison) -> float:
+    return math.inf if row.gap.snr_db is None else row.gap.snr_db
+
+
+def _surely_beyond(value: float, standard_error: float | None, limit: float | None) -> bool:
+    return standard_error is not None and limit is not None and abs(value) - _SIGNIFICANT * standard_error > limit
+
+
+def _beyond_steps(introduced: Introduced, allowed: OperatorTolerance) -> bool:
+    if allowed.steps is None or introduced.steps is None:
+        return False
+    limit = allowed.steps
+    if introduced.differing is None and allowed.snr_db is not None and introduced.gap.snr_db is not None:
+        # In steps, the error that has the lowest accepted SNR.
+        tolerated = (introduced.rms_steps or 0.0) * 10 ** ((introduced.gap.snr_db - allowed.snr_db) / 20)
+        limit = max(limit, tolerated)
+    beyond = int(np.count_nonzero(introduced.steps > limit))
+    return beyond > allowed.elements * introduced.elements
+
+
+def _beyond_noise(introduced: Introduced, allowed: OperatorTolerance) -> bool:
+    if introduced.differing is not None or allowed.snr_db is None or not introduced.elements:
+        return False
+    rms, channel_snr_db = introduced.rms_steps, introduced.channel_snr_db
+    if rms is not None and allowed.rms_steps is not None and rms <= allowed.rms_steps:
+        return False
+    return _beyond(introduced.gap, allowed) or (
+        channel_snr_db is not None and channel_snr_db < allowed.snr_db - _CHANNEL_DB
+    )
 
 
 def _beyond(gap: Gap, allowed: OperatorTolerance) -> bool:
     """Return whether the SNR is below the limit. If the reference is all zeros, any error is beyond the limit."""
-    if allowed.snr_db is None or not gap.max_abs:
+    if allowed.snr_db is None or gap.max_abs == 0.0:
         return False
+    # An error that float64 cannot hold has no largest element.
     return gap.snr_db is None or gap.snr_db < allowed.snr_db

@@ -6,7 +6,7 @@ from tasks.records.comparison import IoCheck
 from tasks.records.hints import Bytes, Decibels, Milliseconds, Seconds, Share
 from tasks.records.program import ProgramCheck
 from tasks.records.stages import Command, Toolchain
-from tasks.records.vocabulary import Outcome, Rung, TrendVerdict, Verdict
+from tasks.records.vocabulary import Cause, Outcome, Rung, TrendVerdict, Verdict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,14 +122,15 @@ class CellRow:
     operators_masked: int | None
     """Number of operators that differ in elements that no reader uses, and that are compared without these elements."""
     worst_operator: str | None
-    """The operator to examine first: among the operators that introduce error, the one that changes the final outputs
-    most. If no operator introduces error, it is the operator with the lowest SNR."""
+    """The operator to examine first: the one whose error has the largest effect on a final output."""
     worst_operator_verdict: Verdict | None
     """The verdict on the worst operator."""
+    worst_operator_cause: Cause | None
+    """What causes the error of the worst operator; null if its effect on the final outputs is not known."""
     worst_operator_introduced_snr_db: Decibels | None
     """SNR of the worst operator on the device, against the reference operator computed from the device's inputs."""
     worst_operator_effect_snr_db: Decibels | None
-    """SNR of the final outputs if the worst operator's introduced error were the only error."""
+    """SNR of the final output if the worst operator's error by this cause were the only error."""
     toolchain: Toolchain | None
     log: str | None
     """Digest of a log: the log of the failed call or, if there is no such log, the log of the last toolchain call."""

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from tasks.records.hints import Decibels, Share
+from tasks.records.hints import Decibels, Share, Steps
 from tasks.records.stages import Operator
 from tasks.records.vocabulary import (
+    Cause,
     EventKind,
     OperatorStatus,
     ProbeSide,
@@ -90,12 +91,54 @@ class OutputComparison:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ErrorParts:
+    """The error of an operator's value on the device, divided by cause, over the elements that some reader uses.
+
+    The host computes the reference operator on the device's own inputs and rounds its result to the device's grid. The
+    error of the result is inherited, that of the rounding is the grid's, and the rest is introduced.
+    """
+
+    inherited_snr_db: Decibels | None = None
+    """SNR of the reference operator's result on the device's own inputs, before it is rounded to the device's grid."""
+    grid_snr_db: Decibels | None = None
+    """SNR of the rounding of this result to the device's grid; null for a value without a grid."""
+    clipped_elements: int | None = None
+    """Number of elements of this result that are beyond the ends of the device's grid."""
+    codes_used: int | None = None
+    """Number of different quantized values in the device's value."""
+    range_used: float | None = None
+    """Range of this result divided by the range of the device's grid. Above 1, the result does not fit the grid."""
+    introduced_mse: float | None = None
+    """Mean squared error of the value against the reference operator's result on the device's own inputs."""
+    introduced_snr_db: Decibels | None = None
+    """SNR of the value against the reference operator's result on the device's own inputs."""
+    introduced_channel_snr_db: Decibels | None = None
+    """SNR of the channel with the worst introduced error. A channel is a slice along any axis. Its noise is compared
+    with its own mean square or, if that is larger, the whole value's."""
+    introduced_max_abs: float | None = None
+    """Largest absolute introduced error."""
+    introduced_differing: int | None = None
+    """Number of wrong elements, for a value that is not floating point."""
+    introduced_steps: Steps | None = None
+    """Largest absolute introduced error, in steps of the device's grid."""
+    introduced_p999_steps: Steps | None = None
+    """99.9th percentile of the absolute introduced errors."""
+    introduced_rms_steps: Steps | None = None
+    """Root mean square of the introduced errors."""
+    introduced_mean_steps: Steps | None = None
+    """Mean of the signed introduced errors. A device that rounds to the nearest step has a mean near 0."""
+    introduced_mean_steps_error: Steps | None = None
+    """Standard error of the mean of the signed introduced errors."""
+    introduced_gain: float | None = None
+    """Slope of the regression of the value on the right value; null where the right value is constant."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class OperatorComparison:
     """The comparison of an operator on one sample with one reference.
 
     `gap` is the total gap: the device's value against the value that the reference computes from the model's inputs.
-    `introduced` is the introduced gap: the device's value against the value that the reference operator computes from
-    the operator's inputs on the device. Elements that no reader of the value uses are left out of both gaps.
+    `parts` divides the error by cause. Elements that no reader of the value uses are left out.
     """
 
     operator: Operator
@@ -106,14 +149,41 @@ class OperatorComparison:
     nodes: tuple[str, ...] | None = None  # the operator's counterpart in a reference other than `edge`
     nonfinite_actual: int = 0
     nonfinite_reference: int = 0
-    introduced: Gap = Gap()
-    introduced_steps: float | None = None  # the largest introduced error, in steps of the device's grid
-    effect_snr_db: float | None = None  # SNR of the final outputs if the introduced error were the only error
+    parts: ErrorParts = ErrorParts()
     verdict: Verdict = "blind"
     masked_elements: int = 0
     masked_by: tuple[str, ...] = ()  # the readers that discard the masked elements
-    spans: tuple[str, ...] = ()  # earlier operators that the device did not log: `introduced` includes their error
+    spans: tuple[str, ...] = ()  # earlier operators whose logged value was not used: the introduced error has theirs
     why: str | None = None  # why the operator could not be computed again on the host
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ErrorShare:
+    """The part of a final output's error that one cause has, at one operator or in total, over all captured samples."""
+
+    output_index: int
+    """Position of the final output."""
+    output: str
+    """The final output's name."""
+    cause: Cause
+    """What causes the error."""
+    operator: str | None
+    """The operator whose value or weights have the error, or the model's input; null for a total."""
+    operator_index: int | None
+    """The operator's position in the edge graph; null for an input and for a total."""
+    module_path: str | None
+    """The module of the model's hierarchy that the operator comes from; null for a total."""
+    share: float | None
+    """Energy of the error that the cause alone gives the output, divided by the energy of the output's error. The
+    shares of all totals of an output add up to 1; `cross` may be negative. Null where the output has no error."""
+    share_error: float | None
+    """Standard error of the share, estimated from the random projections; 0 where the projections are exact."""
+    alone_snr_db: Decibels | None
+    """SNR of the final output if this were the only error; null without an effect, for `cross` and `unexplained`."""
+    samples: int
+    """Number of samples over which energies are added."""
+    projections: int
+    """Number of projections of the output from which the share is estimated, over all samples."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -230,3 +300,4 @@ class Comparison:
     unexpected_events: tuple[str, ...]  # logged tensors that the lowering did not expect
     io_checks: tuple[IoCheck, ...] = ()
     other_references: tuple[OperatorComparison, ...] = ()
+    budget: tuple[ErrorShare, ...] = ()  # per final output: the totals of all causes, then operators, largest first

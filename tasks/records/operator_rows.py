@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from tasks.records.cell_rows import CellIdentity
-from tasks.records.comparison import Gap, MetricValue, ModuleTime, OutputComparison, Spread
-from tasks.records.hints import Decibels, Steps
+from tasks.records.comparison import ErrorParts, ErrorShare, Gap, MetricValue, ModuleTime, OutputComparison, Spread
+from tasks.records.hints import Decibels
 from tasks.records.vocabulary import EventKind, OperatorStatus, ProgramName, Reference, Verdict
 
 
@@ -59,18 +59,12 @@ class OperatorRow:
     masked_by: tuple[str, ...]
     """The operators that read the value and discard some of its elements."""
     gap: Gap
-    introduced_mse: float | None
-    """Mean squared error of the value against the reference operator's result on the device's own inputs."""
-    introduced_snr_db: Decibels | None
-    """SNR of the value against the reference operator's result on the device's own inputs."""
-    introduced_max_abs: float | None
-    """Largest absolute introduced error."""
-    introduced_steps: Steps | None
-    """Largest absolute introduced error, in steps of the device's grid."""
+    parts: ErrorParts
     introduced_spans: tuple[str, ...]
-    """Earlier operators that the device did not log. The introduced error includes their error."""
+    """Earlier operators whose logged value was not used, because there is none or because the compiler fused them with
+    this operator. The introduced error includes their error."""
     effect_snr_db: Decibels | None
-    """SNR of the final outputs if the introduced error were the only error."""
+    """SNR of the final outputs if the introduced error were the only error, over all captured samples."""
     verdict: Verdict
     """Where the error comes from."""
     why: str | None
@@ -142,6 +136,14 @@ class ModuleRow:
 
     cell: CellIdentity
     time: ModuleTime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BudgetRow:
+    """One row per final output and cause of error, in total and per operator: the share of the output's error."""
+
+    cell: CellIdentity
+    share: ErrorShare
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

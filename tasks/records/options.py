@@ -25,6 +25,7 @@ class ComparisonOptions:
 
     `tolerances`: the tolerances of operators, with the same keys as `tolerance.operators`.
     `replay`: run operators again on the device's own inputs, to separate introduced from inherited error.
+    `budget`: compute the shares of the final outputs' errors; it needs the replay.
     `metrics`: the metrics that are computed in addition to those of every row. Each is a name in `conf.names.METRICS`
     or has the form `package.module:function`.
     """
@@ -32,6 +33,7 @@ class ComparisonOptions:
     classifier: bool  # whether the index of an output's largest element is the model's answer
     tolerances: dict[str, OperatorTolerance] = field(default_factory=dict[str, OperatorTolerance])
     replay: bool = True
+    budget: bool = True
     metrics: tuple[str, ...] = ()
     references: tuple[str, ...] = ()  # graphs besides the edge graph; the lowering must have stored their values
     own_code: str = ""  # digest of the user's own metrics and backend, only used as part of the cache key

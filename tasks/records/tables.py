@@ -23,6 +23,7 @@ TABLES: dict[str, type[Any]] = {
     "profile": operator_rows.ProfileRow,
     "modules": operator_rows.ModuleRow,
     "metrics": operator_rows.MetricRow,
+    "budget": operator_rows.BudgetRow,
     "delegation": cell_rows.DelegationRow,
     "audit": cell_rows.AuditRow,
     "probe": cell_rows.ProbeRow,

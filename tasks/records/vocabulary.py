@@ -32,15 +32,32 @@ OPERATOR_STATUSES: dict[OperatorStatus, str] = {
 COMPARED: frozenset[OperatorStatus] = frozenset({"compared", "exact", "masked"})
 """The statuses of comparisons that have a gap."""
 
-Verdict = Literal["exact", "within_grid", "introduced", "inherited", "blind"]
+Verdict = Literal["exact", "within_grid", "introduced", "biased", "contradicted", "grid", "inherited", "blind"]
 VERDICTS: dict[Verdict, str] = {
     "exact": "Every element that some reader uses equals the reference's.",
     "within_grid": "The value differs by no more than the tolerance of this scheme and operator.",
     "introduced": "On the device's own inputs the reference operator gives another result: the error begins here.",
+    "biased": "The errors that the operator introduces are small, but systematic: their mean or the gain is off.",
+    "contradicted": "The readers follow from the host's value and not from the logged value: the log is wrong.",
+    "grid": "The value is beyond the tolerance because of its own grid, which clips it or is too coarse for it.",
     "inherited": "The value is beyond the tolerance, but right for the operator's inputs: the error began before it.",
     "blind": "The value was not compared, or not computed again on the host: the error's origin is unknown.",
 }
 """Every verdict on one operator's error."""
+
+OWN_ERROR: frozenset[Verdict] = frozenset({"introduced", "biased"})
+"""The verdicts on operators that the device computes wrongly."""
+
+Cause = Literal["weights", "clipping", "resolution", "device", "cross", "unexplained"]
+CAUSES: dict[Cause, str] = {
+    "weights": "The rounding of the weights to their grid.",
+    "clipping": "Elements of the operator's value beyond the ends of its grid.",
+    "resolution": "The rounding of the operator's value to the steps of its grid.",
+    "device": "What the device computes differently from the operator's definition.",
+    "cross": "The interaction of the other causes: errors that add up or cancel each other.",
+    "unexplained": "The part of the final error that the other causes do not account for.",
+}
+"""Every cause of a final output's error."""
 
 EventKind = Literal["program", "kernel", "operator_call", "delegate_call", "operator", "accelerator"]
 EVENT_KINDS: dict[EventKind, str] = {

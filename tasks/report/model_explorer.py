@@ -48,7 +48,7 @@ def node_data(rows: Iterable[OperatorComparison]) -> dict[str, dict[str, Any]]:
     for row in (row for row in rows if not row.operator.unused):  # an unused operator has no node
         name = row.operator.name
         _keep_worst(total, name, row.gap.snr_db)
-        _keep_worst(introduced, name, row.introduced.snr_db)
+        _keep_worst(introduced, name, row.parts.introduced_snr_db)
         if name not in verdicts or _severity(row.verdict) < _severity(verdicts[name]):
             verdicts[name] = row.verdict
     return {

@@ -7,7 +7,7 @@ from conf.schema import Request
 from tasks.errors import DeviceError, EnvironmentUnusable, EvidenceError
 from tasks.records import Bundle, Capture, Comparison, ExportedModel, LoweredProgram, OutputComparison, QuantizedModel
 from tasks.records.cell_rows import Finals
-from tasks.records.vocabulary import Outcome
+from tasks.records.vocabulary import OWN_ERROR, Outcome
 
 _NOT_THE_CELL = (DeviceError, EnvironmentUnusable, EvidenceError)
 
@@ -89,7 +89,7 @@ def _shortfalls(cell: CellResult, comparison: Comparison) -> Iterator[str]:
     if trained and least is not None and final.top1_agreement is not None and final.top1_agreement < least:
         yield f"top-1 agreement {100 * final.top1_agreement:.1f} % is below {100 * least:g} %"
     allowed = tolerance.introduced_operators
-    introducing = {row.operator.name: None for row in comparison.operators if row.verdict == "introduced"}
+    introducing = {row.operator.name: None for row in comparison.operators if row.verdict in OWN_ERROR}
     if allowed is not None and len(introducing) > allowed:
         yield f"{len(introducing)} operators introduce error (allowed: {allowed}): {', '.join(list(introducing)[:5])}"
 

@@ -1,6 +1,6 @@
 """The rows of every table, made from the results of the cells."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,10 +12,11 @@ from tasks.numerics.ladder import steepest
 from tasks.numerics.modules import module_times
 from tasks.numerics.timing import spread
 from tasks.numerics.verdict import worst_operator
-from tasks.records import Blob, Command, Comparison, Gap, LoweredProgram, OperatorComparison, Toolchain
+from tasks.records import Blob, Command, Comparison, ErrorShare, Gap, LoweredProgram, OperatorComparison, Toolchain
 from tasks.records.cell_rows import AuditRow, CellIdentity, CellRow, CommandRow, DelegationRow, ProbeRow, WorkRow
-from tasks.records.operator_rows import MetricRow, ModuleRow, OperatorRow, OutputRow, ProfileRow
+from tasks.records.operator_rows import BudgetRow, MetricRow, ModuleRow, OperatorRow, OutputRow, ProfileRow
 from tasks.records.tables import SUBJECT_COLUMNS, TABLES, Row, by_columns
+from tasks.records.vocabulary import OWN_ERROR
 from tasks.results.outcome import CellResult, finals, judge
 from tasks.storage.digest import digest
 from tasks.toolchain.workers.supervisor import CallCost
@@ -60,9 +61,9 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
     request, comparison = cell.request, cell.comparison
     exported, quantized, lowered, capture = cell.exported, cell.quantized, cell.lowered, cell.capture
     operators = comparison.operators if comparison else ()
-    introducing = {row.operator.index for row in operators if row.verdict == "introduced"}
+    introducing = {row.operator.index for row in operators if row.verdict in OWN_ERROR}
     masked = {row.operator.index for row in operators if row.status == "masked"}
-    worst = worst_operator(operators)
+    worst = worst_operator(operators, comparison.budget if comparison else ())
     compared, total = None, len(lowered.operators) * lowered.operator_samples if lowered else None
     if operators:
         compared, total = coverage(row.status for row in operators)
@@ -103,9 +104,10 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
         worst_rung=steepest(comparison.outputs) if comparison else None,
         operators_introduced=len(introducing) if operators else None,
         operators_masked=len(masked) if operators else None,
-        worst_operator=worst.operator.name if worst else None,
-        worst_operator_verdict=worst.verdict if worst else None,
-        worst_operator_introduced_snr_db=worst.introduced.snr_db if worst else None,
+        worst_operator=worst.row.operator.name if worst else None,
+        worst_operator_verdict=worst.row.verdict if worst else None,
+        worst_operator_cause=worst.cause if worst else None,
+        worst_operator_introduced_snr_db=worst.row.parts.introduced_snr_db if worst else None,
         worst_operator_effect_snr_db=worst.effect_snr_db if worst else None,
         toolchain=toolchain,
         log=_log(cell),
@@ -155,12 +157,22 @@ def _work(run_id: str, cost: CallCost) -> WorkRow:
 def _operators(identity: CellIdentity, cell: CellResult) -> Iterator[OperatorRow]:
     """Yield a row per operator, captured sample and reference, even if the operator was not compared."""
     if cell.comparison is not None and cell.comparison.operators:
+        effects = _device_effects(cell.comparison.budget)
         for row in (*cell.comparison.operators, *cell.comparison.other_references):
-            yield _operator(identity, row)
+            yield _operator(identity, row, effects)
     elif cell.lowered is not None:
         for sample in range(cell.lowered.operator_samples):
             for row in _not_dumped(cell.lowered, cell.request.measure.references, sample):
-                yield _operator(identity, row)
+                yield _operator(identity, row, {})
+
+
+def _device_effects(budget: Iterable[ErrorShare]) -> dict[str, float]:
+    """Return, per operator, the lowest SNR of a final output if the operator's introduced error were the only error."""
+    effects: dict[str, float] = {}
+    for share in budget:
+        if share.cause == "device" and share.operator is not None and share.alone_snr_db is not None:
+            effects[share.operator] = min(share.alone_snr_db, effects.get(share.operator, share.alone_snr_db))
+    return effects
 
 
 def _not_dumped(lowered: LoweredProgram, references: Sequence[str], sample: int) -> Iterator[OperatorComparison]:
@@ -174,7 +186,7 @@ def _not_dumped(lowered: LoweredProgram, references: Sequence[str], sample: int)
             yield row_against(operator=node, status="no_operator", nodes=(node.name,))
 
 
-def _operator(identity: CellIdentity, row: OperatorComparison) -> OperatorRow:
+def _operator(identity: CellIdentity, row: OperatorComparison, effects: Mapping[str, float | None]) -> OperatorRow:
     operator, qparams = row.operator, row.operator.quantization
     return OperatorRow(
         cell=identity,
@@ -201,12 +213,9 @@ def _operator(identity: CellIdentity, row: OperatorComparison) -> OperatorRow:
         masked_elements=row.masked_elements,
         masked_by=row.masked_by,
         gap=row.gap,
-        introduced_mse=row.introduced.mse,
-        introduced_snr_db=row.introduced.snr_db,
-        introduced_max_abs=row.introduced.max_abs,
-        introduced_steps=row.introduced_steps,
+        parts=row.parts,
         introduced_spans=row.spans,
-        effect_snr_db=row.effect_snr_db,
+        effect_snr_db=effects.get(operator.name) if row.reference == "edge" else None,
         verdict=row.verdict,
         why=row.why,
     )
@@ -279,6 +288,7 @@ _ROWS_OF_COMPARISON: dict[str, Callable[[CellIdentity, Comparison], Iterable[Any
     "outputs": lambda cell, comparison: (OutputRow(cell=cell, comparison=output) for output in comparison.outputs),
     "profile": _profile,
     "modules": lambda cell, comparison: (ModuleRow(cell=cell, time=time) for time in module_times(comparison.profile)),
+    "budget": lambda cell, comparison: (BudgetRow(cell=cell, share=share) for share in comparison.budget),
     "metrics": lambda cell, comparison: (MetricRow(cell=cell, value=value) for value in comparison.metrics),
     "probe": lambda cell, comparison: (ProbeRow(cell=cell, check=check) for check in comparison.io_checks),
 }

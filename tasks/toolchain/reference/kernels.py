@@ -1,14 +1,15 @@
 """The reference graph's operators as functions of NumPy arrays, and their derivatives."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
-from tasks.numerics.element_use import Array, Value
+from tasks.numerics.element_use import Array, Value, Weights
 from tasks.toolchain.reference.graph import GETITEM, NoKernel, ReferenceGraph
+from tasks.toolchain.reference.halfway import HalfwayRun
 
 # Operators that return elements of their inputs unchanged.
 _DATA_MOVEMENT_OPS = frozenset(
@@ -20,6 +21,37 @@ _DATA_MOVEMENT_OPS = frozenset(
         "dim_order_ops._to_dim_order_copy", "dim_order_ops._clone_dim_order",
     )
 )  # fmt: skip
+
+
+def _along(source: torch.Tensor, indices: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
+    if dim is None:
+        return source.reshape(-1)[indices]
+    return source.gather(dim, indices) if keepdim else source.gather(dim, indices.unsqueeze(dim)).squeeze(dim)
+
+
+def _largest(source: torch.Tensor, indices: torch.Tensor, _: int, dim: int = -1, *__: bool) -> torch.Tensor:
+    return source.gather(dim, indices)
+
+
+def _sorted(source: torch.Tensor, indices: torch.Tensor, dim: int = -1, *_: bool) -> torch.Tensor:
+    return source.gather(dim, indices)
+
+
+def _pooled(source: torch.Tensor, indices: torch.Tensor, *_: Any) -> torch.Tensor:
+    return source.flatten(-2).gather(-1, indices.flatten(-2)).reshape(indices.shape)
+
+
+# The calls whose output, by its position, is indices into the call's first input; and how they select elements.
+_SELECTIONS: Mapping[tuple[str, int], Callable[..., torch.Tensor]] = {
+    ("aten.argmax.default", 0): _along,
+    ("aten.argmin.default", 0): _along,
+    ("aten.max.dim", 1): _along,
+    ("aten.min.dim", 1): _along,
+    ("aten.topk.default", 1): _largest,
+    ("aten.sort.default", 1): _sorted,
+    ("aten.argsort.default", 0): _sorted,
+    ("aten.max_pool2d_with_indices.default", 1): _pooled,
+}
 
 
 class HostKernels:
@@ -55,13 +87,11 @@ class HostKernels:
             value = self._compute(index, self._tensors(self.sources[index], values))
         return None if value is None else _as_numpy(value)
 
-    def gradient(
-        self, index: int, source: int, values: Mapping[int, Value], weights: Sequence[Array | None]
-    ) -> Array | None:
+    def gradient(self, index: int, source: int, values: Mapping[int, Value], weights: Weights) -> Array | None:
         """Return |d(sum of the weighted outputs of call `index`) / d(element)| for every element of `source`'s value.
 
-        `weights`: one array per output of the call, None for an output that nothing reads. Returns None if there is no
-        derivative: `source` or the outputs are integers, or the kernel is not differentiable.
+        `weights`: returns one array per output of the call, None for an output that nothing reads. Returns None if
+        there is no derivative: `source` or the outputs are integers, or the kernel is not differentiable.
         """
         tensors = self._tensors(self.sources[index], values)
         point = tensors[source]
@@ -70,11 +100,15 @@ class HostKernels:
         point = point.clone().requires_grad_()
         with torch.enable_grad():
             value = self._compute(index, tensors | {source: point})
+            if value is None:
+                return None
             outputs = value if isinstance(value, tuple | list) else (value,)
             weighted = [
                 (output, torch.from_numpy(weight).to(output.dtype))
-                for output, weight in zip(outputs, weights, strict=True)
-                if weight is not None and isinstance(output, torch.Tensor) and output.requires_grad
+                for output, weight in zip(
+                    outputs, weights([output.detach().numpy() for output in outputs]), strict=True
+                )
+                if weight is not None and output.requires_grad
             ]
             if not weighted:
                 return None
@@ -86,10 +120,32 @@ class HostKernels:
                 return None
         return slope.abs().numpy()
 
-    def answer(self, values: Mapping[int, Value]) -> list[Array]:
-        """Return the graph's final outputs. `values`: the values of the calls that the outputs read."""
-        outputs = self._graph.answer(self._tensors(self.outputs, values), self._inputs)
-        return [output.numpy() for output in outputs if isinstance(output, torch.Tensor)]
+    def picked(self, index: int, indices: Array, values: Mapping[int, Value]) -> Array | None:
+        """Return the elements that `indices` select from the value that call `index` reads.
+
+        Return None if the call's own value is no indices, or if `indices` do not fit the value that the call reads.
+        """
+        call = self._graph.calls[index]
+        position = 0
+        if call.target == GETITEM:
+            position, index = call.arguments[1], self.sources[index][0]
+            call = self._graph.calls[index]
+        if (call.target, position) not in _SELECTIONS or not self.sources[index]:
+            return None
+        source = self._tensors(self.sources[index], values).get(self.sources[index][0])
+        if not isinstance(source, torch.Tensor):
+            return None
+        try:
+            return _SELECTIONS[call.target, position](source, torch.from_numpy(indices), *call.arguments[1:]).numpy()
+        except (RuntimeError, IndexError):
+            return None
+
+    def halfway(self, inputs: Sequence[Array], errors: Mapping[int, Array]) -> HalfwayRun | None:
+        """Run the graph with half of every error added. Return None if a call cannot be computed."""
+        try:
+            return HalfwayRun(self._graph, inputs, errors)
+        except (NoKernel, KeyError):
+            return None
 
     def _tensors(self, indices: Iterable[int], values: Mapping[int, Value]) -> dict[int, Any]:
         """Return the values of the calls `indices` as tensors. A call without a value is left out."""

@@ -1,0 +1,90 @@
+"""The error budgets of a cell's final outputs. The errors come from the replay of every captured sample."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from tasks.comparison.evidence import SampleInputs
+from tasks.numerics.budget import LEAST_PROJECTIONS, PROJECTIONS, Effect, Errors, OutputBudget, errors_at
+from tasks.numerics.element_use import Array, Kernels
+from tasks.numerics.replay import Replayed
+from tasks.records import ErrorShare, LoweredProgram
+from tasks.records.vocabulary import CAUSES, Cause
+
+
+class ErrorBudget:
+    """The budget of every final output. Call `add` with each captured sample, then `shares`."""
+
+    def __init__(self, lowered: LoweredProgram, weights: Mapping[int, Array], samples: int) -> None:
+        self._lowered = lowered
+        self._weights = weights
+        self._projections = max(PROJECTIONS // max(samples, 1), LEAST_PROJECTIONS)
+        self._outputs = [OutputBudget() for _ in lowered.quantized.exported.outputs]
+        self._owners: dict[int, int] = {}
+
+    def add(
+        self,
+        kernels: Kernels,
+        inputs: SampleInputs,
+        replayed: Mapping[int, Replayed],
+        actual: Sequence[Array],
+        reference: Sequence[Array],
+    ) -> None:
+        """Add a sample.
+
+        `actual`, `reference`: the final outputs of the device and of eager PyTorch.
+        """
+        self._owners = self._owners or _weight_readers(kernels, self._weights)
+        errors: dict[int, Mapping[Cause, Array]] = {index: {"weights": error} for index, error in self._weights.items()}
+        errors |= {index: operator.errors for index, operator in replayed.items() if operator.errors}
+        for position, (exact, rounded) in enumerate(zip(inputs.exact, inputs.rounded, strict=True)):
+            if exact.dtype.kind == "f" and not np.array_equal(exact, rounded):
+                errors[-1 - position] = {"resolution": rounded - exact}
+        run = kernels.halfway(inputs.exact, errors_at(errors)) if _finite(errors) else None
+        for output, budget in enumerate(self._outputs):
+            budget.add(run, output, actual[output], reference[output], errors, self._projections, self._owners)
+
+    def shares(self) -> Iterator[ErrorShare]:
+        """Yield, per final output, the totals of all causes and then the operators, the largest share first."""
+        for position, budget in enumerate(self._outputs):
+            effects = budget.effects()
+            for cause in CAUSES if not effects else ():
+                yield self._share(position, budget, Effect(cause=cause, operator=None))
+            for effect in effects:
+                yield self._share(position, budget, effect)
+
+    def _share(self, position: int, budget: OutputBudget, effect: Effect) -> ErrorShare:
+        exported = self._lowered.quantized.exported
+        index = effect.operator
+        name, module = None, None
+        if index is not None and index < 0:
+            name, module, index = exported.inputs[-1 - index].name, "", None
+        elif index is not None:
+            name, module = self._lowered.operators[index].name, self._lowered.operators[index].module_path
+        return ErrorShare(
+            output_index=position,
+            output=exported.outputs[position].name,
+            cause=effect.cause,
+            operator=name,
+            operator_index=index,
+            module_path=module,
+            share=effect.share,
+            share_error=effect.share_error,
+            alone_snr_db=effect.alone_snr_db,
+            samples=budget.samples,
+            projections=budget.projections,
+        )
+
+
+def _finite(errors: Errors) -> bool:
+    return all(bool(np.isfinite(error).all()) for parts in errors.values() for error in parts.values())
+
+
+def _weight_readers(kernels: Kernels, weights: Iterable[int]) -> dict[int, int]:
+    """Return, per operator that is a rounded weight, the first operator that reads the weight and is no weight."""
+    readers: dict[int, int] = {}
+    for index in reversed(range(len(kernels.sources))):
+        for source in kernels.sources[index]:
+            if source in kernels.constants:
+                readers[source] = readers.get(index, index) if index in kernels.constants else index
+    return {index: readers[index] for index in weights if index in readers}

@@ -1,0 +1,219 @@
+"""The comparison of a capture's operators with their references, sample by sample, and the budget of their errors.
+
+This module runs in a worker process, because it computes operators again with PyTorch.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conf.schema import OperatorTolerance
+from tasks.comparison.budget import ErrorBudget
+from tasks.comparison.evidence import Evidence, LoggedOperator, SampleInputs
+from tasks.comparison.metrics import Pair, metric_template
+from tasks.comparison.weights import weight_errors
+from tasks.numerics.align import AlignedOperator
+from tasks.numerics.element_use import Kernels
+from tasks.numerics.introduced import Introduced
+from tasks.numerics.operators import Compared, compare_operator, to_reference_layout_and_scale
+from tasks.numerics.replay import Replayed, replay
+from tasks.numerics.verdict import introduces, limits, verdict
+from tasks.records import ErrorParts, ErrorShare, Gap, LoweredProgram, Operator, OperatorComparison, OtherReference
+from tasks.records.keys import tensor_key
+from tasks.records.options import ComparisonOptions
+from tasks.records.vocabulary import COMPARED
+from tasks.storage.store import Store
+
+Array = NDArray[Any]
+Tensors = Mapping[str, Array]
+"""Tensors by the key `<sample>/<output index>` or `<sample>/<operator index>`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleComparison:
+    """The comparison of the operators of one sample."""
+
+    operators: tuple[OperatorComparison, ...]  # one row per operator, against the edge graph
+    other_references: tuple[OperatorComparison, ...]  # per reference: one row per operator or unclaimed node
+    pairs: tuple[Pair, ...]  # the compared tensors; empty if `options.metrics` is empty
+
+
+class OperatorComparer:
+    """The comparison of one debug capture's operators with their references, sample by sample."""
+
+    def __init__(
+        self,
+        lowered: LoweredProgram,
+        evidence: Evidence,
+        options: ComparisonOptions,
+        eager: Tensors,
+        device: Tensors,
+        store: Store,
+    ) -> None:
+        self._lowered = lowered
+        self._evidence = evidence
+        self._options = options
+        self._eager, self._device = eager, device
+        self._store = store
+        self._others = list(evidence.others(options.references))
+        self._budget: ErrorBudget | None = None
+
+    def samples(self) -> Iterator[SampleComparison]:
+        """Compare the operators of every captured sample, in the order of the samples."""
+        kernels_of_samples = self._evidence.kernels() if self._options.replay else repeat((None, None))
+        for sample, (kernels, inputs) in zip(self._evidence.samples, kernels_of_samples, strict=False):
+            yield self._compare(sample, kernels, inputs)
+
+    def budget(self) -> Iterator[ErrorShare]:
+        """Yield the shares of the final outputs' errors, after all samples were compared."""
+        if self._budget is not None:
+            yield from self._budget.shares()
+
+    def _compare(self, sample: int, kernels: Kernels | None, inputs: SampleInputs | None) -> SampleComparison:
+        logged = self._evidence.logged_operators(sample)
+        replayed: Mapping[int, Replayed] = {}
+        if kernels is not None:
+            reference = partial(self._evidence.reference, sample)
+            replayed = replay(kernels, self._evidence.captured_values(sample), self._is_suspect, reference)
+        if kernels is not None and inputs is not None and self._options.budget:
+            self._add_to_budget(sample, kernels, inputs, replayed)
+        rows = [
+            self._row(sample, aligned, logged, replayed.get(aligned.operator.index), kernels)
+            for aligned in self._evidence.aligned(sample)
+        ]
+        pairs = [
+            self._pair(row, logged[row.operator.index], replayed.get(row.operator.index))
+            for row in (rows if self._options.metrics else ())
+            if row.status in COMPARED
+        ]
+        others = [
+            row for other, values in self._others for row in self._against(other, values, sample, logged, replayed)
+        ]
+        return SampleComparison(operators=tuple(rows), other_references=tuple(others), pairs=tuple(pairs))
+
+    def _add_to_budget(
+        self, sample: int, kernels: Kernels, inputs: SampleInputs, replayed: Mapping[int, Replayed]
+    ) -> None:
+        if self._budget is None:
+            weights = weight_errors(self._lowered, self._store, kernels).by_operator
+            self._budget = ErrorBudget(self._lowered, weights, len(self._evidence.samples))
+        keys = [tensor_key(sample, index) for index in range(len(self._lowered.quantized.exported.outputs))]
+        actual, reference = ([tensors[key] for key in keys] for tensors in (self._device, self._eager))
+        self._budget.add(kernels, inputs, replayed, actual, reference)
+
+    def _row(
+        self,
+        sample: int,
+        aligned: AlignedOperator,
+        logged: Mapping[int, LoggedOperator],
+        replayed: Replayed | None,
+        kernels: Kernels | None,
+    ) -> OperatorComparison:
+        operator = aligned.operator
+        if aligned.reason is not None:
+            return OperatorComparison(operator=operator, sample=sample, status=aligned.reason, gap=Gap())
+        reference = self._evidence.reference(sample, operator.index)
+        compared = _compare_logged(operator, logged[operator.index], reference, replayed)
+        row = OperatorComparison(
+            operator=operator,
+            sample=sample,
+            status=compared.status,
+            gap=compared.gap,
+            nonfinite_actual=compared.nonfinite_actual,
+            nonfinite_reference=compared.nonfinite_reference,
+            verdict=verdict(compared.status, compared.gap, replayed, self._limits(operator.index)),
+            why=kernels.refusals.get(operator.index) if kernels else None,
+        )
+        if replayed is None:
+            return row
+        return replace(
+            row,
+            parts=_parts(replayed),
+            masked_elements=replayed.masked,
+            masked_by=self._names(replayed.masked_by),
+            spans=self._names(replayed.spans),
+        )
+
+    def _pair(self, row: OperatorComparison, logged: LoggedOperator, replayed: Replayed | None) -> Pair:
+        operator, expected = row.operator, logged.match.expected
+        reference = self._evidence.reference(row.sample, operator.index)
+        actual = to_reference_layout_and_scale(expected.quantization, expected.axis_order, logged.elements, reference)
+        if replayed is not None and replayed.used_mask is not None:
+            # A user's own metric may depend on the shape: replace unused elements by the reference's.
+            actual = np.where(replayed.used_mask, actual, reference)
+        subject = metric_template(operator, operator.output_index, row.sample, "device", "edge")
+        return Pair(subject=subject, actual=actual, reference=reference, qparams=expected.quantization)
+
+    def _against(
+        self,
+        other: OtherReference,
+        values: Tensors,
+        sample: int,
+        logged: Mapping[int, LoggedOperator],
+        replayed: Mapping[int, Replayed],
+    ) -> Iterator[OperatorComparison]:
+        """Yield one row per operator, then one row per node of the other graph that corresponds to no operator."""
+        for aligned, counterpart in zip(self._evidence.aligned(sample), other.counterparts, strict=True):
+            operator, status = aligned.operator, aligned.reason or counterpart.status
+            compared = Compared(status="compared")
+            if status is None:
+                reference = values[tensor_key(sample, operator.index)]
+                compared = _compare_logged(operator, logged[operator.index], reference, replayed.get(operator.index))
+            yield OperatorComparison(
+                operator=operator,
+                sample=sample,
+                status=status or compared.status,
+                gap=compared.gap,
+                reference=other.name,
+                nodes=counterpart.nodes,
+                nonfinite_actual=compared.nonfinite_actual,
+                nonfinite_reference=compared.nonfinite_reference,
+            )
+        for node in other.unclaimed:
+            yield OperatorComparison(
+                operator=node, sample=sample, status="no_operator", gap=Gap(), reference=other.name, nodes=(node.name,)
+            )
+
+    def _is_suspect(self, index: int, introduced: Introduced) -> bool:
+        return introduces(introduced, self._limits(index))
+
+    def _limits(self, index: int) -> OperatorTolerance:
+        operator = self._lowered.operators[index]
+        return limits(self._options.tolerances, self._lowered.quantized.scheme, operator.target)
+
+    def _names(self, indices: tuple[int, ...]) -> tuple[str, ...]:
+        return tuple(self._lowered.operators[index].name for index in indices)
+
+
+def _compare_logged(
+    operator: Operator, logged: LoggedOperator, reference: Array, replayed: Replayed | None
+) -> Compared:
+    expected, used_mask = logged.match.expected, replayed.used_mask if replayed else None
+    return compare_operator(operator, expected.quantization, expected.axis_order, logged.elements, reference, used_mask)
+
+
+def _parts(replayed: Replayed) -> ErrorParts:
+    grid, introduced = replayed.grid, replayed.introduced
+    return ErrorParts(
+        inherited_snr_db=replayed.inherited.snr_db,
+        grid_snr_db=grid.gap.snr_db if grid else None,
+        clipped_elements=grid.clipped_elements if grid else None,
+        codes_used=grid.codes_used if grid else None,
+        range_used=grid.range_used if grid else None,
+        introduced_mse=introduced.gap.mse,
+        introduced_snr_db=introduced.gap.snr_db,
+        introduced_channel_snr_db=introduced.channel_snr_db,
+        introduced_max_abs=introduced.gap.max_abs,
+        introduced_differing=introduced.differing,
+        introduced_steps=introduced.max_steps,
+        introduced_p999_steps=introduced.p999_steps,
+        introduced_rms_steps=introduced.rms_steps,
+        introduced_mean_steps=introduced.mean_steps,
+        introduced_mean_steps_error=introduced.mean_steps_error,
+        introduced_gain=introduced.gain,
+    )

@@ -1,0 +1,148 @@
+"""The error budget of a final output: how much of its error's energy each cause has, at each operator.
+
+The device's run is the float model's run with an error added at every value: the rounding of weights, the clipping and
+the resolution of the value's grid, and what the device itself computes differently. The effect of an error e on a final
+output is J e, with the Jacobian J of the output at the run halfway between the two, where half of every error is added.
+By the midpoint rule, the sum of all effects is the output's error except for terms of third order in the errors.
+
+The energy of an effect is estimated from projections z of the output: the direction of the output's own error, and
+orthonormal random directions in its complement, which count (n - 1) / (K - 1) times. An output of n <= K elements is
+projected on its n axes, which is exact. A projection of an effect, <z, J e> = <J' z, e>, costs one backward pass for
+all operators.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tasks.numerics.element_use import Array, Sensitivity
+from tasks.records.vocabulary import Cause
+
+PROJECTIONS = 16
+"""The number of projections of a final output, divided among the samples."""
+LEAST_PROJECTIONS = 4
+"""The number of projections of a final output of one sample, at least."""
+_MOST_ELEMENTS = 2**24  # of all directions of an output
+ARISING: tuple[Cause, ...] = ("weights", "clipping", "resolution", "device")
+"""The causes of error that arise at operators."""
+
+
+Errors = Mapping[int, Mapping[Cause, Array]]
+"""By operator index, the errors that arise at the operator's value, by cause, each of the operator's shape."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Effect:
+    """The effect of one cause on a final output, at one operator or in total."""
+
+    cause: Cause
+    operator: int | None
+    share: float | None = None
+    """The energy of the effect, divided by the energy of the output's error."""
+    share_error: float | None = None
+    """The standard error of the share, from the spread of the random projections."""
+    alone_snr_db: float | None = None
+    """The SNR of the output with this error alone; None without an effect."""
+
+
+@dataclass(slots=True)
+class OutputBudget:
+    """The sums of one final output over samples. Call `add` with each sample, then `effects`."""
+
+    projections: int = 0
+    samples: int = 0
+    _signal: float = 0.0
+    _energy: float = 0.0
+    _unexplained: float = 0.0
+    _effects: dict[tuple[Cause, int | None], float] = field(default_factory=lambda: defaultdict(float))
+    _variances: dict[tuple[Cause, int | None], float] = field(default_factory=lambda: defaultdict(float))
+
+    def add(
+        self,
+        run: Sensitivity | None,
+        output: int,
+        actual: Array,
+        reference: Array,
+        errors: Errors,
+        projections: int = PROJECTIONS,
+        owners: Mapping[int, int] | None = None,
+    ) -> None:
+        """Add a sample: the device's and the float model's final output, and the errors between the two runs.
+
+        `run`: None if there are no gradients: the output's whole error is unexplained. `owners`: the operators to which
+        the errors of weights belong, by index.
+        """
+        error = (actual.astype(np.float64) - reference).reshape(-1)
+        energy = float(np.square(error).sum())
+        self.samples += 1
+        self._signal += float(np.square(reference, dtype=np.float64).sum())
+        self._energy += energy
+        if run is None:
+            self._unexplained += energy
+            return
+        directions, counts = _directions(error, projections, self.samples)
+        self.projections += len(counts)
+        projected: dict[tuple[Cause, int | None], Array] = defaultdict(lambda: np.zeros(len(counts)))
+        for number, direction in enumerate(directions):
+            for index, slope in run.gradients(output, direction.reshape(actual.shape)).items():
+                owner = (owners or {}).get(index, index)
+                for cause, part in errors[index].items():
+                    effect = float(np.einsum("i,i->", slope.reshape(-1), part.reshape(-1)))
+                    projected[cause, owner][number] += effect
+                    projected[cause, None][number] += effect
+        explained = sum((projected[cause, None] for cause in ARISING), np.zeros(len(counts)))
+        self._unexplained += float(counts @ np.square(directions @ error - explained))
+        random = counts != 1.0
+        for key, effects in projected.items():
+            energies = counts * np.square(effects)
+            self._effects[key] += float(energies.sum())
+            if np.count_nonzero(random) > 1:
+                self._variances[key] += float(np.var(energies[random], ddof=1) * np.count_nonzero(random))
+
+    def effects(self) -> list[Effect]:
+        """Return the totals of all causes, which add up to 1, then the operators, the largest share first.
+
+        The list is empty for an output whose error is zero or not finite.
+        """
+        if self._energy == 0 or not math.isfinite(self._energy):
+            return []
+        totals = [self._effect(cause, None) for cause in ARISING]
+        unexplained = self._unexplained / self._energy
+        cross = 1.0 - unexplained - sum(self._effects[cause, None] / self._energy for cause in ARISING)
+        totals += [Effect(cause="cross", operator=None, share=cross)]
+        totals += [Effect(cause="unexplained", operator=None, share=unexplained)]
+        ranked = sorted(self._effects, key=self._effects.__getitem__, reverse=True)
+        return totals + [self._effect(cause, index) for cause, index in ranked if index is not None]
+
+    def _effect(self, cause: Cause, operator: int | None) -> Effect:
+        energy = self._effects[cause, operator]
+        return Effect(
+            cause=cause,
+            operator=operator,
+            share=energy / self._energy,
+            share_error=math.sqrt(self._variances[cause, operator]) / self._energy,
+            alone_snr_db=10 * math.log10(self._signal / energy) if energy > 0 and self._signal > 0 else None,
+        )
+
+
+def errors_at(errors: Errors) -> dict[int, Array]:
+    """Return the sum of the errors at every value, in float32."""
+    return {index: np.asarray(sum(parts.values()), np.float32) for index, parts in errors.items()}
+
+
+def _directions(error: Array, count: int, seed: int) -> tuple[Array, Array]:
+    """Return orthonormal directions, one per row, and how many directions of the output each of them stands for."""
+    size, length = error.size, float(np.linalg.norm(error))
+    count = min(count, max(_MOST_ELEMENTS // max(size, 1), LEAST_PROJECTIONS))
+    if size <= count:
+        return np.eye(size), np.ones(size)
+    if length == 0:
+        return np.zeros((0, size)), np.zeros(0)
+    own = error / length
+    random = np.random.default_rng(seed).standard_normal((size, count - 1))
+    random -= np.outer(own, own @ random)
+    complement = np.linalg.qr(random)[0].T
+    return np.vstack([own, complement]), np.array([1.0, *[(size - 1) / (count - 1)] * (count - 1)])

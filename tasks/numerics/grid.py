@@ -1,0 +1,64 @@
+"""The error that a device's grid causes: the rounding of a value to the steps of the grid, and clipping at its ends."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tasks.numerics.element_use import Array, CapturedValue
+from tasks.numerics.metrics import gap
+from tasks.records import Gap, Quantization
+from tasks.records.vocabulary import Cause
+
+_HALF_STEP = 0.5 + 1e-6  # rounding inside the grid moves a value by at most half a step
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GridUse:
+    """How well a grid represents a value."""
+
+    gap: Gap
+    """The error of the nearest values on the grid."""
+    clipped_elements: int
+    """The number of elements beyond the ends of the grid."""
+    codes_used: int
+    """The number of different quantized values on the device."""
+    range_used: float
+    """The range of the value divided by the range of the grid. It is above 1 if the value does not fit the grid."""
+
+
+def grid_use(captured: CapturedValue, made: Array, rounded: Array, used: Array | None) -> GridUse | None:
+    """Return how the grid of a value is used; None for a value without a grid or without used finite elements.
+
+    `made`: the unrounded value. `rounded`: the nearest values on the grid. `used`: a mask; None if all are used.
+    """
+    if captured.qparams is None:
+        return None
+    counted = np.isfinite(made) if used is None else used & np.isfinite(made)
+    if not counted.any():
+        return None
+    if counted.all():
+        elements = captured.elements
+    else:
+        made, rounded, elements = made[counted], rounded[counted], captured.elements[counted]
+    lowest, steps = captured.qparams.quant_min, captured.qparams.quant_max - captured.qparams.quant_min
+    seen = np.zeros(steps + 1, np.bool_)
+    seen[np.clip(elements.astype(np.int64) - lowest, 0, steps)] = True
+    return GridUse(
+        gap=gap(rounded, made),
+        clipped_elements=int(np.count_nonzero(_clipped(rounded - made, captured.qparams))),
+        codes_used=int(np.count_nonzero(seen)),
+        range_used=float(made.max() - made.min()) / (steps * max(captured.qparams.scale)),
+    )
+
+
+def grid_errors(made: Array, rounded: Array, qparams: Quantization) -> dict[Cause, Array]:
+    """Divide the rounding error of a value into clipping and resolution. Both are float32, with the value's shape."""
+    error = (rounded - made).astype(np.float32)
+    clipped = _clipped(error, qparams)
+    if not clipped.any():
+        return {"resolution": error}
+    return {"resolution": np.where(clipped, np.float32(0), error), "clipping": np.where(clipped, error, np.float32(0))}
+
+
+def _clipped(error: Array, qparams: Quantization) -> Array:
+    return np.abs(error) > _HALF_STEP * max(qparams.scale)
