@@ -129,21 +129,24 @@ class ElementUse:
         is None if all elements are used.
         """
         pair = _Pair(self._as_read(index, actual), self._as_read(index, expected), actual != expected)
-        return self._union(index, lambda reader: self._used_by(reader, index, pair))
+        return self._union(index, actual.shape, lambda reader: self._used_by(reader, index, pair))
 
     def read_mask(self, index: int, value: Array) -> Array | None:
         """Return which elements of operator `index` some reader's result depends on, if the operator has this value."""
         same = self._as_read(index, value)
         pair = _Pair(same, same, np.zeros(same.shape, np.bool_))
-        return self._union(index, lambda reader: self._read_by(reader, index, same, pair))[0]
+        return self._union(index, value.shape, lambda reader: self._read_by(reader, index, same, pair))[0]
 
-    def _union(self, index: int, of_reader: Callable[[int], Array | None]) -> tuple[Array | None, tuple[int, ...]]:
-        readers = () if index in self._kernels.outputs else self._readers.get(index, ())
-        masks = {reader: of_reader(reader) for reader in readers}
+    def _union(
+        self, index: int, shape: tuple[int, ...], of_reader: Callable[[int], Array | None]
+    ) -> tuple[Array | None, tuple[int, ...]]:
+        if index in self._kernels.outputs:
+            return None, ()
+        masks = {reader: of_reader(reader) for reader in self._readers.get(index, ())}
         partial = {reader: mask for reader, mask in masks.items() if mask is not None}
-        if len(partial) < len(masks) or not masks:
+        if len(partial) < len(masks):
             return None, tuple(partial)
-        union = np.logical_or.reduce([*partial.values()])
+        union = np.logical_or.reduce([np.zeros(shape, np.bool_), *partial.values()])
         return None if union.all() else union, tuple(partial)
 
     def _used_by(self, reader: int, source: int, pair: "_Pair") -> Array | None:

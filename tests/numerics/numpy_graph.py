@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tasks.numerics.dequantize import quantize
-from tasks.numerics.element_use import Array, CapturedValue, Value
+from tasks.numerics.element_use import Array, CapturedValue, Value, Weights
 from tasks.records import Quantization
 
 Pullback = Callable[..., list[Array | None]]
@@ -84,13 +84,13 @@ class Program:
         value = op.forward(*(values[source] for source in op.reads))
         return value if isinstance(value, tuple) else np.asarray(value)
 
-    def gradient(
-        self, index: int, source: int, values: Mapping[int, Value], weights: Sequence[Array | None]
-    ) -> Array | None:
+    def gradient(self, index: int, source: int, values: Mapping[int, Value], weights: Weights) -> Array | None:
         op = self.ops[index]
-        if op.pullback is None:
+        value = self.call(index, values)
+        if op.pullback is None or value is None:
             return None
-        slopes = op.pullback(weights, *(values[read] for read in op.reads))
+        outputs = value if isinstance(value, tuple) else (value,)
+        slopes = op.pullback(weights(outputs), *(values[read] for read in op.reads))
         total: Any = None
         for read, slope in zip(op.reads, slopes, strict=True):
             if read == source:
