@@ -1,12 +1,12 @@
 """The error budgets of a cell's final outputs. The errors come from the replay of every captured sample."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from tasks.comparison.evidence import SampleInputs
-from tasks.numerics.budget import LEAST_PROJECTIONS, PROJECTIONS, Effect, Errors, OutputBudget, errors_at
-from tasks.numerics.element_use import Array, Kernels
+from tasks.numerics.budget import Effect, Errors, OutputBudget, errors_at
+from tasks.numerics.element_use import Array, Kernels, Value
 from tasks.numerics.replay import Replayed
 from tasks.records import ErrorShare, LoweredProgram
 from tasks.records.vocabulary import CAUSES, Cause
@@ -15,12 +15,10 @@ from tasks.records.vocabulary import CAUSES, Cause
 class ErrorBudget:
     """The budget of every final output. Call `add` with each captured sample, then `shares`."""
 
-    def __init__(self, lowered: LoweredProgram, weights: Mapping[int, Array], samples: int) -> None:
+    def __init__(self, lowered: LoweredProgram, float_constants: Mapping[int, Value]) -> None:
         self._lowered = lowered
-        self._weights = weights
-        self._projections = max(PROJECTIONS // max(samples, 1), LEAST_PROJECTIONS)
+        self._float_constants = float_constants
         self._outputs = [OutputBudget() for _ in lowered.quantized.exported.outputs]
-        self._owners: dict[int, int] = {}
 
     def add(
         self,
@@ -34,15 +32,17 @@ class ErrorBudget:
 
         `actual`, `reference`: the final outputs of the device and of eager PyTorch.
         """
-        self._owners = self._owners or _weight_readers(kernels, self._weights)
-        errors: dict[int, Mapping[Cause, Array]] = {index: {"weights": error} for index, error in self._weights.items()}
-        errors |= {index: operator.errors for index, operator in replayed.items() if operator.errors}
+        errors: dict[int, Mapping[Cause, Array]] = {
+            index: operator.errors for index, operator in replayed.items() if operator.errors
+        }
         for position, (exact, rounded) in enumerate(zip(inputs.exact, inputs.rounded, strict=True)):
             if exact.dtype.kind == "f" and not np.array_equal(exact, rounded):
                 errors[-1 - position] = {"resolution": rounded - exact}
-        run = kernels.halfway(inputs.exact, errors_at(errors)) if _finite(errors) else None
+        run = None
+        if _finite(errors):
+            run = kernels.halfway(inputs.exact, self._float_constants, errors_at(errors))
         for output, budget in enumerate(self._outputs):
-            budget.add(run, output, actual[output], reference[output], errors, self._projections, self._owners)
+            budget.add(run, output, actual[output], reference[output], errors)
 
     def shares(self) -> Iterator[ErrorShare]:
         """Yield, per final output, the totals of all causes and then the operators, the largest share first."""
@@ -78,13 +78,3 @@ class ErrorBudget:
 
 def _finite(errors: Errors) -> bool:
     return all(bool(np.isfinite(error).all()) for parts in errors.values() for error in parts.values())
-
-
-def _weight_readers(kernels: Kernels, weights: Iterable[int]) -> dict[int, int]:
-    """Return, per operator that is a rounded weight, the first operator that reads the weight and is no weight."""
-    readers: dict[int, int] = {}
-    for index in reversed(range(len(kernels.sources))):
-        for source in kernels.sources[index]:
-            if source in kernels.constants:
-                readers[source] = readers.get(index, index) if index in kernels.constants else index
-    return {index: readers[index] for index in weights if index in readers}

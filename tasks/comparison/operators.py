@@ -18,7 +18,7 @@ from tasks.comparison.evidence import Evidence, LoggedOperator, SampleInputs
 from tasks.comparison.metrics import Pair, metric_template
 from tasks.comparison.weights import weight_errors
 from tasks.numerics.align import AlignedOperator
-from tasks.numerics.element_use import Kernels
+from tasks.numerics.element_use import Kernels, Value
 from tasks.numerics.introduced import Introduced
 from tasks.numerics.operators import Compared, compare_operator, to_reference_layout_and_scale
 from tasks.numerics.replay import Replayed, replay
@@ -62,6 +62,7 @@ class OperatorComparer:
         self._store = store
         self._others = list(evidence.others(options.references))
         self._budget: ErrorBudget | None = None
+        self._float_constants: Mapping[int, Value] = {}
 
     def samples(self) -> Iterator[SampleComparison]:
         """Compare the operators of every captured sample, in the order of the samples."""
@@ -78,10 +79,20 @@ class OperatorComparer:
         logged = self._evidence.logged_operators(sample)
         replayed: Mapping[int, Replayed] = {}
         if kernels is not None:
-            reference = partial(self._evidence.reference, sample)
-            replayed = replay(kernels, self._evidence.captured_values(sample), self._is_suspect, reference)
-        if kernels is not None and inputs is not None and self._options.budget:
-            self._add_to_budget(sample, kernels, inputs, replayed)
+            if self._options.budget and self._budget is None:
+                weights = weight_errors(self._lowered, self._store, kernels).by_operator
+                self._float_constants = kernels.changed_constants(weights)
+                self._budget = ErrorBudget(self._lowered, self._float_constants)
+            replayed = replay(
+                kernels,
+                self._evidence.captured_values(sample),
+                self._is_suspect,
+                partial(self._evidence.reference, sample),
+                float_constants=self._float_constants,
+            )
+            if self._budget is not None and inputs is not None:
+                actual, reference = (self._final_outputs(tensors, sample) for tensors in (self._device, self._eager))
+                self._budget.add(kernels, inputs, replayed, actual, reference)
         rows = [
             self._row(sample, aligned, logged, replayed.get(aligned.operator.index), kernels)
             for aligned in self._evidence.aligned(sample)
@@ -96,15 +107,8 @@ class OperatorComparer:
         ]
         return SampleComparison(operators=tuple(rows), other_references=tuple(others), pairs=tuple(pairs))
 
-    def _add_to_budget(
-        self, sample: int, kernels: Kernels, inputs: SampleInputs, replayed: Mapping[int, Replayed]
-    ) -> None:
-        if self._budget is None:
-            weights = weight_errors(self._lowered, self._store, kernels).by_operator
-            self._budget = ErrorBudget(self._lowered, weights, len(self._evidence.samples))
-        keys = [tensor_key(sample, index) for index in range(len(self._lowered.quantized.exported.outputs))]
-        actual, reference = ([tensors[key] for key in keys] for tensors in (self._device, self._eager))
-        self._budget.add(kernels, inputs, replayed, actual, reference)
+    def _final_outputs(self, tensors: Tensors, sample: int) -> list[Array]:
+        return [tensors[tensor_key(sample, index)] for index in range(len(self._lowered.quantized.exported.outputs))]
 
     def _row(
         self,

@@ -5,10 +5,11 @@ the resolution of the value's grid, and what the device itself computes differen
 output is J e, with the Jacobian J of the output at the run halfway between the two, where half of every error is added.
 By the midpoint rule, the sum of all effects is the output's error except for terms of third order in the errors.
 
-The energy of an effect is estimated from projections z of the output: the direction of the output's own error, and
-orthonormal random directions in its complement, which count (n - 1) / (K - 1) times. An output of n <= K elements is
-projected on its n axes, which is exact. A projection of an effect, <z, J e> = <J' z, e>, costs one backward pass for
-all operators.
+The effects of the causes' totals, and of the errors that matter most, are computed exactly, one forward pass each. To
+find out which errors matter, the energies of all effects are estimated from projections z of the output: the direction
+of the output's own error, and orthonormal random directions in its complement, which count (n - 1) / (K - 1) times. An
+output of n <= K elements is projected on its n axes, which is exact. A projection of an effect, <z, J e> = <J' z, e>,
+costs one backward pass for all operators.
 """
 
 import math
@@ -21,11 +22,10 @@ import numpy as np
 from tasks.numerics.element_use import Array, Sensitivity
 from tasks.records.vocabulary import Cause
 
-PROJECTIONS = 16
-"""The number of projections of a final output, divided among the samples."""
-LEAST_PROJECTIONS = 4
-"""The number of projections of a final output of one sample, at least."""
-_MOST_ELEMENTS = 2**24  # of all directions of an output
+PROJECTIONS = 8
+"""The number of projections of a final output, per sample."""
+_EXACT = 8  # per sample and final output: the largest effects that are computed exactly
+_MOST_ELEMENTS = 2**24  # of all directions of an output together
 ARISING: tuple[Cause, ...] = ("weights", "clipping", "resolution", "device")
 """The causes of error that arise at operators."""
 
@@ -60,47 +60,61 @@ class OutputBudget:
     _effects: dict[tuple[Cause, int | None], float] = field(default_factory=lambda: defaultdict(float))
     _variances: dict[tuple[Cause, int | None], float] = field(default_factory=lambda: defaultdict(float))
 
-    def add(
-        self,
-        run: Sensitivity | None,
-        output: int,
-        actual: Array,
-        reference: Array,
-        errors: Errors,
-        projections: int = PROJECTIONS,
-        owners: Mapping[int, int] | None = None,
-    ) -> None:
+    def add(self, run: Sensitivity | None, output: int, actual: Array, reference: Array, errors: Errors) -> None:
         """Add a sample: the device's and the float model's final output, and the errors between the two runs.
 
-        `run`: None if there are no gradients: the output's whole error is unexplained. `owners`: the operators to which
-        the errors of weights belong, by index.
+        `run`: None if there are no derivatives: the output's whole error is unexplained.
         """
         error = (actual.astype(np.float64) - reference).reshape(-1)
-        energy = float(np.square(error).sum())
         self.samples += 1
         self._signal += float(np.square(reference, dtype=np.float64).sum())
-        self._energy += energy
+        self._energy += _energy(error)
         if run is None:
-            self._unexplained += energy
+            self._unexplained += _energy(error)
             return
-        directions, counts = _directions(error, projections, self.samples)
+        estimates, unexplained = self._estimate(run, output, error, actual.shape, errors)
+        exact: dict[tuple[Cause, int | None], float] = {}
+        explained = np.zeros(error.size)
+        for cause in ARISING:
+            effect = run.effect({index: parts[cause] for index, parts in errors.items() if cause in parts})
+            if effect is None:
+                break
+            explained += effect[output].reshape(-1)
+            exact[cause, None] = _energy(effect[output])
+        else:
+            unexplained = _energy(error - explained)
+        ranked = sorted(estimates, key=lambda key: -estimates[key][0])
+        for cause, index in [key for key in ranked if key[1] is not None][:_EXACT]:
+            effect = run.effect({index: errors[index][cause]}) if index is not None and exact else None
+            if effect is not None:
+                exact[cause, index] = _energy(effect[output])
+        self._unexplained += unexplained
+        for key, (energy, variance) in estimates.items():
+            self._effects[key] += exact.get(key, energy)
+            self._variances[key] += 0.0 if key in exact else variance
+
+    def _estimate(
+        self, run: Sensitivity, output: int, error: Array, shape: tuple[int, ...], errors: Errors
+    ) -> tuple[dict[tuple[Cause, int | None], tuple[float, float]], float]:
+        """Return the estimated energy of every effect with its variance, and the energy that no effect explains."""
+        directions, counts = _directions(error, self.samples)
         self.projections += len(counts)
         projected: dict[tuple[Cause, int | None], Array] = defaultdict(lambda: np.zeros(len(counts)))
         for number, direction in enumerate(directions):
-            for index, slope in run.gradients(output, direction.reshape(actual.shape)).items():
-                owner = (owners or {}).get(index, index)
+            for index, slope in run.gradients(output, direction.reshape(shape)).items():
                 for cause, part in errors[index].items():
                     effect = float(np.einsum("i,i->", slope.reshape(-1), part.reshape(-1)))
-                    projected[cause, owner][number] += effect
+                    projected[cause, index][number] += effect
                     projected[cause, None][number] += effect
         explained = sum((projected[cause, None] for cause in ARISING), np.zeros(len(counts)))
-        self._unexplained += float(counts @ np.square(directions @ error - explained))
         random = counts != 1.0
+        estimates: dict[tuple[Cause, int | None], tuple[float, float]] = {}
         for key, effects in projected.items():
             energies = counts * np.square(effects)
-            self._effects[key] += float(energies.sum())
-            if np.count_nonzero(random) > 1:
-                self._variances[key] += float(np.var(energies[random], ddof=1) * np.count_nonzero(random))
+            several = np.count_nonzero(random) > 1
+            variance = float(np.var(energies[random], ddof=1) * np.count_nonzero(random)) if several else 0.0
+            estimates[key] = float(energies.sum()), variance
+        return estimates, float(counts @ np.square(directions @ error - explained))
 
     def effects(self) -> list[Effect]:
         """Return the totals of all causes, which add up to 1, then the operators, the largest share first.
@@ -133,10 +147,14 @@ def errors_at(errors: Errors) -> dict[int, Array]:
     return {index: np.asarray(sum(parts.values()), np.float32) for index, parts in errors.items()}
 
 
-def _directions(error: Array, count: int, seed: int) -> tuple[Array, Array]:
+def _energy(values: Array) -> float:
+    return float(np.einsum("i,i->", values.reshape(-1), values.reshape(-1), dtype=np.float64))
+
+
+def _directions(error: Array, seed: int) -> tuple[Array, Array]:
     """Return orthonormal directions, one per row, and how many directions of the output each of them stands for."""
     size, length = error.size, float(np.linalg.norm(error))
-    count = min(count, max(_MOST_ELEMENTS // max(size, 1), LEAST_PROJECTIONS))
+    count = min(PROJECTIONS, max(_MOST_ELEMENTS // max(size, 1), 2))
     if size <= count:
         return np.eye(size), np.ones(size)
     if length == 0:

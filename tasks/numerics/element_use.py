@@ -77,17 +77,30 @@ class Kernels(Protocol):
         """
         ...
 
-    def halfway(self, inputs: Sequence[Array], errors: Mapping[int, Array]) -> "Sensitivity | None":
+    def changed_constants(self, errors: Mapping[int, Array]) -> dict[int, Value]:
+        """Return the values of constants without their errors, and of all constants that depend on them."""
+        ...
+
+    def halfway(
+        self, inputs: Sequence[Array], constants: Mapping[int, Value], errors: Mapping[int, Array]
+    ) -> "Sensitivity | None":
         """Run the program with half of every error added. Return None if an operator cannot be computed.
 
-        `inputs`: the model's inputs, not rounded. `errors`: by operator index, the errors of values; the constants'
-        values already contain theirs. The model's inputs have the indices -1, -2 and so on.
+        `inputs`: the model's inputs, not rounded. `constants`: the constants whose values are not the program's own.
+        `errors`: by operator index, the errors of values. The model's inputs have the indices -1, -2 and so on.
         """
         ...
 
 
 class Sensitivity(Protocol):
-    """The gradients of the final outputs. `tasks.toolchain.reference.halfway.HalfwayRun` implements it."""
+    """The derivatives of the final outputs. `tasks.toolchain.reference.halfway.HalfwayRun` implements it."""
+
+    def effect(self, errors: Mapping[int, Array]) -> list[Array] | None:
+        """Return, per final output, the sum of d(output) / d(value) * error over all errors.
+
+        Return None if an operator has no derivative in this direction.
+        """
+        ...
 
     def gradients(self, output: int, direction: Array) -> Mapping[int, Array]:
         """Return, by the index of an error, d(<direction, output>) / d(value)."""

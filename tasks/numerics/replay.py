@@ -62,14 +62,17 @@ def replay(
     is_suspect: IsSuspect,
     reference: Callable[[int], Array | None] = lambda _: None,
     requantized: Requantized | None = None,
+    float_constants: Mapping[int, Value] | None = None,
 ) -> dict[int, Replayed]:
     """Return the error of every captured operator, by operator index.
 
-    `reference`: returns an operator's value in the reference's own run, None if it is not known. Operators that the
-    host cannot compute again are left out: `kernels.refusals` has the reasons.
+    `reference`: returns an operator's value in the reference's own run, None if it is not known.
+    `float_constants`: the values of constants that depend on weights, computed from the float weights.
+
+    Operators that the host cannot compute again are left out: `kernels.refusals` has the reasons.
     """
     run = _Run(kernels, captured, requantized or {})
-    judge = _Judge(run, is_suspect, reference)
+    judge = _Judge(run, is_suspect, reference, float_constants or {})
     operators = {index: judge.replayed(index) for index in run.made}
     for index in [index for index, operator in operators.items() if is_suspect(index, operator.introduced)]:
         readers = [reader for reader in run.readers(index) if reader in operators]
@@ -106,7 +109,8 @@ class _Run:
             spans = tuple(dict.fromkeys(span for source in sources for span in uncaptured.get(source, ())))
             value = captured.get(index)
             if value is None:
-                if (result := self.call(index)) is not None:
+                # The kernels have the values of constants.
+                if index not in kernels.constants and (result := self.call(index)) is not None:
                     self.values[index] = result
                 adds_nothing = index in kernels.constants or index in kernels.data_movement_ops
                 uncaptured[index] = spans if adds_nothing else (*spans, index)
@@ -186,8 +190,15 @@ class _Run:
 
 
 class _Judge:
-    def __init__(self, run: _Run, is_suspect: IsSuspect, reference: Callable[[int], Array | None]) -> None:
+    def __init__(
+        self,
+        run: _Run,
+        is_suspect: IsSuspect,
+        reference: Callable[[int], Array | None],
+        float_constants: Mapping[int, Value],
+    ) -> None:
         self._run, self._is_suspect, self._reference = run, is_suspect, reference
+        self._float_constants = float_constants
         self._use = ElementUse(run.kernels, run.captured, run.values)
 
     def replayed(self, index: int, instead: Mapping[int, Value] | None = None) -> Replayed:
@@ -248,6 +259,13 @@ class _Judge:
             else:
                 errors["device"] = np.asarray(actual - expected, np.float32)
                 errors |= grid_errors(own.made, expected, qparams) if qparams else {}
+            weights = {
+                source: self._float_constants[source]
+                for source in self._run.kernels.sources[index]
+                if source in self._float_constants
+            }
+            if weights and isinstance(exact := self._run.call(index, weights), np.ndarray):
+                errors["weights"] = self._run.made[index] - exact
         if own.used is None:
             return errors
         return {cause: np.where(own.used, error, np.float32(0)) for cause, error in errors.items()}

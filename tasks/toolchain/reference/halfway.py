@@ -1,38 +1,35 @@
-"""The run of the reference graph halfway between the float model and the device, with gradients."""
+"""The run of the reference graph halfway between the float model and the device, with derivatives."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
+from torch.autograd import forward_ad
 
 from tasks.numerics.element_use import Array
-from tasks.toolchain.reference.graph import ReferenceGraph
+from tasks.toolchain.reference.graph import NoKernel, ReferenceGraph
 
 
 class HalfwayRun:
     """The reference graph on one sample, with half of every error added where it arises.
 
-    `errors`: by operator index, the error of the operator's value, of its shape. A constant's value in the graph
-    already contains its error, the rounding of weights. The model's inputs have the indices -1, -2 and so on.
+    `constants`: the values of the calls that depend only on constants, computed from the float weights.
+    `errors`: by operator index, the error of the operator's value, of its shape. The model's inputs have the indices
+    -1, -2 and so on.
 
     Raises NoKernel if an operator that the final outputs depend on cannot be computed on the host.
     """
 
-    def __init__(self, graph: ReferenceGraph, inputs: Sequence[Array], errors: Mapping[int, Array]) -> None:
-        constants = {*graph.constant_calls}
+    def __init__(
+        self, graph: ReferenceGraph, inputs: Sequence[Array], constants: Mapping[int, Any], errors: Mapping[int, Array]
+    ) -> None:
+        self._graph, self._constants = graph, constants
+        self._inputs = [torch.from_numpy(np.array(array)) for array in inputs]
+        self._halves = {index: torch.from_numpy(np.asarray(0.5 * error)) for index, error in errors.items()}
         self._points: dict[int, torch.Tensor] = {}
-        values: dict[int, Any] = {}
         with torch.enable_grad():
-            tensors = [
-                self._moved(-1 - position, torch.from_numpy(np.array(array)), errors, 0.5)
-                for position, array in enumerate(inputs)
-            ]
-            for index in range(len(graph.calls)):
-                value = graph.call(index, values, tensors)
-                share = -0.5 if index in constants else 0.5
-                values[index] = self._moved(index, value, errors, share) if isinstance(value, torch.Tensor) else value
-            self._outputs = [output for output in graph.answer(values, tensors) if isinstance(output, torch.Tensor)]
+            self._outputs = self._run(self._point)
 
     def gradients(self, output: int, direction: Array) -> dict[int, Array]:
         """Return, by the index of an error, d(<direction, output>) / d(value). An error without effect is left out.
@@ -52,9 +49,48 @@ class HalfwayRun:
         )
         return {index: slope.numpy() for index, slope in zip(indices, slopes, strict=True) if slope is not None}
 
-    def _moved(self, index: int, value: torch.Tensor, errors: Mapping[int, Array], share: float) -> torch.Tensor:
-        if index not in errors or not value.is_floating_point():
+    def effect(self, errors: Mapping[int, Array]) -> list[Array] | None:
+        """Return, per final output, the sum of d(output) / d(value) * error over all errors.
+
+        Return None if a kernel has no derivative in this direction.
+        """
+
+        def with_tangent(index: int, value: torch.Tensor) -> torch.Tensor:
+            primal, tangent = forward_ad.unpack_dual(value)
+            if index in self._halves:
+                primal = primal + self._halves[index].to(primal.dtype)
+            if index in errors:
+                error = torch.from_numpy(np.asarray(errors[index])).to(primal.dtype)
+                tangent = error if tangent is None else tangent + error
+            return primal if tangent is None else forward_ad.make_dual(primal, tangent)
+
+        try:
+            with forward_ad.dual_level(), torch.no_grad():
+                outputs = [forward_ad.unpack_dual(output) for output in self._run(with_tangent)]
+                return [
+                    np.zeros(tuple(primal.shape)) if tangent is None else tangent.double().numpy()
+                    for primal, tangent in outputs
+                ]
+        except (NoKernel, RuntimeError):
+            return None
+
+    def _run(self, moved: Callable[[int, torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
+        """Return the final outputs of a run in which `moved` replaces every floating-point value."""
+        values = dict(self._constants)
+        inputs = [moved(-1 - number, value) if _is_float(value) else value for number, value in enumerate(self._inputs)]
+        for index in range(len(self._graph.calls)):
+            if index not in self._constants:
+                value = self._graph.call(index, values, inputs)
+                values[index] = moved(index, value) if _is_float(value) else value
+        return [output for output in self._graph.answer(values, inputs) if isinstance(output, torch.Tensor)]
+
+    def _point(self, index: int, value: torch.Tensor) -> torch.Tensor:
+        if index not in self._halves:
             return value
-        moved = value + torch.from_numpy(np.asarray(share * errors[index])).to(value.dtype)
-        self._points[index] = moved if moved.requires_grad else moved.requires_grad_()
-        return moved
+        point = value + self._halves[index].to(value.dtype)
+        self._points[index] = point if point.requires_grad else point.requires_grad_()
+        return point
+
+
+def _is_float(value: object) -> TypeGuard[torch.Tensor]:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()

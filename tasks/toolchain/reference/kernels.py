@@ -140,17 +140,31 @@ class HostKernels:
         except (RuntimeError, IndexError):
             return None
 
-    def halfway(self, inputs: Sequence[Array], errors: Mapping[int, Array]) -> HalfwayRun | None:
+    def changed_constants(self, errors: Mapping[int, Array]) -> dict[int, Value]:
+        """Return the values of constants without their errors, and of all constants that depend on them."""
+        changed: dict[int, Any] = {}
+        with torch.no_grad():
+            for index, value in self._constants.items():
+                if index in errors:
+                    changed[index] = value - torch.from_numpy(np.asarray(errors[index]))
+                elif any(source in changed for source in self.sources[index]):
+                    changed[index] = self._compute(index, self._constants | changed)
+        return {index: _as_numpy(value) for index, value in changed.items()}
+
+    def halfway(
+        self, inputs: Sequence[Array], constants: Mapping[int, Value], errors: Mapping[int, Array]
+    ) -> HalfwayRun | None:
         """Run the graph with half of every error added. Return None if a call cannot be computed."""
+        exact = self._constants | self._tensors(constants, constants)
         try:
-            return HalfwayRun(self._graph, inputs, errors)
+            return HalfwayRun(self._graph, inputs, exact, errors)
         except (NoKernel, KeyError):
             return None
 
     def _tensors(self, indices: Iterable[int], values: Mapping[int, Value]) -> dict[int, Any]:
         """Return the values of the calls `indices` as tensors. A call without a value is left out."""
         return {
-            index: self._constants[index] if index in self._constants else tree_map(torch.from_numpy, values[index])
+            index: tree_map(torch.from_numpy, values[index]) if index in values else self._constants[index]
             for index in indices
             if index in self._constants or index in values
         }

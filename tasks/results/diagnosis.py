@@ -1,0 +1,134 @@
+"""The sentence that says what a cell's accuracy is, what costs most of it, and how good the device itself is."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tasks.records import Comparison, ErrorShare, OperatorComparison
+from tasks.records.vocabulary import Cause
+from tasks.results.outcome import CellResult, judge, on_device
+
+_MENTIONED = 0.1  # a group of operators with a smaller share of the error is not mentioned
+_MOST_GROUPS = 3
+_SPARSE = 0.05  # a value that uses a smaller part of its grid has a grid that is too wide for it
+_NOUNS = {
+    "aten._softmax": "softmax",
+    "aten.add": "addition",
+    "aten.addmm": "linear layer",
+    "aten.bmm": "matrix product",
+    "aten.convolution": "convolution",
+    "aten.linear": "linear layer",
+    "aten.matmul": "matrix product",
+    "aten.mm": "matrix product",
+    "aten.mul": "multiplication",
+    "aten.native_layer_norm": "layer norm",
+}
+_WHAT: dict[Cause, str] = {
+    "weights": "the weights of {}",
+    "clipping": "clipping in {}",
+    "resolution": "the grids of {}",
+    "device": "what the device computes differently in {}",
+}
+
+
+@dataclass(slots=True)
+class _Group:
+    """The operators of one type whose errors have the same cause, the largest share first."""
+
+    cause: Cause
+    target: str
+    shares: list[ErrorShare] = field(default_factory=list["ErrorShare"])
+
+    @property
+    def share(self) -> float:
+        return sum(share.share or 0.0 for share in self.shares)
+
+
+def diagnosis(cell: CellResult) -> str:
+    """Return one or two sentences about a cell. Causes are named by the modules of the user's model."""
+    if cell.comparison is None:
+        outcome, reason = judge(cell)
+        words = reason or (str(cell.error) if cell.error else "no result")
+        return f"{outcome} in {cell.stage}: {_first_line(words)}" if cell.stage else _first_line(words)
+    return " ".join(_sentences(cell.comparison, cell.lowered.debug_unavailable if cell.lowered else None))
+
+
+def _sentences(comparison: Comparison, unavailable: str | None) -> Iterator[str]:
+    device = on_device(comparison)
+    worst = min(device, key=lambda row: row.gap.snr_db if row.gap.snr_db is not None else float("inf"), default=None)
+    if worst is None:
+        return
+    odd = next((row for row in device if row.status not in ("compared", "exact")), None)
+    if odd is not None:
+        yield f"Output {odd.output} of {odd.sample_name}: {odd.status}."
+    elif worst.gap.snr_db is None:
+        yield "The final outputs are those of eager PyTorch, bit by bit."
+    else:
+        causes = list(_causes(comparison, worst.output_index))
+        of_which = f", of which {'; '.join(causes)}" if causes else ""
+        yield f"{worst.gap.snr_db:.1f} dB{of_which}."
+    if not comparison.operators:
+        yield f"Without operators, the causes are unknown{': ' + unavailable if unavailable else ''}."
+
+
+def _causes(comparison: Comparison, output: int) -> Iterator[str]:
+    shares = [share for share in comparison.budget if share.output_index == output and share.share is not None]
+    totals = {share.cause: share.share or 0.0 for share in shares if share.operator is None}
+    if not totals:
+        return
+    rows = {row.operator.name: row for row in reversed(comparison.operators)}
+    groups: dict[tuple[Cause, str], _Group] = {}
+    for share in shares:
+        if share.operator is None:
+            continue
+        target = rows[share.operator].operator.target if share.operator in rows else "input"
+        groups.setdefault((share.cause, target), _Group(share.cause, target)).shares.append(share)
+    largest = sorted(groups.values(), key=lambda group: -group.share)
+    for group in [group for group in largest if group.share >= _MENTIONED][:_MOST_GROUPS]:
+        yield _described(group, rows)
+    if totals["unexplained"] >= _MENTIONED:
+        yield f"{100 * totals['unexplained']:.0f} % are unexplained"
+
+
+def _described(group: _Group, rows: Mapping[str, OperatorComparison]) -> str:
+    # The operators that make up nine tenths of the group's share.
+    counted: list[ErrorShare] = []
+    for share in group.shares:
+        if sum(other.share or 0.0 for other in counted) >= 0.9 * group.share:
+            break
+        counted.append(share)
+    what = _WHAT[group.cause].format(_operators(group.target, counted))
+    text = f"{100 * group.share:.0f} % {'is' if group.cause in ('clipping', 'device') else 'are'} {what}"
+    why = _why(group.cause, [rows[share.operator] for share in counted if share.operator and share.operator in rows])
+    return f"{text}{': ' + why if why else ''}"
+
+
+def _operators(target: str, shares: Sequence[ErrorShare]) -> str:
+    noun = _NOUNS.get(target.rpartition(".")[0], target)
+    modules = list(dict.fromkeys(share.module_path or share.operator or "" for share in shares))
+    more = f" +{len(modules) - 1}" if len(modules) > 1 else ""
+    number = f"{len(shares)} {noun}s" if len(shares) > 1 else f"1 {noun}"
+    return f"{number} ({modules[0]}{more})"
+
+
+def _why(cause: Cause, rows: Sequence[OperatorComparison]) -> str | None:
+    """Return what is wrong with the grids of these operators; None if nothing is."""
+    if cause == "clipping":
+        clipped = sum(row.parts.clipped_elements or 0 for row in rows)
+        return f"{clipped} elements are beyond the ends of the grid" if clipped else None
+    if cause != "resolution":
+        return None
+    sparse = [row for row in rows if row.parts.range_used is not None and row.parts.range_used < _SPARSE]
+    qparams = next((row.operator.quantization for row in sparse if row.operator.quantization), None)
+    if qparams is None:
+        return None
+    step, zero_point = max(qparams.scale), qparams.zero_point[0]
+    ends = ((qparams.quant_min - zero_point) * step, (qparams.quant_max - zero_point) * step)
+    codes = [row.parts.codes_used for row in sparse if row.parts.codes_used is not None]
+    return (
+        f"the grid reaches to {max(ends, key=abs):g}, so its step is {step:.3g}, "
+        f"and {min(codes)} to {max(codes)} of {qparams.quant_max - qparams.quant_min + 1} values are used"
+    )
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
