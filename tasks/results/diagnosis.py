@@ -90,10 +90,10 @@ def _causes(comparison: Comparison, output: int) -> Iterator[str]:
 
 
 def _described(group: _Group, rows: Mapping[str, OperatorComparison]) -> str:
-    # The operators that make up nine tenths of the group's share.
+    # The operators that make up almost all of the group's share.
     counted: list[ErrorShare] = []
     for share in group.shares:
-        if sum(other.share or 0.0 for other in counted) >= 0.9 * group.share:
+        if sum(other.share or 0.0 for other in counted) >= 0.99 * group.share:
             break
         counted.append(share)
     what = _WHAT[group.cause].format(_operators(group.target, counted))
