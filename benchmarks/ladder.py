@@ -59,17 +59,18 @@ class Bench:
         exported = self._run(export_task, ask.model, code_digest(ask.model), workers=workers)
         return self._run(quantize_task, exported, ask.scheme, ask.backend.kind, ask.soc.arch, workers=workers)
 
-    def executed(self, quantized: QuantizedModel, *, dump: bool) -> Executed:
+    def executed(self, quantized: QuantizedModel, *, dump: bool, samples: int = 1) -> Executed:
         from flows.graph import lowering_options
         from tasks.bundle import bundle_task
         from tasks.lower import lower_task
         from tasks.measure import measure_task
 
         ask, workers = self._request, self._resources.workers
-        options = replace(lowering_options(ask), operator_samples=1, dump_operators=dump)
+        options = replace(lowering_options(ask), operator_samples=samples, dump_operators=dump)
         lowered = self._run(lower_task, quantized, ask.soc, options, workers=workers)
         bundle = self._run(bundle_task, lowered, ask.measure)
-        capture = self._run(measure_task, bundle, ask.device, farm=self._resources.farm, step=self._configure_task)
+        devices = {"farm": self._resources.farm, "step": self._configure_task}
+        capture = self._run(measure_task, bundle, (ask.device,), ask.soc, **devices)
         return Executed(quantized=quantized, lowered=lowered, capture=capture)
 
     def _run(self, task: Any, *key_inputs: Any, **resources: Any) -> Any:

@@ -106,10 +106,14 @@ def ablate(quantized: QuantizedModel, store: Store) -> Ablation:
 
 
 def variant(quantized: QuantizedModel, name: str, store: Store) -> QuantizedModel:
-    """Return the model with another converted graph, which can be lowered and executed like any other."""
+    return with_graph(quantized, VARIANTS[name], store)
+
+
+def with_graph(quantized: QuantizedModel, change: Callable[[GraphModule], GraphModule], store: Store) -> QuantizedModel:
+    """Return the model with a changed converted graph, which can be lowered and executed like any other."""
     make_deterministic()
     samples = _evaluation(quantized.exported, store)
-    module = VARIANTS[name](_converted(quantized, store))
+    module = change(_converted(quantized, store))
     torch.export.save(torch.export.export(module, samples[0], strict=True), "program.pt2")
     return replace(
         quantized,
