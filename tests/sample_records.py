@@ -11,6 +11,8 @@ from tasks.records import (
     Comparison,
     ContextFacts,
     DelegateFacts,
+    ErrorParts,
+    ErrorShare,
     Gap,
     IoCheck,
     MetricValue,
@@ -20,6 +22,7 @@ from tasks.records import (
     ProgramCheck,
     ProgramFacts,
 )
+from tasks.records.vocabulary import Cause
 from tasks.results.outcome import CellResult
 
 from tasks.records import (  # isort: skip
@@ -103,6 +106,32 @@ CAPTURE = Capture(
 )  # fmt: skip
 GAP = Gap(mse=0.25, mean_abs=0.5, max_abs=0.75, snr_db=40.0, cosine=0.875)
 WORSE = Gap(mse=0.5, mean_abs=0.625, max_abs=1.5, snr_db=30.0, cosine=0.75)
+PARTS = ErrorParts(
+    inherited_snr_db=50.0, grid_snr_db=60.0, clipped_elements=1, codes_used=100, range_used=0.5, introduced_mse=0.125,
+    introduced_snr_db=20.0, introduced_channel_snr_db=10.0, introduced_max_abs=0.375, introduced_steps=3.0,
+    introduced_p999_steps=2.5, introduced_rms_steps=1.5, introduced_mean_steps=0.25, introduced_mean_steps_error=0.125,
+    introduced_gain=1.25,
+)  # fmt: skip
+TOTALS: dict[Cause, float] = {
+    "weights": 0.5, "clipping": 0.25, "resolution": 0.125, "device": 0.25, "cross": -0.25, "unexplained": 0.125,
+}  # fmt: skip
+BUDGET = (
+    *(
+        ErrorShare(
+            output_index=0, output="logits", cause=cause, operator=None, operator_index=None, module_path=None,
+            share=share, share_error=0.0, alone_snr_db=None, samples=2, projections=16,
+        )
+        for cause, share in TOTALS.items()
+    ),
+    ErrorShare(
+        output_index=0, output="logits", cause="weights", operator="conv", operator_index=0, module_path="layers.0",
+        share=0.5, share_error=0.0, alone_snr_db=33.0, samples=2, projections=16,
+    ),
+    ErrorShare(
+        output_index=0, output="logits", cause="device", operator="conv", operator_index=0, module_path="layers.0",
+        share=0.25, share_error=0.0625, alone_snr_db=35.0, samples=2, projections=16,
+    ),
+)  # fmt: skip
 ANSWER = OutputComparison(
     rung="device", sample=0, sample_name="a", output_index=0, output="logits", shape=(1, 2), status="compared", gap=GAP,
     previous_rung="edge", previous_snr_db=45.0, label=7, top1_reference=7, top1_actual=7,
@@ -115,8 +144,7 @@ COMPARISON = Comparison(
     operators=(
         OperatorComparison(
             operator=CONV, sample=0, status="masked", gap=GAP, nonfinite_actual=1, nonfinite_reference=2,
-            introduced=Gap(mse=0.125, mean_abs=0.25, max_abs=0.375, snr_db=20.0, cosine=0.5), introduced_steps=3.0,
-            effect_snr_db=35.0, verdict="introduced", masked_elements=5, masked_by=("relu",), spans=("pad",),
+            parts=PARTS, verdict="introduced", masked_elements=5, masked_by=("relu",), spans=("pad",),
         ),
         OperatorComparison(operator=VIEW, sample=0, status="no_handle", gap=Gap(), why="no such kernel"),
         OperatorComparison(
@@ -140,6 +168,7 @@ COMPARISON = Comparison(
     ),
     unexpected_events=(),
     io_checks=(PROBED,),
+    budget=BUDGET,
 )  # fmt: skip
 
 
@@ -160,7 +189,7 @@ def without_debug_program(request: Request) -> CellResult:
     lowered = replace(LOWERED, debug_program=None, debug_unavailable="already inserted", compile_facts=())
     execution = replace(CAPTURE.execution, results=(SHIPPING,))
     capture = replace(CAPTURE, execution=execution, outputs_debug=None, etdump_debug=None, debug_buffer=None)
-    comparison = replace(COMPARISON, operators=(), observer_effect_snr_db=None)
+    comparison = replace(COMPARISON, operators=(), budget=(), observer_effect_snr_db=None)
     return passed_cell(request, lowered=lowered, capture=capture, comparison=comparison)
 
 

@@ -17,6 +17,7 @@ from tasks.records.cell_rows import AuditRow, CellIdentity, CellRow, CommandRow,
 from tasks.records.operator_rows import BudgetRow, MetricRow, ModuleRow, OperatorRow, OutputRow, ProfileRow
 from tasks.records.tables import SUBJECT_COLUMNS, TABLES, Row, by_columns
 from tasks.records.vocabulary import OWN_ERROR
+from tasks.results.diagnosis import diagnosis
 from tasks.results.outcome import CellResult, finals, judge
 from tasks.storage.digest import digest
 from tasks.toolchain.workers.supervisor import CallCost
@@ -74,6 +75,7 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
         error_type=None if cell.error is None else type(cell.error).__name__,
         error=None if cell.error is None else str(cell.error) or repr(cell.error),
         reason=reason,
+        diagnosis=diagnosis(cell),
         weights=exported.weights if exported else None,
         export_s=exported.seconds if exported else None,
         quantize_s=quantized.seconds if quantized else None,

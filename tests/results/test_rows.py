@@ -11,7 +11,7 @@ import pytest
 
 from conf.load import load
 from conf.schema import Request
-from tasks.records import Counterpart, Gap, OperatorComparison, OtherReference, Toolchain
+from tasks.records import Counterpart, ErrorParts, Gap, OperatorComparison, OtherReference, Toolchain
 from tasks.results.outcome import CellResult
 from tasks.results.rows import rows
 from tasks.storage import tables
@@ -20,7 +20,7 @@ from tasks.storage.store import Store
 from tasks.toolchain.workers.supervisor import CallCost
 
 from tests.sample_records import (  # isort: skip
-    ABORT, CHECKED, COMPARISON, CONV, LOWERED, PROBED, VIEW, WORSE, blob, every_kind, up_to_lower, passed_cell,
+    ABORT, CHECKED, COMPARISON, CONV, LOWERED, PARTS, PROBED, VIEW, WORSE, blob, every_kind, up_to_lower, passed_cell,
 )  # fmt: skip
 
 RUN = "20261121T094931Z-5fcc"
@@ -94,6 +94,8 @@ def test_a_cell_that_passed(planned: Request) -> None:
         {
             "stage": "compare",
             "outcome": "passed",
+            "diagnosis": "30.0 dB, of which 50 % are the weights of 1 convolution (layers.0); 25 % is what the device "
+            "computes differently in 1 convolution (layers.0); 12 % are unexplained.",
             "weights": "trained",
             "export_s": 1.5,
             "quantize_s": 2.5,
@@ -131,8 +133,9 @@ def test_a_cell_that_passed(planned: Request) -> None:
             "operators_masked": 1,
             "worst_operator": "conv",
             "worst_operator_verdict": "introduced",
+            "worst_operator_cause": "weights",
             "worst_operator_introduced_snr_db": 20.0,
-            "worst_operator_effect_snr_db": 35.0,
+            "worst_operator_effect_snr_db": 33.0,
             **VERSIONS,
             "log": "c" * 64,
             "verb": "run",
@@ -177,7 +180,14 @@ def test_a_cell_of_a_farm_names_it_whichever_device_ran_it(planned: Request) -> 
 def test_a_cell_that_was_never_tried_has_nothing_but_its_reason(planned: Request) -> None:
     cell = CellResult(request=planned, impossible="no fp16 there")
     assert [without_null(row) for row in rows_of(cell, "cells")] == [
-        {"outcome": "impossible", "reason": "no fp16 there", "verb": "run", **VERSIONS, **digests(planned)}
+        {
+            "outcome": "impossible",
+            "diagnosis": "no fp16 there",
+            "reason": "no fp16 there",
+            "verb": "run",
+            **VERSIONS,
+            **digests(planned),
+        }
     ]
     assert {table for table, contents in rows(RUN, [cell], TOOLCHAIN).items() if contents} == {"cells"}
 
@@ -257,24 +267,14 @@ def test_an_operator_has_one_row_per_sample_with_its_gap_or_a_status(planned: Re
         "masked_elements": 5,
         "masked_by": ("relu",),
         **GAP,
-        "introduced_mse": 0.125,
-        "introduced_snr_db": 20.0,
-        "introduced_max_abs": 0.375,
-        "introduced_steps": 3.0,
+        **asdict(PARTS),
         "introduced_spans": ("pad",),
         "effect_snr_db": 35.0,
         "verdict": "introduced",
         "why": None,
     }
     untouched = {"nonfinite_actual": 0, "nonfinite_reference": 0, "masked_elements": 0, "masked_by": ()}
-    never_replayed = untouched | {
-        "introduced_mse": None,
-        "introduced_snr_db": None,
-        "introduced_max_abs": None,
-        "introduced_steps": None,
-        "introduced_spans": (),
-        "effect_snr_db": None,
-    }
+    never_replayed = untouched | {**asdict(ErrorParts()), "introduced_spans": (), "effect_snr_db": None}
     view = dict.fromkeys(conv) | {
         "operator_index": 1,
         "operator": "view",
@@ -291,7 +291,11 @@ def test_an_operator_has_one_row_per_sample_with_its_gap_or_a_status(planned: Re
         "why": "no such kernel",
         **never_replayed,
     }
-    exact = conv | never_replayed | {"sample": 1, "status": "exact", "mse": 0.0, "snr_db": None, "verdict": "exact"}
+    exact = (
+        conv
+        | never_replayed
+        | {"effect_snr_db": 35.0, "sample": 1, "status": "exact", "mse": 0.0, "snr_db": None, "verdict": "exact"}
+    )
     assert rows_of(passed_cell(planned), "operators") == [conv, view, exact, view | {"sample": 1, "why": None}]
 
 
