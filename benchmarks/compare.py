@@ -32,7 +32,8 @@ from cells import cell
 from tasks.storage.codec import encode
 from tasks.toolchain.backends.qnn.sdk import find_sdk
 
-CELL = {"model": "efficientnet_lite0", "scheme": "16a8w", "soc": "SM8650"}
+CELL = {"model": "efficientnet_lite0", "scheme": "16a8w", "soc": "SM8650", "measure.operator_samples": "1"}
+"""The Inspector compares one sample."""
 SIDES = ("inspector", "total", "replay")
 WORKER = Path(__file__).with_name("compare_side.py")
 

@@ -113,7 +113,8 @@ def main() -> None:
     options = parser.parse_args()
     summary: dict[str, dict[str, int]] = {}
     for model, scheme in CELLS:
-        request, resources, evidence = cell(options.artifacts, f"model={model}", f"scheme={scheme}", f"soc={SOC}")
+        overrides = (f"model={model}", f"scheme={scheme}", f"soc={SOC}", "measure.operator_samples=1")
+        request, resources, evidence = cell(options.artifacts, *overrides)
         work = (evidence.lowered, evidence.capture, request.tolerance.operators, options.operators, resources.store)
         injections = resources.workers.call("compare", inject, *work).value
         print(f"\n{model} {scheme} {SOC}")

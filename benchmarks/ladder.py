@@ -112,6 +112,7 @@ def measure(overrides: list[str]) -> dict[str, Any]:
 
     from conf.load import load
     from flows.resources import prepare
+    from tasks.toolchain.entrypoints import designed_outputs
 
     plan = load(overrides)
     (cell,) = plan.cells
@@ -123,6 +124,8 @@ def measure(overrides: list[str]) -> dict[str, Any]:
     replayed = workers.call("replay", replay.replay, executed.lowered, executed.capture, store).value
     exported = executed.quantized.exported
     eager = load_tensors(store.read(exported.outputs_eager))
+    designed = workers.call("designed", designed_outputs, executed.lowered, store).value
+    assert not isinstance(designed, str), designed
 
     variants = {"as converted": (ablation.graphs["converted"], _scores(store, executed.capture.outputs, eager))}
     for name in pairs.VARIANTS:
@@ -138,11 +141,13 @@ def measure(overrides: list[str]) -> dict[str, Any]:
         "samples": exported.sample_names,
         "rungs": {
             "exported": ablation.graphs["exported"],
-            "quantized": ablation.graphs["converted"],
             "edge": _scores(store, executed.lowered.outputs_edge, eager),
+            "designed": _scores_of(designed, eager),
             "device": variants["as converted"][1],
+            "beside the path: quantized": ablation.graphs["converted"],
         },
         "graphs": ablation.graphs,
+        "device_against_designed": _scores_of(device, designed),
         "device_against": {name: _scores(store, blob, device) for name, blob in ablation.outputs.items()},
         "edge_against_no_pair": _scores(
             store, executed.lowered.outputs_edge, load_tensors(store.read(ablation.outputs["without any pair"]))
@@ -162,7 +167,10 @@ def measure(overrides: list[str]) -> dict[str, Any]:
 
 def _scores(store: Store, blob: Blob, reference: Mapping[str, Any]) -> Scores:
     """Return, per sample, the SNR in dB of the worst output; None if all outputs equal the reference."""
-    actual = load_tensors(store.read(blob))
+    return _scores_of(load_tensors(store.read(blob)), reference)
+
+
+def _scores_of(actual: Mapping[str, Any], reference: Mapping[str, Any]) -> Scores:
     by_sample: dict[str, list[float]] = {}
     for key, value in reference.items():
         ratio = snr_db(actual[key], value)
@@ -179,6 +187,7 @@ def show(result: Mapping[str, Any]) -> None:
     print(f"{'':42}{''.join(f'{name[:9]:>10}' for name in result['samples'])}    median")
     for title, lines in (
         ("rungs, against eager fp32", result["rungs"]),
+        ("the device, against the rung designed", {"device": result["device_against_designed"]}),
         ("graphs on the host, against eager fp32", result["graphs"]),
         ("the host's graphs, against the device", result["device_against"]),
         ("edge, against the converted graph", {"without any pair": result["edge_against_no_pair"]}),

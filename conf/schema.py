@@ -262,8 +262,9 @@ class MeasureConfig:
     """The number of inferences before the timed ones, per sample."""
     iterations: Count = 1
     """The number of timed inferences per sample."""
-    operator_samples: Count = 1
-    """The number of evaluation samples for which every operator's tensor is captured and compared."""
+    operator_samples: Count = 4
+    """The number of evaluation samples for which every operator's tensor is captured and compared. If there are fewer
+    evaluation samples, all of them are used."""
     dump_operators: bool = True
     """Whether to build and run the debug program. Without this program only final outputs are compared."""
     replay: bool = True
@@ -335,6 +336,7 @@ class FloorConfig:
 
     passed: NonNegative = 0.0
     final_snr_db: NonNegative = 1.0
+    device_snr_db: NonNegative = 3.0
     final_cosine: NonNegative = 0.002
     top1_agreement: NonNegative = 0.01
     accuracy: NonNegative = 0.01

@@ -134,7 +134,8 @@ BUDGET = (
 )  # fmt: skip
 ANSWER = OutputComparison(
     rung="device", sample=0, sample_name="a", output_index=0, output="logits", shape=(1, 2), status="compared", gap=GAP,
-    previous_rung="edge", previous_snr_db=45.0, label=7, top1_reference=7, top1_actual=7,
+    previous_rung="designed", previous_status="compared", previous_snr_db=45.0, label=7, top1_reference=7,
+    top1_actual=7,
 )  # fmt: skip
 PROBED = IoCheck(
     side="input", mistake="x", sample=1, status="passed", relative_error=0.25, relative_error_mistaken=2.0, detail=None,
@@ -159,6 +160,7 @@ COMPARISON = Comparison(
             debug_handles=(4,), operators=(CONV,), backend="QnnBackend", subgraph=0, counted_in=(),
         ),
     ),
+    observer_effect="finite",
     observer_effect_snr_db=60.0,
     metrics=(
         MetricValue(
@@ -189,7 +191,7 @@ def without_debug_program(request: Request) -> CellResult:
     lowered = replace(LOWERED, debug_program=None, debug_unavailable="already inserted", compile_facts=())
     execution = replace(CAPTURE.execution, results=(SHIPPING,))
     capture = replace(CAPTURE, execution=execution, outputs_debug=None, etdump_debug=None, debug_buffer=None)
-    comparison = replace(COMPARISON, operators=(), budget=(), observer_effect_snr_db=None)
+    comparison = replace(COMPARISON, operators=(), budget=(), observer_effect=None, observer_effect_snr_db=None)
     return passed_cell(request, lowered=lowered, capture=capture, comparison=comparison)
 
 

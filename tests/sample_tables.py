@@ -8,6 +8,7 @@ from typing import Any
 
 from tasks.records import RunFacts, Toolchain
 from tasks.records.tables import TABLES, Row
+from tasks.records.vocabulary import PREVIOUS_RUNG, Rung
 from tasks.storage.tables import schema_of
 
 RUN = RunFacts(
@@ -58,11 +59,18 @@ def measured(chance: random.Random, snr: float) -> dict[str, Any]:
         "operators_total": 80,
         "operators_compared": 71,
         "samples": 8,
+        "final_difference": "finite",
         "final_snr_db": snr,
+        "mean_snr_db": snr + 1.5,
+        "mean_snr_db_low": snr + 0.5,
+        "mean_snr_db_high": snr + 2.75,
+        "device_difference": "finite",
+        "device_snr_db": snr + 8,
         "final_cosine": 1 - 10 ** (-snr / 10) / 2,
         "final_max_abs": chance.uniform(0.01, 0.5),
         "top1_agreement": 1.0 if snr > 20 else 0.875,
         "latency_p50_ms": chance.uniform(0.8, 9),
+        "observer_effect": "none",
         "worst_operator": "aten_convolution_default_21",
     }
 
@@ -95,11 +103,15 @@ def operators(identity: dict[str, Any], count: int, chance: random.Random) -> It
 
 
 def evidence(identity: dict[str, Any], final: float, chance: random.Random) -> dict[str, list[dict[str, Any]]]:
-    rungs = {"exported": 138.2, "quantized": final + 4, "edge": final + 4, "device": final}
+    rungs: dict[Rung, float] = {
+        "exported": 138.2, "edge": final + 4, "designed": final + 1, "device": final, "quantized": final - 8,
+    }  # fmt: skip
     outputs = [
         identity
         | {"rung": rung, "reference": "eager", "sample": sample, "sample_name": f"flower-{sample}", "output": "logits"}
         | {"output_index": 0, "shape": [1, 1000], "status": "compared", "snr_db": snr + abs(chance.gauss(0, 2))}
+        | {"previous_rung": PREVIOUS_RUNG.get(rung)}
+        | ({"previous_status": "compared", "previous_snr_db": snr + 8} if rung in PREVIOUS_RUNG else {})
         | {"max_abs": chance.random(), "cosine": 0.999, "top1_reference": 985, "top1_actual": 985 - (snr < 15)}
         for rung, snr in rungs.items()
         for sample in range(8)

@@ -15,6 +15,7 @@ from tasks.bundle import bundle
 from tasks.compare import compare
 from tasks.errors import EvidenceError
 from tasks.measure import measure
+from tasks.numerics.noise import in_db, noise_by_sample
 from tasks.records import Capture, Comparison, LoweredProgram, OperatorComparison
 from tasks.records.options import ComparisonOptions
 from tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES
@@ -48,20 +49,39 @@ def test_every_operator_and_every_output_has_one_row(
     names = lowered.quantized.exported.sample_names
     assert [(row.rung, row.sample_name, row.output_index, row.status) for row in comparison.outputs] == [
         (rung, name, 0, "exact" if rung == "exported" else "compared")
-        for rung in ("exported", "quantized", "edge", "device")
+        for rung in ("exported", "edge", "designed", "device", "quantized")
         for name in names
     ]
     assert {(row.rung, row.previous_rung) for row in comparison.outputs} == {
         ("exported", None),
+        ("edge", "exported"),
+        ("designed", "edge"),
+        ("device", "designed"),
         ("quantized", "exported"),
-        ("edge", "quantized"),
-        ("device", "edge"),
     }
-    assert all((row.previous_snr_db is None) == (row.rung == "exported") for row in comparison.outputs)
+    for row in comparison.outputs:
+        assert (row.previous_status is None) == (row.rung == "exported")
+        assert (row.previous_snr_db is None) == (row.previous_status in (None, "exact"))
     assert comparison.unexpected_events == ()
     assert finals(comparison).top1_agreement == 1.0
     assert (finals(comparison).final_snr_db or 0) > 25
+    assert finals(comparison).device_difference == "finite"
+    assert comparison.observer_effect in ("none", "finite")
     assert {row.name for row in comparison.profile} >= {"Method::execute", "Program::load_method"}
+
+
+def test_the_rung_designed_has_the_noise_of_the_device(
+    lowered: LoweredProgram, capture: Capture, resources: Resources
+) -> None:
+    comparison = compared(resources, lowered, capture, replay=False)
+    snr_db: dict[str, float] = {}
+    for rung in ("edge", "designed", "device"):
+        noise = noise_by_sample(row for row in comparison.outputs if row.rung == rung)
+        snr_db[rung] = in_db(float(np.mean(noise))) or 0.0
+    # The weights alone make less noise than the weights and the grids, which make that of the device.
+    assert snr_db["edge"] > snr_db["device"] + 1
+    assert snr_db["designed"] == pytest.approx(snr_db["device"], abs=1)
+    assert (finals(comparison).device_snr_db or 0) > 30
 
 
 def test_an_operator_that_was_compared_is_judged_on_the_devices_own_inputs(
@@ -119,8 +139,8 @@ def test_final_outputs_are_compared_without_a_debug_program(
     assert (back.outputs_debug, back.etdump_debug, back.debug_buffer) == (None, None, None)
     assert back.outputs == capture.outputs  # bit-equal in the simulator, however often it ran before
     comparison = compared(resources, plain, back)
-    assert (comparison.operators, comparison.observer_effect_snr_db) == ((), None)
-    assert len(comparison.outputs) == 8 * 4
+    assert (comparison.operators, comparison.observer_effect, comparison.observer_effect_snr_db) == ((), None, None)
+    assert len(comparison.outputs) == 8 * 5
     (execution,) = (event for event in comparison.profile if event.name == "Method::execute")
     assert len(execution.raw) == 8 * 2  # warm-ups are not measurements
 

@@ -17,7 +17,7 @@ def dequantize(quantized: NDArray[Any], qparams: Quantization) -> NDArray[np.flo
     `quantized` is in PyTorch's layout, to which `qparams.axis` refers. Raises EvidenceError if the qparams do not fit
     the tensor.
     """
-    scale, zero_point = _broadcastable(qparams, quantized.shape)
+    scale, zero_point = broadcastable(qparams, quantized.shape)
     return (quantized.astype(np.float64) - zero_point) * scale
 
 
@@ -35,7 +35,7 @@ def quantize(values: NDArray[Any], qparams: Quantization) -> NDArray[np.float64]
     Ties round to even. This is the formula of `quantized_decomposed.quantize_per_tensor`, in float64 and by division
     instead of multiplication by the inverse. Raises EvidenceError like `dequantize`.
     """
-    scale, zero_point = _broadcastable(qparams, values.shape)
+    scale, zero_point = broadcastable(qparams, values.shape)
     with np.errstate(over="ignore", under="ignore"):  # values far beyond the grid overflow, values near zero underflow
         steps = np.rint(values.astype(np.float64) / scale)
     return np.clip(steps + zero_point, qparams.quant_min, qparams.quant_max)
@@ -56,8 +56,11 @@ def undo_layout(x: NDArray[Any], axis_order: Sequence[int] | None) -> NDArray[An
     return np.transpose(x, [axis_order.index(axis) for axis in range(x.ndim)])
 
 
-def _broadcastable(qparams: Quantization, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return scale and zero point, broadcastable against a tensor of shape `shape` in PyTorch's layout."""
+def broadcastable(qparams: Quantization, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return scale and zero point, broadcastable against a tensor of shape `shape` in PyTorch's layout.
+
+    Raises EvidenceError if the qparams do not fit the tensor.
+    """
     scale, zero_point = qparams.scale, qparams.zero_point
     axis = qparams.axis
     if axis is None:

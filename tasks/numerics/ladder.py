@@ -1,25 +1,35 @@
-"""The rung at which the final outputs lose most accuracy, on the ladder from eager PyTorch to the device."""
+"""The rung to which most of the noise in the device's final outputs belongs, on the path from eager PyTorch."""
 
+import math
 from collections.abc import Iterable
 from itertools import pairwise
+from statistics import fmean
 
+from tasks.numerics.noise import noise_by_sample
 from tasks.records import OutputComparison
-from tasks.records.vocabulary import RUNGS, Rung
+from tasks.records.vocabulary import SHIPPING_RUNGS, Rung
 
 
-def steepest(outputs: Iterable[OutputComparison]) -> Rung | None:
-    """Return the rung at which most accuracy is lost: where the mean noise-to-signal ratio against eager grows most.
+def worst_rung(outputs: Iterable[OutputComparison]) -> Rung | None:
+    """Return the rung of `SHIPPING_RUNGS` that adds most noise to the final outputs. None if no rung adds noise.
 
-    `outputs`: final outputs of all rungs and samples. None if the ratio grows at no rung.
+    The noise of a rung is the mean over the samples of the noise-to-signal ratio against eager fp32. The noise that a
+    rung adds is the growth of the noise, without the part of the growth that a later rung takes away again: the growth
+    of the smallest noise from this rung on. So the noises that the rungs add are never negative, and their sum is the
+    noise of the device. If the noise of a rung is infinite, the first such rung is returned.
+
+    `outputs`: final outputs of all rungs and samples. A rung that the host cannot compute is left out, and the noise
+    that it would add is counted at the next rung.
     """
-    ratios: dict[Rung, list[float]] = {}
-    for row in outputs:
-        if row.status == "exact":
-            ratios.setdefault(row.rung, []).append(0.0)
-        elif row.gap.snr_db is not None:
-            ratios.setdefault(row.rung, []).append(10 ** (-row.gap.snr_db / 10))
-    rungs: list[Rung] = [rung for rung in RUNGS if rung in ratios]
-    noise = [0.0, *(sum(ratios[rung]) / len(ratios[rung]) for rung in rungs)]
-    growth = [after - before for before, after in pairwise(noise)]
-    worst = max(range(len(rungs)), key=growth.__getitem__, default=None)
-    return rungs[worst] if worst is not None and growth[worst] > 0 else None
+    rows = [row for row in outputs if row.status != "no_value"]
+    noise: dict[Rung, float] = {}
+    for rung in SHIPPING_RUNGS:
+        if samples := noise_by_sample(row for row in rows if row.rung == rung):
+            noise[rung] = fmean(samples)
+            if math.isinf(noise[rung]):
+                return rung
+    rungs, levels = list(noise), list(noise.values())
+    smallest = [min(levels[position:]) for position in range(len(levels))]
+    added = [after - before for before, after in pairwise([0.0, *smallest])]
+    worst = max(range(len(rungs)), key=added.__getitem__, default=None)
+    return rungs[worst] if worst is not None and added[worst] > 0 else None

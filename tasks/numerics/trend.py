@@ -46,6 +46,7 @@ class Series:
 SERIES: Mapping[str, Series] = {
     "passed": Series(unit="share", better=1),
     "final_snr_db": Series(unit="dB", better=1),
+    "device_snr_db": Series(unit="dB", better=1),
     "final_cosine": Series(unit="1", better=1),
     "top1_agreement": Series(unit="share", better=1),
     "accuracy": Series(unit="share", better=1),

@@ -6,7 +6,7 @@ from tasks.records.comparison import IoCheck
 from tasks.records.hints import Bytes, Decibels, Milliseconds, Seconds, Share
 from tasks.records.program import ProgramCheck
 from tasks.records.stages import Command, Toolchain
-from tasks.records.vocabulary import Cause, Outcome, Rung, TrendVerdict, Verdict
+from tasks.records.vocabulary import Cause, Difference, Outcome, Rung, TrendVerdict, Verdict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,18 +29,45 @@ class CellIdentity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finals:
-    """A cell's final outputs on the device, summarized over all outputs and samples."""
+    """A cell's final outputs on the device, summarized over all outputs and samples.
 
+    The columns `_low` and `_high` are the bounds of a 95 % interval: how far the figure would vary with other samples.
+    They are null with fewer than two samples.
+    """
+
+    final_difference: Difference | None
+    """How the final outputs differ from those of eager fp32."""
     final_snr_db: Decibels | None
-    """Lowest SNR of any final output of any sample, against eager fp32; null if every output is exact or has no SNR."""
+    """Lowest SNR of any final output of any sample, against eager fp32; null unless `final_difference` is finite. The
+    more samples there are, the lower is the lowest SNR: compare it only between cells with equal `samples`."""
+    mean_snr_db: Decibels | None
+    """SNR of the mean noise: the noise-to-signal ratio of each sample's worst output against eager fp32, averaged over
+    the samples, in dB. Does not depend on the number of samples; null unless `final_difference` is finite."""
+    mean_snr_db_low: Decibels | None
+    """Lower bound of `mean_snr_db`, by the percentile bootstrap (Efron 1979)."""
+    mean_snr_db_high: Decibels | None
+    """Upper bound of `mean_snr_db`, by the percentile bootstrap (Efron 1979); also null if this bound is infinite."""
+    device_difference: Difference | None
+    """How the final outputs differ from those of the rung designed; null if the host cannot compute that rung."""
+    device_snr_db: Decibels | None
+    """Lowest SNR of any final output of any sample, against the rung designed; null unless `device_difference` is
+    finite. It shows what the compiler and the hardware add to the rounding that the lowering recorded."""
     final_cosine: float | None
-    """Lowest cosine between a final output and the same output of eager fp32."""
+    """Lowest cosine between a final output and the same output of eager fp32, of the outputs that have a cosine."""
     final_max_abs: float | None
     """Largest absolute error of the final outputs, in the unit of the outputs."""
     top1_agreement: Share | None
     """Share of samples with the same largest element on the device and in eager fp32; null for non-classifiers."""
+    top1_agreement_low: Share | None
+    """Lower bound of `top1_agreement`, by the score interval (Wilson 1927)."""
+    top1_agreement_high: Share | None
+    """Upper bound of `top1_agreement`, by the score interval (Wilson 1927)."""
     accuracy: Share | None
     """Share of labelled samples that the device classifies correctly; null without labels."""
+    accuracy_low: Share | None
+    """Lower bound of `accuracy`, by the score interval (Wilson 1927)."""
+    accuracy_high: Share | None
+    """Upper bound of `accuracy`, by the score interval (Wilson 1927)."""
     accuracy_eager: Share | None
     """Share of labelled samples that eager fp32 classifies correctly; null without labels."""
 
@@ -116,11 +143,14 @@ class CellRow:
     finals: Finals | None
     latency_p50_ms: Milliseconds | None
     """The shipping program's mean inference time on one sample: the median over all samples."""
+    observer_effect: Difference | None
+    """How the debug program's final outputs differ from those of the shipping program; null without debug program."""
     observer_effect_snr_db: Decibels | None
-    """Lowest SNR of the debug program's final outputs against those of the shipping program; null if the outputs are
-    equal or the SNR was not measured."""
+    """Lowest SNR of the debug program's final outputs against those of the shipping program; null unless
+    `observer_effect` is finite."""
     worst_rung: Rung | None
-    """The rung at which the final outputs lose most accuracy."""
+    """The rung that adds most noise to the final outputs, on the path exported, edge, designed, device. If the host
+    cannot compute the rung designed, the noise of that rung is counted at the rung device."""
     operators_introduced: int | None
     """Number of operators that introduce error."""
     operators_masked: int | None

@@ -6,6 +6,7 @@ from tasks.records.hints import Decibels, Share, Steps
 from tasks.records.stages import Operator
 from tasks.records.vocabulary import (
     Cause,
+    Difference,
     EventKind,
     OperatorStatus,
     ProbeSide,
@@ -77,11 +78,21 @@ class OutputComparison:
     """The output's shape."""
     status: OperatorStatus
     """Whether the output was compared, and if not, why."""
+    why: str | None = None
+    """Why the host could not compute the output."""
+    nonfinite_actual: int = 0
+    """Number of infinities and NaNs in the output."""
+    nonfinite_reference: int = 0
+    """Number of infinities and NaNs in the output of eager fp32."""
     gap: Gap
     previous_rung: Rung | None
-    """The previous rung; null for the first rung."""
+    """The rung to whose error this rung adds its own, on the path exported, edge, designed, device. For quantized,
+    which is beside this path, it is exported. Null for the first rung."""
+    previous_status: OperatorStatus | None = None
+    """Whether the output was compared with the previous rung's, and if not, why; null for the first rung."""
     previous_snr_db: Decibels | None
-    """SNR against the previous rung's output; null for the first rung, and where both outputs are equal."""
+    """SNR against the previous rung's output; null for the first rung, and where `previous_status` is not compared or
+    the previous rung's output is all zeros."""
     label: int | None
     """The sample's label."""
     top1_reference: int | None
@@ -295,7 +306,8 @@ class Comparison:
     outputs: tuple[OutputComparison, ...]
     operators: tuple[OperatorComparison, ...]  # against the edge graph
     profile: tuple[ProfiledEvent, ...]
-    observer_effect_snr_db: float | None  # debug against shipping program; None if equal bit by bit, or not measured
+    observer_effect: Difference | None = None  # debug against shipping program; None if there is no debug program
+    observer_effect_snr_db: float | None  # None unless `observer_effect` is `finite`
     metrics: tuple[MetricValue, ...] = ()
     unexpected_events: tuple[str, ...]  # logged tensors that the lowering did not expect
     io_checks: tuple[IoCheck, ...] = ()

@@ -25,7 +25,7 @@ OPERATOR_STATUSES: dict[OperatorStatus, str] = {
     "constant": "The value is computed only from parameters. The compiler folds it, so it does not exist at run time.",
     "no_handle": "The lowering left this operator without a debug handle, so no logged tensor can be matched with it.",
     "no_node": "The operator's ancestry names no node of the reference.",
-    "no_value": "The host cannot compute the operator's counterpart in the reference.",
+    "no_value": "The host cannot compute the value: the operator's counterpart in the reference, or the rung's output.",
     "no_operator": "A node of the reference that is the counterpart of no operator: removed, or fused without a trace.",
 }
 """Every status of an operator's or an output's comparison."""
@@ -70,14 +70,37 @@ EVENT_KINDS: dict[EventKind, str] = {
 }
 """Every kind of timed event."""
 
-Rung = Literal[OperatorReference, "device"]
+Rung = Literal["exported", "edge", "designed", "device", "quantized"]
 RUNGS: dict[Rung, str] = {
     "exported": "The program of torch.export on the host.",
-    "quantized": "The graph that pt2e converted, with its integers simulated in floating point, on the host.",
     "edge": "The edge graph after the backend's passes, with floating-point activations, on the host.",
+    "designed": "The edge graph on the host, with every value rounded to the grid that the lowering recorded for it, "
+    "except values that only clamps read.",
     "device": "The program that ships, on the device.",
+    "quantized": "The graph that pt2e converted, with its integers simulated in floating point, on the host; it also "
+    "rounds where the compiler does not, so it is beside the path to the device.",
 }
-"""Every rung, in order. Each is compared with eager fp32, and each but the first also with the previous rung."""
+"""Every rung. Each is compared with eager fp32, and each but the first also with the previous rung."""
+SHIPPING_RUNGS: tuple[Rung, ...] = ("exported", "edge", "designed", "device")
+"""The rungs on the path from eager fp32 to the device, in order. Each adds one kind of error to the rung before it."""
+PREVIOUS_RUNG: dict[Rung, Rung] = {
+    "edge": "exported",
+    "designed": "edge",
+    "device": "designed",
+    "quantized": "exported",
+}
+"""Per rung but the first, the rung to whose error it adds its own. For `quantized`, which is beside the path, the
+last rung that is not quantized."""
+
+Difference = Literal["none", "finite", "infinite"]
+DIFFERENCES: dict[Difference, str] = {
+    "none": "All final outputs are equal, element by element.",
+    "finite": "Final outputs differ, and every output that differs has an SNR; the lowest is in the column of the SNR.",
+    "infinite": "A final output is so different that it has no finite SNR: NaNs or infinities are at other elements, "
+    "the shape differs, or the output is not zero although the reference is all zeros; the column of the SNR is null.",
+}
+"""How the final outputs of two programs differ. An SNR that is null because outputs are equal, and an SNR that is null
+because the noise is infinite, cannot be confused."""
 
 Reference = Literal["eager", OperatorReference]
 REFERENCES: dict[Reference, str] = {

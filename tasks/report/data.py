@@ -68,6 +68,7 @@ VIEWS: dict[str, tuple[View, ...]] = {
         View("top-1 eager", "top1_reference", "whole"),
         View("top-1 here", "top1_actual", "whole"),
         View("shape", "shape", "text"),
+        View("why", "why", "text", if_it_varies=True),
     ),
     "profile": (
         View("event", "event", "text"),

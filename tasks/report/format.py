@@ -68,6 +68,26 @@ def decimal(value: float | None, digits: int = 1) -> str:
     return f"{value:,.{digits}f}" if math.isfinite(value) else "∞" if value > 0 else "-∞"
 
 
+def snr(difference: str | None, snr_db: float | None) -> float | None:
+    """Return the SNR of outputs in dB: ∞ if they are equal, -∞ if their difference is infinite, None if unknown."""
+    return {"none": math.inf, "infinite": -math.inf}.get(difference or "", snr_db)
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """Return the bounds of an interval in parentheses, after a space; nothing if there is no interval."""
+    return "" if low is None else f" ({decimal(low)} to {decimal(math.inf if high is None else high)})"
+
+
+def share_interval(low: float | None, high: float | None) -> str:
+    """Return the bounds of an interval of a share, in percent."""
+    return "" if low is None or high is None else interval(100 * low, 100 * high)
+
+
+def lowest(difference: str | None, snr_db: float | None, samples: int | None) -> str:
+    """Return the lowest SNR, and among how many samples it is the lowest."""
+    return decimal(snr(difference, snr_db)) + (f" of {samples:,}" if samples and snr_db is not None else "")
+
+
 def real(value: float | None) -> str:
     return NULL if value is None else f"{value:.3g}"
 

@@ -39,7 +39,7 @@ function paint(name) {
   const defined = values.filter((v) => v !== null);
   const ends = defined.length ? [measure.low ?? Math.min(...defined), measure.high ?? Math.max(...defined)] : [0, 0];
   const head = document.querySelector(".measured");
-  head.textContent = `${measure.title}${measure.unit ? `, ${measure.unit}` : ""}` + (place ? "" : ", against eager fp32, worst output of the worst sample");
+  head.textContent = `${measure.title}${measure.unit ? `, ${measure.unit}` : ""}` + (place ? "" : ", of any output and sample, against eager fp32");
   const legend = document.querySelector(".legend");
   legend.hidden = !defined.length;
   legend.querySelector(".low").textContent = written(ends[0]);

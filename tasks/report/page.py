@@ -20,6 +20,7 @@ from markupsafe import Markup
 from rich.table import Table
 from rich.text import Text
 
+from tasks.numerics.noise import lowest_snr, noise_to_signal
 from tasks.records import RunFacts
 from tasks.records.tables import CELL_COLUMNS, Row
 from tasks.report import data, figures
@@ -27,10 +28,11 @@ from tasks.report import format as display
 
 _CELL = CELL_COLUMNS[1:]
 """The columns that identify a cell within its run."""
-_NUMBERS = ("SNR dB", "top-1 %", "pte KiB", "operators", "delegated / CPU", "lower s")
+_NUMBERS = ("lowest SNR dB", "top-1 %", "pte KiB", "operators", "delegated / CPU", "lower s")
 _SUMMARY_COLUMNS = (
     *("model", "scheme", "soc", "device", "backend", "outcome", "stage", "error_type"),
-    *("final_snr_db", "final_cosine", "top1_agreement", "latency_p50_ms", "pte_bytes"),
+    *("final_difference", "final_snr_db", "samples", "device_difference", "device_snr_db", "worst_rung"),
+    *("final_cosine", "top1_agreement", "latency_p50_ms", "pte_bytes"),
     *("operators_compared", "operators_total", "delegated_nodes", "non_delegated_nodes", "worst_operator"),
 )
 _NOTE_CHARACTERS = 72  # in the terminal; the page has the whole note
@@ -154,7 +156,7 @@ def _summary(rows: Sequence[Row]) -> list[list[str]]:
             [
                 *(" ".join(display.printable(row[name] or display.NULL).split()) for name in where),
                 f"{display.symbol(row['outcome'])} {display.words(row['outcome'])}",
-                display.decimal(row["final_snr_db"]),
+                display.lowest(row["final_difference"], row["final_snr_db"], row["samples"]),
                 display.percent(row["top1_agreement"]),
                 display.kib(row["pte_bytes"]),
                 display.pair(row["operators_compared"], row["operators_total"]),
@@ -182,7 +184,7 @@ def _rank(outcome: str) -> int:
 
 
 def _badness(row: Row) -> tuple[int, float]:
-    snr = row["final_snr_db"]
+    snr = display.snr(row["final_difference"], row["final_snr_db"])
     return _rank(row["outcome"]), -math.inf if snr is None else snr
 
 
@@ -228,25 +230,32 @@ def _troubles(cells: Sequence[Row]) -> list[tuple[str, str, list[Row]]]:
 
 
 def _ladder(outputs: Sequence[figures.Row]) -> list[Row]:
-    """Return one row per rung and output: the worst and median SNR and the top-1 agreement over all samples."""
+    """Return one row per rung and output: the lowest and median SNR and the top-1 agreement over all samples."""
     steps: dict[tuple[str, str], list[figures.Row]] = defaultdict(list)
     for row in outputs:
         steps[row["rung"], row["output"]].append(row)
     ladder: list[Row] = []
     for (rung, output), rows in steps.items():
-        defined = [row for row in rows if row["snr_db"] is not None]
-        snr = [row["snr_db"] for row in defined]
+        with_value = [row for row in rows if row["status"] != "no_value"]
+        worst = max(with_value, key=lambda row: noise_to_signal(row["status"], row["snr_db"]), default=None)
+        snr = [row["snr_db"] for row in with_value if row["snr_db"] is not None]
+        from_previous = [
+            (row["previous_status"], row["previous_snr_db"])
+            for row in rows
+            if row["previous_status"] not in (None, "no_value")
+        ]
         ranked = [row for row in rows if row["top1_reference"] is not None and row["top1_actual"] is not None]
         ladder.append(
             {
                 "rung": rung,
                 "output": output,
                 "statuses": ", ".join(sorted({row["status"] for row in rows})),
-                "worst": min(defined, key=lambda row: row["snr_db"]) if defined else None,
+                "why": next((row["why"] for row in rows if row["why"]), None),
+                "worst_sample": worst and worst["sample_name"],
+                "lowest_snr_db": display.snr(*lowest_snr([(row["status"], row["snr_db"]) for row in with_value])),
                 "median_snr_db": float(np.median(snr)) if snr else None,
-                "previous_snr_db": min(
-                    (row["previous_snr_db"] for row in rows if row["previous_snr_db"] is not None), default=None
-                ),
+                "previous_rung": rows[0]["previous_rung"],
+                "previous_snr_db": display.snr(*lowest_snr(from_previous)),
                 "max_abs": max((row["max_abs"] for row in rows if row["max_abs"] is not None), default=None),
                 "top1_same": sum(row["top1_reference"] == row["top1_actual"] for row in ranked) if ranked else None,
                 "top1_of": len(ranked),
@@ -289,6 +298,7 @@ def _environment() -> jinja2.Environment:
     )
     names = ("breakable", "duration", "integer", "kib", "note", "percent", "plural", "real", "verdict", "words")
     environment.filters |= {name: getattr(display, name) for name in names}
+    environment.globals |= {name: getattr(display, name) for name in ("interval", "lowest", "share_interval", "snr")}
     environment.filters |= {
         "cosine": lambda value: display.decimal(value, 5),
         "db": display.decimal,

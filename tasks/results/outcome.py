@@ -1,10 +1,14 @@
 """The outcome of a cell and the reason for it."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from conf.schema import Request
 from tasks.errors import DeviceError, EnvironmentUnusable, EvidenceError
+from tasks.numerics.interval import bootstrap_interval, wilson_interval
+from tasks.numerics.noise import in_db, lowest_snr, noise_by_sample
 from tasks.records import Bundle, Capture, Comparison, ExportedModel, LoweredProgram, OutputComparison, QuantizedModel
 from tasks.records.cell_rows import Finals
 from tasks.records.vocabulary import OWN_ERROR, Outcome
@@ -56,17 +60,40 @@ def _unavailable(cell: CellResult) -> Iterator[str]:
 
 
 def finals(comparison: Comparison) -> Finals:
-    """Return the measures of the device's final outputs. The SNR is None if every output is exact or has no SNR."""
+    """Return the measures of the device's final outputs, and the intervals of those that are means over the samples."""
     device = on_device(comparison)
     ranked = [row for row in device if row.top1_reference is not None and row.top1_actual is not None]
     labelled = [row for row in ranked if row.label is not None]
+    final_difference, final_snr_db = lowest_snr([(row.status, row.gap.snr_db) for row in device])
+    device_difference, device_snr_db = lowest_snr(
+        [
+            (row.previous_status, row.previous_snr_db)
+            for row in device
+            if row.previous_status is not None and row.previous_status != "no_value"
+        ]
+    )
+    mean_snr_db, mean_snr_db_low, mean_snr_db_high = _mean_snr(noise_by_sample(device))
+    top1_agreement, top1_agreement_low, top1_agreement_high = _share(
+        [row.top1_actual == row.top1_reference for row in ranked]
+    )
+    accuracy, accuracy_low, accuracy_high = _share([row.top1_actual == row.label for row in labelled])
     return Finals(
-        final_snr_db=min((row.gap.snr_db for row in device if row.gap.snr_db is not None), default=None),
+        final_difference=final_difference,
+        final_snr_db=final_snr_db,
+        mean_snr_db=mean_snr_db,
+        mean_snr_db_low=mean_snr_db_low,
+        mean_snr_db_high=mean_snr_db_high,
+        device_difference=device_difference,
+        device_snr_db=device_snr_db,
         final_cosine=min((row.gap.cosine for row in device if row.gap.cosine is not None), default=None),
         final_max_abs=max((row.gap.max_abs for row in device if row.gap.max_abs is not None), default=None),
-        top1_agreement=_share([row.top1_actual == row.top1_reference for row in ranked]),
-        accuracy=_share([row.top1_actual == row.label for row in labelled]),
-        accuracy_eager=_share([row.top1_reference == row.label for row in labelled]),
+        top1_agreement=top1_agreement,
+        top1_agreement_low=top1_agreement_low,
+        top1_agreement_high=top1_agreement_high,
+        accuracy=accuracy,
+        accuracy_low=accuracy_low,
+        accuracy_high=accuracy_high,
+        accuracy_eager=_share([row.top1_reference == row.label for row in labelled])[0],
     )
 
 
@@ -77,8 +104,8 @@ def on_device(comparison: Comparison) -> list[OutputComparison]:
 def _shortfalls(cell: CellResult, comparison: Comparison) -> Iterator[str]:
     final, tolerance, scheme = finals(comparison), cell.request.tolerance, cell.request.scheme.name
     for row in on_device(comparison):
-        if row.status not in ("compared", "exact"):
-            yield f"output {row.output} of {row.sample_name}: {row.status}"
+        if (problem := _problem(row)) is not None:
+            yield f"output {row.output} of {row.sample_name}: {problem}"
             break
     least_db = tolerance.final_snr_db.get(scheme)
     if least_db is not None and final.final_snr_db is not None and final.final_snr_db < least_db:
@@ -94,5 +121,32 @@ def _shortfalls(cell: CellResult, comparison: Comparison) -> Iterator[str]:
         yield f"{len(introducing)} operators introduce error (allowed: {allowed}): {', '.join(list(introducing)[:5])}"
 
 
-def _share(hits: Sequence[bool]) -> float | None:
-    return sum(hits) / len(hits) if hits else None
+def _problem(row: OutputComparison) -> str | None:
+    """Return why an output of the device has no finite SNR, although it does not equal a right output; else None."""
+    elements = math.prod(row.shape)
+    if elements and row.nonfinite_actual == elements:
+        both = row.nonfinite_reference == elements
+        return "all NaN or infinite" + (", in eager PyTorch as well" if both else "")
+    if row.status not in ("compared", "exact"):
+        return row.status
+    if row.status == "compared" and row.gap.snr_db is None:
+        zeros = "all zeros in eager PyTorch" if row.gap.cosine is None else "no finite SNR"
+        return zeros if row.gap.max_abs is None else f"{zeros}, up to {row.gap.max_abs:.3g} away on the device"
+    return None
+
+
+def _mean_snr(noise: Sequence[float]) -> tuple[float | None, float | None, float | None]:
+    """Return the SNR of the mean noise in dB, and the bounds of its interval. `noise`: noise-to-signal, per sample."""
+    if not noise or math.inf in noise:
+        return None, None, None
+    interval = bootstrap_interval(noise)
+    low, high = (None, None) if interval is None else (in_db(interval[1]), in_db(interval[0]))
+    return in_db(fmean(noise)), low, high
+
+
+def _share(hits: Sequence[bool]) -> tuple[float | None, float | None, float | None]:
+    """Return the share of the hits, and the bounds of its interval."""
+    if not hits:
+        return None, None, None
+    low, high = wilson_interval(sum(hits), len(hits)) or (None, None)
+    return sum(hits) / len(hits), low, high

@@ -8,7 +8,7 @@ import numpy as np
 
 from tasks.errors import ProgramDiffers, RunnerFailed
 from tasks.numerics.coverage import coverage
-from tasks.numerics.ladder import steepest
+from tasks.numerics.ladder import worst_rung
 from tasks.numerics.modules import module_times
 from tasks.numerics.timing import spread
 from tasks.numerics.verdict import worst_operator
@@ -102,8 +102,9 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
         samples=len(exported.sample_names) if exported else None,
         finals=finals(comparison) if comparison else None,
         latency_p50_ms=_latency(cell),
+        observer_effect=comparison.observer_effect if comparison else None,
         observer_effect_snr_db=comparison.observer_effect_snr_db if comparison else None,
-        worst_rung=steepest(comparison.outputs) if comparison else None,
+        worst_rung=worst_rung(comparison.outputs) if comparison else None,
         operators_introduced=len(introducing) if operators else None,
         operators_masked=len(masked) if operators else None,
         worst_operator=worst.row.operator.name if worst else None,

@@ -16,7 +16,10 @@ from tests.program import Program
 
 pytestmark = pytest.mark.toolchain
 
-DIGITS = ("model=digits_cnn", "model.evaluation.count=8", "model.calibration.count=32", "limits.parallel=2")
+DIGITS = (
+    *("model=digits_cnn", "model.evaluation.count=8", "model.calibration.count=32", "limits.parallel=2"),
+    "measure.operator_samples=1",
+)
 
 
 def operators(artifacts: Path, run_id: str) -> list[dict[str, Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from random import Random
 from typing import Any
 
 import pytest
@@ -9,6 +11,8 @@ import pytest
 from tasks.report.figures import MEASURES, causes, latency, measured, trends_of_page, with_times
 from tasks.report.page import render
 from tests.sample_tables import CHANGED, LOGS, NIGHTS, RUN, nightly, sweep, trends
+from tests.sample_tables import cell as cell_of
+from tests.sample_tables import measured as sample_measures
 
 EXECUTED = {
     "program": "shipping", "event": "Method::execute", "kind": "program", "unit": "us", "count": 4, "operators": [],
@@ -22,7 +26,13 @@ def counted(operators: list[str], p50: float, counted_in: list[str], **facts: An
 
 
 def test_a_cell_has_every_measure_of_the_matrix() -> None:
-    cell = {"final_snr_db": 30.5, "final_cosine": 0.99, "top1_agreement": 0.875, "latency_p50_ms": 2.5}
+    cell = {
+        "final_difference": "finite",
+        "final_snr_db": 30.5,
+        "final_cosine": 0.99,
+        "top1_agreement": 0.875,
+        "latency_p50_ms": 2.5,
+    }
     cell |= {"pte_bytes": 2048, "operators_compared": 7, "operators_total": 28}
     measures = measured(cell)
     assert measures == {"snr": 30.5, "cosine": 0.99, "top1": 87.5, "latency": 2.5, "size": 2.0, "coverage": 25.0}
@@ -30,8 +40,16 @@ def test_a_cell_has_every_measure_of_the_matrix() -> None:
 
 
 def test_a_measure_that_is_not_defined_is_null_and_not_zero() -> None:
-    cell = dict.fromkeys(("final_snr_db", "final_cosine", "top1_agreement", "latency_p50_ms", "pte_bytes"))
+    cell = dict.fromkeys(
+        ("final_difference", "final_snr_db", "final_cosine", "top1_agreement", "latency_p50_ms", "pte_bytes")
+    )
     assert set(measured(cell | {"operators_compared": None, "operators_total": None}).values()) == {None}
+
+
+def test_equal_outputs_are_the_best_of_the_matrix_and_infinite_noise_is_the_worst() -> None:
+    cell = cell_of("m", "s", "c", **sample_measures(Random(1), 30.0)) | {"final_snr_db": None}
+    assert measured(cell | {"final_difference": "none"})["snr"] == math.inf
+    assert measured(cell | {"final_difference": "infinite"})["snr"] == -math.inf
 
 
 def test_latencies_are_counted_in_bins_of_equal_width() -> None:

@@ -21,6 +21,7 @@ from tasks.report.page import render, summary_markdown, summary_table
 from tasks.storage.tables import schema_of
 from tests.sample_tables import LOG, LOGS, RUN, cell, measured, nightly, sweep, table, trends
 
+BOUNDS = {"low": 0.125, "high": 0.875}
 HOSTILE = ("</script><script>alert(1)</script>", "a|b\nc")
 
 
@@ -181,7 +182,7 @@ def test_devices_and_backends_are_columns_only_where_they_differ() -> None:
         [str(column.header) for column in summary_table(RUN, table("cells", rows)).columns]
         for rows in (same, different)
     ]
-    numbers = ["SNR dB", "top-1 %", "pte KiB", "operators", "delegated / CPU", "lower s"]
+    numbers = ["lowest SNR dB", "top-1 %", "pte KiB", "operators", "delegated / CPU", "lower s"]
     assert heads[0] == ["model", "scheme", "soc", "outcome", *numbers, "note"]
     assert heads[1] == ["model", "scheme", "soc", "device", "backend", "outcome", *numbers, "note"]
 
@@ -201,9 +202,53 @@ def test_the_terminal_table_shows_rounded_numbers_and_dashes_for_null() -> None:
     lines = [re.split(r"\s{2,}", line.strip()) for line in written.getvalue().splitlines()]
     body = [line for line in lines if line[0] in {"[red]m", "m"}]
     assert body == [
-        ["[red]m", "8a8w", "SM8650", "✓ passed", "23.4", "100.0", "5,120", "71/80", "148/2", "57.0"],
+        ["[red]m", "8a8w", "SM8650", "✓ passed", "23.4 of 8", "100.0", "5,120", "71/80", "148/2", "57.0"],
         ["m", "fp16", "SM8650", "✗ failed", *"––––––", "ToolchainError: died"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("difference", "snr_db", "text"),
+    [("finite", 23.449, "23.4 of 8"), ("none", None, "∞"), ("infinite", None, "-∞"), (None, None, "–")],
+)
+def test_an_snr_that_is_null_is_shown_as_equal_as_infinitely_noisy_or_as_unknown(
+    difference: str | None, snr_db: float | None, text: str
+) -> None:
+    facts = {"final_difference": difference, "final_snr_db": snr_db, "samples": 8, "observer_effect": difference}
+    rows = table("cells", [cell("m", "s", "c", **facts, observer_effect_snr_db=snr_db)])
+    lines = summary_markdown(RUN, rows).splitlines()
+    assert lines[-1].split(" | ")[4] == text
+    facts_of = dict(re.findall(r"<dt>(.*?)</dt><dd.*?>(.*?)</dd>", render(RUN, {"cells": rows}, {})))
+    assert facts_of["lowest final SNR, dB"] == text
+    assert facts_of["observer effect, dB"] == text.removesuffix(" of 8")
+
+
+def test_figures_over_samples_are_shown_with_their_intervals() -> None:
+    shares = {f"{name}_{side}": value for name in ("top1_agreement", "accuracy") for side, value in BOUNDS.items()}
+    row = cell("m", "s", "c", **measured(random.Random(1), 30.0)) | shares | {"accuracy": 0.5, "accuracy_eager": 0.75}
+    facts = dict(re.findall(r"<dt>(.*?)</dt><dd.*?>(.*?)</dd>", render(RUN, sweep([row]), {})))
+    assert facts["SNR of the mean noise, dB"] == "31.5 (30.5 to 32.8)"
+    assert facts["device against designed, dB"] == "38.0"
+    assert facts["top-1 agreement, %"] == "100.0 (12.5 to 87.5)"
+    assert facts["accuracy device / eager, %"] == "50.0 (12.5 to 87.5) / 75.0"
+    unbounded = render(RUN, sweep([row | {"mean_snr_db_high": None}]), {})
+    assert "31.5 (30.5 to ∞)" in unbounded
+
+
+def test_the_ladder_is_the_path_to_the_device_with_the_converted_graph_beside_it() -> None:
+    row = cell("m", "s", "c", **measured(random.Random(1), 30.0))
+    tables = sweep([row])
+    tables["outputs"] = [
+        output | ({"status": "no_value", "snr_db": None, "why": "no kernel"} if output["rung"] == "designed" else {})
+        for output in tables["outputs"]
+    ]
+    page = render(RUN, tables, {})
+    ladder = page[page.index('<table class="ladder">') : page.index("</table>", page.index('<table class="ladder">'))]
+    assert re.findall(r'<th scope="row">(.*?)</th>', ladder) == ["exported", "edge", "designed", "device", "quantized"]
+    assert re.findall(r'<tr class="beside"><th scope="row">(.*?)</th>', ladder) == ["quantized"]
+    assert "lowest of 8, dB" in ladder
+    assert '<td title="no kernel">no_value</td>' in ladder
+    assert re.findall(r'title="against (.*?)"', ladder) == ["exported", "edge", "designed", "exported"]
 
 
 def test_a_narrow_terminal_wraps_but_drops_no_number_and_no_note() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from conf.load import load
 from conf.schema import Request, ToleranceConfig
 from tasks.errors import DeviceError, EnvironmentUnusable, EvidenceError, RequestError, RunnerFailed, ToolchainError
+from tasks.numerics.interval import wilson_interval
 from tasks.records import (
     Blob,
     Command,
@@ -41,7 +43,7 @@ def output(sample: int, gap: Gap, rung: str = "device", **facts: Any) -> OutputC
         output_index=0,
         output="logits",
         shape=(1, 10),
-        status="compared",
+        status="compared" if gap.snr_db is not None else "exact",
         gap=gap,
         previous_rung=None,
         previous_snr_db=None,
@@ -99,20 +101,87 @@ def test_a_program_with_a_mistake_at_its_inputs_or_outputs_fails_whatever_its_nu
 def test_finals_are_the_worst_output_of_the_worst_sample_on_the_device() -> None:
     final = finals(
         comparison(
-            output(0, gap(-99.0, cosine=-1.0, max_abs=99.0), rung="quantized"),
-            output(0, gap(31.0, cosine=0.75, max_abs=0.5)),
-            output(1, gap(30.0, cosine=0.875, max_abs=0.125)),
-            output(1, EXACT),
+            output(0, gap(-99.0, cosine=-1.0, max_abs=99.0), rung="quantized", previous_status="nonfinite_differs"),
+            output(0, gap(31.0, cosine=0.75, max_abs=0.5), previous_status="compared", previous_snr_db=60.0),
+            output(1, gap(30.0, cosine=0.875, max_abs=0.125), previous_status="compared", previous_snr_db=61.0),
+            output(1, EXACT, previous_status="exact"),
         )
     )
     assert final == Finals(
-        final_snr_db=30.0, final_cosine=0.75, final_max_abs=0.5, top1_agreement=None, accuracy=None, accuracy_eager=None
+        final_difference="finite",
+        final_snr_db=30.0,
+        mean_snr_db=pytest.approx(-10 * math.log10((10**-3.1 + 10**-3.0) / 2)),
+        mean_snr_db_low=pytest.approx(30.0),
+        mean_snr_db_high=pytest.approx(31.0),
+        device_difference="finite",
+        device_snr_db=60.0,
+        final_cosine=0.75,
+        final_max_abs=0.5,
+        top1_agreement=None,
+        top1_agreement_low=None,
+        top1_agreement_high=None,
+        accuracy=None,
+        accuracy_low=None,
+        accuracy_high=None,
+        accuracy_eager=None,
     )
 
 
+def test_the_mean_snr_of_twice_the_samples_is_the_same_and_its_interval_is_narrower() -> None:
+    ratios = [20.0, 22.0, 25.0, 30.0]
+    few, many = (
+        finals(comparison(*(output(sample, gap(ratio)) for sample, ratio in enumerate(ratios * times))))
+        for times in (1, 4)
+    )
+    assert few.mean_snr_db == pytest.approx(many.mean_snr_db)
+    assert few.mean_snr_db_low is not None
+    assert many.mean_snr_db_low is not None
+    assert 20 < few.mean_snr_db_low < many.mean_snr_db_low < (many.mean_snr_db or 0) < (many.mean_snr_db_high or 0) < 30
+
+
+def test_one_sample_has_no_interval() -> None:
+    final = finals(comparison(output(0, gap(30.0), top1_reference=3, top1_actual=3, label=3)))
+    assert (final.mean_snr_db, final.top1_agreement, final.accuracy) == (pytest.approx(30.0), 1.0, 1.0)
+    bounds = {name: value for name, value in asdict(final).items() if name.endswith(("_low", "_high"))}
+    measures = ("mean_snr_db", "top1_agreement", "accuracy")
+    assert bounds == {f"{measure}_{side}": None for measure in measures for side in ("low", "high")}
+
+
 def test_finals_of_exact_outputs_have_no_snr() -> None:
-    assert finals(comparison(output(0, EXACT))).final_snr_db is None
-    assert finals(comparison(output(0, EXACT))).final_max_abs == 0.0
+    final = finals(comparison(output(0, EXACT), output(1, EXACT)))
+    assert (final.final_difference, final.final_snr_db) == ("none", None)
+    assert (final.mean_snr_db, final.mean_snr_db_low, final.mean_snr_db_high) == (None, None, None)
+    assert final.final_max_abs == 0.0
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        output(1, Gap(), status="nonfinite_differs", nonfinite_actual=3),
+        output(1, Gap(max_abs=100.0), status="compared"),
+    ],
+    ids=["NaN", "not zero where eager is zero"],
+)
+def test_infinite_noise_is_no_match_and_is_not_hidden_by_a_sample_with_an_snr(row: OutputComparison) -> None:
+    final = finals(comparison(output(0, gap(30.0)), row))
+    assert (final.final_difference, final.final_snr_db, final.mean_snr_db) == ("infinite", None, None)
+    device = replace(row, previous_rung="designed", previous_status=row.status)
+    known = replace(device, previous_status="compared", previous_snr_db=50.0)
+    assert finals(comparison(known, device)).device_difference == "infinite"
+    assert finals(comparison(known, device)).device_snr_db is None
+
+
+def test_a_device_that_equals_the_rung_designed_has_no_difference() -> None:
+    rows = [output(sample, gap(20.0), previous_status="exact") for sample in range(2)]
+    assert finals(comparison(*rows)).device_difference == "none"
+    # Also where both give NaN.
+    nan = output(2, Gap(), status="nonfinite_differs", previous_status="exact")
+    assert finals(comparison(*rows, nan)).device_difference == "none"
+
+
+def test_without_the_rung_designed_the_device_is_not_compared_with_it() -> None:
+    final = finals(comparison(output(0, gap(20.0), previous_status="no_value")))
+    assert (final.device_difference, final.device_snr_db) == (None, None)
 
 
 def test_shares_count_ranked_samples_and_labelled_ones() -> None:
@@ -126,6 +195,8 @@ def test_shares_count_ranked_samples_and_labelled_ones() -> None:
         )
     )
     assert (final.top1_agreement, final.accuracy, final.accuracy_eager) == (3 / 4, 2 / 3, 1 / 3)
+    assert (final.top1_agreement_low, final.top1_agreement_high) == wilson_interval(3, 4)
+    assert (final.accuracy_low, final.accuracy_high) == wilson_interval(2, 3)
 
 
 def test_an_impossible_cell_has_its_reason(request_8a8w: Request) -> None:
@@ -170,6 +241,24 @@ AGREES, DIFFERS = {"top1_reference": 1, "top1_actual": 1}, {"top1_reference": 1,
         ([output(0, EXACT, **AGREES), output(1, EXACT, **DIFFERS)], "top-1 agreement 50.0 % is below 75 %"),
         ([output(0, gap(1.0), **DIFFERS)], "final SNR 1.0 dB is below 20 dB; top-1 agreement 0.0 % is below 75 %"),
         ([output(0, Gap(), status="nonfinite_differs")], "output logits of digit 0: nonfinite_differs"),
+        # An output that should be all zeros and is not has no SNR, which is no reason to pass.
+        (
+            [output(0, gap(60.0)), output(1, Gap(max_abs=100.0), status="compared")],
+            "output logits of digit 1: all zeros in eager PyTorch, up to 100 away on the device",
+        ),
+        # A difference that float64 cannot hold.
+        ([output(0, Gap(cosine=-1.0), status="compared")], "output logits of digit 0: no finite SNR"),
+        # All NaN, in eager PyTorch as well: both outputs are equal, and useless.
+        (
+            [output(0, gap(60.0)), output(1, Gap(), nonfinite_actual=10, nonfinite_reference=10)],
+            "output logits of digit 1: all NaN or infinite, in eager PyTorch as well",
+        ),
+        (
+            [output(1, Gap(), status="nonfinite_differs", nonfinite_actual=10, nonfinite_reference=9)],
+            "output logits of digit 1: all NaN or infinite",
+        ),
+        ([output(0, gap(60.0), nonfinite_actual=9, nonfinite_reference=9)], None),
+        ([output(0, Gap(), shape=(0, 10))], None),
         (
             [output(2, Gap(), status="shape_differs"), output(3, Gap(), status="nonfinite_differs")],
             "output logits of digit 2: shape_differs",

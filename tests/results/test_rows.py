@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -120,13 +121,22 @@ def test_a_cell_that_passed(planned: Request) -> None:
             "operators_total": 4,
             "operators_compared": 2,
             "samples": 2,
+            "final_difference": "finite",
             "final_snr_db": 30.0,
+            "mean_snr_db": pytest.approx(-10 * math.log10((1e-4 + 1e-3) / 2)),
+            "mean_snr_db_low": 30.0,
+            "mean_snr_db_high": 40.0,
+            "device_difference": "finite",
+            "device_snr_db": 45.0,
             "final_cosine": 0.75,
             "final_max_abs": 1.5,
             "top1_agreement": 0.5,
+            "top1_agreement_low": pytest.approx(0.0945, abs=1e-4),
+            "top1_agreement_high": pytest.approx(0.9055, abs=1e-4),
             "accuracy": 1.0,
             "accuracy_eager": 1.0,
             "latency_p50_ms": 4.0,
+            "observer_effect": "finite",
             "observer_effect_snr_db": 60.0,
             "worst_rung": "device",
             "operators_introduced": 1,
@@ -317,7 +327,8 @@ def test_operators_that_were_lowered_and_not_compared_are_rows_all_the_same(plan
 def test_an_output_has_one_row(planned: Request) -> None:
     assert rows_of(passed_cell(planned), "outputs")[0] == {
         "rung": "device", "reference": "eager", "sample": 0, "sample_name": "a", "output_index": 0, "output": "logits",
-        "shape": (1, 2), "status": "compared", **GAP, "previous_rung": "edge", "previous_snr_db": 45.0, "label": 7,
+        "shape": (1, 2), "status": "compared", **GAP, "why": None, "nonfinite_actual": 0, "nonfinite_reference": 0,
+        "previous_rung": "designed", "previous_status": "compared", "previous_snr_db": 45.0, "label": 7,
         "top1_reference": 7, "top1_actual": 7,
     }  # fmt: skip
     assert len(rows_of(passed_cell(planned), "outputs")) == 2

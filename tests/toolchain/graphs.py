@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.records import Blob, LoweredProgram
+from tasks.records import Blob, LoweredProgram, Quantization
 from tasks.storage.store import Store
 
 Array = NDArray[Any]
@@ -275,3 +277,46 @@ def bfloat16(inputs: Sequence[Array]) -> Any:
     for index in range(len(kernels.sources)):
         values[index] = kernels.call(index, values)
     return [value.dtype.name for value in values.values()]
+
+
+def rounded(values: Array, qparams: Quantization) -> tuple[Array, bool]:
+    """Round a tensor as the rung `designed` does. Return also whether the tensor itself is unchanged."""
+    import torch
+
+    from tasks.toolchain.reference.designed import rounded
+
+    tensor = torch.from_numpy(values.copy())
+    result = rounded(tensor, qparams).numpy()
+    return result, np.array_equal(tensor.numpy(), values, equal_nan=True)
+
+
+def designed_by_kernels(lowered: LoweredProgram, store: Store) -> dict[str, Array]:
+    """Compute the outputs of the rung `designed` with the kernels of the replay and with NumPy's rounding."""
+    from safetensors.numpy import load
+
+    from tasks.numerics.dequantize import fake_quantize
+    from tasks.toolchain.entrypoints import reference_kernels
+
+    exported, kernels_on = lowered.quantized.exported, reference_kernels(lowered, store)
+    evaluation = load(store.read(exported.evaluation))
+    outputs: dict[str, Array] = {}
+    for sample in range(len(exported.sample_names)):
+        (spec,), (qparams,) = exported.inputs, lowered.input_qparams
+        assert qparams is not None
+        kernels = kernels_on([fake_quantize(evaluation[f"{sample}/{spec.name}"], qparams).astype(np.float32)])
+        values: dict[int, Any] = {}
+        for index in range(len(kernels.sources)):
+            value, operator = kernels.call(index, values), lowered.operators[index]
+            unrounded = index in kernels.constants or index in kernels.clamped
+            if isinstance(value, np.ndarray) and operator.quantization is not None and not unrounded:
+                value = fake_quantize(value, operator.quantization).astype(value.dtype)
+            values[index] = value
+        outputs |= {f"{sample}/{index}": output for index, output in enumerate(kernels.answer(values))}
+    return outputs
+
+
+def with_other_target(lowered: LoweredProgram, index: int, target: str, store: Store) -> LoweredProgram:
+    """Return the lowering with another function in the call of one operator."""
+    graph = json.loads(store.read(lowered.reference_calls))
+    graph["calls"][index][0] = target
+    return replace(lowered, reference_calls=store.put_bytes(json.dumps(graph).encode()))

@@ -57,6 +57,11 @@ def worst_snr_db(comparison: Comparison, rung: str) -> float:
     return min(row.gap.snr_db for row in rows if row.gap.snr_db is not None)
 
 
+def designed_equals_edge(comparison: Comparison) -> bool:
+    """Return whether the rung designed equals the rung edge, as it does where the lowering recorded no grid."""
+    return {row.previous_status for row in comparison.outputs if row.rung == "designed"} == {"exact"}
+
+
 def agreement(comparison: Comparison) -> list[bool]:
     return [row.top1_actual == row.top1_reference for row in comparison.outputs if row.rung == "device"]
 
@@ -70,8 +75,9 @@ def test_xnnpack_computes_in_float_what_eager_pytorch_does(resources: Resources,
         (),
     )
     assert worst_snr_db(comparison, "device") > 100
+    assert designed_equals_edge(comparison)
     assert agreement(comparison) == [True] * 8
-    assert (comparison.observer_effect_snr_db, comparison.unexpected_events) == (None, ())
+    assert (comparison.observer_effect, comparison.unexpected_events) == ("none", ())
     # The whole delegate is one instruction: what leaves it is seen, and nothing inside.
     assert statuses(comparison) == {
         "aten.convolution": {"not_dumped": 4},
@@ -95,6 +101,7 @@ def test_xnnpack_in_eight_bits_is_near_eager_pytorch(resources: Resources, lower
     assert program.quantized.quantized
     assert 20 < worst_snr_db(comparison, "device") < 100
     assert 20 < worst_snr_db(comparison, "quantized") < 100
+    assert designed_equals_edge(comparison)  # the pairs of quantize and dequantize are still in its edge graph
     assert agreement(comparison) == [True] * 8
     assert comparison.unexpected_events == ()
     # One handle for an operator and the pair of quantize and dequantize behind it: the pair's end is its value.
@@ -115,8 +122,9 @@ def test_portable_kernels_show_every_operator(resources: Resources, lowered: Low
     assert (program.backend, program.soc, program.delegated_subgraphs) == ("portable", None, 0)
     assert {row.subgraph for row in program.operators} == {None}
     assert worst_snr_db(comparison, "device") > 100
+    assert designed_equals_edge(comparison)
     assert agreement(comparison) == [True] * 8
-    assert (comparison.observer_effect_snr_db, comparison.unexpected_events) == (None, ())
+    assert (comparison.observer_effect, comparison.unexpected_events) == ("none", ())
     assert statuses(comparison) == {
         "aten.convolution": {"compared": 4},
         "aten._native_batch_norm_legit_no_training": {"tuple": 4, "unused": 8},

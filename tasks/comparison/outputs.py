@@ -1,0 +1,114 @@
+"""The comparison of the final outputs: of every rung with eager PyTorch, and of each rung with the previous rung."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from numpy.typing import NDArray
+from safetensors.numpy import load
+
+from tasks.comparison.metrics import Pair, metric_template
+from tasks.numerics.metrics import top1
+from tasks.numerics.noise import lowest_snr
+from tasks.numerics.operators import Compared, compare_values
+from tasks.records import Capture, ExportedModel, LoweredProgram, OutputComparison
+from tasks.records.keys import tensor_key
+from tasks.records.vocabulary import PREVIOUS_RUNG, RUNGS, Difference, Rung
+from tasks.storage.store import Store
+from tasks.toolchain.entrypoints import designed_outputs
+
+Tensors = Mapping[str, NDArray[Any]]
+"""Tensors by the key `<sample>/<output index>`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FinalOutputs:
+    """The final outputs of one cell for all evaluation samples, rung by rung."""
+
+    exported: ExportedModel
+    eager: Tensors
+    rungs: Mapping[Rung, Tensors]  # without the rungs that the host cannot compute
+    refusals: Mapping[Rung, str]  # per rung that the host cannot compute, the reason
+
+    @classmethod
+    def of(cls, lowered: LoweredProgram, capture: Capture, store: Store) -> "FinalOutputs":
+        """Read the final outputs of all rungs. Compute those of the rung `designed` on the host."""
+        exported = lowered.quantized.exported
+        rungs: dict[Rung, Tensors] = {
+            "exported": load(store.read(exported.outputs_exported)),
+            "edge": load(store.read(lowered.outputs_edge)),
+            "device": load(store.read(capture.outputs)),
+            "quantized": load(store.read(lowered.quantized.outputs_quantized)),
+        }
+        refusals: dict[Rung, str] = {}
+        if not _has_grids(lowered):
+            rungs["designed"] = rungs["edge"]
+        elif isinstance(designed := designed_outputs(lowered, store), str):
+            refusals["designed"] = designed
+        else:
+            rungs["designed"] = designed
+        eager = load(store.read(exported.outputs_eager))
+        return cls(exported=exported, eager=eager, rungs=rungs, refusals=refusals)
+
+    def compare(self, classifier: bool) -> Iterator[OutputComparison]:
+        """Yield one row per rung, sample and output. `classifier`: whether the largest element is the answer."""
+        exported = self.exported
+        for rung, sample, index in product(RUNGS, range(len(exported.sample_names)), range(len(exported.outputs))):
+            key, previous = tensor_key(sample, index), PREVIOUS_RUNG.get(rung)
+            eager, actual = self.eager[key], self._output(rung, key)
+            compared, from_previous = self._compared(actual, eager), None
+            if previous is not None:
+                from_previous = self._compared(actual, self._output(previous, key))
+            yield OutputComparison(
+                rung=rung,
+                sample=sample,
+                sample_name=exported.sample_names[sample],
+                output_index=index,
+                output=exported.outputs[index].name,
+                shape=tuple(eager.shape if actual is None else actual.shape),
+                status=compared.status,
+                why=self.refusals.get(rung),
+                nonfinite_actual=compared.nonfinite_actual,
+                nonfinite_reference=compared.nonfinite_reference,
+                gap=compared.gap,
+                previous_rung=previous,
+                previous_status=from_previous.status if from_previous else None,
+                previous_snr_db=from_previous.gap.snr_db if from_previous else None,
+                label=exported.labels[sample],
+                top1_reference=top1(eager) if classifier else None,
+                top1_actual=top1(actual) if classifier and actual is not None else None,
+            )
+
+    def pairs(self) -> Iterator[Pair]:
+        """Yield every final output of every rung with the output of eager PyTorch, for metrics that are requested."""
+        samples, outputs = range(len(self.exported.sample_names)), range(len(self.exported.outputs))
+        for rung, sample, index in product(RUNGS, samples, outputs):
+            key = tensor_key(sample, index)
+            if (actual := self._output(rung, key)) is not None:
+                subject = metric_template(None, index, sample, rung, "eager")
+                yield Pair(subject=subject, actual=actual, reference=self.eager[key], qparams=None)
+
+    def observer_effect(self, capture: Capture, store: Store) -> tuple[Difference | None, float | None]:
+        """Compare the debug program's final outputs with those of the shipping program: see `lowest_snr`."""
+        if capture.outputs_debug is None:
+            return None, None
+        shipping = self.rungs["device"]
+        debug = load(store.read(capture.outputs_debug))
+        compared = [compare_values(output, shipping[key]) for key, output in debug.items()]
+        return lowest_snr([(output.status, output.gap.snr_db) for output in compared])
+
+    def _output(self, rung: Rung, key: str) -> NDArray[Any] | None:
+        return self.rungs[rung][key] if rung in self.rungs else None
+
+    @staticmethod
+    def _compared(actual: NDArray[Any] | None, reference: NDArray[Any] | None) -> Compared:
+        if actual is None or reference is None:
+            return Compared(status="no_value")
+        return compare_values(actual, reference)
+
+
+def _has_grids(lowered: LoweredProgram) -> bool:
+    """Return whether the lowering recorded a grid for any value that is computed from the model's inputs."""
+    grids = (operator.quantization for operator in lowered.operators if not operator.constant)
+    return any(qparams is not None for qparams in (*lowered.input_qparams, *grids))

@@ -1,0 +1,90 @@
+"""The rung `designed`: the edge graph on the host, with every value rounded to the grid that the lowering recorded.
+
+This is the program that the lowering asks the compiler for. A value that only clamps read is not rounded, because the
+compiler merges the clamp into the operator that computes the value (docs/ladder.md). Constants are already rounded.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from tasks.numerics.dequantize import broadcastable
+from tasks.records import LoweredProgram, Quantization
+from tasks.storage.store import Store
+from tasks.toolchain.reference.graph import NoKernel, ReferenceGraph, Value, read_graph
+from tasks.toolchain.tensors import outputs_by_sample, read_samples
+
+
+def designed_outputs(lowered: LoweredProgram, store: Store) -> dict[str, NDArray[Any]] | str:
+    """Return the final outputs of all evaluation samples, by the key `<sample>/<output index>`.
+
+    If the host cannot compute an operator from rounded values, return the reason. Raises EvidenceError if a grid does
+    not fit its tensor.
+    """
+    exported = lowered.quantized.exported
+    graph = read_graph(store, lowered.reference_calls, lowered.reference_constants)
+    names = [spec.name for spec in exported.inputs]
+    samples = read_samples(store, exported.evaluation, names, len(exported.sample_names))
+    try:
+        with torch.no_grad():
+            answers = list(_answers(graph, grids(lowered, graph), lowered.input_qparams, samples))
+    except NoKernel as refusal:
+        return str(refusal)
+    return {key: output.numpy() for key, output in outputs_by_sample(answers).items()}
+
+
+def grids(lowered: LoweredProgram, graph: ReferenceGraph) -> dict[int, Quantization]:
+    """Map the calls whose values are rounded to the grids to which they are rounded."""
+    unrounded = graph.clamped_calls.union(graph.constant_calls)
+    calls = lowered.operators[: len(graph.calls)]  # the operators after these are outputs that no call reads
+    return {
+        operator.index: operator.quantization
+        for operator in calls
+        if operator.quantization is not None and operator.index not in unrounded
+    }
+
+
+def rounded(values: torch.Tensor, qparams: Quantization) -> torch.Tensor:
+    """Return the values as `tasks.numerics.dequantize.fake_quantize` rounds them, in the dtype of `values`.
+
+    The result is equal bit by bit, in a third of the time. `torch.fake_quantize_per_tensor_affine` would multiply by
+    the inverse of the scale in float32, and round some values near the middle of two steps to the other side.
+    """
+    arrays = broadcastable(qparams, tuple(values.shape))
+    scale: Any
+    zero_point: Any
+    # torch is faster with numbers than with tensors of one element.
+    scale, zero_point = (array.item() if array.ndim == 0 else torch.from_numpy(array) for array in arrays)
+    steps = values.double().div(scale).round_()
+    return steps.clamp_(qparams.quant_min - zero_point, qparams.quant_max - zero_point).mul_(scale).to(values.dtype)
+
+
+def _answers(
+    graph: ReferenceGraph,
+    grids: Mapping[int, Quantization],
+    input_qparams: Sequence[Quantization | None],
+    samples: Sequence[tuple[torch.Tensor, ...]],
+) -> Iterator[list[Value]]:
+    """Yield the final outputs of each sample. A value is released after the last call that reads it."""
+    constants: dict[int, Value] = {}
+    for index in graph.constant_calls:
+        constants[index] = graph.call(index, constants, ())
+    last_reads: dict[int, list[int]] = {}
+    last_reader = {source: reader for reader, sources in enumerate(graph.sources) for source in sources}
+    for source, reader in last_reader.items():
+        if source not in graph.output_calls:
+            last_reads.setdefault(reader, []).append(source)
+    for sample in samples:
+        pairs = zip(sample, input_qparams, strict=True)
+        inputs = [value if qparams is None else rounded(value, qparams) for value, qparams in pairs]
+        values = dict(constants)
+        for index in range(len(graph.calls)):
+            if index not in constants:
+                value = graph.call(index, values, inputs)
+                is_real = isinstance(value, torch.Tensor) and value.is_floating_point()
+                values[index] = rounded(value, grids[index]) if is_real and index in grids else value
+            for source in last_reads.get(index, ()):
+                del values[source]
+        yield graph.answer(values, inputs)

@@ -1,0 +1,78 @@
+"""The rung `designed`: the edge graph with every value rounded to its grid, on the host."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tasks.numerics.dequantize import fake_quantize
+from tasks.records import LoweredProgram, Quantization
+from tasks.toolchain.entrypoints import designed_outputs
+
+import graphs  # isort: skip
+
+if TYPE_CHECKING:
+    from flows.resources import Resources
+
+pytestmark = pytest.mark.toolchain
+
+BYTES = Quantization(scale=(0.1,), zero_point=(12,), axis=None, quant_min=0, quant_max=255, dtype="uint8")
+WORDS = Quantization(scale=(2e-4,), zero_point=(32768,), axis=None, quant_min=0, quant_max=65535, dtype="uint16")
+CHANNELS = Quantization(
+    scale=(0.1, 0.25, 3.0), zero_point=(0, 5, -7), axis=1, quant_min=-128, quant_max=127, dtype="int8"
+)
+
+
+def asked(resources: Resources, function: Any, *arguments: Any) -> Any:
+    return resources.workers.call("compare", function, *arguments).value
+
+
+@pytest.mark.parametrize("qparams", [BYTES, WORDS, CHANNELS], ids=["8 bits", "16 bits", "per channel"])
+def test_values_are_rounded_bit_by_bit_as_by_numpy(resources: Resources, qparams: Quantization) -> None:
+    values = np.random.default_rng(1).normal(0, 8, (4, 3, 500))
+    values[0] = (np.arange(1500).reshape(3, 500) - 750) * 0.05  # many are in the middle between two steps of BYTES
+    values[1, :, :4] = [np.inf, -np.inf, np.nan, -0.0]
+    for dtype in ("float32", "float64", "float16"):
+        result, is_unchanged = asked(resources, graphs.rounded, values.astype(dtype), qparams)
+        expected = fake_quantize(values.astype(dtype), qparams).astype(dtype)
+        assert (result.dtype, is_unchanged) == (expected.dtype, True)
+        assert np.array_equal(result, expected, equal_nan=True)
+        assert not np.array_equal(result, values.astype(dtype), equal_nan=True)
+
+
+def test_every_value_is_rounded_to_its_grid_except_constants_and_values_that_only_clamps_read(
+    resources: Resources, lowered: LoweredProgram
+) -> None:
+    designed = asked(resources, designed_outputs, lowered, resources.store)
+    expected = asked(resources, graphs.designed_by_kernels, lowered, resources.store)
+    assert (list(designed), len(designed)) == (list(expected), 8)
+    assert [key for key in designed if not np.array_equal(designed[key], expected[key])] == []
+
+
+@pytest.mark.parametrize(
+    ("target", "has_effect"),
+    [("aten.convolution.default", False), ("aten.relu.default", True), ("aten.linear.default", True)],
+)
+def test_the_grid_of_an_operator_that_only_a_clamp_reads_has_no_effect(
+    resources: Resources, lowered: LoweredProgram, target: str, has_effect: bool
+) -> None:
+    operators = tuple(
+        replace(operator, quantization=replace(BYTES, scale=(50.0,))) if operator.target == target else operator
+        for operator in lowered.operators
+    )
+    assert operators != lowered.operators
+    designed = asked(resources, designed_outputs, lowered, resources.store)
+    other = asked(resources, designed_outputs, replace(lowered, operators=operators), resources.store)
+    assert any(not np.array_equal(designed[key], other[key]) for key in designed) == has_effect
+
+
+def test_an_operator_that_the_host_cannot_compute_is_the_reason_why_there_are_no_outputs(
+    resources: Resources, lowered: LoweredProgram
+) -> None:
+    relu = next(operator.index for operator in lowered.operators if operator.target == "aten.relu.default")
+    other = graphs.with_other_target(lowered, relu, "vendor.relu.default", resources.store)
+    reason = asked(resources, designed_outputs, other, resources.store)
+    assert reason == "vendor.relu.default is not registered on this host"
