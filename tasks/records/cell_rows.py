@@ -86,8 +86,6 @@ class CellRow:
     """The class of the error that ended the cell."""
     error: str | None
     """The message of the error that ended the cell."""
-    diagnosis: str
-    """What the accuracy is, what costs most of it, and how good the device itself is, in one or two sentences."""
     reason: str | None
     """Why the cell is impossible, not comparable with the model or out of tolerance, or lacks operators or cycles."""
     diagnosis: str

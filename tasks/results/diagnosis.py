@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from tasks.records import Comparison, ErrorShare, OperatorComparison
 from tasks.records.vocabulary import Cause
-from tasks.results.outcome import CellResult, judge, on_device
+from tasks.results.outcome import CellResult, finals, judge, on_device, problem
 
 _MENTIONED = 0.1  # a group of operators with a smaller share of the error is not mentioned
 _MOST_GROUPS = 3
@@ -53,19 +53,24 @@ def diagnosis(cell: CellResult) -> str:
 
 
 def _sentences(comparison: Comparison, unavailable: str | None) -> Iterator[str]:
-    device = on_device(comparison)
+    device, measured = on_device(comparison), finals(comparison)
     worst = min(device, key=lambda row: row.gap.snr_db if row.gap.snr_db is not None else float("inf"), default=None)
     if worst is None:
         return
-    odd = next((row for row in device if row.status not in ("compared", "exact")), None)
+    odd = next((row for row in device if problem(row) is not None), None)
     if odd is not None:
-        yield f"Output {odd.output} of {odd.sample_name}: {odd.status}."
-    elif worst.gap.snr_db is None:
+        yield f"Output {odd.output} of {odd.sample_name}: {problem(odd)}."
+    elif measured.final_snr_db is None:
         yield "The final outputs are those of eager PyTorch, bit by bit."
     else:
         causes = list(_causes(comparison, worst.output_index))
         of_which = f", of which {'; '.join(causes)}" if causes else ""
-        yield f"{worst.gap.snr_db:.1f} dB{of_which}."
+        lowest = f" (the lowest of {len(device)} outputs)" if len(device) > 1 else ""
+        yield f"{measured.final_snr_db:.1f} dB{lowest}{of_which}."
+    if measured.device_snr_db is not None:
+        yield f"The device itself is at {measured.device_snr_db:.1f} dB against its design."
+    elif measured.device_difference == "none":
+        yield "The device computes its design, bit by bit."
     if not comparison.operators:
         yield f"Without operators, the causes are unknown{': ' + unavailable if unavailable else ''}."
 

@@ -104,8 +104,8 @@ def on_device(comparison: Comparison) -> list[OutputComparison]:
 def _shortfalls(cell: CellResult, comparison: Comparison) -> Iterator[str]:
     final, tolerance, scheme = finals(comparison), cell.request.tolerance, cell.request.scheme.name
     for row in on_device(comparison):
-        if (problem := _problem(row)) is not None:
-            yield f"output {row.output} of {row.sample_name}: {problem}"
+        if (found := problem(row)) is not None:
+            yield f"output {row.output} of {row.sample_name}: {found}"
             break
     least_db = tolerance.final_snr_db.get(scheme)
     if least_db is not None and final.final_snr_db is not None and final.final_snr_db < least_db:
@@ -121,7 +121,7 @@ def _shortfalls(cell: CellResult, comparison: Comparison) -> Iterator[str]:
         yield f"{len(introducing)} operators introduce error (allowed: {allowed}): {', '.join(list(introducing)[:5])}"
 
 
-def _problem(row: OutputComparison) -> str | None:
+def problem(row: OutputComparison) -> str | None:
     """Return why an output of the device has no finite SNR, although it does not equal a right output; else None."""
     elements = math.prod(row.shape)
     if elements and row.nonfinite_actual == elements:
