@@ -214,7 +214,7 @@ class _Judge:
                 also = self._use.read_mask(index, reference.astype(own.made.dtype))
                 used = None if also is None else used | also
             inherited = _gap(own.made, reference, used)
-            if self._is_suspect(index, own.introduced):
+            if self._is_suspect(index, own.introduced) and not own.introduced.nonfinite:
                 total, introduced = _gap(own.difference.actual, reference, used).mse, own.introduced.gap.mse
                 felt = total is None or introduced is None or total >= _FELT * introduced
         captured = run.captured[index]

@@ -67,10 +67,12 @@ def verdict(status: OperatorStatus, total: Gap, replayed: Replayed | None, allow
         return "introduced"
     if replayed.felt and is_biased(replayed.introduced, allowed):
         return "biased"
+    if status == "masked" and (
+        total.max_abs == 0.0 or total == Gap()
+    ):  # the used elements are equal, or there are none
+        return "exact"
     if status == "nonfinite_differs" or replayed.introduced.differing is not None:
         return "inherited"
-    if status == "masked" and total.max_abs == 0.0:
-        return "exact"
     if not _beyond(total, allowed):
         return "within_grid"
     grid = replayed.grid.gap if replayed.grid else Gap()
@@ -115,7 +117,10 @@ def worst_operator(rows: Sequence[OperatorComparison], budget: Iterable[ErrorSha
 
 
 def _introduced_db(row: OperatorComparison) -> float:
-    return math.inf if row.parts.introduced_snr_db is None else row.parts.introduced_snr_db
+    if row.parts.introduced_snr_db is not None:
+        return row.parts.introduced_snr_db
+    # An error where the right value is all zeros, or an infinite one, is worse than any ratio.
+    return -math.inf if row.verdict in OWN_ERROR else math.inf
 
 
 def _total_db(row: OperatorComparison) -> float:
