@@ -24,7 +24,7 @@ Weights = Callable[[Sequence[Array]], Sequence[Array | None]]
 """Returns the weights of an operator's outputs, None for an output that has no weight."""
 
 _EPSILON = float(np.finfo(np.float32).eps)
-_FLOOR = 1e-12  # a result below this share of the reader's largest result is as inexact as a result of that size
+_FLOOR = 1e-36  # the share of the reader's largest result below which float32 cannot hold weights of results
 _LEAST = 1e-30  # the rounding of a smaller result is no normal number of float32
 _UNUSED = 1e-3  # an element is unused if it changes no result by more than this share of the result's rounding
 _CHANGE = 1e-3  # how much an element is changed, as a share of its size, if the device's value is right

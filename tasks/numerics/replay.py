@@ -77,9 +77,8 @@ def replay(
             continue
         expected = judge.expected(index)
         again = {reader: judge.replayed(reader, {index: expected}) for reader in readers}
-        if all(
-            is_suspect(reader, operators[reader].introduced) and not is_suspect(reader, again[reader].introduced)
-            for reader in readers
+        if not any(
+            judge.follows_from_logged(reader) or is_suspect(reader, again[reader].introduced) for reader in readers
         ):
             operators |= again | {index: replace(operators[index], contradicted=True, errors={})}
     return operators
@@ -229,6 +228,10 @@ class _Judge:
             felt=felt,
             errors=self._errors(index, own),
         )
+
+    def follows_from_logged(self, index: int) -> bool:
+        """Return whether an operator's value is right for the logged values that it reads."""
+        return not self._is_suspect(index, self._own_error(index, self._run.made[index]).introduced)
 
     def expected(self, index: int) -> Array:
         """Return an operator's right value on the device's own inputs, rounded to the device's grid."""

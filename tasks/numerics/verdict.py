@@ -55,6 +55,11 @@ def is_biased(introduced: Introduced, allowed: OperatorTolerance) -> bool:
     return shifted or (gain is not None and _surely_beyond(gain - 1, introduced.gain_error, allowed.gain))
 
 
+def has_own_error(introduced: Introduced, allowed: OperatorTolerance) -> bool:
+    """Return whether an operator's own error is beyond its tolerance: it introduces error, or it is biased."""
+    return introduces(introduced, allowed) or is_biased(introduced, allowed)
+
+
 def verdict(status: OperatorStatus, total: Gap, replayed: Replayed | None, allowed: OperatorTolerance) -> Verdict:
     """Return the verdict on an operator. `replayed`: its error by cause; None if the operator was not replayed."""
     if status == "exact":
@@ -71,8 +76,10 @@ def verdict(status: OperatorStatus, total: Gap, replayed: Replayed | None, allow
         total.max_abs == 0.0 or total == Gap()
     ):  # the used elements are equal, or there are none
         return "exact"
-    if status == "nonfinite_differs" or replayed.introduced.differing is not None:
+    if status == "nonfinite_differs":
         return "inherited"
+    if replayed.introduced.differing is not None:  # the tolerance is for an operator's own error
+        return "within_grid" if replayed.inherited.max_abs == 0.0 else "inherited"
     if not _beyond(total, allowed):
         return "within_grid"
     grid = replayed.grid.gap if replayed.grid else Gap()

@@ -17,7 +17,7 @@ from conf.schema import OperatorTolerance
 from tasks.numerics.grid import GridUse
 from tasks.numerics.introduced import Introduced
 from tasks.numerics.replay import Replayed
-from tasks.numerics.verdict import WorstOperator, introduces, is_biased, limits, verdict, worst_operator
+from tasks.numerics.verdict import WorstOperator, has_own_error, introduces, is_biased, limits, verdict, worst_operator
 from tasks.records import ErrorParts, ErrorShare, Gap, Operator, OperatorComparison
 from tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES, Cause, OperatorStatus, Verdict
 
@@ -159,6 +159,7 @@ def test_an_operator_is_biased_if_its_mean_error_or_its_gain_is_off_by_three_sta
     introduced: Introduced, allowed: OperatorTolerance, biased: bool
 ) -> None:
     assert is_biased(introduced, allowed) is biased
+    assert has_own_error(introduced, allowed) is (biased or introduces(introduced, allowed))
 
 
 STEPS = st.lists(st.floats(-1000, 1000), min_size=1, max_size=20)
@@ -238,7 +239,8 @@ RIGHT = introduced(30.0, [0.0] * 10, differing=0)
         ("compared", gap(None), replayed(inherited=gap(None)), "inherited"),
         ("compared", gap(None, max_abs=None), replayed(inherited=gap(None, max_abs=None)), "inherited"),
         # Values that are not floating point have no tolerance for their total error.
-        ("compared", gap(90.0), replayed(RIGHT), "inherited"),
+        ("compared", gap(90.0), replayed(RIGHT, inherited=gap(90.0)), "inherited"),
+        ("compared", gap(20.0), replayed(RIGHT), "within_grid"),  # other indices of equal elements, on exact inputs
         ("compared", gap(90.0), replayed(WRONG), "introduced"),
         ("compared", gap(20.0), None, "blind"),
         ("nonfinite_differs", Gap(), replayed(replace(NOTHING, nonfinite=2)), "introduced"),
