@@ -22,7 +22,7 @@ from tasks.numerics.element_use import Kernels, Value
 from tasks.numerics.introduced import Introduced
 from tasks.numerics.operators import Compared, compare_operator, to_reference_layout_and_scale
 from tasks.numerics.replay import Replayed, replay
-from tasks.numerics.verdict import introduces, limits, verdict
+from tasks.numerics.verdict import has_own_error, limits, verdict
 from tasks.records import ErrorParts, ErrorShare, Gap, LoweredProgram, Operator, OperatorComparison, OtherReference
 from tasks.records.keys import tensor_key
 from tasks.records.options import ComparisonOptions
@@ -184,7 +184,7 @@ class OperatorComparer:
             )
 
     def _is_suspect(self, index: int, introduced: Introduced) -> bool:
-        return introduces(introduced, self._limits(index))
+        return has_own_error(introduced, self._limits(index))
 
     def _limits(self, index: int) -> OperatorTolerance:
         operator = self._lowered.operators[index]

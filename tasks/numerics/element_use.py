@@ -24,7 +24,8 @@ Weights = Callable[[Sequence[Array]], Sequence[Array | None]]
 """Returns the weights of an operator's outputs, None for an output that has no weight."""
 
 _EPSILON = float(np.finfo(np.float32).eps)
-_FLOOR = 1e-12  # a result below this share of the reader's largest result is as inexact as a result of that size
+_FLOOR = 1e-36  # the share of the reader's largest result below which float32 cannot hold weights of results
+_LEAST = 1e-30  # the rounding of a smaller result is no normal number of float32
 _UNUSED = 1e-3  # an element is unused if it changes no result by more than this share of the result's rounding
 _CHANGE = 1e-3  # how much an element is changed, as a share of its size, if the device's value is right
 _MOSTLY = 0.999  # derivatives that are exactly zero for more elements than the rest are no chance
@@ -176,7 +177,9 @@ class ElementUse:
             if not wrong.any():
                 return used
             also = self._read_by(reader, source, pair.expected, pair) if attempt == 0 else wrong
-            used = None if also is None or also.shape != used.shape else used | also
+            if also is None or also.shape != used.shape or (used | also).all():
+                return None
+            used = used | also
         return None
 
     def _read_by(self, reader: int, source: int, value: Array, pair: "_Pair") -> Array | None:
@@ -302,11 +305,14 @@ class _Pair:
 
     @cached_property
     def change(self) -> Array:
-        """By how much each element is changed: by its error, or by a small share of its size if that is larger."""
+        """By how much each element is changed: by its error, or by a small share of its size if that is larger.
+
+        The change is finite, so that it has no effect on a result whose derivative is zero. Only NaN stays NaN.
+        """
         with np.errstate(invalid="ignore", over="ignore"):
             size = np.maximum(np.abs(self.expected), np.asarray(self.usual, self.expected.dtype))
             error = self.actual.astype(np.float32) - self.expected if self.differs.any() else np.float32(0)
-            return np.maximum(np.abs(error), _CHANGE * size)
+            return np.minimum(np.maximum(np.abs(error), _CHANGE * size), np.finfo(np.float32).max)
 
 
 @lru_cache(maxsize=64)
@@ -335,7 +341,7 @@ def _roundings(results: Array) -> Array:
     if not np.isfinite(sizes).all():
         sizes = np.where(np.isfinite(sizes), sizes, np.float32(0))
     largest = float(sizes.max(initial=0.0))
-    return np.float32(_EPSILON) * np.maximum(sizes, np.float32(_FLOOR * largest if largest else 1.0))
+    return np.float32(_EPSILON) * np.maximum(sizes, np.float32(max(_FLOOR * largest, _LEAST) if largest else 1.0))
 
 
 def _differ(result: Array, right: Array, qparams: Quantization | None) -> Array:

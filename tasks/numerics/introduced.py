@@ -42,9 +42,9 @@ class Difference:
     def energy(self) -> float:
         """Return the sum of squared errors, infinite if an element is not finite on one side only."""
         with np.errstate(invalid="ignore", over="ignore"):
-            error = self.actual.astype(np.float64) - self.expected
-            error[(self.actual == self.expected) | (np.isnan(self.actual) & np.isnan(self.expected))] = 0.0
-            energy = float(np.einsum("i,i->", error.reshape(-1), error.reshape(-1)))
+            same = (self.actual == self.expected) | (np.isnan(self.actual) & np.isnan(self.expected))
+            error = np.where(same, 0.0, self.actual.astype(np.float64) - self.expected).reshape(-1)
+            energy = float(np.einsum("i,i->", error, error))
         return math.inf if math.isnan(energy) else energy
 
 

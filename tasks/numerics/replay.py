@@ -29,6 +29,7 @@ Requantized = Mapping[tuple[int, int], CapturedValue]
 """The values that readers received on another grid than the producer's, by the indices of reader and producer."""
 
 _CHAIN = 3  # the most operators that a compiler is expected to fuse with a later operator
+_FAR_SMALLER = 0.5  # the share of an error's energy that another explanation leaves, at most
 _FELT = 0.25  # an operator whose total error has less than this share of its own error's energy has no error
 
 
@@ -80,10 +81,7 @@ def replay(
             continue
         expected = judge.expected(index)
         again = {reader: judge.replayed(reader, {index: expected}) for reader in readers}
-        if all(
-            is_suspect(reader, operators[reader].introduced) and not is_suspect(reader, again[reader].introduced)
-            for reader in readers
-        ):
+        if all(judge.explains(reader, again[reader].introduced, judge.logged(reader)) for reader in readers):
             operators |= again | {index: replace(operators[index], contradicted=True, errors={})}
     return operators
 
@@ -169,7 +167,8 @@ class _Run:
 
     def _add(self, index: int, value: CapturedValue, spans: tuple[int, ...]) -> None:
         actual = value.dequantized()
-        self.values[index] = actual.astype(np.float32) if actual.dtype == np.float64 else actual
+        with np.errstate(over="ignore"):
+            self.values[index] = actual.astype(np.float32) if actual.dtype == np.float64 else actual
         result = self.call(index)
         if not isinstance(result, np.ndarray) or result.shape != actual.shape:
             return
@@ -215,7 +214,7 @@ class _Judge:
                 break
             result, through = run.call_unrounded(index, depth)
             fused = self._own_error(index, result) if through and isinstance(result, np.ndarray) else None
-            if fused is not None and not self._is_suspect(index, fused.introduced):
+            if fused is not None and self.explains(index, fused.introduced, own.introduced):
                 own, spans = fused, tuple(dict.fromkeys((*spans, *through)))
         reference = self._reference(index)
         used, inherited, felt = own.used, Gap(), True
@@ -225,7 +224,7 @@ class _Judge:
                 also = self._use.read_mask(index, reference.astype(own.made.dtype))
                 used = None if also is None else used | also
             inherited = _gap(own.made, reference, used)
-            if self._is_suspect(index, own.introduced):
+            if self._is_suspect(index, own.introduced) and not own.introduced.nonfinite:
                 total, introduced = _gap(own.difference.actual, reference, used).mse, own.introduced.gap.mse
                 felt = total is None or introduced is None or total >= _FELT * introduced
         captured = run.captured[index]
@@ -241,6 +240,21 @@ class _Judge:
             errors=self._errors(index, own),
         )
 
+    def logged(self, index: int) -> Introduced:
+        """Return an operator's own error for the logged values of the operators that it reads."""
+        return self._own_error(index, self._run.made[index]).introduced
+
+    def explains(self, index: int, better: Introduced, worse: Introduced) -> bool:
+        """Return whether an operator's error is beyond its tolerance, and within it and far smaller from other values.
+
+        A small error of the operator itself is not far smaller from other values, even if it is within the tolerance.
+        """
+        if not self._is_suspect(index, worse) or self._is_suspect(index, better):
+            return False
+        if worse.nonfinite or worse.gap.mse is None or better.gap.mse is None:
+            return True
+        return better.gap.mse <= _FAR_SMALLER * worse.gap.mse
+
     def expected(self, index: int) -> Array:
         """Return an operator's right value on the device's own inputs, rounded to the device's grid."""
         expected = self._own_error(index, self._run.made[index]).difference.expected
@@ -251,7 +265,7 @@ class _Judge:
             return {}
         qparams = self._run.captured[index].qparams
         unrounded = self._run.unrounded.get(index)
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             actual, expected = own.difference.actual, own.difference.expected
             errors: dict[Cause, Array] = {}
             if unrounded is not None:

@@ -55,6 +55,11 @@ def is_biased(introduced: Introduced, allowed: OperatorTolerance) -> bool:
     return shifted or (gain is not None and _surely_beyond(gain - 1, introduced.gain_error, allowed.gain))
 
 
+def has_own_error(introduced: Introduced, allowed: OperatorTolerance) -> bool:
+    """Return whether an operator's own error is beyond its tolerance: it introduces error, or it is biased."""
+    return introduces(introduced, allowed) or is_biased(introduced, allowed)
+
+
 def verdict(status: OperatorStatus, total: Gap, replayed: Replayed | None, allowed: OperatorTolerance) -> Verdict:
     """Return the verdict on an operator. `replayed`: its error by cause; None if the operator was not replayed."""
     if status == "exact":
@@ -67,10 +72,14 @@ def verdict(status: OperatorStatus, total: Gap, replayed: Replayed | None, allow
         return "introduced"
     if replayed.felt and is_biased(replayed.introduced, allowed):
         return "biased"
-    if status == "nonfinite_differs" or replayed.introduced.differing is not None:
-        return "inherited"
-    if status == "masked" and total.max_abs == 0.0:
+    if status == "masked" and (
+        total.max_abs == 0.0 or total == Gap()
+    ):  # the used elements are equal, or there are none
         return "exact"
+    if status == "nonfinite_differs":
+        return "inherited"
+    if replayed.introduced.differing is not None:  # the tolerance is for an operator's own error
+        return "within_grid" if replayed.inherited.max_abs == 0.0 else "inherited"
     if not _beyond(total, allowed):
         return "within_grid"
     grid = replayed.grid.gap if replayed.grid else Gap()
@@ -115,7 +124,10 @@ def worst_operator(rows: Sequence[OperatorComparison], budget: Iterable[ErrorSha
 
 
 def _introduced_db(row: OperatorComparison) -> float:
-    return math.inf if row.parts.introduced_snr_db is None else row.parts.introduced_snr_db
+    if row.parts.introduced_snr_db is not None:
+        return row.parts.introduced_snr_db
+    # An error where the right value is all zeros, or an infinite one, is worse than any ratio.
+    return -math.inf if row.verdict in OWN_ERROR else math.inf
 
 
 def _total_db(row: OperatorComparison) -> float:

@@ -1,10 +1,12 @@
 """Operators in NumPy with their derivatives in closed form, and a device that computes them on integer grids.
 
-`Program` implements `tasks.numerics.element_use.Kernels`, without any code for masks or verdicts.
+`Program` implements `tasks.numerics.element_use.Kernels` and `HalfwayRun` implements `Sensitivity`, both without any
+code for masks, verdicts or budgets.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,11 +19,16 @@ from tasks.records import Quantization
 
 Pullback = Callable[..., list[Array | None]]
 """Maps the weights of the outputs (None: unused) and the inputs to the derivative of the weighted sum per input."""
+Selection = Callable[[Array, Array], Array]
+"""Returns the elements that indices, the second argument, select from the value that an operator reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Op:
-    """An operator. Without a `pullback` it has no derivative, as with integers."""
+    """An operator. Without a `pullback` it has no derivative, as with integers.
+
+    `selection`: for an operator whose value, or whose second output, is indices into the value that it reads.
+    """
 
     reads: tuple[int, ...]
     forward: Callable[..., Value]
@@ -30,6 +37,7 @@ class Op:
     clamps: bool = False
     getitem_index: int | None = None
     constant: bool = False
+    selection: Selection | None = None
     unsupported: str | None = None
 
 
@@ -85,19 +93,48 @@ class Program:
         return value if isinstance(value, tuple) else np.asarray(value)
 
     def gradient(self, index: int, source: int, values: Mapping[int, Value], weights: Weights) -> Array | None:
-        op = self.ops[index]
         value = self.call(index, values)
-        if op.pullback is None or value is None:
+        if self.ops[index].pullback is None or value is None:
             return None
-        outputs = value if isinstance(value, tuple) else (value,)
-        slopes = op.pullback(weights(outputs), *(values[read] for read in op.reads))
-        total: Any = None
+        slopes = self.slopes(index, values, weights(value if isinstance(value, tuple) else (value,)))
+        return np.abs(slopes[source]) if source in slopes else None
+
+    def slopes(self, index: int, values: Mapping[int, Value], weights: Sequence[Array | None]) -> dict[int, Array]:
+        """Return, by source, the signed derivative of the weighted outputs of an operator that has a `pullback`."""
+        op, total = self.ops[index], dict[int, Array]()
+        assert op.pullback is not None
+        slopes = op.pullback(weights, *(values[read] for read in op.reads))
         for read, slope in zip(op.reads, slopes, strict=True):
-            if read == source:
-                if slope is None:
-                    return None
-                total = slope if total is None else total + slope
-        return np.abs(total)
+            if slope is not None:
+                total[read] = total[read] + slope if read in total else slope
+        return total
+
+    def picked(self, index: int, indices: Array, values: Mapping[int, Value]) -> Array | None:
+        op = self.ops[index]
+        if op.getitem_index == 1:
+            op = self.ops[op.reads[0]]
+        if op.selection is None or not isinstance(value := values.get(op.reads[0]), np.ndarray):
+            return None
+        try:
+            return op.selection(value, indices)
+        except IndexError:
+            return None
+
+    def halfway(self, inputs: Sequence[Array], errors: Mapping[int, Array]) -> HalfwayRun | None:
+        """Run the program with half of every error added. The n-th input is the value of the n-th `entry`."""
+        entries = [index for index, op in enumerate(self.ops) if not op.reads and not op.constant]
+        values: dict[int, Value] = {}
+        for index in range(len(self.ops)):
+            value = self.call(index, values)
+            if index in entries:
+                position = entries.index(index)
+                value = inputs[position] + 0.5 * errors.get(-1 - position, np.float32(0))
+            if value is None:
+                return None
+            if index in errors and isinstance(value, np.ndarray):
+                value = value + (-0.5 if index in self.constants else 0.5) * errors[index]
+            values[index] = value
+        return HalfwayRun(self, values, {entry: -1 - position for position, entry in enumerate(entries)}, {*errors})
 
     def answer(self, values: Mapping[int, Value]) -> list[Array]:
         return [np.asarray(values[index]) for index in self.output_ops]
@@ -118,6 +155,40 @@ class Program:
             if value is not None:
                 values[index] = value
         return values
+
+
+@dataclass(frozen=True)
+class HalfwayRun:
+    """The values of one run with half of every error added. `inputs`: the index of an input's error by operator."""
+
+    program: Program
+    values: Mapping[int, Value]
+    inputs: Mapping[int, int]
+    errors: set[int]
+
+    def gradients(self, output: int, direction: Array) -> dict[int, Array]:
+        """Return, by the index of an error, d(<direction, output>) / d(value). An error without effect is left out."""
+        # By operator, the derivative of every output that has one.
+        slopes: dict[int, dict[int, Array]] = defaultdict(dict)
+
+        def add(index: int, position: int, slope: Array) -> None:
+            before = slopes[index].get(position)
+            slopes[index][position] = slope if before is None else before + slope
+
+        add(self.program.output_ops[output], 0, direction)
+        for index in reversed(range(len(self.program.ops))):
+            op, value = self.program.ops[index], self.values[index]
+            if index not in slopes:
+                continue
+            if op.getitem_index is not None:
+                add(op.reads[0], op.getitem_index, slopes[index][0])
+            elif op.pullback is not None:
+                weights = [slopes[index].get(position) for position in range(len(value) if type(value) is tuple else 1)]
+                for source, slope in self.program.slopes(index, self.values, weights).items():
+                    add(source, 0, slope)
+        by_error = {index: outputs[0] for index, outputs in slopes.items() if 0 in outputs}
+        by_error |= {error: by_error[index] for index, error in self.inputs.items() if index in by_error}
+        return {index: slope for index, slope in by_error.items() if index in self.errors}
 
 
 Damage = Callable[[Array], Array]
@@ -254,7 +325,10 @@ def max_pool(source: int) -> Op:
         np.put_along_axis(slope, pairs.argmax(-1)[..., None], weight[..., None].astype(x.dtype), -1)
         return [slope.reshape(x.shape)]
 
-    return Op(reads=(source,), forward=forward, pullback=pullback)
+    def selection(x: Array, indices: Array) -> Array:
+        return np.take_along_axis(x.reshape(*x.shape[:-1], -1, 2), indices[..., None], -1)[..., 0]
+
+    return Op(reads=(source,), forward=forward, pullback=pullback, selection=selection)
 
 
 def topk(source: int, k: int) -> Op:
@@ -274,7 +348,19 @@ def topk(source: int, k: int) -> Op:
         np.put_along_axis(slope, order(x), weight.astype(x.dtype), -1)
         return [slope]
 
-    return Op(reads=(source,), forward=forward, pullback=pullback)
+    def selection(x: Array, indices: Array) -> Array:
+        return np.take_along_axis(x, indices, -1)
+
+    return Op(reads=(source,), forward=forward, pullback=pullback, selection=selection)
+
+
+def argmax(source: int) -> Op:
+    """Return the position of the largest element along the last axis."""
+    return Op(
+        reads=(source,),
+        forward=lambda x: x.argmax(-1),
+        selection=lambda x, indices: np.take_along_axis(x, indices[..., None], -1)[..., 0],
+    )
 
 
 def split(source: int) -> Op:
