@@ -199,7 +199,7 @@ def fuzzed(
             assert row.status in OPERATOR_STATUSES
             assert row.verdict in VERDICTS
             assert (row.gap.mse is not None) <= (row.status in COMPARED)
-            numbers = [*asdict(row.gap).values(), *asdict(row.introduced).values(), row.introduced_steps]
+            numbers = [*asdict(row.gap).values(), *asdict(row.parts).values()]
             assert all(number is None or math.isfinite(number) for number in numbers)
         outcomes["compared"] += 1
 

@@ -141,6 +141,6 @@ def test_portable_kernels_show_every_operator(resources: Resources, lowered: Low
     # The host computes the very same kernels, but for the order in which floats are summed.
     compared = [row for row in comparison.operators if row.status in ("compared", "exact")]
     assert {row.verdict for row in compared} <= {"exact", "within_grid"}
-    assert {row.introduced_steps for row in compared} == {None}
-    assert min(row.introduced.snr_db for row in compared if row.introduced.snr_db is not None) > 100
+    assert {row.parts.introduced_steps for row in compared} == {None}
+    assert min(row.parts.introduced_snr_db for row in compared if row.parts.introduced_snr_db is not None) > 100
     assert len({tensor.identifier for tensor in program.expected_tensors}) == len(program.expected_tensors)

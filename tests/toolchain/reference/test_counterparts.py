@@ -17,7 +17,7 @@ from tasks.comparison.evidence import Evidence
 from tasks.export import export
 from tasks.lower import lower
 from tasks.quantize import quantize
-from tasks.records import Capture, Comparison, Gap, LoweredProgram, MetricValue, OperatorComparison
+from tasks.records import Capture, Comparison, ErrorParts, Gap, LoweredProgram, MetricValue, OperatorComparison
 from tasks.records.options import ComparisonOptions
 from tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES
 
@@ -108,7 +108,7 @@ def test_every_operator_has_a_row_for_each_reference_and_so_has_each_node_that_n
     for row in comparison.other_references:
         assert row.status in OPERATOR_STATUSES
         assert (row.gap.snr_db is not None) == (row.status in COMPARED)
-        assert (row.verdict, row.introduced, row.introduced_steps) == ("blind", Gap(), None)
+        assert (row.verdict, row.parts) == ("blind", ErrorParts())
     exported, quantized = asked.references
     assert exported.unclaimed == ()
     assert {node.target for node in quantized.unclaimed} == {
