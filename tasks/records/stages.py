@@ -97,13 +97,19 @@ class ExportedModel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantizedModel:
-    """The graph to lower: the graph that pt2e converted (quantized scheme) or the exported program (float scheme)."""
+    """The graph to lower: the graph that pt2e converted (quantized scheme) or the exported program (float scheme).
+
+    `float_weights` has the weights and biases before they were rounded, in float32 (safetensors). The key of a tensor
+    is the name of the observer that pt2e inserted for it. In the edge graph, the operator that dequantizes the rounded
+    tensor has this name in `source_nodes`.
+    """
 
     exported: ExportedModel
     scheme: str = field(metadata=IDENTITY_NEUTRAL)  # the scheme's name when the model was quantized
     program: Blob
     quantized: bool
     outputs_quantized: Blob  # on the host; safetensors, keys `<sample>/<output index>`
+    float_weights: Blob | None = None  # None for a float scheme
     log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
     seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)
 

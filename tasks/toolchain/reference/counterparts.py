@@ -34,12 +34,11 @@ from tasks.records import Counterpart, Operator, OtherReference
 from tasks.records.keys import tensor_key
 from tasks.records.vocabulary import OperatorStatus
 from tasks.storage.store import Store
+from tasks.toolchain.quantize import OBSERVER_REPLACEMENT
 from tasks.toolchain.reference.graph import NoKernel, ReferenceGraph, Value, graph_of, target_name
 from tasks.toolchain.reference.operators import operator_of
 from tasks.toolchain.tensors import put_tensors
 
-# This pass of torchao inserts nodes that round the value of their ancestor. They do not stand for that ancestor.
-_QUANTIZER = "replace_observer_with_quantize_dequantize_node"
 QDQ_PREFIX = "quantized_decomposed."
 # Operators that return their input, apart from rounding. A lowering may remove them without replacing them.
 PASS_THROUGH_OPS = (
@@ -260,7 +259,8 @@ class _SourceIds:
 def _walk(sources: Sequence[Any]) -> Iterator[Any]:
     for source in sources:
         yield source
-        if source.pass_name != _QUANTIZER:
+        # A node that rounds the value of its ancestor does not stand for that ancestor.
+        if source.pass_name != OBSERVER_REPLACEMENT:
             yield from _walk(source.from_node)
 
 
