@@ -17,6 +17,7 @@ from conf.schema import OperatorTolerance
 from tasks.comparison.evidence import Evidence, LoggedOperator
 from tasks.comparison.metrics import Pair, compute_metrics, metric_template
 from tasks.comparison.profile import profiled_events
+from tasks.comparison.requantized import compare_requantized
 from tasks.numerics.align import AlignedOperator
 from tasks.numerics.element_use import Kernels
 from tasks.numerics.io_check import check_io
@@ -67,6 +68,7 @@ def compare_capture(lowered: LoweredProgram, capture: Capture, options: Comparis
     return Comparison(
         outputs=tuple(_compare_outputs(lowered, rungs, eager, options.classifier)),
         operators=tuple(row for sample in samples for row in sample.operators),
+        requantized=tuple(row for sample in samples for row in sample.requantized),
         metrics=compute_metrics(options.metrics, tuple(pairs)) if options.metrics else (),
         io_checks=check_io(exported, eager, _read(store, exported.mistaken_outputs), rungs["device"]),
         profile=profiled_events(lowered, capture, store=store),
@@ -110,6 +112,7 @@ class SampleComparison:
     """The comparison of the operators of one sample."""
 
     operators: tuple[OperatorComparison, ...]  # one row per operator, against the edge graph
+    requantized: tuple[OperatorComparison, ...]  # one row per requantized tensor
     other_references: tuple[OperatorComparison, ...]  # per reference: one row per operator or unclaimed node
     pairs: tuple[Pair, ...]  # the compared tensors; empty if `options.metrics` is empty
 
@@ -131,9 +134,11 @@ class OperatorComparer:
 
     def _compare(self, sample: int, kernels: Kernels | None) -> SampleComparison:
         logged = self._evidence.logged_operators(sample)
+        captured = self._evidence.captured_values(sample) if kernels is not None else {}
         introduced: Mapping[int, Introduced] = {}
         if kernels is not None:
-            introduced = replay(kernels, self._evidence.captured_values(sample), self._is_suspect)
+            requantized = self._evidence.requantized_values(sample)
+            introduced = replay(kernels, captured, self._is_suspect, requantized)
         rows = [
             self._row(sample, aligned, logged, introduced.get(aligned.operator.index), kernels)
             for aligned in self._evidence.aligned(sample)
@@ -148,7 +153,10 @@ class OperatorComparer:
         ]
         if kernels is not None:
             rows = self._with_effects(sample, rows, introduced, kernels)
-        return SampleComparison(operators=tuple(rows), other_references=tuple(others), pairs=tuple(pairs))
+        conversions = compare_requantized(self._lowered, self._evidence, sample, self._options, captured, introduced)
+        return SampleComparison(
+            operators=tuple(rows), requantized=tuple(conversions), other_references=tuple(others), pairs=tuple(pairs)
+        )
 
     def _row(
         self,

@@ -6,8 +6,9 @@ that the clamp discards.
 """
 
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -37,17 +38,25 @@ IsSuspect = Callable[[int, Introduced], bool]
 """Decides whether an operator's error is so large that the used elements of the operator must be determined."""
 
 
-def replay(kernels: Kernels, captured: Mapping[int, CapturedValue], is_suspect: IsSuspect) -> dict[int, Introduced]:
+def replay(
+    kernels: Kernels,
+    captured: Mapping[int, CapturedValue],
+    is_suspect: IsSuspect,
+    requantized: Mapping[tuple[int, int], CapturedValue] = MappingProxyType({}),
+) -> dict[int, Introduced]:
     """Return the error that every captured operator introduced, by operator index.
 
-    Operators that the host cannot compute again are left out: `kernels.refusals` has the reasons.
+    `requantized`: per reader and source, the source's value as this reader gets it, if the device converts the value to
+    another grid for the reader. Operators that the host cannot compute again are left out: `kernels.refusals` has the
+    reasons.
     """
     values: dict[int, Value] = {}
     uncaptured: dict[int, tuple[int, ...]] = {}
     introduced: dict[int, Introduced] = {}
     for index, sources in enumerate(kernels.sources):
-        result = kernels.call(index, values)
-        spans = tuple(dict.fromkeys(span for source in sources for span in uncaptured.get(source, ())))
+        result = kernels.call(index, values_for(index, sources, values, requantized))
+        read = (source for source in sources if (index, source) not in requantized)
+        spans = tuple(dict.fromkeys(span for source in read for span in uncaptured.get(source, ())))
         value = captured.get(index)
         if value is None:
             if result is not None:
@@ -64,16 +73,34 @@ def replay(kernels: Kernels, captured: Mapping[int, CapturedValue], is_suspect: 
             values[index] = actual.astype(result.dtype)
     element_use = ElementUse(kernels, captured, values)
     for index in [index for index, operator in introduced.items() if is_suspect(index, operator)]:
-        fused = _fused(index, introduced[index].spans, kernels, captured, values)
+        fused = _fused(index, introduced[index].spans, kernels, captured, values, requantized)
         if fused is not None and not is_suspect(index, fused):
             introduced[index] = fused
             continue
-        result = kernels.call(index, values)
+        result = kernels.call(index, values_for(index, kernels.sources[index], values, requantized))
         assert isinstance(result, np.ndarray), "it was computed before"
         difference = _Difference.between(captured[index].dequantized(), result, captured[index])
         used_mask, masking_readers = element_use.used_mask(index, difference.actual, difference.expected)
         introduced[index] = _over_used_elements(introduced[index], difference, used_mask, masking_readers)
     return introduced
+
+
+def values_for(
+    reader: int,
+    sources: Sequence[int],
+    values: Mapping[int, Value],
+    requantized: Mapping[tuple[int, int], CapturedValue],
+) -> Mapping[int, Value]:
+    """Return the values from which `reader` is computed: the requantized value of a source that has one, else `values`.
+
+    `sources`: the operators whose values the reader reads.
+    """
+    converted: dict[int, Value] = {}
+    for source in sources:
+        if (reader, source) in requantized:
+            value, like = requantized[reader, source].dequantized(), values.get(source)
+            converted[source] = value.astype(like.dtype if isinstance(like, np.ndarray) else np.float32)
+    return {**values, **converted} if converted else values
 
 
 def _fused(
@@ -82,6 +109,7 @@ def _fused(
     kernels: Kernels,
     captured: Mapping[int, CapturedValue],
     values: Mapping[int, Value],
+    requantized: Mapping[tuple[int, int], CapturedValue],
 ) -> Introduced | None:
     """Replay an operator on the unrounded results of the operators whose values it reads.
 
@@ -90,15 +118,21 @@ def _fused(
     """
     unrounded: dict[int, Value] = {}
     for source in kernels.sources[index]:
-        if source in captured and captured[source].qparams is not None:
-            result = kernels.call(source, values)
+        if source in captured and captured[source].qparams is not None and (index, source) not in requantized:
+            result = kernels.call(source, values_for(source, kernels.sources[source], values, requantized))
             if isinstance(result, np.ndarray):
                 unrounded[source] = result
-    result = kernels.call(index, ChainMap(unrounded, dict(values))) if unrounded else None
+    rounded = values_for(index, kernels.sources[index], values, requantized)
+    result = kernels.call(index, ChainMap(unrounded, dict(rounded))) if unrounded else None
     if not isinstance(result, np.ndarray):
         return None
     difference = _Difference.between(captured[index].dequantized(), result, captured[index])
     return _introduced(difference, tuple(dict.fromkeys((*spans, *unrounded))))
+
+
+def conversion_error(value: CapturedValue, source: Array) -> Introduced:
+    """Return the error that a conversion to another grid introduced. `source`: the value before it, on the device."""
+    return _introduced(_Difference.between(value.dequantized(), source, value), ())
 
 
 def effect_db(kernels: Kernels, index: int, error: Array, reference: Mapping[int, Value]) -> float | None:

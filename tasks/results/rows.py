@@ -1,6 +1,7 @@
 """The rows of every table, made from the results of the cells."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -60,9 +61,10 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
     request, comparison = cell.request, cell.comparison
     exported, quantized, lowered, capture = cell.exported, cell.quantized, cell.lowered, cell.capture
     operators = comparison.operators if comparison else ()
-    introducing = {row.operator.index for row in operators if row.verdict == "introduced"}
+    with_conversions = (*operators, *comparison.requantized) if comparison else ()
+    introducing = {row.operator.index for row in with_conversions if row.verdict == "introduced"}
     masked = {row.operator.index for row in operators if row.status == "masked"}
-    worst = worst_operator(operators)
+    worst = worst_operator(with_conversions)
     compared, total = None, len(lowered.operators) * lowered.operator_samples if lowered else None
     if operators:
         compared, total = coverage(row.status for row in operators)
@@ -153,14 +155,23 @@ def _work(run_id: str, cost: CallCost) -> WorkRow:
 
 
 def _operators(identity: CellIdentity, cell: CellResult) -> Iterator[OperatorRow]:
-    """Yield a row per operator, captured sample and reference, even if the operator was not compared."""
-    if cell.comparison is not None and cell.comparison.operators:
-        for row in (*cell.comparison.operators, *cell.comparison.other_references):
+    """Yield a row per operator, captured sample and reference, even if the operator was not compared.
+
+    A value that a delegate converted to another grid has rows too. They have no `operator_index`.
+    """
+    comparison = cell.comparison
+    if comparison is not None and comparison.operators:
+        for row in (*comparison.operators, *comparison.other_references):
             yield _operator(identity, row)
+        for row in comparison.requantized:
+            yield replace(_operator(identity, row), operator_index=None)
     elif cell.lowered is not None:
         for sample in range(cell.lowered.operator_samples):
             for row in _not_dumped(cell.lowered, cell.request.measure.references, sample):
                 yield _operator(identity, row)
+            for tensor in cell.lowered.requantized:
+                row = OperatorComparison(operator=tensor.operator, sample=sample, status="not_dumped", gap=Gap())
+                yield replace(_operator(identity, row), operator_index=None)
 
 
 def _not_dumped(lowered: LoweredProgram, references: Sequence[str], sample: int) -> Iterator[OperatorComparison]:
