@@ -34,6 +34,7 @@ def compare_capture(lowered: LoweredProgram, capture: Capture, options: Comparis
     return Comparison(
         outputs=tuple(finals.compare(options.classifier)),
         operators=tuple(row for sample in samples for row in sample.operators),
+        requantized=tuple(row for sample in samples for row in sample.requantized),
         metrics=compute_metrics(options.metrics, tuple(pairs)) if options.metrics else (),
         io_checks=check_io(exported, finals.eager, load(store.read(exported.mistaken_outputs)), device),
         profile=profiled_events(lowered, capture, store=store),

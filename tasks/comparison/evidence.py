@@ -14,7 +14,7 @@ from tasks.numerics.align import AlignedOperator, Match, align
 from tasks.numerics.dequantize import fake_quantize, undo_layout
 from tasks.numerics.element_use import CapturedValue, Kernels
 from tasks.numerics.timing import EXECUTION
-from tasks.records import Capture, LoweredProgram, OtherReference
+from tasks.records import Capture, LoweredProgram, Operator, OtherReference, RequantizedTensor
 from tasks.records.keys import tensor_key
 from tasks.storage.store import Store
 from tasks.toolchain.entrypoints import reference_kernels
@@ -60,11 +60,16 @@ class Evidence:
         self._store = store
         dump = read_etdump(store.read(capture.etdump_debug))
         self._runs = _runs(dump, lowered.operator_samples)
-        alignment = align(lowered.operators, lowered.expected_tensors, dump.tensors, runs=self._runs)
+        alignment = align(
+            lowered.operators, lowered.expected_tensors, dump.tensors, requantized=lowered.requantized, runs=self._runs
+        )
         self.unexpected = alignment.unexpected
         self._aligned: dict[int, list[AlignedOperator]] = {run: [] for run in self._runs}
         for row in alignment.operators:
             self._aligned[row.run].append(row)
+        self._requantized: dict[int, list[AlignedOperator]] = {run: [] for run in self._runs}
+        for row in alignment.requantized:
+            self._requantized[row.run].append(row)
         store.verify(capture.debug_buffer)
         path = store.path(capture.debug_buffer)
         self._buffer = np.memmap(path, np.uint8, "r") if capture.debug_buffer.size else np.empty(0, np.uint8)
@@ -83,23 +88,29 @@ class Evidence:
 
     def logged_operators(self, sample: int) -> dict[int, LoggedOperator]:
         """Map operator indices to logged tensors. Only operators with exactly one logged tensor are included."""
-        return {
-            row.operator.index: LoggedOperator(row.matches[0], tensor(row.matches[0].event, self._buffer))
-            for row in self.aligned(sample)
-            if row.reason is None
-        }
+        return {row.operator.index: self._logged(row) for row in self.aligned(sample) if row.reason is None}
 
     def captured_values(self, sample: int) -> dict[int, CapturedValue]:
         """Return the values that a replay can use. These have the operator's shape and, if quantized, qparams."""
-        values: dict[int, CapturedValue] = {}
-        for index, logged in self.logged_operators(sample).items():
-            operator, elements = self._lowered.operators[index], logged.in_torch_layout
-            if elements is None or elements.shape != operator.shape:
-                continue
-            quantized = elements.dtype.kind in "iu" and (operator.dtype or "").startswith(("float", "bfloat"))
-            qparams = logged.match.expected.quantization if quantized else None
-            if not quantized or qparams is not None:
-                values[index] = CapturedValue(elements=np.ascontiguousarray(elements), qparams=qparams)
+        values = (
+            (index, captured_value(self._lowered.operators[index], logged))
+            for index, logged in self.logged_operators(sample).items()
+        )
+        return {index: value for index, value in values if value is not None}
+
+    def requantized(self, sample: int) -> Iterator[tuple[RequantizedTensor, AlignedOperator, LoggedOperator | None]]:
+        """Yield every requantized tensor with its alignment, and with the logged tensor if there is exactly one."""
+        aligned = self._requantized[self._runs[sample]]
+        for record, row in zip(self._lowered.requantized, aligned, strict=True):
+            yield record, row, self._logged(row) if row.reason is None else None
+
+    def requantized_values(self, sample: int) -> dict[tuple[int, int], CapturedValue]:
+        """Map readers and sources, by operator index, to the sources' values on the grids that the readers get."""
+        values: dict[tuple[int, int], CapturedValue] = {}
+        for record, _, logged in self.requantized(sample):
+            value = None if logged is None else captured_value(record.operator, logged)
+            if value is not None and record.source is not None:
+                values |= {(reader, record.source): value for reader in record.readers}
         return values
 
     def reference(self, sample: int, index: int) -> Array:
@@ -124,6 +135,23 @@ class Evidence:
                 for x, qparams in zip(exact, input_qparams, strict=True)
             ]
             yield kernels_on(rounded), SampleInputs(exact, rounded)
+
+    def _logged(self, row: AlignedOperator) -> LoggedOperator:
+        return LoggedOperator(row.matches[0], tensor(row.matches[0].event, self._buffer))
+
+
+def captured_value(operator: Operator, logged: LoggedOperator) -> CapturedValue | None:
+    """Return a logged tensor as a value that a replay can use; None if its shape or its qparams are missing."""
+    elements = logged.in_torch_layout
+    if elements is None or elements.shape != operator.shape:
+        return None
+    quantized = elements.dtype.kind in "iu" and (operator.dtype or "").startswith(("float", "bfloat"))
+    qparams = logged.match.expected.quantization if quantized else None
+    return (
+        None
+        if quantized and qparams is None
+        else CapturedValue(elements=np.ascontiguousarray(elements), qparams=qparams)
+    )
 
 
 def _runs(dump: ETDump, samples: int) -> list[int]:

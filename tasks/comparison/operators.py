@@ -16,6 +16,8 @@ from conf.schema import OperatorTolerance
 from tasks.comparison.budget import ErrorBudget
 from tasks.comparison.evidence import Evidence, LoggedOperator, SampleInputs
 from tasks.comparison.metrics import Pair, metric_template
+from tasks.comparison.parts import error_parts
+from tasks.comparison.requantized import compare_requantized
 from tasks.comparison.weights import weight_errors
 from tasks.numerics.align import AlignedOperator
 from tasks.numerics.element_use import Kernels, Value
@@ -23,7 +25,7 @@ from tasks.numerics.introduced import Introduced
 from tasks.numerics.operators import Compared, compare_operator, to_reference_layout_and_scale
 from tasks.numerics.replay import Replayed, replay
 from tasks.numerics.verdict import has_own_error, limits, verdict
-from tasks.records import ErrorParts, ErrorShare, Gap, LoweredProgram, Operator, OperatorComparison, OtherReference
+from tasks.records import ErrorShare, Gap, LoweredProgram, Operator, OperatorComparison, OtherReference
 from tasks.records.keys import tensor_key
 from tasks.records.options import ComparisonOptions
 from tasks.records.vocabulary import COMPARED
@@ -39,6 +41,7 @@ class SampleComparison:
     """The comparison of the operators of one sample."""
 
     operators: tuple[OperatorComparison, ...]  # one row per operator, against the edge graph
+    requantized: tuple[OperatorComparison, ...]  # one row per requantized tensor
     other_references: tuple[OperatorComparison, ...]  # per reference: one row per operator or unclaimed node
     pairs: tuple[Pair, ...]  # the compared tensors; empty if `options.metrics` is empty
 
@@ -77,6 +80,7 @@ class OperatorComparer:
 
     def _compare(self, sample: int, kernels: Kernels | None, inputs: SampleInputs | None) -> SampleComparison:
         logged = self._evidence.logged_operators(sample)
+        captured = self._evidence.captured_values(sample) if kernels is not None else {}
         replayed: Mapping[int, Replayed] = {}
         if kernels is not None:
             if self._options.budget and self._budget is None:
@@ -85,9 +89,10 @@ class OperatorComparer:
                 self._budget = ErrorBudget(self._lowered, self._float_constants)
             replayed = replay(
                 kernels,
-                self._evidence.captured_values(sample),
+                captured,
                 self._is_suspect,
                 partial(self._evidence.reference, sample),
+                self._evidence.requantized_values(sample),
                 float_constants=self._float_constants,
             )
             if self._budget is not None and inputs is not None:
@@ -105,7 +110,10 @@ class OperatorComparer:
         others = [
             row for other, values in self._others for row in self._against(other, values, sample, logged, replayed)
         ]
-        return SampleComparison(operators=tuple(rows), other_references=tuple(others), pairs=tuple(pairs))
+        conversions = compare_requantized(self._lowered, self._evidence, sample, self._options, captured, replayed)
+        return SampleComparison(
+            operators=tuple(rows), requantized=tuple(conversions), other_references=tuple(others), pairs=tuple(pairs)
+        )
 
     def _final_outputs(self, tensors: Tensors, sample: int) -> list[Array]:
         return [tensors[tensor_key(sample, index)] for index in range(len(self._lowered.quantized.exported.outputs))]
@@ -137,7 +145,7 @@ class OperatorComparer:
             return row
         return replace(
             row,
-            parts=_parts(replayed),
+            parts=error_parts(replayed),
             masked_elements=replayed.masked,
             masked_by=self._names(replayed.masked_by),
             spans=self._names(replayed.spans),
@@ -199,25 +207,3 @@ def _compare_logged(
 ) -> Compared:
     expected, used_mask = logged.match.expected, replayed.used_mask if replayed else None
     return compare_operator(operator, expected.quantization, expected.axis_order, logged.elements, reference, used_mask)
-
-
-def _parts(replayed: Replayed) -> ErrorParts:
-    grid, introduced = replayed.grid, replayed.introduced
-    return ErrorParts(
-        inherited_snr_db=replayed.inherited.snr_db,
-        grid_snr_db=grid.gap.snr_db if grid else None,
-        clipped_elements=grid.clipped_elements if grid else None,
-        codes_used=grid.codes_used if grid else None,
-        range_used=grid.range_used if grid else None,
-        introduced_mse=introduced.gap.mse,
-        introduced_snr_db=introduced.gap.snr_db,
-        introduced_channel_snr_db=introduced.channel_snr_db,
-        introduced_max_abs=introduced.gap.max_abs,
-        introduced_differing=introduced.differing,
-        introduced_steps=introduced.max_steps,
-        introduced_p999_steps=introduced.p999_steps,
-        introduced_rms_steps=introduced.rms_steps,
-        introduced_mean_steps=introduced.mean_steps,
-        introduced_mean_steps_error=introduced.mean_steps_error,
-        introduced_gain=introduced.gain,
-    )

@@ -4,11 +4,11 @@ Shapes, positions in the log and similarities of names are not considered. Tenso
 `ambiguous`, and tensors that the lowering did not expect are reported as unexpected.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tasks.records import ExpectedTensor, Operator
+from tasks.records import ExpectedTensor, Operator, RequantizedTensor
 from tasks.records.logs import LoggedTensor
 from tasks.records.vocabulary import OperatorStatus
 
@@ -40,6 +40,8 @@ class Alignment:
     """The result of `align`: one entry per run and operator, sorted by run and then in the order of the operators."""
 
     operators: tuple[AlignedOperator, ...]
+    requantized: tuple[AlignedOperator, ...]
+    """One entry per run and requantized tensor, sorted in the same way. Its operator is the conversion."""
     unexpected: tuple[str, ...]
     """Identifiers that were logged but not expected, each once, in the order of the log."""
 
@@ -49,13 +51,15 @@ def align(
     expected_tensors: Sequence[ExpectedTensor],
     events: Sequence[LoggedTensor],
     *,
+    requantized: Sequence[RequantizedTensor] = (),
     runs: Sequence[int] | None = None,
 ) -> Alignment:
     """Assign to every operator the tensor that the device logged for it, or the reason why there is none.
 
     An event's identifier names an ExpectedTensor, whose debug handles and output index name a set of operators. The
     event's value is the value of the last of these operators in graph order. An earlier operator of the set is
-    `superseded`, unless it is the last operator of another tensor's set.
+    `superseded`, unless it is the last operator of another tensor's set. A requantized tensor is no operator's value.
+    Only its identifier is needed to find its event.
 
     `events`: in the order of the log. `runs`: by default the runs in which anything was logged.
     """
@@ -87,8 +91,25 @@ def align(
             reason = "repeated"
         return AlignedOperator(operator=operator, run=run, matches=matches, reason=reason)
 
+    def align_requantized(tensor: RequantizedTensor, run: int) -> AlignedOperator:
+        candidates = expected.get(tensor.identifier, [])
+        events = logged.get((run, tensor.identifier), [])
+        reason: OperatorStatus | None = None
+        if tensor.operator.constant:
+            reason = "constant"
+        elif not events or not candidates:
+            reason = "not_dumped"
+        elif len(candidates) > 1 or identifiers[tensor.identifier] > 1:
+            reason = "ambiguous"
+        elif len(events) > 1:
+            reason = "repeated"
+        matches = tuple(Match(event=event, expected=candidate) for event in events for candidate in candidates)
+        return AlignedOperator(operator=tensor.operator, run=run, matches=matches, reason=reason)
+
+    identifiers = Counter(tensor.identifier for tensor in requantized)
     return Alignment(
         operators=tuple(align_operator(operator, run) for run in runs for operator in operators),
+        requantized=tuple(align_requantized(tensor, run) for run in runs for tensor in requantized),
         unexpected=tuple(dict.fromkeys(identifier for _, identifier in logged if identifier not in expected)),
     )
 

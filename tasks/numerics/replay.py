@@ -86,6 +86,18 @@ def replay(
     return operators
 
 
+def converted(
+    captured: CapturedValue, source: Array, reference: Array | None = None, used: Array | None = None
+) -> Replayed:
+    """Return the error of a value that the device converted to another grid. `source`: the value before it."""
+    difference = Difference.between(captured.dequantized(), source, captured)
+    return Replayed(
+        introduced=introduced_error(difference, used),
+        inherited=Gap() if reference is None else _gap(source, reference, used),
+        grid=grid_use(captured, source, difference.expected, used),
+    )
+
+
 class _Run:
     """One pass over the graph: the operators' values on the device, and their results on the device's own inputs."""
 
@@ -98,13 +110,16 @@ class _Run:
         self.unrounded: dict[int, Array] = {}
         """The values that clamps read, by the operators whose logged values were rounded although the compiler merged
         the clamp into the operator."""
-        self._received = {pair: np.asarray(value.dequantized(), np.float32) for pair, value in requantized.items()}
+        self.received: Mapping[tuple[int, int], Value] = {
+            pair: np.asarray(value.dequantized(), np.float32) for pair, value in requantized.items()
+        }
         self._readers: dict[int, list[int]] = {}
         uncaptured: dict[int, tuple[int, ...]] = {}
         for index, sources in enumerate(kernels.sources):
             for source in sources:
                 self._readers.setdefault(source, []).append(index)
-            spans = tuple(dict.fromkeys(span for source in sources for span in uncaptured.get(source, ())))
+            read = [source for source in sources if (index, source) not in self.received]
+            spans = tuple(dict.fromkeys(span for source in read for span in uncaptured.get(source, ())))
             value = captured.get(index)
             if value is None:
                 # The kernels have the values of constants.
@@ -120,9 +135,9 @@ class _Run:
     def call(self, index: int, instead: Mapping[int, Value] | None = None) -> Value | None:
         """Compute an operator from the values that it received on the device. `instead`: replaces some of them."""
         received = {
-            source: self._received[index, source]
+            source: self.received[index, source]
             for source in self.kernels.sources[index]
-            if (index, source) in self._received
+            if (index, source) in self.received
         }
         return self.kernels.call(index, ChainMap({**received, **(instead or {})}, self.values))
 
@@ -136,7 +151,7 @@ class _Run:
         spans: list[int] = []
         for source in self.kernels.sources[index]:
             value = self.captured.get(source)
-            if value is None or value.qparams is None:
+            if value is None or value.qparams is None or (index, source) in self.received:
                 continue
             result, within = self.call_unrounded(source, depth - 1) if depth > 1 else (self.call(source), ())
             if isinstance(result, np.ndarray):
@@ -273,6 +288,11 @@ class _Judge:
             else:
                 errors["device"] = np.asarray(actual - expected, np.float32)
                 errors |= grid_errors(own.made, expected, qparams) if qparams else {}
+            if any((index, source) in self._run.received for source in self._run.kernels.sources[index]):
+                # The error of a conversion to another grid arises where the converted value is read.
+                plain = self._run.kernels.call(index, self._run.values)
+                if isinstance(plain, np.ndarray):
+                    errors["resolution"] = errors.get("resolution", np.float32(0)) + (self._run.made[index] - plain)
             weights = {
                 source: self._float_constants[source]
                 for source in self._run.kernels.sources[index]

@@ -301,10 +301,14 @@ class Comparison:
     `other_references` has entries for each sample and each requested reference other than the edge graph: first every
     operator with its total gap against the reference, then the nodes of the reference that are no operator's
     counterpart.
+
+    `requantized` has an entry for each sample and each `RequantizedTensor`. Its total gap is against the value of the
+    source in the edge graph. Its introduced gap is against the source's value on the device, rounded to the other grid.
     """
 
     outputs: tuple[OutputComparison, ...]
     operators: tuple[OperatorComparison, ...]  # against the edge graph
+    requantized: tuple[OperatorComparison, ...] = ()  # values that a delegate converted to another grid
     profile: tuple[ProfiledEvent, ...]
     observer_effect: Difference | None = None  # debug against shipping program; None if there is no debug program
     observer_effect_snr_db: float | None  # None unless `observer_effect` is `finite`

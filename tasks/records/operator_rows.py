@@ -15,9 +15,11 @@ class OperatorRow:
 
     cell: CellIdentity
     operator_index: int | None
-    """The operator's position in the edge graph; null if the row's status is `no_operator`."""
+    """The operator's position in the edge graph; null for a requantized value, and if the status is `no_operator`."""
     operator: str
-    """The node's name in the edge graph or, if the status is `no_operator`, in the reference graph of the row."""
+    """The node's name in the edge graph or, if the status is `no_operator`, in the reference graph of the row. If a
+    delegate converts an operator's value to another grid for some readers, the requantized value has a row of its own,
+    whose name is that of the operator with the readers: `add (requantized for matmul)`."""
     target: str
     """The function that the node calls."""
     debug_handle: int | None

@@ -151,6 +151,20 @@ class ExpectedTensor:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RequantizedTensor:
+    """A value that a delegate converts to another grid, because some readers of the value need this grid.
+
+    The conversion is no node of the edge graph: the delegate inserts it into its own graph. The delegate logs the
+    result under `identifier`, the name of an `ExpectedTensor` without debug handles.
+    """
+
+    operator: Operator  # the conversion, with the grid and axis order of its result; numbered after the operators
+    identifier: str
+    source: int | None  # index of the operator whose value is converted; None if it is no operator's value
+    readers: tuple[int, ...]  # indices of the operators that read the result instead of the value itself
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DelegationCount:
     """How many nodes of an operator type the delegate runs, and how many stay on the CPU."""
 
@@ -256,6 +270,7 @@ class LoweredProgram:
     instructions: tuple[Instruction, ...] = ()  # of the shipping program
     profile: ProfileProgram | None = None  # None if it was not requested
     references: tuple[OtherReference, ...] = ()  # the requested references
+    requantized: tuple[RequantizedTensor, ...] = ()  # of the debug program
     log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
     seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)
     edge_seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)  # shared by the SoCs that were lowered together

@@ -93,7 +93,7 @@ if (form) {
       // The operator's number is in the cell's data, which is parsed when it is first needed.
       link.addEventListener("click", (event) => {
         const row = rowsOf(cell, "operators").find((operator) => operator.operator === link.textContent);
-        if (!row) return;
+        if ((row?.operator_index ?? null) === null) return; // a value that was requantized has no card
         event.preventDefault();
         visit(`${cell.id}/operator-${row.operator_index}`);
       });

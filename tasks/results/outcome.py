@@ -116,7 +116,8 @@ def _shortfalls(cell: CellResult, comparison: Comparison) -> Iterator[str]:
     if trained and least is not None and final.top1_agreement is not None and final.top1_agreement < least:
         yield f"top-1 agreement {100 * final.top1_agreement:.1f} % is below {100 * least:g} %"
     allowed = tolerance.introduced_operators
-    introducing = {row.operator.name: None for row in comparison.operators if row.verdict in OWN_ERROR}
+    rows = (*comparison.operators, *comparison.requantized)
+    introducing = {row.operator.name: None for row in rows if row.verdict in OWN_ERROR}
     if allowed is not None and len(introducing) > allowed:
         yield f"{len(introducing)} operators introduce error (allowed: {allowed}): {', '.join(list(introducing)[:5])}"
 

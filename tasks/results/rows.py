@@ -1,6 +1,7 @@
 """The rows of every table, made from the results of the cells."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -62,9 +63,10 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
     request, comparison = cell.request, cell.comparison
     exported, quantized, lowered, capture = cell.exported, cell.quantized, cell.lowered, cell.capture
     operators = comparison.operators if comparison else ()
-    introducing = {row.operator.index for row in operators if row.verdict in OWN_ERROR}
+    with_conversions = (*operators, *comparison.requantized) if comparison else ()
+    introducing = {row.operator.index for row in with_conversions if row.verdict in OWN_ERROR}
     masked = {row.operator.index for row in operators if row.status == "masked"}
-    worst = worst_operator(operators, comparison.budget if comparison else ())
+    worst = worst_operator(with_conversions, comparison.budget if comparison else ())
     compared, total = None, len(lowered.operators) * lowered.operator_samples if lowered else None
     if operators:
         compared, total = coverage(row.status for row in operators)
@@ -158,15 +160,24 @@ def _work(run_id: str, cost: CallCost) -> WorkRow:
 
 
 def _operators(identity: CellIdentity, cell: CellResult) -> Iterator[OperatorRow]:
-    """Yield a row per operator, captured sample and reference, even if the operator was not compared."""
-    if cell.comparison is not None and cell.comparison.operators:
-        effects = _device_effects(cell.comparison.budget)
-        for row in (*cell.comparison.operators, *cell.comparison.other_references):
+    """Yield a row per operator, captured sample and reference, even if the operator was not compared.
+
+    A value that a delegate converted to another grid has rows too. They have no `operator_index`.
+    """
+    comparison = cell.comparison
+    if comparison is not None and comparison.operators:
+        effects = _device_effects(comparison.budget)
+        for row in (*comparison.operators, *comparison.other_references):
             yield _operator(identity, row, effects)
+        for row in comparison.requantized:
+            yield replace(_operator(identity, row, {}), operator_index=None)
     elif cell.lowered is not None:
         for sample in range(cell.lowered.operator_samples):
             for row in _not_dumped(cell.lowered, cell.request.measure.references, sample):
                 yield _operator(identity, row, {})
+            for tensor in cell.lowered.requantized:
+                row = OperatorComparison(operator=tensor.operator, sample=sample, status="not_dumped", gap=Gap())
+                yield replace(_operator(identity, row, {}), operator_index=None)
 
 
 def _device_effects(budget: Iterable[ErrorShare]) -> dict[str, float]:

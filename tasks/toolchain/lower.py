@@ -28,6 +28,7 @@ from tasks.toolchain.edge import EdgeModel
 from tasks.toolchain.profiling import instructions, profile_program
 from tasks.toolchain.readback.facts import program_facts
 from tasks.toolchain.reference.operators import delegation_counts, subgraphs
+from tasks.toolchain.requantized import requantized_tensors
 from tasks.toolchain.tensors import read_tensors
 
 
@@ -87,6 +88,7 @@ def lower_model(model: EdgeModel, soc: SocConfig | None, options: LoweringOption
         debug_program=debug_program,
         etrecord=store.put_file(Path("etrecord.bin")),
         expected_tensors=debug.dumped,
+        requantized=requantized_tensors(debug.log.requantized, lowered.operators),
         debug_buffer_bytes=debug.logged_bytes,
         debug_facts=program_facts(debug_program, backend, store),
     )

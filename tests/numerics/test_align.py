@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.numerics.align import Alignment, align
-from tasks.records import ExpectedTensor, Operator
+from tasks.records import ExpectedTensor, Operator, RequantizedTensor
 from tasks.records.logs import LoggedTensor
 from tasks.records.vocabulary import OPERATOR_STATUSES
 
@@ -253,3 +253,48 @@ def test_the_order_of_the_expected_tensors_does_not_matter(
     assert match_or_reason(align(operators, expected_tensors, events)) == match_or_reason(
         align(operators, shuffled, events)
     )
+
+
+def requantized(index: int, identifier: str, *, constant: bool = False) -> RequantizedTensor:
+    return RequantizedTensor(
+        operator=operator(index, None, constant=constant), identifier=identifier, source=0, readers=(1,)
+    )
+
+
+def test_a_requantized_tensor_is_matched_by_its_identifier_in_every_run() -> None:
+    tensors = [expected("a@0", 1), expected("to_copy@0"), expected("to_copy_1@0")]
+    events = [event("a@0"), event("to_copy@0"), event("a@0", run=2)]
+    records = [requantized(1, "to_copy@0"), requantized(2, "to_copy_1@0")]
+    alignment = align([operator(0, 1)], tensors, events, requantized=records)
+    assert [(row.run, row.operator.index, row.reason) for row in alignment.requantized] == [
+        (1, 1, None),
+        (1, 2, "not_dumped"),
+        (2, 1, "not_dumped"),
+        (2, 2, "not_dumped"),
+    ]
+    (match,) = alignment.requantized[0].matches
+    assert (match.event, match.expected) == (events[1], tensors[1])
+    assert match_or_reason(alignment) == ["a@0", "a@0"]
+    assert alignment.unexpected == ()
+
+
+@pytest.mark.parametrize(
+    ("records", "tensors", "events", "reason"),
+    [
+        ([requantized(1, "c@0"), requantized(2, "c@0")], [expected("c@0")], [event("c@0")], "ambiguous"),
+        ([requantized(1, "c@0")], [expected("c@0"), expected("c@0", 9)], [event("c@0")], "ambiguous"),
+        ([requantized(1, "c@0")], [expected("c@0")], [event("c@0"), event("c@0")], "repeated"),
+        ([requantized(1, "c@0", constant=True)], [expected("c@0")], [event("c@0")], "constant"),
+        ([requantized(1, "c@0")], [expected("c@0")], [event("b@0")], "not_dumped"),
+        ([requantized(1, "c@0")], [], [event("c@0")], "not_dumped"),
+    ],
+    ids=["two conversions", "an operator's tensor too", "logged twice", "constant", "not logged", "not expected"],
+)
+def test_a_requantized_tensor_without_exactly_one_logged_tensor_has_the_reason(
+    records: list[RequantizedTensor], tensors: list[ExpectedTensor], events: list[LoggedTensor], reason: str
+) -> None:
+    alignment = align([], tensors, events, requantized=records)
+    assert [row.reason for row in alignment.requantized] == [reason] * len(records)
+    names = {tensor.identifier for tensor in tensors}
+    unexpected = {str(event.delegate_identifier) for event in events} - names
+    assert set(alignment.unexpected) == unexpected

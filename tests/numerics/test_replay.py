@@ -19,8 +19,8 @@ from tasks.numerics.replay import Replayed, replay
 from tasks.records import Gap, Quantization
 
 from tests.numerics.numpy_graph import (  # isort: skip
-    Device, Op, Program, above, added, chosen, constant, entry, gathered, getitem, matmul, max_pool, mean, quantization,
-    refused, relu, relu6, scaled, sliced, softmax, split, topk, transposed, viewed,
+    Device, Op, Program, above, added, chosen, constant, entry, gathered, getitem, matmul, max_pool, mean,
+    quantization, refused, relu, relu6, scaled, sliced, softmax, split, topk, transposed, viewed,
 )  # fmt: skip
 
 NOTHING = Gap(mse=0.0, mean_abs=0.0, max_abs=0.0)

@@ -86,12 +86,12 @@ def test_a_weight_is_rounded_by_at_most_half_a_step_of_its_grid(
     overrides: list[str], targets: list[str], lower_as: Lower, resources: Resources
 ) -> None:
     lowered = lower_as(*overrides)
-    found = resources.workers.call("compare", rounded_weights.largest_in_steps, lowered, resources.store).value
-    assert [target for target, _, _ in found] == targets
+    largest = resources.workers.call("compare", rounded_weights.largest_in_steps, lowered, resources.store).value
+    assert [target for target, _, _ in largest] == targets
     # A little more than half a step, because torch multiplies by the inverse of the step in float32.
-    assert [entry for entry in found if entry[2] > 0.5001] == []
+    assert [entry for entry in largest if entry[2] > 0.5001] == []
     # Each weight is large, so that one of its elements is nearly in the middle between two steps.
-    assert [entry for entry in found if entry[1] > 1 and entry[2] < 0.4] == []
+    assert [entry for entry in largest if entry[1] > 1 and entry[2] < 0.4] == []
 
 
 def test_a_float_scheme_has_no_float_weights(lower_as: Lower, resources: Resources) -> None:

@@ -13,6 +13,7 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 
 from conf.schema import SchemeConfig, SocConfig
 from tasks.records import CompileFacts, DelegatedNode, ExpectedTensor, Quantization
+from tasks.toolchain.requantized import Requantization
 
 
 @dataclass(slots=True)
@@ -23,6 +24,8 @@ class DelegationLog:
     """Per node name, the compiler's message on why the node stays on the CPU."""
     dumped: list[ExpectedTensor] = field(default_factory=list)
     """The tensors that the delegate will log by name if its program dumps tensors."""
+    requantized: list[Requantization] = field(default_factory=list)
+    """The nodes that the delegate inserted to convert values to other grids. `dumped` has their tensors too."""
     logged_bytes: int = 0
     """An upper bound for the bytes that the tensors of `dumped` occupy in the debug buffer."""
     compile_facts: list[CompileFacts] = field(default_factory=list)

@@ -35,7 +35,7 @@ def operator_table(edge: ExportedProgram, compiler: Compiler | None = None) -> l
     calls = [node for node in edge.graph.nodes if node.op == "call_function"]
     rows = [operator_of(index, node, compiler, constant=node in constants) for index, node in enumerate(calls)]
     for row, node in zip(tuple(rows), calls, strict=True):
-        indices_read = {_output_index(user) for user in node.users if user.target is operator.getitem}
+        indices_read = {output_index_of(user) for user in node.users if user.target is operator.getitem}
         for output_index, tensor in enumerate(_tensors(node) if row.shape is None else ()):
             if output_index not in indices_read:
                 unused = replace(
@@ -63,7 +63,7 @@ def operator_of(index: int, node: Node, compiler: Compiler | None = None, *, con
         name=node.name,
         target=getattr(node.target, "__name__", str(node.target)),
         debug_handle=handle_of(node),
-        output_index=_output_index(node),
+        output_index=output_index_of(node),
         source_nodes=tuple(_roots(node.meta.get("from_node", []))),
         module_path=str(modules[-1][0]) if modules else "",
         stack_trace=node.meta.get("stack_trace") or "",
@@ -105,7 +105,7 @@ def expected_instructions(program: ExecutorchProgramManager, logged: set[int]) -
         for position, output in enumerate(outputs):
             handle = handle_of(output) if isinstance(output, Node) else None
             handles = () if handle is None or handle in logged else (handle,)
-            yield _logged(node, position, handles, _output_index(output))
+            yield _logged(node, position, handles, output_index_of(output))
     kernels = list(kernel_calls(program))
     last = {handle: node for node, handles in kernels for handle in handles}
     for node, handles in kernels:
@@ -167,6 +167,11 @@ def handle_of(node: Node) -> int | None:
     return None if handle in (None, UNSET_DEBUG_HANDLE) else int(handle)
 
 
+def output_index_of(node: object) -> int:
+    """Return which output of a node with several outputs a getitem node takes. For other nodes, return 0."""
+    return cast(int, node.args[1]) if isinstance(node, Node) and node.target is operator.getitem else 0
+
+
 def _constants(edge: ExportedProgram) -> set[Node]:
     """Return the nodes whose values depend only on parameters, buffers and constants."""
     inputs = set(edge.graph_signature.user_inputs)
@@ -198,10 +203,6 @@ def _logged(node: Node, position: int, handles: tuple[int, ...], output_index: i
         quantization=None,
         axis_order=None,
     )
-
-
-def _output_index(node: object) -> int:
-    return cast(int, node.args[1]) if isinstance(node, Node) and node.target is operator.getitem else 0
 
 
 def _tensors(node: Node) -> list[torch.Tensor]:

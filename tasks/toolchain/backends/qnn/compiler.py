@@ -43,7 +43,9 @@ from tasks.toolchain.backends.compiler import Compiler, DelegationLog
 from tasks.toolchain.backends.qnn.compiler_log import compile_facts, errors
 from tasks.toolchain.backends.qnn.elements import has_float_activations
 from tasks.toolchain.export import dtype_name
-from tasks.toolchain.reference.operators import handle_of, logged_bytes
+from tasks.toolchain.reference.graph import target_name
+from tasks.toolchain.reference.operators import handle_of, logged_bytes, output_index_of
+from tasks.toolchain.requantized import Requantization
 from tasks.toolchain.workers.worker import flush_native_output
 
 _LAST_ERRORS = 5
@@ -236,18 +238,51 @@ def _record_node(node: Node, log: DelegationLog) -> None:
         if node.op != "call_function" or not isinstance(tensor, torch.Tensor):
             continue
         quantized = _quantized_node(node, output_index)
-        log.dumped.append(
-            ExpectedTensor(
-                identifier=identifier,
-                debug_handles=() if handle is None else (handle,),
-                output_index=output_index,
-                quantization=qparams_of(quantized),
-                axis_order=axis_order_of(quantized),
-            )
+        expected = ExpectedTensor(
+            identifier=identifier,
+            debug_handles=() if handle is None else (handle,),
+            output_index=output_index,
+            quantization=qparams_of(quantized),
+            axis_order=axis_order_of(quantized),
         )
+        log.dumped.append(expected)
+        if _requantizes(node):
+            log.requantized.append(_requantization(node, tensor, expected))
         # A quantized tensor is logged as integers. Boolean and float tensors are logged with at most four bytes per
         # element.
         log.logged_bytes += logged_bytes(tensor, max(tensor.element_size(), 4))
+
+
+def _requantizes(node: Node) -> bool:
+    """Return whether QNN's pass InsertRequantize inserted this node. The nodes of the edge graph have debug handles."""
+    inserted = handle_of(node) is None and "quant_attrs" in node.meta
+    return inserted and target_name(node.target) == "aten._to_copy.default"
+
+
+def _requantization(node: Node, tensor: torch.Tensor, expected: ExpectedTensor) -> Requantization:
+    source = node.all_input_nodes[0]
+    while source.op == "call_function" and handle_of(source) is None:  # inserted for the layout or a grid
+        source = source.all_input_nodes[0]
+    return Requantization(
+        expected=expected,
+        target=target_name(node.target),
+        shape=tuple(int(size) for size in tensor.shape),
+        dtype=dtype_name(tensor.dtype),
+        source=source.name,
+        source_handle=handle_of(source) if source.op == "call_function" else None,
+        source_output=output_index_of(source),
+        reader_handles=tuple(dict.fromkeys(_reader_handles(node))),
+    )
+
+
+def _reader_handles(node: Node) -> Iterator[int]:
+    """Yield the debug handles of the nodes that read a node's value, directly or through inserted nodes."""
+    for user in node.users:
+        handle = handle_of(user)
+        if handle is not None:
+            yield handle
+        elif user.op == "call_function":
+            yield from _reader_handles(user)
 
 
 def _quantized_node(node: Node, output_index: int) -> Node:
