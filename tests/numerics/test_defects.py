@@ -362,7 +362,7 @@ def test_a_log_that_its_readers_contradict_is_told_from_a_wrong_operator() -> No
     rolled = CapturedValue(elements=np.roll(right[1].elements, 1, -1), qparams=right[1].qparams)
     rows = judged(program, right | {1: rolled}, "8a8w")
     assert verdicts(rows) == {0: "exact", 1: "contradicted", 2: "within_grid", 3: "within_grid"}
-    assert rows[1].cause is None
+    assert rows[1].cause == "resolution"
     wrong = device.capture(program, {1: lambda elements: np.roll(elements, 1, -1)})
     assert verdicts(judged(program, wrong, "8a8w")) == {0: "exact", 1: "introduced", 2: "inherited", 3: "inherited"}
 
