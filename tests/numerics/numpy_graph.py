@@ -1,4 +1,4 @@
-"""Operators in NumPy with their derivatives in closed form, and a device that computes them on integer grids.
+"""Operators in NumPy with their derivatives in closed form, and programs of them.
 
 `Program` implements `tasks.numerics.element_use.Kernels` and `HalfwayRun` implements `Sensitivity`, both without any
 code for masks, verdicts or budgets.
@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.numerics.dequantize import quantize
-from tasks.numerics.element_use import Array, CapturedValue, Value, Weights
-from tasks.records import Quantization
+from tasks.numerics.element_use import Array, Value, Weights
 
 Pullback = Callable[..., list[Array | None]]
 """Maps the weights of the outputs (None: unused) and the inputs to the derivative of the weighted sum per input."""
@@ -191,46 +189,9 @@ class HalfwayRun:
         return {index: slope for index, slope in by_error.items() if index in self.errors}
 
 
-Damage = Callable[[Array], Array]
-
-
-@dataclass(frozen=True)
-class Device:
-    """A device that computes a program in order and rounds each captured operator's value to its grid."""
-
-    qparams: Mapping[int, Quantization]
-    hidden: frozenset[int] = frozenset()  # operators that are neither logged nor rounded
-
-    def capture(self, program: Program, damages: Mapping[int, Damage] | None = None) -> dict[int, CapturedValue]:
-        """Return the captured values. `damages` change logged elements, which are quantized if there are qparams."""
-        values: dict[int, Value] = {}
-        captured: dict[int, CapturedValue] = {}
-        for index, op in enumerate(program.ops):
-            value = op.forward(*(values[source] for source in op.reads))
-            value = value if isinstance(value, tuple) else np.asarray(value)
-            damage = (damages or {}).get(index, lambda elements: elements)
-            if op.constant or index in self.hidden or isinstance(value, tuple):
-                values[index] = value
-                continue
-            captured[index] = logged(value, self.qparams.get(index), damage)
-            values[index] = captured[index].dequantized().astype(value.dtype)
-        return captured
-
-
-def logged(value: Array, qparams: Quantization | None, damage: Damage = lambda elements: elements) -> CapturedValue:
-    if qparams is None:
-        return CapturedValue(elements=np.asarray(damage(value)), qparams=None)
-    quantized = np.asarray(quantize(value, qparams)).astype(np.int64)
-    return CapturedValue(
-        elements=np.asarray(np.clip(damage(quantized), qparams.quant_min, qparams.quant_max)), qparams=qparams
-    )
-
-
-def quantization(scale: float = 0.01, zero_point: int = 0, bits: int = 16) -> Quantization:
-    half = 2 ** (bits - 1)
-    return Quantization(
-        scale=(scale,), zero_point=(zero_point,), axis=None, quant_min=-half, quant_max=half - 1, dtype=f"int{bits}"
-    )
+def line(*ops: Op) -> Program:
+    """Return a program whose last operator is its final output."""
+    return Program(list(ops), [len(ops) - 1])
 
 
 def entry(value: Any) -> Op:
