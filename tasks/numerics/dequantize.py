@@ -41,6 +41,11 @@ def quantize(values: NDArray[Any], qparams: Quantization) -> NDArray[np.float64]
     return np.clip(steps + zero_point, qparams.quant_min, qparams.quant_max)
 
 
+def step_sizes(qparams: Quantization, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Return the scale, broadcastable against a tensor of shape `shape`. Raises EvidenceError like `dequantize`."""
+    return _broadcastable(qparams, shape)[0]
+
+
 def undo_layout(x: NDArray[Any], axis_order: Sequence[int] | None) -> NDArray[Any]:
     """Return a view of a device's tensor in PyTorch's layout.
 

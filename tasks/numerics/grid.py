@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tasks.numerics.dequantize import step_sizes
 from tasks.numerics.element_use import Array, CapturedValue
 from tasks.numerics.metrics import gap
 from tasks.records import Gap, Quantization
@@ -36,16 +37,15 @@ def grid_use(captured: CapturedValue, made: Array, rounded: Array, used: Array |
     counted = np.isfinite(made) if used is None else used & np.isfinite(made)
     if not counted.any():
         return None
-    if counted.all():
-        elements = captured.elements
-    else:
-        made, rounded, elements = made[counted], rounded[counted], captured.elements[counted]
+    clipped, elements = _clipped(made, rounded, captured.qparams), captured.elements
+    if not counted.all():
+        made, rounded, clipped, elements = made[counted], rounded[counted], clipped[counted], elements[counted]
     lowest, steps = captured.qparams.quant_min, captured.qparams.quant_max - captured.qparams.quant_min
     seen = np.zeros(steps + 1, np.bool_)
     seen[np.clip(elements.astype(np.int64) - lowest, 0, steps)] = True
     return GridUse(
         gap=gap(rounded, made),
-        clipped_elements=int(np.count_nonzero(_clipped(rounded - made, captured.qparams))),
+        clipped_elements=int(np.count_nonzero(clipped)),
         codes_used=int(np.count_nonzero(seen)),
         range_used=float(made.max() - made.min()) / (steps * max(captured.qparams.scale)),
     )
@@ -54,11 +54,12 @@ def grid_use(captured: CapturedValue, made: Array, rounded: Array, used: Array |
 def grid_errors(made: Array, rounded: Array, qparams: Quantization) -> dict[Cause, Array]:
     """Divide the rounding error of a value into clipping and resolution. Both are float32, with the value's shape."""
     error = (rounded - made).astype(np.float32)
-    clipped = _clipped(error, qparams)
+    clipped = _clipped(made, rounded, qparams)
     if not clipped.any():
         return {"resolution": error}
     return {"resolution": np.where(clipped, np.float32(0), error), "clipping": np.where(clipped, error, np.float32(0))}
 
 
-def _clipped(error: Array, qparams: Quantization) -> Array:
-    return np.abs(error) > _HALF_STEP * max(qparams.scale)
+def _clipped(made: Array, rounded: Array, qparams: Quantization) -> Array:
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.abs(rounded - made) > _HALF_STEP * step_sizes(qparams, made.shape)

@@ -54,7 +54,11 @@ class Replayed:
     contradicted: bool = False
     """Whether all readers follow from the host's value and not from the logged value."""
     errors: Mapping[Cause, Array] = field(default_factory=dict["Cause", Array], compare=False, repr=False)
-    """The errors that arise at this operator: float32, with the operator's shape, 0 at unused elements."""
+    """The errors that arise at this operator: float32, with the operator's shape, 0 at unused elements.
+
+    There are none if the compiler fused the operator with all its readers, and none of cause `device` if the log is
+    contradicted.
+    """
 
 
 def replay(
@@ -82,8 +86,13 @@ def replay(
         expected = judge.expected(index)
         again = {reader: judge.replayed(reader, {index: expected}) for reader in readers}
         if all(judge.explains(reader, again[reader].introduced, judge.logged(reader)) for reader in readers):
-            operators |= again | {index: replace(operators[index], contradicted=True, errors={})}
-    return operators
+            rounding = {cause: error for cause, error in operators[index].errors.items() if cause != "device"}
+            operators |= again | {index: replace(operators[index], contradicted=True, errors=rounding)}
+    spans = {index: operator.spans for index, operator in operators.items()}
+    rounded = [
+        index for index, operator in operators.items() if index not in run.unrounded and not operator.contradicted
+    ]
+    return operators | {index: replace(operators[index], errors={}) for index in rounded if run.is_fused(index, spans)}
 
 
 def converted(
@@ -161,6 +170,24 @@ class _Run:
 
     def readers(self, index: int) -> list[int]:
         return self._readers.get(index, [])
+
+    def is_fused(self, index: int, spans: Mapping[int, tuple[int, ...]]) -> bool:
+        """Return whether an operator's logged value was not used: all readers are computed without it.
+
+        `spans`: per operator, the operators whose logged values were not used. A reader whose own value was not used
+        counts as the readers of that value.
+        """
+        unused = index
+        for _ in range(_CHAIN):
+            if unused in self.kernels.outputs or not self.readers(unused):
+                return False
+            using = [reader for reader in self.readers(unused) if index not in spans.get(reader, ())]
+            if not using:
+                return True
+            if len(using) > 1:
+                return False
+            (unused,) = using
+        return False
 
     def differing_picks(self, index: int, difference: Difference) -> Array | None:
         """Return, for an operator whose value is indices, which of them select another element than the right ones.

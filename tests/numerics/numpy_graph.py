@@ -1,4 +1,4 @@
-"""Operators in NumPy with their derivatives in closed form, and a device that computes them on integer grids.
+"""Operators in NumPy with their derivatives in closed form, and programs of them.
 
 `Program` implements `tasks.numerics.element_use.Kernels` and `HalfwayRun` implements `Sensitivity`, both without any
 code for masks, verdicts or budgets.
@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.numerics.dequantize import quantize
-from tasks.numerics.element_use import Array, CapturedValue, Value, Weights
-from tasks.records import Quantization
+from tasks.numerics.element_use import Array, Value, Weights
 
 Pullback = Callable[..., list[Array | None]]
 """Maps the weights of the outputs (None: unused) and the inputs to the derivative of the weighted sum per input."""
@@ -85,12 +83,18 @@ class Program:
         if op.unsupported is not None:
             self.refusals[index] = op.unsupported
             return None
+        values = {**self._constants(op.reads, values), **values}
         missing = [source for source in op.reads if source not in values]
         if missing:
             self.refusals[index] = f"reads operator {missing[0]}, which has no value"
             return None
         value = op.forward(*(values[source] for source in op.reads))
         return value if isinstance(value, tuple) else np.asarray(value)
+
+    def _constants(self, indices: Sequence[int], values: Mapping[int, Value]) -> dict[int, Value]:
+        """Return the values of constants that `values` does not have."""
+        constants = [index for index in indices if self.ops[index].constant and index not in values]
+        return {index: value for index in constants if (value := self.call(index, values)) is not None}
 
     def gradient(self, index: int, source: int, values: Mapping[int, Value], weights: Weights) -> Array | None:
         value = self.call(index, values)
@@ -120,11 +124,25 @@ class Program:
         except IndexError:
             return None
 
-    def halfway(self, inputs: Sequence[Array], errors: Mapping[int, Array]) -> HalfwayRun | None:
+    def changed_constants(self, errors: Mapping[int, Array]) -> dict[int, Value]:
+        changed: dict[int, Value] = {}
+        for index in sorted(self.constants):
+            value = self.call(index, changed)
+            if index in errors and isinstance(value, np.ndarray):
+                changed[index] = value - errors[index]
+            elif any(source in changed for source in self.ops[index].reads) and value is not None:
+                changed[index] = value
+        return changed
+
+    def halfway(
+        self, inputs: Sequence[Array], constants: Mapping[int, Value], errors: Mapping[int, Array]
+    ) -> HalfwayRun | None:
         """Run the program with half of every error added. The n-th input is the value of the n-th `entry`."""
         entries = [index for index, op in enumerate(self.ops) if not op.reads and not op.constant]
-        values: dict[int, Value] = {}
+        values: dict[int, Value] = dict(constants)
         for index in range(len(self.ops)):
+            if index in constants:
+                continue
             value = self.call(index, values)
             if index in entries:
                 position = entries.index(index)
@@ -132,7 +150,7 @@ class Program:
             if value is None:
                 return None
             if index in errors and isinstance(value, np.ndarray):
-                value = value + (-0.5 if index in self.constants else 0.5) * errors[index]
+                value = value + 0.5 * errors[index]
             values[index] = value
         return HalfwayRun(self, values, {entry: -1 - position for position, entry in enumerate(entries)}, {*errors})
 
@@ -165,6 +183,23 @@ class HalfwayRun:
     values: Mapping[int, Value]
     inputs: Mapping[int, int]
     errors: set[int]
+    forward: bool = True  # whether the operators have derivatives in forward direction, for `effect`
+
+    def effect(self, errors: Mapping[int, Array]) -> list[Array] | None:
+        """Return, per final output, the sum of the derivative times the error over all errors."""
+        if not self.forward:
+            return None
+        effects: list[Array] = []
+        for output, index in enumerate(self.program.output_ops):
+            value = np.asarray(self.values[index])
+            effect = np.zeros(value.shape)
+            for place in np.ndindex(value.shape):
+                direction = np.zeros(value.shape)
+                direction[place] = 1.0
+                slopes = self.gradients(output, direction)
+                effect[place] = sum(float((slopes[at] * error).sum()) for at, error in errors.items() if at in slopes)
+            effects.append(effect)
+        return effects
 
     def gradients(self, output: int, direction: Array) -> dict[int, Array]:
         """Return, by the index of an error, d(<direction, output>) / d(value). An error without effect is left out."""
@@ -191,46 +226,9 @@ class HalfwayRun:
         return {index: slope for index, slope in by_error.items() if index in self.errors}
 
 
-Damage = Callable[[Array], Array]
-
-
-@dataclass(frozen=True)
-class Device:
-    """A device that computes a program in order and rounds each captured operator's value to its grid."""
-
-    qparams: Mapping[int, Quantization]
-    hidden: frozenset[int] = frozenset()  # operators that are neither logged nor rounded
-
-    def capture(self, program: Program, damages: Mapping[int, Damage] | None = None) -> dict[int, CapturedValue]:
-        """Return the captured values. `damages` change logged elements, which are quantized if there are qparams."""
-        values: dict[int, Value] = {}
-        captured: dict[int, CapturedValue] = {}
-        for index, op in enumerate(program.ops):
-            value = op.forward(*(values[source] for source in op.reads))
-            value = value if isinstance(value, tuple) else np.asarray(value)
-            damage = (damages or {}).get(index, lambda elements: elements)
-            if op.constant or index in self.hidden or isinstance(value, tuple):
-                values[index] = value
-                continue
-            captured[index] = logged(value, self.qparams.get(index), damage)
-            values[index] = captured[index].dequantized().astype(value.dtype)
-        return captured
-
-
-def logged(value: Array, qparams: Quantization | None, damage: Damage = lambda elements: elements) -> CapturedValue:
-    if qparams is None:
-        return CapturedValue(elements=np.asarray(damage(value)), qparams=None)
-    quantized = np.asarray(quantize(value, qparams)).astype(np.int64)
-    return CapturedValue(
-        elements=np.asarray(np.clip(damage(quantized), qparams.quant_min, qparams.quant_max)), qparams=qparams
-    )
-
-
-def quantization(scale: float = 0.01, zero_point: int = 0, bits: int = 16) -> Quantization:
-    half = 2 ** (bits - 1)
-    return Quantization(
-        scale=(scale,), zero_point=(zero_point,), axis=None, quant_min=-half, quant_max=half - 1, dtype=f"int{bits}"
-    )
+def line(*ops: Op) -> Program:
+    """Return a program whose last operator is its final output."""
+    return Program(list(ops), [len(ops) - 1])
 
 
 def entry(value: Any) -> Op:

@@ -1,113 +1,46 @@
 """Counter-examples to earlier diagnoses: each names the operator that is really wrong, under the default tolerances.
 
-A device computes a small program in NumPy, right or damaged in one place. The verdicts are those of a comparison: the
-replay, the total error over the used elements, and the tolerances of `conf/tolerance/default.yaml`.
+A device computes a small program in NumPy, right or damaged in one place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from conf.load import load
-from conf.schema import OperatorTolerance
 from tasks.numerics.element_use import Array, CapturedValue
 from tasks.numerics.metrics import snr_db
 from tasks.numerics.operators import compare_values
-from tasks.numerics.replay import Replayed, replay
-from tasks.numerics.verdict import has_own_error, limits, verdict
-from tasks.records import Gap, Quantization
-from tasks.records.vocabulary import OWN_ERROR, Cause, Verdict
+from tasks.numerics.replay import replay
+from tasks.numerics.verdict import has_own_error, limits
+from tasks.records import Quantization
+from tasks.records.vocabulary import Cause
+from tests.numerics.judged import SCHEMES, floats, judged, normal, verdicts
+from tests.numerics.numpy_device import Device, quantization
 
 from tests.numerics.numpy_graph import (  # isort: skip
-    Device, Op, Program, above, added, argmax, chosen, constant, entry, getitem, logged, matmul, multiplied,
-    quantization, relu, relu6, scaled, softmax, topk,
+    Op, Program, above, added, argmax, chosen, constant, entry, getitem, line, matmul, multiplied, relu, relu6, scaled,
+    softmax, topk,
 )  # fmt: skip
-
-SCHEMES = ["8a8w", "16a8w", "fp16"]
-
-
-@cache
-def allowed(scheme: str) -> OperatorTolerance:
-    tolerances = load([f"scheme={scheme}"]).cells[0].request.tolerance.operators
-    return limits(tolerances, scheme, "aten.linear.default")
-
-
-@dataclass(frozen=True)
-class Judged:
-    """The verdict on an operator, and the cause with the most energy of the errors that arise at it."""
-
-    verdict: Verdict
-    cause: Cause | None
-    total: Gap
-    replayed: Replayed
-
-
-def judged(program: Program, captured: Mapping[int, CapturedValue], scheme: str) -> dict[int, Judged]:
-    tolerance, reference = allowed(scheme), program.run()
-    operators = replay(
-        program,
-        captured,
-        lambda _, introduced: has_own_error(introduced, tolerance),
-        lambda index: np.asarray(reference[index]),
-    )
-    rows: dict[int, Judged] = {}
-    for index, operator in operators.items():
-        used: Any = ... if operator.used_mask is None else operator.used_mask
-        compared = compare_values(captured[index].dequantized()[used], np.asarray(reference[index])[used])
-        status = compared.status
-        if operator.used_mask is not None and status in ("compared", "exact"):
-            status = "masked"
-        energies = {cause: float(np.square(error, dtype=float).sum()) for cause, error in operator.errors.items()}
-        rows[index] = Judged(
-            verdict=verdict(status, compared.gap, operator, tolerance),
-            cause=max(energies, key=energies.__getitem__) if any(energies.values()) else None,
-            total=compared.gap,
-            replayed=operator,
-        )
-    return rows
-
-
-def verdicts(rows: Mapping[int, Judged]) -> dict[int, Verdict]:
-    return {index: row.verdict for index, row in rows.items()}
-
-
-def line(*ops: Op) -> Program:
-    return Program(list(ops), [len(ops) - 1])
-
-
-def floats(captured: Mapping[int, CapturedValue]) -> dict[int, CapturedValue]:
-    """Return the same values without their grids, as a device with fp16 logs them."""
-    return {
-        index: CapturedValue(elements=value.dequantized().astype(np.float32), qparams=None)
-        for index, value in captured.items()
-    }
-
-
-def normal(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
 
 # D1: the error of an operator's own grid.
 
 
 @pytest.mark.parametrize(
-    ("own", "scheme", "cause"),
+    ("qparams", "scheme", "cause"),
     [
         pytest.param(quantization(1 / 127, bits=8), "8a8w", "clipping", id="8 bits that end at one sigma"),
         pytest.param(quantization(120 / 127, bits=8), "8a8w", "resolution", id="8 bits, 40 times too wide"),
         pytest.param(quantization(1 / 32767), "16a8w", "clipping", id="16 bits that end at one sigma"),
     ],
 )
-def test_the_error_of_an_operators_own_grid_is_the_grids(own: Quantization, scheme: str, cause: Cause) -> None:
+def test_the_error_of_an_operators_own_grid_is_the_grids(qparams: Quantization, scheme: str, cause: Cause) -> None:
     program = line(entry(normal(8, 64)), scaled(0, 1.0), scaled(1, 1.0))
     wide = quantization(3.5 / 32767)
-    rows = judged(program, Device({1: own, 2: wide}).capture(program), scheme)
+    rows = judged(program, Device({1: qparams, 2: wide}).capture(program), scheme)
     # The first operator's inputs are exact, and nothing began before it.
     assert verdicts(rows) == {0: "exact", 1: "grid", 2: "inherited"}
     assert rows[1].cause == cause
@@ -197,8 +130,8 @@ def test_a_wrong_channel_beside_an_outlier_channel_is_introduced(
 @pytest.mark.parametrize("scheme", ["16a8w", "fp16"])
 def test_a_signal_replaced_by_its_mean_is_biased_although_its_ratio_is_high(scheme: str) -> None:
     program = line(entry(100 + normal(32, 64) / 10), scaled(0, 1.0), scaled(1, 1.0))
-    own = quantization(110 / 32767)
-    captured = Device({1: own}).capture(program, {1: lambda x: np.full_like(x, round(100 / own.scale[0]))})
+    qparams = quantization(110 / 32767)
+    captured = Device({1: qparams}).capture(program, {1: lambda x: np.full_like(x, round(100 / qparams.scale[0]))})
     rows = judged(program, floats(captured) if scheme == "fp16" else captured, scheme)
     assert (rows[1].verdict, rows[1].cause) == ("biased", "device")
     assert rows[1].total.snr_db == pytest.approx(60, abs=0.1)
@@ -253,163 +186,6 @@ def test_an_index_of_another_of_equal_elements_is_right(scheme: str) -> None:
     captured = Device({}).capture(program, {3: lambda _: np.array([[900, 10, 700]])})
     # Its inputs are exact: the error did not begin before it.
     assert verdicts(judged(program, captured, scheme)) == {0: "exact", 2: "exact", 3: "within_grid"}
-
-
-# D6: systematic errors.
-
-
-def network(depth: int, rows: int) -> Program:
-    ops = [entry(np.abs(normal(rows, 64)))]
-    for number in range(depth):
-        ops.append(matmul(len(ops) - 1, normal(64, 64, seed=number + 1) * np.float32(np.sqrt(1 / 32))))
-        ops.append(relu(len(ops) - 1))
-    return line(*ops)
-
-
-def fitting(value: Any, bits: int) -> Quantization:
-    """Return the unsigned grid from the least to the largest element of a value."""
-    low, high, most = min(0.0, float(value.min())), max(0.0, float(value.max())), 2**bits - 1
-    scale = (high - low) / most
-    return Quantization(
-        scale=(scale,), zero_point=(round(-low / scale),), axis=None, quant_min=0, quant_max=most, dtype=f"uint{bits}"
-    )
-
-
-def rounded_by(
-    program: Program, bits: int, to_integer: Callable[[Array], Array], operators: set[int] | None = None
-) -> dict[int, CapturedValue]:
-    """Return the values of a device on grids of so many bits. `operators`: those that use `to_integer`; None: all."""
-    reference = program.run()
-    captured: dict[int, CapturedValue] = {0: CapturedValue(elements=np.asarray(reference[0]), qparams=None)}
-    for index, op in list(enumerate(program.ops))[1:]:
-        qparams = fitting(reference[index], bits)
-        values = (captured[source].dequantized().astype(np.float32) for source in op.reads)
-        steps = np.asarray(op.forward(*values), np.float64) / qparams.scale[0]
-        integers = to_integer(steps) if operators is None or index in operators else np.rint(steps)
-        elements = np.clip(integers + qparams.zero_point[0], 0, qparams.quant_max).astype(np.int64)
-        captured[index] = CapturedValue(elements=elements, qparams=qparams)
-    return captured
-
-
-BITS = {"8a8w": 8, "16a8w": 16}
-
-
-@pytest.mark.parametrize("scheme", BITS)
-def test_a_device_that_rounds_to_the_nearest_step_has_no_error_of_its_own(scheme: str) -> None:
-    program = network(20, 8)
-    rows = judged(program, rounded_by(program, BITS[scheme], np.rint), scheme)
-    assert not OWN_ERROR & {*verdicts(rows).values()}
-    assert {row.replayed.introduced.max_steps for index, row in rows.items() if index} == {0.0}
-
-
-@pytest.mark.parametrize("scheme", BITS)
-def test_a_zero_point_that_is_off_by_one_is_biased_at_every_operator(scheme: str) -> None:
-    program = network(20, 8)
-    rows = judged(program, rounded_by(program, BITS[scheme], lambda steps: np.rint(steps) + 1), scheme)
-    assert verdicts(rows) == {0: "exact"} | dict.fromkeys(range(1, 41), "biased")
-    assert rows[1].cause == "device"
-
-
-@pytest.mark.parametrize(("scheme", "first"), [("8a8w", "introduced"), ("16a8w", "biased")])
-def test_a_zero_point_that_is_off_by_three_is_an_own_error_of_every_operator(scheme: str, first: Verdict) -> None:
-    program = network(20, 8)
-    rows = judged(program, rounded_by(program, BITS[scheme], lambda steps: np.rint(steps) + 3), scheme)
-    assert {*verdicts(rows).values()} - {"exact"} <= OWN_ERROR
-    assert (rows[1].verdict, rows[1].cause) == (first, "device")
-
-
-@pytest.mark.parametrize("scheme", BITS)
-def test_one_operator_with_a_wrong_zero_point_is_biased_and_no_other(scheme: str) -> None:
-    program = network(5, 8)
-    captured = rounded_by(program, BITS[scheme], lambda steps: np.rint(steps) + 1, operators={5})
-    assert [index for index, row in judged(program, captured, scheme).items() if row.verdict in OWN_ERROR] == [5]
-
-
-@pytest.mark.parametrize("scheme", BITS)
-def test_a_device_that_truncates_is_biased(scheme: str) -> None:
-    # The mean error of half a step is surely beyond the limit of 0.45 steps for several thousand elements only.
-    program = line(
-        entry(normal(256, 64)), *(matmul(number, normal(64, 64, seed=number + 1) / 8) for number in range(5))
-    )
-    rows = judged(program, rounded_by(program, BITS[scheme], np.floor), scheme)
-    assert verdicts(rows) == {0: "exact"} | dict.fromkeys(range(1, 6), "biased")
-    assert rows[1].cause == "device"
-    assert rows[1].replayed.introduced.mean_steps == pytest.approx(-0.5, abs=0.02)
-    right = judged(program, rounded_by(program, BITS[scheme], np.rint), scheme)
-    assert not OWN_ERROR & {*verdicts(right).values()}
-
-
-# D9: contradictions between the log and what was computed.
-
-
-def gelu(source: int) -> Op:
-    def forward(x: Array) -> Array:
-        return (0.5 * x * (1 + np.tanh(0.79788456 * (x + 0.044715 * x**3)))).astype(np.float32)
-
-    def pullback(w: Any, x: Array) -> list[Array | None]:
-        return [w[0] * (forward(x + 1e-3) - forward(x - 1e-3)) / 2e-3]
-
-    return Op(reads=(source,), forward=forward, pullback=pullback)
-
-
-WEIGHT = normal(64, 64, seed=9) / 8
-
-
-def test_a_log_that_its_readers_contradict_is_told_from_a_wrong_operator() -> None:
-    program = line(entry(normal(16, 64)), matmul(0, WEIGHT), gelu(1), matmul(2, WEIGHT))
-    device = Device({index: fitting(program.run()[index], 8) for index in (1, 2, 3)})
-    right = device.capture(program)
-    rolled = CapturedValue(elements=np.roll(right[1].elements, 1, -1), qparams=right[1].qparams)
-    rows = judged(program, right | {1: rolled}, "8a8w")
-    assert verdicts(rows) == {0: "exact", 1: "contradicted", 2: "within_grid", 3: "within_grid"}
-    assert rows[1].cause is None
-    wrong = device.capture(program, {1: lambda elements: np.roll(elements, 1, -1)})
-    assert verdicts(judged(program, wrong, "8a8w")) == {0: "exact", 1: "introduced", 2: "inherited", 3: "inherited"}
-
-
-def test_a_log_is_contradicted_only_if_all_its_readers_contradict_it() -> None:
-    program = Program([entry(normal(16, 64)), scaled(0, 1.0), gelu(1), matmul(1, WEIGHT)], [2, 3])
-    captured = Device({}).capture(program, {1: lambda x: np.roll(x, 1, -1)})
-    assert verdicts(judged(program, captured, "fp16")) == {0: "exact", 1: "introduced", 2: "inherited", 3: "inherited"}
-    right = Device({}).capture(program)
-    assert verdicts(judged(program, captured | {2: right[2]}, "fp16"))[1] == "introduced"
-    assert verdicts(judged(program, right | {1: captured[1]}, "fp16")) == {
-        0: "exact",
-        1: "contradicted",
-        2: "exact",
-        3: "exact",
-    }
-
-
-@pytest.mark.parametrize("coarse", [1.0, 0.5, 0.25])
-def test_a_chain_of_three_fused_operators_has_no_error_of_its_own(coarse: float) -> None:
-    program = line(entry(normal(16, 64)), matmul(0, WEIGHT), scaled(1, 1.3), relu6(2))
-    reference = program.run()
-    # The debug program rounds the values between the three, the device does not.
-    steps = {1: quantization(coarse, bits=8), 2: quantization(coarse, bits=8), 3: quantization(6 / 255, -128, bits=8)}
-    captured = {index: logged(np.asarray(reference[index]), qparams) for index, qparams in steps.items()}
-    rows = judged(program, captured | {0: CapturedValue(elements=program.run()[0], qparams=None)}, "8a8w")
-    assert not OWN_ERROR & {*verdicts(rows).values()}
-    assert (rows[3].verdict, rows[3].replayed.spans, rows[3].cause) == ("within_grid", (1, 2), "resolution")
-
-
-def test_an_error_that_is_not_in_the_total_error_is_not_felt() -> None:
-    # Four operators in a row are fused: more than a chain is searched for.
-    program = line(entry(normal(16, 64)), *(matmul(index, WEIGHT) for index in range(4)), gelu(4))
-    reference = program.run()
-    steps = {index: quantization(1.0, bits=8) for index in (1, 2, 3, 4)} | {5: quantization(4 / 127, bits=8)}
-    captured = {index: logged(np.asarray(reference[index]), qparams) for index, qparams in steps.items()}
-    rows = judged(program, captured | {0: CapturedValue(elements=program.run()[0], qparams=None)}, "8a8w")
-    assert has_own_error(rows[5].replayed.introduced, allowed("8a8w"))
-    assert (rows[5].replayed.felt, rows[5].verdict) == (False, "within_grid")
-
-
-def test_a_nan_is_introduced_although_the_finite_elements_are_those_of_the_reference() -> None:
-    program = line(entry(np.array([1.0, 2.0], np.float32)), scaled(0, 2.0), scaled(1, 1.0))
-    nan = np.array([2.0, np.nan], np.float32)
-    captured = {0: np.array([1.1, 2.0], np.float32), 1: nan, 2: nan}
-    rows = judged(program, {i: CapturedValue(elements=value, qparams=None) for i, value in captured.items()}, "fp16")
-    assert (rows[1].verdict, rows[2].verdict) == ("introduced", "inherited")
 
 
 # D10: elements that are read, beside one whose derivative is far larger.
@@ -467,7 +243,7 @@ def test_an_element_that_the_reference_reads_counts_in_the_total_error_although_
         pytest.param(np.array([1.7e308]), np.array([-1.7e308]), id="an error that float64 cannot hold"),
     ],
 )
-def test_values_that_metrics_cannot_tell_apart_are_not_exact(actual: Array, reference: Array, scheme: str) -> None:
+def test_values_that_metrics_cannot_distinguish_are_not_exact(actual: Array, reference: Array, scheme: str) -> None:
     program = line(entry(reference), Op(reads=(0,), forward=lambda x: x))
     captured = Device({}).capture(program, {1: lambda _: actual})
     assert compare_values(actual, reference).status == "compared"

@@ -13,10 +13,11 @@ from hypothesis.extra import numpy as hnp
 from tasks.numerics.dequantize import dequantize
 from tasks.numerics.element_use import Array, CapturedValue, ElementUse
 from tasks.records import Quantization
+from tests.numerics.numpy_device import quantization
 
 from tests.numerics.numpy_graph import (  # isort: skip
     Op, Program, above, added, chosen, constant, entry, gathered, getitem, matmul, max_pool, mean, multiplied,
-    quantization, refused, relu, relu6, scaled, sign, sliced, softmax, split, topk, transposed, viewed,
+    refused, relu, relu6, scaled, sign, sliced, softmax, split, topk, transposed, viewed,
 )  # fmt: skip
 
 ELEMENTS = st.floats(-12, 12, width=32).map(lambda x: round(x * 8) / 8)
@@ -211,6 +212,29 @@ def test_a_nan_is_used() -> None:
 
 def test_an_infinity_that_a_clamp_cuts_off_is_unused() -> None:
     assert used_elements(read_by(relu6(0)), [np.inf, -np.inf, 1], [7, -3, 1]) == ([False, False, True], (1,))
+
+
+def test_an_element_is_used_beside_one_that_is_far_larger() -> None:
+    program = read_by(constant(np.array([0, 0, 0, np.finfo(np.float32).min], np.float32)), added(0, 1))
+    used_mask, _ = used_elements(program, [1, 3, 2, 4], [1, 2, 3, 4])
+    assert (used_mask or [True] * 4)[:3] == [True, True, True]
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-35, 1e35])
+def test_the_unit_of_a_value_makes_no_difference(size: float) -> None:
+    actual, expected = size * np.array([1, -3, 2, -4]), size * np.array([1, -2, 3, -4])
+    assert used_elements(read_by(relu(0)), actual, expected) == ([True, False, True, False], (1,))
+    assert used_elements(read_by(mean(0)), actual, expected) == (None, ())
+
+
+def test_the_elements_that_a_reader_would_use_of_another_value_are_found() -> None:
+    program = read_by(relu(0))
+    value = np.array([-1, 2, -3], np.float32)
+    use = ElementUse(program, {}, program.run() | {0: value})
+    assert use.read_mask(0, np.abs(value)) is None
+    mask = use.read_mask(0, -value)
+    assert mask is not None
+    assert mask.tolist() == [True, False, True]
 
 
 READERS = st.sampled_from(

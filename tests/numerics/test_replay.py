@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,31 +10,17 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tasks.numerics.dequantize import dequantize, fake_quantize
+from tasks.numerics.dequantize import fake_quantize
 from tasks.numerics.element_use import Array, CapturedValue
-from tasks.numerics.introduced import Introduced
 from tasks.numerics.metrics import gap
-from tasks.numerics.replay import Replayed, replay
-from tasks.records import Gap, Quantization
+from tasks.numerics.replay import replay
+from tests.numerics.judged import IMAGE, any_error, introducing
+from tests.numerics.numpy_device import Device, quantization
 
 from tests.numerics.numpy_graph import (  # isort: skip
-    Device, Op, Program, above, added, chosen, constant, entry, gathered, getitem, matmul, max_pool, mean,
-    quantization, refused, relu, relu6, scaled, sliced, softmax, split, topk, transposed, viewed,
+    Op, Program, above, added, chosen, constant, entry, gathered, getitem, line, matmul, max_pool, mean,
+    refused, relu, relu6, scaled, sliced, softmax, split, topk, transposed, viewed,
 )  # fmt: skip
-
-NOTHING = Gap(mse=0.0, mean_abs=0.0, max_abs=0.0)
-
-
-def any_error(_: int, introduced: Introduced) -> bool:
-    return bool(introduced.gap.max_abs) or introduced.nonfinite > 0
-
-
-def line(*ops: Op) -> Program:
-    return Program(list(ops), [len(ops) - 1])
-
-
-def introducing(replayed: Mapping[int, Replayed]) -> list[int]:
-    return [index for index, operator in replayed.items() if any_error(index, operator.introduced)]
 
 
 def add_at(place: tuple[int, ...], by: float) -> Any:
@@ -47,7 +32,6 @@ def add_at(place: tuple[int, ...], by: float) -> Any:
     return damage
 
 
-IMAGE = np.array([[-3.0, 1.5, 2.0, 7.0], [0.5, -0.25, 4.0, 8.5]], np.float32)
 STEPS = [
     relu, relu6, softmax, mean, transposed, viewed, lambda x: scaled(x, 0.0), lambda x: scaled(x, -1.5),
     lambda x: sliced(x, 0, 2), lambda x: added(x, x), lambda x: added(x, 0),
@@ -323,74 +307,6 @@ def test_booleans_are_wrong_one_by_one(dtype: type) -> None:
     assert (introduced.differing, introduced.elements, introduced.gap.max_abs, replayed[1].masked) == (1, 8, 1.0, 0)
 
 
-def test_each_channel_has_its_own_step() -> None:
-    fine = Quantization(
-        scale=(0.01, 1.0), zero_point=(3, -5), axis=0, quant_min=-(2**15), quant_max=2**15 - 1, dtype="int16"
-    )
-    program = line(entry(IMAGE), scaled(0, 1.0), scaled(1, 2.0))
-    device = Device({1: fine})
-    assert introducing(replay(program, device.capture(program), any_error)) == []
-    replayed = replay(
-        program, device.capture(program, {1: lambda quantized: quantized + np.array([[7], [2]])}), any_error
-    )
-    assert introducing(replayed) == [1]
-    assert (replayed[1].introduced.max_steps, replayed[1].introduced.gap.max_abs) == (7.0, 2.0)
-
-
-def test_a_value_that_saturates_on_the_grid_is_no_introduced_error() -> None:
-    """The expected value is one that the device can represent."""
-    narrow = quantization(0.01, 0, bits=8)
-    program = line(entry(IMAGE), scaled(0, 100.0), scaled(1, 1.0))
-    captured = Device({1: narrow}).capture(program)
-    assert captured[1].elements.max() == 127
-    replayed = replay(program, captured, any_error)[1]
-    assert replayed.introduced.max_steps == 0
-    # All elements, times 100, are beyond the ends of the grid, -1.28 and 1.27.
-    assert replayed.grid is not None
-    assert (replayed.grid.clipped_elements, replayed.grid.codes_used) == (8, 2)
-    assert replayed.grid.range_used == pytest.approx(1150 / 2.55)
-    assert {cause: np.count_nonzero(error) for cause, error in replayed.errors.items()} == {
-        "device": 0,
-        "resolution": 0,
-        "clipping": 8,
-    }
-
-
-NONFINITE = [
-    ([np.nan, 1.0], 1, NOTHING), ([np.inf, 1.0], 1, NOTHING), ([np.inf, 1.5], 1, None), ([1.0, 1.0], 0, NOTHING),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("wrong", "count", "rest"), NONFINITE)
-def test_infinities_and_nans_are_counted_and_the_finite_rest_is_measured(
-    wrong: list[float], count: int, rest: Gap | None
-) -> None:
-    program = line(entry(np.ones(2, np.float32)), scaled(0, 1.0))
-    captured = Device({}).capture(program, {1: lambda _: np.array(wrong, np.float32)})
-    introduced = replay(program, captured, lambda *_: False)[1].introduced
-    assert introduced.nonfinite == count
-    if rest is None:
-        assert introduced.gap == gap(np.array([1.5]), np.array([1.0]))
-    else:
-        assert (introduced.gap.mse, introduced.gap.max_abs) == (rest.mse, rest.max_abs)
-
-
-@pytest.mark.parametrize(("value", "count"), [([np.nan, np.inf, -np.inf, 2.0], 0), ([np.inf, np.nan, np.inf, 2.0], 3)])
-def test_an_infinity_that_the_reference_has_too_is_not_introduced(value: list[float], count: int) -> None:
-    program = line(entry(np.array([np.nan, np.inf, -np.inf, 2.0], np.float32)), scaled(0, 1.0))
-    captured = Device({}).capture(program, {1: lambda _: np.array(value, np.float32)})
-    introduced = replay(program, captured, any_error)[1].introduced
-    assert (introduced.nonfinite, introduced.gap.max_abs) == (count, 0.0)
-
-
-def test_an_infinity_that_a_clamp_cuts_off_is_masked() -> None:
-    program = line(entry(np.array([7.0, 1.0], np.float32)), scaled(0, 1.0), relu6(1))
-    captured = Device({}).capture(program, {1: lambda _: np.array([np.inf, 1.0], np.float32)})
-    replayed = replay(program, captured, any_error)[1]
-    introduced = replayed.introduced
-    assert (introduced.nonfinite, replayed.masked, replayed.masked_by, introduced.gap.max_abs) == (0, 1, (2,), 0.0)
-
-
 def test_the_use_of_elements_is_determined_for_every_operator() -> None:
     program = line(entry(IMAGE), scaled(0, 1.0), relu6(1))
     captured = Device({}).capture(program, {1: lambda x: np.where(x < 0, np.float32(-61), x)})
@@ -402,16 +318,3 @@ def test_the_use_of_elements_is_determined_for_every_operator() -> None:
 
 def test_a_program_without_captures_gives_no_results() -> None:
     assert replay(line(entry(IMAGE), relu(0)), {}, any_error) == {}
-
-
-def test_the_expected_value_is_one_that_the_device_can_represent() -> None:
-    coarse = quantization(0.5, 3)
-    program = line(entry(IMAGE), scaled(0, 1.1))
-    captured = {
-        0: CapturedValue(elements=IMAGE, qparams=None),
-        1: CapturedValue(elements=np.full((2, 4), 3), qparams=coarse),
-    }
-    expected = fake_quantize(IMAGE * np.float32(1.1), coarse)
-    introduced = replay(program, captured, any_error)[1].introduced
-    assert introduced.gap == gap(dequantize(captured[1].elements, coarse), expected)
-    assert introduced.max_steps == np.abs(expected / 0.5).max()

@@ -198,9 +198,9 @@ def test_a_wider_limit_lets_no_further_operator_introduce_error(
 
 
 def replayed(
-    introduced: Introduced = NOTHING, inherited: Gap = EXACT, grid: Gap | None = None, **facts: Any
+    introduced: Introduced = NOTHING, inherited: Gap = EXACT, rounding: Gap | None = None, **facts: Any
 ) -> Replayed:
-    used = None if grid is None else GridUse(gap=grid, clipped_elements=0, codes_used=2, range_used=0.5)
+    used = None if rounding is None else GridUse(gap=rounding, clipped_elements=0, codes_used=2, range_used=0.5)
     return Replayed(introduced=introduced, inherited=inherited, grid=used, **facts)
 
 
@@ -232,10 +232,10 @@ RIGHT = introduced(30.0, [0.0] * 10, differing=0)
         ("compared", gap(20.0), replayed(BEYOND, contradicted=True), "contradicted"),
         # Beyond the tolerance, and right for its own inputs: the larger of the two other parts decides.
         ("compared", gap(20.0), replayed(inherited=gap(20.0)), "inherited"),
-        ("compared", gap(20.0), replayed(inherited=gap(20.0, mse=3.0), grid=gap(20.0, mse=2.0)), "inherited"),
-        ("compared", gap(20.0), replayed(inherited=gap(20.0, mse=2.0), grid=gap(20.0, mse=3.0)), "grid"),
-        ("compared", gap(39.0), replayed(inherited=gap(41.0, mse=3.0), grid=gap(41.0, mse=2.0)), "grid"),
-        ("compared", gap(20.0), replayed(inherited=EXACT, grid=gap(20.0)), "grid"),
+        ("compared", gap(20.0), replayed(inherited=gap(20.0, mse=3.0), rounding=gap(20.0, mse=2.0)), "inherited"),
+        ("compared", gap(20.0), replayed(inherited=gap(20.0, mse=2.0), rounding=gap(20.0, mse=3.0)), "grid"),
+        ("compared", gap(39.0), replayed(inherited=gap(41.0, mse=3.0), rounding=gap(41.0, mse=2.0)), "grid"),
+        ("compared", gap(20.0), replayed(inherited=EXACT, rounding=gap(20.0)), "grid"),
         ("compared", gap(None), replayed(inherited=gap(None)), "inherited"),
         ("compared", gap(None, max_abs=None), replayed(inherited=gap(None, max_abs=None)), "inherited"),
         # Values that are not floating point have no tolerance for their total error.
@@ -277,7 +277,7 @@ def row(
     verdict: str,
     total: float | None = 50.0,
     status: str = "compared",
-    own: float | None = None,
+    own_db: float | None = None,
     sample: int = 0,
 ) -> Any:
     operator = Operator(
@@ -287,7 +287,7 @@ def row(
     )  # fmt: skip
     facts: Any = {"status": status, "verdict": verdict}
     return OperatorComparison(
-        operator=operator, sample=sample, gap=gap(total), parts=ErrorParts(introduced_snr_db=own), **facts
+        operator=operator, sample=sample, gap=gap(total), parts=ErrorParts(introduced_snr_db=own_db), **facts
     )
 
 
@@ -297,16 +297,22 @@ def row(
         ([], None),
         ([row("weight", "blind", None, "constant"), row("pool", "blind", None, "not_dumped")], None),
         # Total error grows with depth: the last operator has the most of it and introduced none.
-        ([row("early", "introduced", 40.0, own=20.0), row("last", "inherited", 5.0)], "early"),
-        ([row("milder", "introduced", own=20.0), row("worse", "introduced", own=2.0)], "worse"),
-        ([row("shifted", "biased", own=30.0), row("good", "within_grid", own=20.0)], "shifted"),
+        ([row("early", "introduced", 40.0, own_db=20.0), row("last", "inherited", 5.0)], "early"),
+        ([row("milder", "introduced", own_db=20.0), row("worse", "introduced", own_db=2.0)], "worse"),
+        ([row("shifted", "biased", own_db=30.0), row("good", "within_grid", own_db=20.0)], "shifted"),
         # Without a ratio, because the right value is all zeros: worse than any ratio.
-        ([row("some", "introduced", own=2.0), row("no ratio", "introduced")], "no ratio"),
-        ([row("infinite", "introduced", None, "nonfinite_differs"), row("worst", "introduced", own=-9.0)], "infinite"),
-        ([row("inherits", "inherited", None, "nonfinite_differs"), row("worst", "introduced", own=9.0)], "worst"),
+        ([row("some", "introduced", own_db=2.0), row("no ratio", "introduced")], "no ratio"),
+        (
+            [row("infinite", "introduced", None, "nonfinite_differs"), row("worst", "introduced", own_db=-9.0)],
+            "infinite",
+        ),
+        ([row("inherits", "inherited", None, "nonfinite_differs"), row("worst", "introduced", own_db=9.0)], "worst"),
         # No operator introduces error: the one with the lowest introduced SNR.
-        ([row("good", "within_grid", 5.0, own=80.0), row("less good", "within_grid", 90.0, own=50.0)], "less good"),
-        ([row("moved", "inherited", 5.0), row("less good", "within_grid", 90.0, own=50.0)], "less good"),
+        (
+            [row("good", "within_grid", 5.0, own_db=80.0), row("less good", "within_grid", 90.0, own_db=50.0)],
+            "less good",
+        ),
+        ([row("moved", "inherited", 5.0), row("less good", "within_grid", 90.0, own_db=50.0)], "less good"),
         # Without a replay: by the total error.
         ([row("good", "blind", 50.0), row("worst", "blind", 5.0), row("exact", "exact", None, "exact")], "worst"),
         ([row("hidden", "blind", None, "shape_differs"), row("seen", "blind", 50.0)], "seen"),
@@ -329,10 +335,10 @@ def share(operator: str | None, cause: Cause, share: float | None, alone: float 
 
 
 ROWS = [
-    row("loud", "introduced", own=1.0),
-    row("grave", "grid", own=80.0),
-    row("grave", "grid", own=70.0, sample=1),
-    row("mild", "introduced", own=25.0),
+    row("loud", "introduced", own_db=1.0),
+    row("grave", "grid", own_db=80.0),
+    row("grave", "grid", own_db=70.0, sample=1),
+    row("mild", "introduced", own_db=25.0),
 ]
 
 
@@ -372,6 +378,12 @@ def test_the_worst_operator_is_the_one_with_the_largest_effect_of_the_budget(
 def test_an_operator_that_introduces_nans_is_the_worst_whatever_the_budget() -> None:
     infinite = row("infinite", "introduced", None, "nonfinite_differs")
     assert worst_operator([*ROWS, infinite], [share("grave", "clipping", 0.6, 20.0)]) == WorstOperator(row=infinite)
+
+
+def test_every_operator_is_followed_to_the_outputs_however_many_introduce_error() -> None:
+    rows = [row(f"operator {number}", "introduced", own_db=10.0 + number) for number in range(17)]
+    shares = [share(f"operator {number}", "device", 0.5 if number == 16 else 0.01, 20.0) for number in range(17)]
+    assert worst_operator(rows, shares) == WorstOperator(row=rows[16], cause="device", effect_snr_db=20.0)
 
 
 def test_the_smallest_introduced_ratio_of_all_samples_is_shown() -> None:
