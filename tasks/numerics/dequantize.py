@@ -43,7 +43,7 @@ def quantize(values: NDArray[Any], qparams: Quantization) -> NDArray[np.float64]
 
 def step_sizes(qparams: Quantization, shape: tuple[int, ...]) -> NDArray[np.float64]:
     """Return the scale, broadcastable against a tensor of shape `shape`. Raises EvidenceError like `dequantize`."""
-    return _broadcastable(qparams, shape)[0]
+    return broadcastable(qparams, shape)[0]
 
 
 def undo_layout(x: NDArray[Any], axis_order: Sequence[int] | None) -> NDArray[Any]:
