@@ -59,7 +59,7 @@ def align(
     An event's identifier names an ExpectedTensor, whose debug handles and output index name a set of operators. The
     event's value is the value of the last of these operators in graph order. An earlier operator of the set is
     `superseded`, unless it is the last operator of another tensor's set. A requantized tensor is no operator's value.
-    Only its identifier is needed to find its event.
+    Its event is that of its delegate call with its identifier.
 
     `events`: in the order of the log. `runs`: by default the runs in which anything was logged.
     """
@@ -92,21 +92,30 @@ def align(
         return AlignedOperator(operator=operator, run=run, matches=matches, reason=reason)
 
     def align_requantized(tensor: RequantizedTensor, run: int) -> AlignedOperator:
-        candidates = expected.get(tensor.identifier, [])
-        events = logged.get((run, tensor.identifier), [])
+        match = ExpectedTensor(
+            identifier=tensor.identifier,
+            debug_handles=(),
+            output_index=0,
+            quantization=tensor.operator.quantization,
+            axis_order=tensor.operator.axis_order,
+        )
+        matches = tuple(
+            Match(event=event, expected=match)
+            for event in logged.get((run, tensor.identifier), [])
+            if event.instruction_id == tensor.instruction
+        )
         reason: OperatorStatus | None = None
         if tensor.operator.constant:
             reason = "constant"
-        elif not events or not candidates:
+        elif not matches:
             reason = "not_dumped"
-        elif len(candidates) > 1 or identifiers[tensor.identifier] > 1:
+        elif names[tensor.instruction, tensor.identifier] > 1:
             reason = "ambiguous"
-        elif len(events) > 1:
+        elif len(matches) > 1:
             reason = "repeated"
-        matches = tuple(Match(event=event, expected=candidate) for event in events for candidate in candidates)
         return AlignedOperator(operator=tensor.operator, run=run, matches=matches, reason=reason)
 
-    identifiers = Counter(tensor.identifier for tensor in requantized)
+    names = Counter((tensor.instruction, tensor.identifier) for tensor in requantized)
     return Alignment(
         operators=tuple(align_operator(operator, run) for run in runs for operator in operators),
         requantized=tuple(align_requantized(tensor, run) for run in runs for tensor in requantized),

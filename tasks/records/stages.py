@@ -155,11 +155,13 @@ class RequantizedTensor:
     """A value that a delegate converts to another grid, because some readers of the value need this grid.
 
     The conversion is no node of the edge graph: the delegate inserts it into its own graph. The delegate logs the
-    result under `identifier`, the name of an `ExpectedTensor` without debug handles.
+    result under `identifier`, the name of an `ExpectedTensor` without debug handles. Another delegated subgraph may log
+    another tensor under the same name.
     """
 
     operator: Operator  # the conversion, with the grid and axis order of its result; numbered after the operators
     identifier: str
+    instruction: int | None  # the call of the delegate that logs the result; None if no reader is known
     source: int | None  # index of the operator whose value is converted; None if it is no operator's value
     readers: tuple[int, ...]  # indices of the operators that read the result instead of the value itself
 

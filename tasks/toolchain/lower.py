@@ -88,7 +88,7 @@ def lower_model(model: EdgeModel, soc: SocConfig | None, options: LoweringOption
         debug_program=debug_program,
         etrecord=store.put_file(Path("etrecord.bin")),
         expected_tensors=debug.dumped,
-        requantized=requantized_tensors(debug.log.requantized, lowered.operators),
+        requantized=requantized_tensors(debug.log.requantized, lowered.operators, instructions(debug.program)),
         debug_buffer_bytes=debug.logged_bytes,
         debug_facts=program_facts(debug_program, backend, store),
     )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tasks.records import ExpectedTensor, Operator, RequantizedTensor
+from tasks.records import ExpectedTensor, Instruction, Operator, RequantizedTensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,12 +21,12 @@ class Requantization:
 
 
 def requantized_tensors(
-    requantizations: Sequence[Requantization], operators: Sequence[Operator]
+    requantizations: Sequence[Requantization], operators: Sequence[Operator], instructions: Sequence[Instruction]
 ) -> tuple[RequantizedTensor, ...]:
     """Return a record per inserted node, in the order of the log.
 
     Readers and sources inside the delegate's graph are found by their debug handles. A source outside this graph is an
-    input of the graph, which has the name of the operator whose value it is.
+    input of the graph, which has the name of the operator whose value it is. `instructions`: of the program that logs.
     """
     values = {
         (row.debug_handle, row.output_index): row
@@ -35,6 +35,12 @@ def requantized_tensors(
     }
     calls = {row.debug_handle: row for row in reversed(operators) if row.debug_handle is not None}
     names = {row.name: row for row in operators}
+    delegate_calls = {
+        handle: instruction.id
+        for instruction in instructions
+        if instruction.backend is not None
+        for handle in instruction.debug_handles
+    }
     tensors: list[RequantizedTensor] = []
     for number, node in enumerate(requantizations):
         handle = node.source_handle
@@ -44,6 +50,9 @@ def requantized_tensors(
             RequantizedTensor(
                 operator=_operator(len(operators) + number, node, source, readers),
                 identifier=node.expected.identifier,
+                instruction=next(
+                    (delegate_calls[handle] for handle in node.reader_handles if handle in delegate_calls), None
+                ),
                 source=source.index if source else None,
                 readers=tuple(reader.index for reader in readers),
             )

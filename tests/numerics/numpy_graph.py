@@ -107,6 +107,7 @@ class Program:
         """Return, by source, the signed derivative of the weighted outputs of an operator that has a `pullback`."""
         op, total = self.ops[index], dict[int, Array]()
         assert op.pullback is not None
+        values = {**self._constants(op.reads, values), **values}
         slopes = op.pullback(weights, *(values[read] for read in op.reads))
         for read, slope in zip(op.reads, slopes, strict=True):
             if slope is not None:

@@ -255,10 +255,24 @@ def test_the_order_of_the_expected_tensors_does_not_matter(
     )
 
 
-def requantized(index: int, identifier: str, *, constant: bool = False) -> RequantizedTensor:
+def requantized(index: int, identifier: str, *, call: int = 0, constant: bool = False) -> RequantizedTensor:
     return RequantizedTensor(
-        operator=operator(index, None, constant=constant), identifier=identifier, source=0, readers=(1,)
+        operator=operator(index, None, constant=constant),
+        identifier=identifier,
+        instruction=call,
+        source=0,
+        readers=(1,),
     )
+
+
+def test_tensors_of_one_name_in_two_subgraphs_are_distinguished_by_the_delegate_call() -> None:
+    events = [event("to_copy@0", 0), event("to_copy@0", 2), event("to_copy@0", 5)]
+    records = [requantized(1, "to_copy@0", call=2), requantized(2, "to_copy@0", call=5)]
+    alignment = align([operator(0, 7)], [expected("to_copy@0", 7), expected("to_copy@0")], events, requantized=records)
+    assert [(row.reason, [match.event for match in row.matches]) for row in alignment.requantized] == [
+        (None, [events[1]]),
+        (None, [events[2]]),
+    ]
 
 
 def test_a_requantized_tensor_is_matched_by_its_identifier_in_every_run() -> None:
@@ -282,13 +296,12 @@ def test_a_requantized_tensor_is_matched_by_its_identifier_in_every_run() -> Non
     ("records", "tensors", "events", "reason"),
     [
         ([requantized(1, "c@0"), requantized(2, "c@0")], [expected("c@0")], [event("c@0")], "ambiguous"),
-        ([requantized(1, "c@0")], [expected("c@0"), expected("c@0", 9)], [event("c@0")], "ambiguous"),
         ([requantized(1, "c@0")], [expected("c@0")], [event("c@0"), event("c@0")], "repeated"),
         ([requantized(1, "c@0", constant=True)], [expected("c@0")], [event("c@0")], "constant"),
         ([requantized(1, "c@0")], [expected("c@0")], [event("b@0")], "not_dumped"),
-        ([requantized(1, "c@0")], [], [event("c@0")], "not_dumped"),
+        ([requantized(1, "c@0")], [expected("c@0")], [event("c@0", 3)], "not_dumped"),
     ],
-    ids=["two conversions", "an operator's tensor too", "logged twice", "constant", "not logged", "not expected"],
+    ids=["two conversions", "logged twice", "constant", "not logged", "another subgraph's"],
 )
 def test_a_requantized_tensor_without_exactly_one_logged_tensor_has_the_reason(
     records: list[RequantizedTensor], tensors: list[ExpectedTensor], events: list[LoggedTensor], reason: str

@@ -47,7 +47,7 @@ def explained(program: Program, captured: Any) -> list[dict[Cause, float]]:
         program, captured, lambda _, error: (error.max_steps or 0) > 0, lambda i: np.asarray(reference[i])
     )
     errors: Errors = {index: operator.errors for index, operator in replayed.items() if operator.errors}
-    run = program.halfway([np.asarray(reference[0])], errors_at(errors))
+    run = program.halfway([np.asarray(reference[0])], {}, errors_at(errors))
     budgets: list[dict[Cause, float]] = []
     for output, index in enumerate(program.output_ops):
         budget = OutputBudget()

@@ -40,7 +40,7 @@ OPS: dict[str, Callable[[], list[Op]]] = {
 def test_the_derivatives_of_a_halfway_run_are_those_of_differences(ops: str) -> None:
     x = normal(2, 4, seed=3).astype(float)
     program = line(entry(x), *OPS[ops]())
-    run = program.halfway([x], {0: 0 * x})
+    run = program.halfway([x], {}, {0: 0 * x})
     assert isinstance(run, HalfwayRun)
     direction = np.random.default_rng(1).standard_normal(program.answer(program.run())[0].shape)
     slope = run.gradients(0, direction)[0]

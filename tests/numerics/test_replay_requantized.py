@@ -7,7 +7,8 @@ import numpy as np
 from tasks.numerics.element_use import CapturedValue
 from tasks.numerics.introduced import Introduced
 from tasks.numerics.replay import converted, replay
-from tests.numerics.numpy_graph import Program, entry, logged, matmul, quantization, scaled
+from tests.numerics.numpy_device import logged, quantization
+from tests.numerics.numpy_graph import Program, entry, matmul, scaled
 
 
 def any_error(_: int, introduced: Introduced) -> bool:

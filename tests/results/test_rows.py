@@ -329,16 +329,17 @@ def test_a_requantized_value_has_a_row_without_an_index_and_is_no_operator_of_th
 def test_a_wrong_conversion_counts_among_the_operators_that_introduce_error(planned: Request) -> None:
     cell = passed_cell(planned)
     row = OperatorComparison(
-        operator=CONVERSION, sample=0, status="compared", gap=WORSE, verdict="introduced", effect_snr_db=1.0
-    )
-    cell.comparison = replace(COMPARISON, requantized=(row,))
+        operator=CONVERSION, sample=0, status="compared", gap=WORSE, verdict="introduced",
+        parts=replace(PARTS, introduced_snr_db=1.0),
+    )  # fmt: skip
+    cell.comparison = replace(COMPARISON, requantized=(row,), budget=())
     (cell_row,) = rows_of(cell, "cells")
     assert (cell_row["operators_introduced"], cell_row["operators_compared"], cell_row["operators_total"]) == (2, 2, 4)
     assert cell_row["worst_operator"] == "conv (requantized for view)"
 
 
 def test_a_requantized_value_that_was_not_compared_has_a_row_per_sample(planned: Request) -> None:
-    tensor = RequantizedTensor(operator=CONVERSION, identifier="to_copy@0", source=0, readers=(1,))
+    tensor = RequantizedTensor(operator=CONVERSION, identifier="to_copy@0", instruction=0, source=0, readers=(1,))
     cell = up_to_lower(planned, "measure", ABORT)
     cell.lowered = replace(LOWERED, requantized=(tensor,))
     rows_by_sample = [(row["operator_index"], row["operator"], row["status"]) for row in rows_of(cell, "operators")]

@@ -16,7 +16,7 @@ from tasks.export import export
 from tasks.lower import lower
 from tasks.measure import measure
 from tasks.quantize import quantize
-from tasks.records import Capture, Comparison, ExpectedTensor, LoweredProgram, Operator, RequantizedTensor
+from tasks.records import Capture, Comparison, ExpectedTensor, Instruction, LoweredProgram, Operator, RequantizedTensor
 from tasks.records.options import ComparisonOptions
 from tasks.toolchain.requantized import Requantization, requantized_tensors
 
@@ -85,6 +85,7 @@ def test_the_lowering_records_source_readers_and_grid_of_every_requantized_tenso
         operator, qparams = tensor.operator, tensor.operator.quantization
         assert (operator.index, operator.target) == (len(operators) + number, "aten._to_copy.default")
         assert (operator.debug_handle, operator.shape, operator.subgraph) == (None, (1, 8, 8), 0)
+        assert tensor.instruction == 0
         assert qparams is not None
         assert (qparams.dtype, qparams.zero_point, qparams.quant_min) == ("int16", (0,), -32767)
         assert tensor.source is not None
@@ -168,12 +169,19 @@ OPERATORS = (
 )
 
 
+INSTRUCTIONS = (
+    Instruction(id=6, debug_handles=(1, 2), backend="QnnBackend", subgraph=0),
+    Instruction(id=7, debug_handles=(3,), backend=None, subgraph=None),
+    Instruction(id=9, debug_handles=(5,), backend="QnnBackend", subgraph=1),
+)
+
+
 @pytest.mark.parametrize(
     ("requantization", "name", "source", "readers"),
     [
         (node("add", 2, 5), "add (requantized for topk)", 3, (4,)),
         (node("getitem_1", 1, 2, output=1), "getitem_1 (requantized for add)", 2, (3,)),
-        (node("getitem", 1, 2, 5), "getitem (requantized for add and topk)", 1, (3, 4)),
+        (node("getitem", 1, 1, 2), "getitem (requantized for split and add)", 1, (0, 3)),
         (node("getitem_1", None, 2), "getitem_1 (requantized for add)", 2, (3,)),
         (node("x", None, 2), "x (requantized for add)", None, (3,)),
         (node("add", 2), "add (requantized)", 3, ()),
@@ -183,7 +191,7 @@ OPERATORS = (
 def test_the_source_and_the_readers_are_operators_of_the_edge_graph(
     requantization: Requantization, name: str, source: int | None, readers: tuple[int, ...]
 ) -> None:
-    (tensor,) = requantized_tensors([requantization], OPERATORS)
+    (tensor,) = requantized_tensors([requantization], OPERATORS, INSTRUCTIONS)
     origin = None if source is None else OPERATORS[source]
     assert tensor == RequantizedTensor(
         operator=Operator(
@@ -193,14 +201,15 @@ def test_the_source_and_the_readers_are_operators_of_the_edge_graph(
             subgraph=3 if readers else None, constant=False, unused=False,
         ),
         identifier="to_copy@0",
+        instruction={(): None, (4,): 9}.get(readers, 6),
         source=source,
         readers=readers,
     )  # fmt: skip
 
 
 def test_two_conversions_of_one_value_are_two_records() -> None:
-    tensors = requantized_tensors([node("add", 2, 5), node("add", 2, 1)], OPERATORS)
-    assert [(tensor.operator.index, tensor.operator.name, tensor.readers) for tensor in tensors] == [
-        (6, "add (requantized for topk)", (4,)),
-        (7, "add (requantized for split)", (0,)),
+    tensors = requantized_tensors([node("add", 2, 5), node("add", 2, 1)], OPERATORS, INSTRUCTIONS)
+    assert [(row.operator.index, row.operator.name, row.readers, row.instruction) for row in tensors] == [
+        (6, "add (requantized for topk)", (4,), 9),
+        (7, "add (requantized for split)", (0,), 6),
     ]
