@@ -325,6 +325,6 @@ def test_the_totals_and_the_largest_effects_are_exact_if_the_operators_have_forw
             ("resolution", 1): energy(first) / whole,
             ("device", 2): energy(second) / whole,
         },
-        abs=1e-9,
+        abs=1e-6,
     )
     assert {effect.share_error for effect in budget.effects()} == {0.0, None}
