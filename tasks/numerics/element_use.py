@@ -300,8 +300,8 @@ class _Pair:
 
     @cached_property
     def usual(self) -> float:
-        """The root mean square of the right value."""
-        return _rms(self.expected)
+        """The root mean square of the right value, or 1 if the value is all zeros."""
+        return _rms(self.expected) or 1.0
 
     @cached_property
     def change(self) -> Array:

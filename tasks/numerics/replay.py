@@ -54,10 +54,10 @@ class Replayed:
     contradicted: bool = False
     """Whether all readers follow from the host's value and not from the logged value."""
     errors: Mapping[Cause, Array] = field(default_factory=dict["Cause", Array], compare=False, repr=False)
-    """The errors that arise at this operator: float32, with the operator's shape, 0 at unused elements.
+    """The errors that arise at this operator: float32, with the operator's shape.
 
-    There are none if the compiler fused the operator with all its readers, and none of cause `device` if the log is
-    contradicted.
+    At unused elements, those of cause `device` are 0. There are none if the compiler fused the operator with all its
+    readers, and none of cause `device` if the log is contradicted.
     """
 
 
@@ -329,7 +329,9 @@ class _Judge:
                 errors["weights"] = self._run.made[index] - exact
         if own.used is None:
             return errors
-        return {cause: np.where(own.used, error, np.float32(0)) for cause, error in errors.items()}
+        # An element that is unused after rounding may have been used before it: keep the error of its rounding.
+        counted = {c: own.used if c == "device" else own.used | np.isfinite(error) for c, error in errors.items()}
+        return {cause: np.where(counted[cause], error, np.float32(0)) for cause, error in errors.items()}
 
     def _own_error(self, index: int, made: Array) -> "_OwnError":
         captured = self._run.captured[index]

@@ -36,7 +36,7 @@ def allowed(scheme: str) -> OperatorTolerance:
 
 @dataclass(frozen=True)
 class Judged:
-    """The verdict on an operator, and the cause with the most energy of the errors that arise at it."""
+    """The verdict on an operator, and the cause with the most energy of the errors that arise at its used elements."""
 
     verdict: Verdict
     cause: Cause | None
@@ -59,7 +59,7 @@ def judged(program: Program, captured: Mapping[int, CapturedValue], scheme: str)
         status = compared.status
         if operator.used_mask is not None and status in ("compared", "exact"):
             status = "masked"
-        energies = {cause: float(np.square(error, dtype=float).sum()) for cause, error in operator.errors.items()}
+        energies = {cause: float(np.square(error[used], dtype=float).sum()) for cause, error in operator.errors.items()}
         rows[index] = Judged(
             verdict=verdict(status, compared.gap, operator, tolerance),
             cause=max(energies, key=energies.__getitem__) if any(energies.values()) else None,

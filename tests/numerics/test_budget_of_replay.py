@@ -15,7 +15,10 @@ from tasks.numerics.replay import replay
 from tasks.records.vocabulary import Cause
 from tests.numerics.judged import normal
 from tests.numerics.numpy_device import Device, logged, quantization
-from tests.numerics.numpy_graph import Op, Program, added, entry, line, matmul, relu, relu6, scaled, transposed
+
+from tests.numerics.numpy_graph import (  # isort: skip
+    Op, Program, added, constant, entry, line, matmul, multiplied, relu, relu6, scaled, softmax, transposed,
+)  # fmt: skip
 
 LINEAR_STEPS = [
     transposed, lambda x: scaled(x, -1.5), lambda x: added(x, x), lambda x: added(x, 0),
@@ -69,6 +72,28 @@ def test_the_errors_of_a_replay_explain_the_outputs_of_a_linear_program(
     damages = {} if damaged is None else {damaged: lambda elements: elements + 2}
     for budget in explained(program, device.capture(program, damages)):
         assert budget["unexplained"] == pytest.approx(0, abs=1e-4)
+
+
+def test_the_rounding_of_elements_that_are_unused_only_after_it_is_explained() -> None:
+    # A square does not depend on an element that was rounded to zero.
+    x = np.array([[0.03, -0.04, 0.02, 1.03]], np.float32)
+    program = line(entry(x), scaled(0, 1.0), multiplied(1, 1))
+    (budget,) = explained(program, Device({1: quantization(0.1)}).capture(program))
+    assert (budget["resolution"], budget["unexplained"]) == (pytest.approx(1, abs=1e-5), pytest.approx(0, abs=1e-9))
+
+
+def test_a_value_that_its_grid_rounds_to_zeros_is_explained() -> None:
+    program = line(entry(np.array([[0.03, -0.04, 0.02, 0.01]], np.float32)), scaled(0, 1.0), scaled(1, 2.0))
+    (budget,) = explained(program, Device({1: quantization(0.1)}).capture(program))
+    assert (budget["resolution"], budget["unexplained"]) == (pytest.approx(1, abs=1e-5), pytest.approx(0, abs=1e-9))
+
+
+def test_an_infinity_that_no_reader_uses_leaves_the_errors_finite() -> None:
+    masked = constant(np.array([[0, 0, 0, -np.inf]], np.float32))
+    program = line(entry(np.array([[1.03, 2.04, 3.01, 4]], np.float32)), masked, added(0, 1), softmax(2))
+    captured = Device({2: quantization(0.1)}).capture(program)
+    (budget,) = explained(program, captured)
+    assert (budget["resolution"], budget["unexplained"]) == (pytest.approx(1, abs=0.01), pytest.approx(0, abs=0.01))
 
 
 @pytest.mark.parametrize("fused", [[scaled(1, 1.3), relu6(2)], [relu(1)], [relu(1), scaled(2, 1.3), relu6(3)]])
