@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cells import cell
 from damage import KINDS, Scene, damaged, error_db, error_steps, written
 
-from conf.schema import OperatorTolerance
+from conf.tolerances import OperatorTolerance
 from tasks.comparison.capture import compare_capture
 from tasks.comparison.evidence import Evidence
 from tasks.numerics.verdict import limits, worst_operator

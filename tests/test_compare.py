@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conf.schema import DeviceConfig, MeasureConfig, OperatorTolerance
+from conf.schema import DeviceConfig, MeasureConfig
+from conf.tolerances import OperatorTolerance
 from flows.resources import Resources
 from tasks.bundle import bundle
 from tasks.compare import compare

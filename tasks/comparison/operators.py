@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conf.schema import OperatorTolerance
+from conf.tolerances import OperatorTolerance
 from tasks.comparison.budget import ErrorBudget
 from tasks.comparison.evidence import Evidence, LoggedOperator, SampleInputs
 from tasks.comparison.metrics import Pair, metric_template

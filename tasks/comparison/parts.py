@@ -5,13 +5,13 @@ from tasks.records import ErrorParts
 
 
 def error_parts(replayed: Replayed) -> ErrorParts:
-    grid, introduced = replayed.grid, replayed.introduced
+    use, introduced = replayed.grid_use, replayed.introduced
     return ErrorParts(
         inherited_snr_db=replayed.inherited.snr_db,
-        grid_snr_db=grid.gap.snr_db if grid else None,
-        clipped_elements=grid.clipped_elements if grid else None,
-        codes_used=grid.codes_used if grid else None,
-        range_used=grid.range_used if grid else None,
+        grid_snr_db=use.gap.snr_db if use else None,
+        clipped_elements=use.clipped_elements if use else None,
+        codes_used=use.codes_used if use else None,
+        range_used=use.range_used if use else None,
         introduced_mse=introduced.gap.mse,
         introduced_snr_db=introduced.gap.snr_db,
         introduced_channel_snr_db=introduced.channel_snr_db,

@@ -159,8 +159,8 @@ def _directions(error: Array, seed: int) -> tuple[Array, Array]:
         return np.eye(size), np.ones(size)
     if length == 0:
         return np.zeros((0, size)), np.zeros(0)
-    own = error / length
+    along = error / length
     random = np.random.default_rng(seed).standard_normal((size, count - 1))
-    random -= np.outer(own, own @ random)
+    random -= np.outer(along, along @ random)
     complement = np.linalg.qr(random)[0].T
-    return np.vstack([own, complement]), np.array([1.0, *[(size - 1) / (count - 1)] * (count - 1)])
+    return np.vstack([along, complement]), np.array([1.0, *[(size - 1) / (count - 1)] * (count - 1)])

@@ -27,39 +27,39 @@ class GridUse:
     """The range of the value divided by the range of the grid. It is above 1 if the value does not fit the grid."""
 
 
-def grid_use(captured: CapturedValue, made: Array, rounded: Array, used: Array | None) -> GridUse | None:
+def grid_use(captured: CapturedValue, on_host: Array, rounded: Array, used: Array | None) -> GridUse | None:
     """Return how the grid of a value is used; None for a value without a grid or without used finite elements.
 
-    `made`: the unrounded value. `rounded`: the nearest values on the grid. `used`: a mask; None if all are used.
+    `on_host`: the unrounded value. `rounded`: the nearest values on the grid. `used`: a mask; None if all are used.
     """
     if captured.qparams is None:
         return None
-    counted = np.isfinite(made) if used is None else used & np.isfinite(made)
+    counted = np.isfinite(on_host) if used is None else used & np.isfinite(on_host)
     if not counted.any():
         return None
-    clipped, elements = _clipped(made, rounded, captured.qparams), captured.elements
+    clipped, elements = _clipped(on_host, rounded, captured.qparams), captured.elements
     if not counted.all():
-        made, rounded, clipped, elements = made[counted], rounded[counted], clipped[counted], elements[counted]
+        on_host, rounded, clipped, elements = on_host[counted], rounded[counted], clipped[counted], elements[counted]
     lowest, steps = captured.qparams.quant_min, captured.qparams.quant_max - captured.qparams.quant_min
-    seen = np.zeros(steps + 1, np.bool_)
-    seen[np.clip(elements.astype(np.int64) - lowest, 0, steps)] = True
+    used_codes = np.zeros(steps + 1, np.bool_)
+    used_codes[np.clip(elements.astype(np.int64) - lowest, 0, steps)] = True
     return GridUse(
-        gap=gap(rounded, made),
+        gap=gap(rounded, on_host),
         clipped_elements=int(np.count_nonzero(clipped)),
-        codes_used=int(np.count_nonzero(seen)),
-        range_used=float(made.max() - made.min()) / (steps * max(captured.qparams.scale)),
+        codes_used=int(np.count_nonzero(used_codes)),
+        range_used=float(on_host.max() - on_host.min()) / (steps * max(captured.qparams.scale)),
     )
 
 
-def grid_errors(made: Array, rounded: Array, qparams: Quantization) -> dict[Cause, Array]:
+def grid_errors(on_host: Array, rounded: Array, qparams: Quantization) -> dict[Cause, Array]:
     """Divide the rounding error of a value into clipping and resolution. Both are float32, with the value's shape."""
-    error = (rounded - made).astype(np.float32)
-    clipped = _clipped(made, rounded, qparams)
+    error = (rounded - on_host).astype(np.float32)
+    clipped = _clipped(on_host, rounded, qparams)
     if not clipped.any():
         return {"resolution": error}
     return {"resolution": np.where(clipped, np.float32(0), error), "clipping": np.where(clipped, error, np.float32(0))}
 
 
-def _clipped(made: Array, rounded: Array, qparams: Quantization) -> Array:
+def _clipped(on_host: Array, rounded: Array, qparams: Quantization) -> Array:
     with np.errstate(invalid="ignore", over="ignore"):
-        return np.abs(rounded - made) > _HALF_STEP * step_sizes(qparams, made.shape)
+        return np.abs(rounded - on_host) > _HALF_STEP * step_sizes(qparams, on_host.shape)

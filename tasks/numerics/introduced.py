@@ -93,13 +93,13 @@ def introduced_error(difference: Difference, used: Array | None = None) -> Intro
         nonfinite = int(np.count_nonzero(odd if used is None else odd & used))
     if used is not None:
         counted &= used
-    found = gap(actual, expected) if counted.all() else gap(actual[counted], expected[counted])
-    measured = Introduced(gap=found, elements=int(np.count_nonzero(counted)) + nonfinite, nonfinite=nonfinite)
+    difference_gap = gap(actual, expected) if counted.all() else gap(actual[counted], expected[counted])
+    measured = Introduced(gap=difference_gap, elements=int(np.count_nonzero(counted)) + nonfinite, nonfinite=nonfinite)
     if difference.differs is not None:
         measured = replace(measured, differing=int(np.count_nonzero(difference.differs & counted)))
     if difference.steps is not None:
         measured = _with_steps(measured, difference.steps[counted])
-    if actual.dtype.kind == "f" and found.max_abs:
+    if actual.dtype.kind == "f" and difference_gap.max_abs:
         if not counted.all():
             actual, expected = np.where(counted, actual, 0.0), np.where(counted, expected, 0.0)
         measured = replace(measured, channel_snr_db=_channel_snr_db(actual, expected, counted))

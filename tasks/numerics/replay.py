@@ -1,9 +1,9 @@
 """The replay: every operator is computed again on the device's own inputs, and its error is divided by cause.
 
-With `made`, the result of the reference operator on the device's inputs, and `rounded`, the nearest values on the grid
-of the operator, the error of a value is the sum of three parts:
+With `on_host`, the result of the reference operator on the device's inputs, and `rounded`, the nearest values on the
+operator's grid, the error of a value is the sum of three parts:
 
-    actual - reference = (made - reference) + (rounded - made) + (actual - rounded)
+    actual - reference = (on_host - reference) + (rounded - on_host) + (actual - rounded)
                           inherited            grid               introduced
 
 Unused elements are left out: a compiler that folds a clamp into the preceding operator does not compute the elements
@@ -39,8 +39,8 @@ class Replayed:
 
     introduced: Introduced
     inherited: Gap = field(default_factory=Gap)
-    """The error of `made`. It is empty if the operator has no reference value."""
-    grid: GridUse | None = None
+    """The error of `on_host`. It is empty if the operator has no reference value."""
+    grid_use: GridUse | None = None
     masked: int = 0
     """The number of unused elements that differ."""
     masked_by: tuple[int, ...] = ()
@@ -77,15 +77,17 @@ def replay(
     Operators that the host cannot compute again are left out: `kernels.refusals` has the reasons.
     """
     run = _Run(kernels, captured, requantized or {})
-    judge = _Judge(run, is_suspect, reference, float_constants or {})
-    operators = {index: judge.replayed(index) for index in run.made}
+    attribution = _Attribution(run, is_suspect, reference, float_constants or {})
+    operators = {index: attribution.replayed(index) for index in run.on_host}
     for index in [index for index, operator in operators.items() if is_suspect(index, operator.introduced)]:
         readers = [reader for reader in run.readers(index) if reader in operators]
         if not readers:
             continue
-        expected = judge.expected(index)
-        again = {reader: judge.replayed(reader, {index: expected}) for reader in readers}
-        if all(judge.explains(reader, again[reader].introduced, judge.logged(reader)) for reader in readers):
+        expected = attribution.expected(index)
+        again = {reader: attribution.replayed(reader, {index: expected}) for reader in readers}
+        if all(
+            attribution.explains(reader, again[reader].introduced, attribution.logged(reader)) for reader in readers
+        ):
             rounding = {cause: error for cause, error in operators[index].errors.items() if cause != "device"}
             operators |= again | {index: replace(operators[index], contradicted=True, errors=rounding)}
     spans = {index: operator.spans for index, operator in operators.items()}
@@ -103,7 +105,7 @@ def converted(
     return Replayed(
         introduced=introduced_error(difference, used),
         inherited=Gap() if reference is None else _gap(source, reference, used),
-        grid=grid_use(captured, source, difference.expected, used),
+        grid_use=grid_use(captured, source, difference.expected, used),
     )
 
 
@@ -113,7 +115,7 @@ class _Run:
     def __init__(self, kernels: Kernels, captured: Mapping[int, CapturedValue], requantized: Requantized) -> None:
         self.kernels, self.captured = kernels, captured
         self.values: dict[int, Value] = {}
-        self.made: dict[int, Array] = {}
+        self.on_host: dict[int, Array] = {}
         """The results on the device's own inputs, not rounded."""
         self.spans: dict[int, tuple[int, ...]] = {}
         self.unrounded: dict[int, Array] = {}
@@ -202,10 +204,10 @@ class _Run:
 
     def _unrounded(self, index: int) -> Array:
         """Return an operator's value without the rounding to its grid, as far as the logged value is the right one."""
-        difference = Difference.between(self.captured[index].dequantized(), self.made[index], self.captured[index])
+        difference = Difference.between(self.captured[index].dequantized(), self.on_host[index], self.captured[index])
         assert difference.steps is not None, "a value with a grid"
         right = np.abs(difference.steps) <= 1
-        return np.where(right, self.made[index], difference.actual).astype(self.made[index].dtype)
+        return np.where(right, self.on_host[index], difference.actual).astype(self.on_host[index].dtype)
 
     def _add(self, index: int, value: CapturedValue, spans: tuple[int, ...]) -> None:
         actual = value.dequantized()
@@ -217,20 +219,20 @@ class _Run:
         unrounded = {
             source: self._unrounded(source)
             for source in self.kernels.sources[index]
-            if source in self.kernels.clamped and source in self.made and self.captured[source].qparams is not None
+            if source in self.kernels.clamped and source in self.on_host and self.captured[source].qparams is not None
         }
         if unrounded:
             merged = self.call(index, unrounded)
             assert isinstance(merged, np.ndarray), "the same call"
-            nearest = min((merged, result), key=lambda made: Difference.between(actual, made, value).energy)
+            nearest = min((merged, result), key=lambda on_host: Difference.between(actual, on_host, value).energy)
             if nearest is merged:
                 result, spans = merged, tuple(dict.fromkeys((*spans, *unrounded)))
                 self.unrounded |= unrounded
-        self.made[index], self.spans[index] = result, spans
+        self.on_host[index], self.spans[index] = result, spans
         self.values[index] = actual.astype(result.dtype)
 
 
-class _Judge:
+class _Attribution:
     def __init__(
         self,
         run: _Run,
@@ -245,46 +247,46 @@ class _Judge:
     def replayed(self, index: int, instead: Mapping[int, Value] | None = None) -> Replayed:
         """Return an operator's error. `instead`: values to compute the operator from, instead of the logged values."""
         run = self._run
-        made, spans = run.made[index], run.spans[index]
+        on_host, spans = run.on_host[index], run.spans[index]
         if instead:
             result = run.call(index, instead)
             assert isinstance(result, np.ndarray), "the same call"
-            made, spans = result, (*spans, *instead)
-        own = self._own_error(index, made)
+            on_host, spans = result, (*spans, *instead)
+        error = self._own_error(index, on_host)
         for depth in range(1, _CHAIN + 1):
-            if instead or not self._is_suspect(index, own.introduced):
+            if instead or not self._is_suspect(index, error.introduced):
                 break
             result, through = run.call_unrounded(index, depth)
             fused = self._own_error(index, result) if through and isinstance(result, np.ndarray) else None
-            if fused is not None and self.explains(index, fused.introduced, own.introduced):
-                own, spans = fused, tuple(dict.fromkeys((*spans, *through)))
+            if fused is not None and self.explains(index, fused.introduced, error.introduced):
+                error, spans = fused, tuple(dict.fromkeys((*spans, *through)))
         reference = self._reference(index)
-        used, inherited, felt = own.used, Gap(), True
+        used, inherited, felt = error.used, Gap(), True
         if reference is not None:
             if used is not None:
                 # An element that is unused on the device counts if the reference's value of it is used.
-                also = self._use.read_mask(index, reference.astype(own.made.dtype))
+                also = self._use.read_mask(index, reference.astype(error.on_host.dtype))
                 used = None if also is None else used | also
-            inherited = _gap(own.made, reference, used)
-            if self._is_suspect(index, own.introduced) and not own.introduced.nonfinite:
-                total, introduced = _gap(own.difference.actual, reference, used).mse, own.introduced.gap.mse
+            inherited = _gap(error.on_host, reference, used)
+            if self._is_suspect(index, error.introduced) and not error.introduced.nonfinite:
+                total, introduced = _gap(error.difference.actual, reference, used).mse, error.introduced.gap.mse
                 felt = total is None or introduced is None or total >= _FELT * introduced
         captured = run.captured[index]
         return Replayed(
-            introduced=own.introduced,
+            introduced=error.introduced,
             inherited=inherited,
-            grid=grid_use(captured, own.made, own.difference.expected, used),
-            masked=0 if own.used is None else int(np.count_nonzero(~own.used & own.difference.differing)),
-            masked_by=own.masked_by,
+            grid_use=grid_use(captured, error.on_host, error.difference.expected, used),
+            masked=0 if error.used is None else int(np.count_nonzero(~error.used & error.difference.differing)),
+            masked_by=error.masked_by,
             spans=spans,
             used_mask=used,
             felt=felt,
-            errors=self._errors(index, own),
+            errors=self._errors(index, error),
         )
 
     def logged(self, index: int) -> Introduced:
         """Return an operator's own error for the logged values of the operators that it reads."""
-        return self._own_error(index, self._run.made[index]).introduced
+        return self._own_error(index, self._run.on_host[index]).introduced
 
     def explains(self, index: int, better: Introduced, worse: Introduced) -> bool:
         """Return whether an operator's error is beyond its tolerance, and within it and far smaller from other values.
@@ -299,52 +301,54 @@ class _Judge:
 
     def expected(self, index: int) -> Array:
         """Return an operator's right value on the device's own inputs, rounded to the device's grid."""
-        expected = self._own_error(index, self._run.made[index]).difference.expected
-        return expected.astype(self._run.made[index].dtype)
+        expected = self._own_error(index, self._run.on_host[index]).difference.expected
+        return expected.astype(self._run.on_host[index].dtype)
 
-    def _errors(self, index: int, own: "_OwnError") -> dict[Cause, Array]:
-        if own.made.dtype.kind != "f":
+    def _errors(self, index: int, own_error: "_OwnError") -> dict[Cause, Array]:
+        if own_error.on_host.dtype.kind != "f":
             return {}
         qparams = self._run.captured[index].qparams
         unrounded = self._run.unrounded.get(index)
         with np.errstate(invalid="ignore", over="ignore"):
-            actual, expected = own.difference.actual, own.difference.expected
+            actual, expected = own_error.difference.actual, own_error.difference.expected
             errors: dict[Cause, Array] = {}
             if unrounded is not None:
-                errors["device"] = unrounded - own.made
+                errors["device"] = unrounded - own_error.on_host
             else:
                 errors["device"] = np.asarray(actual - expected, np.float32)
-                errors |= grid_errors(own.made, expected, qparams) if qparams else {}
+                errors |= grid_errors(own_error.on_host, expected, qparams) if qparams else {}
             if any((index, source) in self._run.received for source in self._run.kernels.sources[index]):
                 # The error of a conversion to another grid arises where the converted value is read.
                 plain = self._run.kernels.call(index, self._run.values)
                 if isinstance(plain, np.ndarray):
-                    errors["resolution"] = errors.get("resolution", np.float32(0)) + (self._run.made[index] - plain)
+                    errors["resolution"] = errors.get("resolution", np.float32(0)) + (self._run.on_host[index] - plain)
             weights = {
                 source: self._float_constants[source]
                 for source in self._run.kernels.sources[index]
                 if source in self._float_constants
             }
             if weights and isinstance(exact := self._run.call(index, weights), np.ndarray):
-                errors["weights"] = self._run.made[index] - exact
-        if own.used is None:
+                errors["weights"] = self._run.on_host[index] - exact
+        if own_error.used is None:
             return errors
         # An element that is unused after rounding may have been used before it: keep the error of its rounding.
-        counted = {c: own.used if c == "device" else own.used | np.isfinite(error) for c, error in errors.items()}
+        counted = {
+            c: own_error.used if c == "device" else own_error.used | np.isfinite(error) for c, error in errors.items()
+        }
         return {cause: np.where(counted[cause], error, np.float32(0)) for cause, error in errors.items()}
 
-    def _own_error(self, index: int, made: Array) -> "_OwnError":
+    def _own_error(self, index: int, on_host: Array) -> "_OwnError":
         captured = self._run.captured[index]
-        difference = Difference.between(captured.dequantized(), made, captured)
-        if made.dtype.kind != "f" and (differs := self._run.differing_picks(index, difference)) is not None:
+        difference = Difference.between(captured.dequantized(), on_host, captured)
+        if on_host.dtype.kind != "f" and (differs := self._run.differing_picks(index, difference)) is not None:
             difference = replace(difference, differs=differs)
         used, masked_by = self._use.used_mask(index, difference.actual, difference.expected)
-        return _OwnError(made, difference, used, masked_by, introduced_error(difference, used))
+        return _OwnError(on_host, difference, used, masked_by, introduced_error(difference, used))
 
 
 @dataclass(frozen=True, slots=True)
 class _OwnError:
-    made: Array
+    on_host: Array
     difference: Difference
     used: Array | None
     masked_by: tuple[int, ...]

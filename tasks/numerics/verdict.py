@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conf.schema import OperatorTolerance
+from conf.tolerances import OperatorTolerance
 from tasks.numerics.introduced import Introduced
 from tasks.numerics.replay import Replayed
 from tasks.records import ErrorShare, Gap, OperatorComparison
@@ -82,9 +82,9 @@ def verdict(status: OperatorStatus, total: Gap, replayed: Replayed | None, allow
         return "within_grid" if replayed.inherited.max_abs == 0.0 else "inherited"
     if not _beyond(total, allowed):
         return "within_grid"
-    grid = replayed.grid.gap if replayed.grid else Gap()
-    more = (grid.mse or 0.0) > (replayed.inherited.mse or 0.0)
-    return "grid" if replayed.grid and (more or not _beyond(replayed.inherited, allowed)) else "inherited"
+    rounding = replayed.grid_use.gap if replayed.grid_use else Gap()
+    more = (rounding.mse or 0.0) > (replayed.inherited.mse or 0.0)
+    return "grid" if replayed.grid_use and (more or not _beyond(replayed.inherited, allowed)) else "inherited"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 
 from conf.names import OperatorReference
-from conf.schema import OperatorTolerance, SchemeConfig
+from conf.schema import SchemeConfig
+from conf.tolerances import OperatorTolerance
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

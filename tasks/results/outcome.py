@@ -104,8 +104,8 @@ def on_device(comparison: Comparison) -> list[OutputComparison]:
 def _shortfalls(cell: CellResult, comparison: Comparison) -> Iterator[str]:
     final, tolerance, scheme = finals(comparison), cell.request.tolerance, cell.request.scheme.name
     for row in on_device(comparison):
-        if (found := problem(row)) is not None:
-            yield f"output {row.output} of {row.sample_name}: {found}"
+        if (what := problem(row)) is not None:
+            yield f"output {row.output} of {row.sample_name}: {what}"
             break
     least_db = tolerance.final_snr_db.get(scheme)
     if least_db is not None and final.final_snr_db is not None and final.final_snr_db < least_db:

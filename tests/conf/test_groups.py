@@ -10,7 +10,7 @@ import pytest
 from conf.load import load
 from conf.names import AXES
 from conf.options import GROUPS, SHIPPED
-from conf.schema import ToleranceConfig
+from conf.tolerances import ToleranceConfig
 
 GOLDEN = Path(__file__).parents[1] / "goldens" / "groups.json"
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from conf.names import CACHED_STAGES as STAGES
-from conf.schema import DeviceConfig, FloorConfig, OperatorTolerance, PerformanceMode, Precision, Reuse, RunnerKind
+from conf.schema import DeviceConfig, FloorConfig, PerformanceMode, Precision, Reuse, RunnerKind
+from conf.tolerances import OperatorTolerance
 from tasks.records import Toolchain
 
 ALL = frozenset(STAGES)

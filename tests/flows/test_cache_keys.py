@@ -25,15 +25,14 @@ from conf.schema import (
     InputConfig,
     MeasureConfig,
     ModelConfig,
-    OperatorTolerance,
     Precision,
     Request,
     Reuse,
     RunnerKind,
     SchemeConfig,
     SocConfig,
-    ToleranceConfig,
 )
+from conf.tolerances import OperatorTolerance, ToleranceConfig
 from flows import graph
 from flows.graph import Graph, Submission
 from flows.resources import Resources

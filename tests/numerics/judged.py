@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from conf.load import load
-from conf.schema import OperatorTolerance
+from conf.tolerances import OperatorTolerance
 from tasks.numerics.element_use import Array, CapturedValue
 from tasks.numerics.introduced import Introduced
 from tasks.numerics.operators import compare_values

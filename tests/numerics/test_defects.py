@@ -54,7 +54,7 @@ def test_a_few_clipped_elements_among_many_are_found() -> None:
     device = Device({1: quantization(4.5 / 32767), 2: quantization(60 / 32767)})
     rows = judged(program, device.capture(program), "16a8w")
     assert verdicts(rows) == {0: "exact", 1: "grid", 2: "inherited"}
-    assert (rows[1].cause, rows[1].replayed.grid and rows[1].replayed.grid.clipped_elements) == ("clipping", 2)
+    assert (rows[1].cause, rows[1].replayed.grid_use and rows[1].replayed.grid_use.clipped_elements) == ("clipping", 2)
 
 
 # D2: elements beside others of another size.

@@ -25,9 +25,9 @@ def test_a_value_that_saturates_on_the_grid_is_no_introduced_error() -> None:
     replayed = replay(program, captured, any_error)[1]
     assert replayed.introduced.max_steps == 0
     # All elements, times 100, are beyond the ends of the grid, -1.28 and 1.27.
-    assert replayed.grid is not None
-    assert (replayed.grid.clipped_elements, replayed.grid.codes_used) == (8, 2)
-    assert replayed.grid.range_used == pytest.approx(1150 / 2.55)
+    assert replayed.grid_use is not None
+    assert (replayed.grid_use.clipped_elements, replayed.grid_use.codes_used) == (8, 2)
+    assert replayed.grid_use.range_used == pytest.approx(1150 / 2.55)
     assert {cause: np.count_nonzero(error) for cause, error in replayed.errors.items()} == {
         "device": 0,
         "resolution": 0,

@@ -79,7 +79,7 @@ def test_a_conversion_introduces_the_difference_from_the_source_rounded_to_the_n
     source, qparams = np.array([0.1, 0.9, -1.4, 9.0]), quantization(0.5, bits=4)  # -4 to 3.5
     right = converted(CapturedValue(elements=np.array([0, 2, -3, 7]), qparams=qparams), source)
     assert (right.introduced.max_steps, right.introduced.gap.max_abs) == (0, 0.0)
-    assert right.grid is not None
-    assert (right.grid.clipped_elements, right.grid.codes_used) == (1, 4)
+    assert right.grid_use is not None
+    assert (right.grid_use.clipped_elements, right.grid_use.codes_used) == (1, 4)
     wrong = converted(CapturedValue(elements=np.array([0, 4, -3, 7]), qparams=qparams), source).introduced
     assert (wrong.max_steps, wrong.gap.max_abs, wrong.gap.mse) == (2, 1.0, 0.25)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conf.load import load
-from conf.schema import OperatorTolerance
+from conf.tolerances import OperatorTolerance
 from tasks.numerics.grid import GridUse
 from tasks.numerics.introduced import Introduced
 from tasks.numerics.replay import Replayed
@@ -201,7 +201,7 @@ def replayed(
     introduced: Introduced = NOTHING, inherited: Gap = EXACT, rounding: Gap | None = None, **facts: Any
 ) -> Replayed:
     used = None if rounding is None else GridUse(gap=rounding, clipped_elements=0, codes_used=2, range_used=0.5)
-    return Replayed(introduced=introduced, inherited=inherited, grid=used, **facts)
+    return Replayed(introduced=introduced, inherited=inherited, grid_use=used, **facts)
 
 
 BEYOND = introduced(30.0, [4.0] * 10)

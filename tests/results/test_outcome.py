@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from conf.load import load
-from conf.schema import Request, ToleranceConfig
+from conf.schema import Request
+from conf.tolerances import ToleranceConfig
 from tasks.errors import DeviceError, EnvironmentUnusable, EvidenceError, RequestError, RunnerFailed, ToolchainError
 from tasks.numerics.interval import wilson_interval
 from tasks.records import (

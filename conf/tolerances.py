@@ -1,0 +1,47 @@
+"""The tolerances of a cell: the limits for its final outputs and for the errors of its operators."""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from conf.constraints import Decibels, Share, at_least
+
+
+@dataclass(kw_only=True, slots=True)
+class OperatorTolerance:
+    """The limits for an operator's error. An operator whose own error is beyond any of them introduces error. A limit
+    that is null accepts any error."""
+
+    snr_db: Decibels | None = None
+    """The lowest accepted SNR, in dB. For a single channel, the limit is 15 dB lower."""
+    rms_steps: Annotated[float, at_least(0, "a number of steps, 0 or more")] | None = None
+    """The root mean square error, in steps of the value's grid on the device, up to which the SNR is not judged: a
+    value that uses few steps of its grid has a low SNR even if the device is right."""
+    steps: Annotated[float, at_least(0, "a number of steps, 0 or more")] | None = None
+    """The largest accepted error of an element, in steps of the value's grid on the device. Errors that are smaller
+    than the value's root mean square by `snr_db` are accepted too. For a value without a grid, only the other limits
+    apply."""
+    elements: Share = 0.001
+    """The accepted share of elements whose error is beyond `steps`."""
+    differing: Share | None = None
+    """The accepted share of wrong elements of a value that is not floating point."""
+    mean_steps: Annotated[float, at_least(0, "a number of steps, 0 or more")] | None = None
+    """The largest accepted mean of the signed errors, in steps. A larger mean gives the verdict `biased`."""
+    gain: Annotated[float, at_least(0, "a number, 0 or more")] | None = None
+    """The largest accepted difference of the gain from 1. A larger difference gives the verdict `biased`."""
+
+
+@dataclass(kw_only=True, slots=True)
+class ToleranceConfig:
+    """The limits that a cell must meet to pass. A limit that is null accepts any value."""
+
+    name: str
+    final_snr_db: dict[str, Decibels] = field(default_factory=dict[str, float])
+    """Maps a scheme's name to the lowest accepted SNR (dB) of each final output of each sample, against eager fp32."""
+    top1_agreement: dict[str, Share] = field(default_factory=dict[str, float])
+    """Maps a scheme's name to the lowest accepted share of samples whose largest output is at the same index as in
+    eager fp32."""
+    operators: dict[str, OperatorTolerance] = field(default_factory=dict[str, OperatorTolerance])
+    """Maps a key to a tolerance. An operator has the tolerance of the first of these keys that is present:
+    `<scheme>/<target>`, `*/<target>`, `<scheme>`, `*`."""
+    introduced_operators: int | None = None
+    """The maximum number of operators that may introduce error. With null, they are only reported."""
