@@ -123,7 +123,7 @@ def operators(identity: dict[str, Any], count: int, chance: random.Random) -> It
                 "debug_handle": index + 1 if compared else None,
                 "output_index": 0,
                 "module_path": f"features.{index // 8}.block.{index % 8}",
-                "stack_trace": f'File "/site-packages/net.py", line {index}, in forward\n    x = self.features[{index}](x)',
+                "stack_trace": f'File "/net.py", line {index}, in forward\n    x = self.layers[{index}](x)',
                 "shape": [1, 32, 112 >> (index // 24), 112 >> (index // 24)],
                 "dtype": "uint16" if identity["scheme"] == "16a8w" else "uint8",
                 "delegated": index > 1,
