@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable
 from typing import Any
 
 from tasks.records import RunFacts, Toolchain
 from tasks.records.tables import TABLES, Row
-from tasks.records.vocabulary import PREVIOUS_RUNG, Rung
+from tasks.records.vocabulary import PREVIOUS_RUNG, Cause, Rung
 from tasks.storage.tables import schema_of
 
 RUN = RunFacts(
@@ -38,6 +39,14 @@ def cell(model: str, scheme: str, soc: str, **facts: Any) -> dict[str, Any]:
 
 def identity_of(row: dict[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in ("run_id", "model", "scheme", "soc", "device", "backend")}
+
+
+def diagnosis(snr: float) -> str:
+    return (
+        f"{snr:.1f} dB (the lowest of 8 outputs), of which 76 % are the grids of 6 additions (layers.0.attention +5): "
+        "the grid reaches to -65535, so its step is 1, and 2 to 19 of 65536 values are used. "
+        f"The device itself is at {snr + 8:.1f} dB against its design."
+    )
 
 
 def measured(chance: random.Random, snr: float) -> dict[str, Any]:
@@ -71,7 +80,13 @@ def measured(chance: random.Random, snr: float) -> dict[str, Any]:
         "top1_agreement": 1.0 if snr > 20 else 0.875,
         "latency_p50_ms": chance.uniform(0.8, 9),
         "observer_effect": "none",
+        "worst_rung": "edge",
         "worst_operator": "aten_convolution_default_21",
+        "worst_operator_verdict": "introduced",
+        "worst_operator_cause": "device",
+        "worst_operator_introduced_snr_db": 13.0,
+        "worst_operator_effect_snr_db": snr + 1,
+        "diagnosis": diagnosis(snr),
     }
 
 
@@ -80,25 +95,73 @@ def operators(identity: dict[str, Any], count: int, chance: random.Random) -> It
         target = TARGETS[index % len(TARGETS)]
         compared = index % 9 != 4
         snr = 70 - 0.4 * index + chance.gauss(0, 4) - (60 if index == 21 and identity["scheme"] == "8a8w" else 0)
-        yield identity | {
-            "operator_index": index,
-            "operator": f"{target.replace('.', '_')}_{index}" if index != 21 else "aten_convolution_default_21",
-            "target": target,
-            "debug_handle": index + 1 if compared else None,
-            "output_index": 0,
-            "module_path": f"features.{index // 8}.block.{index % 8}",
-            "stack_trace": f'File "/site-packages/net.py", line {index}, in forward\n    x = self.features[{index}](x)',
-            "shape": [1, 32, 112 >> (index // 24), 112 >> (index // 24)],
-            "dtype": "uint16" if identity["scheme"] == "16a8w" else "uint8",
-            "delegated": index > 1,
-            "reference": "edge",
-            "sample": 0,
-            "status": "compared" if compared else ("masked", "constant", "not_dumped")[index // 9 % 3],
-            "mse": chance.random() * 1e-5 if compared else None,
-            "mean_abs": chance.random() * 1e-3 if compared else None,
-            "max_abs": chance.random() if compared else None,
-            "snr_db": snr if compared else None,
-            "cosine": 1 - chance.random() * 1e-4 if compared else None,
+        introduced = snr + 8
+        verdict = "grid" if index % 7 == 2 else "within_grid" if snr > 40 else "inherited"
+        if index == 21:
+            introduced, verdict = (13.0, "introduced") if identity["scheme"] == "8a8w" else (introduced, "biased")
+        parts = {
+            "verdict": verdict,
+            "inherited_snr_db": snr + 3,
+            "grid_snr_db": snr + 6 if identity["scheme"] != "fp16" else None,
+            "introduced_mse": chance.random() * 1e-6,
+            "introduced_snr_db": introduced,
+            "introduced_channel_snr_db": introduced - abs(chance.gauss(0, 3)),
+            "introduced_steps": abs(chance.gauss(0, 2)),
+            "introduced_mean_steps": chance.gauss(0, 0.05),
+            "introduced_gain": 1 + chance.gauss(0, 1e-3),
+            "clipped_elements": max(0, index % 11 - 7),
+            "codes_used": 256 - index,
+            "effect_snr_db": introduced + 20,
+        }
+        yield (
+            identity
+            | (parts if compared else {"verdict": "blind"})
+            | {
+                "operator_index": index,
+                "operator": f"{target.replace('.', '_')}_{index}" if index != 21 else "aten_convolution_default_21",
+                "target": target,
+                "debug_handle": index + 1 if compared else None,
+                "output_index": 0,
+                "module_path": f"features.{index // 8}.block.{index % 8}",
+                "stack_trace": f'File "/net.py", line {index}, in forward\n    x = self.layers[{index}](x)',
+                "shape": [1, 32, 112 >> (index // 24), 112 >> (index // 24)],
+                "dtype": "uint16" if identity["scheme"] == "16a8w" else "uint8",
+                "delegated": index > 1,
+                "reference": "edge",
+                "sample": 0,
+                "status": "compared" if compared else ("masked", "constant", "not_dumped")[index // 9 % 3],
+                "mse": chance.random() * 1e-5 if compared else None,
+                "mean_abs": chance.random() * 1e-3 if compared else None,
+                "max_abs": chance.random() if compared else None,
+                "snr_db": snr if compared else None,
+                "cosine": 1 - chance.random() * 1e-4 if compared else None,
+            }
+        )
+
+
+SHARES: dict[Cause, float] = {
+    "weights": 0.21, "clipping": 0.09, "resolution": 0.76, "device": 0.05, "cross": -0.13, "unexplained": 0.02,
+}  # fmt: skip
+"""The shares of the totals of every final output."""
+
+
+def budget(identity: dict[str, Any], rows: list[dict[str, Any]], final: float) -> Iterable[dict[str, Any]]:
+    """Yield the totals of one final output, and then every operator with one cause, the largest share first."""
+    output = identity | {"output_index": 0, "output": "logits", "samples": 4, "projections": 32}
+    for cause, share in SHARES.items():
+        alone = final - 10 * math.log10(share) if share > 0 and cause != "unexplained" else None
+        yield output | {"cause": cause, "share": share, "share_error": 0.0, "alone_snr_db": alone}
+    causes = [cause for cause, share in SHARES.items() if cause not in ("cross", "unexplained")]
+    for rank, row in enumerate(reversed(rows)):
+        share = 0.42 * 0.7**rank
+        yield output | {
+            "cause": causes[(rank + 2) % len(causes)],
+            "operator": row["operator"],
+            "operator_index": row["operator_index"],
+            "module_path": row["module_path"],
+            "share": share,
+            "share_error": 0.0 if rank < 8 else 0.2 * share,
+            "alone_snr_db": final - 10 * math.log10(share),
         }
 
 
@@ -139,7 +202,9 @@ def sweep(cells: list[dict[str, Any]], count: int = 80) -> dict[str, list[Row]]:
         identity = identity_of(row)
         rows["cells"].append(row)
         if row.get("final_snr_db") is not None:
-            rows["operators"].extend(operators(identity, count, chance))
+            rows_of_operators = list(operators(identity, count, chance))
+            rows["operators"].extend(rows_of_operators)
+            rows["budget"].extend(budget(identity, rows_of_operators, row["final_snr_db"]))
             for name, more in evidence(identity, row["final_snr_db"], chance).items():
                 rows[name].extend(more)
     return {name: table(name, table_rows) for name, table_rows in rows.items()}

@@ -11,6 +11,7 @@ from tasks.records import vocabulary
 MEANINGS = [
     ("OperatorStatus", "OPERATOR_STATUSES"),
     ("Verdict", "VERDICTS"),
+    ("Cause", "CAUSES"),
     ("EventKind", "EVENT_KINDS"),
     ("Rung", "RUNGS"),
     ("Reference", "REFERENCES"),

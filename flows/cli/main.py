@@ -296,11 +296,13 @@ def _spread(overrides: list[str], folders: list[str], pool: str | None, dask: st
 
 def _show(result: "SweepResult", *, as_json: bool) -> None:
     from flows.runs.regressions import count, regressions_table
-    from tasks.report.page import summary_table
+    from tasks.report.page import summary_diagnoses, summary_table
 
     facts, output = result.run, console()
     copy = f"\n  here {result.page}" if "://" in facts.report else ""
     output.print(summary_table(facts, result.cells))
+    if (diagnoses := summary_diagnoses(result.cells)) is not None:
+        output.print("", diagnoses, sep="\n")
     if (regressions := regressions_table(result.trends)) is not None:
         output.print(regressions)
     output.print(

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from tasks.report.figures import TREND_COLUMNS
+from tasks.records.vocabulary import CAUSES, OPERATOR_STATUSES, RUNGS, VERDICTS
+from tasks.report.figures import BUDGET_COLUMNS, TREND_COLUMNS
 from tasks.report.format import printable
 
 
@@ -19,6 +20,7 @@ class View(NamedTuple):
     column: str
     format: str  # the name of a format in page.js
     if_it_varies: bool = False  # leave the column out if all rows have the same value
+    detail: bool = False  # leave the column out of a page with more than `DETAILED_OPERATORS` rows of operators
 
 
 VIEWS: dict[str, tuple[View, ...]] = {
@@ -26,15 +28,22 @@ VIEWS: dict[str, tuple[View, ...]] = {
         View("#", "operator_index", "whole"),
         View("operator", "operator", "text"),
         View("verdict", "verdict", "text"),
-        View("introduced dB", "introduced_snr_db", "db"),
-        View("steps", "introduced_steps", "real"),
-        View("outputs with only its error, dB", "effect_snr_db", "db"),
         View("status", "status", "text"),
         View("total dB", "snr_db", "db"),
+        View("inherited dB", "inherited_snr_db", "db", detail=True),
+        View("grid dB", "grid_snr_db", "db", detail=True),
+        View("introduced dB", "introduced_snr_db", "db"),
+        View("worst channel dB", "introduced_channel_snr_db", "db", detail=True),
+        View("steps", "introduced_steps", "real"),
+        View("mean steps", "introduced_mean_steps", "real", detail=True),
+        View("gain", "introduced_gain", "real", detail=True),
+        View("clipped", "clipped_elements", "whole", detail=True),
+        View("codes used", "codes_used", "whole", detail=True),
+        View("outputs with only its introduced error, dB", "effect_snr_db", "db"),
         View("max abs", "max_abs", "real"),
-        View("mean abs", "mean_abs", "real"),
+        View("mean abs", "mean_abs", "real", detail=True),
         View("cosine", "cosine", "cosine"),
-        View("mse", "mse", "real"),
+        View("mse", "mse", "real", detail=True),
         View("runs on", "delegated", "place"),
         View("target", "target", "text"),
         View("shape", "shape", "text"),
@@ -95,12 +104,16 @@ VIEWS: dict[str, tuple[View, ...]] = {
     ),
 }
 """The long tables of a cell and their columns, in order. A column that is listed here is in the page."""
-EXTRA_COLUMNS: dict[str, tuple[str, ...]] = {"operators": ("took_with",), "trends": TREND_COLUMNS}
-"""Columns that are in the page only for the figures and cards."""
-PAGE_COLUMNS = {
-    table: (*(view.column for view in VIEWS.get(table, ())), *EXTRA_COLUMNS.get(table, ()))
-    for table in (*VIEWS, *(EXTRA_COLUMNS.keys() - VIEWS.keys()))
+EXTRA_COLUMNS: dict[str, tuple[str, ...]] = {
+    "operators": ("took_with",),
+    "budget": BUDGET_COLUMNS,
+    "trends": TREND_COLUMNS,
 }
+"""Columns that are in the page only for the figures and cards."""
+PAGE_TABLES = (*VIEWS, *(name for name in EXTRA_COLUMNS if name not in VIEWS))
+DETAILED_OPERATORS = 20_000
+MEANINGS = {"verdict": VERDICTS, "status": OPERATOR_STATUSES, "cause": CAUSES, "rung": RUNGS}
+"""What the words in these columns mean. The page shows it as a tooltip."""
 _AS_TEXT: dict[str, Callable[[Any], str]] = {
     "shape": lambda dims: "×".join(str(int(dim)) for dim in dims) or "scalar",
     "argv": shlex.join,
@@ -131,7 +144,13 @@ class StringTable:
         return self._columns.setdefault(values, len(self._columns))
 
     def contents(self) -> dict[str, Any]:
-        return {"strings": list(self._strings), "columns": list(self._columns), "views": VIEWS}
+        return {"strings": list(self._strings), "columns": list(self._columns), "views": VIEWS, "meanings": MEANINGS}
+
+
+def page_columns(table: str, *, detailed: bool = True) -> tuple[str, ...]:
+    """Return the names of the table's columns that are in the page."""
+    views = (view for view in VIEWS.get(table, ()) if detailed or not view.detail)
+    return (*(view.column for view in views), *EXTRA_COLUMNS.get(table, ()))
 
 
 def columnar(rows: Sequence[Mapping[str, Any]], names: Sequence[str], table: StringTable) -> dict[str, Any]:

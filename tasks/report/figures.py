@@ -1,4 +1,4 @@
-"""The data of the report's figures: a cell's measures, its latencies, its operators' times, its trends."""
+"""The data of the report's figures: a cell's measures, error budget, latencies, times of operators, and trends."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +18,10 @@ _TREND_VERDICTS = (*REGRESSED, "improved", "new", "undefined", "no_baseline", "s
 TREND_COLUMNS = (
     *("series", "operator", "unit", "value", "nights", "median", "mad", "floor", "verdict"),
     *("first_bad_run", "changed", "runs", "values"),
+)
+BUDGET_COLUMNS = (
+    *("output_index", "output", "cause", "operator", "operator_index", "module_path"),
+    *("share", "share_error", "alone_snr_db", "samples", "projections"),
 )
 
 
@@ -58,6 +62,33 @@ def measured(cell: Row) -> dict[str, float | None]:
         "size": None if size is None else size / 1024,
         "coverage": 100 * (cell["operators_compared"] or 0) / total if total else None,
     }
+
+
+def budget_of_page(budget: Iterable[Row], most: int) -> list[Row]:
+    """Return, per final output, the totals of all causes, and those `most` rows of operators with the largest share."""
+    by_output: dict[int, list[Row]] = defaultdict(list)
+    for row in budget:
+        by_output[row["output_index"]].append(row)
+    rows_of_page: list[Row] = []
+    for rows in by_output.values():
+        rows_of_page += [row for row in rows if row["operator"] is None]
+        ranked = [row for row in rows if row["operator"] is not None and row["share"] is not None]
+        rows_of_page += sorted(ranked, key=lambda row: -row["share"])[:most]
+    return rows_of_page
+
+
+def without_budget(cell: Row, operators: Iterable[Row]) -> str | None:
+    """Return why a cell has no error budget. None if the cell was not compared, so that it has no error either.
+
+    `operators`: the cell's rows of the table `operators`.
+    """
+    if cell["final_difference"] is None:
+        return None
+    if not cell["operators_compared"]:
+        return "No error budget: no operator was compared."
+    if all(row["introduced_mse"] is None and row["introduced_differing"] is None for row in operators):
+        return "No error budget: no operator was run again on the device's inputs (`measure.replay`)."
+    return "No error budget: the configuration of the run excluded it (`measure.budget`)."
 
 
 def latency(profile: Iterable[Row]) -> dict[str, Any] | None:

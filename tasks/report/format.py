@@ -49,6 +49,17 @@ def note(cell: Mapping[str, Any]) -> str:
     return "; ".join(filter(None, (why, earlier)))
 
 
+def compared(cell: Mapping[str, Any]) -> bool:
+    """Return whether the cell's final outputs were compared. If not, the diagnosis only repeats the reason or error."""
+    return cell["final_difference"] is not None
+
+
+def note_and_diagnosis(cell: Mapping[str, Any]) -> str:
+    """Return a cell's note and, if the cell was compared, its diagnosis."""
+    diagnosis = cell["diagnosis"] if compared(cell) else None
+    return " — ".join(filter(None, (note(cell), printable(diagnosis or ""))))
+
+
 def breakable(name: str | None) -> Markup:
     """Return a long name with line-break opportunities after its underscores and dots."""
     return Markup(re.sub(r"([_.])", r"\1<wbr>", str(escape(name or NULL))))  # noqa: S704 - escaped

@@ -9,14 +9,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tasks.records import Operator, OperatorComparison, TensorSpec
+from tasks.records.vocabulary import Verdict
 
 EDGE_GRAPH, EXPORTED_GRAPH = "edge", "graph"
 """Ids of graphs. Model Explorer's adapter gives the graph of every `.pt2` file the id `graph`."""
 
 # From orange (worst) to blue (best), as in the report. A value has the colour of the first bound that is >= the value.
 _SNR_DB = ((0.0, "#e8813a"), (10.0, "#f3a35c"), (20.0, "#f6cfa6"), (40.0, "#d9e4ea"), (1e9, "#79b4e4"))
-_VERDICTS = {
-    "introduced": "#e8813a", "inherited": "#f6cfa6", "within_grid": "#d9e4ea", "exact": "#79b4e4", "blind": "#dddddd",
+# Worst first.
+_VERDICTS: dict[Verdict, str] = {
+    "introduced": "#e8813a", "biased": "#f3a35c", "contradicted": "#c9a6e8", "grid": "#f0d98c", "inherited": "#f6cfa6",
+    "within_grid": "#d9e4ea", "exact": "#79b4e4", "blind": "#dddddd",
 }  # fmt: skip
 
 
@@ -44,7 +47,9 @@ def edge_graph(operators: Sequence[Operator], inputs: Sequence[TensorSpec], call
 
 def node_data(rows: Iterable[OperatorComparison]) -> dict[str, dict[str, Any]]:
     """Return the edge graph's sets of node data by name. An operator has the number or verdict of its worst sample."""
-    total, introduced, verdicts = {}, {}, {}
+    total: dict[str, float] = {}
+    introduced: dict[str, float] = {}
+    verdicts: dict[str, Verdict] = {}
     for row in (row for row in rows if not row.operator.unused):  # an unused operator has no node
         name = row.operator.name
         _keep_worst(total, name, row.gap.snr_db)
@@ -72,7 +77,7 @@ def _keep_worst(values: dict[str, float], name: str, snr_db: float | None) -> No
         values[name] = min(values.get(name, snr_db), snr_db)
 
 
-def _severity(verdict: str) -> int:
+def _severity(verdict: Verdict) -> int:
     return list(_VERDICTS).index(verdict)
 
 
@@ -85,7 +90,7 @@ def _numbers(name: str, values: Mapping[str, float]) -> dict[str, Any]:
     }
 
 
-def _words(name: str, values: Mapping[str, str]) -> dict[str, Any]:
+def _words(name: str, values: Mapping[str, Verdict]) -> dict[str, Any]:
     results = {node: {"value": word, "bgColor": _VERDICTS[word]} for node, word in values.items()}
     return {"name": name, "results": results}
 

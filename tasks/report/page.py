@@ -9,22 +9,22 @@ import hashlib
 import math
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import jinja2
-import numpy as np
 from markupsafe import Markup
 from rich.table import Table
 from rich.text import Text
 
-from tasks.numerics.noise import lowest_snr, noise_to_signal
 from tasks.records import RunFacts
 from tasks.records.tables import CELL_COLUMNS, Row
+from tasks.records.vocabulary import CAUSES, VERDICTS
 from tasks.report import data, figures
 from tasks.report import format as display
+from tasks.report.ladder import ladders, worst_output
 
 _CELL = CELL_COLUMNS[1:]
 """The columns that identify a cell within its run."""
@@ -33,12 +33,15 @@ _SUMMARY_COLUMNS = (
     *("model", "scheme", "soc", "device", "backend", "outcome", "stage", "error_type"),
     *("final_difference", "final_snr_db", "samples", "device_difference", "device_snr_db", "worst_rung"),
     *("final_cosine", "top1_agreement", "latency_p50_ms", "pte_bytes"),
-    *("operators_compared", "operators_total", "delegated_nodes", "non_delegated_nodes", "worst_operator"),
+    *("operators_compared", "operators_total", "delegated_nodes", "non_delegated_nodes"),
+    *("worst_operator", "worst_operator_cause", "diagnosis"),
 )
 _NOTE_CHARACTERS = 72  # in the terminal; the page has the whole note
+_MOST_DIAGNOSES = 8  # in the terminal; with more, only those of the cells that did not pass
 _TOP_EVENTS = 24  # per unit and cell: cycles and µs have no common order
 _ERROR_CHARACTERS = 4_000
-_SCRIPTS = ("page.js", "tables.js", "profile.js", "trends.js", "matrix.js", "routes.js")
+_TOP_SHARES, _ALL_SHARES = 40, 10_000  # per final output, and of all cells
+_SCRIPTS = ("page.js", "tables.js", "budget.js", "ladder.js", "profile.js", "trends.js", "matrix.js", "routes.js")
 _LOG_CHARACTERS, _ALL_LOGS_CHARACTERS = 64_000, 1_000_000
 
 
@@ -49,24 +52,32 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
     `logs`: the logs' texts by sha256. The page has only the name of a missing log, and only the end of a long log.
     """
     cells = [dict(row) for row in tables["cells"]]
-    evidence = {name: _by_cell(tables.get(name, ())) for name in data.PAGE_COLUMNS}
+    evidence = {name: _by_cell(tables.get(name, ())) for name in data.PAGE_TABLES}
+    detailed = len(tables.get("operators", ())) <= data.DETAILED_OPERATORS
+    columns = {name: data.page_columns(name, detailed=detailed) for name in data.PAGE_TABLES}
     strings = data.StringTable()
+    most_shares = max(1, min(_TOP_SHARES, _ALL_SHARES // max(1, len(cells))))
     share = min(_LOG_CHARACTERS, _ALL_LOGS_CHARACTERS // max(1, sum(cell["log"] in logs for cell in cells)))
     regressed: list[tuple[Row, list[figures.Row]]] = []
     for number, cell in enumerate(cells):
         rows_of: dict[str, Sequence[figures.Row]] = {name: rows.get(_key(cell), []) for name, rows in evidence.items()}
         cell["number"] = number
-        cell["ladder"] = _ladder(rows_of["outputs"])
+        cell["ladders"] = ladders(rows_of["outputs"])
+        cell["worst_output"] = worst_output(rows_of["outputs"])
         cell["latency"] = figures.latency(rows_of["profile"])
         regressed += [(cell, rows)] if (rows := figures.regressions(rows_of["trends"])) else []
         rows_of["operators"] = figures.with_times(rows_of["operators"], rows_of["profile"])
         rows_of["trends"] = figures.trends_of_page(rows_of["trends"])
         cell["counts"] = {name: len(rows) for name, rows in rows_of.items()}
+        cell["without_budget"] = None if rows_of["budget"] else figures.without_budget(cell, rows_of["operators"])
+        rows_of["budget"] = figures.budget_of_page(rows_of["budget"], most_shares)
+        cell["budget_shown"] = len(rows_of["budget"])
         rows_of["profile"] = _top_events(rows_of["profile"])
         cell["profile_shown"] = len(rows_of["profile"])
-        cell["data"] = data.embedded_json(_embedded(rows_of, cell["latency"], strings))
+        cell["data"] = data.embedded_json(_embedded(rows_of, columns, cell["latency"], strings))
         cell["log_text"] = _tail(display.printable(logs[cell["log"]]), share) if cell["log"] in logs else None
         cell["error"] = _head(display.printable(cell["error"] or ""))
+        cell["diagnosis"] = display.printable(cell["diagnosis"] or "")
     script = "\n".join(map(_beside, _SCRIPTS))
     column_names = ["soc", *_varying(cells)]
     return (
@@ -80,6 +91,7 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
             matrix=_matrix(cells, column_names),
             socs=list(dict.fromkeys(_column(cell, column_names) for cell in cells)),
             troubles=_troubles(cells),
+            detailed=detailed,
             has_trends=bool(tables.get("trends")),
             causes=figures.causes(regressed),
             regressed=len(regressed),
@@ -93,10 +105,16 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
 
 
 def _embedded(
-    rows_of: Mapping[str, Sequence[figures.Row]], latency: Row | None, strings: data.StringTable
+    rows_of: Mapping[str, Sequence[figures.Row]],
+    columns: Mapping[str, Sequence[str]],
+    latency: Row | None,
+    strings: data.StringTable,
 ) -> dict[str, Any]:
-    """Return the data of a cell that the page's scripts read. `rows_of`: the cell's rows by table name."""
-    embedded = {name: data.columnar(rows, data.PAGE_COLUMNS[name], strings) for name, rows in rows_of.items() if rows}
+    """Return the data of a cell that the page's scripts read.
+
+    `rows_of`: the cell's rows by table name. `columns`: the columns of the page by table name.
+    """
+    embedded = {name: data.columnar(rows, columns[name], strings) for name, rows in rows_of.items() if rows}
     if latency:
         numbers = {name: data.six_digits(value) for name, value in latency.items() if name not in ("unit", "bins")}
         embedded["latency"] = {"unit": latency["unit"], "bins": latency["bins"]} | numbers
@@ -123,7 +141,7 @@ def summary_markdown(run: RunFacts, cells: Sequence[Row]) -> str:
         f"Report: {display.markdown(run.report)}  \nTables: {display.markdown(run.tables)}",
     ]
     if rows:
-        head, *body = _summary(rows)
+        head, *body = _summary(rows, display.note_and_diagnosis)
         lines.append(display.markdown_table(head, body))
     return "\n\n".join(lines) + "\n"
 
@@ -136,7 +154,7 @@ def summary_rows(cells: Sequence[Row]) -> list[Row]:
 def summary_table(run: RunFacts, cells: Sequence[Row]) -> Table:
     """Return the summary for the terminal: one line per cell, in the order of the plan."""
     title, caption = Text(f"run {run.run_id}"), Text("  ".join(_counts_in_words(cells)))
-    head, *body = _summary(cells)
+    head, *body = _summary(cells, display.note)
     table = display.plain_table(*head, right=_NUMBERS, title=title, caption=caption, caption_justify="center")
     for row, line in zip(cells, body, strict=True):
         line[-1] = line[-1] if len(line[-1]) <= _NOTE_CHARACTERS else f"{line[-1][: _NOTE_CHARACTERS - 1]}…"
@@ -147,8 +165,36 @@ def summary_table(run: RunFacts, cells: Sequence[Row]) -> Table:
     return table
 
 
-def _summary(rows: Sequence[Row]) -> list[list[str]]:
-    """Return the head of the summary table and one line per cell. The texts have no control characters."""
+def summary_diagnoses(cells: Sequence[Row]) -> Table | None:
+    """Return the diagnoses for the terminal: one line per diagnosis, with the names of its cells. None without one.
+
+    If there are many diagnoses, only those of the cells that did not pass are returned.
+    """
+    chosen = _by_diagnosis(cells)
+    if len(chosen) > _MOST_DIAGNOSES:
+        chosen = _by_diagnosis([cell for cell in cells if cell["outcome"] != "passed"])
+    table = Table.grid(padding=(0, 2, 0, 0))
+    names = ["soc", *_varying(cells)]
+    for (model, scheme, diagnosis), rows in chosen.items():
+        socs = ", ".join(" ".join(_column(row, names)) for row in rows)
+        table.add_row(Text(display.printable(f"{model} {scheme} {socs}")), Text(display.printable(diagnosis)))
+    return table if chosen else None
+
+
+def _by_diagnosis(cells: Sequence[Row]) -> dict[tuple[str, str, str], list[Row]]:
+    """Return the cells that were compared, by model, scheme and diagnosis. Other diagnoses only repeat a note."""
+    by_diagnosis: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    for cell in cells:
+        if display.compared(cell) and cell["diagnosis"]:
+            by_diagnosis[cell["model"], cell["scheme"], cell["diagnosis"]].append(cell)
+    return by_diagnosis
+
+
+def _summary(rows: Sequence[Row], note: Callable[[Row], str]) -> list[list[str]]:
+    """Return the head of the summary table and one line per cell. The texts have no control characters.
+
+    `note`: the function that returns a cell's text for the last column.
+    """
     where = ["model", "scheme", "soc", *_varying(rows)]
     lines = [[*where, "outcome", *_NUMBERS, "note"]]
     for row in rows:
@@ -162,7 +208,7 @@ def _summary(rows: Sequence[Row]) -> list[list[str]]:
                 display.pair(row["operators_compared"], row["operators_total"]),
                 display.pair(row["delegated_nodes"], row["non_delegated_nodes"]),
                 display.decimal(row["lower_s"]),
-                display.note(row),
+                note(row),
             ]
         )
     return lines
@@ -229,41 +275,6 @@ def _troubles(cells: Sequence[Row]) -> list[tuple[str, str, list[Row]]]:
     return [(outcome, note, sorted(members, key=_badness)) for (outcome, note), members in ordered]
 
 
-def _ladder(outputs: Sequence[figures.Row]) -> list[Row]:
-    """Return one row per rung and output: the lowest and median SNR and the top-1 agreement over all samples."""
-    steps: dict[tuple[str, str], list[figures.Row]] = defaultdict(list)
-    for row in outputs:
-        steps[row["rung"], row["output"]].append(row)
-    ladder: list[Row] = []
-    for (rung, output), rows in steps.items():
-        with_value = [row for row in rows if row["status"] != "no_value"]
-        worst = max(with_value, key=lambda row: noise_to_signal(row["status"], row["snr_db"]), default=None)
-        snr = [row["snr_db"] for row in with_value if row["snr_db"] is not None]
-        from_previous = [
-            (row["previous_status"], row["previous_snr_db"])
-            for row in rows
-            if row["previous_status"] not in (None, "no_value")
-        ]
-        ranked = [row for row in rows if row["top1_reference"] is not None and row["top1_actual"] is not None]
-        ladder.append(
-            {
-                "rung": rung,
-                "output": output,
-                "statuses": ", ".join(sorted({row["status"] for row in rows})),
-                "why": next((row["why"] for row in rows if row["why"]), None),
-                "worst_sample": worst and worst["sample_name"],
-                "lowest_snr_db": display.snr(*lowest_snr([(row["status"], row["snr_db"]) for row in with_value])),
-                "median_snr_db": float(np.median(snr)) if snr else None,
-                "previous_rung": rows[0]["previous_rung"],
-                "previous_snr_db": display.snr(*lowest_snr(from_previous)),
-                "max_abs": max((row["max_abs"] for row in rows if row["max_abs"] is not None), default=None),
-                "top1_same": sum(row["top1_reference"] == row["top1_actual"] for row in ranked) if ranked else None,
-                "top1_of": len(ranked),
-            }
-        )
-    return ladder
-
-
 def _top_events(rows: Sequence[figures.Row]) -> list[figures.Row]:
     by_unit: dict[str, list[figures.Row]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row["p50"] or 0.0, reverse=True):
@@ -299,6 +310,7 @@ def _environment() -> jinja2.Environment:
     names = ("breakable", "duration", "integer", "kib", "note", "percent", "plural", "real", "verdict", "words")
     environment.filters |= {name: getattr(display, name) for name in names}
     environment.globals |= {name: getattr(display, name) for name in ("interval", "lowest", "share_interval", "snr")}
+    environment.globals |= {"CAUSES": CAUSES, "VERDICTS": VERDICTS}
     environment.filters |= {
         "cosine": lambda value: display.decimal(value, 5),
         "db": display.decimal,

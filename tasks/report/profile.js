@@ -45,15 +45,29 @@ function worstOf(rows) {
   return defined.sort((a, b) => levelOf(a) - levelOf(b))[0] ?? rows[0];
 }
 
-/** Return the mark of a row. An operator that introduces error is a diamond, so that no colour is needed to see it. */
+const DIAMOND = "m0 -5l5 5l-5 5l-5 -5z";
+const SHAPES = { introduced: DIAMOND, biased: DIAMOND, contradicted: "m-4 -4l8 8m0 -8l-8 8", grid: "m-4 3.5h8l-4 -7.5z" };
+
+/** Return the mark of a row. The verdicts have different shapes, so that no colour is needed to distinguish them. */
 function markOf(row, at) {
   const introduced = introducedOf(row);
   if (introduced === null) return [];
   const [x, y] = [at.x(row), at.y(introduced)];
-  if (row.verdict !== "introduced") {
+  if (!(row.verdict in SHAPES)) {
     return [shape("rect", { class: "introduced", x: x - 2.2, y: y - 2.2, width: 4.4, height: 4.4 })];
   }
-  return [shape("path", { class: "introduced suspect", d: `M${x} ${y - 5}l5 5l-5 5l-5 -5z` })];
+  return [shape("path", { class: `introduced verdict-${row.verdict}`, d: `M${x} ${y}${SHAPES[row.verdict]}` })];
+}
+
+/** Return the legend of the chart: the marks that it contains. */
+function keysOf(rows) {
+  const marked = rows.filter((row) => introducedOf(row) !== null);
+  const verdicts = Object.keys(SHAPES).filter((verdict) => marked.some((row) => row.verdict === verdict));
+  const key = (style, name, meaning = "") => [" ", element("span", { class: `key ${style}`, title: meaning }, name)];
+  return [
+    ...key("", "total"), ...(marked.length ? key("introduced", "introduced") : []),
+    ...verdicts.flatMap((verdict) => key(`verdict-${verdict}`, `verdict ${verdict}`, shared.meanings.verdict[verdict])),
+  ];
 }
 
 function worstLabel(figure, rows, at, width, height) {
@@ -142,11 +156,7 @@ function drawDepth(figure) {
     else return;
     event.preventDefault();
   });
-  const introduces = rows.some((row) => introducedOf(row) !== null);
-  figure.replaceChildren(element("figcaption", {}, "SNR along the graph, dB: ",
-    element("span", { class: "key" }, "total"),
-    ...(introduces ? [" ", element("span", { class: "key introduced" }, "introduced"), " ", element("span", { class: "key suspect" }, "introduces error")] : [])),
-  svg, readout);
+  figure.replaceChildren(element("figcaption", {}, "SNR along the graph, dB:", ...keysOf(rows)), svg, readout);
 }
 
 /** Return names of operators as links to their cards. A name that is no operator of this cell is plain text. */
@@ -188,19 +198,29 @@ function showOperator(cell, index) {
   add("written at", row.stack_trace, element("code", {}, row.stack_trace ?? ""));
   const columns = [
     ["sample", "sample", whole], ["reference", "reference", text], ["status", "status", text], ["verdict", "verdict", text],
-    ["total dB", "snr_db", db], ["introduced dB", "introduced_snr_db", db], ["steps", "introduced_steps", real],
-    ["alone, outputs dB", "effect_snr_db", db], ["max abs", "max_abs", real], ["cosine", "cosine", cosine],
-  ];
+    ["total dB", "snr_db", db], ["inherited dB", "inherited_snr_db", db], ["grid dB", "grid_snr_db", db],
+    ["introduced dB", "introduced_snr_db", db], ["worst channel dB", "introduced_channel_snr_db", db],
+    ["steps", "introduced_steps", real], ["mean steps", "introduced_mean_steps", real], ["gain", "introduced_gain", real],
+    ["clipped", "clipped_elements", whole], ["codes used", "codes_used", whole],
+    ["introduced alone, dB", "effect_snr_db", db, "SNR of the final outputs if the introduced error were the only error"],
+    ["max abs", "max_abs", real], ["cosine", "cosine", cosine],
+  ].filter(([, name]) => name in row);
+  const cellOf = (sample, [, name, [format, right]]) => {
+    const value = sample[name] ?? null;
+    const tableCell = element("td", { class: right ? "n" : "" }, value === null ? NULL : format(value));
+    explain(tableCell, name, value);
+    return tableCell;
+  };
   const table = element("table", {},
-    element("thead", {}, element("tr", {}, ...columns.map(([title, , [, right]]) => element("th", { scope: "col", class: right ? "n" : "" }, title)))),
-    element("tbody", {}, ...rows.map((sample) => element("tr", {}, ...columns.map(([, name, [format, right]]) =>
-      element("td", { class: right ? "n" : "" }, (sample[name] ?? null) === null ? NULL : format(sample[name])))))));
+    element("thead", {}, element("tr", {}, ...columns.map(([title, , [, right], explained = ""]) =>
+      element("th", { scope: "col", class: right ? "n" : "", title: explained }, title)))),
+    element("tbody", {}, ...rows.map((sample) => element("tr", {}, ...columns.map((column) => cellOf(sample, column))))));
   const step = (by, label) => {
     const other = operators[position + by];
     return other ? element("a", { href: `#${cell.id}/operator-${other[0]}`, title: other[1][0].operator }, label) : "";
   };
   const card = cell.querySelector(".operator") ?? element("section", { class: "operator", tabindex: "-1" });
-  figure.after(card);
+  cell.querySelector(".evidence").append(card);
   card.hidden = false;
   card.setAttribute("aria-label", `Operator ${row.operator}`);
   card.replaceChildren(

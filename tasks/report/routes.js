@@ -69,14 +69,14 @@ function draw(panel) {
 document.addEventListener("toggle", (event) => event.target.open && draw(event.target), true);
 document.querySelectorAll(".panel[data-table][open]").forEach(draw); // a browser that restores a page opens these panels itself
 
-const FIGURES = { depth: drawDepth, latency: drawLatency };
-const figures = [...document.querySelectorAll("figure")];
+const FIGURES = { budget: drawBudget, depth: drawDepth, ladder: drawLadder, latency: drawLatency };
+const figures = [...document.querySelectorAll("figure, .ladder")];
 const drawFigure = (figure) => FIGURES[figure.className](figure);
 const observer = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {
     if (!isIntersecting) continue;
     observer.unobserve(target);
-    if (!target.firstChild) drawFigure(target);
+    if (!target.firstChild || target.matches(".ladder")) drawFigure(target);
   }
 }, { rootMargin: "600px" });
 figures.forEach((figure) => observer.observe(figure));

@@ -2,6 +2,13 @@
 
 const FORMATS = { cosine, db, lines, place, real, text, whole };
 
+/** Add to a table cell what its word means, and to a verdict its colour. */
+function explain(tableCell, name, word) {
+  const meaning = shared.meanings[name]?.[word];
+  if (meaning) tableCell.title = meaning;
+  if (meaning && name === "verdict") tableCell.dataset.verdict = word;
+}
+
 /** Compare two values for sorting. Undefined values are last in either direction. */
 function compare(a, b, direction) {
   if (a === null || b === null) return (a === null) - (b === null);
@@ -40,6 +47,7 @@ function drawTable(panel) {
     const tableCell = element("td", { class: right ? "n" : style || "" },
       card ? element("a", { href: `#${panel.closest(".cell").id}/operator-${row.operator_index}` }, written) : written);
     if (right && value !== null) tableCell.title = String(value);
+    explain(tableCell, name, value);
     return tableCell;
   }))]));
   for (const [row, line] of cells) if ("operator_index" in row) line.dataset.operator = row.operator_index;

@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from tasks.report.figures import MEASURES, causes, latency, measured, trends_of_page, with_times
+from tasks.report.figures import (
+    MEASURES,
+    budget_of_page,
+    causes,
+    latency,
+    measured,
+    trends_of_page,
+    with_times,
+    without_budget,
+)
 from tasks.report.page import render
 from tests.sample_tables import CHANGED, LOGS, NIGHTS, RUN, nightly, sweep, trends
 from tests.sample_tables import cell as cell_of
@@ -50,6 +59,32 @@ def test_equal_outputs_are_the_best_of_the_matrix_and_infinite_noise_is_the_wors
     cell = cell_of("m", "s", "c", **sample_measures(Random(1), 30.0)) | {"final_snr_db": None}
     assert measured(cell | {"final_difference": "none"})["snr"] == math.inf
     assert measured(cell | {"final_difference": "infinite"})["snr"] == -math.inf
+
+
+def test_a_page_has_the_totals_of_every_final_output_and_its_largest_operators() -> None:
+    def share(output: int, operator: str | None, value: float | None) -> dict[str, Any]:
+        return {"output_index": output, "operator": operator, "share": value}
+
+    first = [share(0, None, 0.75), share(0, None, 0.25), share(0, "a", 0.125), share(0, "b", 0.5), share(0, "c", None)]
+    second = [share(1, None, None), share(1, "a", 0.0625)]
+    assert budget_of_page([*first, *second], 1) == [*first[:2], first[3], *second]
+    assert budget_of_page(first, 2) == [*first[:2], first[3], first[2]]
+
+
+@pytest.mark.parametrize(
+    ("cell", "replayed", "words"),
+    [
+        ({"final_difference": None, "operators_compared": None}, False, None),
+        ({"final_difference": "finite", "operators_compared": None}, False, "no operator was compared"),
+        ({"final_difference": "finite", "operators_compared": 5}, False, "measure.replay"),
+        ({"final_difference": "finite", "operators_compared": 5}, True, "measure.budget"),
+    ],
+)
+def test_a_cell_without_a_budget_has_the_reason(cell: dict[str, Any], replayed: bool, words: str | None) -> None:
+    operators = [{"introduced_mse": None, "introduced_differing": 0 if replayed else None}]
+    reason = without_budget(cell, operators)
+    assert (words is None) == (reason is None)
+    assert reason is None or words in reason
 
 
 def test_latencies_are_counted_in_bins_of_equal_width() -> None:

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 from tasks.records import Gap, OperatorComparison
+from tasks.records.vocabulary import VERDICTS
 from tasks.report.model_explorer import edge_graph, exported_node_data, node_data
 from tests.sample_records import COMPARISON, CONV, EXPORTED, GAP, VIEW, WORSE
 
@@ -82,6 +83,12 @@ def test_a_node_has_its_operators_worst_sample_and_its_worst_verdict() -> None:
         "introduced_snr_db": {"edge": introduced},
         "verdict": {"edge": {"name": "verdict", "results": verdicts}},
     }
+
+
+def test_every_verdict_has_a_colour() -> None:
+    for verdict in VERDICTS:
+        row = OperatorComparison(operator=CONV, sample=0, status="compared", gap=GAP, verdict=verdict)
+        assert node_data([row])["verdict"]["edge"]["results"]["conv"]["value"] == verdict
 
 
 def test_the_exported_program_has_node_data_if_it_is_a_reference() -> None:

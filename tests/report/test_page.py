@@ -17,7 +17,7 @@ from rich.console import Console
 
 from tasks.records import RunFacts
 from tasks.report import data
-from tasks.report.page import render, summary_markdown, summary_table
+from tasks.report.page import render, summary_diagnoses, summary_markdown, summary_rows, summary_table
 from tasks.storage.tables import schema_of
 from tests.sample_tables import LOG, LOGS, RUN, cell, measured, nightly, sweep, table, trends
 
@@ -223,6 +223,42 @@ def test_an_snr_that_is_null_is_shown_as_equal_as_infinitely_noisy_or_as_unknown
     assert facts_of["observer effect, dB"] == text.removesuffix(" of 8")
 
 
+def test_a_cell_begins_with_its_diagnosis_and_then_has_the_reason() -> None:
+    row = cell("m", "s", "c", **measured(random.Random(1), 30.0)) | {"diagnosis": "D < 30 dB.", "reason": "below 40 dB"}
+    html = render(RUN, sweep([row | {"outcome": "out_of_tolerance"}]), {})
+    article = html[html.index("<article") :]
+    assert [article.index(part) for part in ("D &lt; 30 dB.", "below 40 dB", 'class="facts"')] == sorted(
+        article.index(part) for part in ("D &lt; 30 dB.", "below 40 dB", 'class="facts"')
+    )
+
+
+def test_a_diagnosis_that_repeats_the_reason_is_shown_once() -> None:
+    row = cell("m", "s", "c", outcome="impossible", reason="no fp16 there", diagnosis="no fp16 there")
+    html = render(RUN, {"cells": table("cells", [row])}, {})
+    article = html[html.index("<article") :]
+    assert article.count("no fp16 there") == 1
+
+
+def test_a_page_has_the_budget_or_the_reason_why_it_has_none() -> None:
+    row = cell("m", "s", "c", **measured(random.Random(1), 30.0))
+    tables = sweep([row])
+    with_budget = Page(render(RUN, tables, {}))
+    assert [a.get("data-left-out") for _, a in with_budget.tags if a.get("class") == "budget"] == ["40"]
+    assert with_budget.data[0]["budget"]["rows"] == 6 + 40
+    without = Page(render(RUN, tables | {"budget": []}, {}))
+    assert [tag for tag, a in without.tags if a.get("class") == "budget"] == []
+    assert "No error budget" in "".join(without.text)
+
+
+def test_a_page_of_very_many_operators_leaves_out_their_details(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = sweep([cell("m", "s", "c", **measured(random.Random(1), 30.0))])
+    assert "grid_snr_db" in str(Page(render(RUN, tables, {})).data[0]["operators"].keys())
+    monkeypatch.setattr(data, "DETAILED_OPERATORS", 79)
+    short = Page(render(RUN, tables, {}))
+    assert "grid_snr_db" not in str(short.data[0]["operators"].keys())
+    assert "some of their columns only in the table" in "".join(short.text)
+
+
 def test_figures_over_samples_are_shown_with_their_intervals() -> None:
     shares = {f"{name}_{side}": value for name in ("top1_agreement", "accuracy") for side, value in BOUNDS.items()}
     row = cell("m", "s", "c", **measured(random.Random(1), 30.0)) | shares | {"accuracy": 0.5, "accuracy_eager": 0.75}
@@ -244,9 +280,11 @@ def test_the_ladder_is_the_path_to_the_device_with_the_converted_graph_beside_it
     ]
     page = render(RUN, tables, {})
     ladder = page[page.index('<table class="ladder">') : page.index("</table>", page.index('<table class="ladder">'))]
-    assert re.findall(r'<th scope="row">(.*?)</th>', ladder) == ["exported", "edge", "designed", "device", "quantized"]
+    rungs = ["eager", "exported", "edge", "designed", "device", "quantized"]
+    assert re.findall(r'<th scope="row">(.*?)</th>', ladder) == rungs
     assert re.findall(r'<tr class="beside"><th scope="row">(.*?)</th>', ladder) == ["quantized"]
-    assert "lowest of 8, dB" in ladder
+    assert re.findall(r'<tr class="worst"><th scope="row">(.*?)</th>', ladder) == ["edge"]
+    assert "of 8, dB" in ladder
     assert '<td title="no kernel">no_value</td>' in ladder
     assert re.findall(r'title="against (.*?)"', ladder) == ["exported", "edge", "designed", "exported"]
 
@@ -257,6 +295,40 @@ def test_a_narrow_terminal_wraps_but_drops_no_number_and_no_note() -> None:
     Console(file=written, width=100).print(summary_table(RUN, table("cells", [row | {"outcome": "out_of_tolerance"}])))
     body = written.getvalue()
     assert [word for word in ("SM8650", "11.9", "87.5", "71/80", "148/2", "below") if word not in body] == []
+
+
+def diagnosed(count: int) -> list[dict[str, Any]]:
+    """Return passed cells with one diagnosis each, and then a cell out of tolerance and a failed cell."""
+    facts = measured(random.Random(1), 30.0)
+    passed = [cell(f"m{number}", "s", "c", **facts | {"diagnosis": f"D{number}."}) for number in range(count)]
+    bad = cell("bad", "s", "c", **facts | {"diagnosis": "Why."}) | {"outcome": "out_of_tolerance", "reason": "too low"}
+    failed = cell("failed", "s", "c", outcome="failed", error="died", diagnosis="failed in lower: died")
+    return table("cells", [*passed, bad, failed])
+
+
+def printed(rows: list[dict[str, Any]]) -> list[str]:
+    written = io.StringIO()
+    Console(file=written, width=100).print(summary_diagnoses(rows))
+    return [" ".join(line.split()) for line in written.getvalue().splitlines()]
+
+
+def test_the_terminal_shows_every_diagnosis_of_a_few_compared_cells() -> None:
+    assert printed(diagnosed(2)) == ["m0 s c D0.", "m1 s c D1.", "bad s c Why."]
+
+
+def test_the_terminal_shows_of_many_cells_only_the_diagnoses_of_those_that_did_not_pass() -> None:
+    assert printed(diagnosed(8)) == ["bad s c Why."]
+
+
+def test_cells_with_the_same_diagnosis_are_one_line_of_the_terminal() -> None:
+    facts = measured(random.Random(1), 30.0) | {"diagnosis": "D."}
+    assert printed([cell("m", "8a8w", soc, **facts) for soc in ("SM8550", "SM8650")]) == ["m 8a8w SM8550, SM8650 D."]
+
+
+def test_prefect_has_the_diagnoses_after_the_reasons() -> None:
+    notes = [line.split(" | ")[-1] for line in summary_markdown(RUN, diagnosed(1)).splitlines() if line[:2] == "| "]
+    assert notes[2:] == ["died |", "too low — Why. |", "D0. |"]
+    assert [row["diagnosis"] for row in summary_rows(diagnosed(1))] == ["D0.", "Why.", "failed in lower: died"]
 
 
 def test_markdown_has_the_worst_cells_first() -> None:
