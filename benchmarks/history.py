@@ -12,7 +12,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from conf.names import AXES
 from conf.schema import TrendConfig
 from flows.runs.history import trends
-from tasks.numerics.trend import SERIES
+from tasks.numerics.series import SERIES
 from tasks.records.tables import CELL_COLUMNS
 from tasks.storage import tables
 from tasks.storage.query import select
@@ -156,11 +156,11 @@ def write_history(root: Path, nights: int, cells: int, operators: int) -> tuple[
     return rows_of["cells"], rows_of["operators"]
 
 
-def changed(rows: pa.Table, run_id: str, noise: np.random.Generator) -> pa.Table:
-    """Return a copy of the rows for another night: with the id `run_id`, and with new noise."""
+def changed(rows: pa.Table, run_id: str, noise: np.random.Generator, sigmas: Mapping[str, float] = NOISE) -> pa.Table:
+    """Return a copy of the rows for another night: with the id `run_id`, and with new noise per column of `sigmas`."""
     names = pa.array([run_id] * rows.num_rows, pa.string())
     rows = rows.set_column(rows.schema.get_field_index("run_id"), "run_id", names)
-    for column, sigma in NOISE.items():
+    for column, sigma in sigmas.items():
         if column in rows.column_names:
             values = rows[column].to_numpy() + noise.normal(0, sigma, rows.num_rows)
             rows = rows.set_column(rows.schema.get_field_index(column), column, pa.array(values, pa.float64()))

@@ -1,6 +1,7 @@
-"""A benchmark of the delay and the false alarms of verdicts per size of a change, on many histories of a series.
+"""A benchmark of the delay and the false alarms of verdicts, on many simulated histories, each with its own verdicts.
 
-Each history has 60 nights of a latency with normal noise and a step on night 40, with a verdict for every night.
+Prints each number with its requirement. Noise has a standard deviation of 1 and the series has a floor of 0, which is
+the worst case, except for a count that flickers and for operators, which have their own series and their floors.
 """
 
 from __future__ import annotations
@@ -8,52 +9,194 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.history import NOISE as HISTORY_NOISE
+from benchmarks.history import cell_rows, changed, operator_rows, publish
 from conf.schema import TrendConfig
-from tasks.numerics.trend import SERIES, Night, assess
+from flows.runs.history import trends
+from tasks.numerics.series import SERIES, Series
+from tasks.numerics.trend import BAD, Night, assess
+from tasks.storage import tables
+from tasks.storage.store import Store
+from tests.flows.runs.synthetic_history import run_of
 
-NIGHTS, CHANGED = 60, 40
-LATENCY = SERIES["latency_p50_ms"]
+CONFIG = TrendConfig()
+NIGHTS = 100
+CHANGED = 2 * CONFIG.nights  # the night of a change: the baseline has its full length
+SNR, COUNT = SERIES["final_snr_db"], SERIES["operators_introduced"]
+Noise = Callable[[np.random.Generator, int], np.ndarray]
+NOISE: dict[str, Noise] = {
+    "normal": lambda chance, count: chance.standard_normal(count),
+    "laplace": lambda chance, count: chance.laplace(0, 1 / np.sqrt(2), count),
+    "t3": lambda chance, count: chance.standard_t(3, count) / np.sqrt(3),
+    "quantized to 0.5": lambda chance, count: np.rint(chance.standard_normal(count) / 0.5) * 0.5,
+    "quantized to 2": lambda chance, count: np.rint(chance.standard_normal(count) / 2) * 2,
+    "flicker": lambda chance, count: (chance.random(count) < 0.05).astype(float),
+}
+"""The kinds of noise. A count that flickers is 1 on one of twenty nights, and 0 on the others."""
+REQUIRED: dict[str, tuple[float, float]] = {
+    "false_alarms_per_1000_normal": (0, 0.2),
+    "false_alarms_per_1000_laplace": (0, 0.2),
+    "false_alarms_per_1000_t3": (0, 0.2),
+    "false_alarms_per_1000_quantized": (0, 0.2),
+    "false_alarms_per_1000_flicker": (0, 0.2),
+    "told_2sd_within_10_nights": (0.8, 1),
+    "told_4sd_within_2_nights": (0.9, 1),
+    "false_alarms_50000_operators": (0, 1),
+}
+"""The bounds of each required number."""
+CELLS, OPERATORS = 500, 100
+OPERATOR_NOISE = {**HISTORY_NOISE, "snr_db": 1.0, "introduced_snr_db": 1.0}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--histories", type=int, default=300)
+    parser.add_argument("--series-nights", type=int, default=200_000, help="simulated nights per kind of noise")
+    parser.add_argument("--histories", type=int, default=1000, help="simulated histories per size of a change")
+    parser.add_argument("--operator-nights", type=int, default=3, help="nights of 50,000 operators in worse cells")
+    parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line of stdout")
     options = parser.parse_args()
-    noise = np.random.default_rng(0)
-    result: dict[str, Any] = {}
-    for sigma in (0.005, 0.015, 0.03):
-        for size in (0.0, 0.05, 0.08, 0.12, 0.2):
-            alarms = [regressed(sigma, size, noise) for _ in range(options.histories)]
-            in_time = np.mean([bool({CHANGED, CHANGED + 1} & set(nights)) for nights in alarms])
-            false = sum(night < CHANGED or size == 0 for nights in alarms for night in nights)
-            count = options.histories * (NIGHTS if size == 0 else CHANGED)
-            key = f"noise {100 * sigma:g} %, change {100 * size:g} %"
-            result[key] = {"found_in_time": float(in_time), "false_per_1000_nights": 1000 * false / count}
-            print(f"{key:28} found in time {100 * in_time:5.1f} %, {1000 * false / count:.2f} false alarms in 1,000")
+    with ProcessPoolExecutor(options.processes) as pool:
+        operators = pool.submit(false_operators, options.operator_nights)
+        result = false_alarms(pool, options.series_nights) | delays(pool, options.histories)
+        result |= operators.result()
+    for key, number in result.items():
+        bounds = REQUIRED.get(key)
+        required = "" if bounds is None else f"at least {bounds[0]:g}" if bounds[0] else f"at most {bounds[1]:g}"
+        missed = bounds is not None and not bounds[0] <= number <= bounds[1]
+        print(f"{key:56} {number:8.3f}  {required:12} {'MISSED' if missed else ''}".rstrip())
     if options.json:
         print(json.dumps(result))
 
 
-def regressed(sigma: float, size: float, noise: np.random.Generator) -> list[int]:
-    """Return the nights on which a latency with this noise and this step is reported as regressed."""
+def verdicts(values: Sequence[float], series: Series, floor: float) -> list[str]:
+    """Return the verdict on each night of a history. Each verdict is computed with the verdicts before it."""
     nights: list[Night] = []
-    regressions: list[int] = []
-    for number in range(NIGHTS):
-        value = (1 + size * (number >= CHANGED)) * (1 + float(noise.normal(0, sigma)))
-        night = Night(run=str(number), value=value, passed=True)
-        assessment = assess(nights, night, LATENCY, TrendConfig().floors.latency_p50_ms, TrendConfig())
+    for number, value in enumerate(values):
+        night = Night(run=f"{number:03}", value=value, passed=True)
+        assessment = assess(nights[-2 * CONFIG.nights :], night, series, floor, CONFIG)
         nights.append(replace(night, verdict=assessment.verdict, first_bad_run=assessment.first_bad_run))
-        regressions += [number] if assessment.verdict == "regressed" else []
-    return regressions
+    return [str(night.verdict) for night in nights]
+
+
+def false_alarms(pool: ProcessPoolExecutor, series_nights: int) -> dict[str, float]:
+    """Return the number of reported regressions per 1,000 nights of series that do not change."""
+    histories = -(-series_nights // NIGHTS)
+    parts = {kind: [pool.submit(alarms, kind, seed, histories // 20 + 1) for seed in range(20)] for kind in NOISE}
+    rates = {
+        kind: 1000 * sum(part.result() for part in counts) / (20 * NIGHTS * (histories // 20 + 1))
+        for kind, counts in parts.items()
+    }
+    quantized = max(rate for kind, rate in rates.items() if kind.startswith("quantized"))
+    rates |= {"quantized": quantized}
+    return {f"false_alarms_per_1000_{kind.replace(' ', '_')}": rate for kind, rate in rates.items()}
+
+
+def alarms(kind: str, seed: int, histories: int) -> int:
+    chance = np.random.default_rng([seed, *kind.encode()])
+    series, floor = (COUNT, CONFIG.floors.operators_introduced) if kind == "flicker" else (SNR, 0.0)
+    return sum(
+        verdicts(NOISE[kind](chance, NIGHTS).tolist(), series, floor).count("regressed") for _ in range(histories)
+    )
+
+
+def delays(pool: ProcessPoolExecutor, histories: int) -> dict[str, float]:
+    """Return the shares of changes that are reported in time, in normal noise."""
+    steps = {size: pool.submit(reports, histories, [-size] * (CONFIG.nights)) for size in (1, 2, 3, 4, 6)}
+    drifts = {
+        rate: pool.submit(reports, histories // 4, [-rate * night for night in range(1, 81)]) for rate in (0.05, 0.1)
+    }
+    result: dict[str, float] = {}
+    for size, future in steps.items():
+        delay, count = future.result()
+        for within in (2, 10):
+            result[f"told_{size}sd_within_{within}_nights"] = float(np.mean(delay <= within))
+        result[f"reports_of_{size}sd_in_30_nights"] = float(np.mean(count))
+    for rate, future in drifts.items():
+        delay, _ = future.result()
+        result[f"told_drift_of_{rate:g}sd_per_night"] = float(np.mean(delay < np.inf))
+        result[f"median_delay_of_drift_of_{rate:g}sd_per_night"] = float(np.median(delay))
+    return result
+
+
+def reports(histories: int, change: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Return, per history, the night after the change on which it is first reported, and the number of reports."""
+    chance = np.random.default_rng(0)
+    delay, count = np.full(histories, np.inf), np.zeros(histories)
+    for history in range(histories):
+        values = chance.standard_normal(CHANGED + len(change))
+        values[CHANGED:] += change
+        after = verdicts(values.tolist(), SNR, 0.0)[CHANGED:]
+        count[history] = after.count("regressed")
+        if "regressed" in after:
+            delay[history] = after.index("regressed") + 1
+    return delay, count
+
+
+def false_operators(nights: int) -> dict[str, float]:
+    """Return the false alarms per night among 50,000 operators with 1 dB of noise: below steady and below worse cells.
+
+    The nights of the worse cells follow each other. On a last night, 8 dB are lost by one operator of each cell.
+    """
+    chance = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory(prefix="qnnsweep-verdicts-") as folder:
+        store = Store(Path(folder))
+        rows_of = {"cells": cell_rows(CELLS), "operators": operator_rows(cell_rows(CELLS), OPERATORS)}
+        for table, rows in rows_of.items():
+            tables.write(store, run_of(0), table, rows)
+            first = pq.ParquetFile(tables.parts(store, table)[run_of(0)]).read()
+            for night in range(1, CHANGED):
+                publish(Path(folder), run_of(night), table, changed(first, run_of(night), chance, OPERATOR_NOISE))
+
+        def rows_on(number: int, cell_loss: float, operator_loss: float = 0.0) -> dict[str, list[dict[str, Any]]]:
+            """Return the rows of a night. The first operator of each cell has the operator loss."""
+            rows = {table: [row | {"run_id": run_of(number)} for row in rows] for table, rows in rows_of.items()}
+            for row in rows["cells"]:
+                row["final_snr_db"] += float(chance.normal(-cell_loss, OPERATOR_NOISE["final_snr_db"]))
+            for row in rows["operators"]:
+                for column in ("snr_db", "introduced_snr_db"):
+                    row[column] += float(chance.normal(-operator_loss * (row["operator_index"] == 0), 1.0))
+            contents = trends(store, run_of(number), rows["cells"], rows["operators"], CONFIG)
+            return rows | {"trends": contents}
+
+        def operators(rows: Sequence[dict[str, Any]], verdicts: Sequence[str] = BAD) -> set[str]:
+            return {
+                f"{row['model']} {row['scheme']} {row['soc']} {row['operator']}"
+                for row in rows
+                if row["operator"] and row["verdict"] in verdicts
+            }
+
+        steady = rows_on(CHANGED, cell_loss=0.0)["trends"]
+        lost = rows_on(CHANGED, cell_loss=5.0, operator_loss=8.0)["trends"]
+        false: list[int] = []
+        for number in range(CHANGED, CHANGED + nights):
+            contents = rows_on(number, cell_loss=5.0)
+            false.append(len(operators(contents["trends"], ["regressed"])))
+            worse = sum(row["verdict"] in BAD and row["series"] == "final_snr_db" for row in contents["trends"])
+            if worse != CELLS:
+                raise SystemExit(f"{worse} of {CELLS} cells are worse")
+            for table, rows in contents.items():
+                tables.write(store, run_of(number), table, rows)
+    first_operator = f" {rows_of['operators'][0]['operator']}"
+    reported = {name for name in operators(lost) if name.endswith(first_operator)}
+    return {
+        "false_alarms_50000_operators_of_steady_cells": len(operators(steady)),
+        "false_alarms_50000_operators": max(false),
+        "told_500_operators_with_8db_less": len(reported) / CELLS,
+        "false_alarms_beside_500_operators_with_8db_less": len(operators(lost) - reported),
+    }
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from conf.constraints import (
     NonNegative,
     NotificationBlock,
     Positive,
+    Share,
     at_least,
     choice,
     dimensions,
@@ -317,12 +318,16 @@ class TrendConfig:
     """The parameters that decide whether a night is worse than the earlier nights. docs/history.md has the formula."""
 
     nights: Count = 30
-    """The maximum number of nights in the baseline. A worse level that lasts for this number of nights becomes the
-    baseline. The history that is read has twice as many nights."""
-    least_nights: Count = 10
-    """The number of earlier nights needed to judge latency, which is noisy. Other series need one earlier night."""
-    sigmas: NonNegative = 4.0
-    """A regression is a change by more than this number of standard deviations of the noise."""
+    """The number of nights after which a worse level becomes the baseline. The history that is read, and therefore
+    the baseline, has at most twice as many nights."""
+    least_nights: Annotated[int, at_least(3, "3 or more nights")] = 3
+    """The number of nights that a baseline must have. A series with fewer nights gets no verdict."""
+    sigmas: NonNegative = 16.0
+    """The number of standard deviations of the noise, enlarged for few nights and for heavy tails, by which one night
+    must be worse. A smaller change that lasts is reported on a later night. All limits that depend on the noise are
+    proportional to this number."""
+    false_share: Share = 0.05
+    """The expected share of false ones among the operators that are reported as worse."""
     floors: FloorConfig = field(default_factory=FloorConfig)
     fail: bool = False
     """Whether a regression makes the exit code 1, even if every cell passed."""

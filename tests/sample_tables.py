@@ -248,12 +248,19 @@ NIGHTS = [f"2026{9 + day // 30:02d}{1 + day % 30:02d}T2200Z-{day:04x}" for day i
 CHANGED = ["qnn v2.48.0 → v2.49.40", "device bench-1 → bench-2"]
 
 
-def trend(row: dict[str, Any], series: str, median: float, mad: float, **facts: Any) -> dict[str, Any]:
-    """Return a series of fifty nights around a median. It is undefined in one night."""
+def trend(row: dict[str, Any], series: str, level: float, noise: float, **facts: Any) -> dict[str, Any]:
+    """Return a series of fifty nights around a level. It is undefined in one night."""
     chance = random.Random(series)
-    values = [None if night == 7 else median + chance.gauss(0, mad) for night in range(len(NIGHTS))]
-    columns = {"farm": None, "series": series, "operator": None, "unit": None, "nights": len(NIGHTS), "median": median}
-    columns |= {"mad": mad, "floor": mad, "verdict": "steady", "first_bad_run": None, "changed": [], "runs": NIGHTS}
+    values = [None if night == 7 else level + chance.gauss(0, noise) for night in range(len(NIGHTS))]
+    columns = {"farm": None, "series": series, "operator": None, "unit": None, "nights": len(NIGHTS), "level": level}
+    columns |= {
+        "noise": noise,
+        "floor": noise,
+        "verdict": "steady",
+        "first_bad_run": None,
+        "changed": [],
+        "runs": NIGHTS,
+    }
     return identity_of(row) | columns | {"values": values, "value": values[-1]} | facts
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from typing import Literal
 
 from rich.table import Table
@@ -13,7 +14,7 @@ from conf.schema import TrendConfig
 from flows.runs.history import Gaps, Key, Row, changes, key, names, target, value, worst_gaps
 from flows.runs.regressions import with_unit
 from tasks.errors import RequestError
-from tasks.numerics.trend import OPERATOR_SERIES, SERIES, Series, beyond
+from tasks.numerics.series import OPERATOR_SERIES, SERIES, Series
 from tasks.records.vocabulary import COMPARED
 from tasks.report.format import plain_table, plural
 from tasks.storage import tables
@@ -21,6 +22,8 @@ from tasks.storage.store import Store
 
 CELL = (*AXES, "farm")
 Verdict = Literal["regressed", "improved", "steady", "changed", "undefined"]
+_SIGMAS = 4 * sqrt(2)
+"""The limit of a difference in standard deviations of one night: four of those of a difference of two nights."""
 _WORST_FIRST = ("introduced", "inherited", "blind", "within_grid", "exact")
 
 
@@ -66,8 +69,8 @@ def diff(store: Store, run_a: str, run_b: str) -> Difference:
     """Return the differences of the second run from the first.
 
     `run_a`, `run_b`: any names that `resolve` accepts. The limit of a series is the floor in the defaults of
-    `TrendConfig`. But if the second run's table `trends` has the noise of a cell's series, the limit is computed from
-    the floor and that noise.
+    `TrendConfig`. But if the second run's table `trends` has the noise of a cell's series, the limit is `_SIGMAS` times
+    that noise, if this is more than the floor.
     """
     config = TrendConfig()
     run_a, run_b = resolve(store, run_a), resolve(store, run_b)
@@ -79,7 +82,7 @@ def diff(store: Store, run_a: str, run_b: str) -> Difference:
     trends = {
         (key(row), row["series"]): row
         for row in tables.rows(store, "trends", run_b)
-        if row["operator"] is None and row["mad"] is not None
+        if row["operator"] is None and row["noise"] is not None
     }
     cells: list[CellDifference] = []
     for a, b in pairs:
@@ -158,7 +161,7 @@ def _changed(
     limit = None
     if before is not None and after is not None:
         floor = getattr(config.floors, name) * (abs(before) if series.relative else 1)
-        limit = beyond(trend["floor"], trend["mad"], trend["nights"], config) if trend else floor
+        limit = max(trend["floor"], _SIGMAS * trend["noise"]) if trend else floor
         gained = series.better * (after - before)
         verdict = "regressed" if -gained > limit else "improved" if gained > limit else "steady"
     yield Change(

@@ -8,7 +8,9 @@ from typing import Any
 
 from conf.names import AXES
 from conf.schema import TrendConfig
-from tasks.numerics.trend import BAD, OPERATOR_SERIES, SERIES, Assessment, Night, Series, assess
+from tasks.numerics.change import discovered
+from tasks.numerics.series import OPERATOR_SERIES, SERIES, VALUE_SERIES, Series
+from tasks.numerics.trend import BAD, Assessment, Night, assess, probability
 from tasks.records.tables import CELL_COLUMNS, VERSION_COLUMNS
 from tasks.storage import tables
 from tasks.storage.query import select
@@ -47,17 +49,18 @@ def trends(
 ) -> list[dict[str, Any]]:
     """Return the rows of `trends` for a run's rows of `cells` and `operators`.
 
-    There is one row per cell and series, and one row per series of an operator that got worse. Runs that started after
-    this run are ignored.
+    There is one row per cell and series. There is one row per series of an operator that got worse, if the operator's
+    cell is worse too. Runs that started after this run are ignored.
     """
     past = _past(store, run_id, cells, config)
     rows: list[dict[str, Any]] = []
     for cell in cells:
         nights = [*past.nights.get(key(cell), ()), cell]
         for name, series in SERIES.items():
-            values = [value(night, name) for night in nights]
-            rows.append(_row(name, None, series, nights, values, past, config))
-    return rows + list(_worse_operators(store, past, cells, operators, config))
+            history = _history(nights, [value(night, name) for night in nights], name, None, past)
+            assessment = assess(history[:-1], history[-1], series, getattr(config.floors, name), config)
+            rows.append(_row(name, None, series, nights, history, assessment, config))
+    return rows + list(_worse_operators(store, past, cells, operators, _worse_cells(rows, cells), config))
 
 
 def key(row: Row) -> Key:
@@ -134,38 +137,45 @@ def _past(store: Store, run_id: str, cells: Sequence[Row], config: TrendConfig) 
     return Past(nights=past, runs=past_runs, verdicts=verdicts)
 
 
+def _history(
+    nights: Sequence[Row], values: Sequence[float | None], name: str, operator: str | None, past: Past
+) -> list[Night]:
+    """Return the nights of a series, tonight last."""
+    cell = key(nights[-1])
+    history: list[Night] = []
+    for row, number in zip(nights, values, strict=True):
+        verdict, first_bad = past.verdicts.get((row["run_id"], cell, name, operator), (None, None))
+        passed = row["outcome"] == "passed"
+        history.append(Night(run=row["run_id"], value=number, passed=passed, verdict=verdict, first_bad_run=first_bad))
+    return history
+
+
 def _row(
     name: str,
     operator: str | None,
     series: Series,
     nights: Sequence[Row],
-    values: Sequence[float | None],
-    past: Past,
+    history: Sequence[Night],
+    assessment: Assessment,
     config: TrendConfig,
 ) -> dict[str, Any]:
-    cell, cell_key = nights[-1], key(nights[-1])
-    history: list[Night] = []
-    for row, number in zip(nights, values, strict=True):
-        verdict, first_bad = past.verdicts.get((row["run_id"], cell_key, name, operator), (None, None))
-        passed = row["outcome"] == "passed"
-        history.append(Night(run=row["run_id"], value=number, passed=passed, verdict=verdict, first_bad_run=first_bad))
-    assessment = assess(history[:-1], history[-1], series, getattr(config.floors, name), config)
+    cell, listed = nights[-1], history[-2 * config.nights :]
     return {
         **{column: cell[column] for column in CELL_COLUMNS},
         "farm": cell["farm"],
         "series": name,
         "operator": operator,
         "unit": series.unit,
-        "value": values[-1],
+        "value": history[-1].value,
         "nights": assessment.nights,
-        "median": assessment.median,
-        "mad": assessment.mad,
+        "level": assessment.level,
+        "noise": assessment.noise,
         "floor": assessment.floor,
         "verdict": assessment.verdict,
         "first_bad_run": assessment.first_bad_run,
         "changed": _changed(nights, assessment),
-        "runs": [night.run for night in history[-2 * config.nights :]],
-        "values": list(values[-2 * config.nights :]),
+        "runs": [night.run for night in listed],
+        "values": [night.value for night in listed],
     }
 
 
@@ -175,37 +185,79 @@ def _changed(nights: Sequence[Row], assessment: Assessment) -> list[str]:
     return changes(good, bad) if good and bad else []
 
 
+def _worse_cells(rows: Iterable[Row], cells: Iterable[Row]) -> dict[Key, str]:
+    """Map the key of each cell that computes worse values than before to the run since which it does.
+
+    `rows`: the rows of `trends` for the cells' own series.
+    """
+    keys = {names(cell): key(cell) for cell in cells}
+    since: dict[Key, str] = {}
+    for row in rows:
+        if row["verdict"] in BAD and row["series"] in VALUE_SERIES:
+            cell = keys[names(row)]
+            since[cell] = min(since.get(cell, row["first_bad_run"]), row["first_bad_run"])
+    return since
+
+
 def _worse_operators(
-    store: Store, past: Past, cells: Sequence[Row], operators: Sequence[Row], config: TrendConfig
+    store: Store,
+    past: Past,
+    cells: Sequence[Row],
+    operators: Sequence[Row],
+    since: Mapping[Key, str],
+    config: TrendConfig,
 ) -> Iterator[dict[str, Any]]:
-    """Yield one row per operator and series whose verdict is bad, in the order of the run's operators."""
-    tonight = worst_gaps(operators, {names(cell): key(cell) for cell in cells})
-    candidates = _candidates(store, past, tonight, config)
-    if not candidates:
-        return
-    wanted = {(cell, operator) for cell, operator, _ in candidates}
-    before = _gaps(store, past, past.runs, wanted)
+    """Yield one row per operator and series whose verdict is bad, in the order of the run's operators.
+
+    `since`: the cells of which operators are reported, and the first run on which the cell was worse. The baseline of
+    an operator ends before this run.
+    """
+    tonight = worst_gaps(operators, {names(cell): key(cell) for cell in cells if key(cell) in since})
+    candidates = _candidates(store, past, tonight, since, config)
+    before = _gaps(store, past, past.runs, {(cell, operator) for cell, operator, _ in candidates})
     by_key = {key(cell): cell for cell in cells}
-    for (cell, operator), gaps in tonight.items():
-        for name, series in OPERATOR_SERIES.items():
-            if (cell, operator, name) in candidates:
-                nights = [*past.nights.get(cell, ()), by_key[cell]]
-                values = [before.get(row["run_id"], {}).get((cell, operator), {}).get(name) for row in nights[:-1]]
-                row = _row(name, operator, series, nights, [*values, gaps[name]], past, config)
-                if row["verdict"] in BAD:
-                    yield row
+    histories: dict[tuple[Key, str, str], list[Night]] = {}
+    for cell, operator, name in candidates:
+        nights = [*past.nights.get(cell, ()), by_key[cell]]
+        values = [before.get(row["run_id"], {}).get((cell, operator), {}).get(name) for row in nights[:-1]]
+        histories[cell, operator, name] = _history(
+            nights, [*values, tonight[cell, operator][name]], name, operator, past
+        )
+
+    def compared(candidate: tuple[Key, str, str]) -> tuple[list[Night], Night, Series, float, TrendConfig]:
+        """Return what the verdict on an operator's series depends on."""
+        cell, _, name = candidate
+        *earlier, now = histories[candidate]
+        nights = [night for night in earlier if night.run < since[cell] or night.verdict in BAD]
+        return nights, now, OPERATOR_SERIES[name], getattr(config.floors, name), config
+
+    chances = {candidate: probability(*compared(candidate)) for candidate in candidates}
+    # A series that is no candidate is a test too: its probability is 1.
+    tests = sum(gap is not None for gaps in tonight.values() for gap in gaps.values())
+    largest = discovered([*chances.values(), *[1.0] * (tests - len(chances))], config.false_share)
+    for candidate in candidates:
+        cell, operator, name = candidate
+        assessment = assess(*compared(candidate), worse=chances[candidate] <= largest)
+        if assessment.verdict in BAD:
+            nights = [*past.nights.get(cell, ()), by_key[cell]]
+            yield _row(name, operator, OPERATOR_SERIES[name], nights, histories[candidate], assessment, config)
 
 
-def _candidates(store: Store, past: Past, tonight: Gaps, config: TrendConfig) -> set[tuple[Key, str, str]]:
+def _candidates(
+    store: Store, past: Past, tonight: Gaps, since: Mapping[Key, str], config: TrendConfig
+) -> list[tuple[Key, str, str]]:
     """Return the series of operators that may be worse than their baseline. All nights are read for these series only.
 
-    A series is returned in two cases: its value is worse than on the cell's oldest or latest good night, by more than
-    the floor; or the series was bad on one of the cell's last three nights.
+    A series is returned in two cases: its value is worse than on the oldest or the latest good night before the cell
+    became worse, by more than the floor; or the series was bad on one of the cell's last three nights.
     """
-    good = {cell: [row["run_id"] for row in rows if row["outcome"] == "passed"] for cell, rows in past.nights.items()}
+    good = {
+        cell: [row["run_id"] for row in past.nights.get(cell, ()) if row["outcome"] == "passed" and row["run_id"] < run]
+        for cell, run in since.items()
+    }
     ends = {cell: {runs[0], runs[-1]} for cell, runs in good.items() if runs}
     reference = _gaps(store, past, {run for runs in ends.values() for run in runs}, set(tonight))
-    candidates: set[tuple[Key, str, str]] = set()
+    candidates: list[tuple[Key, str, str]] = []
     for (cell, operator), gaps in tonight.items():
         recent = [row["run_id"] for row in past.nights.get(cell, ())[-3:]]
         for name in OPERATOR_SERIES:
@@ -213,7 +265,7 @@ def _candidates(store: Store, past: Past, tonight: Gaps, config: TrendConfig) ->
             then = [reference.get(run, {}).get((cell, operator), {}).get(name) for run in ends.get(cell, ())]
             worse = now is not None and any(before is not None and before - now > floor for before in then)
             if worse or any((run, cell, name, operator) in past.verdicts for run in recent):
-                candidates.add((cell, operator, name))
+                candidates.append((cell, operator, name))
     return candidates
 
 

@@ -47,7 +47,7 @@ def _lines(trends: Sequence[Row]) -> list[tuple[bool, list[str]]]:
     for row in sorted((row for row in trends if row["verdict"] in BAD), key=lambda row: row["verdict"] != "regressed"):
         cell = " · ".join(filter(None, (row["model"], row["scheme"], row["soc"], row["farm"] or row["device"])))
         worse = f"{row['operator']} {row['series']}" if row["operator"] else row["series"]
-        numbers = (with_unit(row[name], row["unit"]) for name in ("value", "median"))
+        numbers = (with_unit(row[name], row["unit"]) for name in ("value", "level"))
         changed = ", ".join(row["changed"]) or "nothing known"
         columns = [printable(cell), printable(worse), *numbers, row["first_bad_run"], printable(changed)]
         lines.append((row["verdict"] == "regressed", columns))

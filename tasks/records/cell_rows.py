@@ -255,16 +255,17 @@ class TrendRow:
     """The series' value on this night."""
     nights: int
     """Number of nights in the baseline."""
-    median: float | None
-    """Median of the baseline."""
-    mad: float | None
-    """Median absolute deviation of the baseline."""
+    level: float | None
+    """Level of the baseline: the mean of the middle half of its values."""
+    noise: float | None
+    """Standard deviation of the values in the baseline."""
     floor: float | None
     """The smallest change that can be a regression or an improvement, in the series' unit."""
     verdict: TrendVerdict
     """The verdict on this night."""
     first_bad_run: str | None
-    """The run in which the regression began; null if the series is not bad on this night."""
+    """The run in which the regression began, as far as the values show it; null if the series is not bad on this
+    night."""
     changed: tuple[str, ...]
     """What differs between the last good and the first bad night."""
     runs: tuple[str, ...]

@@ -16,7 +16,7 @@ LATENCY_BINS = 24
 REGRESSED = ("regressed", "still_bad")
 _TREND_VERDICTS = (*REGRESSED, "improved", "new", "undefined", "no_baseline", "steady")
 TREND_COLUMNS = (
-    *("series", "operator", "unit", "value", "nights", "median", "mad", "floor", "verdict"),
+    *("series", "operator", "unit", "value", "nights", "level", "noise", "floor", "verdict"),
     *("first_bad_run", "changed", "runs", "values"),
 )
 BUDGET_COLUMNS = (

@@ -37,12 +37,12 @@ function drawLatency(figure) {
   figure.replaceChildren(element("figcaption", {}, "Latency of the shipping program"), svg, element("p", { class: "readout" }, summary));
 }
 
-/** Return a sparkline of a series: its median, the noise around it as a band, and the first bad night. */
+/** Return a sparkline of a series: its level, the noise around it as a band, and the first bad night. */
 function sparkline(row) {
   const values = row.values ? row.values.split(" ").map((v) => (v === "-" ? null : Number(v))) : [];
   const runs = row.runs ? row.runs.split(" ") : [];
   const width = 220, height = 44;
-  const band = row.median === null ? [] : [row.median - (row.mad ?? 0), row.median + (row.mad ?? 0)];
+  const band = row.level === null ? [] : [row.level - (row.noise ?? 0), row.level + (row.noise ?? 0)];
   const defined = [...values.filter((v) => v !== null), ...band];
   if (!defined.length) return element("span", {}, NULL);
   const low = Math.min(...defined), span = Math.max(...defined) - low || 1;
@@ -54,8 +54,8 @@ function sparkline(row) {
   });
   if (band.length) {
     const tall = Math.max(1.5, y(band[0]) - y(band[1]));
-    svg.append(shape("rect", { class: "band", x: 0, width, y: y(row.median) - tall / 2, height: tall }));
-    svg.append(shape("line", { class: "median", x1: 0, x2: width, y1: y(row.median), y2: y(row.median) }));
+    svg.append(shape("rect", { class: "band", x: 0, width, y: y(row.level) - tall / 2, height: tall }));
+    svg.append(shape("line", { class: "level", x1: 0, x2: width, y1: y(row.level), y2: y(row.level) }));
   }
   let pieces = "", up = true;
   values.forEach((v, i) => {
@@ -86,12 +86,12 @@ function drawTrends(panel) {
   const cell = panel.closest(".cell");
   const brief = (v) => (v === null ? NULL : String(Number(v.toPrecision(3))));
   const noted = (v, unit) => (v === null ? NULL : `${real[0](v)}${unit ? ` ${unit}` : ""}`);
-  const heads = ["series", "nights", "this night", "median ± MAD", "floor", "verdict", "first bad night", "changed in it"];
+  const heads = ["series", "nights", "this night", "level ± noise", "floor", "verdict", "first bad night", "changed in it"];
   const lines = rowsOf(cell, "trends").map((row) => element("tr", { "data-verdict": row.verdict },
     element("td", {}, row.series, ...(row.operator ? [" of ", ...operatorLinks(cell, row.operator)] : [])),
     element("td", {}, sparkline(row), element("small", {}, `${row.nights ?? 0} nights`)),
     element("td", { class: "n" }, noted(row.value, row.unit)),
-    element("td", { class: "n" }, row.median === null ? NULL : `${real[0](row.median)} ± ${brief(row.mad)}`),
+    element("td", { class: "n" }, row.level === null ? NULL : `${real[0](row.level)} ± ${brief(row.noise)}`),
     element("td", { class: "n" }, brief(row.floor)),
     element("td", { class: "verdict" }, (row.verdict ?? NULL).replaceAll("_", " ")),
     element("td", {}, row.first_bad_run ?? NULL),

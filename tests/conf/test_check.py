@@ -38,6 +38,7 @@ REFUSALS = {
     "limits.child_deadline_s=0": "limits.child_deadline_s=0.0: a number above 0",
     "limits.child_memory_gib=inf": "limits.child_memory_gib=inf: a number above 0",
     "trend.nights=0": "trend.nights=0: 1 or more",
+    "trend.least_nights=2": "trend.least_nights=2: 3 or more nights",
     "trend.sigmas=-1": "trend.sigmas=-1.0: a number, 0 or more",
     "trend.floors.pte_bytes=nan": "trend.floors.pte_bytes=nan: a number, 0 or more",
     "device.deadline_s=nan": "device.deadline_s=nan: a number above 0 (device local)",

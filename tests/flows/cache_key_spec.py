@@ -144,6 +144,7 @@ REQUEST = (
     same("trend.nights", 10, NONE, _NIGHTS),
     same("trend.least_nights", 5, NONE, _NIGHTS),
     same("trend.sigmas", 3.0, NONE, _NIGHTS),
+    same("trend.false_share", 0.01, NONE, _NIGHTS),
     *(same(f"trend.floors.{field.name}", 0.5, NONE, _NIGHTS) for field in fields(FloorConfig)),
     same("trend.fail", True, NONE, _NIGHTS),
     same("trend.notify", ["custom-webhook/team"], NONE, _NIGHTS),

@@ -25,7 +25,7 @@ DIGITS = (
     *("model=digits_cnn", "model.evaluation.count=8", "model.calibration.count=32", "limits.parallel=2"),
     "measure.operator_samples=1",
 )
-HISTORY = {"value", "nights", "median", "mad", "floor", "verdict", "runs", "values"}
+HISTORY = {"value", "nights", "level", "noise", "floor", "verdict", "runs", "values"}
 """The columns of `trends` that depend on earlier runs."""
 STARVED = """\
 # @package _global_

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conf.schema import FloorConfig, TrendConfig
-from tasks.numerics.trend import BAD, OPERATOR_SERIES, SERIES, Assessment, Night, Series, assess, beyond
+from tasks.numerics.change import baseline
+from tasks.numerics.series import OPERATOR_SERIES, SERIES, VALUE_SERIES, Series
+from tasks.numerics.trend import BAD, Assessment, Night, assess
 
 SNR = SERIES["final_snr_db"]
 LATENCY = SERIES["latency_p50_ms"]
@@ -44,6 +46,7 @@ def verdicts(values: Sequence[float | None], **how: object) -> list[str]:
 
 def test_every_series_has_a_floor_and_every_floor_a_series() -> None:
     assert {field.name for field in fields(FloorConfig)} == {*SERIES, *OPERATOR_SERIES}
+    assert {*SERIES} > VALUE_SERIES
 
 
 @given(st.floats(-1e6, 1e6), st.integers(1, 45), st.sampled_from([*SERIES.values(), *OPERATOR_SERIES.values()]))
@@ -92,7 +95,7 @@ def test_the_order_of_the_nights_of_a_short_baseline_does_not_matter(values: lis
     def summary(values: Sequence[float]) -> tuple[object, ...]:
         nights = [Night(run=str(number), value=value, passed=True) for number, value in enumerate(values)]
         tonight = assess(nights, Night(run="tonight", value=float(value), passed=True), SNR, 1.0, CONFIG)
-        return tonight.verdict, tonight.nights, tonight.median, tonight.mad
+        return tonight.verdict, tonight.nights, tonight.level, tonight.noise
 
     assert summary(values) == summary(sorted(values))
 
@@ -100,13 +103,14 @@ def test_the_order_of_the_nights_of_a_short_baseline_does_not_matter(values: lis
 @given(VALUES)
 def test_exactly_the_bad_verdicts_name_their_first_bad_run(values: list[float | None]) -> None:
     nights = assess_all(values)
+    began: set[str | None] = set()
     for number, night in enumerate(nights):
         assert (night.first_bad_run is not None) == (night.verdict in BAD)
         if night.verdict == "regressed":
-            assert night.first_bad_run == f"run{number:03}"
+            began.add(night.first_bad_run)
+            assert "run000" < str(night.first_bad_run) <= f"run{number:03}"
         if night.verdict == "still_bad":
-            first = int(str(night.first_bad_run).removeprefix("run"))
-            assert nights[first].verdict == "regressed"
+            assert night.first_bad_run in began
 
 
 NOISY = [30.0, 30.2, 29.9, 30.1, 29.8, 30.0, 30.3, 29.7, 30.1, 29.9]
@@ -115,7 +119,8 @@ NOISY = [30.0, 30.2, 29.9, 30.1, 29.8, 30.0, 30.3, 29.7, 30.1, 29.9]
 def test_a_step_is_one_regression_and_still_bad_until_it_has_lasted_as_long_as_a_baseline() -> None:
     assert verdicts([30.0] * 10 + [25.0] * 40) == [
         "new",
-        *["steady"] * 9,
+        *["no_baseline"] * 2,
+        *["steady"] * 7,
         "regressed",
         *["still_bad"] * 29,
         *["steady"] * 10,
@@ -129,7 +134,7 @@ def test_a_return_to_the_baseline_is_no_regression_and_no_improvement() -> None:
 
 def test_a_spike_is_not_in_the_baseline() -> None:
     tonight = assess_all([*NOISY, 5.0, 30.0, 30.0])[-1]
-    assert (tonight.nights, tonight.median) == (11, 30.0)
+    assert (tonight.nights, tonight.level) == (11, 30.0)
 
 
 def test_an_error_that_comes_and_goes_is_one_regression() -> None:
@@ -166,29 +171,114 @@ def test_an_improvement_that_drifts_is_no_regression() -> None:
 
 
 def test_nights_without_a_value_are_skipped() -> None:
-    assert verdicts([30.0, None, 30.0, None, 20.0, None, 20.0]) == [
-        "new", "undefined", "steady", "undefined", "regressed", "undefined", "still_bad",
+    assert verdicts([30.0, None, 30.0, None, 30.0, None, 30.0, 20.0, None, 20.0]) == [
+        "new", "undefined", "no_baseline", "undefined", "no_baseline", "undefined", "steady", "regressed", "undefined",
+        "still_bad",
     ]  # fmt: skip
 
 
 def test_a_night_that_failed_its_own_gate_is_not_in_the_baseline() -> None:
-    assert verdicts([3.0, 3.0, 30.0, 3.0], failed=[0, 1]) == ["new", "no_baseline", "no_baseline", "regressed"]
-    assert verdicts([30.0] + [3.0] * 45, failed=range(1, 46))[1:] == ["regressed", *["still_bad"] * 44]
+    assert verdicts([3.0, 3.0, *[30.0] * 3, 3.0], failed=[0, 1]) == ["new", *["no_baseline"] * 4, "regressed"]
+    assert verdicts([30.0] * 3 + [3.0] * 45, failed=range(3, 48))[3:] == ["regressed", *["still_bad"] * 44]
 
 
-def test_a_noisy_series_needs_several_nights_and_a_change_beyond_its_noise_and_the_floor() -> None:
+def test_one_night_must_be_worse_by_more_than_the_floor_and_the_noise() -> None:
     values = [10.0 + value - 30.0 for value in NOISY]
-    assert verdicts([*values, 10.0], series=LATENCY, floor=0.05) == ["new", *["no_baseline"] * 9, "steady"]
-    mad = statistics.median(abs(value - statistics.median(values)) for value in values)
-    noise = 4 * 1.4826 * mad * 10 / 9.2 * math.sqrt(1 + math.pi / 20)
-    assert beyond(0.5, mad, 10, CONFIG) == pytest.approx(noise)
+    before = baseline([values[:-1]], LATENCY, 0.05)
+    noise = before.limit(CONFIG.sigmas)
+    assert before.floor == 0.05 * before.level < noise
     for more, floor, expected in (
         (noise + 0.01, 0.05, "regressed"),
         (noise - 0.01, 0.05, "steady"),
-        (1.99, 0.2, "steady"),
-        (2.05, 0.2, "regressed"),
+        (noise + 0.01, (noise + 0.05) / before.level, "steady"),
+        (noise + 0.06, (noise + 0.05) / before.level, "regressed"),
     ):
-        assert verdicts([*values, statistics.median(values) + more], series=LATENCY, floor=floor)[-1] == expected
+        assert verdicts([*values, before.level + more], series=LATENCY, floor=floor)[-1] == expected
+
+
+def test_a_smaller_change_is_a_regression_on_its_second_night_and_began_on_its_first() -> None:
+    nights = assess_all([*NOISY * 4, 28.5, 28.6, 28.4, 30.1])[-4:]
+    assert [(night.verdict, night.first_bad_run, night.last_good_run) for night in nights] == [
+        ("steady", None, None),
+        ("regressed", "run040", "run039"),
+        ("still_bad", "run040", "run039"),
+        ("steady", None, None),
+    ]
+    assert nights[1].nights == 40
+
+
+def test_a_change_within_the_floor_is_no_regression_however_long_it_lasts() -> None:
+    assert not {*BAD} & {*verdicts([*NOISY * 4, *[value - 0.8 for value in NOISY * 3]])}
+
+
+def test_one_lucky_first_night_makes_no_later_night_bad() -> None:
+    assert verdicts([31.5] + [30.0, 30.1, 29.9] * 15) == ["new", *["no_baseline"] * 2, *["steady"] * 43]
+
+
+def test_a_series_without_noise_is_judged_from_the_fourth_night_on_that_night() -> None:
+    assert verdicts([30.0] * 3 + [28.9]) == ["new", "no_baseline", "no_baseline", "regressed"]
+    assert verdicts([1.0] * 3 + [0.0], series=SERIES["passed"], floor=0.0)[-1] == "regressed"
+
+
+def test_a_count_that_is_worse_by_one_is_a_regression_when_it_lasts_and_by_many_at_once() -> None:
+    count, before = SERIES["operators_introduced"], [0.0] * 20
+    assert verdicts([*before, 1.0, 0.0, 0.0, 0.0], series=count, floor=0.0)[20:] == ["steady"] * 4
+    assert verdicts([*before, *[1.0] * 5], series=count, floor=0.0)[20:] == [*["steady"] * 3, "regressed", "still_bad"]
+    assert verdicts([*before, 3.0, 3.0], series=count, floor=0.0)[20:] == ["steady", "regressed"]
+    assert verdicts([*before, 9.0], series=count, floor=0.0)[20:] == ["regressed"]
+
+
+NOISE = {
+    "normal": lambda chance: chance.standard_normal(60),
+    "laplace": lambda chance: chance.laplace(0, 1 / math.sqrt(2), 60),
+    "t3": lambda chance: chance.standard_t(3, 60) / math.sqrt(3),
+    "quantized to half a standard deviation": lambda chance: np.rint(chance.standard_normal(60) * 2) / 2,
+    "quantized to two standard deviations": lambda chance: np.rint(chance.standard_normal(60) / 2) * 2,
+}
+
+
+@pytest.mark.parametrize("kind", NOISE)
+def test_noise_of_any_kind_is_hardly_ever_a_regression(kind: str) -> None:
+    chance = np.random.default_rng(1)
+    alarms = [verdicts(NOISE[kind](chance).tolist(), floor=0.0).count("regressed") for _ in range(50)]
+    assert sum(alarms) <= 2  # in 3,000 nights
+
+
+def test_a_count_that_flickers_is_hardly_ever_a_regression() -> None:
+    chance = np.random.default_rng(1)
+    histories = [(chance.random(60) < 0.05).astype(float).tolist() for _ in range(50)]
+    counts = [verdicts(values, series=SERIES["operators_introduced"], floor=0.0) for values in histories]
+    assert sum(verdicts.count("regressed") for verdicts in counts) == 0
+
+
+def delays(change: Sequence[float], histories: int = 40) -> list[int]:
+    """Return the number of nights after which a change, in standard deviations, is first reported; 0 if it is not."""
+    chance = np.random.default_rng(1)
+    result: list[int] = []
+    for _ in range(histories):
+        noise = chance.standard_normal(60 + len(change))
+        after = verdicts([*noise[:60], *(noise[60:] + change)], floor=0.0)[60:]
+        result.append(after.index("regressed") + 1 if "regressed" in after else 0)
+    return result
+
+
+def test_a_step_of_two_standard_deviations_is_reported_within_ten_nights() -> None:
+    assert sum(0 < delay <= 10 for delay in delays([-2.0] * 10)) >= 30  # of 40
+
+
+def test_a_step_of_four_standard_deviations_is_reported_within_two_nights() -> None:
+    assert sum(0 < delay <= 2 for delay in delays([-4.0] * 2)) >= 34  # of 40
+
+
+def test_a_drift_of_a_tenth_of_a_standard_deviation_per_night_is_reported_within_forty_nights() -> None:
+    assert all(delays([-0.1 * night for night in range(1, 41)], histories=20))
+
+
+def test_a_reported_step_is_reported_once() -> None:
+    chance = np.random.default_rng(1)
+    values = [chance.standard_normal(100) for _ in range(20)]
+    reports = [verdicts([*value[:60], *(value[60:] - 3)], floor=0.0)[60:90].count("regressed") for value in values]
+    assert reports.count(1) >= 19
 
 
 def test_an_assessment_has_the_numbers_of_its_baseline() -> None:
@@ -196,9 +286,9 @@ def test_an_assessment_has_the_numbers_of_its_baseline() -> None:
         verdict="regressed",
         first_bad_run="run010",
         last_good_run="run009",
-        nights=10,
-        median=30.0,
-        mad=pytest.approx(0.1),
+        nights=9,
+        level=pytest.approx(30.02),
+        noise=pytest.approx(0.1903, abs=1e-4),
         floor=1.0,
     )
     assert assess_all([100.0] * 11, series=LATENCY, floor=0.05)[-1].floor == 5.0

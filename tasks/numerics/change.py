@@ -1,0 +1,193 @@
+"""The decision whether a series has changed: the last nights are compared with the nights before them, the baseline.
+
+The baseline has the level m, the mean of the middle half of its values (the variance of this mean is 1.2 / n times the
+variance of one value: Crow and Siddiqui, JASA 62, 1967), and the noise s, the standard deviation of its n values. A
+change is counted in units of
+
+    u = s * sqrt(1 + 1.2 / n) * t / 7 * h
+
+where t / 7 is the factor by which Student's distribution with n - 1 degrees of freedom is wider than the normal
+distribution at 7 standard deviations (at most 6, and at most 2 in the limit of a single night), and h is a factor for
+noise with heavy tails. h is computed from Geary's ratio of the standard deviation to the mean absolute deviation
+(Biometrika 27, 1935): the ratio is largest for heavy tails and for noise that is 0 on most nights.
+
+A series has changed if the change exceeds the floor and one of these limits:
+
+- tonight: `TrendConfig.sigmas` (16) units;
+- tonight and the night before: 1 unit each, and 4.1 units in total, where at most 2.5 units per night are counted;
+- the last twelve nights: the CUSUM (Page, Biometrika 41, 1954) of the change, of which at most 2.3 units per night are
+  counted, less 0.65 units per night, exceeds 5 units;
+- the last three nights: their median differs by 2.5 units from the older half of the baseline, because a drift also
+  moves the rest of the baseline.
+
+The limits were chosen with benchmarks/verdicts.py, so that they hold for normal noise and for noise with heavy tails.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import copysign, exp, inf, log, pi, sqrt
+from statistics import NormalDist, fmean, median
+
+from tasks.numerics.series import Series
+
+SIGMAS = 16.0
+"""The value of `TrendConfig.sigmas` for which the other limits are stated. They change in proportion to it."""
+WINDOW = 12
+"""The number of last nights, with tonight, over which the CUSUM is computed."""
+
+_TAIL = 7.0  # standard deviations at which Student's distribution is compared with the normal distribution
+_WIDTH_MOST, _WIDTH_MOST_OF_A_NIGHT = 6.0, 2.0
+_GEARY, _GEARY_MOST, _GEARY_POWER = 1.02, 1.3, 6  # the factor h is the ratio / 1.02, at most 1.3, to the power of 6
+_PAIR, _PAIR_MOST, _PAIR_LEAST = 4.1, 2.5, 1.0
+_CUSUM, _CUSUM_MOST, _CUSUM_SLACK = 5.0, 2.3, 0.65
+_CUSUM_NIGHTS = 10  # the CUSUM needs this number of nights before its window
+_DRIFT, _DRIFT_NIGHTS = 2.5, 3
+_FREEDOM_MOST = 10  # degrees of freedom of the distribution from which the probability of a change is computed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Baseline:
+    """A summary of the nights with which tonight is compared."""
+
+    nights: int
+    level: float
+    noise: float  # the standard deviation of the nights
+    floor: float  # the smallest change that counts, in the series' unit
+    unit: float  # the noise, enlarged for few nights and for heavy tails
+    unit_of_a_night: float  # the unit of the limit of a single night
+    freedom: int  # the degrees of freedom of the noise
+
+    def limit(self, sigmas: float) -> float:
+        """Return the change that a single night must exceed. Without noise and floor, no single night is enough."""
+        return max(self.floor, sigmas * self.unit_of_a_night) or inf
+
+    def probability(self, fall: float) -> float:
+        """Return an upper bound for the probability that noise alone makes tonight's change at least `fall`."""
+        if fall <= self.floor:
+            return 1.0
+        return NormalDist().cdf(-normal_score(fall / self.unit, min(self.freedom, _FREEDOM_MOST))) if self.unit else 0.0
+
+
+def baseline(levels: Sequence[Sequence[float]], series: Series, floor: float) -> Baseline:
+    """Return the baseline of the last level. Its noise is that of the nights of all levels, each around its own level.
+
+    `floor`: a share of the level for a relative series, otherwise in the series' unit.
+    """
+    values = levels[-1]
+    level = _middle(values)
+    deviations = [abs(value - center) for group in levels for center in [_middle(group)] for value in group]
+    freedom = max(1, len(deviations) - len(levels))
+    squares = sum(deviation * deviation for deviation in deviations)
+    noise = sqrt(squares / freedom)
+    enlarged, width = 0.0, 1.0
+    if noise:
+        ratio = sqrt(len(deviations) * squares / (pi / 2)) / sum(deviations)
+        heavy = min(max(1.0, ratio / _GEARY), _GEARY_MOST) ** _GEARY_POWER
+        enlarged = noise * sqrt(1 + 1.2 / len(values)) * heavy
+        width = student_quantile(_TAIL, freedom) / _TAIL
+    return Baseline(
+        nights=len(values),
+        level=level,
+        noise=noise,
+        floor=floor * abs(level) if series.relative else floor,
+        unit=max(enlarged * min(width, _WIDTH_MOST), series.noise),
+        unit_of_a_night=max(enlarged * min(width, _WIDTH_MOST_OF_A_NIGHT), series.noise),
+        freedom=freedom,
+    )
+
+
+def changed_nights(
+    levels: Sequence[Sequence[float]],
+    recent: int,
+    tonight: float,
+    series: Series,
+    floor: float,
+    sigmas: float,
+    direction: int,
+) -> tuple[int, Baseline]:
+    """Return for how many nights, tonight included, the series has been different; 0 if it is not different.
+
+    `levels`: the nights of the series' levels, oldest first. `recent`: the number of last nights, without tonight, that
+    may belong to the change. `direction`: 1 for a change for the worse, -1 for a change for the better. The second
+    value is the baseline that was used.
+    """
+    *others, level = levels
+    better = series.better * direction
+
+    def compare(apart: int) -> tuple[Baseline, list[float], list[float]]:
+        """Return the baseline without the last nights, and the changes of these nights in the series' unit and in u."""
+        before = baseline([*others, level[: len(level) - apart]], series, floor)
+        falls = [better * (before.level - value) for value in (*level[len(level) - apart :], tonight)]
+        unit = before.unit * sigmas / SIGMAS
+        return before, falls, [fall / unit if unit else copysign(inf, fall) if fall else 0.0 for fall in falls]
+
+    near, falls, scores = compare(min(1, recent) if len(level) > 3 else 0)
+    pair = len(falls) == 2 and min(scores) > _PAIR_LEAST and sum(min(score, _PAIR_MOST) for score in scores) > _PAIR
+    # Without noise and floor there is no measure for the size of a change, only for its duration.
+    if falls[-1] > near.limit(sigmas) or (pair and fmean(falls) > near.floor and near.limit(sigmas) < inf):
+        return _onset(falls), near
+    apart = min(WINDOW - 1, recent, len(level) - _CUSUM_NIGHTS)
+    if apart > 1:
+        far, falls, scores = compare(apart)
+        clipped = [max(-_CUSUM_MOST, min(score, _CUSUM_MOST)) for score in scores]
+        cusum = 0.0
+        for score in clipped:
+            cusum = max(0.0, cusum + score - _CUSUM_SLACK)
+        if cusum > _CUSUM and median(falls[-3:]) > far.floor:
+            return _onset(clipped), far
+    first = oldest(levels, series, floor)
+    if first and recent >= _DRIFT_NIGHTS - 1:
+        falls = [better * (first.level - value) for value in (*level[1 - _DRIFT_NIGHTS :], tonight)]
+        if median(falls) > (max(first.floor, _DRIFT * first.unit * sigmas / SIGMAS) or inf):
+            return _onset(falls), first
+    return 0, near
+
+
+def oldest(levels: Sequence[Sequence[float]], series: Series, floor: float) -> Baseline | None:
+    """Return the baseline of the older half of the present level; None if these nights are too few.
+
+    A drift moves the baseline of all nights, but it does not move the baseline of the oldest nights.
+    """
+    *others, level = levels
+    half = len(level) // 2
+    return baseline([*others, level[:half]], series, floor) if half >= _DRIFT_NIGHTS else None
+
+
+def discovered(probabilities: Sequence[float], rate: float) -> float:
+    """Return the largest probability that is a discovery; 0 if only a probability of 0 is one.
+
+    The expected share of false ones among the discoveries is at most `rate` (Benjamini and Hochberg, JRSS B 57, 1995),
+    also if the tests are positively dependent (Benjamini and Yekutieli, Annals of Statistics 29, 2001).
+    """
+    ranked = enumerate(sorted(probabilities), 1)
+    return max((value for rank, value in ranked if value <= rank * rate / len(probabilities)), default=0.0)
+
+
+def _onset(changes: Sequence[float]) -> int:
+    """Return the number of last nights that differ most clearly from the nights before them.
+
+    This is the estimate with the greatest likelihood for a step of unknown size (Hinkley, Biometrika 57, 1970).
+    """
+    sums = enumerate(accumulate(reversed(changes)), 1)
+    return max(sums, key=lambda item: max(0.0, item[1]) ** 2 / item[0])[0]
+
+
+def _middle(values: Sequence[float]) -> float:
+    """Return the mean of the middle half of the values. The mean of equal values is exactly this value."""
+    outer = (len(values) + 1) // 4
+    middle = sorted(values)[outer : len(values) - outer]
+    return middle[0] + fmean(value - middle[0] for value in middle)
+
+
+def student_quantile(score: float, freedom: int) -> float:
+    """Return the quantile of Student's distribution that has the probability of a normal score.
+
+    This is the approximation of Wallace (Annals of Mathematical Statistics 30, 1959), as in `normal_score`.
+    """
+    return sqrt(freedom * (exp((score * (8 * freedom + 3) / (8 * freedom + 1)) ** 2 / freedom) - 1))
+
+
+def normal_score(quantile: float, freedom: int) -> float:
+    """Return the normal score that has the probability of a quantile of Student's distribution."""
+    return (8 * freedom + 1) / (8 * freedom + 3) * sqrt(freedom * log(1 + quantile * quantile / freedom))
