@@ -152,7 +152,7 @@ class CellRow:
     operators_introduced: int | None
     """Number of operators that introduce error."""
     operators_masked: int | None
-    """Number of operators that differ in elements that no reader uses, and that are compared without these elements."""
+    """Number of operators with elements that no reader uses, which are compared without these elements."""
     worst_operator: str | None
     """The operator to examine first: the one whose error has the largest effect on a final output."""
     worst_operator_verdict: Verdict | None

@@ -11,7 +11,7 @@ OperatorStatus = Literal[
 OPERATOR_STATUSES: dict[OperatorStatus, str] = {
     "compared": "The device's tensor was compared with the reference's; the gap is their difference.",
     "exact": "Every element equals the reference's.",
-    "masked": "Compared only over the elements that some reader uses, because elements that no reader uses differ.",
+    "masked": "Compared only over the elements that some reader uses.",
     "shape_differs": "The device's tensor, transposed to PyTorch's layout, has another shape than the reference's.",
     "dtype_differs": "The device logged integers for a floating-point value, and the lowering recorded no qparams.",
     "nonfinite_differs": "Infinities or NaNs of the device's and the reference's tensor differ in position or in kind.",

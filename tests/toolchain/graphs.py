@@ -251,7 +251,7 @@ def gradient(
     values: dict[int, Any] = {}
     for number in range(index):
         values[number] = value if number == source else kernels.call(number, values)
-    return kernels.gradient(index, source, values, weights)
+    return kernels.gradient(index, source, values, lambda _: weights)
 
 
 def call_without_sources(name: str, inputs: Sequence[Array], index: int) -> tuple[Any, Mapping[int, str]]:

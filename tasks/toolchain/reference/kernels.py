@@ -140,6 +140,11 @@ class HostKernels:
         except (RuntimeError, IndexError):
             return None
 
+    def answer(self, values: Mapping[int, Value]) -> list[Array]:
+        """Return the graph's final outputs. `values`: the values of the calls that the outputs read."""
+        outputs = self._graph.answer(self._tensors(self.outputs, values), self._inputs)
+        return [output.numpy() for output in outputs if isinstance(output, torch.Tensor)]
+
     def changed_constants(self, errors: Mapping[int, Array]) -> dict[int, Value]:
         """Return the values of constants without their errors, and of all constants that depend on them."""
         changed: dict[int, Any] = {}
