@@ -116,7 +116,7 @@ def test_a_requantized_tensor_is_compared_on_every_sample_and_is_right_to_one_st
     ]
     totals = {(row.sample, row.operator.name): row.gap.snr_db for row in comparison.operators}
     for row in comparison.requantized:
-        assert row.introduced_steps in (0.0, 1.0)
+        assert row.parts.introduced_steps in (0.0, 1.0)
         before, after = totals[row.sample, row.operator.name.split()[0]], row.gap.snr_db
         assert before is not None
         assert after is not None
@@ -135,7 +135,7 @@ def test_a_reader_is_computed_again_from_the_requantized_value(
     changed = [
         row.operator.name
         for row, other in zip(comparison.operators, without.operators, strict=True)
-        if row.introduced != other.introduced
+        if row.parts != other.parts
     ]
     readers = ["aten_matmul_default", "aten_matmul_default_1", "aten_matmul_default_2"]
     assert changed == readers * 2

@@ -12,7 +12,7 @@ from conf.load import load
 from conf.schema import DataConfig, InputConfig, ModelConfig, Request
 from flows.graph import lowering_options
 from tasks.compare import compare
-from tasks.comparison.capture import OperatorComparer, SampleComparison
+from tasks.comparison.operators import OperatorComparer, SampleComparison
 from tasks.comparison.evidence import Evidence
 from tasks.export import export
 from tasks.lower import lower
@@ -86,7 +86,8 @@ def test_the_comparison_of_a_sample_does_not_depend_on_what_was_compared_before(
     resources: Resources, asked: LoweredProgram, capture: Capture
 ) -> None:
     options = ComparisonOptions(classifier=True, replay=False, metrics=("l1",), references=BOTH)
-    comparer = OperatorComparer(asked, Evidence(asked, capture, resources.store), options)
+    evidence = Evidence(asked, capture, resources.store)
+    comparer = OperatorComparer(asked, evidence, options, {}, {}, resources.store)
     first, second = ([_without_tensors(sample) for sample in comparer.samples()] for _ in range(2))
     assert first == second
     assert [len(subjects) for *_, subjects in first] == [7, 7]
