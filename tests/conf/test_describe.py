@@ -12,7 +12,7 @@ REFUSALS = {
         "retention, reuse, schedule, scheme, soc, tolerance, trend, did you mean model?"
     ),
     "measure.iteration=3": (
-        "measure.iteration: no such key; in measure: debug_buffer_bytes, dump_operators, iterations, metrics, "
+        "measure.iteration: no such key; in measure: budget, debug_buffer_bytes, dump_operators, iterations, metrics, "
         "operator_samples, performance_mode, profile_level, references, replay, warm_up, did you mean iterations?"
     ),
     "+soc.colour=red": "soc.colour: no such key; in soc: arch, name, vtcm_mib",

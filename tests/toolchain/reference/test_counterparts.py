@@ -12,8 +12,8 @@ from conf.load import load
 from conf.schema import DataConfig, InputConfig, ModelConfig, Request
 from flows.graph import lowering_options
 from tasks.compare import compare
-from tasks.comparison.operators import OperatorComparer, SampleComparison
 from tasks.comparison.evidence import Evidence
+from tasks.comparison.operators import OperatorComparer, SampleComparison
 from tasks.export import export
 from tasks.lower import lower
 from tasks.quantize import quantize
