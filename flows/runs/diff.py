@@ -21,7 +21,7 @@ from tasks.storage.store import Store
 
 CELL = (*AXES, "farm")
 Verdict = Literal["regressed", "improved", "steady", "changed", "undefined"]
-_WORST_FIRST = ("introduced", "inherited", "blind", "within_grid", "exact")
+_WORST_FIRST = ("introduced", "biased", "contradicted", "grid", "inherited", "blind", "within_grid", "exact")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,7 +16,8 @@ EDGE_GRAPH, EXPORTED_GRAPH = "edge", "graph"
 # From orange (worst) to blue (best), as in the report. A value has the colour of the first bound that is >= the value.
 _SNR_DB = ((0.0, "#e8813a"), (10.0, "#f3a35c"), (20.0, "#f6cfa6"), (40.0, "#d9e4ea"), (1e9, "#79b4e4"))
 _VERDICTS = {
-    "introduced": "#e8813a", "inherited": "#f6cfa6", "within_grid": "#d9e4ea", "exact": "#79b4e4", "blind": "#dddddd",
+    "introduced": "#e8813a", "contradicted": "#e8813a", "biased": "#f3a35c", "grid": "#f3a35c", "inherited": "#f6cfa6",
+    "within_grid": "#d9e4ea", "exact": "#79b4e4", "blind": "#dddddd",
 }  # fmt: skip
 
 
