@@ -124,7 +124,7 @@ class Diagnosis:
         options = ComparisonOptions(classifier=False, tolerances=tolerances)
         eager, device = (load(store.read(blob)) for blob in (lowered.quantized.exported.outputs_eager, capture.outputs))
         comparer = OperatorComparer(lowered, Evidence(lowered, capture, store), options, eager, device, store)
-        (sample,) = comparer.samples()
+        sample = next(comparer.samples())  # only the first sample is damaged
         return cls(
             rows={row.operator.index: row for row in sample.operators}, energies=_energies(tuple(comparer.budget()))
         )

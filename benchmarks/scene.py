@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
@@ -26,8 +25,9 @@ from tasks.records import Blob, Capture, LoweredProgram, Quantization
 from tasks.records.keys import tensor_key
 from tasks.storage.store import Store
 from tasks.toolchain.readback.etdump import tensor
-from tasks.toolchain.reference.graph import ReferenceGraph, read_graph
-from tasks.toolchain.tensors import put_tensors, read_samples
+
+if TYPE_CHECKING:
+    from tasks.toolchain.reference.graph import ReferenceGraph
 
 Array = NDArray[Any]
 SAMPLE = 0
@@ -61,6 +61,8 @@ class Scene:
     """The first sample of an undamaged capture, and the values that the host computes from the device's values."""
 
     def __init__(self, lowered: LoweredProgram, capture: Capture, store: Store) -> None:
+        from tasks.toolchain.reference.graph import read_graph  # only workers import ExecuTorch
+
         self.lowered, self.capture, self.store = lowered, capture, store
         self.evidence = Evidence(lowered, capture, store)
         kernels, _ = next(self.evidence.kernels())
@@ -102,6 +104,8 @@ class Scene:
 
     def with_weight(self, name: str, codes: Array) -> Change:
         """Return the change of a constant of the reference graph, with the constants that depend on it."""
+        import torch
+
         graph = self._graph_with({name: codes})
         before: dict[int, Any] = {}
         after: dict[int, Any] = {}
@@ -231,6 +235,10 @@ class Scene:
 
     def _with_weights(self, lowered: LoweredProgram, weights: Mapping[str, Array], store: Store) -> LoweredProgram:
         """Return the lowering of a graph with other constants, with the graph's own run on the first sample."""
+        import torch
+
+        from tasks.toolchain.tensors import put_tensors, read_samples
+
         graph = self._graph_with(weights)
         exported = lowered.quantized.exported
         (inputs,) = read_samples(self.store, exported.evaluation, [spec.name for spec in exported.inputs], 1)
@@ -252,6 +260,10 @@ class Scene:
         )
 
     def _graph_with(self, constants: Mapping[str, Array]) -> ReferenceGraph:
+        import torch
+
+        from tasks.toolchain.reference.graph import ReferenceGraph
+
         changed = {name: torch.from_numpy(value) for name, value in constants.items()}
         return ReferenceGraph(self.graph.calls, self.graph.outputs, {**self.graph.constants, **changed})
 
