@@ -18,14 +18,19 @@ from tasks.storage import tables
 from tasks.storage.store import Store
 
 
-def cell(artifacts: str, *overrides: str) -> tuple[Request, Resources, CellEvidence]:
-    """Return the only cell of the overrides, from the newest run below `artifacts` that has it, or from a new sweep."""
-    plan = load([*overrides])
+def cell(artifacts: str, *overrides: str, config_dir: str | None = None) -> tuple[Request, Resources, CellEvidence]:
+    """Return the only cell of the overrides, from the newest run below `artifacts` that has it, or from a new sweep.
+
+    `config_dir`: a folder with the benchmark's own configuration.
+    """
+    plan = load([*overrides], config_dirs=[Path(config_dir)] if config_dir else [])
     (planned,) = plan.cells
     evidence = next(_stored(Path(artifacts), planned.request), None)
     if evidence is None:
         program = Path(sys.executable).with_name("qnnsweep")
-        subprocess.run([program, "run", f"artifacts={artifacts}", *overrides], check=True, stdout=sys.stderr)
+        own = ["--config-dir", config_dir] if config_dir else []
+        command = [str(program), "run", *own, f"artifacts={artifacts}", *overrides]
+        subprocess.run(command, check=True, stdout=sys.stderr)
         evidence = next(_stored(Path(artifacts), planned.request))
     return planned.request, prepare(replace(plan, artifacts=artifacts)), evidence
 

@@ -8,7 +8,10 @@ in a new process. The sides alternate, so that other load on the machine affects
 
     inspector   Inspector(...), then MSE, L1 and SNR of every operator
     total       qnnsweep with measure.replay=false: final outputs, profile, and five metrics of every operator
-    replay      qnnsweep with its defaults: as `total`, and the error that each operator introduces
+    replay      qnnsweep with measure.budget=false: as `total`, and the error that each operator introduces
+    budget      qnnsweep with its defaults: as `replay`, and the error budget of every final output
+
+All sides compare one sample (measure.operator_samples=1), because the Inspector handles one.
 
 docs/benchmarks.md describes what is timed.
 """
@@ -33,8 +36,9 @@ from tasks.storage.codec import encode
 from tasks.toolchain.backends.qnn.sdk import find_sdk
 
 CELL = {"model": "efficientnet_lite0", "scheme": "16a8w", "soc": "SM8650", "measure.operator_samples": "1"}
-"""The Inspector compares one sample."""
-SIDES = ("inspector", "total", "replay")
+SIDES = ("inspector", "total", "replay", "budget")
+LIMITS = {"ratio": 0.2, "ratio_with_replay": 0.6, "ratio_with_budget": 1.5}
+"""The largest accepted ratios of the seconds, on a machine without other load."""
 WORKER = Path(__file__).with_name("compare_side.py")
 
 WITHIN = {"mse": 1e-3, "l1": 1e-3, "snr_db": 1e-3}
@@ -87,7 +91,7 @@ def run_side(side: str, folder: str, environment: Mapping[str, str]) -> dict[str
 
 def summary(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
     sides = {side: figures(measurements) for side, measurements in runs.items()}
-    theirs, total, replay = (sides[side] for side in SIDES)
+    theirs, total, replay, budget = (sides[side] for side in SIDES)
 
     def ratio(mine: Mapping[str, Any], figure: str) -> float:
         return mine[figure]["median"] / theirs[figure]["median"]
@@ -95,13 +99,17 @@ def summary(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
     return {
         "ratio": ratio(total, "seconds"),
         "ratio_with_replay": ratio(replay, "seconds"),
-        "ratio_peak_memory": ratio(replay, "peak_mib"),
+        "ratio_with_budget": ratio(budget, "seconds"),
         "ratio_cpu": ratio(total, "cpu_seconds"),
         "ratio_cpu_with_replay": ratio(replay, "cpu_seconds"),
+        "ratio_cpu_with_budget": ratio(budget, "cpu_seconds"),
         "ratio_with_imports": ratio(total, "with_imports_seconds"),
         "ratio_with_replay_with_imports": ratio(replay, "with_imports_seconds"),
+        "ratio_with_budget_with_imports": ratio(budget, "with_imports_seconds"),
+        "ratio_peak_memory": ratio(budget, "peak_mib"),
+        "ratio_peak_memory_with_replay": ratio(replay, "peak_mib"),
         "ratio_peak_memory_total_only": ratio(total, "peak_mib"),
-        "ratio_peak_memory_beyond_imports": ratio(replay, "beyond_start_mib"),
+        "ratio_peak_memory_beyond_imports": ratio(budget, "beyond_start_mib"),
         "sides": sides,
         "agreement": agreement(runs["inspector"][0]["operators"], runs["total"][0]["operators"]),
     }
@@ -165,7 +173,8 @@ def show(result: Mapping[str, Any]) -> None:
     print()
     for key, value in result.items():
         if key.startswith("ratio"):
-            print(f"{key:36}{value:6.3f}")
+            limit = f"  (at most {LIMITS[key]})" if key in LIMITS else ""
+            print(f"{key:36}{value:6.3f}{limit}")
     both = result["agreement"]
     print(
         f"\n{both['operators']} operators on both sides, {both['exact']} exact; largest differences: {both['furthest']}"

@@ -1,6 +1,6 @@
 """One side of compare.py, run in a separate process, which prints its time, its memory and its results as JSON.
 
-python benchmarks/compare_side.py {inspector,total,replay} FOLDER
+python benchmarks/compare_side.py {inspector,total,replay,budget} FOLDER
 """
 
 from __future__ import annotations
@@ -87,14 +87,18 @@ _imports = Imports()
 
 
 def total(folder: Path) -> Prepared:
-    return _qnnsweep(folder, replayed=False)
+    return _qnnsweep(folder, with_replay=False, with_budget=False)
 
 
 def replay(folder: Path) -> Prepared:
-    return _qnnsweep(folder, replayed=True)
+    return _qnnsweep(folder, with_replay=True, with_budget=False)
 
 
-def _qnnsweep(folder: Path, *, replayed: bool) -> Prepared:
+def budget(folder: Path) -> Prepared:
+    return _qnnsweep(folder, with_replay=True, with_budget=True)
+
+
+def _qnnsweep(folder: Path, *, with_replay: bool, with_budget: bool) -> Prepared:
     """Do what the stage `compare` does in its worker, and read the records. A fork server has imported `preload`."""
     import tasks.toolchain.reference.kernels
     import tasks.toolchain.workers.preload  # noqa: F401
@@ -107,7 +111,7 @@ def _qnnsweep(folder: Path, *, replayed: bool) -> Prepared:
 
     def work() -> Any:
         options = ComparisonOptions(
-            classifier=ask.model.classifier, tolerances=ask.tolerance.operators, replay=replayed
+            classifier=ask.model.classifier, tolerances=ask.tolerance.operators, replay=with_replay, budget=with_budget
         )
         return compare_capture(*inputs.records(), options, inputs.store)
 
@@ -222,7 +226,7 @@ def _status(name: str) -> float:
     raise AssertionError(name)
 
 
-SIDES = {"inspector": inspector, "total": total, "replay": replay}
+SIDES = {"inspector": inspector, "total": total, "replay": replay, "budget": budget}
 
 if __name__ == "__main__":
     main()

@@ -1,151 +1,209 @@
-"""Damage to the captured tensor of one operator, propagated to later operators as on the device.
+"""The kinds of damage to one operator of a capture.
 
-The result is a debug buffer like that of a device, so that the comparison gets no information except its bytes.
+A kind is a function of a scene and an operator's index. It returns None if the operator does not qualify for the kind.
 """
 
 from __future__ import annotations
 
-from collections import ChainMap
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from scene import Array, Change, Scene, regridded, requantized
 
-from tasks.comparison.evidence import Evidence
-from tasks.numerics.dequantize import quantize, undo_layout
-from tasks.numerics.element_use import CapturedValue, Kernels, Value
-from tasks.toolchain.readback.etdump import tensor
+from tasks.numerics.element_use import CapturedValue
+from tasks.records import Quantization
+from tasks.records.vocabulary import Cause
 
-Array = NDArray[Any]
-
-
-def scaled(real: Array, _: CapturedValue) -> Array:
-    """Apply a wrong scale, 5 % too large."""
-    return real * 1.05
-
-
-def channels_swapped(real: Array, _: CapturedValue) -> Array:
-    """Exchange the first and the last channel: on axis 1 of an image, on the last axis of other tensors."""
-    axis = 1 if real.ndim == 4 else real.ndim - 1
-    order = np.arange(real.shape[axis])
-    order[[0, -1]] = order[[-1, 0]]
-    return np.take(real, order, axis)
-
-
-def transposed(real: Array, _: CapturedValue) -> Array:
-    """Exchange the last two axes if they have the same size."""
-    return np.swapaxes(real, -1, -2) if real.ndim > 1 and real.shape[-1] == real.shape[-2] else real
-
-
-def clamped(real: Array, _: CapturedValue) -> Array:
-    """Clamp to half of the range."""
-    return np.clip(real, real.min() / 2, real.max() / 2)
-
-
-def one_step_off(real: Array, captured: CapturedValue) -> Array:
-    """Shift the zero point by one."""
-    return real if captured.qparams is None else real + captured.qparams.scale[0]
-
-
-def zero_point_lost(real: Array, captured: CapturedValue) -> Array:
-    """Dequantize without the zero point."""
-    return real if captured.qparams is None else real + captured.qparams.zero_point[0] * captured.qparams.scale[0]
-
-
-KINDS: dict[str, Callable[[Array, CapturedValue], Array]] = {
-    damage.__name__: damage for damage in (scaled, channels_swapped, transposed, clamped, one_step_off, zero_point_lost)
-}
+OUTLIER = 8
+"""An outlier channel's root mean square is this many times the median channel's."""
+TOO_WIDE = 40
+LEVELS = 7
+"""The largest code of a weight in 4 bits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Scene:
-    """The first sample of an undamaged capture."""
+class Target:
+    """The undamaged value of one operator."""
 
-    evidence: Evidence
-    kernels: Kernels
-    captured: Mapping[int, CapturedValue]
-
-    @classmethod
-    def first(cls, evidence: Evidence) -> Scene:
-        return cls(evidence=evidence, kernels=next(evidence.kernels()), captured=evidence.captured_values(0))
+    real: Array
+    captured: CapturedValue
+    used: Array | None
+    """The elements that some reader uses; None if all are used."""
 
 
-def damaged(scene: Scene, index: int, kind: str) -> dict[int, CapturedValue]:
-    """Return the tensors that change if operator `index` is damaged: its own, and those of operators that use it.
-
-    The device's error of a dependent operator is kept, in quantized values: its tensor changes by the same amount as
-    the output of its reference operator.
-    """
-    kernels, captured = scene.kernels, scene.captured
-    before: dict[int, Value] = {}
-    after: dict[int, Value] = {}
-    changed: dict[int, CapturedValue] = {}
-    for operator, sources in enumerate(kernels.sources):
-        affected = any(source in after for source in sources)
-        original = captured.get(operator)
-        expected = kernels.call(operator, before) if original is None or affected else None
-        if original is not None:
-            before[operator] = _single(original.dequantized())
-        elif expected is not None:
-            before[operator] = expected
-        if operator == index:
-            assert original is not None, "only a captured operator can be damaged"
-            changed[operator] = _quantized(KINDS[kind](original.dequantized(), original), original)
-            after[operator] = _single(changed[operator].dequantized())
-        elif affected:
-            expected_after = kernels.call(operator, ChainMap(after, before))
-            if expected_after is not None and original is not None and isinstance(expected, np.ndarray):
-                assert isinstance(expected_after, np.ndarray), "the same call"
-                changed[operator] = _moved(original, expected, expected_after)
-                after[operator] = _single(changed[operator].dequantized())
-            elif expected_after is not None:
-                after[operator] = expected_after
-    return changed
+def scaled(target: Target) -> Array:
+    """Apply a wrong scale, 5 % too large."""
+    return target.real * 1.05
 
 
-def written(scene: Scene, changed: Mapping[int, CapturedValue], debug_buffer: bytes) -> bytes:
-    """Return the debug buffer with the elements of the changed operators."""
-    buffer = np.frombuffer(debug_buffer, np.uint8).copy()
-    logged = scene.evidence.logged_operators(0)
-    for index, captured in changed.items():
-        match = logged[index].match
-        elements = tensor(match.event, buffer)
-        elements.flags.writeable = True
-        undo_layout(elements, match.expected.axis_order)[...] = captured.elements
-    return buffer.tobytes()
+def channels_swapped(target: Target) -> Array:
+    """Exchange the first and the last channel."""
+    axis = _channel_axis(target.real)
+    order = np.arange(target.real.shape[axis])
+    order[[0, -1]] = order[[-1, 0]]
+    return np.take(target.real, order, axis)
+
+
+def transposed(target: Target) -> Array | None:
+    """Exchange the last two axes if they have the same size."""
+    real = target.real
+    return np.swapaxes(real, -1, -2) if real.ndim > 1 and real.shape[-1] == real.shape[-2] else None
+
+
+def clamped(target: Target) -> Array:
+    """Clamp to half of the range."""
+    return np.clip(target.real, target.real.min() / 2, target.real.max() / 2)
+
+
+def zero_point_lost(target: Target) -> Array | None:
+    """Dequantize without the zero point."""
+    qparams = target.captured.qparams
+    return None if qparams is None else target.real + qparams.zero_point[0] * qparams.scale[0]
+
+
+def one_step_off(target: Target) -> Array | None:
+    """Shift the zero point by one."""
+    qparams = target.captured.qparams
+    return None if qparams is None else target.real + qparams.scale[0]
+
+
+def live_wiped(target: Target) -> Array | None:
+    """Set the used elements to their mean, for a value of which some elements are unused: scores under a mask."""
+    if target.used is None or np.count_nonzero(target.used) < 2:
+        return None
+    return np.where(target.used, target.real[target.used].mean(), target.real)
+
+
+def live_shuffled(target: Target) -> Array | None:
+    """Permute the used elements, for a value of which some elements are unused."""
+    if target.used is None or np.count_nonzero(target.used) < 2:
+        return None
+    shuffled = target.real.copy()
+    shuffled[target.used] = np.random.default_rng(0).permutation(target.real[target.used])
+    return shuffled
+
+
+def channel_dead(target: Target) -> Array | None:
+    """Set a usual channel to zero, for a value with an outlier channel."""
+    axis = _channel_axis(target.real)
+    others = tuple(other for other in range(target.real.ndim) if other != axis)
+    sizes = np.sqrt(np.square(target.real, dtype=np.float64).mean(others))
+    usual = float(np.median(sizes))
+    if len(sizes) < 3 or usual == 0 or sizes.max() < OUTLIER * usual:
+        return None
+    dead = np.zeros_like(sizes, np.bool_)
+    dead[np.argmin(np.abs(sizes - usual))] = True
+    return np.where(np.expand_dims(dead, others), 0.0, target.real)
+
+
+def inverted(target: Target) -> Array:
+    """Invert booleans. The device may log them as bytes."""
+    return (target.real == 0).astype(target.real.dtype)
+
+
+def indices_shuffled(target: Target) -> Array:
+    """Move every index to the next place."""
+    return np.roll(target.real.reshape(-1), 1).reshape(target.real.shape)
+
+
+def range_clipped(scene: Scene, index: int) -> Change | None:
+    """Give an operator a grid that was calibrated to half of its range. The device saturates."""
+    qparams, real = _own_grid(scene, index)
+    if qparams is None:
+        return None
+    least, most = min(float(real.min()) / 2, 0.0), max(float(real.max()) / 2, 0.0)
+    scale = (most - least) / (qparams.quant_max - qparams.quant_min)
+    if scale == 0:
+        return None
+    zero_point = int(np.clip(round(qparams.quant_min - least / scale), qparams.quant_min, qparams.quant_max))
+    return Change(values={index: regridded(scene, index, replace(qparams, scale=(scale,), zero_point=(zero_point,)))})
+
+
+def grid_too_wide(scene: Scene, index: int) -> Change | None:
+    """Give an operator a grid whose range is 40 times too wide."""
+    qparams, _ = _own_grid(scene, index)
+    if qparams is None:
+        return None
+    wide = replace(qparams, scale=tuple(TOO_WIDE * scale for scale in qparams.scale))
+    return Change(values={index: regridded(scene, index, wide)})
+
+
+def weights_in_4_bits(scene: Scene, index: int) -> Change | None:
+    """Round the weights of a layer to 15 levels per channel. The device computes with these weights."""
+    for name in scene.weight_names(index):
+        codes = scene.graph.constants[name].numpy()
+        if codes.ndim < 2 or codes.dtype != np.int8:
+            continue
+        levels = np.rint(codes.astype(np.float64) * (LEVELS / 127))
+        rounded = np.rint(levels * (127 / LEVELS)).astype(np.int8)
+        if not np.array_equal(rounded, codes):
+            return scene.with_weight(name, rounded)
+    return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kind:
+    """A kind of damage, and what the comparison should say about it."""
+
+    change: Callable[[Scene, int], Change | None]
+    cause: Cause
+    within_tolerance: bool = False
+    """Whether a damage counts even if no element is off by more than the operator's tolerance in steps."""
+
+
+def _to_tensor(damage: Callable[[Target], Array | None], *, dtypes: tuple[str, ...] = ("float",)):
+    def change(scene: Scene, index: int) -> Change | None:
+        captured = scene.captured[index]
+        if captured.elements.size < 2 or not (scene.lowered.operators[index].dtype or "").startswith(dtypes):
+            return None
+        target = Target(real=captured.dequantized(), captured=captured, used=scene.used(index))
+        real = damage(target)
+        return None if real is None else Change(values={index: requantized(real, captured)})
+
+    return change
+
+
+KINDS: Mapping[str, Kind] = {
+    **{
+        damage.__name__: Kind(change=_to_tensor(damage), cause="device")
+        for damage in (scaled, channels_swapped, transposed, clamped, zero_point_lost, live_wiped, live_shuffled)
+    },
+    "channel_dead": Kind(change=_to_tensor(channel_dead), cause="device"),
+    "one_step_off": Kind(change=_to_tensor(one_step_off), cause="device", within_tolerance=True),
+    "inverted": Kind(change=_to_tensor(inverted, dtypes=("bool",)), cause="device", within_tolerance=True),
+    "indices_shuffled": Kind(
+        change=_to_tensor(indices_shuffled, dtypes=("int", "uint")), cause="device", within_tolerance=True
+    ),
+    "range_clipped": Kind(change=range_clipped, cause="clipping", within_tolerance=True),
+    "grid_too_wide": Kind(change=grid_too_wide, cause="resolution", within_tolerance=True),
+    "weights_in_4_bits": Kind(change=weights_in_4_bits, cause="weights", within_tolerance=True),
+}
 
 
 def error_db(original: CapturedValue, changed: CapturedValue) -> float | None:
-    """Return the SNR in dB of the damaged tensor against the original, or None if they are equal."""
+    """Return the SNR in dB of the damaged tensor against the original. None if they are equal."""
     clean = original.dequantized().astype(np.float64)
     error = changed.dequantized().astype(np.float64) - clean
     energy, signal = float(np.square(error).sum()), float(np.square(clean).sum())
-    return 10 * float(np.log10(signal / energy)) if energy and signal else None
+    return 10 * math.log10(signal / energy) if energy and signal else None
 
 
 def error_steps(original: CapturedValue, changed: CapturedValue) -> float:
-    """Return the largest error in quantization steps, or in the tensor's own unit if the tensor is not quantized."""
+    """Return the largest error in the original's quantization steps, or in the tensor's own unit if it has no grid."""
     step = original.qparams.scale[0] if original.qparams else 1.0
     return float(np.abs(changed.dequantized().astype(np.float64) - original.dequantized()).max(initial=0.0)) / step
 
 
-def _single(real: Array) -> Array:
-    return real.astype(np.float32) if real.dtype == np.float64 else real
+def _channel_axis(real: Array) -> int:
+    """Return the axis of the channels: 1 for an image, the last axis for other tensors."""
+    return 1 if real.ndim == 4 else real.ndim - 1
 
 
-def _quantized(real: Array, like: CapturedValue) -> CapturedValue:
-    elements = real if like.qparams is None else quantize(real, like.qparams)
-    return replace(like, elements=elements.astype(like.elements.dtype))
-
-
-def _moved(original: CapturedValue, before: Array, after: Array) -> CapturedValue:
-    if original.qparams is not None:
-        steps = quantize(after, original.qparams) - quantize(before, original.qparams)
-        elements = np.clip(original.elements + steps, original.qparams.quant_min, original.qparams.quant_max)
-    elif before.dtype.kind == "f":
-        elements = original.elements + (after - before)
-    else:
-        elements = np.where(after == before, original.elements, after)
-    return replace(original, elements=elements.astype(original.elements.dtype))
+def _own_grid(scene: Scene, index: int) -> tuple[Quantization | None, Array]:
+    """Return an operator's grid per tensor, None if the device does not round the value to such a grid."""
+    captured, made = scene.captured[index], scene.made.get(index)
+    qparams = captured.qparams
+    rounds = index not in scene.kernels.clamped and isinstance(made, np.ndarray) and captured.elements.size > 1
+    return (qparams if qparams is not None and len(qparams.scale) == 1 and rounds else None), captured.dequantized()

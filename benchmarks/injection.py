@@ -1,7 +1,29 @@
-"""A test whether the comparison names a damaged operator: 30 operators, 6 kinds of damage, 3 real captures.
+"""A test whether the comparison names a damaged operator and the right cause, on real captures.
 
-Damages the captured tensor of one operator, propagates the damage to later operators, and compares the capture as
-usual. Counts how often the damaged operator is the worst one, and how often an undamaged operator is reported.
+Each damage changes one operator of an undamaged capture, spreads to later operators as on the device, and the capture
+is compared as usual. A kind of damage has up to 30 operators per model: a random choice of those that qualify. The
+kinds are in damage.py. An operator qualifies for a kind if
+
+- its verdict in the undamaged capture is neither `introduced` nor `biased`;
+- the kind applies to it: for example, it has unused elements, a channel of outliers, or quantized weights;
+- the damage changes another logged value or a final output: what nothing reads is no error;
+- for the kinds that are not about small errors: an element is off by more than the operator's tolerance in steps.
+
+What the comparison says is compared with what it says about the undamaged capture:
+
+- `verdict`: the damaged operator has the right verdict. If the device's values are damaged, this is `introduced` or
+  `biased`: the operators that the device computes wrongly. If a grid is damaged, it is `grid`, provided that the value
+  is beyond the tolerance and the rounding to the grid is the largest part of its error. If weights or a grid are
+  damaged, the device computes what the lowering says, so `introduced`, `biased` and `contradicted` are wrong.
+- `budget`: at the damaged operator, the energy of the right cause (`device`, `clipping`, `resolution` or `weights`)
+  grew by a larger factor than at any other operator. Energies below a millionth of the undamaged error count as a
+  millionth. It is a factor, because an unchanged error of another operator has another effect once its inputs changed:
+  in MiniLM, scores are rounded to integers. The budget has no derivative at a value that is not floating point.
+- `named`: the damaged operator is named with the right cause. If the device's values are damaged, `verdict`, because
+  these verdicts state the operator and the cause; the damage need not have an effect on the final outputs, and where
+  it has, `budget` confirms the cause. Otherwise `verdict` and `budget`, because no verdict states the cause.
+- `blamed`: an undamaged operator is newly `introduced`. New verdicts `biased` and `contradicted` of undamaged operators
+  are counted too, separately.
 """
 
 from __future__ import annotations
@@ -10,24 +32,42 @@ import argparse
 import json
 import random
 import sys
-from dataclasses import asdict, dataclass, replace
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import numpy as np
 from cells import cell
-from damage import KINDS, Scene, damaged, error_db, error_steps, written
+from damage import KINDS, Kind, error_db, error_steps
+from safetensors.numpy import load
+from scene import Change, Scene, ScratchStore
 
-from conf.tolerances import OperatorTolerance
-from tasks.comparison.capture import compare_capture
+from conf.schema import OperatorTolerance
 from tasks.comparison.evidence import Evidence
-from tasks.numerics.verdict import limits, worst_operator
-from tasks.records import Capture, LoweredProgram, OperatorComparison
+from tasks.comparison.operators import OperatorComparer
+from tasks.numerics.element_use import CapturedValue
+from tasks.numerics.verdict import limits
+from tasks.records import Capture, ErrorShare, LoweredProgram, OperatorComparison
 from tasks.records.options import ComparisonOptions
+from tasks.records.vocabulary import OWN_ERROR, Cause, Verdict
 from tasks.storage.store import Store
 
-CELLS = (("efficientnet_lite0", "16a8w"), ("minilm_l6", "16a8w"), ("digits_cnn", "8a8w"))
+Cell = tuple[str, str, str | None]
+PICKING = str(Path(__file__).parent / "picking_models")
+CELLS: tuple[Cell, ...] = (
+    ("efficientnet_lite0", "16a8w", None),
+    ("minilm_l6", "16a8w", None),
+    ("digits_cnn", "8a8w", None),
+    ("picks", "8a8w", PICKING),
+)
+"""The model, the scheme, and the folder with the model's configuration. The last model has comparisons and indices."""
 OPERATORS = 30
+LEAST = 1e-6
+"""A smaller share of the undamaged error's energy counts as this share."""
 SOC = "SM8650"
 
 
@@ -38,97 +78,226 @@ class Injection:
     model: str
     scheme: str
     operator: str
+    target: str
     kind: str
     snr_db: float | None
+    """The SNR of the damaged value against the undamaged value."""
     steps: float
+    """The largest error of an element, in steps of the undamaged grid."""
     status: str
-    verdict: str
-    named: bool
+    verdict: Verdict
+    verdict_before: Verdict
+    has_right_verdict: bool
+    has_right_cause: bool
+    grown_most: str | None
+    """The operator where the energy of the right cause grew by the largest factor."""
+    energy_before: float
+    """The energy of the right cause at the damaged operator, as a share of the undamaged error's energy."""
+    energy: float
+    """The same with the damage."""
     blamed: tuple[str, ...]
-    """Undamaged operators that are reported to introduce error, but are not reported without the damage."""
+    """Undamaged operators with the verdict `introduced`, which they do not have without the damage."""
+    biased: tuple[str, ...]
+    """Undamaged operators with the verdict `biased`, which have no error of their own without the damage."""
+    contradicted: tuple[str, ...]
+    """Undamaged operators with the verdict `contradicted`, which they do not have without the damage."""
 
     @property
-    def visible(self) -> bool:
-        """Return whether the damage can be detected: damage to unused or unrepresentable elements is not an error."""
-        return self.verdict == "introduced" or self.status == "compared"
+    def named(self) -> bool:
+        """Return whether the damaged operator is named with the right cause."""
+        return self.has_right_verdict and (self.has_right_cause or KINDS[self.kind].cause == "device")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Diagnosis:
+    """What the comparison says about a capture."""
+
+    rows: Mapping[int, OperatorComparison]
+    energies: Mapping[Cause, Mapping[str, float]]
+    """By cause and operator, the energy of the effects on the final outputs, as a share of the outputs' energy."""
+
+    @classmethod
+    def of(
+        cls, lowered: LoweredProgram, capture: Capture, tolerances: dict[str, OperatorTolerance], store: Store
+    ) -> Diagnosis:
+        """Compare the operators of a capture and compute the budget, as `compare_capture` does."""
+        options = ComparisonOptions(classifier=False, tolerances=tolerances)
+        eager, device = (load(store.read(blob)) for blob in (lowered.quantized.exported.outputs_eager, capture.outputs))
+        comparer = OperatorComparer(lowered, Evidence(lowered, capture, store), options, eager, device, store)
+        sample = next(comparer.samples())  # only the first sample is damaged
+        return cls(
+            rows={row.operator.index: row for row in sample.operators}, energies=_energies(tuple(comparer.budget()))
+        )
+
+    def with_verdict(self, *verdicts: Verdict) -> set[int]:
+        """Return the indices of the operators with one of these verdicts."""
+        return {index for index, row in self.rows.items() if row.verdict in verdicts}
+
+
+class Bench:
+    """The damages of one undamaged capture."""
+
+    def __init__(
+        self, lowered: LoweredProgram, capture: Capture, tolerances: dict[str, OperatorTolerance], store: Store
+    ) -> None:
+        self._scene = Scene(lowered, capture, store)
+        self._lowered, self._tolerances, self._store = lowered, tolerances, store
+        self._clean = Diagnosis.of(lowered, capture, tolerances, store)
+
+    def qualified(self, kind: Kind, most: int) -> tuple[dict[int, Change], int]:
+        """Return the changes of up to `most` operators, a random choice, and how many operators were examined."""
+        already = self._clean.with_verdict(*OWN_ERROR, "contradicted")
+        candidates = [index for index in self._scene.captured if index not in already]
+        random.Random(0).shuffle(candidates)  # noqa: S311 - not a secret
+        changes: dict[int, Change] = {}
+        for examined, index in enumerate(candidates):
+            if len(changes) == most:
+                return changes, examined
+            change = kind.change(self._scene, index)
+            if change is not None and self._counts(kind, index, change):
+                changes[index] = change
+        return changes, len(candidates)
+
+    def injected(self, name: str, index: int, change: Change) -> Injection:
+        """Damage an operator and compare."""
+        scene, clean, kind = self._scene, self._clean, KINDS[name]
+        changed = scene.spread(change)
+        with tempfile.TemporaryDirectory() as folder:
+            scratch = ScratchStore(Path(folder), self._store)
+            diagnosis = Diagnosis.of(*scene.written(change, changed, scratch), self._tolerances, scratch)
+        before, after = clean.rows[index], diagnosis.rows[index]
+        total = sum(sum(energies.values()) for energies in clean.energies.values())
+        energies_before, energies = clean.energies[kind.cause], diagnosis.energies[kind.cause]
+        factors = {
+            operator: (energy + LEAST * total) / (energies_before.get(operator, 0.0) + LEAST * total)
+            for operator, energy in energies.items()
+        }
+        grown_most = max(factors, key=lambda operator: factors[operator], default=None)
+        others = {"introduced": ("introduced",), "biased": OWN_ERROR, "contradicted": ("contradicted",)}
+        newly: dict[str, tuple[str, ...]] = {
+            verdict: tuple(
+                self._lowered.operators[other].name
+                for other in sorted(diagnosis.with_verdict(verdict) - clean.with_verdict(*known) - {index})
+            )
+            for verdict, known in others.items()
+        }
+        return Injection(
+            model=self._lowered.quantized.exported.model,
+            scheme=self._lowered.quantized.scheme,
+            operator=after.operator.name,
+            target=after.operator.target,
+            kind=name,
+            snr_db=error_db(scene.captured[index], changed[index]),
+            steps=error_steps(scene.captured[index], changed[index]),
+            status=after.status,
+            verdict=after.verdict,
+            verdict_before=before.verdict,
+            has_right_verdict=_is_right(kind.cause, after, self._limits(index)),
+            has_right_cause=grown_most == after.operator.name,
+            grown_most=grown_most,
+            energy_before=energies_before.get(after.operator.name, 0.0) / total,
+            energy=energies.get(after.operator.name, 0.0) / total,
+            blamed=newly["introduced"],
+            biased=newly["biased"],
+            contradicted=newly["contradicted"],
+        )
+
+    def _counts(self, kind: Kind, index: int, change: Change) -> bool:
+        original, changed = self._scene.captured[index], self._scene.spread(change)
+        damaged: CapturedValue | None = changed.get(index)
+        if damaged is None or np.array_equal(damaged.dequantized(), original.dequantized()):
+            return False
+        if not self._scene.spreads(index, changed):
+            return False
+        steps = self._limits(index).steps
+        return kind.within_tolerance or steps is None or error_steps(original, damaged) > steps
+
+    def _limits(self, index: int) -> OperatorTolerance:
+        return limits(self._tolerances, self._lowered.quantized.scheme, self._lowered.operators[index].target)
 
 
 def inject(
-    lowered: LoweredProgram, capture: Capture, tolerances: dict[str, OperatorTolerance], operators: int, store: Store
-) -> list[Injection]:
-    """Damage and compare, in a worker."""
-    scene = Scene.first(Evidence(lowered, capture, store))
-    assert capture.debug_buffer is not None
-    buffer = store.read(capture.debug_buffer)
-
-    def compared(data: bytes) -> tuple[OperatorComparison, ...]:
-        with_damage = replace(capture, debug_buffer=store.put_bytes(data))
-        options = ComparisonOptions(classifier=False, tolerances=tolerances)
-        return compare_capture(lowered, with_damage, options, store).operators
-
-    already = {row.operator.index for row in compared(buffer) if row.verdict == "introduced"}
-    candidates = [
-        index
-        for index, captured in scene.captured.items()
-        if index not in already
-        and captured.elements.size > 1
-        and (lowered.operators[index].dtype or "").startswith("float")
-    ]
-    chosen = sorted(random.Random(0).sample(candidates, min(operators, len(candidates))))  # noqa: S311 - not a secret
+    lowered: LoweredProgram,
+    capture: Capture,
+    tolerances: dict[str, OperatorTolerance],
+    kinds: Sequence[str],
+    operators: int,
+    store: Store,
+) -> tuple[list[Injection], dict[str, int]]:
+    """Damage and compare, in a worker. Return the injections, and per kind how many operators were examined."""
+    bench = Bench(lowered, capture, tolerances, store)
     injections: list[Injection] = []
-    for index in chosen:
-        allowed = limits(tolerances, lowered.quantized.scheme, lowered.operators[index].target)
-        for kind in KINDS:
-            changed = damaged(scene, index, kind)
-            snr_db = error_db(scene.captured[index], changed[index])
-            steps = error_steps(scene.captured[index], changed[index])
-            if snr_db is None or (allowed.steps is not None and steps <= allowed.steps):
-                continue  # within the grid, or no change at all
-            rows = compared(written(scene, changed, buffer))
-            worst = worst_operator([row for row in rows if row.operator.index not in already])
-            damaged_row = next(row for row in rows if row.operator.index == index)
-            others = [row for row in rows if row.operator.index not in {index, *already}]
-            injections.append(
-                Injection(
-                    model=lowered.quantized.exported.model,
-                    scheme=lowered.quantized.scheme,
-                    operator=lowered.operators[index].name,
-                    kind=kind,
-                    snr_db=snr_db,
-                    steps=steps,
-                    status=damaged_row.status,
-                    verdict=damaged_row.verdict,
-                    named=worst is not None and worst.operator.index == index,
-                    blamed=tuple(row.operator.name for row in others if row.verdict == "introduced"),
-                )
-            )
-    return injections
+    examined: dict[str, int] = {}
+    for name in kinds:
+        changes, examined[name] = bench.qualified(KINDS[name], operators)
+        injections += [bench.injected(name, index, change) for index, change in sorted(changes.items())]
+    return injections, examined
+
+
+def _energies(budget: Sequence[ErrorShare]) -> dict[Cause, dict[str, float]]:
+    energies: dict[Cause, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for share in budget:
+        if share.operator is not None and share.alone_snr_db is not None:
+            energies[share.cause][share.operator] += 10 ** (-share.alone_snr_db / 10)
+    return {cause: dict(energies[cause]) for cause in ("weights", "clipping", "resolution", "device")}
+
+
+def _is_right(cause: Cause, row: OperatorComparison, allowed: OperatorTolerance) -> bool:
+    """Return whether the verdict on the damaged operator is right for the cause of the damage."""
+    if cause == "device":
+        return row.verdict in OWN_ERROR
+    if row.verdict in (*OWN_ERROR, "contradicted"):
+        return False  # the device computes what the lowering says
+    total, grid, inherited = row.gap.snr_db, row.parts.grid_snr_db, row.parts.inherited_snr_db
+    if cause == "weights" or grid is None or total is None or allowed.snr_db is None or total >= allowed.snr_db:
+        return True
+    return row.verdict == "grid" or (inherited is not None and inherited <= grid)
+
+
+def summary(injections: Sequence[Injection], examined: int) -> dict[str, int]:
+    """Count the results of one kind of damage on one model."""
+    return {
+        "examined": examined,
+        "qualified": len(injections),
+        "verdict": sum(injection.has_right_verdict for injection in injections),
+        "budget": sum(injection.has_right_cause for injection in injections),
+        "named": sum(injection.named for injection in injections),
+        "another_blamed": sum(bool(injection.blamed) for injection in injections),
+        "another_biased": sum(bool(injection.biased) for injection in injections),
+        "another_contradicted": sum(bool(injection.contradicted) for injection in injections),
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--artifacts", default="artifacts", help="where the runs of the cells are, or are created")
-    parser.add_argument("--operators", type=int, default=OPERATORS, help="operators per capture")
+    parser.add_argument("--operators", type=int, default=OPERATORS, help="operators per capture and kind")
+    parser.add_argument("--models", nargs="*", default=[model for model, _, _ in CELLS], help="some of the models")
+    parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS), help="some kinds of damage")
     parser.add_argument("--json", action="store_true", help="end with one JSON object")
     options = parser.parse_args()
-    summary: dict[str, dict[str, int]] = {}
-    for model, scheme in CELLS:
+    table: dict[str, dict[str, int]] = {}
+    for model, scheme, folder in CELLS:
+        if model not in options.models:
+            continue
         overrides = (f"model={model}", f"scheme={scheme}", f"soc={SOC}", "measure.operator_samples=1")
-        request, resources, evidence = cell(options.artifacts, *overrides)
-        work = (evidence.lowered, evidence.capture, request.tolerance.operators, options.operators, resources.store)
-        injections = resources.workers.call("compare", inject, *work).value
-        print(f"\n{model} {scheme} {SOC}")
-        for kind in KINDS:
-            same = [injection for injection in injections if injection.kind == kind]
-            named = sum(injection.named for injection in same)
-            blamed = sum(bool(injection.blamed) for injection in same)
-            print(f"  {kind:18} named in {named} of {len(same)}, another operator reported in {blamed}")
-            summary[f"{model} {scheme} {kind}"] = {"injected": len(same), "named": named, "another_blamed": blamed}
-        for injection in injections:
-            if not injection.named or injection.blamed:
-                print("   ", asdict(injection))
+        request, resources, evidence = cell(options.artifacts, *overrides, config_dir=folder)
+        print(f"\n{model} {scheme} {SOC}", flush=True)
+        for kind in options.kinds:
+            work = (evidence.lowered, evidence.capture, request.tolerance.operators, (kind,), options.operators)
+            injections, examined = resources.workers.call("compare", inject, *work, resources.store).value
+            counted = summary(injections, examined[kind])
+            table[f"{model} {scheme} {kind}"] = counted
+            print(f"  {kind:18}" + ", ".join(f"{name} {count}" for name, count in counted.items()), flush=True)
+            for injection in injections:
+                if not injection.named or injection.blamed or injection.biased or injection.contradicted:
+                    print("   ", asdict(injection), flush=True)
+    total = Counter[str]()
+    for counted in table.values():
+        total.update(counted)
+    print("\nin total: " + ", ".join(f"{name} {count}" for name, count in total.items()))
     if options.json:
-        print(json.dumps(summary))
+        print(json.dumps(table))
 
 
 if __name__ == "__main__":

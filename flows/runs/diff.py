@@ -24,7 +24,7 @@ CELL = (*AXES, "farm")
 Verdict = Literal["regressed", "improved", "steady", "changed", "undefined"]
 _SIGMAS = 4 * sqrt(2)
 """The limit of a difference in standard deviations of one night: four of those of a difference of two nights."""
-_WORST_FIRST = ("introduced", "inherited", "blind", "within_grid", "exact")
+_WORST_FIRST = ("introduced", "biased", "contradicted", "grid", "inherited", "blind", "within_grid", "exact")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -153,6 +153,7 @@ def _on_a_line(actual: Array, right: Array) -> Array | None:
     finite = x.size == y.size and np.isfinite(x).all() and np.isfinite(y).all()
     if not finite or np.abs(x).max(initial=0) >= _LARGEST or np.unique(x).size < _FEWEST_ON_A_LINE:
         return None
+    x /= float(np.abs(x).max())  # the squares of small numbers underflow: integers read as floats are subnormal
     scale, shift = np.polyfit(x, y, 1)
     return scale * x + shift
 

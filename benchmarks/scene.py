@@ -1,0 +1,324 @@
+"""A real capture that can be damaged: a change to one operator spreads to later operators as on the device.
+
+The result is a lowering and a capture like those of a device, so that the comparison gets no other information.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load, save
+
+from tasks.comparison.evidence import Evidence
+from tasks.numerics.dequantize import quantize, undo_layout
+from tasks.numerics.element_use import CapturedValue, Kernels, Value
+from tasks.numerics.introduced import Difference
+from tasks.numerics.replay import Replayed, replay
+from tasks.records import Blob, Capture, LoweredProgram, Quantization
+from tasks.records.keys import tensor_key
+from tasks.storage.store import Store
+from tasks.toolchain.readback.etdump import tensor
+
+if TYPE_CHECKING:
+    from tasks.toolchain.reference.graph import ReferenceGraph
+
+Array = NDArray[Any]
+SAMPLE = 0
+
+
+class ScratchStore(Store):
+    """A store in a temporary folder that reads the blobs of another store."""
+
+    def __init__(self, root: Path, base: Store) -> None:
+        super().__init__(root)
+        self._base = base
+
+    def path(self, blob: Blob) -> Path:
+        """Return the path of the blob's file in this store or else in the other store."""
+        return super().path(blob) if self.has(blob) else self._base.path(blob)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """What one damage changes before it spreads."""
+
+    values: Mapping[int, CapturedValue] = field(default_factory=dict[int, CapturedValue])
+    """By operator index, the damaged value. If its grid is another one, the lowering has the new grid too."""
+    weights: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    """By name of a constant of the reference graph, its new value."""
+    constants: Mapping[int, Value] = field(default_factory=dict[int, Value])
+    """By index of an operator that depends only on constants, its value after the change of `weights`."""
+
+
+class Scene:
+    """The first sample of an undamaged capture, and the values that the host computes from the device's values."""
+
+    def __init__(self, lowered: LoweredProgram, capture: Capture, store: Store) -> None:
+        from tasks.toolchain.reference.graph import read_graph  # only workers import ExecuTorch
+
+        self.lowered, self.capture, self.store = lowered, capture, store
+        self.evidence = Evidence(lowered, capture, store)
+        kernels, _ = next(self.evidence.kernels())
+        self.kernels: Kernels = kernels
+        self.captured = self.evidence.captured_values(SAMPLE)
+        self.graph: ReferenceGraph = read_graph(store, lowered.reference_calls, lowered.reference_constants)
+        self.outputs: dict[int, int] = {
+            encoded["operator"]: position
+            for position, encoded in enumerate(self.graph.outputs)
+            if isinstance(encoded, dict) and "operator" in encoded
+        }
+        """The positions of final outputs, by the index of the operator that computes the output."""
+        self.made: dict[int, Value] = {}
+        """The results on the device's own inputs, not rounded."""
+        self._values: dict[int, Value] = {}
+        self._unrounded: dict[int, Value] = {}
+        """The results that clamps read. The device does not round these."""
+        self._fused: set[int] = set()
+        for index, sources in enumerate(kernels.sources):
+            self._add(index, sources)
+        reference = partial(self.evidence.reference, SAMPLE)
+        self._replayed: dict[int, Replayed] = replay(kernels, self.captured, lambda *_: False, reference)
+
+    def used(self, index: int) -> Array | None:
+        """Return which elements of an operator's value some reader uses; None if all are used."""
+        return self._replayed[index].used_mask if index in self._replayed else None
+
+    def weight_names(self, index: int) -> list[str]:
+        """Return the names of the quantized weights that an operator reads, possibly through other constants."""
+        names: list[str] = []
+        constants = [source for source in self.kernels.sources[index] if source in self.kernels.constants]
+        for source in constants:
+            call = self.graph.calls[source]
+            first = call.arguments[0] if call.arguments else None
+            if ".dequantize_" in call.target and isinstance(first, dict) and "constant" in first:
+                names.append(first["constant"])
+            names += self.weight_names(source)
+        return names
+
+    def with_weight(self, name: str, codes: Array) -> Change:
+        """Return the change of a constant of the reference graph, with the constants that depend on it."""
+        import torch
+
+        graph = self._graph_with({name: codes})
+        before: dict[int, Any] = {}
+        after: dict[int, Any] = {}
+        with torch.no_grad():
+            for index in graph.constant_calls:
+                before[index], after[index] = (
+                    of.call(index, values, ()) for of, values in ((self.graph, before), (graph, after))
+                )
+        changed = {index: value.numpy() for index, value in after.items() if not torch.equal(value, before[index])}
+        return Change(weights={name: codes}, constants=changed)
+
+    def spread(self, change: Change) -> dict[int, CapturedValue]:
+        """Return the captured values after a change: those of the damaged operators, and of operators that depend on
+        them.
+
+        The device's error of a dependent operator is kept, in quantized values: its value changes by the same amount as
+        the result of its reference operator. The device's error is not kept at elements that were unused, because it is
+        no error of the device, but the change may bring them into use. For the same reason, an index that selected one
+        of several equal elements is replaced once these are not equal any more.
+        """
+        after: dict[int, Value] = dict(change.constants)
+        unrounded: dict[int, Value] = {}
+        changed: dict[int, CapturedValue] = {}
+        for index, sources in enumerate(self.kernels.sources):
+            original = self.captured.get(index)
+            if index in change.values:
+                assert original is not None, "only a captured operator can be damaged"
+                changed[index] = change.values[index]
+                after[index] = _single(changed[index].dequantized())
+                if index in self._unrounded:
+                    unrounded[index] = self._unrounded[index] + (after[index] - self._values[index])
+                continue
+            if index in self.kernels.constants or not any(source in after for source in sources):
+                continue
+            fused = index in self._fused
+            values = ChainMap(*((unrounded, after, self._unrounded) if fused else (after,)), self._values)
+            made = self.kernels.call(index, values)
+            if made is None:
+                continue
+            if original is None or not isinstance(made, np.ndarray):
+                after[index] = made
+                continue
+            if index in self._unrounded:
+                unrounded[index] = made
+            moved = _moved(original, self.made[index], made)
+            changed[index] = replace(moved, elements=self._corrected(index, moved, made, values))
+            after[index] = _single(changed[index].dequantized())
+        return changed
+
+    def spreads(self, index: int, changed: Mapping[int, CapturedValue]) -> bool:
+        """Return whether the damage of operator `index` changes a final output or another logged value."""
+        return index in self.outputs or any(
+            not np.array_equal(value.elements, self.captured[other].elements)
+            for other, value in changed.items()
+            if other != index
+        )
+
+    def written(
+        self, change: Change, changed: Mapping[int, CapturedValue], store: Store
+    ) -> tuple[LoweredProgram, Capture]:
+        """Return the lowering and the capture after a change. Their new blobs are in `store`."""
+        grids = {
+            index: value.qparams
+            for index, value in change.values.items()
+            if value.qparams is not None and value.qparams != self.captured[index].qparams
+        }
+        lowered = self._with_grids(grids) if grids else self.lowered
+        if change.weights:
+            lowered = self._with_weights(lowered, change.weights, store)
+        capture = replace(
+            self.capture,
+            debug_buffer=store.put_bytes(self._debug_buffer(changed)),
+            outputs=store.put_bytes(save(self._final_outputs(changed))),
+        )
+        return lowered, capture
+
+    def _add(self, index: int, sources: Any) -> None:
+        original = self.captured.get(index)
+        made = self.kernels.call(index, self._values)
+        if made is None:
+            if original is not None:
+                self._values[index] = _single(original.dequantized())
+            return
+        if original is not None and isinstance(made, np.ndarray):
+            if any(source in self._unrounded for source in sources):
+                merged = self.kernels.call(index, ChainMap(self._unrounded, self._values))
+                assert isinstance(merged, np.ndarray), "the same call"
+                actual = original.dequantized()
+                energies = [Difference.between(actual, result, original).energy for result in (merged, made)]
+                if energies[0] <= energies[1]:
+                    made = merged
+                    self._fused.add(index)
+            if index in self.kernels.clamped:
+                self._unrounded[index] = made
+        self.made[index] = made
+        self._values[index] = made if original is None else _single(original.dequantized())
+
+    def _corrected(self, index: int, moved: CapturedValue, made: Array, values: Mapping[int, Value]) -> Array:
+        """Return the elements of an operator's changed value, with the host's result where the old value was no error.
+
+        `made`: the host's result from the changed `values`, not rounded.
+        """
+        elements, original, right = moved.elements, self.captured[index], requantized(made, moved).elements
+        used = self.used(index)
+        if used is not None:
+            elements = np.where(used, elements, right)
+        picked = self.kernels.picked(index, original.elements, values) if made.dtype.kind in "iu" else None
+        if picked is not None:
+            equal = picked == self.kernels.picked(index, made, values)
+            elements = np.where(equal, original.elements, right)
+        return elements
+
+    def _with_grids(self, grids: Mapping[int, Quantization]) -> LoweredProgram:
+        logged = self.evidence.logged_operators(SAMPLE)
+        expected = {logged[index].match.expected.identifier: qparams for index, qparams in grids.items()}
+        return replace(
+            self.lowered,
+            operators=tuple(
+                replace(operator, quantization=grids.get(operator.index, operator.quantization))
+                for operator in self.lowered.operators
+            ),
+            expected_tensors=tuple(
+                replace(item, quantization=expected.get(item.identifier, item.quantization))
+                for item in self.lowered.expected_tensors
+            ),
+        )
+
+    def _with_weights(self, lowered: LoweredProgram, weights: Mapping[str, Array], store: Store) -> LoweredProgram:
+        """Return the lowering of a graph with other constants, with the graph's own run on the first sample."""
+        import torch
+
+        from tasks.toolchain.tensors import put_tensors, read_samples
+
+        graph = self._graph_with(weights)
+        exported = lowered.quantized.exported
+        (inputs,) = read_samples(self.store, exported.evaluation, [spec.name for spec in exported.inputs], 1)
+        with torch.no_grad():
+            answer, values = graph.run(inputs)
+        reference = load(self.store.read(lowered.reference))
+        reference |= {
+            key: values[index].numpy()
+            for index in range(len(graph.calls))
+            if (key := tensor_key(SAMPLE, index)) in reference
+        }
+        outputs = load(self.store.read(lowered.outputs_edge))
+        outputs |= {tensor_key(SAMPLE, position): output.numpy() for position, output in enumerate(answer)}
+        return replace(
+            lowered,
+            reference_constants=put_tensors(store, graph.constants),
+            reference=store.put_bytes(save({key: np.ascontiguousarray(value) for key, value in reference.items()})),
+            outputs_edge=store.put_bytes(save({key: np.ascontiguousarray(value) for key, value in outputs.items()})),
+        )
+
+    def _graph_with(self, constants: Mapping[str, Array]) -> ReferenceGraph:
+        import torch
+
+        from tasks.toolchain.reference.graph import ReferenceGraph
+
+        changed = {name: torch.from_numpy(value) for name, value in constants.items()}
+        return ReferenceGraph(self.graph.calls, self.graph.outputs, {**self.graph.constants, **changed})
+
+    def _debug_buffer(self, changed: Mapping[int, CapturedValue]) -> bytes:
+        assert self.capture.debug_buffer is not None, "a debug capture"
+        buffer = np.frombuffer(self.store.read(self.capture.debug_buffer), np.uint8).copy()
+        logged = self.evidence.logged_operators(SAMPLE)
+        for index, captured in changed.items():
+            match = logged[index].match
+            elements = tensor(match.event, buffer)
+            elements.flags.writeable = True
+            undo_layout(elements, match.expected.axis_order)[...] = captured.elements
+        return buffer.tobytes()
+
+    def _final_outputs(self, changed: Mapping[int, CapturedValue]) -> dict[str, Array]:
+        """Return the device's final outputs of all samples, those of the first sample after the change."""
+        outputs = load(self.store.read(self.capture.outputs))
+        for index, position in self.outputs.items():
+            if index not in changed:
+                continue
+            key = tensor_key(SAMPLE, position)
+            before, after = (value.dequantized() for value in (self.captured[index], changed[index]))
+            output = outputs[key]
+            moved = output + (after - before) if output.dtype.kind == "f" else np.where(after == before, output, after)
+            outputs[key] = np.ascontiguousarray(moved.reshape(output.shape).astype(output.dtype))
+        return outputs
+
+
+def regridded(scene: Scene, index: int, qparams: Quantization) -> CapturedValue:
+    """Return an operator's value on another grid. The device's own error, in steps, is kept."""
+    captured, made = scene.captured[index], scene.made[index]
+    assert captured.qparams is not None, "a value with a grid"
+    assert isinstance(made, np.ndarray), "a captured value"
+    own_steps = np.clip(captured.elements - quantize(made, captured.qparams), -1, 1)
+    codes = np.clip(quantize(made, qparams) + own_steps, qparams.quant_min, qparams.quant_max)
+    return CapturedValue(elements=codes.astype(captured.elements.dtype), qparams=qparams)
+
+
+def requantized(real: Array, like: CapturedValue) -> CapturedValue:
+    """Return `real` as a device with the same grid would log it."""
+    elements = real if like.qparams is None else quantize(real, like.qparams)
+    return replace(like, elements=np.ascontiguousarray(elements.astype(like.elements.dtype)))
+
+
+def _single(real: Array) -> Array:
+    return real.astype(np.float32) if real.dtype == np.float64 else real
+
+
+def _moved(original: CapturedValue, before: Value, after: Array) -> CapturedValue:
+    assert isinstance(before, np.ndarray), "the same call"
+    if original.qparams is not None:
+        steps = quantize(after, original.qparams) - quantize(before, original.qparams)
+        elements = np.clip(original.elements + steps, original.qparams.quant_min, original.qparams.quant_max)
+    elif before.dtype.kind == "f":
+        elements = original.elements + (after - before)
+    else:
+        elements = np.where(after == before, original.elements, after)
+    return replace(original, elements=elements.astype(original.elements.dtype))
