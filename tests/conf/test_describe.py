@@ -25,7 +25,7 @@ REFUSALS = {
     "measure.iterations=1.5": "measure.iterations=1.5: a whole number",
     "measure.dump_operators=7.5": "measure.dump_operators=7.5: true or false",
     "measure=3": (
-        "measure=3: a mapping with performance_mode, warm_up, iterations, operator_samples, dump_operators, replay, "
+        "measure=3: a mapping with performance_mode, warm_up, iterations, operator_samples, dump_operators, replay, budget, "
         "references, debug_buffer_bytes, profile_level, metrics"
     ),
     "artifacts=null": "artifacts=null: text",
