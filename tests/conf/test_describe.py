@@ -25,8 +25,8 @@ REFUSALS = {
     "measure.iterations=1.5": "measure.iterations=1.5: a whole number",
     "measure.dump_operators=7.5": "measure.dump_operators=7.5: true or false",
     "measure=3": (
-        "measure=3: a mapping with performance_mode, warm_up, iterations, operator_samples, dump_operators, replay, budget, "
-        "references, debug_buffer_bytes, profile_level, metrics"
+        "measure=3: a mapping with performance_mode, warm_up, iterations, operator_samples, dump_operators, replay, "
+        "budget, references, debug_buffer_bytes, profile_level, metrics"
     ),
     "artifacts=null": "artifacts=null: text",
     "scheme.precision=int8": "scheme.precision=int8: one of float16, float32, quantized",
