@@ -223,7 +223,7 @@ class MeasureConfig:
     """The number of timed inferences per sample."""
     operator_samples: Count = 4
     """The number of evaluation samples for which every operator's tensor is captured and compared. If there are fewer
-    evaluation samples, all of them are used."""
+    evaluation samples, all of them are used. ExecuTorch's Inspector can read the debug program's log only with 1."""
     dump_operators: bool = True
     """Whether to build and run the debug program. Without this program only final outputs are compared."""
     replay: bool = True
