@@ -27,6 +27,7 @@ from conf.names import AXES
 from conf.schema import TrendConfig
 from flows.runs.history import trends
 from tasks.numerics.series import SERIES
+from tasks.numerics.trend import history_nights
 from tasks.records.tables import CELL_COLUMNS
 from tasks.storage import tables
 from tasks.storage.query import select
@@ -36,7 +37,7 @@ from tests.flows.runs.synthetic_history import HEALTHY, run_of
 SCHEMES, SOCS = ("8a8w", "16a8w", "fp16", "16a4w", "8a4w"), ("SM8350", "SM8450", "SM8550", "SM8650", "SM8750")
 KEY = list(AXES)
 NOISE = {"final_snr_db": 0.05, "latency_p50_ms": 0.03, "snr_db": 0.3, "introduced_snr_db": 0.3, "effect_snr_db": 0.3}
-COMPARED = 2 * TrendConfig().nights
+COMPARED = history_nights(TrendConfig())
 
 Row = dict[str, Any]
 

@@ -26,14 +26,15 @@ from benchmarks.history import cell_rows, changed, operator_rows, publish
 from conf.schema import TrendConfig
 from flows.runs.history import trends
 from tasks.numerics.series import SERIES, Series
-from tasks.numerics.trend import BAD, Night, assess
+from tasks.numerics.trend import BAD, Night, assess, history_nights
 from tasks.storage import tables
 from tasks.storage.store import Store
 from tests.flows.runs.synthetic_history import run_of
 
 CONFIG = TrendConfig()
-NIGHTS = 100
-CHANGED = 2 * CONFIG.nights  # the night of a change: the baseline has its full length
+NIGHTS = 150
+JUDGED = NIGHTS - CONFIG.least_nights  # the first nights get no verdict
+CHANGED = history_nights(CONFIG)  # the night of a change: the baseline has its full length
 SNR, COUNT = SERIES["final_snr_db"], SERIES["operators_introduced"]
 Noise = Callable[[np.random.Generator, int], np.ndarray]
 NOISE: dict[str, Noise] = {
@@ -62,7 +63,7 @@ OPERATOR_NOISE = {**HISTORY_NOISE, "snr_db": 1.0, "introduced_snr_db": 1.0}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--series-nights", type=int, default=200_000, help="simulated nights per kind of noise")
+    parser.add_argument("--series-nights", type=int, default=300_000, help="simulated nights per kind of noise")
     parser.add_argument("--histories", type=int, default=1000, help="simulated histories per size of a change")
     parser.add_argument("--operator-nights", type=int, default=3, help="nights of 50,000 operators in worse cells")
     parser.add_argument("--processes", type=int, default=2)
@@ -86,17 +87,17 @@ def verdicts(values: Sequence[float], series: Series, floor: float) -> list[str]
     nights: list[Night] = []
     for number, value in enumerate(values):
         night = Night(run=f"{number:03}", value=value, passed=True)
-        assessment = assess(nights[-2 * CONFIG.nights :], night, series, floor, CONFIG)
+        assessment = assess(nights[-history_nights(CONFIG) :], night, series, floor, CONFIG)
         nights.append(replace(night, verdict=assessment.verdict, first_bad_run=assessment.first_bad_run))
     return [str(night.verdict) for night in nights]
 
 
 def false_alarms(pool: ProcessPoolExecutor, series_nights: int) -> dict[str, float]:
     """Return the number of reported regressions per 1,000 nights of series that do not change."""
-    histories = -(-series_nights // NIGHTS)
+    histories = series_nights // JUDGED
     parts = {kind: [pool.submit(alarms, kind, seed, histories // 20 + 1) for seed in range(20)] for kind in NOISE}
     rates = {
-        kind: 1000 * sum(part.result() for part in counts) / (20 * NIGHTS * (histories // 20 + 1))
+        kind: 1000 * sum(part.result() for part in counts) / (20 * (histories // 20 + 1) * JUDGED)
         for kind, counts in parts.items()
     }
     quantized = max(rate for kind, rate in rates.items() if kind.startswith("quantized"))
@@ -119,11 +120,17 @@ def delays(pool: ProcessPoolExecutor, histories: int) -> dict[str, float]:
         rate: pool.submit(reports, histories // 4, [-rate * night for night in range(1, 81)]) for rate in (0.05, 0.1)
     }
     result: dict[str, float] = {}
+    early = {
+        (size, before): pool.submit(reports, histories, [-size] * 10, before) for size in (2, 4) for before in (40, 60)
+    }
     for size, future in steps.items():
         delay, count = future.result()
         for within in (2, 10):
             result[f"told_{size}sd_within_{within}_nights"] = float(np.mean(delay <= within))
         result[f"reports_of_{size}sd_in_30_nights"] = float(np.mean(count))
+    for (size, before), future in early.items():
+        within = {2: 10, 4: 2}[size]
+        result[f"told_{size}sd_within_{within}_nights_after_{before}"] = float(np.mean(future.result()[0] <= within))
     for rate, future in drifts.items():
         delay, _ = future.result()
         result[f"told_drift_of_{rate:g}sd_per_night"] = float(np.mean(delay < np.inf))
@@ -131,14 +138,17 @@ def delays(pool: ProcessPoolExecutor, histories: int) -> dict[str, float]:
     return result
 
 
-def reports(histories: int, change: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Return, per history, the night after the change on which it is first reported, and the number of reports."""
+def reports(histories: int, change: Sequence[float], before: int = CHANGED) -> tuple[np.ndarray, np.ndarray]:
+    """Return, per history, the night after the change on which it is first reported, and the number of reports.
+
+    `before`: the number of nights before the change.
+    """
     chance = np.random.default_rng(0)
     delay, count = np.full(histories, np.inf), np.zeros(histories)
     for history in range(histories):
-        values = chance.standard_normal(CHANGED + len(change))
-        values[CHANGED:] += change
-        after = verdicts(values.tolist(), SNR, 0.0)[CHANGED:]
+        values = chance.standard_normal(before + len(change))
+        values[before:] += change
+        after = verdicts(values.tolist(), SNR, 0.0)[before:]
         count[history] = after.count("regressed")
         if "regressed" in after:
             delay[history] = after.index("regressed") + 1

@@ -319,7 +319,7 @@ class TrendConfig:
 
     nights: Count = 30
     """The number of nights after which a worse level becomes the baseline. The history that is read, and therefore
-    the baseline, has at most twice as many nights."""
+    the baseline, has at most three times as many nights."""
     least_nights: Annotated[int, at_least(3, "3 or more nights")] = 3
     """The number of nights that a baseline must have. A series with fewer nights gets no verdict."""
     sigmas: NonNegative = 16.0

@@ -10,7 +10,7 @@ from conf.names import AXES
 from conf.schema import TrendConfig
 from tasks.numerics.change import discovered
 from tasks.numerics.series import OPERATOR_SERIES, SERIES, VALUE_SERIES, Series
-from tasks.numerics.trend import BAD, Assessment, Night, assess, probability
+from tasks.numerics.trend import BAD, Assessment, Night, assess, history_nights, probability
 from tasks.records.tables import CELL_COLUMNS, VERSION_COLUMNS
 from tasks.storage import tables
 from tasks.storage.query import select
@@ -112,7 +112,7 @@ names: Callable[[Row], Key] = itemgetter(*CELL_COLUMNS)
 
 
 def _past(store: Store, run_id: str, cells: Sequence[Row], config: TrendConfig) -> Past:
-    enough = 2 * config.nights
+    enough = history_nights(config)
     past: dict[Key, list[Row]] = defaultdict(list)
     missing = {key(cell) for cell in cells}
     runs = [run for run in tables.runs(store) if run < run_id]
@@ -159,7 +159,7 @@ def _row(
     assessment: Assessment,
     config: TrendConfig,
 ) -> dict[str, Any]:
-    cell, listed = nights[-1], history[-2 * config.nights :]
+    cell, listed = nights[-1], history[-history_nights(config) :]
     return {
         **{column: cell[column] for column in CELL_COLUMNS},
         "farm": cell["farm"],

@@ -14,10 +14,10 @@ noise with heavy tails. h is computed from Geary's ratio of the standard deviati
 A series has changed if the change exceeds the floor and one of these limits:
 
 - tonight: `TrendConfig.sigmas` (16) units;
-- tonight and the night before: 1 unit each, and 4.1 units in total, where at most 2.5 units per night are counted;
+- tonight and the night before: 1 unit each, and 4.3 units in total, where at most 2.6 units per night are counted;
 - the last twelve nights: the CUSUM (Page, Biometrika 41, 1954) of the change, of which at most 2.3 units per night are
-  counted, less 0.65 units per night, exceeds 5 units;
-- the last three nights: their median differs by 2.5 units from the older half of the baseline, because a drift also
+  counted, less 0.65 units per night, exceeds 5.3 units;
+- the last three nights: their median differs by 4 units from the older half of the baseline, because a drift also
   moves the rest of the baseline.
 
 The limits were chosen with benchmarks/verdicts.py, so that they hold for normal noise and for noise with heavy tails.
@@ -39,10 +39,10 @@ WINDOW = 12
 _TAIL = 7.0  # standard deviations at which Student's distribution is compared with the normal distribution
 _WIDTH_MOST, _WIDTH_MOST_OF_A_NIGHT = 6.0, 2.0
 _GEARY, _GEARY_MOST, _GEARY_POWER = 1.02, 1.3, 6  # the factor h is the ratio / 1.02, at most 1.3, to the power of 6
-_PAIR, _PAIR_MOST, _PAIR_LEAST = 4.1, 2.5, 1.0
-_CUSUM, _CUSUM_MOST, _CUSUM_SLACK = 5.0, 2.3, 0.65
+_PAIR, _PAIR_MOST, _PAIR_LEAST = 4.3, 2.6, 1.0
+_CUSUM, _CUSUM_MOST, _CUSUM_SLACK = 5.3, 2.3, 0.65
 _CUSUM_NIGHTS = 10  # the CUSUM needs this number of nights before its window
-_DRIFT, _DRIFT_NIGHTS = 2.5, 3
+_DRIFT, _DRIFT_NIGHTS, _OLDEST_NIGHTS = 4.0, 3, 5
 _FREEDOM_MOST = 10  # degrees of freedom of the distribution from which the probability of a change is computed
 
 
@@ -151,7 +151,7 @@ def oldest(levels: Sequence[Sequence[float]], series: Series, floor: float) -> B
     """
     *others, level = levels
     half = len(level) // 2
-    return baseline([*others, level[:half]], series, floor) if half >= _DRIFT_NIGHTS else None
+    return baseline([*others, level[:half]], series, floor) if half >= _OLDEST_NIGHTS else None
 
 
 def discovered(probabilities: Sequence[float], rate: float) -> float:

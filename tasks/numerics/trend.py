@@ -48,6 +48,11 @@ class Assessment:
     floor: float | None = None  # in the series' unit
 
 
+def history_nights(config: TrendConfig) -> int:
+    """Return the number of earlier nights on which a verdict depends: the largest number of nights in a baseline."""
+    return 3 * config.nights
+
+
 def assess(
     earlier: Sequence[Night],
     tonight: Night,
@@ -140,7 +145,7 @@ class _Past:
 
     @classmethod
     def of(cls, earlier: Sequence[Night], config: TrendConfig) -> "_Past":
-        defined = [night for night in earlier if night.value is not None][-2 * config.nights :]
+        defined = [night for night in earlier if night.value is not None][-history_nights(config) :]
         nights = [*zip(defined, _kinds(defined), strict=True)]
         lasted = Counter(kind for night, kind in nights if night.passed)
         levels: list[list[Night]] = [[]]
