@@ -190,10 +190,14 @@ def error_db(original: CapturedValue, changed: CapturedValue) -> float | None:
     return 10 * math.log10(signal / energy) if energy and signal else None
 
 
-def error_steps(original: CapturedValue, changed: CapturedValue) -> float:
-    """Return the largest error in the original's quantization steps, or in the tensor's own unit if it has no grid."""
+def error_steps(original: CapturedValue, changed: CapturedValue, counted: Array) -> float:
+    """Return the largest error in the original's quantization steps, or in the tensor's own unit if it has no grid.
+
+    `counted`: a mask of the elements that count.
+    """
     step = original.qparams.scale[0] if original.qparams else 1.0
-    return float(np.abs(changed.dequantized().astype(np.float64) - original.dequantized()).max(initial=0.0)) / step
+    error = changed.dequantized().astype(np.float64) - original.dequantized()
+    return float(np.abs(error[counted]).max(initial=0.0)) / step
 
 
 def _channel_axis(real: Array) -> int:

@@ -6,8 +6,8 @@ kinds are in damage.py. An operator qualifies for a kind if
 
 - its verdict in the undamaged capture is neither `introduced` nor `biased`;
 - the kind applies to it: for example, it has unused elements, a channel of outliers, or quantized weights;
-- the damage changes another logged value or a final output: what nothing reads is no error;
-- for the kinds that are not about small errors: an element is off by more than the operator's tolerance in steps.
+- the damage changes a used element of another logged value, or a final output: what nothing reads is no error;
+- for the kinds that are not about small errors: a used element is off by more than the operator's tolerance in steps.
 
 What the comparison says is compared with what it says about the undamaged capture:
 
@@ -40,7 +40,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import numpy as np
 from cells import cell
 from damage import KINDS, Kind, error_db, error_steps
 from safetensors.numpy import load
@@ -83,7 +82,7 @@ class Injection:
     snr_db: float | None
     """The SNR of the damaged value against the undamaged value."""
     steps: float
-    """The largest error of an element, in steps of the undamaged grid."""
+    """The largest error of a used element, in steps of the undamaged grid."""
     status: str
     verdict: Verdict
     verdict_before: Verdict
@@ -188,7 +187,7 @@ class Bench:
             target=after.operator.target,
             kind=name,
             snr_db=error_db(scene.captured[index], changed[index]),
-            steps=error_steps(scene.captured[index], changed[index]),
+            steps=error_steps(scene.captured[index], changed[index], scene.counted(index)),
             status=after.status,
             verdict=after.verdict,
             verdict_before=before.verdict,
@@ -203,14 +202,17 @@ class Bench:
         )
 
     def _counts(self, kind: Kind, index: int, change: Change) -> bool:
-        original, changed = self._scene.captured[index], self._scene.spread(change)
+        changed = self._scene.spread(change)
         damaged: CapturedValue | None = changed.get(index)
-        if damaged is None or np.array_equal(damaged.dequantized(), original.dequantized()):
+        if damaged is None or self._error_steps(index, damaged) == 0:
             return False
         if not self._scene.spreads(index, changed):
             return False
         steps = self._limits(index).steps
-        return kind.within_tolerance or steps is None or error_steps(original, damaged) > steps
+        return kind.within_tolerance or steps is None or self._error_steps(index, damaged) > steps
+
+    def _error_steps(self, index: int, damaged: CapturedValue) -> float:
+        return error_steps(self._scene.captured[index], damaged, self._scene.counted(index))
 
     def _limits(self, index: int) -> OperatorTolerance:
         return limits(self._tolerances, self._lowered.quantized.scheme, self._lowered.operators[index].target)

@@ -90,6 +90,11 @@ class Scene:
         """Return which elements of an operator's value some reader uses; None if all are used."""
         return self._replayed[index].used_mask if index in self._replayed else None
 
+    def counted(self, index: int) -> Array:
+        """Return the mask of the elements of a captured value that some reader uses."""
+        used = self.used(index)
+        return np.ones(self.captured[index].elements.shape, np.bool_) if used is None else used
+
     def weight_names(self, index: int) -> list[str]:
         """Return the names of the quantized weights that an operator reads, possibly through other constants."""
         names: list[str] = []
@@ -156,9 +161,9 @@ class Scene:
         return changed
 
     def spreads(self, index: int, changed: Mapping[int, CapturedValue]) -> bool:
-        """Return whether the damage of operator `index` changes a final output or another logged value."""
+        """Return whether the damage of operator `index` changes a final output, or a used element of another value."""
         return index in self.outputs or any(
-            not np.array_equal(value.elements, self.captured[other].elements)
+            bool((value.elements != self.captured[other].elements)[self.counted(other)].any())
             for other, value in changed.items()
             if other != index
         )

@@ -13,12 +13,12 @@ noise with heavy tails. h is computed from Geary's ratio of the standard deviati
 
 A series has changed if the change exceeds the floor and one of these limits:
 
-- tonight: `TrendConfig.sigmas` (16) units;
+- tonight: `TrendConfig.sigmas` (16) units, and twice every earlier spike that was reported;
 - tonight and the night before: 1 unit each, and 4.3 units in total, where at most 2.6 units per night are counted;
 - the last twelve nights: the CUSUM (Page, Biometrika 41, 1954) of the change, of which at most 2.3 units per night are
   counted, less 0.65 units per night, exceeds 5.3 units;
 - the last three nights: their median differs by 4 units from the older half of the baseline, because a drift also
-  moves the rest of the baseline.
+  moves the rest of the baseline, and is worse than all nights before.
 
 The limits were chosen with benchmarks/verdicts.py, so that they hold for normal noise and for noise with heavy tails.
 """
@@ -39,6 +39,7 @@ WINDOW = 12
 _TAIL = 7.0  # standard deviations at which Student's distribution is compared with the normal distribution
 _WIDTH_MOST, _WIDTH_MOST_OF_A_NIGHT = 6.0, 2.0
 _GEARY, _GEARY_MOST, _GEARY_POWER = 1.02, 1.3, 6  # the factor h is the ratio / 1.02, at most 1.3, to the power of 6
+_SPIKE = 2.0  # a spike is reported if it exceeds earlier spikes by this factor
 _PAIR, _PAIR_MOST, _PAIR_LEAST = 4.3, 2.6, 1.0
 _CUSUM, _CUSUM_MOST, _CUSUM_SLACK = 5.3, 2.3, 0.65
 _CUSUM_NIGHTS = 10  # the CUSUM needs this number of nights before its window
@@ -105,12 +106,14 @@ def changed_nights(
     floor: float,
     sigmas: float,
     direction: int,
+    spikes: Sequence[float] = (),
 ) -> tuple[int, Baseline]:
     """Return for how many nights, tonight included, the series has been different; 0 if it is not different.
 
     `levels`: the nights of the series' levels, oldest first. `recent`: the number of last nights, without tonight, that
-    may belong to the change. `direction`: 1 for a change for the worse, -1 for a change for the better. The second
-    value is the baseline that was used.
+    may belong to the change. `direction`: 1 for a change for the worse, -1 for a change for the better. `spikes`: the
+    values of single nights that were reported before and that did not last. The second value is the baseline that was
+    used.
     """
     *others, level = levels
     better = series.better * direction
@@ -124,8 +127,10 @@ def changed_nights(
 
     near, falls, scores = compare(min(1, recent) if len(level) > 3 else 0)
     pair = len(falls) == 2 and min(scores) > _PAIR_LEAST and sum(min(score, _PAIR_MOST) for score in scores) > _PAIR
+    # A spike like an earlier one is not reported again: as a night of the baseline, it is part of the noise.
+    spike = _SPIKE * max((better * (near.level - value) for value in spikes), default=0.0)
     # Without noise and floor there is no measure for the size of a change, only for its duration.
-    if falls[-1] > near.limit(sigmas) or (pair and fmean(falls) > near.floor and near.limit(sigmas) < inf):
+    if falls[-1] > max(near.limit(sigmas), spike) or (pair and fmean(falls) > near.floor and near.limit(sigmas) < inf):
         return _onset(falls), near
     apart = min(WINDOW - 1, recent, len(level) - _CUSUM_NIGHTS)
     if apart > 1:
@@ -139,7 +144,9 @@ def changed_nights(
     first = oldest(levels, series, floor)
     if first and recent >= _DRIFT_NIGHTS - 1:
         falls = [better * (first.level - value) for value in (*level[1 - _DRIFT_NIGHTS :], tonight)]
-        if median(falls) > (max(first.floor, _DRIFT * first.unit * sigmas / SIGMAS) or inf):
+        # The values of a drift are worse than all values before. Those of noise are not.
+        before = max(better * (first.level - value) for value in level[: 1 - _DRIFT_NIGHTS])
+        if median(falls) > max(before, max(first.floor, _DRIFT * first.unit * sigmas / SIGMAS) or inf):
             return _onset(falls), first
     return 0, near
 

@@ -106,7 +106,9 @@ def assess(
             if still(against, fall(against.level, value)):
                 return assessment("still_bad", against, event)
     elif worse is None and fall(whole.level, value) > 0:
-        count, against = changed_nights(values, recent, value, series, floor, config.sigmas, direction=1)
+        count, against = changed_nights(
+            values, recent, value, series, floor, config.sigmas, direction=1, spikes=past.spikes()
+        )
         if count:
             first = tonight if count == 1 else past.levels[-1][1 - count]
             return assessment("regressed", against, first.run)
@@ -170,6 +172,12 @@ class _Past:
         """Return the number of nights of the present level since the last change for the better or the worse."""
         since = takewhile(lambda pair: pair[1] == "level", reversed(self.nights))
         return sum(night.passed for night, _ in since)
+
+    def spikes(self) -> list[float]:
+        """Return the values of bad nights on which the cell passed and which lasted for a single night."""
+        kinds = ["", *(kind for _, kind in self.nights), ""]
+        alone = [night for at, (night, kind) in enumerate(self.nights, 1) if kind not in (kinds[at - 1], kinds[at + 1])]
+        return _values([night for night in alone if night.verdict in BAD and night.passed])
 
     def last_good(self, first_bad: str) -> str | None:
         """Return the last run before `first_bad` that is part of a baseline or belongs to an earlier regression."""
