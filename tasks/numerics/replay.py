@@ -10,12 +10,12 @@ Unused elements are left out: a compiler that folds a clamp into the preceding o
 that the clamp discards.
 """
 
-from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from tasks.numerics.device_run import CHAIN, DeviceRun, Requantized
 from tasks.numerics.element_use import Array, CapturedValue, ElementUse, Kernels, Value
 from tasks.numerics.grid import GridUse, grid_errors, grid_use
 from tasks.numerics.introduced import Difference, Introduced, introduced_error
@@ -25,10 +25,7 @@ from tasks.records.vocabulary import Cause
 
 IsSuspect = Callable[[int, Introduced], bool]
 """Decides whether an operator's own error is beyond its tolerance."""
-Requantized = Mapping[tuple[int, int], CapturedValue]
-"""The values that readers received on another grid than the producer's, by the indices of reader and producer."""
 
-_CHAIN = 3  # the most operators that a compiler is expected to fuse with a later operator
 _FAR_SMALLER = 0.5  # the share of an error's energy that another explanation leaves, at most
 _FELT = 0.25  # an operator whose total error has less than this share of its own error's energy has no error
 
@@ -76,7 +73,7 @@ def replay(
 
     Operators that the host cannot compute again are left out: `kernels.refusals` has the reasons.
     """
-    run = _Run(kernels, captured, requantized or {})
+    run = DeviceRun(kernels, captured, requantized or {})
     attribution = _Attribution(run, is_suspect, reference, float_constants or {})
     operators = {index: attribution.replayed(index) for index in run.on_host}
     for index in [index for index, operator in operators.items() if is_suspect(index, operator.introduced)]:
@@ -109,133 +106,10 @@ def converted(
     )
 
 
-class _Run:
-    """One pass over the graph: the operators' values on the device, and their results on the device's own inputs."""
-
-    def __init__(self, kernels: Kernels, captured: Mapping[int, CapturedValue], requantized: Requantized) -> None:
-        self.kernels, self.captured = kernels, captured
-        self.values: dict[int, Value] = {}
-        self.on_host: dict[int, Array] = {}
-        """The results on the device's own inputs, not rounded."""
-        self.spans: dict[int, tuple[int, ...]] = {}
-        self.unrounded: dict[int, Array] = {}
-        """The values that clamps read, by the operators whose logged values were rounded although the compiler merged
-        the clamp into the operator."""
-        self.received: Mapping[tuple[int, int], Value] = {
-            pair: np.asarray(value.dequantized(), np.float32) for pair, value in requantized.items()
-        }
-        self._readers: dict[int, list[int]] = {}
-        uncaptured: dict[int, tuple[int, ...]] = {}
-        for index, sources in enumerate(kernels.sources):
-            for source in sources:
-                self._readers.setdefault(source, []).append(index)
-            read = [source for source in sources if (index, source) not in self.received]
-            spans = tuple(dict.fromkeys(span for source in read for span in uncaptured.get(source, ())))
-            value = captured.get(index)
-            if value is None:
-                # The kernels have the values of constants.
-                if index not in kernels.constants and (result := self.call(index)) is not None:
-                    self.values[index] = result
-                adds_nothing = index in kernels.constants or index in kernels.data_movement_ops
-                uncaptured[index] = spans if adds_nothing else (*spans, index)
-                continue
-            if index in kernels.getitem_index:  # the value of a getitem is an element of the tuple that it reads
-                spans = tuple(span for span in spans if span not in sources)
-            self._add(index, value, spans)
-
-    def call(self, index: int, instead: Mapping[int, Value] | None = None) -> Value | None:
-        """Compute an operator from the values that it received on the device. `instead`: replaces some of them."""
-        received = {
-            source: self.received[index, source]
-            for source in self.kernels.sources[index]
-            if (index, source) in self.received
-        }
-        return self.kernels.call(index, ChainMap({**received, **(instead or {})}, self.values))
-
-    def call_unrounded(self, index: int, depth: int) -> tuple[Value | None, tuple[int, ...]]:
-        """Compute an operator from the unrounded results of the operators that it reads, and theirs, `depth` deep.
-
-        A compiler that fuses operators never rounds the values between them, although a debug program logs rounded
-        values. Return the result and the operators whose values were not rounded.
-        """
-        instead: dict[int, Value] = {}
-        spans: list[int] = []
-        for source in self.kernels.sources[index]:
-            value = self.captured.get(source)
-            if value is None or value.qparams is None or (index, source) in self.received:
-                continue
-            result, within = self.call_unrounded(source, depth - 1) if depth > 1 else (self.call(source), ())
-            if isinstance(result, np.ndarray):
-                instead[source] = result
-                spans += [*within, source]
-        return self.call(index, instead), tuple(dict.fromkeys(spans))
-
-    def readers(self, index: int) -> list[int]:
-        return self._readers.get(index, [])
-
-    def is_fused(self, index: int, spans: Mapping[int, tuple[int, ...]]) -> bool:
-        """Return whether an operator's logged value was not used: all readers are computed without it.
-
-        `spans`: per operator, the operators whose logged values were not used. A reader whose own value was not used
-        counts as the readers of that value.
-        """
-        unused = index
-        for _ in range(_CHAIN):
-            if unused in self.kernels.outputs or not self.readers(unused):
-                return False
-            using = [reader for reader in self.readers(unused) if index not in spans.get(reader, ())]
-            if not using:
-                return True
-            if len(using) > 1:
-                return False
-            (unused,) = using
-        return False
-
-    def differing_picks(self, index: int, difference: Difference) -> Array | None:
-        """Return, for an operator whose value is indices, which of them select another element than the right ones.
-
-        Among equal elements, a device may select any. Return None for an operator whose value is no indices.
-        """
-        picked = self.kernels.picked(index, difference.actual, self.values)
-        right = self.kernels.picked(index, difference.expected, self.values)
-        if picked is None or right is None:
-            return None
-        return picked != right
-
-    def _unrounded(self, index: int) -> Array:
-        """Return an operator's value without the rounding to its grid, as far as the logged value is the right one."""
-        difference = Difference.between(self.captured[index].dequantized(), self.on_host[index], self.captured[index])
-        assert difference.steps is not None, "a value with a grid"
-        right = np.abs(difference.steps) <= 1
-        return np.where(right, self.on_host[index], difference.actual).astype(self.on_host[index].dtype)
-
-    def _add(self, index: int, value: CapturedValue, spans: tuple[int, ...]) -> None:
-        actual = value.dequantized()
-        with np.errstate(over="ignore"):
-            self.values[index] = actual.astype(np.float32) if actual.dtype == np.float64 else actual
-        result = self.call(index)
-        if not isinstance(result, np.ndarray) or result.shape != actual.shape:
-            return
-        unrounded = {
-            source: self._unrounded(source)
-            for source in self.kernels.sources[index]
-            if source in self.kernels.clamped and source in self.on_host and self.captured[source].qparams is not None
-        }
-        if unrounded:
-            merged = self.call(index, unrounded)
-            assert isinstance(merged, np.ndarray), "the same call"
-            nearest = min((merged, result), key=lambda on_host: Difference.between(actual, on_host, value).energy)
-            if nearest is merged:
-                result, spans = merged, tuple(dict.fromkeys((*spans, *unrounded)))
-                self.unrounded |= unrounded
-        self.on_host[index], self.spans[index] = result, spans
-        self.values[index] = actual.astype(result.dtype)
-
-
 class _Attribution:
     def __init__(
         self,
-        run: _Run,
+        run: DeviceRun,
         is_suspect: IsSuspect,
         reference: Callable[[int], Array | None],
         float_constants: Mapping[int, Value],
@@ -253,7 +127,7 @@ class _Attribution:
             assert isinstance(result, np.ndarray), "the same call"
             on_host, spans = result, (*spans, *instead)
         error = self._own_error(index, on_host)
-        for depth in range(1, _CHAIN + 1):
+        for depth in range(1, CHAIN + 1):
             if instead or not self._is_suspect(index, error.introduced):
                 break
             result, through = run.call_unrounded(index, depth)

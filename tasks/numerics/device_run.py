@@ -1,0 +1,144 @@
+"""The device's run, operator by operator: what each operator received, and what the host computes from it."""
+
+from collections import ChainMap
+from collections.abc import Mapping
+
+import numpy as np
+
+from tasks.numerics.element_use import Array, CapturedValue, Kernels, Value
+from tasks.numerics.introduced import Difference
+
+Requantized = Mapping[tuple[int, int], CapturedValue]
+"""The values that readers received on another grid than the producer's, by the indices of reader and producer."""
+
+CHAIN = 3
+"""The most operators that a compiler is expected to fuse with a later operator."""
+
+
+class DeviceRun:
+    """The values of all operators on the device, and the operators' results on the host from the device's own inputs.
+
+    `values`: per operator, the value that its readers received: the logged value, or the host's if none was logged.
+    `on_host`: per captured operator, its result on the device's own inputs, not rounded.
+    `spans`: per captured operator, earlier operators whose logged values were not used.
+    `unrounded`: the values that clamps read, by the operators whose logged values were rounded although the compiler
+    merged the clamp into the operator.
+    `received`: the values that readers received on another grid, by the indices of reader and producer.
+    """
+
+    def __init__(self, kernels: Kernels, captured: Mapping[int, CapturedValue], requantized: Requantized) -> None:
+        self.kernels, self.captured = kernels, captured
+        self.values: dict[int, Value] = {}
+        self.on_host: dict[int, Array] = {}
+        self.spans: dict[int, tuple[int, ...]] = {}
+        self.unrounded: dict[int, Array] = {}
+        self.received: Mapping[tuple[int, int], Value] = {
+            pair: np.asarray(value.dequantized(), np.float32) for pair, value in requantized.items()
+        }
+        self._readers: dict[int, list[int]] = {}
+        uncaptured: dict[int, tuple[int, ...]] = {}
+        for index, sources in enumerate(kernels.sources):
+            for source in sources:
+                self._readers.setdefault(source, []).append(index)
+            read = [source for source in sources if (index, source) not in self.received]
+            spans = tuple(dict.fromkeys(span for source in read for span in uncaptured.get(source, ())))
+            value = captured.get(index)
+            if value is None:
+                # The kernels have the values of constants.
+                if index not in kernels.constants and (result := self.call(index)) is not None:
+                    self.values[index] = result
+                adds_nothing = index in kernels.constants or index in kernels.data_movement_ops
+                uncaptured[index] = spans if adds_nothing else (*spans, index)
+                continue
+            if index in kernels.getitem_index:  # the value of a getitem is an element of the tuple that it reads
+                spans = tuple(span for span in spans if span not in sources)
+            self._add(index, value, spans)
+
+    def call(self, index: int, instead: Mapping[int, Value] | None = None) -> Value | None:
+        """Compute an operator from the values that it received on the device. `instead`: replaces some of them."""
+        received = {
+            source: self.received[index, source]
+            for source in self.kernels.sources[index]
+            if (index, source) in self.received
+        }
+        return self.kernels.call(index, ChainMap({**received, **(instead or {})}, self.values))
+
+    def call_unrounded(self, index: int, depth: int) -> tuple[Value | None, tuple[int, ...]]:
+        """Compute an operator from the unrounded results of the operators that it reads, and theirs, `depth` deep.
+
+        A compiler that fuses operators never rounds the values between them, although a debug program logs rounded
+        values. Return the result and the operators whose values were not rounded.
+        """
+        instead: dict[int, Value] = {}
+        spans: list[int] = []
+        for source in self.kernels.sources[index]:
+            value = self.captured.get(source)
+            if value is None or value.qparams is None or (index, source) in self.received:
+                continue
+            result, within = self.call_unrounded(source, depth - 1) if depth > 1 else (self.call(source), ())
+            if isinstance(result, np.ndarray):
+                instead[source] = result
+                spans += [*within, source]
+        return self.call(index, instead), tuple(dict.fromkeys(spans))
+
+    def readers(self, index: int) -> list[int]:
+        """Return the operators that read an operator's value."""
+        return self._readers.get(index, [])
+
+    def is_fused(self, index: int, spans: Mapping[int, tuple[int, ...]]) -> bool:
+        """Return whether an operator's logged value was not used: all readers are computed without it.
+
+        `spans`: per operator, the operators whose logged values were not used. A reader whose own value was not used
+        counts as the readers of that value.
+        """
+        unused = index
+        for _ in range(CHAIN):
+            if unused in self.kernels.outputs or not self.readers(unused):
+                return False
+            using = [reader for reader in self.readers(unused) if index not in spans.get(reader, ())]
+            if not using:
+                return True
+            if len(using) > 1:
+                return False
+            (unused,) = using
+        return False
+
+    def differing_picks(self, index: int, difference: Difference) -> Array | None:
+        """Return, for an operator whose value is indices, which of them select another element than the right ones.
+
+        Among equal elements, a device may select any. Return None for an operator whose value is no indices.
+        """
+        picked = self.kernels.picked(index, difference.actual, self.values)
+        right = self.kernels.picked(index, difference.expected, self.values)
+        if picked is None or right is None:
+            return None
+        return picked != right
+
+    def _unrounded(self, index: int) -> Array:
+        """Return an operator's value without the rounding to its grid, as far as the logged value is the right one."""
+        difference = Difference.between(self.captured[index].dequantized(), self.on_host[index], self.captured[index])
+        assert difference.steps is not None, "a value with a grid"
+        right = np.abs(difference.steps) <= 1
+        return np.where(right, self.on_host[index], difference.actual).astype(self.on_host[index].dtype)
+
+    def _add(self, index: int, value: CapturedValue, spans: tuple[int, ...]) -> None:
+        actual = value.dequantized()
+        with np.errstate(over="ignore"):
+            self.values[index] = actual.astype(np.float32) if actual.dtype == np.float64 else actual
+        result = self.call(index)
+        if not isinstance(result, np.ndarray) or result.shape != actual.shape:
+            return
+        unrounded = {
+            source: self._unrounded(source)
+            for source in self.kernels.sources[index]
+            if source in self.kernels.clamped and source in self.on_host and self.captured[source].qparams is not None
+        }
+        if unrounded:
+            merged = self.call(index, unrounded)
+            assert isinstance(merged, np.ndarray), "the same call"
+            nearest = min((merged, result), key=lambda on_host: Difference.between(actual, on_host, value).energy)
+            if nearest is merged:
+                result, spans = merged, tuple(dict.fromkeys((*spans, *unrounded)))
+                self.unrounded |= unrounded
+        self.on_host[index], self.spans[index] = result, spans
+        self.values[index] = actual.astype(result.dtype)
