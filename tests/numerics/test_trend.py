@@ -137,6 +137,13 @@ def test_a_spike_is_not_in_the_baseline() -> None:
     assert (tonight.nights, tonight.level) == (11, 30.0)
 
 
+def test_a_later_spike_is_reported_only_if_it_is_more_than_twice_as_large() -> None:
+    quiet = [30.0] * 10
+    assert verdicts([*quiet, 28.0, *quiet, 28.0, *quiet, 26.0, *quiet]).count("regressed") == 1
+    assert verdicts([*quiet, 28.0, *quiet, 25.0, *quiet]).count("regressed") == 2
+    assert verdicts([*quiet, 28.0, *quiet, *[28.0] * 10])[21:24] == ["steady", "regressed", "still_bad"]
+
+
 def test_an_error_that_comes_and_goes_is_one_regression() -> None:
     assert verdicts([30.0] * 5 + [20.0, 30.0, 20.0, 30.0, 20.0])[-5:] == [
         "regressed", "steady", "still_bad", "steady", "still_bad",
