@@ -101,10 +101,12 @@ class WorstOperator:
 def worst_operator(rows: Sequence[OperatorComparison], budget: Iterable[ErrorShare] = ()) -> WorstOperator | None:
     """Return the operator with the largest effect on a final output. None if no operator was compared.
 
-    An operator that introduces infinities or NaNs comes first. Without a budget, it is the operator with the lowest
-    introduced SNR of those that introduce error, else of all, or without a replay the operator with the lowest total
-    SNR.
+    An operator that introduces infinities or NaNs comes first. An operator that introduces wrong booleans or integers
+    has no effect in the budget, because they have no derivative. It comes before an effect that is smaller than the
+    unexplained share. Without a budget, the worst operator is the one with the lowest introduced SNR of those that
+    introduce error, else of all, or without a replay the operator with the lowest total SNR.
     """
+    budget = list(budget)
     odd = next((row for row in rows if row.status == "nonfinite_differs" and row.verdict == "introduced"), None)
     if odd is not None:
         return WorstOperator(row=odd)
@@ -113,6 +115,10 @@ def worst_operator(rows: Sequence[OperatorComparison], budget: Iterable[ErrorSha
     effects = [share for share in budget if share.operator in names and share.share is not None]
     if effects:
         largest = max(effects, key=lambda share: share.share or 0.0)
+        unexplained = max((share.share or 0.0 for share in budget if share.cause == "unexplained"), default=0.0)
+        wrong = next(iter(wrong_integers(rows)), None)
+        if wrong is not None and unexplained > (largest.share or 0.0):
+            return WorstOperator(row=wrong, cause="device")
         of_operator = [row for row in rows if row.operator.name == largest.operator]
         return WorstOperator(
             row=min(of_operator, key=_introduced_db), cause=largest.cause, effect_snr_db=largest.alone_snr_db
@@ -121,6 +127,11 @@ def worst_operator(rows: Sequence[OperatorComparison], budget: Iterable[ErrorSha
     candidates = candidates or [row for row in compared if row.parts.introduced_snr_db is not None]
     worst = min(candidates, key=_introduced_db, default=None) or min(compared, key=_total_db, default=None)
     return None if worst is None else WorstOperator(row=worst)
+
+
+def wrong_integers(rows: Iterable[OperatorComparison]) -> list[OperatorComparison]:
+    """Return the rows of the operators that introduce wrong booleans or integers."""
+    return [row for row in rows if row.verdict == "introduced" and row.parts.introduced_differing]
 
 
 def _introduced_db(row: OperatorComparison) -> float:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tasks.numerics.verdict import wrong_integers
 from tasks.records import Comparison, ErrorShare, OperatorComparison
 from tasks.records.vocabulary import Cause
 from tasks.results.outcome import CellResult, finals, judge, on_device, problem
@@ -91,7 +92,9 @@ def _causes(comparison: Comparison, output: int) -> Iterator[str]:
     for group in [group for group in largest if group.share >= _MENTIONED][:_MOST_GROUPS]:
         yield _described(group, rows)
     if totals["unexplained"] >= _MENTIONED:
-        yield f"{100 * totals['unexplained']:.0f} % are unexplained"
+        wrong = dict.fromkeys(row.operator.module_path or row.operator.name for row in wrong_integers(rows.values()))
+        where = f", and the device computes wrong booleans or integers in {', '.join(wrong)}" if wrong else ""
+        yield f"{100 * totals['unexplained']:.0f} % are unexplained{where}"
 
 
 def _described(group: _Group, rows: Mapping[str, OperatorComparison]) -> str:

@@ -380,6 +380,17 @@ def test_an_operator_that_introduces_nans_is_the_worst_whatever_the_budget() -> 
     assert worst_operator([*ROWS, infinite], [share("grave", "clipping", 0.6, 20.0)]) == WorstOperator(row=infinite)
 
 
+def test_an_operator_with_wrong_integers_comes_before_an_effect_that_is_smaller_than_the_unexplained_share() -> None:
+    wrong = row("indices", "introduced")
+    wrong = replace(wrong, parts=ErrorParts(introduced_differing=3))
+    largest = share("grave", "clipping", 0.3, 20.0)
+    expected = WorstOperator(row=wrong, cause="device")
+    assert worst_operator([*ROWS, wrong], [largest, share(None, "unexplained", 0.6)]) == expected
+    explained = worst_operator([*ROWS, wrong], [largest, share(None, "unexplained", 0.2)])
+    assert explained is not None
+    assert explained.row.operator.name == "grave"
+
+
 def test_every_operator_is_followed_to_the_outputs_however_many_introduce_error() -> None:
     rows = [row(f"operator {number}", "introduced", own_db=10.0 + number) for number in range(17)]
     shares = [share(f"operator {number}", "device", 0.5 if number == 16 else 0.01, 20.0) for number in range(17)]
