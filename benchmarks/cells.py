@@ -28,8 +28,8 @@ def cell(artifacts: str, *overrides: str, config_dir: str | None = None) -> tupl
     evidence = next(_stored(Path(artifacts), planned.request), None)
     if evidence is None:
         program = Path(sys.executable).with_name("qnnsweep")
-        own = ["--config-dir", config_dir] if config_dir else []
-        command = [str(program), "run", *own, f"artifacts={artifacts}", *overrides]
+        folder = ["--config-dir", config_dir] if config_dir else []
+        command = [str(program), "run", *folder, f"artifacts={artifacts}", *overrides]
         subprocess.run(command, check=True, stdout=sys.stderr)
         evidence = next(_stored(Path(artifacts), planned.request))
     return planned.request, prepare(replace(plan, artifacts=artifacts)), evidence

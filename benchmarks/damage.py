@@ -207,7 +207,7 @@ def _channel_axis(real: Array) -> int:
 
 def _own_grid(scene: Scene, index: int) -> tuple[Quantization | None, Array]:
     """Return an operator's grid per tensor, None if the device does not round the value to such a grid."""
-    captured, made = scene.captured[index], scene.made.get(index)
+    captured, on_host = scene.captured[index], scene.on_host.get(index)
     qparams = captured.qparams
-    rounds = index not in scene.kernels.clamped and isinstance(made, np.ndarray) and captured.elements.size > 1
+    rounds = index not in scene.kernels.clamped and isinstance(on_host, np.ndarray) and captured.elements.size > 1
     return (qparams if qparams is not None and len(qparams.scale) == 1 and rounds else None), captured.dequantized()

@@ -45,7 +45,7 @@ from damage import KINDS, Kind, error_db, error_steps
 from safetensors.numpy import load
 from scene import Change, Scene, ScratchStore
 
-from conf.schema import OperatorTolerance
+from conf.tolerances import OperatorTolerance
 from tasks.comparison.evidence import Evidence
 from tasks.comparison.operators import OperatorComparer
 from tasks.numerics.element_use import CapturedValue
@@ -250,10 +250,10 @@ def _is_right(cause: Cause, row: OperatorComparison, allowed: OperatorTolerance)
         return row.verdict in OWN_ERROR
     if row.verdict in (*OWN_ERROR, "contradicted"):
         return False  # the device computes what the lowering says
-    total, grid, inherited = row.gap.snr_db, row.parts.grid_snr_db, row.parts.inherited_snr_db
-    if cause == "weights" or grid is None or total is None or allowed.snr_db is None or total >= allowed.snr_db:
+    total, rounding, inherited = row.gap.snr_db, row.parts.grid_snr_db, row.parts.inherited_snr_db
+    if cause == "weights" or rounding is None or total is None or allowed.snr_db is None or total >= allowed.snr_db:
         return True
-    return row.verdict == "grid" or (inherited is not None and inherited <= grid)
+    return row.verdict == "grid" or (inherited is not None and inherited <= rounding)
 
 
 def summary(injections: Sequence[Injection], examined: int) -> dict[str, int]:

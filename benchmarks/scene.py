@@ -75,7 +75,7 @@ class Scene:
             if isinstance(encoded, dict) and "operator" in encoded
         }
         """The positions of final outputs, by the index of the operator that computes the output."""
-        self.made: dict[int, Value] = {}
+        self.on_host: dict[int, Value] = {}
         """The results on the device's own inputs, not rounded."""
         self._values: dict[int, Value] = {}
         self._unrounded: dict[int, Value] = {}
@@ -147,16 +147,16 @@ class Scene:
                 continue
             fused = index in self._fused
             values = ChainMap(*((unrounded, after, self._unrounded) if fused else (after,)), self._values)
-            made = self.kernels.call(index, values)
-            if made is None:
+            on_host = self.kernels.call(index, values)
+            if on_host is None:
                 continue
-            if original is None or not isinstance(made, np.ndarray):
-                after[index] = made
+            if original is None or not isinstance(on_host, np.ndarray):
+                after[index] = on_host
                 continue
             if index in self._unrounded:
-                unrounded[index] = made
-            moved = _moved(original, self.made[index], made)
-            changed[index] = replace(moved, elements=self._corrected(index, moved, made, values))
+                unrounded[index] = on_host
+            moved = _moved(original, self.on_host[index], on_host)
+            changed[index] = replace(moved, elements=self._corrected(index, moved, on_host, values))
             after[index] = _single(changed[index].dequantized())
         return changed
 
@@ -189,37 +189,37 @@ class Scene:
 
     def _add(self, index: int, sources: Any) -> None:
         original = self.captured.get(index)
-        made = self.kernels.call(index, self._values)
-        if made is None:
+        on_host = self.kernels.call(index, self._values)
+        if on_host is None:
             if original is not None:
                 self._values[index] = _single(original.dequantized())
             return
-        if original is not None and isinstance(made, np.ndarray):
+        if original is not None and isinstance(on_host, np.ndarray):
             if any(source in self._unrounded for source in sources):
                 merged = self.kernels.call(index, ChainMap(self._unrounded, self._values))
                 assert isinstance(merged, np.ndarray), "the same call"
                 actual = original.dequantized()
-                energies = [Difference.between(actual, result, original).energy for result in (merged, made)]
+                energies = [Difference.between(actual, result, original).energy for result in (merged, on_host)]
                 if energies[0] <= energies[1]:
-                    made = merged
+                    on_host = merged
                     self._fused.add(index)
             if index in self.kernels.clamped:
-                self._unrounded[index] = made
-        self.made[index] = made
-        self._values[index] = made if original is None else _single(original.dequantized())
+                self._unrounded[index] = on_host
+        self.on_host[index] = on_host
+        self._values[index] = on_host if original is None else _single(original.dequantized())
 
-    def _corrected(self, index: int, moved: CapturedValue, made: Array, values: Mapping[int, Value]) -> Array:
+    def _corrected(self, index: int, moved: CapturedValue, on_host: Array, values: Mapping[int, Value]) -> Array:
         """Return the elements of an operator's changed value, with the host's result where the old value was no error.
 
-        `made`: the host's result from the changed `values`, not rounded.
+        `on_host`: the host's result from the changed `values`, not rounded.
         """
-        elements, original, right = moved.elements, self.captured[index], requantized(made, moved).elements
+        elements, original, right = moved.elements, self.captured[index], requantized(on_host, moved).elements
         used = self.used(index)
         if used is not None:
             elements = np.where(used, elements, right)
-        picked = self.kernels.picked(index, original.elements, values) if made.dtype.kind in "iu" else None
+        picked = self.kernels.picked(index, original.elements, values) if on_host.dtype.kind in "iu" else None
         if picked is not None:
-            equal = picked == self.kernels.picked(index, made, values)
+            equal = picked == self.kernels.picked(index, on_host, values)
             elements = np.where(equal, original.elements, right)
         return elements
 
@@ -299,11 +299,11 @@ class Scene:
 
 def regridded(scene: Scene, index: int, qparams: Quantization) -> CapturedValue:
     """Return an operator's value on another grid. The device's own error, in steps, is kept."""
-    captured, made = scene.captured[index], scene.made[index]
+    captured, on_host = scene.captured[index], scene.on_host[index]
     assert captured.qparams is not None, "a value with a grid"
-    assert isinstance(made, np.ndarray), "a captured value"
-    own_steps = np.clip(captured.elements - quantize(made, captured.qparams), -1, 1)
-    codes = np.clip(quantize(made, qparams) + own_steps, qparams.quant_min, qparams.quant_max)
+    assert isinstance(on_host, np.ndarray), "a captured value"
+    own_steps = np.clip(captured.elements - quantize(on_host, captured.qparams), -1, 1)
+    codes = np.clip(quantize(on_host, qparams) + own_steps, qparams.quant_min, qparams.quant_max)
     return CapturedValue(elements=codes.astype(captured.elements.dtype), qparams=qparams)
 
 

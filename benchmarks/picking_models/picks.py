@@ -22,16 +22,16 @@ class Picks(nn.Module):
         self.second = nn.ModuleList(nn.Linear(FEATURES, FEATURES) for _ in range(blocks))
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        found: list[torch.Tensor] = []
+        indices: list[torch.Tensor] = []
         for first, second in zip(self.first, self.second, strict=True):
-            one, other = first(x), second(x)
-            larger = torch.where(one > other, one, other * 0.5)
-            found += [torch.argmax(larger, -1), torch.topk(one, 4).indices]
-            x = torch.where(larger < x, larger, x + one)
-        return x, *found
+            left, right = first(x), second(x)
+            larger = torch.where(left > right, left, right * 0.5)
+            indices += [torch.argmax(larger, -1), torch.topk(left, 4).indices]
+            x = torch.where(larger < x, larger, x + left)
+        return x, *indices
 
 
-def picks(blocks: int) -> nn.Module:
+def picks_model(blocks: int) -> nn.Module:
     """Return the model with `blocks` blocks and random weights."""
     with reproducible(seed=0):
         model: Any = Picks(blocks)

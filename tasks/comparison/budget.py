@@ -6,7 +6,8 @@ import numpy as np
 
 from tasks.comparison.evidence import SampleInputs
 from tasks.numerics.budget import Effect, Errors, OutputBudget, errors_at
-from tasks.numerics.element_use import Array, Kernels, Value
+from tasks.numerics.element_use import Array, Kernels, NoDerivative, Sensitivity, Value
+from tasks.numerics.grid import grid_errors
 from tasks.numerics.replay import Replayed
 from tasks.records import ErrorShare, LoweredProgram
 from tasks.records.vocabulary import CAUSES, Cause
@@ -15,9 +16,12 @@ from tasks.records.vocabulary import CAUSES, Cause
 class ErrorBudget:
     """The budget of every final output. Call `add` with each captured sample, then `shares`."""
 
-    def __init__(self, lowered: LoweredProgram, float_constants: Mapping[int, Value]) -> None:
+    def __init__(
+        self, lowered: LoweredProgram, float_constants: Mapping[int, Value], unknown_weights: Sequence[str]
+    ) -> None:
         self._lowered = lowered
         self._float_constants = float_constants
+        self._unknown_weights = unknown_weights
         self._outputs = [OutputBudget() for _ in lowered.quantized.exported.outputs]
 
     def add(
@@ -25,22 +29,25 @@ class ErrorBudget:
         kernels: Kernels,
         inputs: SampleInputs,
         replayed: Mapping[int, Replayed],
+        unlogged: Mapping[int, Array],
         actual: Sequence[Array],
         reference: Sequence[Array],
     ) -> None:
         """Add a sample.
 
-        `actual`, `reference`: the final outputs of the device and of eager PyTorch.
+        `unlogged`: by operator, the errors that rounded weights cause at values that were not logged. `actual`,
+        `reference`: the final outputs of the device and of eager PyTorch.
         """
         errors: dict[int, Mapping[Cause, Array]] = {
             index: operator.errors for index, operator in replayed.items() if operator.errors
         }
-        for position, (exact, rounded) in enumerate(zip(inputs.exact, inputs.rounded, strict=True)):
-            if exact.dtype.kind == "f" and not np.array_equal(exact, rounded):
-                errors[-1 - position] = {"resolution": rounded - exact}
-        run = None
-        if _finite(errors):
-            run = kernels.halfway(inputs.exact, self._float_constants, errors_at(errors))
+        errors |= {index: {"weights": error} for index, error in unlogged.items()}
+        for position, (exact, rounded, qparams) in enumerate(
+            zip(inputs.exact, inputs.rounded, self._lowered.input_qparams, strict=True)
+        ):
+            if qparams is not None and not np.array_equal(exact, rounded):
+                errors[-1 - position] = grid_errors(exact, rounded, qparams)
+        run = self._halfway(kernels, inputs, errors)
         for output, budget in enumerate(self._outputs):
             budget.add(run, output, actual[output], reference[output], errors)
 
@@ -52,6 +59,21 @@ class ErrorBudget:
                 yield self._share(position, budget, Effect(cause=cause, operator=None))
             for effect in effects:
                 yield self._share(position, budget, effect)
+
+    def _halfway(self, kernels: Kernels, inputs: SampleInputs, errors: Errors) -> Sensitivity | str:
+        """Return the run halfway between the float model and the device, or the reason why there is none."""
+        for index, parts in errors.items():
+            if not all(np.isfinite(error).all() for error in parts.values()):
+                name = self._lowered.operators[index].name if index >= 0 else "an input"
+                return f"the error of {name} is not finite"
+        try:
+            return kernels.halfway(inputs.exact, self._float_constants, errors_at(errors))
+        except NoDerivative as reason:
+            return str(reason)
+
+    def _why(self, budget: OutputBudget) -> str | None:
+        unknown = len(self._unknown_weights)
+        return budget.why or (f"the float weights of {unknown} operators are not known" if unknown else None)
 
     def _share(self, position: int, budget: OutputBudget, effect: Effect) -> ErrorShare:
         exported = self._lowered.quantized.exported
@@ -73,8 +95,5 @@ class ErrorBudget:
             alone_snr_db=effect.alone_snr_db,
             samples=budget.samples,
             projections=budget.projections,
+            why=self._why(budget) if effect.cause == "unexplained" else None,
         )
-
-
-def _finite(errors: Errors) -> bool:
-    return all(bool(np.isfinite(error).all()) for parts in errors.values() for error in parts.values())

@@ -11,7 +11,7 @@ from safetensors.numpy import load
 
 from tasks.errors import EvidenceError
 from tasks.numerics.align import AlignedOperator, Match, align
-from tasks.numerics.dequantize import fake_quantize, undo_layout
+from tasks.numerics.dequantize import fake_quantize, quantize, undo_layout
 from tasks.numerics.element_use import CapturedValue, Kernels
 from tasks.numerics.timing import EXECUTION
 from tasks.records import Capture, LoweredProgram, Operator, OtherReference, RequantizedTensor
@@ -104,9 +104,20 @@ class Evidence:
         for record, row in zip(self._lowered.requantized, aligned, strict=True):
             yield record, row, self._logged(row) if row.reason is None else None
 
-    def requantized_values(self, sample: int) -> dict[tuple[int, int], CapturedValue]:
-        """Map readers and sources, by operator index, to the sources' values on the grids that the readers get."""
-        values: dict[tuple[int, int], CapturedValue] = {}
+    def requantized_values(
+        self, sample: int, sources: Sequence[Sequence[int]], captured: Mapping[int, CapturedValue]
+    ) -> dict[tuple[int, int], CapturedValue]:
+        """Map readers and sources, by operator index, to the sources' values on the grids that the readers get.
+
+        `sources`: per operator, the operators that it reads. A delegate rounds a value that the CPU computed.
+        """
+        values = {
+            (reader, source): rounded
+            for reader, read in enumerate(sources)
+            for source in read
+            if source in captured and self._lowered.operators[reader].subgraph is not None
+            if (rounded := on_own_grid(captured[source], self._lowered.operators[source])) is not captured[source]
+        }
         for record, _, logged in self.requantized(sample):
             value = None if logged is None else captured_value(record.operator, logged)
             if value is not None and record.source is not None:
@@ -152,6 +163,13 @@ def captured_value(operator: Operator, logged: LoggedOperator) -> CapturedValue 
         if quantized and qparams is None
         else CapturedValue(elements=np.ascontiguousarray(elements), qparams=qparams)
     )
+
+
+def on_own_grid(value: CapturedValue, operator: Operator) -> CapturedValue:
+    """Return an operator's value as a delegate receives it: rounded to the operator's grid."""
+    if value.qparams is not None or operator.quantization is None or value.elements.dtype.kind != "f":
+        return value
+    return CapturedValue(elements=quantize(value.elements, operator.quantization), qparams=operator.quantization)
 
 
 def _runs(dump: ETDump, samples: int) -> list[int]:

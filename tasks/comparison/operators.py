@@ -23,7 +23,7 @@ from tasks.numerics.align import AlignedOperator
 from tasks.numerics.element_use import Kernels, Value
 from tasks.numerics.introduced import Introduced
 from tasks.numerics.operators import Compared, compare_operator, to_reference_layout_and_scale
-from tasks.numerics.replay import Replayed, replay
+from tasks.numerics.replay import Replayed, replay, unlogged_weight_errors
 from tasks.numerics.verdict import has_own_error, limits, verdict
 from tasks.records import ErrorShare, Gap, LoweredProgram, Operator, OperatorComparison, OtherReference
 from tasks.records.keys import tensor_key
@@ -84,20 +84,23 @@ class OperatorComparer:
         replayed: Mapping[int, Replayed] = {}
         if kernels is not None:
             if self._options.budget and self._budget is None:
-                weights = weight_errors(self._lowered, self._store, kernels).by_operator
-                self._float_constants = kernels.changed_constants(weights)
-                self._budget = ErrorBudget(self._lowered, self._float_constants)
+                weights = weight_errors(self._lowered, self._store, kernels)
+                self._float_constants = kernels.changed_constants(weights.by_operator)
+                self._budget = ErrorBudget(self._lowered, self._float_constants, weights.unknown)
+            requantized = self._evidence.requantized_values(sample, kernels.sources, captured)
             replayed = replay(
                 kernels,
                 captured,
                 self._is_suspect,
                 partial(self._evidence.reference, sample),
-                self._evidence.requantized_values(sample),
+                requantized,
                 float_constants=self._float_constants,
+                with_errors=self._budget is not None,
             )
             if self._budget is not None and inputs is not None:
+                unlogged = unlogged_weight_errors(kernels, captured, requantized, self._float_constants)
                 actual, reference = (self._final_outputs(tensors, sample) for tensors in (self._device, self._eager))
-                self._budget.add(kernels, inputs, replayed, actual, reference)
+                self._budget.add(kernels, inputs, replayed, unlogged, actual, reference)
         rows = [
             self._row(sample, aligned, logged, replayed.get(aligned.operator.index), kernels)
             for aligned in self._evidence.aligned(sample)

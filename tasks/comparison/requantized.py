@@ -7,14 +7,13 @@ introduced gap is against the source's value on the device, rounded to the new g
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from tasks.comparison.evidence import Array, Evidence, captured_value
+from tasks.comparison.evidence import Evidence, captured_value, on_own_grid
 from tasks.comparison.parts import error_parts
-from tasks.numerics.dequantize import fake_quantize
 from tasks.numerics.element_use import CapturedValue
 from tasks.numerics.operators import compare_operator
 from tasks.numerics.replay import Replayed, converted
 from tasks.numerics.verdict import limits, verdict
-from tasks.records import Gap, LoweredProgram, Operator, OperatorComparison
+from tasks.records import Gap, LoweredProgram, OperatorComparison
 from tasks.records.options import ComparisonOptions
 
 
@@ -45,7 +44,9 @@ def compare_requantized(
         value, source = captured_value(operator, logged), captured.get(tensor.source)
         error = None
         if value is not None and source is not None:
-            error = converted(value, _on_own_grid(source, lowered.operators[tensor.source]), reference, used_mask)
+            error = converted(
+                value, on_own_grid(source, lowered.operators[tensor.source]).dequantized(), reference, used_mask
+            )
         allowed = limits(options.tolerances, lowered.quantized.scheme, operator.target)
         row = replace(
             row,
@@ -59,10 +60,3 @@ def compare_requantized(
             names = tuple(lowered.operators[reader].name for reader in source_error.masked_by)
             row = replace(row, masked_elements=source_error.masked, masked_by=names)
         yield row if error is None else replace(row, parts=error_parts(error))
-
-
-def _on_own_grid(value: CapturedValue, operator: Operator) -> Array:
-    """Return an operator's value on the device. A delegate rounds a value that the CPU computed to the value's grid."""
-    if value.qparams is None and operator.quantization is not None:
-        return fake_quantize(value.elements, operator.quantization)
-    return value.dequantized()

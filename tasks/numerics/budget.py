@@ -19,12 +19,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tasks.numerics.element_use import Array, Sensitivity
+from tasks.numerics.element_use import Array, NoDerivative, Sensitivity
+from tasks.numerics.metrics import signed_error
 from tasks.records.vocabulary import Cause
 
 PROJECTIONS = 8
 """The number of projections of a final output, per sample."""
 _EXACT = 8  # per sample and final output: the largest effects that are computed exactly
+_LEAST = 3  # the direction of the error, and two random directions, which have a spread
 _MOST_ELEMENTS = 2**24  # of all directions of an output together
 ARISING: tuple[Cause, ...] = ("weights", "clipping", "resolution", "device")
 """The causes of error that arise at operators."""
@@ -54,25 +56,36 @@ class OutputBudget:
 
     projections: int = 0
     samples: int = 0
+    why: str | None = None
+    """The reason why effects are not known, on some sample; None if all are known."""
     _signal: float = 0.0
     _energy: float = 0.0
     _unexplained: float = 0.0
     _effects: dict[tuple[Cause, int | None], float] = field(default_factory=lambda: defaultdict(float))
     _variances: dict[tuple[Cause, int | None], float] = field(default_factory=lambda: defaultdict(float))
 
-    def add(self, run: Sensitivity | None, output: int, actual: Array, reference: Array, errors: Errors) -> None:
+    def add(self, run: Sensitivity | str, output: int, actual: Array, reference: Array, errors: Errors) -> None:
         """Add a sample: the device's and the float model's final output, and the errors between the two runs.
 
-        `run`: None if there are no derivatives: the output's whole error is unexplained.
+        `run`: the reason, if there are no derivatives: the output's whole error is unexplained. A sample whose error is
+        not finite is left out.
         """
-        error = (actual.astype(np.float64) - reference).reshape(-1)
+        error = signed_error(actual, reference, np.float64).reshape(-1)
+        if not np.isfinite(error).all():
+            self.why = self.why or "a sample is left out, because its output has other infinities or NaNs"
+            return
+        finite = np.where(np.isfinite(reference), reference, 0)
         self.samples += 1
-        self._signal += float(np.square(reference, dtype=np.float64).sum())
+        self._signal += float(np.square(finite, dtype=np.float64).sum())
         self._energy += _energy(error)
-        if run is None:
+        try:
+            if isinstance(run, str):
+                raise NoDerivative(run)
+            estimates, unexplained = self._estimate(run, output, error, actual.shape, errors)
+        except NoDerivative as reason:
+            self.why = self.why or str(reason)
             self._unexplained += _energy(error)
             return
-        estimates, unexplained = self._estimate(run, output, error, actual.shape, errors)
         exact: dict[tuple[Cause, int | None], float] = {}
         explained = np.zeros(error.size)
         for cause in ARISING:
@@ -98,7 +111,6 @@ class OutputBudget:
     ) -> tuple[dict[tuple[Cause, int | None], tuple[float, float]], float]:
         """Return the estimated energy of every effect with its variance, and the energy that no effect explains."""
         directions, counts = _directions(error, self.samples)
-        self.projections += len(counts)
         projected: dict[tuple[Cause, int | None], Array] = defaultdict(lambda: np.zeros(len(counts)))
         for number, direction in enumerate(directions):
             for index, slope in run.gradients(output, direction.reshape(shape)).items():
@@ -106,22 +118,22 @@ class OutputBudget:
                     effect = float(np.einsum("i,i->", slope.reshape(-1), part.reshape(-1)))
                     projected[cause, index][number] += effect
                     projected[cause, None][number] += effect
+        self.projections += len(counts)
         explained = sum((projected[cause, None] for cause in ARISING), np.zeros(len(counts)))
         random = counts != 1.0
         estimates: dict[tuple[Cause, int | None], tuple[float, float]] = {}
         for key, effects in projected.items():
             energies = counts * np.square(effects)
-            several = np.count_nonzero(random) > 1
-            variance = float(np.var(energies[random], ddof=1) * np.count_nonzero(random)) if several else 0.0
+            variance = float(np.var(energies[random], ddof=1) * np.count_nonzero(random)) if random.any() else 0.0
             estimates[key] = float(energies.sum()), variance
         return estimates, float(counts @ np.square(directions @ error - explained))
 
     def effects(self) -> list[Effect]:
         """Return the totals of all causes, which add up to 1, then the operators, the largest share first.
 
-        The list is empty for an output whose error is zero or not finite.
+        The list is empty for an output without an error.
         """
-        if self._energy == 0 or not math.isfinite(self._energy):
+        if self._energy == 0:
             return []
         totals = [self._effect(cause, None) for cause in ARISING]
         unexplained = self._unexplained / self._energy
@@ -154,7 +166,7 @@ def _energy(values: Array) -> float:
 def _directions(error: Array, seed: int) -> tuple[Array, Array]:
     """Return orthonormal directions, one per row, and how many directions of the output each of them stands for."""
     size, length = error.size, float(np.linalg.norm(error))
-    count = min(PROJECTIONS, max(_MOST_ELEMENTS // max(size, 1), 2))
+    count = min(PROJECTIONS, max(_MOST_ELEMENTS // max(size, 1), _LEAST))
     if size <= count:
         return np.eye(size), np.ones(size)
     if length == 0:

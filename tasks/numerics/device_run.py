@@ -27,7 +27,7 @@ class DeviceRun:
     """
 
     def __init__(self, kernels: Kernels, captured: Mapping[int, CapturedValue], requantized: Requantized) -> None:
-        self.kernels, self.captured = kernels, captured
+        self.kernels, self.captured, self.requantized = kernels, captured, requantized
         self.values: dict[int, Value] = {}
         self.on_host: dict[int, Array] = {}
         self.spans: dict[int, tuple[int, ...]] = {}
@@ -55,13 +55,16 @@ class DeviceRun:
             self._add(index, value, spans)
 
     def call(self, index: int, instead: Mapping[int, Value] | None = None) -> Value | None:
-        """Compute an operator from the values that it received on the device. `instead`: replaces some of them."""
+        """Compute an operator from the values that it received on the device.
+
+        `instead`: replaces values of other operators, but not those that the operator received on another grid.
+        """
         received = {
             source: self.received[index, source]
             for source in self.kernels.sources[index]
             if (index, source) in self.received
         }
-        return self.kernels.call(index, ChainMap({**received, **(instead or {})}, self.values))
+        return self.kernels.call(index, ChainMap({**(instead or {}), **received}, self.values))
 
     def call_unrounded(self, index: int, depth: int) -> tuple[Value | None, tuple[int, ...]]:
         """Compute an operator from the unrounded results of the operators that it reads, and theirs, `depth` deep.
@@ -127,6 +130,9 @@ class DeviceRun:
             self.values[index] = actual.astype(np.float32) if actual.dtype == np.float64 else actual
         result = self.call(index)
         if not isinstance(result, np.ndarray) or result.shape != actual.shape:
+            if result is not None:
+                shape = result.shape if isinstance(result, np.ndarray) else "of a tuple"
+                self.kernels.refusals[index] = f"the host's result has the shape {shape}, and not {actual.shape}"
             return
         unrounded = {
             source: self._unrounded(source)

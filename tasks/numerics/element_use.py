@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.numerics.dequantize import dequantize
+from tasks.numerics.metrics import signed_error
 from tasks.records import Quantization
 
 Array = NDArray[Any]
@@ -57,7 +58,7 @@ class Kernels(Protocol):
     @property
     def getitem_index(self) -> Mapping[int, int]: ...
     @property
-    def refusals(self) -> Mapping[int, str]: ...
+    def refusals(self) -> dict[int, str]: ...
 
     def call(self, index: int, values: Mapping[int, Value]) -> Value | None:
         """Compute an operator from its sources' values. If this fails, return None and add the reason to `refusals`."""
@@ -84,13 +85,17 @@ class Kernels(Protocol):
 
     def halfway(
         self, inputs: Sequence[Array], constants: Mapping[int, Value], errors: Mapping[int, Array]
-    ) -> "Sensitivity | None":
-        """Run the program with half of every error added. Return None if an operator cannot be computed.
+    ) -> "Sensitivity":
+        """Run the program with half of every error added. Raises NoDerivative if an operator cannot be computed.
 
         `inputs`: the model's inputs, not rounded. `constants`: the constants whose values are not the program's own.
         `errors`: by operator index, the errors of values. The model's inputs have the indices -1, -2 and so on.
         """
         ...
+
+
+class NoDerivative(Exception):
+    """The derivatives of the final outputs cannot be computed. The message is the reason."""
 
 
 class Sensitivity(Protocol):
@@ -104,7 +109,10 @@ class Sensitivity(Protocol):
         ...
 
     def gradients(self, output: int, direction: Array) -> Mapping[int, Array]:
-        """Return, by the index of an error, d(<direction, output>) / d(value)."""
+        """Return, by the index of an error, d(<direction, output>) / d(value).
+
+        Raises NoDerivative if an operator has no derivative.
+        """
         ...
 
 
@@ -311,7 +319,7 @@ class _Pair:
         """
         with np.errstate(invalid="ignore", over="ignore"):
             size = np.maximum(np.abs(self.expected), np.asarray(self.usual, self.expected.dtype))
-            error = self.actual.astype(np.float32) - self.expected if self.differs.any() else np.float32(0)
+            error = signed_error(self.actual, self.expected) if self.differs.any() else np.float32(0)
             return np.minimum(np.maximum(np.abs(error), _CHANGE * size), np.finfo(np.float32).max)
 
 

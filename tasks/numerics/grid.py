@@ -6,10 +6,11 @@ import numpy as np
 
 from tasks.numerics.dequantize import step_sizes
 from tasks.numerics.element_use import Array, CapturedValue
-from tasks.numerics.metrics import gap
+from tasks.numerics.metrics import gap, signed_error
 from tasks.records import Gap, Quantization
 from tasks.records.vocabulary import Cause
 
+_COUNTED = 2**17  # a grid with more steps is not counted step by step
 _HALF_STEP = 0.5 + 1e-6  # rounding inside the grid moves a value by at most half a step
 
 
@@ -40,24 +41,32 @@ def grid_use(captured: CapturedValue, on_host: Array, rounded: Array, used: Arra
     clipped, elements = _clipped(on_host, rounded, captured.qparams), captured.elements
     if not counted.all():
         on_host, rounded, clipped, elements = on_host[counted], rounded[counted], clipped[counted], elements[counted]
-    lowest, steps = captured.qparams.quant_min, captured.qparams.quant_max - captured.qparams.quant_min
-    used_codes = np.zeros(steps + 1, np.bool_)
-    used_codes[np.clip(elements.astype(np.int64) - lowest, 0, steps)] = True
+    steps = captured.qparams.quant_max - captured.qparams.quant_min
     return GridUse(
         gap=gap(rounded, on_host),
         clipped_elements=int(np.count_nonzero(clipped)),
-        codes_used=int(np.count_nonzero(used_codes)),
+        codes_used=_codes(elements, captured.qparams),
         range_used=float(on_host.max() - on_host.min()) / (steps * max(captured.qparams.scale)),
     )
 
 
 def grid_errors(on_host: Array, rounded: Array, qparams: Quantization) -> dict[Cause, Array]:
     """Divide the rounding error of a value into clipping and resolution. Both are float32, with the value's shape."""
-    error = (rounded - on_host).astype(np.float32)
+    error = signed_error(rounded, on_host)
     clipped = _clipped(on_host, rounded, qparams)
     if not clipped.any():
         return {"resolution": error}
     return {"resolution": np.where(clipped, np.float32(0), error), "clipping": np.where(clipped, error, np.float32(0))}
+
+
+def _codes(elements: Array, qparams: Quantization) -> int:
+    """Return the number of different quantized values."""
+    if qparams.quant_max - qparams.quant_min >= _COUNTED:
+        return np.unique(elements).size
+    # For few steps, this is ten times faster than to sort the elements.
+    counted = np.zeros(qparams.quant_max - qparams.quant_min + 1, np.bool_)
+    counted[np.clip(elements.astype(np.int64), qparams.quant_min, qparams.quant_max) - qparams.quant_min] = True
+    return int(np.count_nonzero(counted))
 
 
 def _clipped(on_host: Array, rounded: Array, qparams: Quantization) -> Array:

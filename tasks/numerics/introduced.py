@@ -7,7 +7,7 @@ import numpy as np
 
 from tasks.numerics.dequantize import dequantize, quantize
 from tasks.numerics.element_use import Array, CapturedValue
-from tasks.numerics.metrics import gap
+from tasks.numerics.metrics import gap, signed_error
 from tasks.records import Gap
 
 _CHANNEL_ELEMENTS = 16  # a channel with fewer elements is not judged on its own
@@ -42,8 +42,7 @@ class Difference:
     def energy(self) -> float:
         """Return the sum of squared errors, infinite if an element is not finite on one side only."""
         with np.errstate(invalid="ignore", over="ignore"):
-            same = (self.actual == self.expected) | (np.isnan(self.actual) & np.isnan(self.expected))
-            error = np.where(same, 0.0, self.actual.astype(np.float64) - self.expected).reshape(-1)
+            error = signed_error(self.actual, self.expected, np.float64).reshape(-1)
             energy = float(np.einsum("i,i->", error, error))
         return math.inf if math.isnan(energy) else energy
 
@@ -150,14 +149,14 @@ def _channel_snr_db(actual: Array, expected: Array, counted: Array) -> float | N
     """Return the SNR of the worst channel, in dB. Elements that do not count are 0 in both tensors."""
     error = actual - expected
     elements = int(np.count_nonzero(counted))
-    whole = float(np.einsum("i,i->", expected.reshape(-1), expected.reshape(-1))) / max(elements, 1)
+    whole = float(np.einsum("i,i->", expected.reshape(-1), expected.reshape(-1), dtype=np.float64)) / max(elements, 1)
     ratios: list[float] = []
     for axis, size in enumerate(error.shape):
         if size == 1 or error.size // size < _CHANNEL_ELEMENTS:
             continue
         by_channel = (math.prod(error.shape[:axis]), size, math.prod(error.shape[axis + 1 :]))
         noise, signal = (
-            np.einsum("aib,aib->i", tensor.reshape(by_channel), tensor.reshape(by_channel))
+            np.einsum("aib,aib->i", tensor.reshape(by_channel), tensor.reshape(by_channel), dtype=np.float64)
             for tensor in (error, expected)
         )
         members = (

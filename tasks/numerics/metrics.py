@@ -47,6 +47,15 @@ class Sums:
     product: float
 
 
+def signed_error(actual: Array, expected: Array, dtype: type[np.floating] = np.float32) -> Array:
+    """Return actual - expected, element by element. It is 0 where both are the same infinity or NaN."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        error: Array = actual.astype(dtype) - expected.astype(dtype)
+        if np.isfinite(error).all():
+            return error
+        return np.where((actual == expected) | (np.isnan(actual) & np.isnan(expected)), dtype(0), error)
+
+
 def gap(actual: Array, reference: Array) -> Gap:
     """Return the metrics that are in every row: those of `METRICS` that are fields of `Gap`.
 

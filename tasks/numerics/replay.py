@@ -10,16 +10,18 @@ Unused elements are left out: a compiler that folds a clamp into the preceding o
 that the clamp discards.
 """
 
-from collections.abc import Callable, Mapping
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from tasks.numerics.dequantize import fake_quantize
 from tasks.numerics.device_run import CHAIN, DeviceRun, Requantized
 from tasks.numerics.element_use import Array, CapturedValue, ElementUse, Kernels, Value
 from tasks.numerics.grid import GridUse, grid_errors, grid_use
 from tasks.numerics.introduced import Difference, Introduced, introduced_error
-from tasks.numerics.metrics import gap
+from tasks.numerics.metrics import gap, signed_error
 from tasks.records import Gap
 from tasks.records.vocabulary import Cause
 
@@ -53,8 +55,8 @@ class Replayed:
     errors: Mapping[Cause, Array] = field(default_factory=dict["Cause", Array], compare=False, repr=False)
     """The errors that arise at this operator: float32, with the operator's shape.
 
-    At unused elements, those of cause `device` are 0. There are none if the compiler fused the operator with all its
-    readers, and none of cause `device` if the log is contradicted.
+    At unused elements, those of cause `device` are 0. If the compiler fused the operator with all its readers, there
+    are only those of cause `weights`. If the log is contradicted, there are none of cause `device`.
     """
 
 
@@ -65,16 +67,18 @@ def replay(
     reference: Callable[[int], Array | None] = lambda _: None,
     requantized: Requantized | None = None,
     float_constants: Mapping[int, Value] | None = None,
+    with_errors: bool = True,
 ) -> dict[int, Replayed]:
     """Return the error of every captured operator, by operator index.
 
     `reference`: returns an operator's value in the reference's own run, None if it is not known.
-    `float_constants`: the values of constants that depend on weights, computed from the float weights.
+    `float_constants`: the values of constants that depend on weights, computed from the float weights. `with_errors`:
+    whether `Replayed.errors` is needed.
 
     Operators that the host cannot compute again are left out: `kernels.refusals` has the reasons.
     """
     run = DeviceRun(kernels, captured, requantized or {})
-    attribution = _Attribution(run, is_suspect, reference, float_constants or {})
+    attribution = _Attribution(run, is_suspect, reference, float_constants or {}, with_errors)
     operators = {index: attribution.replayed(index) for index in run.on_host}
     for index in [index for index, operator in operators.items() if is_suspect(index, operator.introduced)]:
         readers = [reader for reader in run.readers(index) if reader in operators]
@@ -82,16 +86,39 @@ def replay(
             continue
         expected = attribution.expected(index)
         again = {reader: attribution.replayed(reader, {index: expected}) for reader in readers}
-        if all(
-            attribution.explains(reader, again[reader].introduced, attribution.logged(reader)) for reader in readers
-        ):
+        if all(attribution.contradicts(reader, index, expected, again[reader].introduced) for reader in readers):
             rounding = {cause: error for cause, error in operators[index].errors.items() if cause != "device"}
             operators |= again | {index: replace(operators[index], contradicted=True, errors=rounding)}
     spans = {index: operator.spans for index, operator in operators.items()}
     rounded = [
         index for index, operator in operators.items() if index not in run.unrounded and not operator.contradicted
     ]
-    return operators | {index: replace(operators[index], errors={}) for index in rounded if run.is_fused(index, spans)}
+    for index in [index for index in rounded if run.is_fused(index, spans)]:
+        weights = {cause: error for cause, error in operators[index].errors.items() if cause == "weights"}
+        operators[index] = replace(operators[index], errors=weights)
+    return operators
+
+
+def unlogged_weight_errors(
+    kernels: Kernels,
+    captured: Mapping[int, CapturedValue],
+    requantized: Requantized,
+    float_constants: Mapping[int, Value],
+) -> dict[int, Array]:
+    """Return the errors that rounded weights cause at operators whose values were not logged, by operator index."""
+    unlogged = [
+        index
+        for index, sources in enumerate(kernels.sources)
+        if index not in captured and index not in kernels.constants and float_constants.keys() & sources
+    ]
+    if not unlogged:
+        return {}
+    run, errors = DeviceRun(kernels, captured, requantized), dict[int, Array]()
+    for index in unlogged:
+        rounded, exact = run.call(index), run.call(index, float_constants)
+        if isinstance(rounded, np.ndarray) and isinstance(exact, np.ndarray) and rounded.dtype.kind == "f":
+            errors[index] = signed_error(rounded, exact)
+    return errors
 
 
 def converted(
@@ -113,9 +140,10 @@ class _Attribution:
         is_suspect: IsSuspect,
         reference: Callable[[int], Array | None],
         float_constants: Mapping[int, Value],
+        with_errors: bool,
     ) -> None:
         self._run, self._is_suspect, self._reference = run, is_suspect, reference
-        self._float_constants = float_constants
+        self._float_constants, self._with_errors = float_constants, with_errors
         self._use = ElementUse(run.kernels, run.captured, run.values)
 
     def replayed(self, index: int, instead: Mapping[int, Value] | None = None) -> Replayed:
@@ -125,7 +153,8 @@ class _Attribution:
         if instead:
             result = run.call(index, instead)
             assert isinstance(result, np.ndarray), "the same call"
-            on_host, spans = result, (*spans, *instead)
+            on_host = result
+            spans = (*spans, *(source for source in instead if (index, source) not in run.received))
         error = self._own_error(index, on_host)
         for depth in range(1, CHAIN + 1):
             if instead or not self._is_suspect(index, error.introduced):
@@ -143,7 +172,8 @@ class _Attribution:
                 used = None if also is None else used | also
             inherited = _gap(error.on_host, reference, used)
             if self._is_suspect(index, error.introduced) and not error.introduced.nonfinite:
-                total, introduced = _gap(error.difference.actual, reference, used).mse, error.introduced.gap.mse
+                total = _gap(error.difference.actual, reference, error.used).mse
+                introduced = error.introduced.gap.mse
                 felt = total is None or introduced is None or total >= _FELT * introduced
         captured = run.captured[index]
         return Replayed(
@@ -155,7 +185,7 @@ class _Attribution:
             spans=spans,
             used_mask=used,
             felt=felt,
-            errors=self._errors(index, error),
+            errors=self._errors(index, error, instead or {}) if self._with_errors else {},
         )
 
     def logged(self, index: int) -> Introduced:
@@ -173,36 +203,47 @@ class _Attribution:
             return True
         return better.gap.mse <= _FAR_SMALLER * worse.gap.mse
 
+    def contradicts(self, reader: int, index: int, expected: Array, with_expected: Introduced) -> bool:
+        """Return whether a reader's value follows from the right value of operator `index`, not from the logged one.
+
+        `with_expected`: the reader's own error with the right value. A reader that received the value on another grid
+        contradicts the log if the converted value does.
+        """
+        run = self._run
+        conversion = run.requantized.get((reader, index))
+        if conversion is None:
+            return self.explains(reader, with_expected, self.logged(reader))
+        right, logged = (
+            introduced_error(Difference.between(conversion.dequantized(), source, conversion))
+            for source in (expected, run.values[index])
+            if isinstance(source, np.ndarray)
+        )
+        return self.explains(reader, right, logged)
+
     def expected(self, index: int) -> Array:
         """Return an operator's right value on the device's own inputs, rounded to the device's grid."""
         expected = self._own_error(index, self._run.on_host[index]).difference.expected
         return expected.astype(self._run.on_host[index].dtype)
 
-    def _errors(self, index: int, own_error: "_OwnError") -> dict[Cause, Array]:
-        if own_error.on_host.dtype.kind != "f":
+    def _errors(self, index: int, own_error: "_OwnError", instead: Mapping[int, Value]) -> dict[Cause, Array]:
+        run, on_host = self._run, own_error.on_host
+        if on_host.dtype.kind != "f":
             return {}
-        qparams = self._run.captured[index].qparams
-        unrounded = self._run.unrounded.get(index)
-        with np.errstate(invalid="ignore", over="ignore"):
-            actual, expected = own_error.difference.actual, own_error.difference.expected
-            errors: dict[Cause, Array] = {}
-            if unrounded is not None:
-                errors["device"] = unrounded - own_error.on_host
-            else:
-                errors["device"] = np.asarray(actual - expected, np.float32)
-                errors |= grid_errors(own_error.on_host, expected, qparams) if qparams else {}
-            if any((index, source) in self._run.received for source in self._run.kernels.sources[index]):
-                # The error of a conversion to another grid arises where the converted value is read.
-                plain = self._run.kernels.call(index, self._run.values)
-                if isinstance(plain, np.ndarray):
-                    errors["resolution"] = errors.get("resolution", np.float32(0)) + (self._run.on_host[index] - plain)
-            weights = {
-                source: self._float_constants[source]
-                for source in self._run.kernels.sources[index]
-                if source in self._float_constants
-            }
-            if weights and isinstance(exact := self._run.call(index, weights), np.ndarray):
-                errors["weights"] = self._run.on_host[index] - exact
+        qparams, unrounded = run.captured[index].qparams, run.unrounded.get(index)
+        actual, expected = own_error.difference.actual, own_error.difference.expected
+        errors: dict[Cause, Array] = {}
+        if unrounded is not None:
+            errors["device"] = signed_error(unrounded, on_host)
+        else:
+            errors["device"] = signed_error(actual, expected)
+            errors |= grid_errors(on_host, expected, qparams) if qparams else {}
+        for cause, error in self._conversion_errors(index, instead).items():
+            errors[cause] = errors.get(cause, np.float32(0)) + error
+        weights = {
+            source: self._float_constants[source] for source in self._float_constants.keys() & self._sources(index)
+        }
+        if weights and isinstance(exact := run.call(index, weights), np.ndarray):
+            errors["weights"] = signed_error(run.on_host[index], exact)
         if own_error.used is None:
             return errors
         # An element that is unused after rounding may have been used before it: keep the error of its rounding.
@@ -210,6 +251,35 @@ class _Attribution:
             c: own_error.used if c == "device" else own_error.used | np.isfinite(error) for c, error in errors.items()
         }
         return {cause: np.where(counted[cause], error, np.float32(0)) for cause, error in errors.items()}
+
+    def _conversion_errors(self, index: int, instead: Mapping[int, Value]) -> dict[Cause, Array]:
+        """Return the effects on an operator's value of the conversions of its inputs to other grids, by cause.
+
+        The error of a conversion arises where the converted value is read. `instead`: replaces wrong logged values.
+        """
+        run = self._run
+        values = ChainMap(dict(instead), run.values)
+        received = [source for source in self._sources(index) if (index, source) in run.received]
+        errors: dict[Cause, Array] = {}
+        stages: dict[Cause, dict[int, Value]] = {"clipping": {}, "resolution": {}, "device": {}}
+        for source in received:
+            plain, conversion = values[source], run.requantized[index, source]
+            assert isinstance(plain, np.ndarray), "a logged value"
+            assert conversion.qparams is not None, "on a grid"
+            rounded = fake_quantize(plain, conversion.qparams).astype(np.float32)
+            clipped = grid_errors(plain, rounded, conversion.qparams).get("clipping")
+            stages["clipping"][source] = plain if clipped is None else plain + clipped
+            stages["resolution"][source] = rounded
+            stages["device"][source] = run.received[index, source]
+        before = run.kernels.call(index, values) if received else None
+        for cause, inputs in stages.items():
+            after = run.kernels.call(index, ChainMap(inputs, values)) if isinstance(before, np.ndarray) else None
+            if isinstance(before, np.ndarray) and isinstance(after, np.ndarray):
+                errors[cause], before = signed_error(after, before), after
+        return {cause: error for cause, error in errors.items() if error.any()}
+
+    def _sources(self, index: int) -> Sequence[int]:
+        return self._run.kernels.sources[index]
 
     def _own_error(self, index: int, on_host: Array) -> "_OwnError":
         captured = self._run.captured[index]

@@ -101,20 +101,21 @@ class WorstOperator:
 def worst_operator(rows: Sequence[OperatorComparison], budget: Iterable[ErrorShare] = ()) -> WorstOperator | None:
     """Return the operator with the largest effect on a final output. None if no operator was compared.
 
-    An operator that introduces infinities or NaNs comes first. An operator that introduces wrong booleans or integers
-    has no effect in the budget, because they have no derivative. It comes before an effect that is smaller than the
-    unexplained share. Without a budget, the worst operator is the one with the lowest introduced SNR of those that
-    introduce error, else of all, or without a replay the operator with the lowest total SNR.
+    An operator whose infinities or NaNs differ comes first: one that introduces them, or else the earliest. Then comes
+    the largest effect of the budget. An operator that introduces wrong booleans or integers has no effect, because they
+    have no derivative. It comes before an effect that is smaller than the unexplained share. Without a budget, the
+    worst operator is the one with the lowest introduced SNR of those that introduce error, else of all, or without a
+    replay the operator with the lowest total SNR.
     """
     budget = list(budget)
-    odd = next((row for row in rows if row.status == "nonfinite_differs" and row.verdict == "introduced"), None)
-    if odd is not None:
-        return WorstOperator(row=odd)
+    odd = [row for row in rows if row.status == "nonfinite_differs"]
+    if odd:
+        return WorstOperator(row=next((row for row in odd if row.verdict == "introduced"), odd[0]))
     compared = [row for row in rows if row.status in COMPARED or row.verdict in OWN_ERROR]
     names = {row.operator.name for row in rows}
-    effects = [share for share in budget if share.operator in names and share.share is not None]
+    effects = [share for share in budget if share.operator in names and share.share]
     if effects:
-        largest = max(effects, key=lambda share: share.share or 0.0)
+        largest = min(effects, key=_alone_db)
         unexplained = max((share.share or 0.0 for share in budget if share.cause == "unexplained"), default=0.0)
         wrong = next(iter(wrong_integers(rows)), None)
         if wrong is not None and unexplained > (largest.share or 0.0):
@@ -141,8 +142,15 @@ def _introduced_db(row: OperatorComparison) -> float:
     return -math.inf if row.verdict in OWN_ERROR else math.inf
 
 
+def _alone_db(share: ErrorShare) -> float:
+    # An effect on an output whose right value is all zeros is worse than any ratio.
+    return -math.inf if share.alone_snr_db is None else share.alone_snr_db
+
+
 def _total_db(row: OperatorComparison) -> float:
-    return math.inf if row.gap.snr_db is None else row.gap.snr_db
+    if row.gap.snr_db is not None:
+        return row.gap.snr_db
+    return -math.inf if row.gap.max_abs and row.status != "exact" else math.inf
 
 
 def _surely_beyond(value: float, standard_error: float | None, limit: float | None) -> bool:

@@ -195,6 +195,8 @@ class ErrorShare:
     """Number of samples over which energies are added."""
     projections: int
     """Number of projections of the output from which the share is estimated, over all samples."""
+    why: str | None = None
+    """For `unexplained`: the reason why some effects are not known; null if all are known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

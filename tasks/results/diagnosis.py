@@ -92,9 +92,11 @@ def _causes(comparison: Comparison, output: int) -> Iterator[str]:
     for group in [group for group in largest if group.share >= _MENTIONED][:_MOST_GROUPS]:
         yield _described(group, rows)
     if totals["unexplained"] >= _MENTIONED:
-        wrong = dict.fromkeys(row.operator.module_path or row.operator.name for row in wrong_integers(rows.values()))
-        where = f", and the device computes wrong booleans or integers in {', '.join(wrong)}" if wrong else ""
-        yield f"{100 * totals['unexplained']:.0f} % are unexplained{where}"
+        wrong = wrong_integers(comparison.operators)
+        modules = dict.fromkeys(row.operator.module_path or row.operator.name for row in wrong)
+        why = next((share.why for share in shares if share.why), None)
+        where = f", and the device computes wrong booleans or integers in {', '.join(modules)}" if wrong else ""
+        yield f"{100 * totals['unexplained']:.0f} % are unexplained{f' ({why})' if why else ''}{where}"
 
 
 def _described(group: _Group, rows: Mapping[str, OperatorComparison]) -> str:
@@ -131,10 +133,11 @@ def _why(cause: Cause, rows: Sequence[OperatorComparison]) -> str | None:
         return None
     step, zero_point = max(qparams.scale), qparams.zero_point[0]
     ends = ((qparams.quant_min - zero_point) * step, (qparams.quant_max - zero_point) * step)
-    codes = [row.parts.codes_used for row in sparse if row.parts.codes_used is not None]
+    counts = sorted({row.parts.codes_used for row in sparse if row.parts.codes_used is not None})
+    codes = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) if counts else "few"
     return (
         f"the grid reaches to {max(ends, key=abs):g}, so its step is {step:.3g}, "
-        f"and {min(codes)} to {max(codes)} of {qparams.quant_max - qparams.quant_min + 1} values are used"
+        f"and {codes} of {qparams.quant_max - qparams.quant_min + 1} values are used"
     )
 
 

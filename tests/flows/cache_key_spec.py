@@ -116,7 +116,10 @@ REQUEST = (
     same("tolerance.final_snr_db", {"8a8w": 90.0, "fp16": 90.0}, NONE, "applied to the results of the comparison"),
     same("tolerance.top1_agreement", {"8a8w": 1.0, "fp16": 1.0}, NONE, "applied to the results of the comparison"),
     same("tolerance.operators.snr_db", 50.0, COMPARE, "determines the verdicts of operators"),
-    same("tolerance.operators.steps", 1.0, COMPARE, "determines the verdicts of operators"),
+    *(
+        same(f"tolerance.operators.{name}", 0.125, COMPARE, "determines the verdicts of operators")
+        for name in ("steps", "rms_steps", "elements", "differing", "mean_steps", "gain")
+    ),
     same("tolerance.introduced_operators", 0, NONE, "applied to the results of the comparison"),
     same("measure.performance_mode", PerformanceMode.burst, BUNDLE_ON, "an argument of the runner"),
     same("measure.warm_up", 2, BUNDLE_ON, "an argument of the runner"),
@@ -127,6 +130,7 @@ REQUEST = (
     same("measure.profile_level", 2, LOWER_ON, "whether there is a profile program"),
     same("measure.references", ["edge", "exported"], LOWER_ON, "their values are stored at lowering"),
     same("measure.replay", False, COMPARE, "whether operators are run again"),
+    same("measure.budget", False, COMPARE, "whether the error budget is computed"),
     same("measure.metrics", ["l1"], COMPARE, "selects what is computed"),
     same("reuse", Reuse.programs, NONE, "selects what is looked up, not what is stored"),
     same("limits.parallel", 1, NONE, _SWEEP),

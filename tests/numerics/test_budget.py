@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.numerics.budget import ARISING, PROJECTIONS, Effect, Errors, OutputBudget, errors_at
-from tasks.numerics.element_use import Array
+from tasks.numerics.element_use import Array, NoDerivative
 from tasks.records.vocabulary import Cause
 
 from tests.numerics.numpy_graph import (  # isort: skip
@@ -51,7 +51,7 @@ def budget_of(
     sums = errors_at(errors)
     actual, reference = (values_with(program, inputs, added)[output] for added in (sums, {}))
     run, budget = program.halfway(inputs, {}, sums), OutputBudget()
-    budget.add(None if run is None else replace(run, forward=forward), output, actual, reference, errors)
+    budget.add(replace(run, forward=forward), output, actual, reference, errors)
     return budget
 
 
@@ -214,9 +214,11 @@ def test_the_energies_of_several_samples_are_added() -> None:
 
 def test_without_gradients_the_whole_error_is_unexplained() -> None:
     program = line(entry(X), scaled(0, 2.0), refused(1, "no such kernel"))
-    assert program.halfway([X], {}, {1: E1}) is None
+    with pytest.raises(NoDerivative, match="no such kernel"):
+        program.halfway([X], {}, {1: E1})
     budget = OutputBudget()
-    budget.add(None, 0, X + E1, X, {1: {"device": E1}})
+    budget.add("no such kernel", 0, X + E1, X, {1: {"device": E1}})
+    assert budget.why == "no such kernel"
     assert totals(budget) == {
         "weights": 0, "clipping": 0, "resolution": 0, "device": 0, "cross": 0, "unexplained": 1,
     }  # fmt: skip
@@ -233,7 +235,7 @@ def test_an_error_that_no_cause_has_is_unexplained() -> None:
 @pytest.mark.parametrize("output", [X @ WEIGHT, np.array(3.0), np.array([1, 5]), np.array([True])])
 def test_an_output_without_an_error_has_no_effects(output: Array) -> None:
     budget = OutputBudget()
-    budget.add(None, 0, output, output, {})
+    budget.add("no derivatives", 0, output, output, {})
     assert budget.effects() == []
     right = budget_of(LINEAR, [X], {1: {"device": 0 * E1}})
     assert (right.effects(), right.samples) == ([], 1)
@@ -246,13 +248,35 @@ def test_a_large_output_without_an_error_needs_no_projections() -> None:
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
-def test_an_output_whose_error_is_not_finite_has_no_effects(wrong: float) -> None:
+def test_a_sample_whose_error_is_not_finite_is_left_out_with_a_reason(wrong: float) -> None:
     budget = OutputBudget()
-    budget.add(None, 0, np.full((2, 2), wrong), np.zeros((2, 2)), {1: {"device": E1}})
-    assert budget.effects() == []
-    # A sample with a finite error does not change that.
-    budget.add(LINEAR.halfway([X], {}, {1: E1}), 0, np.ones((2, 2)), np.zeros((2, 2)), {1: {"device": E1}})
-    assert budget.effects() == []
+    budget.add("no derivatives", 0, np.full((2, 2), wrong), np.zeros((2, 2)), {1: {"device": E1}})
+    assert (budget.effects(), budget.samples) == ([], 0)
+    assert budget.why == "a sample is left out, because its output has other infinities or NaNs"
+    run, alone = LINEAR.halfway([X], {}, {1: E1}), OutputBudget()
+    for other in (budget, alone):
+        other.add(run, 0, np.ones((2, 2)), np.zeros((2, 2)), {1: {"device": E1}})
+    assert (budget.effects(), budget.samples) == (alone.effects(), 1)
+
+
+def test_infinities_that_both_outputs_have_are_no_error() -> None:
+    infinite = np.where(X > 0, X, -np.inf)
+    budget = OutputBudget()
+    budget.add("no derivatives", 0, infinite + 1, infinite, {})
+    assert (totals(budget)["unexplained"], budget.samples) == (1, 1)
+
+
+def test_an_operator_without_a_derivative_is_the_reason_for_an_unexplained_error() -> None:
+    class Underivable:
+        def effect(self, _: Mapping[int, Array]) -> None:
+            return None
+
+        def gradients(self, *_: object) -> Mapping[int, Array]:
+            raise NoDerivative("heaviside has none")
+
+    budget = OutputBudget()
+    budget.add(Underivable(), 0, X + E1, X, {1: {"device": E1}})
+    assert (totals(budget)["unexplained"], budget.why, budget.projections) == (1, "heaviside has none", 0)
 
 
 def test_an_output_that_is_not_floating_point_is_unexplained() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,9 +16,9 @@ from conf.tolerances import OperatorTolerance
 from tasks.numerics.grid import GridUse
 from tasks.numerics.introduced import Introduced
 from tasks.numerics.replay import Replayed
-from tasks.numerics.verdict import WorstOperator, has_own_error, introduces, is_biased, limits, verdict, worst_operator
-from tasks.records import ErrorParts, ErrorShare, Gap, Operator, OperatorComparison
-from tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES, Cause, OperatorStatus, Verdict
+from tasks.numerics.verdict import has_own_error, introduces, is_biased, limits, verdict
+from tasks.records import Gap
+from tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES, OperatorStatus, Verdict
 
 LIMITED = OperatorTolerance(
     snr_db=40.0, rms_steps=1.5, steps=3.0, elements=0.1, differing=0.1, mean_steps=0.45, gain=0.05
@@ -270,136 +269,3 @@ def test_the_default_tolerance_accepts_one_step_and_not_two_of_an_operator_that_
     allowed = limits(tolerances, "8a8w", "quantized_decomposed.quantize_per_tensor.default")
     assert not introduces(introduced(90.0, [1] * 100, differing=100), allowed)
     assert introduces(introduced(90.0, [2] * 100, differing=100), allowed)
-
-
-def row(
-    name: str,
-    verdict: str,
-    total: float | None = 50.0,
-    status: str = "compared",
-    own_db: float | None = None,
-    sample: int = 0,
-) -> Any:
-    operator = Operator(
-        index=0, name=name, target="aten.add.Tensor", debug_handle=1, output_index=0, source_nodes=(), module_path="",
-        stack_trace="", shape=(1,), dtype="float32", quantization=None, axis_order=None, subgraph=0, constant=False,
-        unused=False,
-    )  # fmt: skip
-    facts: Any = {"status": status, "verdict": verdict}
-    return OperatorComparison(
-        operator=operator, sample=sample, gap=gap(total), parts=ErrorParts(introduced_snr_db=own_db), **facts
-    )
-
-
-@pytest.mark.parametrize(
-    ("rows", "name"),
-    [
-        ([], None),
-        ([row("weight", "blind", None, "constant"), row("pool", "blind", None, "not_dumped")], None),
-        # Total error grows with depth: the last operator has the most of it and introduced none.
-        ([row("early", "introduced", 40.0, own_db=20.0), row("last", "inherited", 5.0)], "early"),
-        ([row("milder", "introduced", own_db=20.0), row("worse", "introduced", own_db=2.0)], "worse"),
-        ([row("shifted", "biased", own_db=30.0), row("good", "within_grid", own_db=20.0)], "shifted"),
-        # Without a ratio, because the right value is all zeros: worse than any ratio.
-        ([row("some", "introduced", own_db=2.0), row("no ratio", "introduced")], "no ratio"),
-        (
-            [row("infinite", "introduced", None, "nonfinite_differs"), row("worst", "introduced", own_db=-9.0)],
-            "infinite",
-        ),
-        ([row("inherits", "inherited", None, "nonfinite_differs"), row("worst", "introduced", own_db=9.0)], "worst"),
-        # No operator introduces error: the one with the lowest introduced SNR.
-        (
-            [row("good", "within_grid", 5.0, own_db=80.0), row("less good", "within_grid", 90.0, own_db=50.0)],
-            "less good",
-        ),
-        ([row("moved", "inherited", 5.0), row("less good", "within_grid", 90.0, own_db=50.0)], "less good"),
-        # Without a replay: by the total error.
-        ([row("good", "blind", 50.0), row("worst", "blind", 5.0), row("exact", "exact", None, "exact")], "worst"),
-        ([row("hidden", "blind", None, "shape_differs"), row("seen", "blind", 50.0)], "seen"),
-    ],
-)
-def test_the_worst_operator_without_a_budget_is_the_one_with_the_largest_error_of_its_own(
-    rows: list[OperatorComparison], name: str | None
-) -> None:
-    worst = worst_operator(rows)
-    assert (worst and worst.row.operator.name) == name
-    assert worst_operator(rows[::-1]) == worst
-    assert worst is None or (worst.cause, worst.effect_snr_db) == (None, None)
-
-
-def share(operator: str | None, cause: Cause, share: float | None, alone: float | None = None, output: int = 0) -> Any:
-    return ErrorShare(
-        output_index=output, output="out", cause=cause, operator=operator, operator_index=0, module_path="",
-        share=share, share_error=0.0, alone_snr_db=alone, samples=1, projections=8,
-    )  # fmt: skip
-
-
-ROWS = [
-    row("loud", "introduced", own_db=1.0),
-    row("grave", "grid", own_db=80.0),
-    row("grave", "grid", own_db=70.0, sample=1),
-    row("mild", "introduced", own_db=25.0),
-]
-
-
-@pytest.mark.parametrize(
-    ("budget", "expected"),
-    [
-        # The largest effect on a final output decides, and not the largest introduced error.
-        (
-            [
-                share(None, "clipping", 0.7),
-                share(None, "cross", 2.0),
-                share("grave", "clipping", 0.6, 20.0),
-                share("loud", "device", 0.1, 30.0),
-            ],
-            WorstOperator(row=ROWS[2], cause="clipping", effect_snr_db=20.0),
-        ),
-        (
-            [share("grave", "clipping", 0.6, 20.0), share("mild", "weights", 0.9, 10.0, output=1)],
-            WorstOperator(row=ROWS[3], cause="weights", effect_snr_db=10.0),
-        ),
-        # A model's input is no operator.
-        (
-            [share("x", "resolution", 0.9, 20.0), share("mild", "device", 0.1, 30.0)],
-            WorstOperator(row=ROWS[3], cause="device", effect_snr_db=30.0),
-        ),
-        # An output whose error is zero, or not finite, has no shares.
-        ([share(None, "device", None), share(None, "unexplained", None)], WorstOperator(row=ROWS[0])),
-    ],
-)
-def test_the_worst_operator_is_the_one_with_the_largest_effect_of_the_budget(
-    budget: list[ErrorShare], expected: WorstOperator
-) -> None:
-    assert worst_operator(ROWS, budget) == expected
-    assert worst_operator(ROWS, budget[::-1]) == expected
-
-
-def test_an_operator_that_introduces_nans_is_the_worst_whatever_the_budget() -> None:
-    infinite = row("infinite", "introduced", None, "nonfinite_differs")
-    assert worst_operator([*ROWS, infinite], [share("grave", "clipping", 0.6, 20.0)]) == WorstOperator(row=infinite)
-
-
-def test_an_operator_with_wrong_integers_comes_before_an_effect_that_is_smaller_than_the_unexplained_share() -> None:
-    wrong = row("indices", "introduced")
-    wrong = replace(wrong, parts=ErrorParts(introduced_differing=3))
-    largest = share("grave", "clipping", 0.3, 20.0)
-    expected = WorstOperator(row=wrong, cause="device")
-    assert worst_operator([*ROWS, wrong], [largest, share(None, "unexplained", 0.6)]) == expected
-    explained = worst_operator([*ROWS, wrong], [largest, share(None, "unexplained", 0.2)])
-    assert explained is not None
-    assert explained.row.operator.name == "grave"
-
-
-def test_every_operator_is_followed_to_the_outputs_however_many_introduce_error() -> None:
-    rows = [row(f"operator {number}", "introduced", own_db=10.0 + number) for number in range(17)]
-    shares = [share(f"operator {number}", "device", 0.5 if number == 16 else 0.01, 20.0) for number in range(17)]
-    assert worst_operator(rows, shares) == WorstOperator(row=rows[16], cause="device", effect_snr_db=20.0)
-
-
-def test_the_smallest_introduced_ratio_of_all_samples_is_shown() -> None:
-    worst = worst_operator([*ROWS, row("grave", "introduced", sample=2)], [share("grave", "clipping", 0.6, 20.0)])
-    assert worst is not None
-    # Its right value is all zeros, and the device's is not.
-    assert (worst.row.sample, worst.row.parts.introduced_snr_db) == (2, None)
-    assert math.isclose(worst.effect_snr_db or 0.0, 20.0)

@@ -28,23 +28,23 @@ def injections(
     request_8a8w: Request, resources: Resources, lowered: LoweredProgram, capture: Capture
 ) -> list[injection.Injection]:
     work = (lowered, capture, request_8a8w.tolerance.operators, tuple(damage.KINDS), 30, resources.store)
-    found, examined = resources.workers.call("compare", injection.inject, *work).value
+    damaged, examined = resources.workers.call("compare", injection.inject, *work).value
     assert min(examined.values()) >= 5
-    return found
+    return damaged
 
 
 def test_whatever_is_done_to_an_operator_it_is_the_one_that_is_named(
     lowered: LoweredProgram, injections: list[injection.Injection]
 ) -> None:
     few = {operator.name for operator in lowered.operators if math.prod(operator.shape or ()) < FEW}
-    too_few = [one for one in injections if one.kind == "one_step_off" and one.operator in few]
-    assert [one for one in injections if not one.named and one not in too_few] == []
+    too_few = [injected for injected in injections if injected.kind == "one_step_off" and injected.operator in few]
+    assert [injected for injected in injections if not injected.named and injected not in too_few] == []
     assert len(too_few) == 1  # the last operator, which has ten elements
-    assert [one for one in injections if one.blamed or one.biased or one.contradicted] == []
+    assert [injected for injected in injections if injected.blamed or injected.biased or injected.contradicted] == []
 
 
 def test_every_kind_that_the_model_allows_has_operators(injections: list[injection.Injection]) -> None:
-    operators = Counter(one.kind for one in injections)
+    operators = Counter(injected.kind for injected in injections)
     # No operator of digits_cnn has a channel of outliers, and none of its logged values are booleans or indices.
     assert set(damage.KINDS) - set(operators) == {"channel_dead", "inverted", "indices_shuffled"}
     assert operators["scaled"] >= 5
@@ -52,9 +52,9 @@ def test_every_kind_that_the_model_allows_has_operators(injections: list[injecti
 
 
 def test_a_verdict_names_damage_by_the_device_and_damage_to_a_grid(injections: list[injection.Injection]) -> None:
-    plain = [one for one in injections if one.snr_db is not None and one.snr_db < 15]
+    plain = [injected for injected in injections if injected.snr_db is not None and injected.snr_db < 15]
     verdicts = {
-        cause: {one.verdict for one in plain if damage.KINDS[one.kind].cause == cause}
+        cause: {injected.verdict for injected in plain if damage.KINDS[injected.kind].cause == cause}
         for cause in ("device", "clipping", "resolution")
     }
     assert verdicts["device"] == {"introduced"}

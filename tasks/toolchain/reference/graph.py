@@ -209,13 +209,13 @@ def _called(target: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) 
         raise NoKernel(f"{target} is not registered on this host")
     try:
         return kernel(*arguments, **keywords)
-    except (RuntimeError, NotImplementedError) as error:
+    except (RuntimeError, NotImplementedError, IndexError) as error:
         if len({leaf.dtype for leaf in tree_leaves((arguments, keywords)) if _is_float(leaf)}) < 2:
             raise NoKernel(f"{target}: {error}") from error
     arguments, keywords = tree_map(lambda leaf: leaf.float() if _is_float(leaf) else leaf, (arguments, keywords))
     try:
         return kernel(*arguments, **keywords)
-    except (RuntimeError, NotImplementedError) as error:
+    except (RuntimeError, NotImplementedError, IndexError) as error:
         raise NoKernel(f"{target}: {error}") from error
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from tasks.numerics.element_use import Array
+from tasks.numerics.element_use import Array, NoDerivative
 from tasks.toolchain.reference.graph import NoKernel, ReferenceGraph
 
 
@@ -18,7 +18,7 @@ class HalfwayRun:
     `errors`: by operator index, the error of the operator's value, of its shape. The model's inputs have the indices
     -1, -2 and so on.
 
-    Raises NoKernel if an operator that the final outputs depend on cannot be computed on the host.
+    Raises NoDerivative if an operator cannot be computed on the host, or if the graph itself rounds activations.
     """
 
     def __init__(
@@ -28,25 +28,35 @@ class HalfwayRun:
         self._inputs = [torch.from_numpy(np.array(array)) for array in inputs]
         self._halves = {index: torch.from_numpy(np.asarray(0.5 * error)) for index, error in errors.items()}
         self._points: dict[int, torch.Tensor] = {}
-        with torch.enable_grad():
-            self._outputs = self._run(self._point)
+        rounding = next((call.target for index, call in enumerate(graph.calls) if self._rounds(index)), None)
+        if rounding is not None:
+            raise NoDerivative(f"the edge graph rounds activations itself ({rounding})")
+        try:
+            with torch.enable_grad():
+                self._outputs = self._run(self._point)
+        except NoKernel as refusal:
+            raise NoDerivative(str(refusal)) from refusal
 
     def gradients(self, output: int, direction: Array) -> dict[int, Array]:
         """Return, by the index of an error, d(<direction, output>) / d(value). An error without effect is left out.
 
-        `direction`: of the shape of the final output with the number `output`.
+        `direction`: of the shape of the final output with the number `output`. Raises NoDerivative if an operator has
+        no derivative.
         """
         value = self._outputs[output]
         if not value.requires_grad:
             return {}
         indices = list(self._points)
-        slopes = torch.autograd.grad(
-            value,
-            [self._points[index] for index in indices],
-            torch.from_numpy(direction).to(value.dtype),
-            retain_graph=True,
-            allow_unused=True,
-        )
+        try:
+            slopes = torch.autograd.grad(
+                value,
+                [self._points[index] for index in indices],
+                torch.from_numpy(direction).to(value.dtype),
+                retain_graph=True,
+                allow_unused=True,
+            )
+        except RuntimeError as error:
+            raise NoDerivative(f"an operator has no derivative: {error}") from error
         return {index: slope.numpy() for index, slope in zip(indices, slopes, strict=True) if slope is not None}
 
     def effect(self, errors: Mapping[int, Array]) -> list[Array] | None:
@@ -83,6 +93,10 @@ class HalfwayRun:
                 value = self._graph.call(index, values, inputs)
                 values[index] = moved(index, value) if _is_float(value) else value
         return [output for output in self._graph.answer(values, inputs) if isinstance(output, torch.Tensor)]
+
+    def _rounds(self, index: int) -> bool:
+        """Return whether a call rounds a value that depends on the model's inputs."""
+        return index not in self._constants and ".quantize_per_" in self._graph.calls[index].target
 
     def _point(self, index: int, value: torch.Tensor) -> torch.Tensor:
         if index not in self._halves:

@@ -77,7 +77,8 @@ class HostKernels:
         self._constants: dict[int, Any] = {}
         with torch.no_grad():
             for index in graph.constant_calls:
-                self._constants[index] = self._compute(index, self._constants)
+                if (value := self._compute(index, self._constants)) is not None:
+                    self._constants[index] = value
 
     def call(self, index: int, values: Mapping[int, Value]) -> Value | None:
         """Compute a call from other calls' values. If that fails, return None and add the reason to `refusals`."""
@@ -153,18 +154,15 @@ class HostKernels:
                 if index in errors:
                     changed[index] = value - torch.from_numpy(np.asarray(errors[index]))
                 elif any(source in changed for source in self.sources[index]):
-                    changed[index] = self._compute(index, self._constants | changed)
+                    again = self._compute(index, self._constants | changed)
+                    changed |= {} if again is None else {index: again}
         return {index: _as_numpy(value) for index, value in changed.items()}
 
     def halfway(
         self, inputs: Sequence[Array], constants: Mapping[int, Value], errors: Mapping[int, Array]
-    ) -> HalfwayRun | None:
-        """Run the graph with half of every error added. Return None if a call cannot be computed."""
-        exact = self._constants | self._tensors(constants, constants)
-        try:
-            return HalfwayRun(self._graph, inputs, exact, errors)
-        except (NoKernel, KeyError):
-            return None
+    ) -> HalfwayRun:
+        """Run the graph with half of every error added. Raises NoDerivative if a call cannot be computed."""
+        return HalfwayRun(self._graph, inputs, self._constants | self._tensors(constants, constants), errors)
 
     def _tensors(self, indices: Iterable[int], values: Mapping[int, Value]) -> dict[int, Any]:
         """Return the values of the calls `indices` as tensors. A call without a value is left out."""

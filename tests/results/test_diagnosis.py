@@ -1,0 +1,115 @@
+"""The sentence about a cell, from sample records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from conf.load import load
+from conf.schema import Request
+from tasks.errors import DeviceError
+from tasks.records import Comparison, ErrorParts, ErrorShare, Quantization
+from tasks.records.vocabulary import Cause
+from tasks.results.diagnosis import diagnosis
+
+from tests.sample_records import ANSWER, COMPARISON, CONV, passed_cell, up_to_lower, without_debug_program  # isort: skip
+
+DEVICE = "The device itself is at 45.0 dB against its design."
+
+
+@pytest.fixture(scope="module")
+def planned() -> Request:
+    return load(["tolerance=none"]).cells[0].request
+
+
+def share(
+    cause: Cause, value: float, name: str | None = None, module: str | None = None, why: str | None = None
+) -> Any:
+    return ErrorShare(
+        output_index=0, output="logits", cause=cause, operator=name, operator_index=0, module_path=module, share=value,
+        share_error=0.0, alone_snr_db=20.0, samples=1, projections=8, why=why,
+    )  # fmt: skip
+
+
+def totals(unexplained: float = 0.0, why: str | None = None) -> list[Any]:
+    causes: dict[Cause, float] = dict.fromkeys(("weights", "clipping", "resolution", "device", "cross"), 0.2)
+    return [*(share(cause, value) for cause, value in causes.items()), share("unexplained", unexplained, why=why)]
+
+
+def additions(count: int, **parts: Any) -> Comparison:
+    """Return the comparison of `count` additions, each in a module of its own."""
+    qparams = Quantization(scale=(1.0,), zero_point=(65535,), quant_min=0, quant_max=65535, dtype="uint16", axis=None)
+    rows = [
+        replace(
+            COMPARISON.operators[0],
+            operator=replace(
+                CONV, index=number, name=f"add_{number}", target="aten.add.Tensor", module_path=f"layers.{number}",
+                quantization=qparams,
+            ),
+            parts=ErrorParts(**parts),
+        )
+        for number in range(count)
+    ]  # fmt: skip
+    return replace(COMPARISON, operators=tuple(rows))
+
+
+def test_operators_of_one_type_and_cause_are_a_group_with_the_reason_and_the_modules(planned: Request) -> None:
+    comparison = additions(6, range_used=0.001, codes_used=70)
+    shares = [share("resolution", 0.94 / 6, f"add_{number}", f"layers.{number}") for number in range(6)]
+    cell = passed_cell(planned, comparison=replace(comparison, budget=(*totals(), *shares)))
+    assert diagnosis(cell) == (
+        "30.0 dB (the lowest of 2 outputs), of which 94 % are the grids of 6 additions (layers.0 +5): the grid reaches "
+        f"to -65535, so its step is 1, and 70 of 65536 values are used. {DEVICE}"
+    )
+
+
+def test_clipping_is_described_by_the_number_of_elements(planned: Request) -> None:
+    comparison = replace(additions(1, clipped_elements=19), budget=(*totals(), share("clipping", 0.3, "add_0", "head")))
+    assert diagnosis(passed_cell(planned, comparison=comparison)) == (
+        "30.0 dB (the lowest of 2 outputs), of which 30 % is clipping in 1 addition (head): "
+        f"19 elements are beyond the ends of the grid. {DEVICE}"
+    )
+
+
+def test_an_unexplained_share_has_its_reason(planned: Request) -> None:
+    comparison = replace(COMPARISON, budget=tuple(totals(0.6, "aten.heaviside has no derivative")))
+    assert diagnosis(passed_cell(planned, comparison=comparison)) == (
+        "30.0 dB (the lowest of 2 outputs), of which 60 % are unexplained (aten.heaviside has no derivative). " + DEVICE
+    )
+
+
+def test_wrong_booleans_are_named_beside_an_unexplained_share(planned: Request) -> None:
+    comparison = additions(1, introduced_differing=3)
+    assert comparison.operators[0].verdict == "introduced"
+    comparison = replace(comparison, budget=tuple(totals(0.6)))
+    assert diagnosis(passed_cell(planned, comparison=comparison)) == (
+        "30.0 dB (the lowest of 2 outputs), of which 60 % are unexplained, and the device computes wrong booleans or "
+        f"integers in layers.0. {DEVICE}"
+    )
+
+
+def test_equal_outputs_have_no_causes(planned: Request) -> None:
+    equal = replace(ANSWER, status="exact", gap=replace(ANSWER.gap, mse=0.0, snr_db=None), previous_snr_db=None)
+    comparison = replace(COMPARISON, outputs=(replace(equal, previous_status="exact"),), budget=())
+    assert diagnosis(passed_cell(planned, comparison=comparison)) == (
+        "The final outputs are those of eager PyTorch, bit by bit. The device computes its design, bit by bit."
+    )
+
+
+def test_an_output_with_nans_is_named(planned: Request) -> None:
+    comparison = replace(COMPARISON, outputs=(replace(ANSWER, status="nonfinite_differs"),))
+    assert diagnosis(passed_cell(planned, comparison=comparison)).startswith("Output logits of a: ")
+
+
+def test_without_operators_the_reason_is_that_of_the_lowering(planned: Request) -> None:
+    assert diagnosis(without_debug_program(planned)).endswith(
+        "Without operators, the causes are unknown: already inserted."
+    )
+
+
+def test_a_cell_that_was_not_compared_has_its_outcome_and_its_error(planned: Request) -> None:
+    assert diagnosis(up_to_lower(planned, "deploy", DeviceError("unplugged\nand more"))) == (
+        "infrastructure in deploy: unplugged"
+    )
