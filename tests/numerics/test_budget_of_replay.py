@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.numerics.budget import Errors, OutputBudget, errors_at
-from tasks.numerics.element_use import CapturedValue
-from tasks.numerics.replay import replay
+from tasks.numerics.element_use import Array, CapturedValue
+from tasks.numerics.replay import replay, unlogged_weight_errors
 from tasks.records.vocabulary import Cause
 from tests.numerics.judged import normal
 from tests.numerics.numpy_device import Device, logged, quantization
@@ -117,3 +117,37 @@ def test_a_log_that_its_readers_contradict_has_the_error_of_its_grid_only() -> N
     (contradicted,) = explained(program, captured | {1: rolled})
     assert contradicted == pytest.approx(right)
     assert (right["device"], right["unexplained"]) == (0, pytest.approx(0, abs=1e-9))
+
+
+def weighted(seed: int = 0) -> tuple[Program, Array, Array]:
+    """Return a program [weight times x, sum, relu] with a rounded weight, and that weight's error."""
+    weight = normal(4, 4, seed=seed)
+    rounded = np.round(weight * 4) / 4
+    program = line(
+        entry(normal(4, 4, seed=1)), constant(rounded), multiplied(0, 1), added(2, 0), relu(3),
+    )  # fmt: skip
+    return program, rounded, rounded - weight
+
+
+@pytest.mark.parametrize("hidden", [(), (2,), (2, 3)])
+def test_the_error_of_a_weight_is_known_at_a_value_that_was_not_logged(hidden: tuple[int, ...]) -> None:
+    program, _, error = weighted()
+    values = {index: np.asarray(value) for index, value in program.run().items()}
+    captured = {
+        index: CapturedValue(elements=value, qparams=None)
+        for index, value in values.items()
+        if index not in (*hidden, 1)
+    }
+    floats = program.changed_constants({1: error})
+    replayed = replay(program, captured, lambda *_: False, float_constants=floats)
+    unlogged = unlogged_weight_errors(program, captured, {}, floats)
+    assert set(unlogged) == ({2} if 2 in hidden else set())
+    errors = {index: operator.errors for index, operator in replayed.items() if operator.errors}
+    errors |= {index: {"weights": part} for index, part in unlogged.items()}
+    exact = program.call(4, {3: np.asarray(values[0] * (values[1] - error) + values[0])})
+    budget = OutputBudget()
+    run = program.halfway([values[0]], floats, errors_at(errors))
+    budget.add(run, 0, values[4], np.asarray(exact), errors)
+    shares = {(effect.cause, effect.operator): effect.share for effect in budget.effects()}
+    assert shares["weights", 2] == pytest.approx(1, abs=0.05)
+    assert shares["unexplained", None] == pytest.approx(0, abs=0.05)

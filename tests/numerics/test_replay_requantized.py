@@ -83,3 +83,38 @@ def test_a_conversion_introduces_the_difference_from_the_source_rounded_to_the_n
     assert (right.grid_use.clipped_elements, right.grid_use.codes_used) == (1, 4)
     wrong = converted(CapturedValue(elements=np.array([0, 4, -3, 7]), qparams=qparams), source).introduced
     assert (wrong.max_steps, wrong.gap.max_abs, wrong.gap.mse) == (2, 1.0, 0.25)
+
+
+def test_the_clipping_of_a_conversion_and_its_wrong_elements_are_separate_causes() -> None:
+    program, captured, _ = requantized_for_a_matmul(8)
+    plain, weight = captured[1].dequantized().astype(np.float32), program.ops[2].forward(np.eye(64, dtype=np.float32))
+    narrow = logged(plain, quantization(1.0 / 127, bits=8))
+    elements = narrow.elements.copy()
+    elements[0, 0] -= 9
+    wrong = CapturedValue(elements=elements, qparams=narrow.qparams)
+    product = wrong.dequantized().astype(np.float32) @ weight
+    assert captured[2].qparams is not None
+    captured[2] = logged(product, captured[2].qparams)
+    errors = replay(program, captured, any_error, requantized={(2, 1): wrong})[2].errors
+    assert set(errors) == {"clipping", "resolution", "device"}
+    clipped = np.clip(plain, -128 / 127, 1.0)
+    np.testing.assert_allclose(errors["clipping"], (clipped - plain) @ weight, atol=0.02)
+    np.testing.assert_allclose(
+        errors["device"], (wrong.dequantized() - narrow.dequantized()).astype(np.float32) @ weight, atol=2e-4
+    )
+
+
+def test_a_wrong_log_is_contradicted_by_a_right_conversion() -> None:
+    program, captured, value = requantized_for_a_matmul(16)
+    captured[1] = CapturedValue(elements=np.roll(captured[1].elements, 1, 1), qparams=captured[1].qparams)
+    requantized = {(2, 1): value, (3, 1): logged(np.asarray(program.run()[1]), quantization(4.5 / 32767))}
+    replayed = replay(program, captured, beyond_two_steps, requantized=requantized)
+    assert {index: operator.contradicted for index, operator in replayed.items()} == {
+        0: False, 1: True, 2: False, 3: False,
+    }  # fmt: skip
+    assert "device" not in replayed[1].errors
+    assert float(np.abs(replayed[2].errors["resolution"]).max()) < 1e-3
+
+
+def beyond_two_steps(_: int, introduced: Introduced) -> bool:
+    return (introduced.max_steps or 0) > 2

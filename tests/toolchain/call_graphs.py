@@ -1,0 +1,82 @@
+"""Reference graphs that are written call by call, with their kernels and halfway runs. Its functions run in workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.numerics.element_use import CapturedValue, NoDerivative
+from tasks.numerics.replay import replay
+
+Array = NDArray[Any]
+X = np.array([[1.0, -2.0, 3.0, 0.5], [2.0, 0.25, -1.0, 4.0]], np.float32)
+HALF = np.full_like(X, 0.5)
+
+
+def kernels_of(calls: Sequence[tuple[Any, ...]], inputs: Sequence[Array] = (X,), **constants: Array) -> Any:
+    """Return the kernels of a graph whose last call is its output. A call is a target and its arguments."""
+    import torch
+
+    from tasks.toolchain.reference.graph import Call, ReferenceGraph
+    from tasks.toolchain.reference.kernels import HostKernels
+
+    graph = ReferenceGraph(
+        [Call(target=target, arguments=tuple(arguments), keywords={}, dtype=None) for target, *arguments in calls],
+        [{"operator": len(calls) - 1}],
+        {name: torch.from_numpy(value) for name, value in constants.items()},
+    )
+    return HostKernels(graph, inputs)
+
+
+INPUT = {"input": 0}
+FIRST, SECOND = {"operator": 0}, {"operator": 1}
+DOUBLED = ("aten.mul.Scalar", INPUT, 2.0)
+
+
+def refusal(target: str, *arguments: Any) -> str:
+    """Return why there is no derivative of a graph that doubles its input and calls `target`."""
+    kernels = kernels_of([DOUBLED, (target, FIRST, *arguments)])
+    try:
+        kernels.halfway([X], {}, {0: HALF}).gradients(0, np.ones_like(X))
+    except NoDerivative as reason:
+        return str(reason)
+    return ""
+
+
+def effect_and_gradient() -> tuple[Array, Array]:
+    """Return the effect of an error of 0.5 before a square, and the derivative of the sum of the squares."""
+    run = kernels_of([DOUBLED, ("aten.mul.Tensor", FIRST, FIRST)]).halfway([X], {}, {0: HALF})
+    return run.effect({0: HALF})[0], run.gradients(0, np.ones_like(X))[0]
+
+
+def with_unknown_constant() -> tuple[Any, Any, dict[int, str]]:
+    """Compute with a constant that the host cannot compute: its value, its reader's, and the refusals."""
+    calls = [("aten.relu.default", {"constant": "w"}), ("nolib.foo.default", FIRST), ("aten.add.Tensor", INPUT, SECOND)]
+    kernels = kernels_of(calls, w=np.ones(4, np.float32))
+    changed = kernels.changed_constants({0: np.full(4, 0.5, np.float32)})
+    return sorted(changed), (kernels.call(1, {}), kernels.call(2, {})), kernels.refusals
+
+
+def with_index_out_of_range() -> tuple[list[int], dict[int, str]]:
+    """Replay a graph whose device logged an index that does not exist: the operators computed, and the refusals."""
+    calls = [("aten.argmax.default", INPUT, 1), ("aten.embedding.default", {"constant": "w"}, FIRST)]
+    kernels = kernels_of(calls, w=np.ones((4, 3), np.float32))
+    logged = {0: np.array([2, 77]), 1: np.ones((2, 3), np.float32)}
+    captured = {index: CapturedValue(elements=elements, qparams=None) for index, elements in logged.items()}
+    return sorted(replay(kernels, captured, lambda *_: True)), kernels.refusals
+
+
+def errors_under_a_mask_of_infinities() -> list[bool]:
+    """Return, per operator of a masked softmax that rounds to float16, whether all errors are finite."""
+    mask = np.array([0, 0, 0, -np.inf], np.float32)
+    calls = [DOUBLED, ("aten.add.Tensor", FIRST, {"constant": "m"}), ("aten._softmax.default", SECOND, -1, False)]
+    kernels = kernels_of(calls, m=mask)
+    values: dict[int, Any] = {}
+    for index in range(3):
+        values[index] = (kernels.call(index, values) * np.float32(1.001)).astype(np.float16).astype(np.float32)
+    captured = {index: CapturedValue(elements=value, qparams=None) for index, value in values.items()}
+    replayed = replay(kernels, captured, lambda *_: False)
+    return [bool(np.isfinite(error).all()) for index in range(3) for error in replayed[index].errors.values()]

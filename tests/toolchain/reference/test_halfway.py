@@ -1,0 +1,66 @@
+"""The halfway run's derivatives, and graphs that have none. All of it runs in a worker process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import call_graphs  # isort: skip
+
+if TYPE_CHECKING:
+    from flows.resources import Resources
+
+pytestmark = pytest.mark.toolchain
+
+
+def computed(resources: Resources, function: Any, *arguments: Any) -> Any:
+    return resources.workers.call("compare", function, *arguments).value
+
+
+def test_effects_and_gradients_are_those_at_the_run_with_half_of_the_error(resources: Resources) -> None:
+    effect, gradient = computed(resources, call_graphs.effect_and_gradient)
+    halfway = 2 * call_graphs.X + 0.25
+    np.testing.assert_allclose(gradient, 2 * halfway)
+    np.testing.assert_allclose(effect, 2 * halfway * 0.5)
+    # By the midpoint rule, the effect is the exact difference of the squares.
+    np.testing.assert_allclose(effect, np.square(2 * call_graphs.X + 0.5) - np.square(2 * call_graphs.X), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (("aten.heaviside.default", {"input": 0}), "an operator has no derivative: "),
+        (("nolib.foo.default",), "nolib.foo.default is not registered on this host"),
+        (
+            ("quantized_decomposed.quantize_per_tensor.default", {"float": "0.05"}, 0, -128, 127, {"dtype": "int8"}),
+            "the edge graph rounds activations itself (quantized_decomposed.quantize_per_tensor.default)",
+        ),
+    ],
+)
+def test_a_graph_without_derivatives_has_a_reason(resources: Resources, call: tuple[Any, ...], reason: str) -> None:
+    assert computed(resources, call_graphs.refusal, *call).startswith(reason)
+
+
+def test_a_constant_that_the_host_cannot_compute_has_no_value_and_its_readers_have_a_reason(
+    resources: Resources,
+) -> None:
+    changed, values, refusals = computed(resources, call_graphs.with_unknown_constant)
+    assert (changed, values) == ([0], (None, None))
+    assert refusals == {
+        1: "nolib.foo.default is not registered on this host",
+        2: "reads operator 1, which has no value",
+    }
+
+
+def test_an_index_that_does_not_exist_is_the_reason_for_a_missing_result(resources: Resources) -> None:
+    operators, refusals = computed(resources, call_graphs.with_index_out_of_range)
+    assert operators == [0]
+    assert refusals == {1: "aten.embedding.default: index out of range in self"}
+
+
+def test_a_mask_of_infinities_has_no_error(resources: Resources) -> None:
+    finite = computed(resources, call_graphs.errors_under_a_mask_of_infinities)
+    assert len(finite) == 3
+    assert all(finite)
