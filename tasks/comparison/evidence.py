@@ -109,7 +109,7 @@ class Evidence:
     ) -> dict[tuple[int, int], CapturedValue]:
         """Map readers and sources, by operator index, to the sources' values on the grids that the readers get.
 
-        `sources`: per operator, the operators that it reads. A delegate rounds a value that the CPU computed.
+        `sources`: per operator, the operators that it reads.
         """
         values = {
             (reader, source): rounded
@@ -166,8 +166,9 @@ def captured_value(operator: Operator, logged: LoggedOperator) -> CapturedValue 
 
 
 def on_own_grid(value: CapturedValue, operator: Operator) -> CapturedValue:
-    """Return an operator's value as a delegate receives it: rounded to the operator's grid."""
-    if value.qparams is not None or operator.quantization is None or value.elements.dtype.kind != "f":
+    """Return an operator's value as a delegate receives it: it rounds a value that the CPU computed to its grid."""
+    on_cpu = operator.subgraph is None and value.qparams is None and value.elements.dtype.kind == "f"
+    if not on_cpu or operator.quantization is None:
         return value
     return CapturedValue(elements=quantize(value.elements, operator.quantization), qparams=operator.quantization)
 

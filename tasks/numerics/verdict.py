@@ -108,7 +108,7 @@ def worst_operator(rows: Sequence[OperatorComparison], budget: Iterable[ErrorSha
     replay the operator with the lowest total SNR.
     """
     budget = list(budget)
-    odd = [row for row in rows if row.status == "nonfinite_differs"]
+    odd = [row for row in rows if row.status == "nonfinite_differs" and row.verdict != "contradicted"]
     if odd:
         return WorstOperator(row=next((row for row in odd if row.verdict == "introduced"), odd[0]))
     compared = [row for row in rows if row.status in COMPARED or row.verdict in OWN_ERROR]

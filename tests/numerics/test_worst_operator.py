@@ -59,6 +59,7 @@ def row(
             "infinite",
         ),
         ([row("inherits", "inherited", None, "nonfinite_differs"), row("loud", "introduced", own_db=9.0)], "inherits"),
+        ([row("wrong log", "contradicted", None, "nonfinite_differs"), row("loud", "introduced", own_db=9.0)], "loud"),
         ([row("unknown", "blind", None, "nonfinite_differs"), row("loud", "blind", 28.0)], "unknown"),
         # No operator introduces error: the one with the lowest introduced SNR.
         (
