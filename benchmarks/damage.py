@@ -28,6 +28,7 @@ class Target:
     """The undamaged value of one operator."""
 
     real: Array
+    """The value, with the right elements where no reader uses them."""
     captured: CapturedValue
     used: Array | None
     """The elements that some reader uses; None if all are used."""
@@ -158,7 +159,7 @@ def _to_tensor(damage: Callable[[Target], Array | None], *, dtypes: tuple[str, .
         captured = scene.captured[index]
         if captured.elements.size < 2 or not (scene.lowered.operators[index].dtype or "").startswith(dtypes):
             return None
-        target = Target(real=captured.dequantized(), captured=captured, used=scene.used(index))
+        target = Target(real=scene.real(index), captured=captured, used=scene.used(index))
         real = damage(target)
         return None if real is None else Change(values={index: requantized(real, captured)})
 
@@ -210,4 +211,4 @@ def _own_grid(scene: Scene, index: int) -> tuple[Quantization | None, Array]:
     captured, on_host = scene.captured[index], scene.on_host.get(index)
     qparams = captured.qparams
     rounds = index not in scene.kernels.clamped and isinstance(on_host, np.ndarray) and captured.elements.size > 1
-    return (qparams if qparams is not None and len(qparams.scale) == 1 and rounds else None), captured.dequantized()
+    return (qparams if qparams is not None and len(qparams.scale) == 1 and rounds else None), scene.real(index)

@@ -95,6 +95,16 @@ class Scene:
         used = self.used(index)
         return np.ones(self.captured[index].elements.shape, np.bool_) if used is None else used
 
+    def real(self, index: int) -> Array:
+        """Return a captured value, with the host's result at elements that no reader uses.
+
+        A damage may bring these elements into use. The device's error at these elements is no error of the device.
+        """
+        captured, used, on_host = self.captured[index], self.used(index), self.on_host.get(index)
+        if used is None or not isinstance(on_host, np.ndarray):
+            return captured.dequantized()
+        return np.where(used, captured.dequantized(), requantized(on_host, captured).dequantized())
+
     def weight_names(self, index: int) -> list[str]:
         """Return the names of the quantized weights that an operator reads, possibly through other constants."""
         names: list[str] = []
@@ -141,7 +151,7 @@ class Scene:
                 changed[index] = change.values[index]
                 after[index] = _single(changed[index].dequantized())
                 if index in self._unrounded:
-                    unrounded[index] = self._unrounded[index] + (after[index] - self._values[index])
+                    unrounded[index] = self._unrounded[index] + (after[index] - _single(self.real(index)))
                 continue
             if index in self.kernels.constants or not any(source in after for source in sources):
                 continue
@@ -199,8 +209,8 @@ class Scene:
                 merged = self.kernels.call(index, ChainMap(self._unrounded, self._values))
                 assert isinstance(merged, np.ndarray), "the same call"
                 actual = original.dequantized()
-                energies = [Difference.between(actual, result, original).energy for result in (merged, on_host)]
-                if energies[0] <= energies[1]:
+                scatters = [Difference.between(actual, result, original).scatter for result in (merged, on_host)]
+                if scatters[0] <= scatters[1]:
                     on_host = merged
                     self._fused.add(index)
             if index in self.kernels.clamped:

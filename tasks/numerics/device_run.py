@@ -142,7 +142,7 @@ class DeviceRun:
         if unrounded:
             merged = self.call(index, unrounded)
             assert isinstance(merged, np.ndarray), "the same call"
-            nearest = min((merged, result), key=lambda on_host: Difference.between(actual, on_host, value).energy)
+            nearest = min((merged, result), key=lambda on_host: Difference.between(actual, on_host, value).scatter)
             if nearest is merged:
                 result, spans = merged, tuple(dict.fromkeys((*spans, *unrounded)))
                 self.unrounded |= unrounded

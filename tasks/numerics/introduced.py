@@ -39,12 +39,15 @@ class Difference:
         return self.actual != self.expected if self.differs is None else self.differs
 
     @property
-    def energy(self) -> float:
-        """Return the sum of squared errors, infinite if an element is not finite on one side only."""
+    def scatter(self) -> float:
+        """Return the sum of the squared errors about their mean, infinite if an element is not finite on one side only.
+
+        A constant error has no scatter, so it does not decide which of two results the device rounded.
+        """
+        error = signed_error(self.actual, self.expected, np.float64).reshape(-1)
         with np.errstate(invalid="ignore", over="ignore"):
-            error = signed_error(self.actual, self.expected, np.float64).reshape(-1)
-            energy = float(np.einsum("i,i->", error, error))
-        return math.inf if math.isnan(energy) else energy
+            scatter = float(np.einsum("i,i->", error, error)) - float(error.sum()) ** 2 / max(error.size, 1)
+        return math.inf if math.isnan(scatter) else scatter
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -204,8 +204,12 @@ def _recording_tensors(log: DelegationLog) -> Iterator[None]:
         _take_schematic(log)  # takes the previous subgraph's schematic before the next one overwrites it
         wrappers = original(edge_program, *arguments)
         nodes = edge_program.graph_module.graph.nodes
+        recorded = {tensor.identifier for tensor in log.dumped}
         for node in nodes:
             _record_node(node, log)
+            if not recorded.isdisjoint(node.meta.get(QCOM_TENSOR_NAME, {}).values()):
+                # Names are unique in a subgraph, but not in the program, and ExecuTorch maps no name twice.
+                del node.meta[QCOM_TENSOR_NAME]
         log.built.append([_built(node) for node in nodes if node.op == "call_function"])
         return wrappers
 
