@@ -46,7 +46,8 @@ class Difference:
         """
         error = signed_error(self.actual, self.expected, np.float64).reshape(-1)
         with np.errstate(invalid="ignore", over="ignore"):
-            scatter = float(np.einsum("i,i->", error, error)) - float(error.sum()) ** 2 / max(error.size, 1)
+            total = float(error.sum())
+            scatter = float(np.einsum("i,i->", error, error)) - total * total / max(error.size, 1)
         return math.inf if math.isnan(scatter) else scatter
 
 

@@ -1,5 +1,6 @@
 """The checks of a QNN program: the options of its delegates, and the content of their context binaries."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
@@ -61,25 +62,28 @@ def _elements(program: AuditedProgram) -> Iterator[ProgramCheck]:
 
 
 def _qparams(program: AuditedProgram) -> Iterator[ProgramCheck]:
-    """Yield one check per quantized tensor that is logged: the qparams it is read with must equal the compiled ones."""
-    compiled = {
-        tensor.name: (subgraph, tensor)
-        for subgraph, delegate in enumerate(program.facts.delegates)
-        if delegate.context
-        for tensor in delegate.context.tensors
-    }
+    """Yield one check per quantized tensor that is logged: the qparams it is read with must equal the compiled ones.
+
+    Several subgraphs can have a tensor of one name. Then one of these tensors must have the qparams.
+    """
+    compiled: dict[str, list[tuple[int, GraphTensor]]] = defaultdict(list)
+    for subgraph, delegate in enumerate(program.facts.delegates):
+        for tensor in delegate.context.tensors if delegate.context else ():
+            compiled[tensor.name].append((subgraph, tensor))
     for logged in program.lowered.expected_tensors:
         qparams = logged.quantization
         if qparams is None or len(qparams.scale) != 1:
             continue
-        subgraph, tensor = compiled.get(logged.identifier, (None, None))
+        named = compiled.get(logged.identifier, [])
+        agreeing = [(subgraph, tensor) for subgraph, tensor in named if _are_equal(qparams, tensor)]
+        subgraph, tensor = next(iter([*agreeing, *named]), (None, None))
         yield program.check(
             "grid",
             f"fixed{_bits(qparams)} scale {qparams.scale[0]:.6g} zero point {qparams.zero_point[0]}",
             None if tensor is None else _compiled_qparams(tensor),
             subgraph=subgraph,
             subject=logged.identifier,
-            agrees=tensor is not None and _are_equal(qparams, tensor),
+            agrees=bool(agreeing),
             reason="the debug program's context does not list it",
         )
 
