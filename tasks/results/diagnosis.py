@@ -1,5 +1,6 @@
 """The sentence that says what a cell's accuracy is, what costs most of it, and how good the device itself is."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -38,10 +39,8 @@ class _Group:
     cause: Cause
     target: str
     shares: list[ErrorShare] = field(default_factory=list["ErrorShare"])
-
-    @property
-    def share(self) -> float:
-        return sum(share.share or 0.0 for share in self.shares)
+    share: float = 0.0
+    """The part of the sum of all causes."""
 
 
 def diagnosis(cell: CellResult) -> str:
@@ -81,29 +80,37 @@ def _causes(comparison: Comparison, output: int) -> Iterator[str]:
     totals = {share.cause: share.share or 0.0 for share in shares if share.operator is None}
     if not totals:
         return
+    # Errors cancel each other, so shares can add up to more than 1. In the sentence, the causes add up to 100 %.
+    whole = sum(max(totals[cause], 0.0) for cause in totals if cause != "cross") or 1.0
+    of_operators: dict[Cause, float] = defaultdict(float)
+    for share in shares:
+        of_operators[share.cause] += (share.share or 0.0) if share.operator else 0.0
     rows = {row.operator.name: row for row in reversed(comparison.operators)}
     groups: dict[tuple[Cause, str], _Group] = {}
     for share in shares:
         if share.operator is None:
             continue
         target = rows[share.operator].operator.target if share.operator in rows else "input"
-        groups.setdefault((share.cause, target), _Group(share.cause, target)).shares.append(share)
+        group = groups.setdefault((share.cause, target), _Group(share.cause, target))
+        group.shares.append(share)
+        group.share += (share.share or 0.0) / (of_operators[share.cause] or 1.0) * totals[share.cause] / whole
     largest = sorted(groups.values(), key=lambda group: -group.share)
     for group in [group for group in largest if group.share >= _MENTIONED][:_MOST_GROUPS]:
         yield _described(group, rows)
-    if totals["unexplained"] >= _MENTIONED:
+    if totals["unexplained"] >= _MENTIONED * whole:
         wrong = wrong_integers(comparison.operators)
         modules = dict.fromkeys(row.operator.module_path or row.operator.name for row in wrong)
         why = next((share.why for share in shares if share.why), None)
         where = f", and the device computes wrong booleans or integers in {', '.join(modules)}" if wrong else ""
-        yield f"{100 * totals['unexplained']:.0f} % are unexplained{f' ({why})' if why else ''}{where}"
+        yield f"{100 * totals['unexplained'] / whole:.0f} % are unexplained{f' ({why})' if why else ''}{where}"
 
 
 def _described(group: _Group, rows: Mapping[str, OperatorComparison]) -> str:
     # The operators that make up almost all of the group's share.
     counted: list[ErrorShare] = []
+    whole = sum(share.share or 0.0 for share in group.shares)
     for share in group.shares:
-        if sum(other.share or 0.0 for other in counted) >= 0.99 * group.share:
+        if sum(other.share or 0.0 for other in counted) >= 0.99 * whole:
             break
         counted.append(share)
     what = _WHAT[group.cause].format(_operators(group.target, counted))

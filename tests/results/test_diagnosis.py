@@ -33,9 +33,9 @@ def share(
     )  # fmt: skip
 
 
-def totals(unexplained: float = 0.0, why: str | None = None) -> list[Any]:
-    causes: dict[Cause, float] = dict.fromkeys(("weights", "clipping", "resolution", "device", "cross"), 0.2)
-    return [*(share(cause, value) for cause, value in causes.items()), share("unexplained", unexplained, why=why)]
+def totals(unexplained: float = 0.0, why: str | None = None, **causes: float) -> list[Any]:
+    shares: Any = {"weights": 0.0, "clipping": 0.0, "resolution": 0.0, "device": 0.0, "cross": -0.5, **causes}
+    return [*(share(cause, value) for cause, value in shares.items()), share("unexplained", unexplained, why=why)]
 
 
 def additions(count: int, **parts: Any) -> Comparison:
@@ -57,8 +57,8 @@ def additions(count: int, **parts: Any) -> Comparison:
 
 def test_operators_of_one_type_and_cause_are_a_group_with_the_reason_and_the_modules(planned: Request) -> None:
     comparison = additions(6, range_used=0.001, codes_used=70)
-    shares = [share("resolution", 0.94 / 6, f"add_{number}", f"layers.{number}") for number in range(6)]
-    cell = passed_cell(planned, comparison=replace(comparison, budget=(*totals(), *shares)))
+    shares = [share("resolution", 0.25, f"add_{number}", f"layers.{number}") for number in range(6)]
+    cell = passed_cell(planned, comparison=replace(comparison, budget=(*totals(resolution=1.41, device=0.09), *shares)))
     assert diagnosis(cell) == (
         "30.0 dB (the lowest of 2 outputs), of which 94 % are the grids of 6 additions (layers.0 +5): the grid reaches "
         f"to -65535, so its step is 1, and 70 of 65536 values are used. {DEVICE}"
@@ -66,7 +66,10 @@ def test_operators_of_one_type_and_cause_are_a_group_with_the_reason_and_the_mod
 
 
 def test_clipping_is_described_by_the_number_of_elements(planned: Request) -> None:
-    comparison = replace(additions(1, clipped_elements=19), budget=(*totals(), share("clipping", 0.3, "add_0", "head")))
+    comparison = replace(
+        additions(1, clipped_elements=19),
+        budget=(*totals(clipping=0.3, weights=0.7), share("clipping", 0.4, "add_0", "head")),
+    )
     assert diagnosis(passed_cell(planned, comparison=comparison)) == (
         "30.0 dB (the lowest of 2 outputs), of which 30 % is clipping in 1 addition (head): "
         f"19 elements are beyond the ends of the grid. {DEVICE}"
@@ -74,7 +77,7 @@ def test_clipping_is_described_by_the_number_of_elements(planned: Request) -> No
 
 
 def test_an_unexplained_share_has_its_reason(planned: Request) -> None:
-    comparison = replace(COMPARISON, budget=tuple(totals(0.6, "aten.heaviside has no derivative")))
+    comparison = replace(COMPARISON, budget=tuple(totals(0.6, "aten.heaviside has no derivative", weights=0.4)))
     assert diagnosis(passed_cell(planned, comparison=comparison)) == (
         "30.0 dB (the lowest of 2 outputs), of which 60 % are unexplained (aten.heaviside has no derivative). " + DEVICE
     )
@@ -83,7 +86,7 @@ def test_an_unexplained_share_has_its_reason(planned: Request) -> None:
 def test_wrong_booleans_are_named_beside_an_unexplained_share(planned: Request) -> None:
     comparison = additions(1, introduced_differing=3)
     assert comparison.operators[0].verdict == "introduced"
-    comparison = replace(comparison, budget=tuple(totals(0.6)))
+    comparison = replace(comparison, budget=tuple(totals(0.6, weights=0.4)))
     assert diagnosis(passed_cell(planned, comparison=comparison)) == (
         "30.0 dB (the lowest of 2 outputs), of which 60 % are unexplained, and the device computes wrong booleans or "
         f"integers in layers.0. {DEVICE}"
