@@ -24,11 +24,12 @@ _NOUNS = {
     "aten.mul": "multiplication",
     "aten.native_layer_norm": "layer norm",
 }
-_WHAT: dict[Cause, str] = {
-    "weights": "the weights of {}",
-    "clipping": "clipping in {}",
-    "resolution": "the grids of {}",
-    "device": "what the device computes differently in {}",
+# By cause, the words for one operator and for several.
+_WHAT: dict[Cause, tuple[str, str]] = {
+    "weights": ("are the weights of {}", "are the weights of {}"),
+    "clipping": ("is clipping in {}", "is clipping in {}"),
+    "resolution": ("is the grid of {}", "are the grids of {}"),
+    "device": ("is what the device computes differently in {}", "is what the device computes differently in {}"),
 }
 
 
@@ -113,8 +114,8 @@ def _described(group: _Group, rows: Mapping[str, OperatorComparison]) -> str:
         if sum(other.share or 0.0 for other in counted) >= 0.99 * whole:
             break
         counted.append(share)
-    what = _WHAT[group.cause].format(_operators(group.target, counted))
-    text = f"{100 * group.share:.0f} % {'is' if group.cause in ('clipping', 'device') else 'are'} {what}"
+    what = _WHAT[group.cause][len(counted) > 1].format(_operators(group.target, counted))
+    text = f"{100 * group.share:.0f} % {what}"
     why = _why(group.cause, [rows[share.operator] for share in counted if share.operator and share.operator in rows])
     return f"{text}{': ' + why if why else ''}"
 
@@ -122,9 +123,10 @@ def _described(group: _Group, rows: Mapping[str, OperatorComparison]) -> str:
 def _operators(target: str, shares: Sequence[ErrorShare]) -> str:
     noun = _NOUNS.get(target.rpartition(".")[0], target)
     modules = list(dict.fromkeys(share.module_path or share.operator or "" for share in shares))
+    if len(shares) == 1:
+        return f"the {noun} {modules[0]}".rstrip()
     more = f" +{len(modules) - 1}" if len(modules) > 1 else ""
-    number = f"{len(shares)} {noun}s" if len(shares) > 1 else f"1 {noun}"
-    return f"{number} ({modules[0]}{more})"
+    return f"{len(shares)} {noun}s ({modules[0]}{more})"
 
 
 def _why(cause: Cause, rows: Sequence[OperatorComparison]) -> str | None:

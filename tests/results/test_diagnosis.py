@@ -71,7 +71,7 @@ def test_clipping_is_described_by_the_number_of_elements(planned: Request) -> No
         budget=(*totals(clipping=0.3, weights=0.7), share("clipping", 0.4, "add_0", "head")),
     )
     assert diagnosis(passed_cell(planned, comparison=comparison)) == (
-        "30.0 dB (the lowest of 2 outputs), of which 30 % is clipping in 1 addition (head): "
+        "30.0 dB (the lowest of 2 outputs), of which 30 % is clipping in the addition head: "
         f"19 elements are beyond the ends of the grid. {DEVICE}"
     )
 

@@ -95,8 +95,8 @@ def test_a_cell_that_passed(planned: Request) -> None:
         {
             "stage": "compare",
             "outcome": "passed",
-            "diagnosis": "30.0 dB (the lowest of 2 outputs), of which 40 % are the weights of 1 convolution (layers.0)"
-            "; 20 % is what the device computes differently in 1 convolution (layers.0); 10 % are unexplained. "
+            "diagnosis": "30.0 dB (the lowest of 2 outputs), of which 40 % are the weights of the convolution layers.0"
+            "; 20 % is what the device computes differently in the convolution layers.0; 10 % are unexplained. "
             "The device itself is at 45.0 dB against its design.",
             "weights": "trained",
             "export_s": 1.5,

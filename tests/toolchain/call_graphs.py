@@ -36,7 +36,7 @@ FIRST, SECOND = {"operator": 0}, {"operator": 1}
 DOUBLED = ("aten.mul.Scalar", INPUT, 2.0)
 
 
-def refusal(target: str, *arguments: Any) -> str:
+def reason_against(target: str, *arguments: Any) -> str:
     """Return why there is no derivative of a graph that doubles its input and calls `target`."""
     kernels = kernels_of([DOUBLED, (target, FIRST, *arguments)])
     try:

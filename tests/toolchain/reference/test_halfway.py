@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.toolchain
 
 
-def computed(resources: Resources, function: Any, *arguments: Any) -> Any:
+def in_worker(resources: Resources, function: Any, *arguments: Any) -> Any:
     return resources.workers.call("compare", function, *arguments).value
 
 
 def test_effects_and_gradients_are_those_at_the_run_with_half_of_the_error(resources: Resources) -> None:
-    effect, gradient = computed(resources, call_graphs.effect_and_gradient)
+    effect, gradient = in_worker(resources, call_graphs.effect_and_gradient)
     halfway = 2 * call_graphs.X + 0.25
     np.testing.assert_allclose(gradient, 2 * halfway)
     np.testing.assert_allclose(effect, 2 * halfway * 0.5)
@@ -40,13 +40,13 @@ def test_effects_and_gradients_are_those_at_the_run_with_half_of_the_error(resou
     ],
 )
 def test_a_graph_without_derivatives_has_a_reason(resources: Resources, call: tuple[Any, ...], reason: str) -> None:
-    assert computed(resources, call_graphs.refusal, *call).startswith(reason)
+    assert in_worker(resources, call_graphs.reason_against, *call).startswith(reason)
 
 
 def test_a_constant_that_the_host_cannot_compute_has_no_value_and_its_readers_have_a_reason(
     resources: Resources,
 ) -> None:
-    changed, values, refusals = computed(resources, call_graphs.with_unknown_constant)
+    changed, values, refusals = in_worker(resources, call_graphs.with_unknown_constant)
     assert (changed, values) == ([0], (None, None))
     assert refusals == {
         1: "nolib.foo.default is not registered on this host",
@@ -55,12 +55,12 @@ def test_a_constant_that_the_host_cannot_compute_has_no_value_and_its_readers_ha
 
 
 def test_an_index_that_does_not_exist_is_the_reason_for_a_missing_result(resources: Resources) -> None:
-    operators, refusals = computed(resources, call_graphs.with_index_out_of_range)
+    operators, refusals = in_worker(resources, call_graphs.with_index_out_of_range)
     assert operators == [0]
     assert refusals == {1: "aten.embedding.default: index out of range in self"}
 
 
 def test_a_mask_of_infinities_has_no_error(resources: Resources) -> None:
-    finite = computed(resources, call_graphs.errors_under_a_mask_of_infinities)
+    finite = in_worker(resources, call_graphs.errors_under_a_mask_of_infinities)
     assert len(finite) == 3
     assert all(finite)
