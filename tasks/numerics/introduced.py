@@ -10,6 +10,7 @@ from tasks.numerics.element_use import Array, CapturedValue
 from tasks.numerics.metrics import gap, signed_error
 from tasks.records import Gap
 
+_FEW = 30  # errors of fewer elements can be equal by chance
 _CHANNEL_ELEMENTS = 16  # a channel with fewer elements is not judged on its own
 
 
@@ -42,12 +43,13 @@ class Difference:
     def scatter(self) -> float:
         """Return the sum of the squared errors about their mean, infinite if an element is not finite on one side only.
 
-        A constant error has no scatter, so it does not decide which of two results the device rounded.
+        A constant error has no scatter, so it does not decide which of two results the device rounded. The errors of
+        few elements are equal by chance: they are squared as they are.
         """
         error = signed_error(self.actual, self.expected, np.float64).reshape(-1)
         with np.errstate(invalid="ignore", over="ignore"):
-            total = float(error.sum())
-            scatter = float(np.einsum("i,i->", error, error)) - total * total / max(error.size, 1)
+            energy, total = float(np.einsum("i,i->", error, error)), float(error.sum())
+            scatter = energy if error.size < _FEW else energy - total * total / error.size
         return math.inf if math.isnan(scatter) else scatter
 
 
