@@ -209,6 +209,10 @@ class ElementUse:
             largest = slope if largest is None else np.maximum(largest, slope)
             if not slope.size or largest.min() * _CHANGE * pair.usual > _UNUSED * rounding:
                 return None
+            with np.errstate(invalid="ignore", over="ignore"):
+                read = np.reshape(largest * pair.change > _UNUSED * rounding, value.shape)
+            if (read | (largest == 0)).all():  # no element is doubtful: a smaller rounding changes nothing
+                return None if read.all() else read
             if np.count_nonzero(slope) < _MOSTLY * slope.size:
                 break
         slope, rounding = self._slope(reader, source, value, masks, _roundings)
