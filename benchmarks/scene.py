@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from tasks.comparison.evidence import Evidence
+from tasks.comparison.evidence import Evidence, captured_value
 from tasks.numerics.dequantize import quantize, undo_layout
 from tasks.numerics.element_use import CapturedValue, Kernels, Value
 from tasks.numerics.introduced import Difference
@@ -68,6 +68,8 @@ class Scene:
         kernels, _ = next(self.evidence.kernels())
         self.kernels: Kernels = kernels
         self.captured = self.evidence.captured_values(SAMPLE)
+        self._conversions = self.evidence.requantized_values(SAMPLE, kernels.sources, self.captured)
+        """The values that readers received on another grid, by the indices of reader and source."""
         self.graph: ReferenceGraph = read_graph(store, lowered.reference_calls, lowered.reference_constants)
         self.outputs: dict[int, int] = {
             encoded["operator"]: position
@@ -84,7 +86,9 @@ class Scene:
         for index, sources in enumerate(kernels.sources):
             self._add(index, sources)
         reference = partial(self.evidence.reference, SAMPLE)
-        self._replayed: dict[int, Replayed] = replay(kernels, self.captured, lambda *_: False, reference)
+        self._replayed: dict[int, Replayed] = replay(
+            kernels, self.captured, lambda *_: False, reference, self._conversions
+        )
 
     def used(self, index: int) -> Array | None:
         """Return which elements of an operator's value some reader uses; None if all are used."""
@@ -156,7 +160,8 @@ class Scene:
             if index in self.kernels.constants or not any(source in after for source in sources):
                 continue
             fused = index in self._fused
-            values = ChainMap(*((unrounded, after, self._unrounded) if fused else (after,)), self._values)
+            received = self._received(index, changed)
+            values = ChainMap(received, *((unrounded, after, self._unrounded) if fused else (after,)), self._values)
             on_host = self.kernels.call(index, values)
             if on_host is None:
                 continue
@@ -199,14 +204,15 @@ class Scene:
 
     def _add(self, index: int, sources: Any) -> None:
         original = self.captured.get(index)
-        on_host = self.kernels.call(index, self._values)
+        received = self._received(index, {})
+        on_host = self.kernels.call(index, ChainMap(received, self._values))
         if on_host is None:
             if original is not None:
                 self._values[index] = _single(original.dequantized())
             return
         if original is not None and isinstance(on_host, np.ndarray):
             if any(source in self._unrounded for source in sources):
-                merged = self.kernels.call(index, ChainMap(self._unrounded, self._values))
+                merged = self.kernels.call(index, ChainMap(received, self._unrounded, self._values))
                 assert isinstance(merged, np.ndarray), "the same call"
                 actual = original.dequantized()
                 scatters = [Difference.between(actual, result, original).scatter for result in (merged, on_host)]
@@ -217,6 +223,19 @@ class Scene:
                 self._unrounded[index] = on_host
         self.on_host[index] = on_host
         self._values[index] = on_host if original is None else _single(original.dequantized())
+
+    def _received(self, index: int, changed: Mapping[int, CapturedValue]) -> dict[int, Value]:
+        """Return the values that an operator receives on another grid, by source, after a change of the sources."""
+        return {
+            source: _single(self._converted(self._conversions[index, source], source, changed).dequantized())
+            for source in self.kernels.sources[index]
+            if (index, source) in self._conversions
+        }
+
+    def _converted(self, conversion: CapturedValue, source: int, changed: Mapping[int, CapturedValue]) -> CapturedValue:
+        if source not in changed:
+            return conversion
+        return _moved(conversion, self.captured[source].dequantized(), changed[source].dequantized())
 
     def _corrected(self, index: int, moved: CapturedValue, on_host: Array, values: Mapping[int, Value]) -> Array:
         """Return the elements of an operator's changed value, with the host's result where the old value was no error.
@@ -291,6 +310,14 @@ class Scene:
             elements = tensor(match.event, buffer)
             elements.flags.writeable = True
             undo_layout(elements, match.expected.axis_order)[...] = captured.elements
+        for record, _, conversion in self.evidence.requantized(SAMPLE):
+            value = None if conversion is None else captured_value(record.operator, conversion)
+            if conversion is None or value is None or record.source not in changed:
+                continue
+            elements = tensor(conversion.match.event, buffer)
+            elements.flags.writeable = True
+            order = conversion.match.expected.axis_order
+            undo_layout(elements, order)[...] = self._converted(value, record.source, changed).elements
         return buffer.tobytes()
 
     def _final_outputs(self, changed: Mapping[int, CapturedValue]) -> dict[str, Array]:
