@@ -18,7 +18,9 @@ def dequantize(quantized: NDArray[Any], qparams: Quantization) -> NDArray[np.flo
     the tensor.
     """
     scale, zero_point = broadcastable(qparams, quantized.shape)
-    return (quantized.astype(np.float64) - zero_point) * scale
+    values = np.empty(quantized.shape)
+    np.subtract(quantized, zero_point, out=values)
+    return np.multiply(values, scale, out=values)
 
 
 def fake_quantize(values: NDArray[Any], qparams: Quantization) -> NDArray[np.float64]:
@@ -37,8 +39,11 @@ def quantize(values: NDArray[Any], qparams: Quantization) -> NDArray[np.float64]
     """
     scale, zero_point = broadcastable(qparams, values.shape)
     with np.errstate(over="ignore", under="ignore"):  # values far beyond the grid overflow, values near zero underflow
-        steps = np.rint(values.astype(np.float64) / scale)
-    return np.clip(steps + zero_point, qparams.quant_min, qparams.quant_max)
+        steps = np.empty(values.shape)
+        np.divide(values, scale, out=steps)
+        np.rint(steps, out=steps)
+    np.add(steps, zero_point, out=steps)
+    return np.clip(steps, qparams.quant_min, qparams.quant_max, out=steps)
 
 
 def step_sizes(qparams: Quantization, shape: tuple[int, ...]) -> NDArray[np.float64]:

@@ -247,7 +247,7 @@ class ElementUse:
                 (float(rounding.min(initial=math.inf)) for rounding in roundings if rounding is not None), default=0.0
             )
             return [
-                None if rounding is None or mask is None else mask * (least / rounding) * _unequal(output.shape, seed)
+                None if rounding is None or mask is None else _weights(mask, least / rounding, output.shape, seed)
                 for output, rounding, mask in zip(outputs, roundings, masks, strict=True)
             ]
 
@@ -321,10 +321,14 @@ class _Pair:
 
         The change is finite, so that it has no effect on a result whose derivative is zero. Only NaN stays NaN.
         """
+        least = np.asarray(self.usual, self.expected.dtype)
         with np.errstate(invalid="ignore", over="ignore"):
-            size = np.maximum(np.abs(self.expected), np.asarray(self.usual, self.expected.dtype))
-            error = signed_error(self.actual, self.expected) if self.differs.any() else np.float32(0)
-            return np.minimum(np.maximum(np.abs(error), _CHANGE * size), np.finfo(np.float32).max)
+            change = np.maximum(np.abs(self.expected), least)
+            np.multiply(change, _CHANGE, out=change)
+            if self.differs.any():
+                error = signed_error(self.actual, self.expected)
+                np.maximum(np.abs(error, out=error), change, out=change)
+            return np.minimum(change, np.finfo(np.float32).max, out=change)
 
 
 @lru_cache(maxsize=64)
@@ -333,9 +337,17 @@ def _unequal(shape: tuple[int, ...], seed: int) -> Array:
     return np.random.default_rng(seed).uniform(0.5, 1.5, shape).astype(np.float32)
 
 
+def _weights(mask: Array | bool, scale: Array, shape: tuple[int, ...], seed: int) -> Array:
+    weights = _unequal(shape, seed)
+    if mask is not True or scale.size > 1 or scale.item() != 1:
+        weights = weights * scale.astype(np.float32) * mask
+    return weights
+
+
 def _rms(values: Array) -> float:
     """Return the root mean square of the finite values."""
-    energy = float(np.einsum("i,i->", values.reshape(-1), values.reshape(-1), dtype=np.float64))
+    flat = values.reshape(-1).astype(np.float64, copy=False)
+    energy = float(np.einsum("i,i->", flat, flat))
     if not math.isfinite(energy):
         return _rms(values[np.isfinite(values)]) if not np.isfinite(values).all() else math.inf
     return math.sqrt(energy / max(values.size, 1))
@@ -343,7 +355,9 @@ def _rms(values: Array) -> float:
 
 def _largest_rounding(results: Array) -> Array:
     """Return the rounding of float32 in the largest finite result, as an array of one element."""
-    largest = float(np.abs(results[np.isfinite(results)]).max(initial=0.0))
+    largest = max(float(results.max(initial=0.0)), -float(results.min(initial=0.0)))
+    if not math.isfinite(largest):
+        largest = float(np.abs(results[np.isfinite(results)]).max(initial=0.0))
     return np.full(1, _EPSILON * (largest or 1.0))
 
 

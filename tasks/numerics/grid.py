@@ -6,7 +6,7 @@ import numpy as np
 
 from tasks.numerics.dequantize import step_sizes
 from tasks.numerics.element_use import Array, CapturedValue
-from tasks.numerics.metrics import gap, signed_error
+from tasks.numerics.metrics import select, signed_error, sums_of_finite
 from tasks.records import Gap, Quantization
 from tasks.records.vocabulary import Cause
 
@@ -35,18 +35,18 @@ def grid_use(captured: CapturedValue, on_host: Array, rounded: Array, used: Arra
     """
     if captured.qparams is None:
         return None
-    counted = np.isfinite(on_host) if used is None else used & np.isfinite(on_host)
-    if not counted.any():
+    sums, counted = sums_of_finite(rounded, on_host, used)
+    if not sums.elements:
         return None
-    clipped, elements = _clipped(on_host, rounded, captured.qparams), captured.elements
-    if not counted.all():
-        on_host, rounded, clipped, elements = on_host[counted], rounded[counted], clipped[counted], elements[counted]
-    steps = captured.qparams.quant_max - captured.qparams.quant_min
+    clipped = 0
+    if sums.error_largest > _HALF_STEP * min(captured.qparams.scale):
+        clipped = int(np.count_nonzero(select(_clipped(on_host, rounded, captured.qparams), counted)))
+    steps, values = captured.qparams.quant_max - captured.qparams.quant_min, select(on_host, counted)
     return GridUse(
-        gap=gap(rounded, on_host),
-        clipped_elements=int(np.count_nonzero(clipped)),
-        codes_used=_codes(elements, captured.qparams),
-        range_used=float(on_host.max() - on_host.min()) / (steps * max(captured.qparams.scale)),
+        gap=sums.gap,
+        clipped_elements=clipped,
+        codes_used=_codes(select(captured.elements, counted), captured.qparams),
+        range_used=float(values.max() - values.min()) / (steps * max(captured.qparams.scale)),
     )
 
 

@@ -7,7 +7,8 @@ import numpy as np
 
 from tasks.numerics.dequantize import dequantize, quantize
 from tasks.numerics.element_use import Array, CapturedValue
-from tasks.numerics.metrics import gap, signed_error
+from tasks.numerics.metrics import Sums, select, signed_error, sums_of_finite
+from tasks.numerics.steps import StepCounts
 from tasks.records import Gap
 
 _FEW = 30  # errors of fewer elements can be equal by chance
@@ -67,8 +68,8 @@ class Introduced:
     """For a value that is not floating point, the number of wrong elements; None for floats."""
     nonfinite: int = 0
     """The number of elements that are infinite or NaN on one side, and something else on the other."""
-    steps: Array | None = field(default=None, compare=False, repr=False)
-    """The absolute errors of all elements."""
+    steps: StepCounts | None = field(default=None, compare=False, repr=False)
+    """The number of elements per signed error."""
     max_steps: float | None = None
     p999_steps: float | None = None
     rms_steps: float | None = None
@@ -90,86 +91,103 @@ class Introduced:
 
 def introduced_error(difference: Difference, used: Array | None = None) -> Introduced:
     """Return the measures of a difference. `used`: a mask of the elements that count; None if all elements count."""
-    actual, expected = difference.actual, difference.expected
-    counted = np.isfinite(actual) & np.isfinite(expected)
-    nonfinite = 0
-    if not counted.all():
-        odd = ~counted & (actual != expected) & ~(np.isnan(actual) & np.isnan(expected))
-        nonfinite = int(np.count_nonzero(odd if used is None else odd & used))
-    if used is not None:
-        counted &= used
-    difference_gap = gap(actual, expected) if counted.all() else gap(actual[counted], expected[counted])
-    measured = Introduced(gap=difference_gap, elements=int(np.count_nonzero(counted)) + nonfinite, nonfinite=nonfinite)
+    actual, expected, steps = difference.actual, difference.expected, difference.steps
+    sums, counted = sums_of_finite(actual, expected, used)
+    nonfinite = (
+        0 if counted is used else int(np.count_nonzero(_odd(actual, expected) & (True if used is None else used)))
+    )
+    measured = Introduced(gap=sums.gap, elements=sums.elements + nonfinite, nonfinite=nonfinite)
     if difference.differs is not None:
-        measured = replace(measured, differing=int(np.count_nonzero(difference.differs & counted)))
-    if difference.steps is not None:
-        measured = _with_steps(measured, difference.steps[counted])
-    if actual.dtype.kind == "f" and difference_gap.max_abs:
-        if not counted.all():
-            actual, expected = np.where(counted, actual, 0.0), np.where(counted, expected, 0.0)
-        measured = replace(measured, channel_snr_db=_channel_snr_db(actual, expected, counted))
-        measured = _with_gain(measured, actual, expected, int(np.count_nonzero(counted)))
+        wrong = difference.differs if counted is None else difference.differs & counted
+        measured = replace(measured, differing=int(np.count_nonzero(wrong)))
+    if steps is not None and sums.elements:
+        measured = _with_steps(measured, StepCounts.of(select(steps, counted)))
+    if actual.dtype.kind == "f" and measured.gap.max_abs:
+        error = actual - expected
+        if counted is not None:
+            error, expected = (_zeroed(tensor, counted) for tensor in (error, expected))
+        measured = replace(measured, channel_snr_db=_channel_snr_db(error, expected, counted))
+        measured = _with_gain(measured, sums)
     return measured
 
 
-def _with_steps(measured: Introduced, steps: Array) -> Introduced:
-    """Add the measures in steps. `steps`: the signed errors of the elements that count."""
-    if not steps.size:
-        return measured
-    absolute = np.abs(steps)
-    largest, mean = float(absolute.max()), float(steps.mean())
-    rms = math.sqrt(float(np.einsum("i,i->", steps, steps)) / steps.size)
+def _zeroed(tensor: Array, counted: Array) -> Array:
+    """Return the tensor with zeros at the elements that do not count."""
+    with np.errstate(invalid="ignore"):
+        zeroed = tensor * counted  # three times faster than `np.where`, but infinities become NaN
+    return zeroed if np.isfinite(zeroed).all() else np.where(counted, tensor, 0)
+
+
+def _odd(actual: Array, expected: Array) -> Array:
+    """Return which elements are infinite or NaN on one side, and something else on the other."""
+    finite, nan = np.isfinite(actual) & np.isfinite(expected), np.isnan(actual) & np.isnan(expected)
+    return ~finite & (actual != expected) & ~nan
+
+
+def _with_steps(measured: Introduced, steps: StepCounts) -> Introduced:
+    mean, rms = steps.mean, steps.rms
     return replace(
         measured,
-        steps=absolute,
-        max_steps=largest,
-        # Sorting takes long, and most operators have no larger error than this.
-        p999_steps=float(np.quantile(absolute, 0.999)) if largest > 1 else largest,
+        steps=steps,
+        max_steps=steps.largest,
+        p999_steps=steps.quantile(0.999),
         rms_steps=rms,
         mean_steps=mean,
-        mean_steps_error=math.sqrt(max(rms**2 - mean**2, 0.0) / steps.size),
+        mean_steps_error=math.sqrt(max(rms**2 - mean**2, 0.0) / steps.total),
     )
 
 
-def _with_gain(measured: Introduced, actual: Array, expected: Array, elements: int) -> Introduced:
-    """Add the slope of the least-squares line of `actual` over `expected`, and the slope's standard error.
-
-    Elements that do not count are 0 in both tensors, and `elements` is the number of those that count.
-    """
-    y, x = (np.asarray(tensor, np.float64).reshape(-1) for tensor in (actual, expected))
+def _with_gain(measured: Introduced, sums: Sums) -> Introduced:
+    """Add the slope of the least-squares line of the actual tensor over the reference, and its standard error."""
+    elements = sums.elements
+    if sums.actual_exponent or sums.reference_exponent or elements < 3:
+        return measured
+    mean_x, mean_y = sums.mean(sums.reference), sums.mean(sums.actual)
     with np.errstate(over="ignore", invalid="ignore"):
-        mean_x, mean_y = float(x.sum()) / elements, float(y.sum()) / elements
         spread, product, other = (
-            float(np.einsum("i,i->", a, b)) - elements * mean_a * mean_b
-            for a, b, mean_a, mean_b in ((x, x, mean_x, mean_x), (x, y, mean_x, mean_y), (y, y, mean_y, mean_y))
+            total - elements * mean_a * mean_b
+            for total, mean_a, mean_b in (
+                (sums.reference_energy, mean_x, mean_x),
+                (sums.product, mean_x, mean_y),
+                (sums.actual_energy, mean_y, mean_y),
+            )
         )
     # A difference of sums below their rounding is no spread.
-    if elements < 3 or not math.isfinite(spread + product + other) or spread <= 1e-12 * elements * mean_x**2:
+    if not math.isfinite(spread + product + other) or spread <= 1e-12 * elements * mean_x**2:
         return measured
     gain = product / spread
     residual = max(other - gain * product, 0.0)
     return replace(measured, gain=gain, gain_error=math.sqrt(residual / (elements - 2) / spread))
 
 
-def _channel_snr_db(actual: Array, expected: Array, counted: Array) -> float | None:
+def _channel_snr_db(error: Array, expected: Array, counted: Array | None) -> float | None:
     """Return the SNR of the worst channel, in dB. Elements that do not count are 0 in both tensors."""
-    error = actual - expected
-    elements = int(np.count_nonzero(counted))
-    whole = float(np.einsum("i,i->", expected.reshape(-1), expected.reshape(-1), dtype=np.float64)) / max(elements, 1)
+    elements = error.size if counted is None else int(np.count_nonzero(counted))
+    noises, signals = _energies(error), _energies(expected)
+    members = None if counted is None else _sums_by_channel(counted)
     ratios: list[float] = []
-    for axis, size in enumerate(error.shape):
-        if size == 1 or error.size // size < _CHANNEL_ELEMENTS:
+    for axis, (noise, signal) in enumerate(zip(noises, signals, strict=True)):
+        if noise.size == 1 or error.size // noise.size < _CHANNEL_ELEMENTS:
             continue
-        by_channel = (math.prod(error.shape[:axis]), size, math.prod(error.shape[axis + 1 :]))
-        noise, signal = (
-            np.einsum("aib,aib->i", tensor.reshape(by_channel), tensor.reshape(by_channel), dtype=np.float64)
-            for tensor in (error, expected)
-        )
-        members = (
-            np.count_nonzero(counted.reshape(by_channel), axis=(0, 2)) if elements < error.size else error.size // size
-        )
-        members = np.maximum(members, 1)
-        wrong = (noise > 0) & (members >= _CHANNEL_ELEMENTS)
+        sizes = np.maximum(members[axis], 1) if members else np.full(noise.size, error.size // noise.size)
+        wrong = (noise > 0) & (sizes >= _CHANNEL_ELEMENTS)
+        whole = float(signal.sum()) / max(elements, 1)
         with np.errstate(over="ignore", invalid="ignore"):
-            ratios += (10 * np.log10(np.maximum(signal, whole * members)[wrong] / noise[wrong])).tolist()
+            ratios += (10 * np.log10(np.maximum(signal, whole * sizes)[wrong] / noise[wrong])).tolist()
     return min((ratio for ratio in ratios if math.isfinite(ratio)), default=None)
+
+
+def _energies(tensor: Array) -> list[Array]:
+    """Return, per axis, the sums of the squares of all channels."""
+    if tensor.ndim == 0:
+        return []
+    rows = tensor.reshape(-1, tensor.shape[-1])
+    rest = np.einsum("ij,ij->i", rows, rows, dtype=np.float64).reshape(tensor.shape[:-1])
+    return [*_sums_by_channel(rest), np.einsum("ij,ij->j", rows, rows, dtype=np.float64)]
+
+
+def _sums_by_channel(tensor: Array) -> list[Array]:
+    """Return, per axis, the sums of all channels."""
+    if tensor.ndim == 0:
+        return []
+    return [*_sums_by_channel(tensor.sum(-1)), tensor.reshape(-1, tensor.shape[-1]).sum(0)]

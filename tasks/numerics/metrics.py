@@ -25,26 +25,50 @@ _BLOCK = 2**16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sums:
-    """Two tensors, and the sums over their elements from which the metrics are computed.
+    """Two tensors, and the sums over the elements that count, from which the metrics are computed.
 
     Before they are summed, elements are multiplied by 2**-exponent. The actual tensor, the reference and the error have
-    separate exponents. The largest absolute values are not scaled.
+    separate exponents. The largest absolute error is not scaled. `counted`: a mask of the elements that count; None if
+    all elements count.
     """
 
     actual: Array
     reference: Array
     qparams: Quantization | None
+    counted: Array | None
     elements: int
     error_absolute: float
     error_energy: float
     error_exponent: int
     error_largest: float
-    reference_absolute: float
-    reference_largest: float
     reference_energy: float
     reference_exponent: int
     actual_energy: float
+    actual_exponent: int
     product: float
+
+    def mean(self, tensor: Array) -> float:
+        """Return the mean of the elements of `tensor` that count, not scaled."""
+        return float(select(tensor, self.counted).sum(dtype=np.float64)) / self.elements
+
+    def largest(self, tensor: Array) -> float:
+        """Return the largest absolute value of the elements of `tensor` that count, not scaled."""
+        elements = select(tensor, self.counted)
+        return max(float(elements.max(initial=0)), -float(elements.min(initial=0)))
+
+    @property
+    def gap(self) -> Gap:
+        """Return the metrics that are in every row: those of `METRICS` that are fields of `Gap`."""
+        return Gap(**{name: METRICS[name](self) for name in _IN_EVERY_ROW})
+
+
+def select(tensor: Array, counted: Array | None) -> Array:
+    """Return the elements of `tensor` that count, flattened. `counted`: a mask; None if all elements count.
+
+    For a mask without long runs, this is three times faster than `tensor[counted]`.
+    """
+    flat = tensor.reshape(-1)
+    return flat if counted is None else flat.compress(counted.reshape(-1))
 
 
 def signed_error(actual: Array, expected: Array, dtype: type[np.floating] = np.float32) -> Array:
@@ -57,12 +81,11 @@ def signed_error(actual: Array, expected: Array, dtype: type[np.floating] = np.f
 
 
 def gap(actual: Array, reference: Array) -> Gap:
-    """Return the metrics that are in every row: those of `METRICS` that are fields of `Gap`.
+    """Return the metrics that are in every row. Each tensor is read once.
 
-    Each tensor is read once. Raises ValueError for tensors of different shapes.
+    Raises ValueError for tensors of different shapes.
     """
-    sums = _sums(actual, reference)
-    return Gap(**{name: METRICS[name](sums) for name in _IN_EVERY_ROW})
+    return sums_of(actual, reference).gap
 
 
 def metric_values(
@@ -72,13 +95,13 @@ def metric_values(
 
     Raises KeyError for a name that is not in `METRICS`, and ValueError for tensors of different shapes.
     """
-    sums = _sums(actual, reference, qparams)
+    sums = sums_of(actual, reference, qparams)
     return {name: METRICS[name](sums) for name in names}
 
 
 def snr_db(actual: Array, reference: Array) -> float | None:
     """Return only the metric `snr_db`, in dB."""
-    return _snr_db(_sums(actual, reference))
+    return _snr_db(sums_of(actual, reference))
 
 
 def top1(values: Array) -> int | None:
@@ -91,52 +114,80 @@ def top1(values: Array) -> int | None:
     return int(np.argmax(values))
 
 
-def _sums(actual: Array, reference: Array, qparams: Quantization | None = None) -> Sums:
+def sums_of(actual: Array, reference: Array, qparams: Quantization | None = None, counted: Array | None = None) -> Sums:
+    """Return the sums of all metrics. `counted`: a mask of the elements that count; None if all elements count.
+
+    The metrics in steps or units in the last place need a `counted` of None. Raises ValueError for tensors of different
+    shapes.
+    """
     if actual.shape != reference.shape:
         raise ValueError(f"tensors of shapes {actual.shape} and {reference.shape} have no gap")
-    sums = _add_up(actual, reference, qparams, (0, 0, 0))
+    sums = _add_up(actual, reference, qparams, counted, (0, 0, 0))
     energies = (sums.error_energy, sums.reference_energy, sums.actual_energy)
     if all(1 / _SAFE_ENERGY < energy < _SAFE_ENERGY for energy in energies):
         return sums
-    largest = float(np.abs(actual.astype(np.float64)).max(initial=0.0))
-    exponents = _exponent(largest), _exponent(sums.reference_largest), _exponent(sums.error_largest)
-    return _add_up(actual, reference, qparams, exponents) if any(exponents) else sums
+    exponents = (_exponent(sums.largest(actual)), _exponent(sums.largest(reference)), _exponent(sums.error_largest))
+    return _add_up(actual, reference, qparams, counted, exponents) if any(exponents) else sums
 
 
-def _add_up(actual: Array, reference: Array, qparams: Quantization | None, exponents: tuple[int, int, int]) -> Sums:
+def _add_up(
+    actual: Array,
+    reference: Array,
+    qparams: Quantization | None,
+    counted: Array | None,
+    exponents: tuple[int, int, int],
+) -> Sums:
     """Compute the sums in blocks that fit the processor's cache. `exponents`: those of actual, reference and error."""
     actual_exponent, reference_exponent, error_exponent = exponents
-    absolute, energies, largest = np.zeros(2), np.zeros(4), np.zeros(2)
+    absolute, largest, energies = 0.0, 0.0, np.zeros(4)
     flat_actual, flat_reference = actual.reshape(-1), reference.reshape(-1)
+    mask = None if counted is None else counted.reshape(-1)
     # The difference of two numbers near float64's limits overflows; `_finite` turns the infinity into None.
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         for start in range(0, actual.size, _BLOCK):
-            a = flat_actual[start : start + _BLOCK].astype(np.float64, copy=False)
-            r = flat_reference[start : start + _BLOCK].astype(np.float64, copy=False)
+            block = slice(start, start + _BLOCK)
+            a, r = (
+                select(tensor[block], None if mask is None else mask[block]).astype(np.float64, copy=False)
+                for tensor in (flat_actual, flat_reference)
+            )
             error = np.subtract(a, r)
             np.abs(error, out=error)
-            np.maximum(largest, (error.max(), max(r.max(), -r.min())), out=largest)
+            largest = float(np.maximum(largest, error.max(initial=0.0)))  # NaN stays NaN
             if any(exponents):
                 a, r = np.ldexp(a, -actual_exponent), np.ldexp(r, -reference_exponent)
                 error = np.ldexp(error, -error_exponent)
             energies += (_dot(error, error), _dot(r, r), _dot(a, a), _dot(a, r))
-            absolute += (error.sum(), np.abs(r).sum())
+            absolute += float(error.sum())
     return Sums(
         actual=actual,
         reference=reference,
         qparams=qparams,
-        elements=actual.size,
-        error_absolute=float(absolute[0]),
+        counted=counted,
+        elements=actual.size if counted is None else int(np.count_nonzero(counted)),
+        error_absolute=absolute,
         error_energy=float(energies[0]),
         error_exponent=error_exponent,
-        error_largest=float(largest[0]),
-        reference_absolute=float(absolute[1]),
-        reference_largest=float(largest[1]),
+        error_largest=largest,
         reference_energy=float(energies[1]),
         reference_exponent=reference_exponent,
         actual_energy=float(energies[2]),
+        actual_exponent=actual_exponent,
         product=float(energies[3]),
     )
+
+
+def sums_of_finite(actual: Array, reference: Array, used: Array | None) -> tuple[Sums, Array | None]:
+    """Return the sums over the used elements that are finite on both sides, and a mask of these elements.
+
+    `used`: a mask; None if all elements are used. The mask that is returned is None if all elements count.
+    """
+    sums = sums_of(actual, reference, counted=used)
+    if math.isfinite(sums.error_energy):  # an infinity or a NaN on either side would make it infinite or NaN
+        return sums, used
+    counted = np.isfinite(actual) & np.isfinite(reference)
+    if used is not None:
+        counted &= used
+    return sums_of(actual, reference, counted=counted), counted
 
 
 def _dot(left: Array, right: Array) -> float:
@@ -199,9 +250,10 @@ def _nmse(sums: Sums) -> float | None:
 
 def _relative_l1(sums: Sums) -> float | None:
     """Return the mean absolute error divided by the reference's mean absolute value. None for a reference of zeros."""
-    if not sums.reference_absolute:
+    reference_absolute = float(np.abs(np.ldexp(sums.reference.astype(np.float64), -sums.reference_exponent)).sum())
+    if not reference_absolute:
         return None
-    return _finite(sums.error_absolute / sums.reference_absolute, sums.error_exponent - sums.reference_exponent)
+    return _finite(sums.error_absolute / reference_absolute, sums.error_exponent - sums.reference_exponent)
 
 
 def _psnr_db(sums: Sums) -> float | None:
@@ -209,9 +261,10 @@ def _psnr_db(sums: Sums) -> float | None:
 
     The peak is the largest absolute value of the reference. None for a reference of zeros, and for an error of zero.
     """
-    if not sums.reference_largest or not sums.error_energy or not math.isfinite(sums.error_energy):
+    largest = sums.largest(sums.reference)
+    if not largest or not sums.error_energy or not math.isfinite(sums.error_energy):
         return None
-    peak, noise = math.log10(sums.reference_largest), math.log10(sums.error_energy) - math.log10(sums.elements)
+    peak, noise = math.log10(largest), math.log10(sums.error_energy) - math.log10(sums.elements)
     return 10 * (2 * peak - noise - 2 * sums.error_exponent * math.log10(2))
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tasks.errors import EvidenceError
 from tasks.numerics.dequantize import dequantize, undo_layout
-from tasks.numerics.metrics import gap
+from tasks.numerics.metrics import gap, select
 from tasks.records import Gap, Operator, Quantization
 from tasks.records.vocabulary import COMPARED, OperatorStatus
 
@@ -56,7 +56,7 @@ def compare_operator(
     actual = to_reference_layout_and_scale(qparams, axis_order, captured, reference)
     if used_mask is None:
         return compare_values(actual, reference)
-    compared = compare_values(actual[used_mask], reference[used_mask])
+    compared = compare_values(select(actual, used_mask), select(reference, used_mask))
     return replace(compared, status="masked") if compared.status in COMPARED else compared
 
 

@@ -21,7 +21,7 @@ from tasks.numerics.device_run import CHAIN, DeviceRun, Requantized
 from tasks.numerics.element_use import Array, CapturedValue, ElementUse, Kernels, Value
 from tasks.numerics.grid import GridUse, grid_errors, grid_use
 from tasks.numerics.introduced import Difference, Introduced, introduced_error
-from tasks.numerics.metrics import gap, signed_error
+from tasks.numerics.metrics import signed_error, sums_of_finite
 from tasks.records import Gap
 from tasks.records.vocabulary import Cause
 
@@ -128,7 +128,7 @@ def converted(
     difference = Difference.between(captured.dequantized(), source, captured)
     return Replayed(
         introduced=introduced_error(difference, used),
-        inherited=Gap() if reference is None else _gap(source, reference, used),
+        inherited=Gap() if reference is None else sums_of_finite(source, reference, used)[0].gap,
         grid_use=grid_use(captured, source, difference.expected, used),
     )
 
@@ -145,6 +145,8 @@ class _Attribution:
         self._run, self._is_suspect, self._reference = run, is_suspect, reference
         self._float_constants, self._with_errors = float_constants, with_errors
         self._use = ElementUse(run.kernels, run.captured, run.values)
+        # By operator index, the own error for the logged values of the operators that it reads.
+        self._logged: dict[int, Introduced] = {}
 
     def replayed(self, index: int, instead: Mapping[int, Value] | None = None) -> Replayed:
         """Return an operator's error. `instead`: values to compute the operator from, instead of the logged values."""
@@ -156,6 +158,8 @@ class _Attribution:
             on_host = result
             spans = (*spans, *(source for source in instead if (index, source) not in run.received))
         error = self._own_error(index, on_host)
+        if not instead:
+            self._logged[index] = error.introduced
         for depth in range(1, CHAIN + 1):
             if instead or not self._is_suspect(index, error.introduced):
                 break
@@ -170,9 +174,9 @@ class _Attribution:
                 # An element that is unused on the device counts if the reference's value of it is used.
                 also = self._use.read_mask(index, reference.astype(error.on_host.dtype))
                 used = None if also is None else used | also
-            inherited = _gap(error.on_host, reference, used)
+            inherited = sums_of_finite(error.on_host, reference, used)[0].gap
             if self._is_suspect(index, error.introduced) and not error.introduced.nonfinite:
-                total = _gap(error.difference.actual, reference, error.used).mse
+                total = sums_of_finite(error.difference.actual, reference, error.used)[0].gap.mse
                 introduced = error.introduced.gap.mse
                 felt = total is None or introduced is None or total >= _FELT * introduced
         captured = run.captured[index]
@@ -187,10 +191,6 @@ class _Attribution:
             felt=felt,
             errors=self._errors(index, error, instead or {}) if self._with_errors else {},
         )
-
-    def logged(self, index: int) -> Introduced:
-        """Return an operator's own error for the logged values of the operators that it reads."""
-        return self._own_error(index, self._run.on_host[index]).introduced
 
     def explains(self, index: int, better: Introduced, worse: Introduced) -> bool:
         """Return whether an operator's error is beyond its tolerance, and within it and far smaller from other values.
@@ -212,7 +212,7 @@ class _Attribution:
         run = self._run
         conversion = run.requantized.get((reader, index))
         if conversion is None:
-            return self.explains(reader, with_expected, self.logged(reader))
+            return self.explains(reader, with_expected, self._logged[reader])
         right, logged = (
             introduced_error(Difference.between(conversion.dequantized(), source, conversion))
             for source in (expected, run.values[index])
@@ -222,8 +222,8 @@ class _Attribution:
 
     def expected(self, index: int) -> Array:
         """Return an operator's right value on the device's own inputs, rounded to the device's grid."""
-        expected = self._own_error(index, self._run.on_host[index]).difference.expected
-        return expected.astype(self._run.on_host[index].dtype)
+        on_host = self._run.on_host[index]
+        return self._difference(index, on_host).expected.astype(on_host.dtype)
 
     def _errors(self, index: int, own_error: "_OwnError", instead: Mapping[int, Value]) -> dict[Cause, Array]:
         run, on_host = self._run, own_error.on_host
@@ -282,12 +282,15 @@ class _Attribution:
         return self._run.kernels.sources[index]
 
     def _own_error(self, index: int, on_host: Array) -> "_OwnError":
-        captured = self._run.captured[index]
-        difference = Difference.between(captured.dequantized(), on_host, captured)
+        difference = self._difference(index, on_host)
         if on_host.dtype.kind != "f" and (differs := self._run.differing_picks(index, difference)) is not None:
             difference = replace(difference, differs=differs)
         used, masked_by = self._use.used_mask(index, difference.actual, difference.expected)
         return _OwnError(on_host, difference, used, masked_by, introduced_error(difference, used))
+
+    def _difference(self, index: int, on_host: Array) -> Difference:
+        captured = self._run.captured[index]
+        return Difference.between(captured.dequantized(), on_host, captured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,11 +300,3 @@ class _OwnError:
     used: Array | None
     masked_by: tuple[int, ...]
     introduced: Introduced
-
-
-def _gap(actual: Array, reference: Array, used: Array | None) -> Gap:
-    """Return the gap over the used elements that are finite on both sides."""
-    counted = np.isfinite(actual) & np.isfinite(reference)
-    if used is not None:
-        counted &= used
-    return gap(actual, reference) if counted.all() else gap(actual[counted], reference[counted])

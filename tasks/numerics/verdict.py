@@ -4,8 +4,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from conf.tolerances import OperatorTolerance
 from tasks.numerics.introduced import Introduced
 from tasks.numerics.replay import Replayed
@@ -165,8 +163,7 @@ def _beyond_steps(introduced: Introduced, allowed: OperatorTolerance) -> bool:
         # In steps, the error that has the lowest accepted SNR.
         tolerated = (introduced.rms_steps or 0.0) * 10 ** ((introduced.gap.snr_db - allowed.snr_db) / 20)
         limit = max(limit, tolerated)
-    beyond = int(np.count_nonzero(introduced.steps > limit))
-    return beyond > allowed.elements * introduced.elements
+    return introduced.steps.beyond(limit) > allowed.elements * introduced.elements
 
 
 def _beyond_noise(introduced: Introduced, allowed: OperatorTolerance) -> bool:

@@ -16,6 +16,7 @@ from conf.tolerances import OperatorTolerance
 from tasks.numerics.grid import GridUse
 from tasks.numerics.introduced import Introduced
 from tasks.numerics.replay import Replayed
+from tasks.numerics.steps import StepCounts
 from tasks.numerics.verdict import has_own_error, introduces, is_biased, limits, verdict
 from tasks.records import Gap
 from tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES, OperatorStatus, Verdict
@@ -42,7 +43,7 @@ def introduced(snr_db: float | None, steps: Sequence[float] | None = None, **fac
     return Introduced(
         gap=gap(snr_db),
         elements=errors.size,
-        steps=np.abs(errors),
+        steps=StepCounts.of(errors),
         max_steps=float(np.abs(errors).max()),
         rms_steps=float(np.sqrt(np.mean(errors**2))),
         mean_steps=float(errors.mean()),

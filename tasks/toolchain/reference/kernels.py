@@ -98,7 +98,7 @@ class HostKernels:
         point = tensors[source]
         if not isinstance(point, torch.Tensor) or not point.is_floating_point():
             return None
-        point = point.clone().requires_grad_()
+        point = point.detach().requires_grad_()  # shares memory: no kernel changes its inputs
         with torch.enable_grad():
             value = self._compute(index, tensors | {source: point})
             if value is None:
@@ -119,7 +119,7 @@ class HostKernels:
                 )
             except (RuntimeError, NotImplementedError):
                 return None
-        return slope.abs().numpy()
+        return slope.abs_().numpy()
 
     def picked(self, index: int, indices: Array, values: Mapping[int, Value]) -> Array | None:
         """Return the elements that `indices` select from the value that call `index` reads.
