@@ -112,7 +112,6 @@ def measure(overrides: list[str]) -> dict[str, Any]:
 
     from conf.load import load
     from flows.resources import prepare
-    from tasks.toolchain.entrypoints import designed_outputs
 
     plan = load(overrides)
     (cell,) = plan.cells
@@ -124,8 +123,8 @@ def measure(overrides: list[str]) -> dict[str, Any]:
     replayed = workers.call("replay", replay.replay, executed.lowered, executed.capture, store).value
     exported = executed.quantized.exported
     eager = load_tensors(store.read(exported.outputs_eager))
-    designed = workers.call("designed", designed_outputs, executed.lowered, store).value
-    assert not isinstance(designed, str), designed
+    assert executed.lowered.outputs_designed is not None, executed.lowered.designed_unavailable
+    designed = load_tensors(store.read(executed.lowered.outputs_designed))
 
     variants = {"as converted": (ablation.graphs["converted"], _scores(store, executed.capture.outputs, eager))}
     for name in pairs.VARIANTS:

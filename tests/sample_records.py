@@ -74,7 +74,7 @@ LOWERED = LoweredProgram(
     quantized=QUANTIZED, backend="qnn", soc="SM8650", program=blob("6", 1000), debug_program=blob("7", 2000),
     debug_unavailable=None, bundled_program=None, etrecord=None, input_qparams=(GRID,), operators=(CONV, VIEW),
     expected_tensors=(), operator_samples=2, reference_calls=blob("e"), reference_constants=blob("f"),
-    reference=blob("8"), outputs_edge=blob("9"),
+    reference=blob("8"), outputs_edge=blob("9"), outputs_designed=blob("10"), designed_unavailable=None,
     delegation=(
         DelegationCount(operator="conv", delegated=5, not_delegated=0, refusals=()),
         DelegationCount(operator="view", delegated=1, not_delegated=2, refusals=("no layout",)),

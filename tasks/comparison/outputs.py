@@ -12,11 +12,10 @@ from tasks.comparison.metrics import Pair, metric_template
 from tasks.numerics.metrics import top1
 from tasks.numerics.noise import lowest_snr
 from tasks.numerics.operators import Compared, compare_values
-from tasks.records import Capture, ExportedModel, LoweredProgram, OutputComparison
+from tasks.records import Blob, Capture, ExportedModel, LoweredProgram, OutputComparison
 from tasks.records.keys import tensor_key
 from tasks.records.vocabulary import PREVIOUS_RUNG, RUNGS, Difference, Rung
 from tasks.storage.store import Store
-from tasks.toolchain.entrypoints import designed_outputs
 
 Tensors = Mapping[str, NDArray[Any]]
 """Tensors by the key `<sample>/<output index>`."""
@@ -33,23 +32,21 @@ class FinalOutputs:
 
     @classmethod
     def of(cls, lowered: LoweredProgram, capture: Capture, store: Store) -> "FinalOutputs":
-        """Read the final outputs of all rungs. Compute those of the rung `designed` on the host."""
+        """Read the final outputs of all rungs."""
         exported = lowered.quantized.exported
-        rungs: dict[Rung, Tensors] = {
-            "exported": load(store.read(exported.outputs_exported)),
-            "edge": load(store.read(lowered.outputs_edge)),
-            "device": load(store.read(capture.outputs)),
-            "quantized": load(store.read(lowered.quantized.outputs_quantized)),
+        blobs: dict[Rung, Blob | None] = {
+            "exported": exported.outputs_exported,
+            "edge": lowered.outputs_edge,
+            "designed": lowered.outputs_designed,
+            "device": capture.outputs,
+            "quantized": lowered.quantized.outputs_quantized,
         }
-        refusals: dict[Rung, str] = {}
-        if not _has_grids(lowered):
-            rungs["designed"] = rungs["edge"]
-        elif isinstance(designed := designed_outputs(lowered, store), str):
-            refusals["designed"] = designed
-        else:
-            rungs["designed"] = designed
-        eager = load(store.read(exported.outputs_eager))
-        return cls(exported=exported, eager=eager, rungs=rungs, refusals=refusals)
+        return cls(
+            exported=exported,
+            eager=load(store.read(exported.outputs_eager)),
+            rungs={rung: load(store.read(blob)) for rung, blob in blobs.items() if blob is not None},
+            refusals={"designed": lowered.designed_unavailable} if lowered.designed_unavailable else {},
+        )
 
     def compare(self, classifier: bool) -> Iterator[OutputComparison]:
         """Yield one row per rung, sample and output. `classifier`: whether the largest element is the answer."""
@@ -106,9 +103,3 @@ class FinalOutputs:
         if actual is None or reference is None:
             return Compared(status="no_value")
         return compare_values(actual, reference)
-
-
-def _has_grids(lowered: LoweredProgram) -> bool:
-    """Return whether the lowering recorded a grid for any value that is computed from the model's inputs."""
-    grids = (operator.quantization for operator in lowered.operators if not operator.constant)
-    return any(qparams is not None for qparams in (*lowered.input_qparams, *grids))

@@ -242,7 +242,7 @@ class LoweredProgram:
     `reference_calls` and `reference_constants` store the edge graph: the calls of its operators, and the constants of
     these calls. `reference` has the value of every operator in the edge graph, except constants, for the first
     `operator_samples` evaluation samples (safetensors, keys `<sample>/<operator index>`). `outputs_edge` has the final
-    outputs of the edge graph for all samples.
+    outputs of the edge graph for all samples, and `outputs_designed` those of the rung `designed`.
     """
 
     quantized: QuantizedModel
@@ -261,6 +261,8 @@ class LoweredProgram:
     reference_constants: Blob
     reference: Blob
     outputs_edge: Blob
+    outputs_designed: Blob | None
+    designed_unavailable: str | None  # the reason why the host cannot compute the rung; None if it can
     delegation: tuple[DelegationCount, ...]
     delegated_subgraphs: int
     delegated_graph: Blob

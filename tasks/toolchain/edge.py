@@ -23,6 +23,7 @@ from tasks.toolchain.backends.select import backend_of
 from tasks.toolchain.export import make_deterministic
 from tasks.toolchain.quantize import load_program
 from tasks.toolchain.reference.counterparts import other_reference
+from tasks.toolchain.reference.designed import designed_outputs
 from tasks.toolchain.reference.graph import ReferenceGraph, graph_of, put_graph
 from tasks.toolchain.reference.operators import input_qparams, operator_table
 from tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples
@@ -46,6 +47,8 @@ class EdgeModel:
     reference_constants: Blob
     reference: Blob
     outputs_edge: Blob
+    outputs_designed: Blob | None
+    designed_unavailable: str | None
     references: tuple[OtherReference, ...]
 
 
@@ -65,6 +68,11 @@ def edge_model(quantized: QuantizedModel, options: LoweringOptions, store: Store
     reference = graph_of(graph)
     answers, values = _run_reference(reference, samples, len(recorded))
     calls, constants = put_graph(store, reference)
+    qparams = input_qparams(graph, compiler)
+    designed: Sequence[object] | str = answers
+    if any((*qparams, *(operator.quantization for operator in operators if not operator.constant))):
+        designed = designed_outputs(reference, operators, qparams, samples)
+    unavailable = designed if isinstance(designed, str) else None
     return EdgeModel(
         quantized=quantized,
         program=edge,
@@ -72,11 +80,13 @@ def edge_model(quantized: QuantizedModel, options: LoweringOptions, store: Store
         samples=samples,
         operator_samples=len(recorded),
         operators=tuple(operators),
-        input_qparams=input_qparams(graph, compiler),
+        input_qparams=qparams,
         reference_calls=calls,
         reference_constants=constants,
         reference=put_tensors(store, values),
         outputs_edge=put_tensors(store, outputs_by_sample(answers)),
+        outputs_designed=None if unavailable else put_tensors(store, outputs_by_sample(designed)),
+        designed_unavailable=unavailable,
         references=tuple(
             other_reference(name, load_program(store, programs[name]), graph, operators, recorded, store)
             for name in options.references

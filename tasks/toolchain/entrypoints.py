@@ -53,15 +53,6 @@ def lower_model(model: "EdgeModel", soc: SocConfig | None, options: LoweringOpti
     return lower.lower_model(model, soc, options, store)
 
 
-def designed_outputs(lowered: LoweredProgram, store: Store) -> dict[str, NDArray[Any]] | str:
-    """Return the final outputs of the rung `designed`, or the reason why the host cannot compute them."""
-    from tasks.toolchain.export import make_deterministic
-    from tasks.toolchain.reference import designed
-
-    make_deterministic()
-    return designed.designed_outputs(lowered, store)
-
-
 def reference_kernels(lowered: LoweredProgram, store: Store) -> Callable[[Sequence[NDArray[Any]]], "HostKernels"]:
     """Return a function that takes a sample's inputs, already rounded to the device's grid, and returns the kernels."""
     from tasks.toolchain.export import make_deterministic

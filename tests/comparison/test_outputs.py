@@ -11,13 +11,12 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from tasks.comparison import outputs
 from tasks.comparison.outputs import FinalOutputs
 from tasks.numerics.ladder import worst_rung
 from tasks.records import Blob, Capture, LoweredProgram, TensorSpec
 from tasks.results.outcome import finals
 from tasks.storage.store import Store
-from tests.sample_records import CAPTURE, COMPARISON, CONV, GRID, LOWERED
+from tests.sample_records import CAPTURE, COMPARISON, LOWERED
 
 SIGNAL = np.array([[3.0, -4.0]], np.float32)
 NANS = np.full((1, 2), np.nan, np.float32)
@@ -34,33 +33,38 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path)
 
 
-def cell(store: Store, **rungs: NDArray[Any]) -> tuple[LoweredProgram, Capture]:
-    """Return the records of a cell with these outputs of sample 0. At all other rungs it is that of eager PyTorch."""
+def cell(store: Store, designed: NDArray[Any] | str = SIGNAL, **rungs: NDArray[Any]) -> tuple[LoweredProgram, Capture]:
+    """Return the records of a cell with these outputs of sample 0. At all other rungs it is that of eager PyTorch.
 
-    def blob(rung: str) -> Blob:
-        return store.put_bytes(save(with_sample_0(rungs.get(rung, SIGNAL))))
+    `designed`: the output of that rung, or the reason why the host cannot compute it.
+    """
 
+    def blob(value: NDArray[Any]) -> Blob:
+        return store.put_bytes(save(with_sample_0(value)))
+
+    given = {
+        rung: blob(rungs.get(rung, SIGNAL)) for rung in ("eager", "exported", "quantized", "edge", "device", "debug")
+    }
     exported = replace(
-        LOWERED.quantized.exported, outputs=(LOGITS,), outputs_eager=blob("eager"), outputs_exported=blob("exported")
+        LOWERED.quantized.exported, outputs=(LOGITS,), outputs_eager=given["eager"], outputs_exported=given["exported"]
     )
-    quantized = replace(LOWERED.quantized, exported=exported, outputs_quantized=blob("quantized"))
-    lowered = replace(LOWERED, quantized=quantized, outputs_edge=blob("edge"))
-    return lowered, replace(CAPTURE, outputs=blob("device"), outputs_debug=blob("debug"))
+    lowered = replace(
+        LOWERED,
+        quantized=replace(LOWERED.quantized, exported=exported, outputs_quantized=given["quantized"]),
+        outputs_edge=given["edge"],
+        outputs_designed=None if isinstance(designed, str) else blob(designed),
+        designed_unavailable=designed if isinstance(designed, str) else None,
+    )
+    return lowered, replace(CAPTURE, outputs=given["device"], outputs_debug=given["debug"])
 
 
-def read(
-    monkeypatch: pytest.MonkeyPatch, store: Store, designed: NDArray[Any] | str, **rungs: NDArray[Any]
-) -> FinalOutputs:
-    """Return the outputs of a cell. `designed`: the output of that rung, or why the host cannot compute it."""
-    answer = designed if isinstance(designed, str) else with_sample_0(designed)
-    monkeypatch.setattr(outputs, "designed_outputs", lambda lowered, store: answer)
-    return FinalOutputs.of(*cell(store, **rungs), store)
+def read(store: Store, designed: NDArray[Any] | str, **rungs: NDArray[Any]) -> FinalOutputs:
+    """Return the outputs of a cell."""
+    return FinalOutputs.of(*cell(store, designed, **rungs), store)
 
 
-def test_every_rung_is_compared_with_eager_pytorch_and_with_the_previous_rung(
-    monkeypatch: pytest.MonkeyPatch, store: Store
-) -> None:
-    final = read(monkeypatch, store, SIGNAL * 1.01, edge=SIGNAL * 1.1, device=SIGNAL * 1.02, quantized=SIGNAL * 2)
+def test_every_rung_is_compared_with_eager_pytorch_and_with_the_previous_rung(store: Store) -> None:
+    final = read(store, SIGNAL * 1.01, edge=SIGNAL * 1.1, device=SIGNAL * 1.02, quantized=SIGNAL * 2)
     rows = [row for row in final.compare(classifier=True) if row.sample == 0]
     gaps = [None if row.gap.snr_db is None else round(row.gap.snr_db) for row in rows]
     previous = [
@@ -78,10 +82,8 @@ def test_every_rung_is_compared_with_eager_pytorch_and_with_the_previous_rung(
     assert worst_rung(rows) == "device"
 
 
-def test_a_rung_that_the_host_cannot_compute_has_every_row_with_the_reason(
-    monkeypatch: pytest.MonkeyPatch, store: Store
-) -> None:
-    final = read(monkeypatch, store, "no such kernel", device=SIGNAL * 1.1)
+def test_a_rung_that_the_host_cannot_compute_has_every_row_with_the_reason(store: Store) -> None:
+    final = read(store, "no such kernel", device=SIGNAL * 1.1)
     rows = list(final.compare(classifier=True))
     assert len(rows) == 5 * 2
     designed = [row for row in rows if row.rung == "designed"]
@@ -97,25 +99,8 @@ def test_a_rung_that_the_host_cannot_compute_has_every_row_with_the_reason(
     assert (summary.final_difference, summary.device_difference, worst_rung(rows)) == ("finite", None, "device")
 
 
-def test_the_rung_designed_of_a_lowering_without_grids_is_its_edge_graph(
-    monkeypatch: pytest.MonkeyPatch, store: Store
-) -> None:
-    monkeypatch.setattr(outputs, "designed_outputs", lambda lowered, store: "computed")
-    lowered, capture = cell(store, edge=SIGNAL * 1.1)
-    weight = replace(CONV, constant=True)  # a weight has a grid in a float scheme as well
-    lowered = replace(lowered, input_qparams=(None,), operators=(weight, replace(CONV, quantization=None)))
-    final = FinalOutputs.of(lowered, capture, store)
-    rows = [row for row in final.compare(classifier=False) if row.rung == "designed"]
-    assert [row.previous_status for row in rows] == ["exact", "exact"]
-    assert rows[0].gap.snr_db == pytest.approx(20, abs=1e-4)
-    for grids in ({"input_qparams": (GRID,)}, {"operators": (CONV,)}):
-        assert FinalOutputs.of(replace(lowered, **grids), capture, store).refusals == {"designed": "computed"}
-
-
-def test_nan_is_counted_and_is_infinite_noise_at_the_first_rung_that_has_it(
-    monkeypatch: pytest.MonkeyPatch, store: Store
-) -> None:
-    rows = list(read(monkeypatch, store, SIGNAL, edge=SIGNAL * 1.5, device=NANS).compare(classifier=True))
+def test_nan_is_counted_and_is_infinite_noise_at_the_first_rung_that_has_it(store: Store) -> None:
+    rows = list(read(store, SIGNAL, edge=SIGNAL * 1.5, device=NANS).compare(classifier=True))
     (device,) = [row for row in rows if (row.rung, row.sample) == ("device", 0)]
     assert (device.status, device.nonfinite_actual, device.nonfinite_reference) == ("nonfinite_differs", 2, 0)
     assert worst_rung(rows) == "device"
@@ -136,9 +121,8 @@ def test_nan_is_counted_and_is_infinite_noise_at_the_first_rung_that_has_it(
     ids=["equal", "both NaN", "half too large", "debug NaN", "shipping zeros"],
 )
 def test_a_debug_program_that_gives_nan_or_a_shipping_program_that_gives_zeros_is_no_match(
-    monkeypatch: pytest.MonkeyPatch, store: Store, shipping: NDArray[Any], debug: NDArray[Any], effect: tuple[Any, Any]
+    store: Store, shipping: NDArray[Any], debug: NDArray[Any], effect: tuple[Any, Any]
 ) -> None:
-    monkeypatch.setattr(outputs, "designed_outputs", lambda lowered, store: "not needed")
     lowered, capture = cell(store, device=shipping, debug=debug)
     final = FinalOutputs.of(lowered, capture, store)
     assert final.observer_effect(capture, store) == effect

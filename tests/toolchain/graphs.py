@@ -290,6 +290,24 @@ def rounded(values: Array, qparams: Quantization) -> tuple[Array, bool]:
     return result, np.array_equal(tensor.numpy(), values, equal_nan=True)
 
 
+def designed(lowered: LoweredProgram, store: Store) -> dict[str, Array] | str:
+    """Compute the outputs of the rung `designed` from the record of a lowering, with the grids of its operators."""
+    from tasks.toolchain.export import make_deterministic
+    from tasks.toolchain.reference.designed import designed_outputs
+    from tasks.toolchain.reference.graph import read_graph
+    from tasks.toolchain.tensors import outputs_by_sample, read_samples
+
+    make_deterministic()
+    exported = lowered.quantized.exported
+    graph = read_graph(store, lowered.reference_calls, lowered.reference_constants)
+    names = [spec.name for spec in exported.inputs]
+    samples = read_samples(store, exported.evaluation, names, len(exported.sample_names))
+    answers = designed_outputs(graph, lowered.operators, lowered.input_qparams, samples)
+    if isinstance(answers, str):
+        return answers
+    return {key: output.numpy() for key, output in outputs_by_sample(answers).items()}
+
+
 def designed_by_kernels(lowered: LoweredProgram, store: Store) -> dict[str, Array]:
     """Compute the outputs of the rung `designed` with the kernels of the replay and with NumPy's rounding."""
     from safetensors.numpy import load

@@ -8,37 +8,34 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 
+from tasks.errors import EvidenceError
 from tasks.numerics.dequantize import broadcastable
-from tasks.records import LoweredProgram, Quantization
-from tasks.storage.store import Store
-from tasks.toolchain.reference.graph import NoKernel, ReferenceGraph, Value, read_graph
-from tasks.toolchain.tensors import outputs_by_sample, read_samples
+from tasks.records import Operator, Quantization
+from tasks.toolchain.reference.graph import NoKernel, ReferenceGraph, Value
 
 
-def designed_outputs(lowered: LoweredProgram, store: Store) -> dict[str, NDArray[Any]] | str:
-    """Return the final outputs of all evaluation samples, by the key `<sample>/<output index>`.
+def designed_outputs(
+    graph: ReferenceGraph,
+    operators: Sequence[Operator],
+    input_qparams: Sequence[Quantization | None],
+    samples: Sequence[tuple[torch.Tensor, ...]],
+) -> list[list[Value]] | str:
+    """Return the final outputs of every sample. `operators`: one per call of `graph`, with the grid of its value.
 
-    If the host cannot compute an operator from rounded values, return the reason. Raises EvidenceError if a grid does
-    not fit its tensor.
+    If the host cannot compute an operator from rounded values, or if a grid does not fit its tensor, return the reason.
     """
-    exported = lowered.quantized.exported
-    graph = read_graph(store, lowered.reference_calls, lowered.reference_constants)
-    names = [spec.name for spec in exported.inputs]
-    samples = read_samples(store, exported.evaluation, names, len(exported.sample_names))
     try:
         with torch.no_grad():
-            answers = list(_answers(graph, grids(lowered, graph), lowered.input_qparams, samples))
-    except NoKernel as refusal:
+            return list(_answers(graph, _grids(graph, operators), input_qparams, samples))
+    except (NoKernel, EvidenceError) as refusal:
         return str(refusal)
-    return {key: output.numpy() for key, output in outputs_by_sample(answers).items()}
 
 
-def grids(lowered: LoweredProgram, graph: ReferenceGraph) -> dict[int, Quantization]:
+def _grids(graph: ReferenceGraph, operators: Sequence[Operator]) -> dict[int, Quantization]:
     """Map the calls whose values are rounded to the grids to which they are rounded."""
     unrounded = graph.clamped_calls.union(graph.constant_calls)
-    calls = lowered.operators[: len(graph.calls)]  # the operators after these are outputs that no call reads
+    calls = operators[: len(graph.calls)]  # the operators after these are outputs that no call reads
     return {
         operator.index: operator.quantization
         for operator in calls
