@@ -119,7 +119,7 @@ class HostKernels:
                 )
             except (RuntimeError, NotImplementedError):
                 return None
-        return slope.abs_().numpy()
+        return slope.abs().numpy()
 
     def picked(self, index: int, indices: Array, values: Mapping[int, Value]) -> Array | None:
         """Return the elements that `indices` select from the value that call `index` reads.
