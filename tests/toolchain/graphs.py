@@ -210,6 +210,7 @@ class _Modules(dict[str, Any]):
             "mixed": lambda weight, x, positions: torch.gather(torch.sigmoid(x), 0, positions) + weight.exp()[0],
             "heads": lambda weight, x: (x.view(2, 2).permute(1, 0) + 1, x > 0, x.to(torch.int64)),
             "split": lambda weight, x: torch.split(x * 2, 2)[1] * 3,
+            "sum": lambda weight, x: (x * 2).sum(0, keepdim=True) + weight,
         }
         return lambda: Of(forwards[name]).eval()
 

@@ -77,6 +77,11 @@ def test_a_derivative_counts_each_output_by_its_weight_and_has_no_sign(resources
     assert slope.tolist() == [1, 0, 2, 3]
 
 
+def test_a_derivative_that_is_equal_for_all_elements_has_no_sign(resources: Resources) -> None:
+    slope = asked(resources, graphs.gradient, "sum", [X], 1, 0, X, [-ONES[:1]])
+    assert slope.tolist() == [1, 1, 1, 1]
+
+
 def test_of_a_tuple_only_what_somebody_reads_counts(resources: Resources) -> None:
     some = asked(resources, graphs.gradient, "split", [X], 2, 1, X, [None, ONES[:2]])
     assert some.tolist() == [0, 0, 1, 1]
