@@ -78,7 +78,9 @@ def test_a_derivative_counts_each_output_by_its_weight_and_has_no_sign(resources
 
 
 def test_a_derivative_that_is_equal_for_all_elements_has_no_sign(resources: Resources) -> None:
-    slope = asked(resources, graphs.gradient, "sum", [X], 1, 0, X, [-ONES[:1]])
+    targets = asked(resources, graphs.facts, "sum", [X])["targets"]
+    index, source = targets.index("sum"), targets.index("mul")
+    slope = asked(resources, graphs.gradient, "sum", [X], index, source, X, [-ONES[:1]])
     assert slope.tolist() == [1, 1, 1, 1]
 
 
