@@ -14,7 +14,10 @@ from tasks.storage.store import Store
 
 
 def deploy(bundle: Bundle, *, device: Device, store: Store) -> Deployment:
-    """Push each blob to `<work folder>/blobs/<sha256>` unless the device has an intact copy. Raises DeviceError."""
+    """Push each blob to `<work folder>/blobs/<sha256>` unless the device has an intact copy.
+
+    Raises DeviceError, and EvidenceError for a blob that is damaged in the store.
+    """
     folder = f"{device.work_folder}/{BLOBS}"
     _run(device, ["mkdir", "-p", "--", folder])
     native = {name: store.put_file(path) for name, path in device.native.items()}
@@ -42,6 +45,7 @@ def _send(missing: Sequence[Blob], device: Device, store: Store, *, keep: Sequen
     arrivals = f"{device.lease_folder}/arriving"
     with store.scratch("arriving") as folder:
         for blob in missing:
+            store.verify(blob)  # damage in the store is no fault of the device
             (folder / blob.sha256).hardlink_to(store.path(blob))
         device.transport.push(folder, arrivals)
     damaged = set(missing) - _intact(device, arrivals, missing)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -212,6 +215,40 @@ def test_a_damaged_result_is_computed_again_and_replaced(harness: StageHarness, 
     assert harness.states == COMPUTED * 5
     assert harness.run("input") == first
     assert harness.states == COMPUTED * 5 + REUSED
+
+
+class _Touch:
+    """An object whose unpickling creates a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_metadata_that_name_another_serializer_and_another_file_are_not_used(
+    harness: StageHarness, store: Store, tmp_path: Path
+) -> None:
+    first = harness.run("input")
+    (file,) = records(store)
+    file.with_name("evil").write_bytes(base64.encodebytes(pickle.dumps(_Touch(tmp_path / "executed"))))
+    key = store.root / "results" / "keys" / file.name
+    for serializer in ({"type": "pickle"}, {"type": "pickle", "picklelib": "this"}, {"type": "json"}):
+        key.write_text(json.dumps({"storage_key": "evil", "serializer": serializer}))
+        assert harness.run("input") == first
+    assert harness.states == COMPUTED + REUSED * 3
+    assert not (tmp_path / "executed").exists()
+
+
+def test_damaged_metadata_have_no_effect(harness: StageHarness, store: Store) -> None:
+    first = harness.run("input")
+    (file,) = records(store)
+    key = store.root / "results" / "keys" / file.name
+    for data in (b"", b"{", key.read_bytes().replace(file.stem[-8:].encode(), b"00000000")):
+        key.write_bytes(data)
+        assert harness.run("input") == first
+    assert harness.states == COMPUTED + REUSED * 3
 
 
 def launch(store: Store) -> Launch:

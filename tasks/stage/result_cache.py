@@ -4,17 +4,21 @@ Prefect reads a result in three steps, each of which would read, decode and chec
 therefore keeps the result of the first step until the last step:
 
     Prefect's engine                 this module                            store
-    ResultStore.exists(key)    ->    _CacheKeyStorage.read_path      ->     results/keys/<key>, results/records/<key>,
-                                       decode, check blobs                  and whether the record's blobs exist
+    ResultStore.exists(key)    ->    _CacheKeyStorage.read_path      ->     results/records/<key>, and whether
+                                       decode, check blobs                  results/keys/<key> and all blobs exist
     ResultStore.read(key)      ->    _CacheKeyStorage.read_path      ->     nothing: the metadata in memory
                                      _CacheRecordStorage.read_path   ->     nothing: the bytes in memory
       deserialize              ->    RecordSerializer.loads                 the record in memory, which is then dropped
 
 If a result is missing, damaged or incomplete, the first step raises an error. Prefect interprets the error as "no
 result": the stage computes the result again and writes both files.
+
+Prefect would read the file and use the serializer that its metadata of a result name. The metadata in the store are
+therefore never used: whoever can write to the store could name another serializer, which runs code.
 """
 
 import dataclasses
+import json
 import threading
 from functools import lru_cache
 from pathlib import Path
@@ -124,13 +128,20 @@ class _CacheKeyStorage(_AtomicFiles):
 
     def _read(self, path: str) -> _CachedResult:
         store, name = self._store, Path(path).name
-        metadata, data = (store.files.read(f"{folder}/{name}") for folder in (self.folder, RECORDS))
+        if store.files.size(self._file(name)) is None:
+            raise FileNotFoundError(self._file(name))
+        data = store.files.read(f"{RECORDS}/{name}")
         record = decode(data)
         for blob in {*referenced_blobs(record)}:
             if blob not in self._checked_blobs and not store.has(blob):
                 raise EvidenceError(f"{path} references the blob {blob.sha256}, which does not exist")
             self._checked_blobs.add(blob)
-        return _CachedResult(store, name, metadata, data, record)
+        return _CachedResult(store, name, _metadata(name), data, record)
+
+
+def _metadata(name: str) -> bytes:
+    """Return Prefect's metadata of the result with this name."""
+    return json.dumps({"storage_key": name, "serializer": RecordSerializer().model_dump(mode="json")}).encode()
 
 
 @lru_cache(maxsize=8)

@@ -28,7 +28,7 @@ from tasks.storage.files import Files, Folder
 
 _CHUNK_BYTES = 1 << 20
 _READ_ONLY = 0o444
-_NEW_FOLDER = "artifacts=FOLDER set to an empty folder"
+_RUN_AGAIN = "run again to compute it again"
 
 
 class Store:
@@ -106,7 +106,8 @@ class Store:
     def path(self, blob: Blob) -> Path:
         """Return the path of the blob's local file, for reading only.
 
-        A file that is missing or of another size is downloaded. Raises EvidenceError if that is impossible.
+        A file that is missing or of another size is downloaded. Raises EvidenceError if that is impossible. A damaged
+        file is removed, so that the stage that wrote it computes it again in the next run.
         """
         size = self._folder.size(_name(blob.sha256))
         if size == blob.size:
@@ -125,7 +126,7 @@ class Store:
         return self.files.size(_name(blob.sha256)) == blob.size
 
     def read(self, blob: Blob) -> bytes:
-        """Return the blob's bytes. Raises EvidenceError if the sha256 of the bytes is not the blob's sha256."""
+        """Return the blob's bytes. A damaged blob is removed, and EvidenceError is raised."""
         path = self.path(blob)
         with translate_os_errors(path):
             data = path.read_bytes()
@@ -135,7 +136,7 @@ class Store:
         return data
 
     def verify(self, blob: Blob) -> None:
-        """Read the blob's bytes in pieces. Raises EvidenceError if the sha256 of the bytes is not the blob's sha256."""
+        """Check the sha256 of the blob's bytes. A damaged blob is removed, and EvidenceError is raised."""
         path = self.path(blob)
         with translate_os_errors(path), path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
@@ -189,20 +190,21 @@ class Store:
     def _downloaded(self, blob: Blob, problem: str) -> Path:
         """Download the blob, check its sha256, and return its file.
 
-        Raises EvidenceError if there is no object store, or the blob's object is missing or damaged. `problem`: what
-        is wrong with the local file.
+        If there is no object store, or the blob's object is missing or damaged, remove what is damaged and raise
+        EvidenceError. `problem`: what is wrong with the local file.
         """
         path, name = self._file(blob), _name(blob.sha256)
-        advice = f"restore {path.name} from a copy of this folder, or run again with {_NEW_FOLDER}"
         if self._bucket is None:
-            raise EvidenceError(f"{path} {problem}: {advice}")
+            self._folder.remove(name)
+            raise EvidenceError(f"{path} {problem}: {_RUN_AGAIN}")
         with translate_os_errors(path), temporary_file(self.partial) as (temporary, file):
             try:
                 sha256 = self._bucket.fetch(name, file)
             except FileNotFoundError:
-                raise EvidenceError(f"{self.display_path(name)} is missing: {advice}") from None
+                raise EvidenceError(f"{self.display_path(name)} is missing: {_RUN_AGAIN}") from None
             if sha256 != blob.sha256:
-                raise EvidenceError(f"{self.display_path(name)} is damaged, its sha256 is {sha256}: {advice}")
+                self._bucket.remove(name)
+                raise EvidenceError(f"{self.display_path(name)} is damaged, its sha256 is {sha256}: {_RUN_AGAIN}")
             os.fchmod(file.fileno(), _READ_ONLY)
             commit(temporary, file, path)
         return path

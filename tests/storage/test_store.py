@@ -6,6 +6,7 @@ import hashlib
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -91,27 +92,33 @@ def test_a_relative_root_survives_a_change_of_directory(tmp_path: Path, monkeypa
 
 def test_an_absent_blob_is_refused_with_a_remedy(store: Store) -> None:
     for use in (store.path, store.read, store.verify):
-        with pytest.raises(EvidenceError, match=r"is missing: restore .* or run again with artifacts=FOLDER"):
+        with pytest.raises(EvidenceError, match=r"is missing: run again"):
             use(blob_of(b"never put"))
 
 
-def test_a_blob_of_another_size_is_refused_and_the_next_put_replaces_it(store: Store) -> None:
+@pytest.mark.parametrize("use", [Store.path, Store.read, Store.verify])
+def test_a_blob_of_another_size_is_refused_and_removed_and_the_next_put_stores_it(
+    store: Store, use: Callable[[Store, Blob], object]
+) -> None:
     blob = store.put_bytes(b"evidence")
     damage(store.path(blob), b"evid")
-    for use in (store.path, store.read, store.verify):
-        with pytest.raises(EvidenceError, match=r"has 4 bytes instead of 8: restore"):
-            use(blob)
-    assert store.put_bytes(b"evidence") == blob
-    assert store.read(blob) == b"evidence"
+    with pytest.raises(EvidenceError, match=r"has 4 bytes instead of 8: run again to compute it again"):
+        use(store, blob)
+    assert (store.has(blob), store.put_bytes(b"evidence"), store.read(blob)) == (False, blob, b"evidence")
     assert store.path(blob).stat().st_mode & 0o777 == 0o444
 
 
-def test_a_blob_of_the_right_size_but_other_content_is_never_read(store: Store) -> None:
+@pytest.mark.parametrize("use", [Store.read, Store.verify])
+def test_a_blob_of_the_right_size_but_other_content_is_removed_and_the_next_put_stores_it(
+    store: Store, tmp_path: Path, use: Callable[[Store, Blob], object]
+) -> None:
     blob = store.put_bytes(b"evidence")
     damage(store.path(blob), b"evidencE")
-    for use in (store.read, store.verify):
-        with pytest.raises(EvidenceError, match=r"is damaged, its sha256 is [0-9a-f]{64}: restore"):
-            use(blob)
+    with pytest.raises(EvidenceError, match=r"is damaged, its sha256 is [0-9a-f]{64}: run again to compute it again"):
+        use(store, blob)
+    assert not store.has(blob)
+    (tmp_path / "again").write_bytes(b"evidence")
+    assert (store.put_file(tmp_path / "again"), store.read(blob)) == (blob, b"evidence")
 
 
 @pytest.mark.parametrize("name", ["", "../../etc/passwd", "A" * 64, "a" * 63, "a" * 64 + "\n"])
