@@ -7,6 +7,7 @@ kinds are in damage.py. An operator qualifies for a kind if
 - its verdict in the undamaged capture is neither `introduced` nor `biased`;
 - the kind applies to it: for example, it has unused elements, a channel of outliers, or quantized weights;
 - the damage changes a used element of another logged value, or a final output: what nothing reads is no error;
+- the damage does not undo an error of the operator before it: the device's additions are often wrong by one step;
 - for the kinds that are not about small errors: a used element is off by more than the operator's tolerance in steps.
 
 What the comparison says is compared with what it says about the undamaged capture:
@@ -206,7 +207,7 @@ class Bench:
         damaged: CapturedValue | None = changed.get(index)
         if damaged is None or self._error_steps(index, damaged) == 0:
             return False
-        if not self._scene.spreads(index, changed):
+        if not self._scene.spreads(index, changed) or self._scene.undoes(index, changed):
             return False
         steps = self._limits(index).steps
         return kind.within_tolerance or steps is None or self._error_steps(index, damaged) > steps

@@ -183,6 +183,23 @@ class Scene:
             if other != index
         )
 
+    def undoes(self, index: int, changed: Mapping[int, CapturedValue]) -> bool:
+        """Return whether a change brings a value nearer to the host's result from inputs that were not rounded.
+
+        Such a change undoes an error of an operator before this one. The values then say that the log of that operator
+        is wrong.
+        """
+        unrounded = {source: self.on_host[source] for source in self.kernels.sources[index] if source in self.on_host}
+        right = self.kernels.call(index, ChainMap(unrounded, self._values))
+        if not isinstance(right, np.ndarray) or right.dtype.kind != "f":
+            return False
+        counted = self.counted(index)
+        after, before = (
+            float(np.square(value.dequantized().astype(np.float64) - right)[counted].sum())
+            for value in (changed[index], self.captured[index])
+        )
+        return after < before
+
     def written(
         self, change: Change, changed: Mapping[int, CapturedValue], store: Store
     ) -> tuple[LoweredProgram, Capture]:

@@ -27,7 +27,7 @@ from tasks.results.outcome import CellResult
 
 from tasks.records import (  # isort: skip
     Blob, Bundle, Capture, Command, CompileFacts, DelegationCount, Execution, ExportedModel, Launch, LaunchResult,
-    LoweredProgram, Operator, Quantization, QuantizedModel, TensorSpec,
+    LoweredProgram, Operator, Quantization, QuantizedModel, TensorSpec, Toolchain,
 )  # fmt: skip
 
 GRID = Quantization(scale=(0.5,), zero_point=(3,), axis=None, quant_min=0, quant_max=255, dtype="uint8")
@@ -70,11 +70,12 @@ FACTS = ProgramFacts(
 CHECKED = ProgramCheck(
     program="shipping", subgraph=0, check="QNN build", subject=None, asked="v2", got="v2", status="met", reason=None,
 )  # fmt: skip
+TOOLCHAIN = Toolchain(python="3.11.7", torch="2.13.0", executorch="1.5.1", torchao="0.18.0", qnn="v2.49.40.260701")
 LOWERED = LoweredProgram(
     quantized=QUANTIZED, backend="qnn", soc="SM8650", program=blob("6", 1000), debug_program=blob("7", 2000),
     debug_unavailable=None, bundled_program=None, etrecord=None, input_qparams=(GRID,), operators=(CONV, VIEW),
     expected_tensors=(), operator_samples=2, reference_calls=blob("e"), reference_constants=blob("f"),
-    reference=blob("8"), outputs_edge=blob("9"), outputs_designed=blob("10"), designed_unavailable=None,
+    reference=blob("8"), outputs_edge=blob("9"), outputs_designed=blob("9", 2), designed_unavailable=None,
     delegation=(
         DelegationCount(operator="conv", delegated=5, not_delegated=0, refusals=()),
         DelegationCount(operator="view", delegated=1, not_delegated=2, refusals=("no layout",)),

@@ -7,10 +7,11 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
-from tasks.records import RunFacts, Toolchain
+from tasks.records import RunFacts
 from tasks.records.tables import TABLES, Row
 from tasks.records.vocabulary import PREVIOUS_RUNG, Cause, Rung
 from tasks.storage.tables import schema_of
+from tests.sample_records import TOOLCHAIN
 
 RUN = RunFacts(
     run_id="20261121T0230Z-4f1c",
@@ -19,7 +20,7 @@ RUN = RunFacts(
     command=("qnnsweep", "run", "model=efficientnet_lite0,minilm_l6,digits", "scheme=8a8w,16a8w,fp16", "soc=a,b c"),
     toolchain_calls=21,
     reused=9,
-    toolchain=Toolchain(python="3.11.7", torch="2.13.0", executorch="1.5.1", torchao="0.18.0", qnn="v2.49.40.260701"),
+    toolchain=TOOLCHAIN,
     tables="artifacts/tables",
     report="artifacts/runs/20261121T0230Z-4f1c/report.html",
 )

@@ -24,8 +24,8 @@ from tasks.stage import configure_task, is_reused, result_name, stage
 from tasks.storage.codec import decode, encode
 from tasks.storage.store import Store
 from tests.flows.cluster import address
+from tests.sample_records import TOOLCHAIN
 
-TOOLCHAIN = Toolchain(python="3.11.7", torch="2.13.0", executorch="1.5.1", torchao="0.18.0", qnn="v2.49.40.260701")
 COMPUTED, REUSED = ["running", "done"], ["running", "reused"]
 
 

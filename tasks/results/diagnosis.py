@@ -24,13 +24,13 @@ _NOUNS = {
     "aten.mul": "multiplication",
     "aten.native_layer_norm": "layer norm",
 }
-# By cause, the words for one operator and for several.
-_WHAT: dict[Cause, tuple[str, str]] = {
-    "weights": ("are the weights of {}", "are the weights of {}"),
-    "clipping": ("is clipping in {}", "is clipping in {}"),
-    "resolution": ("is the grid of {}", "are the grids of {}"),
-    "device": ("is what the device computes differently in {}", "is what the device computes differently in {}"),
+_WHAT: dict[Cause, str] = {
+    "weights": "are the weights of {}",
+    "clipping": "is clipping in {}",
+    "resolution": "is the grid of {}",
+    "device": "is what the device computes differently in {}",
 }
+_OF_SEVERAL: dict[Cause, str] = _WHAT | {"resolution": "are the grids of {}"}
 
 
 @dataclass(slots=True)
@@ -114,7 +114,8 @@ def _described(group: _Group, rows: Mapping[str, OperatorComparison]) -> str:
         if sum(other.share or 0.0 for other in counted) >= 0.99 * whole:
             break
         counted.append(share)
-    what = _WHAT[group.cause][len(counted) > 1].format(_operators(group.target, counted))
+    words = _OF_SEVERAL if len(counted) > 1 else _WHAT
+    what = words[group.cause].format(_operators(group.target, counted))
     text = f"{100 * group.share:.0f} % {what}"
     why = _why(group.cause, [rows[share.operator] for share in counted if share.operator and share.operator in rows])
     return f"{text}{': ' + why if why else ''}"

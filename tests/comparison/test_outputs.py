@@ -42,20 +42,20 @@ def cell(store: Store, designed: NDArray[Any] | str = SIGNAL, **rungs: NDArray[A
     def blob(value: NDArray[Any]) -> Blob:
         return store.put_bytes(save(with_sample_0(value)))
 
-    given = {
+    blobs = {
         rung: blob(rungs.get(rung, SIGNAL)) for rung in ("eager", "exported", "quantized", "edge", "device", "debug")
     }
     exported = replace(
-        LOWERED.quantized.exported, outputs=(LOGITS,), outputs_eager=given["eager"], outputs_exported=given["exported"]
+        LOWERED.quantized.exported, outputs=(LOGITS,), outputs_eager=blobs["eager"], outputs_exported=blobs["exported"]
     )
     lowered = replace(
         LOWERED,
-        quantized=replace(LOWERED.quantized, exported=exported, outputs_quantized=given["quantized"]),
-        outputs_edge=given["edge"],
+        quantized=replace(LOWERED.quantized, exported=exported, outputs_quantized=blobs["quantized"]),
+        outputs_edge=blobs["edge"],
         outputs_designed=None if isinstance(designed, str) else blob(designed),
         designed_unavailable=designed if isinstance(designed, str) else None,
     )
-    return lowered, replace(CAPTURE, outputs=given["device"], outputs_debug=given["debug"])
+    return lowered, replace(CAPTURE, outputs=blobs["device"], outputs_debug=blobs["debug"])
 
 
 def read(store: Store, designed: NDArray[Any] | str, **rungs: NDArray[Any]) -> FinalOutputs:

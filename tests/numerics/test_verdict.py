@@ -1,4 +1,4 @@
-"""The verdicts on operators under a tolerance, and the operator to examine first."""
+"""The verdicts on operators under a tolerance."""
 
 from __future__ import annotations
 

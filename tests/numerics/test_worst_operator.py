@@ -8,20 +8,9 @@ from typing import Any
 
 import pytest
 
-from conf.tolerances import OperatorTolerance
 from tasks.numerics.verdict import WorstOperator, worst_operator
 from tasks.records import ErrorParts, ErrorShare, Gap, Operator, OperatorComparison
 from tasks.records.vocabulary import Cause
-
-LIMITED = OperatorTolerance(
-    snr_db=40.0, rms_steps=1.5, steps=3.0, elements=0.1, differing=0.1, mean_steps=0.45, gain=0.05
-)
-SNR = OperatorTolerance(snr_db=40.0)
-NONE = OperatorTolerance()
-
-
-def gap(snr_db: float | None, max_abs: float | None = 1.0, mse: float = 1.0) -> Gap:
-    return Gap(mse=mse, mean_abs=1.0, max_abs=max_abs, snr_db=snr_db, cosine=0.5)
 
 
 def row(
@@ -38,8 +27,9 @@ def row(
         unused=False,
     )  # fmt: skip
     facts: Any = {"status": status, "verdict": verdict}
+    gap = Gap(mse=1.0, mean_abs=1.0, max_abs=1.0, snr_db=total, cosine=0.5)
     return OperatorComparison(
-        operator=operator, sample=sample, gap=gap(total), parts=ErrorParts(introduced_snr_db=own_db), **facts
+        operator=operator, sample=sample, gap=gap, parts=ErrorParts(introduced_snr_db=own_db), **facts
     )
 
 
@@ -154,6 +144,6 @@ def test_every_operator_is_followed_to_the_outputs_however_many_introduce_error(
 def test_the_smallest_introduced_ratio_of_all_samples_is_shown() -> None:
     worst = worst_operator([*ROWS, row("grave", "introduced", sample=2)], [share("grave", "clipping", 0.6, 20.0)])
     assert worst is not None
-    # Its right value is all zeros, and the device's is not.
+    # The operator's right value is all zeros, and the device's value is not.
     assert (worst.row.sample, worst.row.parts.introduced_snr_db) == (2, None)
     assert math.isclose(worst.effect_snr_db or 0.0, 20.0)

@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
-from conf.load import load
 from conf.schema import Request
 from tasks.errors import DeviceError
 from tasks.records import Comparison, ErrorParts, ErrorShare, Quantization
@@ -17,11 +14,6 @@ from tasks.results.diagnosis import diagnosis
 from tests.sample_records import ANSWER, COMPARISON, CONV, passed_cell, up_to_lower, without_debug_program  # isort: skip
 
 DEVICE = "The device itself is at 45.0 dB against its design."
-
-
-@pytest.fixture(scope="module")
-def planned() -> Request:
-    return load(["tolerance=none"]).cells[0].request
 
 
 def share(

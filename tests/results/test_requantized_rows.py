@@ -5,23 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
-from conf.load import load
 from conf.schema import Request
-from tasks.records import OperatorComparison, RequantizedTensor, Toolchain
+from tasks.records import OperatorComparison, RequantizedTensor
 from tasks.results.outcome import CellResult
 from tasks.results.rows import rows
+from tests.sample_records import (
+    ABORT,
+    COMPARISON,
+    CONV,
+    LOWERED,
+    PARTS,
+    TOOLCHAIN,
+    WORSE,
+    passed_cell,
+    up_to_lower,  # isort: skip,
+)
 
-from tests.sample_records import ABORT, COMPARISON, CONV, LOWERED, PARTS, WORSE, passed_cell, up_to_lower  # isort: skip
-
-TOOLCHAIN = Toolchain(python="3.11.7", torch="2.13.0", executorch="1.5.1", torchao="0.18.0", qnn="v2.49.40.260701")
 CONVERSION = replace(CONV, index=2, name="conv (requantized for view)", debug_handle=None)
-
-
-@pytest.fixture(scope="module")
-def planned() -> Request:
-    return load(["tolerance=none"]).cells[0].request
 
 
 def rows_of(cell: CellResult, table: str) -> list[dict[str, Any]]:

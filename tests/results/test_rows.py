@@ -10,32 +10,38 @@ from typing import Any
 
 import pytest
 
-from conf.load import load
 from conf.schema import Request
-from tasks.records import Counterpart, ErrorParts, Gap, OperatorComparison, OtherReference, Toolchain
+from tasks.records import Counterpart, ErrorParts, Gap, OperatorComparison, OtherReference
 from tasks.results.outcome import CellResult
 from tasks.results.rows import rows
 from tasks.storage import tables
 from tasks.storage.digest import digest
 from tasks.storage.store import Store
 from tasks.toolchain.workers.supervisor import CallCost
-
-from tests.sample_records import (  # isort: skip
-    ABORT, CHECKED, COMPARISON, CONV, LOWERED, PARTS, PROBED, VIEW, WORSE, blob, every_kind, up_to_lower, passed_cell,
+from tests.sample_records import (
+    # isort: skip
+    ABORT,
+    CHECKED,
+    COMPARISON,
+    CONV,
+    LOWERED,
+    PARTS,
+    PROBED,
+    TOOLCHAIN,
+    VIEW,
+    WORSE,
+    blob,
+    every_kind,
+    passed_cell,
+    up_to_lower,
 )  # fmt: skip
 
 RUN = "20261121T094931Z-5fcc"
-TOOLCHAIN = Toolchain(python="3.11.7", torch="2.13.0", executorch="1.5.1", torchao="0.18.0", qnn="v2.49.40.260701")
 GAP = {"mse": 0.25, "mean_abs": 0.5, "max_abs": 0.75, "snr_db": 40.0, "cosine": 0.875}
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "executorch": "1.5.1", "torchao": "0.18.0", "qnn": "v2.49.40.260701"}
 NAMES = {
     "run_id": RUN, "model": "digits_cnn", "scheme": "8a8w", "soc": "SM8650", "device": "local", "backend": "qnn",
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def planned() -> Request:
-    return load(["tolerance=none"]).cells[0].request
 
 
 def rows_of(cell: CellResult, table: str) -> list[dict[str, Any]]:
