@@ -11,9 +11,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
-from tasks.errors import EvidenceError, RequestError
+from tasks.errors import EnvironmentUnusable, EvidenceError, RequestError
 from tasks.storage import tables
 from tasks.storage.codec import decode
 from tasks.storage.manifest import RunManifest, read_manifest, referenced_blobs
@@ -21,6 +22,10 @@ from tasks.storage.store import Store
 
 UNREFERENCED_GRACE_S = 86_400.0
 """The time for which unreferenced results and blobs are kept."""
+
+
+CLOCK_TOLERANCE_S = 300.0
+"""The difference between the clocks of two hosts, or of a host and its file server, that is not an error."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +42,8 @@ class Selection:
     """The maximum size of runs, results and blobs together, in bytes. The oldest runs are selected to reach it."""
     protected: int = 0
     """The number of newest runs that are not removed, unless `runs` contains them."""
+    runs_that_stay: tuple[str, ...] = ()
+    """Runs that are not removed, whatever their age. `runs` must not contain them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +74,7 @@ def plan_prune(store: Store, selection: Selection) -> PrunePlan:
     """Return the runs, results and blobs that would be removed now.
 
     Raises RequestError for an unknown run, and EvidenceError for a remaining run whose references cannot be read.
+    Raises EnvironmentUnusable if runs are selected by age and some run lies in the future.
     """
     now = time.time()
     runs = tables.runs(store)
@@ -74,12 +82,14 @@ def plan_prune(store: Store, selection: Selection) -> PrunePlan:
         if run not in runs:
             raise RequestError(f"--run {run}: no such run in {store.root}; there are: {', '.join(runs) or 'none'}")
     sizes = _sizes(store, runs)
-    free = runs[: max(0, len(runs) - selection.protected)]
+    free = [run for run in runs[: max(0, len(runs) - selection.protected)] if run not in selection.runs_that_stay]
     selected = set(selection.runs)
     if selection.at_most is not None:
-        selected |= set(free[: max(0, len(runs) - selection.at_most)])
+        beyond = max(0, len(runs) - selection.at_most)
+        selected |= set(free[:beyond])
     if selection.older_than_s is not None:
-        ended = {run: (store.root / "tables" / "cells" / f"run={run}").stat().st_mtime for run in free}
+        ended = {run: (store.root / "tables" / "cells" / f"run={run}").stat().st_mtime for run in runs}
+        _check_clock(ended, now)
         selected |= {run for run in free if now - ended[run] > selection.older_than_s}
     manifests: dict[str, RunManifest] = {}
     for run in runs:
@@ -95,6 +105,20 @@ def plan_prune(store: Store, selection: Selection) -> PrunePlan:
         return without(0)
     # Find the smallest number of runs by bisection: the more runs are removed, the fewer bytes are left.
     return without(bisect_left(range(len(free)), True, key=lambda oldest: without(oldest).left <= most))
+
+
+def _check_clock(ended: Mapping[str, float], now: float) -> None:
+    """Raise EnvironmentUnusable for a run that started or ended after `now`: then no age can be relied on."""
+    for run, time_s in ended.items():
+        with suppress(ValueError):  # an id that does not start with a time
+            started = datetime.strptime(run.partition("-")[0], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+            time_s = max(time_s, started.timestamp())
+        if time_s > now + CLOCK_TOLERANCE_S:
+            raise EnvironmentUnusable(
+                f"run {run} is of {datetime.fromtimestamp(time_s, UTC):%Y-%m-%d %H:%M} UTC, which is in the future, so "
+                "the age of no run is certain and nothing was removed",
+                remedy=f"correct the clock of this machine, or remove that run with `qnnsweep cache prune --run {run}`",
+            )
 
 
 def apply(store: Store, plan: PrunePlan) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.errors import EvidenceError, RequestError
+from tasks.errors import EnvironmentUnusable, EvidenceError, RequestError
 from tasks.records import Blob, Launch
 from tasks.storage import tables
 from tasks.storage.codec import encode
@@ -121,6 +121,30 @@ def test_runs_beyond_an_age_or_a_number_are_removed(tmp_path: Path) -> None:
     assert plan_prune(store, Selection(at_most=1)).runs == tuple(RUNS[:3])
     assert plan_prune(store, Selection(at_most=9)).runs == ()
     assert plan_prune(store, Selection()).runs == ()
+
+
+def test_the_run_that_has_just_ended_stays_even_if_its_id_is_the_oldest(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for run_id in RUNS:
+        add_run(store, run_id, {1}, days_ago=40)
+    ended = RUNS[0]
+    for selection, removed in (
+        (Selection(at_most=2, runs_that_stay=(ended,)), (RUNS[1], RUNS[2])),
+        (Selection(at_most=1, runs_that_stay=(ended,)), (RUNS[1], RUNS[2], RUNS[3])),
+        (Selection(older_than_s=DAY_S, runs_that_stay=(ended,)), (RUNS[1], RUNS[2], RUNS[3])),
+        (Selection(larger_than=0, runs_that_stay=(ended,)), (RUNS[1], RUNS[2], RUNS[3])),
+    ):
+        assert plan_prune(store, selection).runs == removed
+
+
+@pytest.mark.parametrize(("run_id", "days_ago"), [("20991231T220000Z-0000", 1.0), (RUNS[1], -1.0)])
+def test_no_run_is_removed_by_age_while_some_run_is_of_the_future(tmp_path: Path, run_id: str, days_ago: float) -> None:
+    store = Store(tmp_path)
+    add_run(store, RUNS[0], {1}, days_ago=40)
+    add_run(store, run_id, {1}, days_ago=days_ago)
+    with pytest.raises(EnvironmentUnusable, match=rf"^run {run_id} is of .* in the future, .*; correct the clock"):
+        plan_prune(store, Selection(older_than_s=30 * DAY_S))
+    assert plan_prune(store, Selection(at_most=1)).runs == (RUNS[0],)
 
 
 def test_unreferenced_results_and_blobs_are_removed_after_a_day(tmp_path: Path) -> None:
