@@ -48,4 +48,6 @@ def apply_retention(config: RetentionConfig, store: Store, run_id: str) -> None:
     except EnvironmentUnusable as error:
         get_run_logger().warning("retention: %s", error)
         return
+    for problem in plan.unreadable:
+        get_run_logger().warning("retention: no result and no blob was removed: %s", problem)
     get_run_logger().info("retention: %d runs removed, %d bytes", len(plan.runs), plan.freed)

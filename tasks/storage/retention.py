@@ -59,6 +59,8 @@ class PrunePlan:
     """The number of bytes that are removed."""
     left: int
     """The number of bytes of all runs, results and blobs that remain after the removal."""
+    unreadable: tuple[str, ...]
+    """A line for every remaining run whose references cannot be read. It may need any result and any blob."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +75,8 @@ class _Sizes:
 def plan_prune(store: Store, selection: Selection) -> PrunePlan:
     """Return the runs, results and blobs that would be removed now.
 
-    Raises RequestError for an unknown run, and EvidenceError for a remaining run whose references cannot be read.
+    If the references of a remaining run cannot be read, every result and blob is kept, and no run is selected by size,
+    because it would free nothing. Raises RequestError for an unknown run.
     Raises EnvironmentUnusable if runs are selected by age and some run lies in the future.
     """
     now = time.time()
@@ -92,16 +95,19 @@ def plan_prune(store: Store, selection: Selection) -> PrunePlan:
         _check_clock(ended, now)
         selected |= {run for run in free if now - ended[run] > selection.older_than_s}
     manifests: dict[str, RunManifest] = {}
+    unreadable: dict[str, str] = {}
     for run in runs:
-        # A run selected by name may be damaged. Then blobs that only that run references are removed when a day old.
-        with suppress(*([EvidenceError] if run in selection.runs else [])):
+        try:
             manifests[run] = read_manifest(store, run)
+        except EvidenceError as error:
+            # If this run is removed, blobs that only this run references are removed when they are a day old.
+            unreadable[run] = " ".join(str(error).split())
     free = [run for run in free if run not in selected]
 
     def without(oldest: int) -> PrunePlan:
-        return _plan(sizes, runs, manifests, selected | set(free[:oldest]), store, now)
+        return _plan(sizes, runs, manifests, unreadable, selected | set(free[:oldest]), store, now)
 
-    if (most := selection.larger_than) is None:
+    if (most := selection.larger_than) is None or unreadable.keys() - selected:
         return without(0)
     # Find the smallest number of runs by bisection: the more runs are removed, the fewer bytes are left.
     return without(bisect_left(range(len(free)), True, key=lambda oldest: without(oldest).left <= most))
@@ -139,9 +145,16 @@ def apply(store: Store, plan: PrunePlan) -> None:
 
 
 def _plan(
-    sizes: _Sizes, runs: Sequence[str], manifests: dict[str, RunManifest], gone: set[str], store: Store, now: float
+    sizes: _Sizes,
+    runs: Sequence[str],
+    manifests: Mapping[str, RunManifest],
+    unreadable: Mapping[str, str],
+    gone: set[str],
+    store: Store,
+    now: float,
 ) -> PrunePlan:
-    remaining = [manifests[run] for run in runs if run not in gone]
+    problems = tuple(line for run, line in unreadable.items() if run not in gone)
+    remaining = [manifests[run] for run in runs if run not in gone and run in manifests]
     removed = [manifests[run] for run in runs if run in gone and run in manifests]
     results = _unreferenced(
         sizes.results, [manifest.results for manifest in remaining], [manifest.results for manifest in removed], now
@@ -153,6 +166,8 @@ def _plan(
     listed = set[str]().union(*(manifest.results for manifest in remaining)) - recomputed
     references.append(dict.fromkeys(_blobs_of(store, set(sizes.results).difference(results, listed))))
     blobs = _unreferenced(sizes.blobs, references, [manifest.blobs for manifest in removed], now)
+    if problems:
+        results, blobs = [], []
     remains = [run for run in sizes.runs if run not in runs]
     freed = sum(sizes.runs[run] for run in (*gone, *remains))
     freed += sum(sizes.results[name][0] for name in results) + sum(sizes.blobs[name][0] for name in blobs)
@@ -164,6 +179,7 @@ def _plan(
         blobs=tuple(blobs),
         freed=freed,
         left=total - freed,
+        unreadable=problems,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.errors import EnvironmentUnusable, EvidenceError, RequestError
+from tasks.errors import EnvironmentUnusable, RequestError
 from tasks.records import Blob, Launch
 from tasks.storage import tables
 from tasks.storage.codec import encode
@@ -180,14 +181,20 @@ def test_a_result_that_a_removed_run_recomputed_keeps_its_blobs_for_a_remaining_
     assert (plan.runs, plan.results, plan.blobs) == ((RUNS[1],), (), ())
 
 
-def test_a_run_with_a_damaged_manifest_stops_a_prune_unless_it_is_removed_itself(tmp_path: Path) -> None:
+def test_a_run_with_a_damaged_manifest_keeps_all_results_and_blobs_but_not_the_selected_runs(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    add_run(store, RUNS[0], {1})
-    add_run(store, RUNS[1], {2})
-    (tmp_path / "runs" / RUNS[0] / "holds.json").write_text("{")
-    with pytest.raises(EvidenceError, match=f"prune that run too, with --run {RUNS[0]}"):
-        plan_prune(store, Selection(runs=(RUNS[1],)))
-    assert plan_prune(store, Selection(runs=(RUNS[0],))).runs == (RUNS[0],)
+    for number, run_id in enumerate(RUNS):
+        add_run(store, run_id, {number})
+    (tmp_path / "runs" / RUNS[1] / "holds.json").write_text('{"results": {')
+    plan = plan_prune(store, Selection(runs=(RUNS[0],)))
+    assert (plan.runs, plan.results, plan.blobs) == ((RUNS[0],), (), ())
+    (line,) = plan.unreadable
+    assert re.fullmatch(rf".*/runs/{RUNS[1]}/holds.json cannot be read: .*; prune that run too, with --run .*", line)
+    assert "\n" not in line
+    assert plan_prune(store, Selection(larger_than=0)).runs == ()  # no number of runs frees the blobs
+    beyond = plan_prune(store, Selection(at_most=2))
+    assert (beyond.runs, beyond.unreadable) == (tuple(RUNS[:2]), ())
+    assert len(beyond.results) == 1
     with pytest.raises(RequestError, match="no such run"):
         plan_prune(store, Selection(runs=("another",)))
 
