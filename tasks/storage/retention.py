@@ -2,7 +2,8 @@
 
 A removed run's results and blobs are removed too, except those that are still referenced by a remaining run or by a
 result of a remaining run. A result or a blob that no run references comes from a killed sweep. It is kept for a day, so
-that the sweep can be continued.
+that the sweep can be continued. The files of a run without rows are kept for a day too: the run may be a sweep whose
+shards run on other machines.
 """
 
 import shutil
@@ -21,7 +22,7 @@ from tasks.storage.manifest import RunManifest, read_manifest, referenced_blobs
 from tasks.storage.store import Store
 
 UNREFERENCED_GRACE_S = 86_400.0
-"""The time for which unreferenced results and blobs are kept."""
+"""The time for which unreferenced results and blobs, and the files of incomplete runs, are kept."""
 
 
 CLOCK_TOLERANCE_S = 300.0
@@ -52,7 +53,7 @@ class PrunePlan:
 
     runs: tuple[str, ...]
     remains: tuple[str, ...]
-    """Runs that were killed before their rows were written. Their files are removed."""
+    """Runs that were killed before their rows were written, a day or longer ago. Their files are removed."""
     results: tuple[str, ...]
     blobs: tuple[str, ...]
     freed: int
@@ -168,7 +169,9 @@ def _plan(
     blobs = _unreferenced(sizes.blobs, references, [manifest.blobs for manifest in removed], now)
     if problems:
         results, blobs = [], []
-    remains = [run for run in sizes.runs if run not in runs]
+    remains = [
+        run for run in sizes.runs if run not in runs and now - _last_written(store.root, run) > UNREFERENCED_GRACE_S
+    ]
     freed = sum(sizes.runs[run] for run in (*gone, *remains))
     freed += sum(sizes.results[name][0] for name in results) + sum(sizes.blobs[name][0] for name in blobs)
     total = sum(sizes.runs.values()) + sum(size for size, _ in (*sizes.results.values(), *sizes.blobs.values()))
@@ -219,6 +222,12 @@ def _sizes(store: Store, runs: Iterable[str]) -> _Sizes:
 def _size_and_time(path: Path) -> tuple[int, float]:
     stat = path.stat()
     return stat.st_size, stat.st_mtime
+
+
+def _last_written(root: Path, run: str) -> float:
+    """Return the time of the last change to the run's tables, files and folders, in seconds since the epoch."""
+    folders = [root / "runs" / run, *(root / "tables").glob(f"*/run={run}")]
+    return max(path.stat().st_mtime for folder in folders if folder.exists() for path in (folder, *folder.rglob("*")))
 
 
 def bytes_of_run(root: Path, run: str) -> int:

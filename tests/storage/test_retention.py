@@ -157,7 +157,11 @@ def test_unreferenced_results_and_blobs_are_removed_after_a_day(tmp_path: Path) 
         before = time.time() - UNREFERENCED_GRACE_S - 60
         os.utime(path, (before, before))
     (tmp_path / "runs" / "killed").mkdir()
-    (tmp_path / "runs" / "killed" / "evidence").write_text("half a run")
+    evidence = tmp_path / "runs" / "killed" / "evidence"
+    evidence.write_text("half a run")
+    before = time.time() - UNREFERENCED_GRACE_S - 60
+    for path in (evidence, evidence.parent):
+        os.utime(path, (before, before))
     plan = plan_prune(store, Selection())
     gone = store.put_bytes(bytes(103))
     assert (plan.runs, plan.remains, plan.results) == ((), ("killed",), (old,))
@@ -166,6 +170,20 @@ def test_unreferenced_results_and_blobs_are_removed_after_a_day(tmp_path: Path) 
     assert not (tmp_path / "runs" / "killed").exists()
     assert young in results(store)
     store.read(store.put_bytes(bytes(102)))
+
+
+def test_an_incomplete_run_is_removed_a_day_after_its_last_write(tmp_path: Path) -> None:
+    """Such a run may be the shards of a sweep on other machines."""
+    store = Store(tmp_path)
+    shard = Store(tmp_path / "runs" / RUNS[0] / "shards" / "0000")
+    tables.write(shard, RUNS[0], "cells", [])
+    before = time.time() - UNREFERENCED_GRACE_S - 60
+    paths = [tmp_path / "runs" / RUNS[0], *(tmp_path / "runs" / RUNS[0]).rglob("*")]
+    for path in paths[:-1]:
+        os.utime(path, (before, before))
+    assert plan_prune(store, Selection()).remains == ()
+    os.utime(paths[-1], (before, before))
+    assert plan_prune(store, Selection()).remains == (RUNS[0],)
 
 
 def test_a_result_that_a_removed_run_recomputed_keeps_its_blobs_for_a_remaining_run(tmp_path: Path) -> None:
