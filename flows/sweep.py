@@ -35,7 +35,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
         result = finish_run(run, done, resources, trend=plan.trend, costs=resources.workers.costs)
         create_artifacts(result, store)
     notifications.send(notifiers, result, store)
-    apply_retention(plan.retention, store)
+    apply_retention(plan.retention, store, run_start.run_id)
     return result
 
 

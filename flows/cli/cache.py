@@ -123,7 +123,8 @@ def _parsed(option: str, text: str, units: dict[str, int]) -> float:
 def _summary(plan: "PrunePlan", *, dry_run: bool) -> str:
     verb = "would remove" if dry_run else "removing"
     runs = ", ".join(plan.runs) or "no run"
-    return f"{verb}: {runs}; {_size(plan.freed)} of {_size(plan.freed + plan.left)}"
+    line = f"{verb}: {runs}; {_size(plan.freed)} of {_size(plan.freed + plan.left)}"
+    return "\n".join([line, *(f"no result and no blob is removed: {problem}" for problem in plan.unreadable)])
 
 
 def _prune_table(plan: "PrunePlan", *, dry_run: bool) -> Table:

@@ -8,12 +8,14 @@ from flows.resources import prepare
 from flows.run import CellResults, RunStart, command, run_cells
 from flows.runs import results
 from flows.runs.files import link_files
+from flows.runs.retention import manifest
 from flows.server import leases
 from flows.server.decorator import run_flow
 from tasks.errors import RequestError
 from tasks.results.outcome import CellResult
 from tasks.results.rows import rows
 from tasks.storage import lock
+from tasks.storage.manifest import write_manifest
 from tasks.storage.store import Store
 
 
@@ -41,7 +43,9 @@ def shard(overrides: list[str], config_dirs: list[str], run_id: str, number: int
         run = run_start.compiled_facts(resources, done.reused, command(overrides, folders))
         link_files(done.cells, run_id, resources.store)
         contents = rows(run_id, done.cells, run.toolchain, resources.workers.costs)
-        results.write_rows(run, contents, shard_store(resources.store, run_id, number))
+        part = shard_store(resources.store, run_id, number)
+        write_manifest(part, run_id, manifest(done.cells, done.result_names, resources.store))
+        results.write_rows(run, contents, part)
 
 
 def shards_folder(run_id: str) -> str:

@@ -30,9 +30,12 @@ from flows.graph import await_result
 from flows.run import RunStart, command, on_progress
 from flows.runs import notifications, results
 from flows.runs.artifacts import create_artifacts
+from flows.runs.retention import apply_retention
 from flows.server.decorator import run_flow
 from tasks.errors import EnvironmentUnusable, RequestError
 from tasks.results.rows import rows
+from tasks.storage import lock
+from tasks.storage.manifest import join_manifests, read_manifest, write_manifest
 from tasks.storage.store import Store
 
 POOL = "qnnsweep"
@@ -74,37 +77,42 @@ def spread(
     store = Store.at(plan.artifacts, plan.cache_folder)
     store.check_writable()
     notifiers = notifications.load_notifiers(plan.trend.notify)
-    shared = {"config_dirs": list(map(str, folders)), "run_id": run_id}
-    possible = [part for part in parts if any(cell.impossible is None for cell in part.plan.cells)]
-    if dask is not None:
-        errors = _run_shards(possible, on_dask, shared, dask_task_runner(dask))
-    else:
-        heartbeats.mark_crashed_after(plan.limits.silence_s)
-        poll_s = max(_POLL_S, len(possible) / _POLLS_PER_SECOND)
-        retried = on_pool.with_options(retries=plan.limits.shard_attempts - 1)
-        shared |= {"deployment": _deployment(pool or POOL), "poll_s": poll_s}
-        errors = _run_shards(possible, retried, shared, ThreadPoolTaskRunner())
-    stores = {part.number: shard_store(store, run_id, part.number) for part in parts}
-    completed = [results.read_facts(run_id, place) for place in stores.values() if results.is_complete(run_id, place)]
-    run = run_start.facts(
-        store,
-        command(overrides, folders, f"--dask={dask}" if dask else f"--pool={pool}"),
-        toolchain_calls=sum(facts.toolchain_calls for facts in completed),
-        reused=sum(facts.reused for facts in completed),
-        toolchain=completed[0].toolchain if completed else None,
-    )
-    no_rows = EnvironmentUnusable(
-        f"its shard completed and left no rows in {plan.artifacts}",
-        remedy="check that this is the same shared location on every host",
-    )
-    for part in parts:
-        if not results.is_complete(run_id, stores[part.number]):
-            lost = not_started(part.plan, errors.get(part.number) or no_rows)
-            results.write_rows(run, rows(run_id, lost, None), stores[part.number])
-    result = results.join(run, list(stores.values()), store, plan.trend)
-    store.files.remove_all(shards_folder(run_id))
-    create_artifacts(result, store)
+    with lock.shared(store):
+        shared = {"config_dirs": list(map(str, folders)), "run_id": run_id}
+        possible = [part for part in parts if any(cell.impossible is None for cell in part.plan.cells)]
+        if dask is not None:
+            errors = _run_shards(possible, on_dask, shared, dask_task_runner(dask))
+        else:
+            heartbeats.mark_crashed_after(plan.limits.silence_s)
+            poll_s = max(_POLL_S, len(possible) / _POLLS_PER_SECOND)
+            retried = on_pool.with_options(retries=plan.limits.shard_attempts - 1)
+            shared |= {"deployment": _deployment(pool or POOL), "poll_s": poll_s}
+            errors = _run_shards(possible, retried, shared, ThreadPoolTaskRunner())
+        stores = {part.number: shard_store(store, run_id, part.number) for part in parts}
+        completed = [
+            results.read_facts(run_id, place) for place in stores.values() if results.is_complete(run_id, place)
+        ]
+        run = run_start.facts(
+            store,
+            command(overrides, folders, f"--dask={dask}" if dask else f"--pool={pool}"),
+            toolchain_calls=sum(facts.toolchain_calls for facts in completed),
+            reused=sum(facts.reused for facts in completed),
+            toolchain=completed[0].toolchain if completed else None,
+        )
+        no_rows = EnvironmentUnusable(
+            f"its shard completed and left no rows in {plan.artifacts}",
+            remedy="check that this is the same shared location on every host",
+        )
+        for part in parts:
+            if not results.is_complete(run_id, stores[part.number]):
+                lost = not_started(part.plan, errors.get(part.number) or no_rows)
+                results.write_rows(run, rows(run_id, lost, None), stores[part.number])
+        write_manifest(store, run_id, join_manifests(read_manifest(place, run_id) for place in stores.values()))
+        result = results.join(run, list(stores.values()), store, plan.trend)
+        store.files.remove_all(shards_folder(run_id))
+        create_artifacts(result, store)
     notifications.send(notifiers, result, store)
+    apply_retention(plan.retention, store, run_id)
     return result
 
 

@@ -5,6 +5,7 @@ Perfetto can open the trace; Model Explorer can open the graphs and the files wi
 content of every file is a blob of the store, because most contents do not change from night to night.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -26,6 +27,8 @@ from tasks.storage.store import Store
 LOWERED, CAPTURE = "lowered.parquet", "capture.parquet"
 TRACE = "perfetto_trace.json"
 MODEL_EXPLORER = "model_explorer"
+_LONGEST_NAME = 255
+"""The maximum number of bytes in the name of a file on Linux. An escaped name is ASCII."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,9 +63,18 @@ def _folder(run_id: str, request: Request) -> str:
 
 
 def _cell_path(request: Request) -> str:
-    """Return a path whose components are the names of the cell. Characters that a path cannot contain are escaped."""
-    quoted = (quote(name, safe=" ") for name in request.names)
-    return "/".join(name.replace(".", "%2E") if name.startswith(".") else name for name in quoted)
+    """Return a path whose components are the names of the cell."""
+    return "/".join(map(_component, request.names))
+
+
+def _component(name: str) -> str:
+    """Return `name` with escapes for what a path cannot contain, shortened with a hash if it is too long for a file."""
+    quoted = quote(name, safe=" ")
+    quoted = quoted.replace(".", "%2E") if quoted.startswith(".") else quoted
+    if len(quoted) <= _LONGEST_NAME:
+        return quoted
+    tail = "-" + hashlib.sha256(name.encode()).hexdigest()[:16]
+    return quoted[: _LONGEST_NAME - len(tail)] + tail
 
 
 def _files(cell: CellResult) -> Iterator[tuple[str, Blob]]:

@@ -28,15 +28,18 @@ def manifest(cells: Iterable[CellResult], results: Mapping[str, bool], store: St
     return RunManifest(results=dict(results), blobs=blobs)
 
 
-def apply_retention(config: RetentionConfig, store: Store) -> None:
-    """Remove the runs that exceed the limits of retention. If another sweep is running, that sweep removes them."""
+def apply_retention(config: RetentionConfig, store: Store, run_id: str) -> None:
+    """Remove the runs that exceed the limits of retention. If another sweep is running, that sweep removes them.
+
+    `run_id`: the run that has just ended. It stays, even if the clock was set back and its id is not the newest.
+    """
     if (config.keep_runs, config.keep_days, config.max_gib) == (None, None, None):
         return
     selection = Selection(
         at_most=config.keep_runs,
         older_than_s=None if config.keep_days is None else config.keep_days * _DAY_S,
         larger_than=None if config.max_gib is None else int(config.max_gib * GIB),
-        protected=1,
+        runs_that_stay=(run_id,),
     )
     try:
         with lock.exclusive(store):
@@ -45,4 +48,6 @@ def apply_retention(config: RetentionConfig, store: Store) -> None:
     except EnvironmentUnusable as error:
         get_run_logger().warning("retention: %s", error)
         return
+    for problem in plan.unreadable:
+        get_run_logger().warning("retention: no result and no blob was removed: %s", problem)
     get_run_logger().info("retention: %d runs removed, %d bytes", len(plan.runs), plan.freed)

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
@@ -44,6 +44,16 @@ def read_manifest(store: Store, run_id: str) -> RunManifest:
         raise EvidenceError(
             f"{store.display_path(name)} cannot be read: {error}; prune that run too, with --run {run_id}"
         ) from error
+
+
+def join_manifests(manifests: Iterable[RunManifest]) -> RunManifest:
+    """Return the manifest of a run of which each shard has a manifest. A result is reused if every shard reused it."""
+    joined = RunManifest(results={}, blobs={})
+    for manifest in manifests:
+        for name, reused in manifest.results.items():
+            joined.results[name] = joined.results.get(name, True) and reused
+        joined.blobs.update(manifest.blobs)
+    return joined
 
 
 def referenced_blobs(value: Any) -> Iterator[Blob]:

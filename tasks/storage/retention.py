@@ -2,7 +2,8 @@
 
 A removed run's results and blobs are removed too, except those that are still referenced by a remaining run or by a
 result of a remaining run. A result or a blob that no run references comes from a killed sweep. It is kept for a day, so
-that the sweep can be continued.
+that the sweep can be continued. The files of a run without rows are kept for a day too: the run may be a sweep whose
+shards run on other machines.
 """
 
 import shutil
@@ -11,16 +12,21 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
-from tasks.errors import EvidenceError, RequestError
+from tasks.errors import EnvironmentUnusable, EvidenceError, RequestError
 from tasks.storage import tables
 from tasks.storage.codec import decode
 from tasks.storage.manifest import RunManifest, read_manifest, referenced_blobs
 from tasks.storage.store import Store
 
 UNREFERENCED_GRACE_S = 86_400.0
-"""The time for which unreferenced results and blobs are kept."""
+"""The time for which unreferenced results and blobs, and the files of incomplete runs, are kept."""
+
+
+CLOCK_TOLERANCE_S = 300.0
+"""The difference between the clocks of two hosts, or of a host and its file server, that is not an error."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +43,8 @@ class Selection:
     """The maximum size of runs, results and blobs together, in bytes. The oldest runs are selected to reach it."""
     protected: int = 0
     """The number of newest runs that are not removed, unless `runs` contains them."""
+    runs_that_stay: tuple[str, ...] = ()
+    """Runs that are not removed, whatever their age. `runs` must not contain them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,13 +53,15 @@ class PrunePlan:
 
     runs: tuple[str, ...]
     remains: tuple[str, ...]
-    """Runs that were killed before their rows were written. Their files are removed."""
+    """Runs that were killed before their rows were written, a day or longer ago. Their files are removed."""
     results: tuple[str, ...]
     blobs: tuple[str, ...]
     freed: int
     """The number of bytes that are removed."""
     left: int
     """The number of bytes of all runs, results and blobs that remain after the removal."""
+    unreadable: tuple[str, ...]
+    """A line for every remaining run whose references cannot be read. It may need any result and any blob."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +76,9 @@ class _Sizes:
 def plan_prune(store: Store, selection: Selection) -> PrunePlan:
     """Return the runs, results and blobs that would be removed now.
 
-    Raises RequestError for an unknown run, and EvidenceError for a remaining run whose references cannot be read.
+    If the references of a remaining run cannot be read, every result and blob is kept, and no run is selected by size,
+    because it would free nothing. Raises RequestError for an unknown run.
+    Raises EnvironmentUnusable if runs are selected by age and some run lies in the future.
     """
     now = time.time()
     runs = tables.runs(store)
@@ -74,27 +86,46 @@ def plan_prune(store: Store, selection: Selection) -> PrunePlan:
         if run not in runs:
             raise RequestError(f"--run {run}: no such run in {store.root}; there are: {', '.join(runs) or 'none'}")
     sizes = _sizes(store, runs)
-    free = runs[: max(0, len(runs) - selection.protected)]
+    free = [run for run in runs[: max(0, len(runs) - selection.protected)] if run not in selection.runs_that_stay]
     selected = set(selection.runs)
     if selection.at_most is not None:
-        selected |= set(free[: max(0, len(runs) - selection.at_most)])
+        beyond = max(0, len(runs) - selection.at_most)
+        selected |= set(free[:beyond])
     if selection.older_than_s is not None:
-        ended = {run: (store.root / "tables" / "cells" / f"run={run}").stat().st_mtime for run in free}
+        ended = {run: (store.root / "tables" / "cells" / f"run={run}").stat().st_mtime for run in runs}
+        _check_clock(ended, now)
         selected |= {run for run in free if now - ended[run] > selection.older_than_s}
     manifests: dict[str, RunManifest] = {}
+    unreadable: dict[str, str] = {}
     for run in runs:
-        # A run selected by name may be damaged. Then blobs that only that run references are removed when a day old.
-        with suppress(*([EvidenceError] if run in selection.runs else [])):
+        try:
             manifests[run] = read_manifest(store, run)
+        except EvidenceError as error:
+            # If this run is removed, blobs that only this run references are removed when they are a day old.
+            unreadable[run] = " ".join(str(error).split())
     free = [run for run in free if run not in selected]
 
     def without(oldest: int) -> PrunePlan:
-        return _plan(sizes, runs, manifests, selected | set(free[:oldest]), store, now)
+        return _plan(sizes, runs, manifests, unreadable, selected | set(free[:oldest]), store, now)
 
-    if (most := selection.larger_than) is None:
+    if (most := selection.larger_than) is None or unreadable.keys() - selected:
         return without(0)
     # Find the smallest number of runs by bisection: the more runs are removed, the fewer bytes are left.
     return without(bisect_left(range(len(free)), True, key=lambda oldest: without(oldest).left <= most))
+
+
+def _check_clock(ended: Mapping[str, float], now: float) -> None:
+    """Raise EnvironmentUnusable for a run that started or ended after `now`: then no age can be relied on."""
+    for run, time_s in ended.items():
+        with suppress(ValueError):  # an id that does not start with a time
+            started = datetime.strptime(run.partition("-")[0], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+            time_s = max(time_s, started.timestamp())
+        if time_s > now + CLOCK_TOLERANCE_S:
+            raise EnvironmentUnusable(
+                f"run {run} is of {datetime.fromtimestamp(time_s, UTC):%Y-%m-%d %H:%M} UTC, which is in the future, so "
+                "the age of no run is certain and nothing was removed",
+                remedy=f"correct the clock of this machine, or remove that run with `qnnsweep cache prune --run {run}`",
+            )
 
 
 def apply(store: Store, plan: PrunePlan) -> None:
@@ -115,9 +146,16 @@ def apply(store: Store, plan: PrunePlan) -> None:
 
 
 def _plan(
-    sizes: _Sizes, runs: Sequence[str], manifests: dict[str, RunManifest], gone: set[str], store: Store, now: float
+    sizes: _Sizes,
+    runs: Sequence[str],
+    manifests: Mapping[str, RunManifest],
+    unreadable: Mapping[str, str],
+    gone: set[str],
+    store: Store,
+    now: float,
 ) -> PrunePlan:
-    remaining = [manifests[run] for run in runs if run not in gone]
+    problems = tuple(line for run, line in unreadable.items() if run not in gone)
+    remaining = [manifests[run] for run in runs if run not in gone and run in manifests]
     removed = [manifests[run] for run in runs if run in gone and run in manifests]
     results = _unreferenced(
         sizes.results, [manifest.results for manifest in remaining], [manifest.results for manifest in removed], now
@@ -129,7 +167,11 @@ def _plan(
     listed = set[str]().union(*(manifest.results for manifest in remaining)) - recomputed
     references.append(dict.fromkeys(_blobs_of(store, set(sizes.results).difference(results, listed))))
     blobs = _unreferenced(sizes.blobs, references, [manifest.blobs for manifest in removed], now)
-    remains = [run for run in sizes.runs if run not in runs]
+    if problems:
+        results, blobs = [], []
+    remains = [
+        run for run in sizes.runs if run not in runs and now - _last_written(store.root, run) > UNREFERENCED_GRACE_S
+    ]
     freed = sum(sizes.runs[run] for run in (*gone, *remains))
     freed += sum(sizes.results[name][0] for name in results) + sum(sizes.blobs[name][0] for name in blobs)
     total = sum(sizes.runs.values()) + sum(size for size, _ in (*sizes.results.values(), *sizes.blobs.values()))
@@ -140,6 +182,7 @@ def _plan(
         blobs=tuple(blobs),
         freed=freed,
         left=total - freed,
+        unreadable=problems,
     )
 
 
@@ -179,6 +222,12 @@ def _sizes(store: Store, runs: Iterable[str]) -> _Sizes:
 def _size_and_time(path: Path) -> tuple[int, float]:
     stat = path.stat()
     return stat.st_size, stat.st_mtime
+
+
+def _last_written(root: Path, run: str) -> float:
+    """Return the time of the last change to the run's tables, files and folders, in seconds since the epoch."""
+    folders = [root / "runs" / run, *(root / "tables").glob(f"*/run={run}")]
+    return max(path.stat().st_mtime for folder in folders if folder.exists() for path in (folder, *folder.rglob("*")))
 
 
 def bytes_of_run(root: Path, run: str) -> int:

@@ -153,7 +153,9 @@ class Store:
             self._bucket.write(f"{folder}.json", json.dumps(objects, indent=1).encode())
             return
         for name, blob in blobs.items():
-            _link(self.path(blob), self.root / folder / name, self.partial)
+            path = self.root / folder / name
+            with translate_os_errors(path):
+                _link(self.path(blob), path, self.partial)
 
     def read_named(self, folder: str, name: str) -> bytes:
         """Return the bytes of the blob to which `link_named` gave the name `name`. Raises FileNotFoundError."""

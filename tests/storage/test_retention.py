@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.errors import EvidenceError, RequestError
+from tasks.errors import EnvironmentUnusable, RequestError
 from tasks.records import Blob, Launch
 from tasks.storage import tables
 from tasks.storage.codec import encode
@@ -123,6 +124,30 @@ def test_runs_beyond_an_age_or_a_number_are_removed(tmp_path: Path) -> None:
     assert plan_prune(store, Selection()).runs == ()
 
 
+def test_the_run_that_has_just_ended_stays_even_if_its_id_is_the_oldest(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for run_id in RUNS:
+        add_run(store, run_id, {1}, days_ago=40)
+    ended = RUNS[0]
+    for selection, removed in (
+        (Selection(at_most=2, runs_that_stay=(ended,)), (RUNS[1], RUNS[2])),
+        (Selection(at_most=1, runs_that_stay=(ended,)), (RUNS[1], RUNS[2], RUNS[3])),
+        (Selection(older_than_s=DAY_S, runs_that_stay=(ended,)), (RUNS[1], RUNS[2], RUNS[3])),
+        (Selection(larger_than=0, runs_that_stay=(ended,)), (RUNS[1], RUNS[2], RUNS[3])),
+    ):
+        assert plan_prune(store, selection).runs == removed
+
+
+@pytest.mark.parametrize(("run_id", "days_ago"), [("20991231T220000Z-0000", 1.0), (RUNS[1], -1.0)])
+def test_no_run_is_removed_by_age_while_some_run_is_of_the_future(tmp_path: Path, run_id: str, days_ago: float) -> None:
+    store = Store(tmp_path)
+    add_run(store, RUNS[0], {1}, days_ago=40)
+    add_run(store, run_id, {1}, days_ago=days_ago)
+    with pytest.raises(EnvironmentUnusable, match=rf"^run {run_id} is of .* in the future, .*; correct the clock"):
+        plan_prune(store, Selection(older_than_s=30 * DAY_S))
+    assert plan_prune(store, Selection(at_most=1)).runs == (RUNS[0],)
+
+
 def test_unreferenced_results_and_blobs_are_removed_after_a_day(tmp_path: Path) -> None:
     store = Store(tmp_path)
     add_run(store, RUNS[0], {1})
@@ -132,7 +157,11 @@ def test_unreferenced_results_and_blobs_are_removed_after_a_day(tmp_path: Path) 
         before = time.time() - UNREFERENCED_GRACE_S - 60
         os.utime(path, (before, before))
     (tmp_path / "runs" / "killed").mkdir()
-    (tmp_path / "runs" / "killed" / "evidence").write_text("half a run")
+    evidence = tmp_path / "runs" / "killed" / "evidence"
+    evidence.write_text("half a run")
+    before = time.time() - UNREFERENCED_GRACE_S - 60
+    for path in (evidence, evidence.parent):
+        os.utime(path, (before, before))
     plan = plan_prune(store, Selection())
     gone = store.put_bytes(bytes(103))
     assert (plan.runs, plan.remains, plan.results) == ((), ("killed",), (old,))
@@ -141,6 +170,20 @@ def test_unreferenced_results_and_blobs_are_removed_after_a_day(tmp_path: Path) 
     assert not (tmp_path / "runs" / "killed").exists()
     assert young in results(store)
     store.read(store.put_bytes(bytes(102)))
+
+
+def test_an_incomplete_run_is_removed_a_day_after_its_last_write(tmp_path: Path) -> None:
+    """Such a run may be the shards of a sweep on other machines."""
+    store = Store(tmp_path)
+    shard = Store(tmp_path / "runs" / RUNS[0] / "shards" / "0000")
+    tables.write(shard, RUNS[0], "cells", [])
+    before = time.time() - UNREFERENCED_GRACE_S - 60
+    paths = [tmp_path / "runs" / RUNS[0], *(tmp_path / "runs" / RUNS[0]).rglob("*")]
+    for path in paths[:-1]:
+        os.utime(path, (before, before))
+    assert plan_prune(store, Selection()).remains == ()
+    os.utime(paths[-1], (before, before))
+    assert plan_prune(store, Selection()).remains == (RUNS[0],)
 
 
 def test_a_result_that_a_removed_run_recomputed_keeps_its_blobs_for_a_remaining_run(tmp_path: Path) -> None:
@@ -156,14 +199,20 @@ def test_a_result_that_a_removed_run_recomputed_keeps_its_blobs_for_a_remaining_
     assert (plan.runs, plan.results, plan.blobs) == ((RUNS[1],), (), ())
 
 
-def test_a_run_with_a_damaged_manifest_stops_a_prune_unless_it_is_removed_itself(tmp_path: Path) -> None:
+def test_a_run_with_a_damaged_manifest_keeps_all_results_and_blobs_but_not_the_selected_runs(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    add_run(store, RUNS[0], {1})
-    add_run(store, RUNS[1], {2})
-    (tmp_path / "runs" / RUNS[0] / "holds.json").write_text("{")
-    with pytest.raises(EvidenceError, match=f"prune that run too, with --run {RUNS[0]}"):
-        plan_prune(store, Selection(runs=(RUNS[1],)))
-    assert plan_prune(store, Selection(runs=(RUNS[0],))).runs == (RUNS[0],)
+    for number, run_id in enumerate(RUNS):
+        add_run(store, run_id, {number})
+    (tmp_path / "runs" / RUNS[1] / "holds.json").write_text('{"results": {')
+    plan = plan_prune(store, Selection(runs=(RUNS[0],)))
+    assert (plan.runs, plan.results, plan.blobs) == ((RUNS[0],), (), ())
+    (line,) = plan.unreadable
+    assert re.fullmatch(rf".*/runs/{RUNS[1]}/holds.json cannot be read: .*; prune that run too, with --run .*", line)
+    assert "\n" not in line
+    assert plan_prune(store, Selection(larger_than=0)).runs == ()  # no number of runs frees the blobs
+    beyond = plan_prune(store, Selection(at_most=2))
+    assert (beyond.runs, beyond.unreadable) == (tuple(RUNS[:2]), ())
+    assert len(beyond.results) == 1
     with pytest.raises(RequestError, match="no such run"):
         plan_prune(store, Selection(runs=("another",)))
 

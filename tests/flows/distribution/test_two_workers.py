@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from flows.server.leases import LEASE_S
 from tasks.storage import tables
 from tasks.storage.store import Store
 from tests.devices.loopback import Sshd, free_port, running, write_farm
-from tests.flows.cluster import Host, address, postgresql, prefect_server, wait_until
+from tests.flows.cluster import POLL_S, Host, address, postgresql, prefect_server, wait_until
 from tests.flows.sweep_outputs import passed_result_of
 from tests.object_store import ObjectStore, serve_object_store
 from tests.program import Program
@@ -224,6 +225,37 @@ def test_cells_of_shards_that_do_not_complete_have_the_reason_and_a_cancelled_sh
         ("fp16", "SM8350", "impossible", ""),
         ("fp16", "SM8650", "infrastructure", "Cancelled: by a test"),
     ]
+
+
+def test_a_sweep_on_two_workers_is_whole_and_keeps_its_cache_although_prunes_run_beside_it_all_the_time(
+    lead: Program, hosts: list[Host], tmp_path: Path
+) -> None:
+    assert len(hosts) == 2
+    artifacts = tmp_path / "artifacts"
+    small = ["model=digits_cnn", "model.evaluation.count=4", "model.calibration.count=16", "limits.parallel=1"]
+    request = [*small, "scheme=fp32,8a8w", "backend=xnnpack", f"artifacts={artifacts}"]
+    prune = ["cache", "prune", "--keep=30", f"--artifacts={artifacts}"]
+    codes: set[int] = set()
+    with lead.start("run", "--json", "--pool=qnnsweep", *request, "retention.keep_runs=5") as sweep:
+        try:
+            while sweep.poll() is None:
+                if (artifacts / "blobs").is_dir():
+                    codes.add(lead.run(*prune).returncode)
+                time.sleep(POLL_S)
+            out, err = sweep.communicate()
+        finally:
+            sweep.kill()
+    assert (sweep.returncode, codes - {0}) == (0, {3}), err
+    summary = json.loads(out.splitlines()[-1])
+    assert summary["outcomes"] == {"passed": 2}
+    results = sorted((artifacts / "results" / "records").iterdir())
+    two_days_ago = time.time() - 2 * 86_400
+    for path in [*results, *artifacts.glob("blobs/*/*")]:
+        os.utime(path, (two_days_ago, two_days_ago))
+    assert lead.run(*prune).returncode == 0
+    assert sorted((artifacts / "results" / "records").iterdir()) == results
+    again = passed_result_of(lead.run("run", "--json", *request))
+    assert again["toolchain_calls"] == 0
 
 
 @pytest.fixture

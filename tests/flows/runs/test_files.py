@@ -1,0 +1,43 @@
+"""Tests the readable names of a run's files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conf.load import load
+from flows.runs.files import link_files, read_evidence
+from tasks.errors import EnvironmentUnusable
+from tasks.results.outcome import CellResult
+from tasks.storage.manifest import referenced_blobs
+from tasks.storage.store import Store
+from tests.sample_records import CAPTURE, LOWERED
+
+RUN = "20260101T220000Z-0000"
+
+
+@pytest.mark.parametrize("name", ["日本語モデル" * 10, "m/" * 100, "é" * 200, "a" * 200])
+def test_the_evidence_of_a_cell_with_a_long_name_is_found_again(tmp_path: Path, name: str) -> None:
+    store = Store(tmp_path)
+    for blob in {*referenced_blobs(LOWERED), *referenced_blobs(CAPTURE)}:
+        path = store.blobs / blob.sha256[:2] / blob.sha256
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(blob.size))
+    request = load(["model=digits_cnn", "scheme=8a8w", "soc=SM8650", f"artifacts={tmp_path}"]).cells[0].request
+    long, other = (
+        replace(request, model=replace(request.model, name=model_name)) for model_name in (name, f"{name[:-1]}Z")
+    )
+    link_files([CellResult(request=long, lowered=LOWERED, capture=CAPTURE)], RUN, store)
+    evidence = read_evidence(RUN, long, store)
+    assert evidence is not None
+    assert (evidence.lowered, evidence.capture) == (LOWERED, CAPTURE)
+    assert read_evidence(RUN, other, store) is None
+
+
+def test_a_link_that_cannot_be_created_is_one_clear_line(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    blob = store.put_bytes(b"program")
+    with pytest.raises(EnvironmentUnusable, match=r"^artifacts: cannot use .*: File name too long; no folder can be"):
+        store.link_named("runs/1/files", {"x" * 256: blob})
