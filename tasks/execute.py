@@ -52,7 +52,7 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
         code = result.exit_code
         ending = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
         failure = f"the {launch.name} program ended with {ending} on {device.name}\n{end}"
-        if (known := of_runner(printed + errors)) is not None:
+        if (known := of_runner(printed, errors)) is not None:
             raise DeviceError(f"{known.name}: {known.remedy}; {failure}")
         raise RunnerFailed(failure, log=log.sha256, command=command)
     return LaunchResult(launch=launch, folder=folder, command=command, latencies_ms=latencies_ms(printed), log=log)
