@@ -18,6 +18,7 @@ import paramiko
 
 from conf.schema import DeviceConfig, HostKeys, SshConfig
 from tasks.devices.atomic_transfer import pull_atomically, push_atomically
+from tasks.devices.known_hosts import SSH_PORT, KnownHosts, RevokedHostKey, UnknownHostKey
 from tasks.devices.remote_command import RemoteCommand
 from tasks.devices.transport import CommandResult, RunRequest, past_deadline
 from tasks.devices.triage import of_channel
@@ -155,7 +156,7 @@ class SshTransport:
         tunnel = None
         if self.config.jump is not None:
             user, host, port = address_of(self.config.jump)
-            jump = self._log_in(user, host, port, None)
+            jump = self._log_in(user, host, port, password_variable=self.config.jump_password_variable)
             try:
                 tunnel = jump.open_channel("direct-tcpip", (self.host, self.port), ("127.0.0.1", 0), timeout=_CONNECT_S)
             except _BROKEN as error:
@@ -163,30 +164,34 @@ class SshTransport:
                     f"the jump host {host}:{port} cannot reach {self._name}: {_reason(error)}",
                     problem=DeviceProblem.LOST,
                 ) from error
-        transport = self._log_in(self.user, self.host, self.port, tunnel)
+        variable = self.config.password_variable
+        transport = self._log_in(self.user, self.host, self.port, password_variable=variable, tunnel=tunnel)
         transport.set_keepalive(self.config.keep_alive_s)
         return transport
 
-    def _log_in(self, user: str | None, host: str, port: int, tunnel: paramiko.Channel | None) -> paramiko.Transport:
+    def _log_in(
+        self,
+        user: str | None,
+        host: str,
+        port: int,
+        *,
+        password_variable: str | None,
+        tunnel: paramiko.Channel | None = None,
+    ) -> paramiko.Transport:
         config, client = self.config, paramiko.SSHClient()
         self._clients.append(client)
         known = Path(config.known_hosts or "~/.ssh/known_hosts").expanduser()
-        accept = config.host_keys is HostKeys.accept_new
+        password = _password(password_variable)
         try:
-            if accept:
-                known.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                known.touch(mode=0o600)
-            if known.exists():
-                client.load_host_keys(str(known))
-            client.set_missing_host_key_policy(paramiko.AutoAddPolicy() if accept else paramiko.RejectPolicy())
+            KnownHosts(known, accept_new=config.host_keys is HostKeys.accept_new).install(client, host, port)
             client.connect(
                 host,
                 port=port,
                 username=user,
-                password=self._password(),
+                password=password,
                 key_filename=str(Path(config.key_file).expanduser()) if config.key_file else None,
                 allow_agent=config.agent,
-                look_for_keys=config.key_file is None and config.password_variable is None,
+                look_for_keys=config.key_file is None and password_variable is None,
                 timeout=_CONNECT_S,
                 banner_timeout=_CONNECT_S,
                 auth_timeout=_CONNECT_S,
@@ -201,12 +206,6 @@ class SshTransport:
         assert transport is not None
         return transport
 
-    def _password(self) -> str | None:
-        variable = self.config.password_variable
-        if variable is not None and variable not in os.environ:
-            raise DeviceError(f"device.ssh.password_variable={variable}: no such environment variable is set here")
-        return None if variable is None else os.environ[variable]
-
 
 def address_of(address: str) -> tuple[str | None, str, int]:
     """Return user, host and port of `[user@]host[:port]`; an IPv6 host is in brackets."""
@@ -216,7 +215,7 @@ def address_of(address: str) -> tuple[str | None, str, int]:
         port = port.removeprefix(":")
     else:
         host, _, port = rest.partition(":")
-    return user or None, host, int(port or 22)
+    return user or None, host, int(port or SSH_PORT)
 
 
 def _login_error(error: Exception, address: str, user: str | None, known: Path) -> DeviceError:
@@ -232,15 +231,27 @@ def _login_error(error: Exception, address: str, user: str | None, known: Path) 
         problem = DeviceProblem.LOGIN
         message = (
             f"{address} refuses the login of {user or 'this user'}: {_reason(error)}; "
-            "check device.ssh: key_file, agent, password_variable"
+            "check device.ssh: key_file, agent, password_variable, jump_password_variable"
         )
-    elif "not found in known_hosts" in str(error):
+    elif isinstance(error, RevokedHostKey):
+        problem = DeviceProblem.HOST_KEY
+        message = f"revoked host key: {known} says that the key of {address} must not be trusted"
+    elif isinstance(error, UnknownHostKey):
         problem = DeviceProblem.HOST_KEY
         message = (
             f"unknown host key: {address} is not in {known}; connect once with ssh and look at its key, "
             "or set device.ssh.host_keys=accept_new"
         )
     return DeviceError(message, problem=problem)
+
+
+def _password(variable: str | None) -> str | None:
+    """Return the value of an environment variable of this process. Raises DeviceError if it is not set."""
+    if variable is not None and variable not in os.environ:
+        raise DeviceError(
+            f"device.ssh names the variable {variable}, which is not set here: export {variable}"
+        )
+    return None if variable is None else os.environ[variable]
 
 
 def _transport(sock: Any, **options: Any) -> paramiko.Transport:
