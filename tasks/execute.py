@@ -50,7 +50,8 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
     if result.exit_code != 0:
         end = last_lines(errors.splitlines() or printed.splitlines())
         code = result.exit_code
-        ending = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+        names = {member.value: member.name for member in signal.Signals}
+        ending = f"exit code {code}" if code >= 0 else names.get(-code, f"signal {-code}")
         failure = f"the {launch.name} program ended with {ending} on {device.name}\n{end}"
         if (known := of_runner(printed, errors)) is not None:
             raise DeviceError(f"{known.name}: {known.remedy}; {failure}")

@@ -1,6 +1,7 @@
 """The machine that runs qnnsweep, used as a device. Each command has its own folder, session and environment."""
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ from tasks.devices.atomic_transfer import pull_atomically, renamed_into_place
 from tasks.devices.output import ProcessOutput
 from tasks.devices.transport import CommandResult, RunRequest, past_deadline
 from tasks.devices.triage import of_channel
-from tasks.errors import DeviceError
+from tasks.errors import DeviceError, EnvironmentUnusable
 
 _EXTRA_S = 15
 """The number of seconds from this process's deadline to the supervisor's, which is needed if this process hangs."""
@@ -109,6 +110,9 @@ def _copy_atomically(source: Path, target: Path) -> None:
             else:
                 shutil.copyfile(source, arriving)
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # the disk of this machine: another device is of no use
+            problem = f"cannot store {target}: {os.strerror(error.errno)}"
+            raise EnvironmentUnusable(problem, remedy="free some space there, or set device.work_folder") from error
         raise DeviceError(f"cannot copy {source} to {target}: {error}", problem=of_channel(str(error))) from error
 
 

@@ -23,7 +23,7 @@ from tasks.devices.output import BoundedOutput
 from tasks.devices.remote_command import RemoteCommand
 from tasks.devices.transport import CommandResult, RunRequest, batches, past_deadline
 from tasks.devices.triage import of_channel
-from tasks.errors import DeviceError, DeviceProblem
+from tasks.errors import DeviceError, DeviceProblem, QnnsweepError
 from tasks.storage.atomic import translate_os_errors
 
 # By default, paramiko prefers other ciphers, which it computes at half the speed.
@@ -32,7 +32,6 @@ _REKEY_BYTES = 2**35
 """By default, paramiko exchanges keys every 512 MiB, and this exchange sometimes hangs in the middle of a stream. The
 limit of OpenSSH for these ciphers is of the order of 32 GiB."""
 _REASON_BYTES = 2**12
-_BROKEN = (paramiko.SSHException, OSError, EOFError)
 _GRACE_S = 5.0
 _CONNECT_S = 20.0
 _WINDOW_BYTES = 2**26
@@ -94,7 +93,9 @@ class SshTransport:
                 out, err = _read_streams(channel, command, started + request.deadline_s)
         except TimeoutError:
             raise past_deadline(request.argv[0], request.deadline_s) from None
-        except _BROKEN as error:
+        except QnnsweepError:
+            raise
+        except Exception as error:
             raise self._lost(f" while it ran {request.argv[0]!r}: {_reason(error)}") from error
         return command.result(out, err, time.monotonic() - started, self._name)
 
@@ -136,7 +137,9 @@ class SshTransport:
                     reason = stderr.end(_REASON_BYTES).decode(errors="replace").strip()
                 finally:
                     timer.cancel()
-        except (*_BROKEN, tarfile.TarError) as error:
+        except QnnsweepError:
+            raise
+        except Exception as error:
             if late.is_set():
                 raise past_deadline(verb, self.deadline_s) from None
             broken = DeviceProblem.LOST if isinstance(error, EOFError | paramiko.SSHException) else None
@@ -167,7 +170,7 @@ class SshTransport:
             jump = self._log_in(user, host, port, password_variable=self.config.jump_password_variable)
             try:
                 tunnel = jump.open_channel("direct-tcpip", (self.host, self.port), ("127.0.0.1", 0), timeout=_CONNECT_S)
-            except _BROKEN as error:
+            except Exception as error:
                 raise DeviceError(
                     f"the jump host {host}:{port} cannot reach {self._name}: {_reason(error)}",
                     problem=DeviceProblem.LOST,
@@ -207,7 +210,7 @@ class SshTransport:
                 sock=tunnel,
                 transport_factory=_transport,
             )
-        except _BROKEN as error:
+        except Exception as error:
             client.close()
             raise _login_error(error, f"{host}:{port}", user, known) from error
         transport = client.get_transport()

@@ -11,6 +11,7 @@ import tarfile
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import paramiko
@@ -19,10 +20,15 @@ import pytest
 from conf.schema import DeviceConfig, SocConfig, SshConfig, TransportKind
 from tasks.collect import collect
 from tasks.devices.device import open_device
-from tasks.errors import DeviceError, EvidenceError
+from tasks.devices.disk_space import make_room
+from tasks.devices.farm import QUARANTINE, Farm, quarantined_in
+from tasks.devices.local import LocalTransport
+from tasks.devices.runner_cli import latencies_ms
+from tasks.errors import DeviceError, EnvironmentUnusable, EvidenceError
 from tasks.records import Command, Execution, Launch, LaunchResult, TensorSpec
+from tasks.storage.atomic import temporary_name
 from tasks.storage.store import Store
-from tests.devices.lying_sshd import LyingSshd
+from tests.devices.lying_sshd import LyingSshd, says
 
 SM8650 = SocConfig(name="SM8650", arch=75, vtcm_mib=8)
 
@@ -157,3 +163,85 @@ def test_a_file_that_is_larger_than_expected_is_not_read(tmp_path: Path, name: s
     with pytest.raises(EvidenceError, match=TOO_LARGE[name]):
         collect(execution, device=device, store=store)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
+
+
+REPLIES = [
+    b"free=nan\n", b"free=inf\nbattery_capacity=nan\n", b"battery_capacity=1e999\n", b"\xff\n\n", b"",
+    "free=²\n".encode(),
+    b"soc=" + b"S" * 1_000_000, b"=\n=\0=", b"9" * 5000, b"SM8650" * 100,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reply", REPLIES)
+def test_a_device_that_answers_anything_costs_no_cell(lying: LyingSshd, tmp_path: Path, reply: bytes) -> None:
+    lying.answer = says(reply)
+    farm = Farm(host_environment={}, folder=tmp_path / "farm")
+    here = DeviceConfig(name="here", work_folder=str(tmp_path / "here"))
+    device = replace(config_of(lying, tmp_path), soc="probe")
+    with farm.lease([device, here], SM8650) as leased:
+        assert leased.name == "here"
+    with pytest.raises(DeviceError), farm.lease([replace(device, soc=None)]) as leased:
+        make_room(leased, [], 1)
+
+
+@pytest.mark.parametrize("address", ["board..lab", "b" * 300, "ü" * 64 + ".lab"])
+def test_a_name_that_cannot_be_resolved_costs_no_cell(lying: LyingSshd, tmp_path: Path, address: str) -> None:
+    farm = Farm(host_environment={}, folder=tmp_path / "farm")
+    here = DeviceConfig(name="here", work_folder=str(tmp_path / "here"))
+    with farm.lease([replace(config_of(lying, tmp_path), address=address), here]) as leased:
+        assert leased.name == "here"
+    assert set(farm.quarantined) == {"lying"}
+
+
+DIGESTS = [b"", b"\n\n", b"\xff\n\xff\n", b"0" * 64, b"0" * 64 + b"  another\n"]
+
+
+@pytest.mark.parametrize("reply", DIGESTS)
+def test_wrong_digests_are_an_error_of_the_device(lying: LyingSshd, tmp_path: Path, reply: bytes) -> None:
+    lying.answer = says(reply)
+    store = Store(tmp_path / "store")
+    device = open_device(config_of(lying, tmp_path), host_environment={}, folder=tmp_path, native={})
+    with pytest.raises(DeviceError, match=r"^lying: sha256sum printed "):
+        collect(executed(tmp_path / "launch", store), device=device, store=store)
+    device.transport.close()
+
+
+def test_latencies_are_read_from_any_output() -> None:
+    line = "I executorch:main.cpp:1] 10 inference took 12.500000 ms, avg 1.250000 ms\n"
+    broken = ["] 1 inference took 1.2.3 ms, avg 4..5 ms", "] 1 inference took 1 ms, avg . ms", "] " + "1" * 1_000_000]
+    assert latencies_ms("\n".join([line, *broken, line])) == (1.25, 1.25)
+
+
+def test_quarantine_files_that_cannot_be_read_are_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    farm = Farm(host_environment={}, folder=tmp_path)
+    farm.quarantine("phone", DeviceError("lost"))
+    for content in (b"", b"{", b"\xff", b"[]", b'{"device": "x"}'):
+        (tmp_path / QUARANTINE / temporary_name()).write_bytes(content)
+    assert quarantined_in(tmp_path) == {"phone": "lost"}
+    assert caplog.text.count("so it quarantines no device") == 5
+
+
+def test_a_quarantine_that_cannot_be_recorded_lasts_for_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / QUARANTINE).write_text("a file is where the folder belongs")
+    farm = Farm(host_environment={}, folder=tmp_path)
+    farm.quarantine("phone", DeviceError("lost"))
+    assert set(farm.quarantined) == {"phone"}
+    assert "the quarantine of phone cannot be recorded" in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == [QUARANTINE]
+
+
+def test_a_full_disk_of_this_machine_is_no_error_of_a_device(tmp_path: Path) -> None:
+    mounted = tmp_path / "full"
+    mounted.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", mounted], check=True)
+    try:
+        (tmp_path / "large").write_bytes(bytes(4_000_000))
+        with pytest.raises(EnvironmentUnusable, match="No space left on device"):
+            LocalTransport().pull(str(tmp_path), {"large": 4_000_000}, mounted / "launch")
+        with pytest.raises(EnvironmentUnusable, match="No space left on device"):
+            LocalTransport().push(tmp_path / "large", str(mounted / "large"))
+        assert list(mounted.iterdir()) == []
+    finally:
+        subprocess.run(["umount", mounted], check=True)
