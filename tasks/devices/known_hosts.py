@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import paramiko
+from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 
 SSH_PORT = 22
 
@@ -29,7 +30,7 @@ class KnownHosts(paramiko.MissingHostKeyPolicy):
         """
         self.path = path
         self._accept_new = accept_new
-        self._entries: list[paramiko.hostkeys.HostKeyEntry] = []
+        self._entries: list[HostKeyEntry] = []
         self._revoked: set[bytes] = set()
         for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
             marker, _, rest = line.strip().partition(" ")
@@ -68,10 +69,10 @@ class KnownHosts(paramiko.MissingHostKeyPolicy):
         client.get_host_keys().add(hostname, key.get_name(), key)
 
 
-def _entry(line: str) -> paramiko.hostkeys.HostKeyEntry | None:
+def _entry(line: str) -> HostKeyEntry | None:
     try:
-        return paramiko.hostkeys.HostKeyEntry.from_line(line)
-    except (paramiko.SSHException, paramiko.hostkeys.InvalidHostKey, ValueError):
+        return HostKeyEntry.from_line(line)
+    except (paramiko.SSHException, InvalidHostKey, ValueError):
         return None
 
 

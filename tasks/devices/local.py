@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from conf.schema import DeviceConfig
 from tasks import process_tree
@@ -65,7 +66,7 @@ class LocalTransport:
                 # killed. Arguments and variables are sent through the socket: no list of processes shows them.
                 process = subprocess.Popen(
                     [sys.executable, "-I", "-S", process_tree.__file__],
-                    stdin=supervisors,
+                    stdin=supervisors.fileno(),
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     env={},
@@ -86,7 +87,9 @@ class LocalTransport:
         stdout, stderr = output.stdout.bytes(), output.stderr.bytes()
         if not in_time:
             raise past_deadline(program, request.deadline_s, stdout + stderr)
-        ended = json.loads(answer) if answer else {"problem": stderr.decode(errors="replace")[-_ANSWER_BYTES:]}
+        ended: dict[str, Any] = (
+            json.loads(answer) if answer else {"problem": stderr.decode(errors="replace")[-_ANSWER_BYTES:]}
+        )
         if ended["problem"] is not None:
             raise DeviceError(f"cannot start {program!r} here: {ended['problem']}")
         return CommandResult(
