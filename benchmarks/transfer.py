@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import socket
 import statistics
 import subprocess
@@ -100,9 +101,9 @@ def measure(folder: Path, size: int, rounds: int) -> dict[str, Any]:
         far = f"root@127.0.0.1:{there}"
         ways: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
             "ssh_put": (lambda: over_ssh.push(source, there), lambda: plain([*scp, source, far])),
-            "ssh_get": (lambda: over_ssh.pull(there, back), lambda: plain([*scp, far, back])),
+            "ssh_get": (lambda: pull(over_ssh, str(board.folder), size, folder), lambda: plain([*scp, far, back])),
             "adb_push": (lambda: over_adb.push(source, on_phone), lambda: plain([*adb, "push", source, on_phone])),
-            "adb_pull": (lambda: over_adb.pull(on_phone, back), lambda: plain([*adb, "pull", on_phone, back])),
+            "adb_pull": (lambda: pull(over_adb, "/data", size, folder), lambda: plain([*adb, "pull", on_phone, back])),
         }
         connect(over_ssh, over_adb)
         result: dict[str, Any] = {"bytes": size, "rounds": rounds}
@@ -117,6 +118,11 @@ def measure(folder: Path, size: int, rounds: int) -> dict[str, Any]:
     result["redeploy_extra_bytes"] = max(extra.values())
     result["ratio"] = min(result[f"{way}_ratio"] for way in ways)
     return result
+
+
+def pull(transport: Transport, source: str, size: int, folder: Path) -> None:
+    transport.pull(source, {"file": size}, folder / "pulled")
+    shutil.rmtree(folder / "pulled")
 
 
 def redeployed(way: str, folder: Path, phone: Adbd, board: Sshd) -> int:

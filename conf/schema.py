@@ -165,6 +165,9 @@ class SshConfig:
     """The name of the environment variable that holds the password, never the password itself."""
     jump: HostAddress | None = None
     """`[user@]host[:port]` of a jump host. Its key is checked in the same way as the device's key."""
+    jump_password_variable: str | None = None
+    """The name of the environment variable that holds the password for the jump host. The jump host never gets the
+    device's password."""
     keep_alive_s: Natural = 15
 
 

@@ -2,18 +2,26 @@
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping
+from itertools import zip_longest
 
 import numpy as np
 from safetensors.numpy import save
 
-from tasks.devices.device import Device, batches
+from tasks.devices.device import Device
 from tasks.devices.runner_cli import DEBUG_OUTPUT, ETDUMP, output_file
+from tasks.devices.transport import batches
 from tasks.errors import DeviceError, EvidenceError
 from tasks.records import Blob, Capture, Execution, LaunchResult
 from tasks.records.keys import tensor_key
 from tasks.stage import stage
 from tasks.storage.store import Store
+
+_MOST_FLATBUFFER_BYTES = 2**31
+"""The maximum size of an ETDump: a FlatBuffer has offsets of 31 bits."""
+_DIGEST = re.compile(r"([0-9a-f]{64})[ *]{1,2}(\S+)")
+_SIZE = re.compile(r" *([0-9]{1,15}) +(\S+)")
 
 
 def collect(execution: Execution, *, device: Device, store: Store) -> Capture:
@@ -43,21 +51,29 @@ def _pull(execution: Execution, result: LaunchResult, device: Device, store: Sto
         for sample in range(result.launch.samples)
         for index in range(len(execution.outputs))
     }
-    names = [*outputs, ETDUMP, *([DEBUG_OUTPUT] if result.launch.debug else [])]
-    digests = _digests(result, names, device)
+    limits = {name: _expected_bytes(execution, index) for name, (_, index) in outputs.items()}
+    limits[ETDUMP] = _MOST_FLATBUFFER_BYTES
+    if result.launch.debug:
+        limits[DEBUG_OUTPUT] = result.launch.debug_buffer_bytes
+    digests = _digests(result, [*limits], device)
+    sizes = _sizes(result, [*limits], device)
+    for name, size in sizes.items():
+        if name in outputs:
+            _confirm_size(size, execution, outputs[name][1])
+        elif size > limits[name]:
+            raise EvidenceError(f"{device.name}: {name} has {size} bytes, but at most {limits[name]} were expected")
     tensors: dict[str, np.ndarray] = {}
     blobs: dict[str, Blob] = {}
     with store.scratch("arriving") as folder:
-        device.transport.pull(result.folder, folder / "launch")
-        for name in names:
+        device.transport.pull(result.folder, sizes, folder / "launch")
+        for name in sizes:
             arrived = folder / "launch" / name
-            if not arrived.is_file():
-                raise EvidenceError(f"{device.name}: {name} was on the device, but was not transferred; run again")
             if name in outputs:
                 data = arrived.read_bytes()
                 _confirm(name, hashlib.sha256(data).hexdigest(), digests, device)
                 sample, index = outputs[name]
-                tensors[tensor_key(sample, index)] = _decode(data, execution, index)
+                spec = execution.outputs[index]
+                tensors[tensor_key(sample, index)] = np.frombuffer(data, spec.dtype).reshape(spec.shape)
             else:  # a debug buffer may be larger than memory
                 blobs[name] = store.put_file(arrived)
                 _confirm(name, blobs[name].sha256, digests, device)
@@ -70,28 +86,43 @@ def _confirm(name: str, sha256: str, digests: Mapping[str, str], device: Device)
 
 
 def _digests(result: LaunchResult, names: list[str], device: Device) -> dict[str, str]:
-    digests: dict[str, str] = {}
+    return {name: match[1] for name, match in _per_file(["sha256sum"], _DIGEST, result, names, device).items()}
+
+
+def _sizes(result: LaunchResult, names: list[str], device: Device) -> dict[str, int]:
+    """Return the size of each file in bytes."""
+    return {name: int(match[1]) for name, match in _per_file(["wc", "-c"], _SIZE, result, names, device).items()}
+
+
+def _per_file(
+    program: list[str], pattern: re.Pattern[str], result: LaunchResult, names: list[str], device: Device
+) -> dict[str, re.Match[str]]:
+    """Run a program that prints a line per file. Return the match of each file's line."""
+    matches: dict[str, re.Match[str]] = {}
     for batch in batches(names):
-        hashed = device.run(["sha256sum", *batch], folder=result.folder)
-        if hashed.exit_code != 0:
-            reason = hashed.stderr.decode(errors="replace").strip()
+        printed = device.run([*program, *batch], folder=result.folder)
+        if printed.exit_code != 0:
+            reason = printed.stderr.decode(errors="replace").strip()
             raise EvidenceError(f"{device.name}: the runner succeeded, but a file that it writes is missing: {reason}")
-        lines = [line.split(maxsplit=1) for line in hashed.stdout.decode().splitlines()]
-        if len(lines) != len(batch):
-            raise DeviceError(f"{device.name}: sha256sum printed {len(lines)} lines for {len(batch)} files")
-        digests |= {name: line[0] for name, line in zip(batch, lines, strict=True)}
-    return digests
+        lines = printed.stdout.decode(errors="replace").splitlines()
+        for name, line in zip_longest(batch, lines[: len(batch)], fillvalue=""):
+            if (match := pattern.fullmatch(line)) is None or match[2] != name:
+                raise DeviceError(f"{device.name}: {program[0]} printed {line[:200]!r} for {name}")
+            matches[name] = match
+    return matches
 
 
-def _decode(data: bytes, execution: Execution, index: int) -> np.ndarray:
+def _expected_bytes(execution: Execution, index: int) -> int:
     spec = execution.outputs[index]
-    dtype = np.dtype(spec.dtype)
-    expected = math.prod(spec.shape) * dtype.itemsize
-    if len(data) != expected:
+    return math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
+
+
+def _confirm_size(size: int, execution: Execution, index: int) -> None:
+    spec, expected = execution.outputs[index], _expected_bytes(execution, index)
+    if size != expected:
         raise EvidenceError(
-            f"output {index} ({spec.name}) has {len(data)} bytes; {spec.dtype}{list(spec.shape)} has {expected}"
+            f"output {index} ({spec.name}) has {size} bytes; {spec.dtype}{list(spec.shape)} has {expected}"
         )
-    return np.frombuffer(data, dtype).reshape(spec.shape)
 
 
 collect_task = stage(collect, version=1, cached=False)

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from tasks.devices.device import BLOBS, Device, batches
+from tasks.devices.device import BLOBS, Device
 from tasks.devices.disk_space import make_room
 from tasks.devices.native_runner import RUNNER
 from tasks.devices.runner_cli import native_folder
-from tasks.devices.transport import require_success
+from tasks.devices.transport import batches, require_success
 from tasks.errors import DeviceError
 from tasks.records import Blob, Bundle, Deployment
 from tasks.stage import stage

@@ -50,12 +50,18 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
     if result.exit_code != 0:
         end = last_lines(errors.splitlines() or printed.splitlines())
         code = result.exit_code
-        ending = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+        names = {member.value: member.name for member in signal.Signals}
+        ending = f"exit code {code}" if code >= 0 else names.get(-code, f"signal {-code}")
         failure = f"the {launch.name} program ended with {ending} on {device.name}\n{end}"
-        if (known := of_runner(printed + errors)) is not None:
+        if (known := of_runner(printed, errors)) is not None:
             raise DeviceError(f"{known.name}: {known.remedy}; {failure}")
         raise RunnerFailed(failure, log=log.sha256, command=command)
-    return LaunchResult(launch=launch, folder=folder, command=command, latencies_ms=latencies_ms(printed), log=log)
+    latencies = latencies_ms(printed)
+    if (latencies or result.dropped_bytes) and len(latencies) != launch.samples:
+        dropped = f"; {result.dropped_bytes} bytes of its output were dropped" if result.dropped_bytes else ""
+        message = f"the {launch.name} program printed {len(latencies)} latencies for {launch.samples} samples{dropped}"
+        raise RunnerFailed(message, log=log.sha256, command=command)
+    return LaunchResult(launch=launch, folder=folder, command=command, latencies_ms=latencies, log=log)
 
 
 def _runner_command(

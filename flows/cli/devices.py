@@ -135,10 +135,10 @@ def _python(config: DeviceConfig, device: Device) -> tuple[dict[str, str | None]
     ran = device.transport.run(RunRequest(argv, deadline_s=facts.DEADLINE_S, environment=config.environment))
     try:
         read = json.loads(ran.stdout)
-    except ValueError:
+        versions = {"runner": f"python {read['python']}, executorch {read['executorch']}", "qnn": read["qnn"]}
+    except (ValueError, TypeError, KeyError, RecursionError):
         reason = ran.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         return {}, f"{device.python} does not run there: {reason or f'exit code {ran.exit_code}'}; set device.python"
-    versions = {"runner": f"python {read['python']}, executorch {read['executorch']}", "qnn": read["qnn"]}
     if read["executorch"] is None:
         return versions, f"{device.python} has no executorch: run `pip install executorch` there"
     if read["qnn"] is None and config.transport is not TransportKind.local:

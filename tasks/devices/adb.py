@@ -1,27 +1,31 @@
 """A channel to a phone over ADB: the host's `adb` program and its server, which may run on another host."""
 
 import contextlib
+import errno
 import os
+import posixpath
 import re
-import select
 import shutil
 import subprocess
-import tempfile
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from conf.schema import DeviceConfig
-from tasks.devices.atomic_transfer import pull_atomically, push_atomically
+from tasks.devices.atomic_transfer import pull_atomically, push_atomically, total_size
+from tasks.devices.output import BoundedOutput, ProcessOutput
 from tasks.devices.remote_command import RemoteCommand
-from tasks.devices.transport import CommandResult, RunRequest, past_deadline
+from tasks.devices.transport import CommandResult, RunRequest, batches, past_deadline
 from tasks.devices.triage import of_channel
 from tasks.errors import DeviceError, DeviceProblem
 
 _GRACE_S = 5.0
 _PROGRESS = re.compile(r"\[\s*\d+%\][^\r\n]*[\r\n]*")
 _HOUSEKEEPING_S = 60.0
+_UNEXPECTED_BYTES = 2**20
+"""How much more than the announced sizes a pull may store before it is stopped."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -48,11 +52,21 @@ class AdbTransport:
 
     def push(self, source: Path, target: str) -> None:
         with push_atomically(self, source, target) as arriving:
-            self._transfer("push", str(source.absolute()), arriving, f"{source} to {target}")
+            self._transfer("push", [str(source.absolute())], arriving, str(source))
 
-    def pull(self, source: str, target: Path) -> None:
-        with pull_atomically(source, target) as arriving:
-            self._transfer("pull", source, str(arriving.absolute()), f"{source} to {target}")
+    def pull(self, folder: str, sizes: Mapping[str, int], target: Path) -> None:
+        with pull_atomically(sizes, target) as arriving:
+
+            def check_size() -> None:
+                if total_size(arriving) > sum(sizes.values()) + _UNEXPECTED_BYTES:
+                    raise DeviceError(f"cannot pull {folder} to {target} ({self.serial}): it sends more than announced")
+
+            by_parent: dict[str, list[str]] = {}
+            for name in sizes:
+                by_parent.setdefault(posixpath.dirname(name), []).append(posixpath.join(folder, name))
+            for parent, paths in by_parent.items():
+                for batch in batches(paths):
+                    self._transfer("pull", [*batch], str(arriving.absolute() / parent), folder, check_size)
 
     def run(self, request: RunRequest) -> CommandResult:
         self._connect()
@@ -90,52 +104,79 @@ class AdbTransport:
         """Return the output of a command to the adb server, without adb's messages about its daemon."""
         deadline_s = min(self.deadline_s, _HOUSEKEEPING_S)
         ended = self._adb(*arguments, deadline_s=deadline_s, program=" ".join(["adb", *arguments]))
-        lines = [line.strip() for line in (ended.stdout + ended.stderr).decode(errors="replace").splitlines()]
+        lines = [
+            line.strip() for line in (ended.stdout.bytes() + ended.stderr.bytes()).decode(errors="replace").splitlines()
+        ]
         return "\n".join(line for line in lines if line and not line.startswith("* daemon"))
 
-    def _transfer(self, verb: str, source: str, target: str, purpose: str) -> None:
+    def _transfer(
+        self, verb: str, sources: list[str], target: str, subject: str, check: Callable[[], None] = lambda: None
+    ) -> None:
+        """Run `adb push` or `adb pull`. `subject`: what is transferred, for the error message."""
         self._connect()
-        ended = self._adb("-s", self.serial, verb, source, target, deadline_s=self.deadline_s, program=f"adb {verb}")
-        if ended.returncode != 0:
-            reason = _PROGRESS.sub("", (ended.stderr + ended.stdout).decode(errors="replace")).strip()
-            raise DeviceError(
-                f"cannot {verb} {purpose} ({self.serial}): {reason or 'the device is gone, and adb gives no reason'}",
-                problem=of_channel(reason) if reason else DeviceProblem.LOST,
+        program = f"adb {verb}"
+        ended = self._adb(
+            "-s", self.serial, verb, *sources, target, deadline_s=self.deadline_s, program=program, check=check
+        )
+        if ended.exit_code != 0:
+            reason = _PROGRESS.sub("", ended.text).strip()
+            problem = of_channel(reason) if reason else DeviceProblem.LOST
+            message = (
+                f"cannot {verb} {subject} ({self.serial}): {reason or 'the device is gone, and adb gives no reason'}"
             )
+            if verb == "pull" and problem is DeviceProblem.FULL:  # a device from which adb reads needs no space
+                raise OSError(errno.ENOSPC, message, target)
+            raise DeviceError(message, problem=problem)
 
     def _adb(
-        self, *arguments: str, deadline_s: float, program: str, script: bytes = b""
-    ) -> subprocess.CompletedProcess[bytes]:
+        self,
+        *arguments: str,
+        deadline_s: float,
+        program: str,
+        script: bytes = b"",
+        check: Callable[[], None] = lambda: None,
+    ) -> "_Ended":
         """Run adb. Raises DeadlinePassed.
 
         `program`: the command's name in the error message.
         `script`: written to adb's input, which then stays open until adb has ended.
+        `check`: called several times a second; adb is killed if it raises an error.
         """
         adb = shutil.which("adb")
         if adb is None:
             raise DeviceError("there is no adb on this host: apt install adb, or put Android's platform-tools on PATH")
         server = ["-H", self.server[0], "-P", str(self.server[1])] if self.server else []
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            process = subprocess.Popen(
-                [adb, *server, *arguments],
-                stdin=subprocess.PIPE if script else subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                env={name: value for name, value in os.environ.items() if name != "ANDROID_SERIAL"},
-                start_new_session=True,  # adb may start a server, which must not get the terminal's Ctrl-C
-            )
-            feeder = threading.Thread(target=_feed, args=(process, script), daemon=True)
-            feeder.start()
-            try:
-                in_time = _ends_within(deadline_s, process)
-            finally:
-                _end(process, feeder)
-            out.seek(0)
-            err.seek(0)
-            stdout, stderr = out.read(), err.read()
+        process = subprocess.Popen(
+            [adb, *server, *arguments],
+            stdin=subprocess.PIPE if script else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={name: value for name, value in os.environ.items() if name != "ANDROID_SERIAL"},
+            start_new_session=True,  # adb may start a server, which must not get the terminal's Ctrl-C
+        )
+        output = ProcessOutput(process)
+        feeder = threading.Thread(target=_feed, args=(process, script), daemon=True)
+        feeder.start()
+        try:
+            in_time = output.read_until_end(deadline_s, check)
+        finally:
+            _end(process, output, feeder)
         if not in_time:
-            raise past_deadline(program, deadline_s, stdout + stderr)
-        return subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)
+            raise past_deadline(program, deadline_s, output.stdout.bytes() + output.stderr.bytes())
+        return _Ended(exit_code=process.returncode, stdout=output.stdout, stderr=output.stderr)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Ended:
+    """The result of a program of this machine."""
+
+    exit_code: int
+    stdout: BoundedOutput
+    stderr: BoundedOutput
+
+    @property
+    def text(self) -> str:
+        return (self.stderr.bytes() + self.stdout.bytes()).decode(errors="replace")
 
 
 def _feed(process: subprocess.Popen[bytes], script: bytes) -> None:
@@ -145,27 +186,17 @@ def _feed(process: subprocess.Popen[bytes], script: bytes) -> None:
             process.stdin.flush()
 
 
-def _ends_within(deadline_s: float, process: subprocess.Popen[bytes]) -> bool:
-    """Return whether the process ends by the deadline. `Popen.wait` polls every 50 ms: too slow for many commands."""
-    descriptor = os.pidfd_open(process.pid)
-    try:
-        poller = select.poll()
-        poller.register(descriptor, select.POLLIN)
-        return bool(poller.poll(deadline_s * 1000))
-    finally:
-        os.close(descriptor)
-
-
-def _end(process: subprocess.Popen[bytes], feeder: threading.Thread) -> None:
+def _end(process: subprocess.Popen[bytes], output: ProcessOutput, feeder: threading.Thread) -> None:
     """End adb. First its input is closed, so that the device kills the command. Then adb itself is killed."""
     if process.stdin is not None and not feeder.is_alive():
         with contextlib.suppress(OSError):
             process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=_GRACE_S)
+        if process.poll() is None:
+            output.read_until_end(_GRACE_S)
     process.kill()
     process.wait()
     feeder.join()
-    if process.stdin is not None:
-        with contextlib.suppress(OSError):
-            process.stdin.close()
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()

@@ -4,12 +4,13 @@ import errno
 import posixpath
 import secrets
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tasks.devices.transport import RunRequest, Transport, require_success
 from tasks.errors import DeviceError
+from tasks.storage.atomic import translate_os_errors
 
 _HOUSEKEEPING_S = 60.0
 _CLEANING_S = 5.0
@@ -42,13 +43,20 @@ def push_atomically(transport: Transport, source: Path, target: str) -> Generato
 
 
 @contextmanager
-def pull_atomically(source: str, target: Path) -> Generator[Path]:
-    """Yield a temporary path beside `target` on this machine, for a copy that is renamed to `target` at the end."""
-    try:
-        with renamed_into_place(target) as arriving:
-            yield arriving
-    except OSError as error:
-        raise DeviceError(f"cannot pull {source} to {target}: {error}") from error
+def pull_atomically(sizes: Mapping[str, int], target: Path) -> Generator[Path]:
+    """Yield a temporary folder beside `target` on this machine, which is renamed to `target` at the end.
+
+    The folder has the parent folders of all files. Raises DeviceError if a file was not copied completely, and
+    EnvironmentUnusable if this machine cannot store the files.
+    """
+    with translate_os_errors(target), renamed_into_place(target) as arriving:
+        for name in sizes:
+            (arriving / name).parent.mkdir(parents=True, exist_ok=True)
+        yield arriving
+        for name, size in sizes.items():
+            arrived = arriving / name
+            if not arrived.is_file() or arrived.is_symlink() or arrived.stat().st_size != size:
+                raise DeviceError(f"cannot pull {name} to {target}: not {size} bytes arrived, as the device announced")
 
 
 @contextmanager
@@ -64,3 +72,12 @@ def renamed_into_place(target: Path) -> Generator[Path]:
         if arriving.is_dir() and target.exists():
             raise FileExistsError(errno.EEXIST, "something else is there", str(target))
         arriving.replace(target)
+
+
+def total_size(folder: Path) -> int:
+    """Return the total size, in bytes, of all files below a folder, to which another program may be writing."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            total += path.lstat().st_size
+    return total

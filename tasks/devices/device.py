@@ -1,7 +1,7 @@
 """A device that one lease holds, and the table of transports. A device's configuration selects its transport."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,12 +39,6 @@ class Device:
         """Run a program with the device's environment and deadline. Raises DeviceError."""
         deadline_s = self.config.deadline_s
         return self.transport.run(RunRequest(argv, deadline_s=deadline_s, folder=folder, environment=self.environment))
-
-
-def batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield the names in parts. Each part fits into one command line, which in an Android shell is at most 128 KiB."""
-    for start in range(0, len(names), 500):
-        yield names[start : start + 500]
 
 
 def open_device(

@@ -1,18 +1,35 @@
 """Disk space on a device. Files that have not been used for a long time are removed, but only in qnnsweep's folder."""
 
 import math
+import re
 from collections.abc import Iterable
 
 from tasks.devices.device import Device
 from tasks.devices.transport import require_success
 from tasks.errors import DeviceError, DeviceProblem
 
-_FOREIGN_FILES = 3
-# A folder that contains any file of another program belongs to somebody else: nothing in it is changed.
+_FOREIGN_FILES, _OTHERS_CAN_WRITE = 3, 4
+# A folder that contains any file of another program belongs to somebody else: nothing in it is changed. All folders
+# belong to the connecting user, and only this user can write there: another user could replace a program or a blob
+# after its digest was checked. `ls -ldn` prints the mode and the owner on every device; not every `stat` exists.
 _CLAIM = f"""\
+umask 077
 mkdir -p -- "$1" || exit
-[ -e "$1/.qnnsweep" ] && exit
-for name in $(ls -A -- "$1"); do case "$name" in blobs|leases|native) ;; *) exit {_FOREIGN_FILES} ;; esac; done
+if [ ! -e "$1/.qnnsweep" ]; then
+  for name in $(ls -A -- "$1"); do case "$name" in blobs|leases|native) ;; *) exit {_FOREIGN_FILES} ;; esac; done
+fi
+mkdir -p -- "$1/blobs" "$1/leases" "$1/native" || exit
+user=$(id -u)
+for folder in "$1" "$1/blobs" "$1/leases" "$1/native"; do
+  ls -ldn -- "$folder" | {{
+    read -r mode _ owner _
+    case "$mode $owner" in
+      d????-??-?*" $user") ;;
+      *) echo "$folder has the mode $mode and the owner $owner, and the user is $user"; exit {_OTHERS_CAN_WRITE} ;;
+    esac
+  }} || exit
+done
+chmod 700 "$1" || exit
 : >"$1/.qnnsweep"
 """
 # deploy touches every blob that it uses: a blob's time is the time of its last use. A lease lasts hours at most.
@@ -41,6 +58,12 @@ def prune(device: Device) -> None:
             f"{device.name}: device.work_folder={device.work_folder} holds files that are not qnnsweep's; "
             "choose a folder that does not exist yet"
         )
+    if claimed.exit_code == _OTHERS_CAN_WRITE:
+        raise DeviceError(
+            f"{device.name}: other users can change files in device.work_folder={device.work_folder}: "
+            f"{claimed.stdout.decode(errors='replace').strip()[:1000]}; remove the folder on the device, or choose a "
+            "folder in which only this user can write"
+        )
     require_success(claimed, f"{device.name}: cannot use device.work_folder={device.work_folder}")
     minutes = math.ceil(device.config.keep_days * 24 * 60)
     device.run(["sh", "-c", _REMOVE_OLD, "sh", device.work_folder, str(minutes)])
@@ -61,9 +84,10 @@ def make_room(device: Device, needed: Iterable[str], arriving_bytes: int) -> Non
 
 
 def _free_mib(device: Device) -> float:
-    free_kib = device.run(["sh", "-c", _FREE_KIB], folder=device.work_folder).stdout.decode().strip()
-    if not free_kib.isdigit():
+    printed = device.run(["sh", "-c", _FREE_KIB], folder=device.work_folder).stdout
+    free_kib = printed.decode(errors="replace").strip()
+    if re.fullmatch("[0-9]{1,18}", free_kib) is None:
         raise DeviceError(
-            f"{device.name}: df does not report the free space below {device.work_folder}: it prints {free_kib!r}"
+            f"{device.name}: df does not report the free space below {device.work_folder}: it prints {free_kib[:200]!r}"
         )
     return int(free_kib) / 1024

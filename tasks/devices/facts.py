@@ -1,10 +1,13 @@
 """Facts that a device reports about itself, read by one command that needs only a shell."""
 
+import math
 from dataclasses import dataclass
 
 from tasks.devices.transport import RunRequest, Transport
 
 DEADLINE_S = 30.0
+_LONGEST = 200
+"""The maximum number of characters of a fact."""
 # $1 is the work folder. It may not exist yet, so df reads the nearest existing folder above it.
 _SCRIPT = r"""
 show() { [ -r "$2" ] && printf '%s=%s\n' "$1" "$(head -n 1 "$2")"; }
@@ -44,7 +47,7 @@ def read_facts(transport: Transport, work_folder: str) -> Facts:
     result = transport.run(RunRequest(["sh", "-c", _SCRIPT, "sh", work_folder], deadline_s=DEADLINE_S))
     lines = result.stdout.decode(errors="replace").splitlines()
     pairs = [line.partition("=")[::2] for line in lines if "=" in line]
-    values = {key: value.strip() for key, value in pairs if value.strip()}
+    values = {key: value.strip()[:_LONGEST] for key, value in pairs if value.strip()}
     sensors = [_number(value) for key, value in pairs if key == "temperature"]
     # Thermal zones are in millidegrees. A zone that is off or broken reports an implausible temperature.
     plausible = [value / 1000 for value in sensors if value is not None and -40_000 < value < 150_000]
@@ -68,7 +71,9 @@ def soc_matches(reported: str, soc: str) -> bool:
 
 
 def _number(text: str | None) -> float | None:
+    """Return a finite number; None for any other text."""
     try:
-        return float(text) if text is not None else None
+        value = float(text) if text is not None else math.nan
     except ValueError:
         return None
+    return value if math.isfinite(value) else None

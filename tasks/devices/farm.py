@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import threading
 from collections import Counter
@@ -15,10 +16,12 @@ from tasks.devices.device import LEASES, TRANSPORTS, Device, open_device
 from tasks.devices.disk_space import prune
 from tasks.devices.native_runner import native_files
 from tasks.devices.transport import RunRequest
-from tasks.errors import DeviceError, DeviceProblem
-from tasks.storage.atomic import owner_is_dead, remove_stale, temporary_name
+from tasks.errors import DeviceError, DeviceProblem, EnvironmentUnusable, QnnsweepError
+from tasks.storage.atomic import owner_is_dead, remove_stale, temporary_name, write_atomically
 
 QUARANTINE = "quarantine"
+_LOG = logging.getLogger(__name__)
+_LONGEST_REASON = 1000
 _POLL_S = 1.0
 _CLEANING_S = 30.0
 
@@ -63,9 +66,12 @@ class Farm:
         with self._changed:
             self._quarantined.setdefault(name, why)
             self._changed.notify_all()
-        folder = self._folder / QUARANTINE
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / temporary_name()).write_text(json.dumps({"device": name, "why": str(why)}))
+        entry = json.dumps({"device": name, "why": str(why)})
+        try:
+            write_atomically(self._folder / QUARANTINE / temporary_name(), entry.encode(), partial=self._folder)
+        except (EnvironmentUnusable, OSError) as error:
+            # Only `qnnsweep devices` reads the file. The device is excluded from this run without it.
+            _LOG.warning("the quarantine of %s cannot be recorded: %s", name, error)
 
     @contextlib.contextmanager
     def lease(self, configs: Sequence[DeviceConfig], soc: SocConfig | None = None) -> Iterator[Device]:
@@ -83,6 +89,11 @@ class Farm:
                     device = self._prepared(config, soc)
                 except DeviceError as error:
                     self.quarantine(config.name, error)
+                except QnnsweepError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - a device may answer anything
+                    message = f"{config.name} cannot be used: {type(error).__name__}: {error}"
+                    self.quarantine(config.name, DeviceError(message[:_LONGEST_REASON]))
                 if device is None:  # it is quarantined, or has another SoC than the cell
                     unfit.add(config.name)
                     stack.pop_all().close()
@@ -187,10 +198,20 @@ class Farm:
 
 
 def quarantined_in(folder: Path) -> dict[str, str]:
-    """Map the name of every device that an active run has quarantined to the reason. `folder`: the farm's folder."""
-    remove_stale(folder / QUARANTINE)
-    entries = [json.loads(path.read_text()) for path in sorted((folder / QUARANTINE).glob("*"))]
-    return {entry["device"]: entry["why"] for entry in entries}
+    """Map the name of every device that an active run has quarantined to the reason. `folder`: the farm's folder.
+
+    A file that cannot be read counts as no quarantine.
+    """
+    quarantined: dict[str, str] = {}
+    for stale in (folder, folder / QUARANTINE):
+        remove_stale(stale)
+    for path in sorted((folder / QUARANTINE).glob("*")):
+        try:
+            entry = json.loads(path.read_bytes())
+            quarantined[str(entry["device"])] = str(entry["why"])
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            _LOG.warning("%s cannot be read, so it quarantines no device: %s", path, error)
+    return quarantined
 
 
 def _remove_stale_leases(device: Device) -> None:

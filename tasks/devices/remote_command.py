@@ -12,12 +12,15 @@ import secrets
 import shlex
 from dataclasses import dataclass
 
+from tasks.devices.output import BoundedOutput
 from tasks.devices.transport import CommandResult, RunRequest
 from tasks.devices.triage import of_channel
 from tasks.errors import DeviceError, DeviceProblem
 
 _EXTRA_S = 15
 """The number of seconds from the host's deadline to the watchdog's. The watchdog is needed if the channel hangs."""
+_END_BYTES = 200
+"""The mark of the end is in this many last bytes of a stream, even if a process of the device prints after it."""
 
 # Descriptor 9 is the channel's input, 8 its stderr. The shell's messages ("Killed") must not mix with the output.
 _SCRIPT = """\
@@ -64,34 +67,37 @@ class RemoteCommand:
         start = f'eval "$(head -c {len(script)})"'
         return cls(request=request, token=token, start=start, script=script)
 
-    def ended(self, stdout: bytes | bytearray, stderr: bytes | bytearray) -> bool:
-        """Return whether both streams contain the token that marks the command's end."""
-        return all(self._end(stream) is not None for stream in (stdout, stderr))
+    def ended(self, *streams: BoundedOutput) -> bool:
+        """Return whether all streams contain the token that marks the command's end."""
+        end = re.compile(rb"\n%b end [0-9]{1,3}\n" % self.token.encode())
+        return all(end.search(stream.end(_END_BYTES)) for stream in streams)
 
-    def result(self, stdout: bytes, stderr: bytes, seconds: float, device: str) -> CommandResult:
+    def result(self, out: BoundedOutput, err: BoundedOutput, seconds: float, device: str) -> CommandResult:
         """Return the command's result. Raises DeviceError if the command could not be started or the channel broke.
 
         `device`: the device's name in the error message.
         """
         program = self.request.argv[0]
+        stderr = err.bytes()
         for word, value in (("folder", self.request.folder), ("program", program)):
             if f"\n{self.token} {word}\n".encode() in stderr:
                 problem = DeviceProblem.RUNNER_MISSING if word == "program" else None
                 raise DeviceError(f"cannot start {program!r} on the device: no {word} {value!r} there", problem=problem)
-        out, err = self._end(stdout), self._end(stderr)
-        if out is None or err is None:
+        printed, errors = self._between(out.bytes()), self._between(stderr)
+        if printed is None or errors is None:
             reason = self._channel_output(stderr)
             raise DeviceError(
                 f"lost the device {device} while it ran {program!r}: {reason or 'the connection ended'}",
                 problem=of_channel(reason) or DeviceProblem.LOST,
             )
-        status = int(err[2])
+        status = int(errors[2])
         return CommandResult(
             argv=tuple(self.request.argv),
             exit_code=128 - status if 128 < status < 128 + 65 else status,  # a shell reports signal N as 128 + N
-            stdout=out[1],
-            stderr=err[1],
+            stdout=printed[1],
+            stderr=errors[1],
             seconds=seconds,
+            dropped_bytes=out.dropped_bytes + err.dropped_bytes,
         )
 
     def _channel_output(self, stderr: bytes) -> str:
@@ -101,9 +107,7 @@ class RemoteCommand:
         tail = after.rpartition(end)[2] if end in after else b""
         return (before + b"\n" + tail if began else stderr).decode(errors="replace").strip()
 
-    def _end(self, stream: bytes | bytearray) -> re.Match[bytes] | None:
+    def _between(self, stream: bytes) -> re.Match[bytes] | None:
+        """Match the output of the command and its status, which are between the token of the begin and of the end."""
         token = self.token.encode()
-        # Check the tail first: this method is called repeatedly on a growing stream.
-        if token + b" end " not in stream[-200:]:
-            return None
-        return re.search(rb"\n%b begin\n(.*)\n%b end (\d+)\n" % (token, token), stream, re.DOTALL)
+        return re.search(rb"\n%b begin\n(.*)\n%b end ([0-9]{1,3})\n" % (token, token), stream, re.DOTALL)

@@ -9,7 +9,7 @@ from tasks.storage.digest import digest
 ETDUMP = "etdump.etdp"
 DEBUG_OUTPUT = "debug_output.bin"
 OUTPUT_FOLDER = "outputs"
-_LATENCY = re.compile(r"\] (\d+) inference took ([\d.]+) ms, avg ([\d.]+) ms")
+_LATENCY = re.compile(r"\] [0-9]{1,12} inference took [0-9.]{1,40} ms, avg ([0-9]{1,20}(?:\.[0-9]{1,20})?) ms")
 
 
 def blob_path(blob: Blob) -> str:
@@ -44,7 +44,7 @@ def runner_arguments(launch: Launch) -> list[str]:
 
 def latencies_ms(printed: str) -> tuple[float, ...]:
     """Return the mean latency per inference, in ms, for each line of the input list, in the order of the lines."""
-    return tuple(float(mean) for _, _, mean in _LATENCY.findall(printed))
+    return tuple(float(mean) for mean in _LATENCY.findall(printed))
 
 
 def output_file(sample: int, index: int) -> str:

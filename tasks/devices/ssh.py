@@ -8,7 +8,7 @@ import shlex
 import tarfile
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,17 +18,20 @@ import paramiko
 
 from conf.schema import DeviceConfig, HostKeys, SshConfig
 from tasks.devices.atomic_transfer import pull_atomically, push_atomically
+from tasks.devices.known_hosts import SSH_PORT, KnownHosts, RevokedHostKey, UnknownHostKey
+from tasks.devices.output import BoundedOutput
 from tasks.devices.remote_command import RemoteCommand
-from tasks.devices.transport import CommandResult, RunRequest, past_deadline
+from tasks.devices.transport import CommandResult, RunRequest, batches, past_deadline
 from tasks.devices.triage import of_channel
-from tasks.errors import DeviceError, DeviceProblem
+from tasks.errors import DeviceError, DeviceProblem, QnnsweepError
+from tasks.storage.atomic import translate_os_errors
 
 # By default, paramiko prefers other ciphers, which it computes at half the speed.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
 _REKEY_BYTES = 2**35
 """By default, paramiko exchanges keys every 512 MiB, and this exchange sometimes hangs in the middle of a stream. The
 limit of OpenSSH for these ciphers is of the order of 32 GiB."""
-_BROKEN = (paramiko.SSHException, OSError, EOFError)
+_REASON_BYTES = 2**12
 _GRACE_S = 5.0
 _CONNECT_S = 20.0
 _WINDOW_BYTES = 2**26
@@ -71,13 +74,16 @@ class SshTransport:
             with self._stream(f"mkdir -p -- {parent} && {receive}", "push", f"{source} to {target}") as channel:
                 _send(source, channel)
 
-    def pull(self, source: str, target: Path) -> None:
-        with pull_atomically(source, target) as arriving:
-            remote = shlex.quote(source)
-            is_folder = self.run(RunRequest(["test", "-d", source], deadline_s=self.deadline_s)).exit_code == 0
-            send = f"tar -C {remote} -cf - ." if is_folder else f"cat -- {remote}"
-            with self._stream(send, "pull", f"{source} to {target}") as channel:
-                _receive(channel, arriving, is_folder=is_folder)
+    def pull(self, folder: str, sizes: Mapping[str, int], target: Path) -> None:
+        with pull_atomically(sizes, target) as arriving:
+            for names in batches([*sizes]):
+                # Only the contents are sent: the sizes, which are known, separate the files.
+                send = f"cd -- {shlex.quote(folder)} && cat -- {shlex.join(names)}"
+                with self._stream(send, "pull", f"{folder} to {target}") as channel:
+                    for name in names:
+                        _receive(channel, arriving / name, sizes[name])
+                    if channel.recv(1):
+                        raise DeviceError(f"cannot pull {folder} ({self._name}): it sends more than announced")
 
     def run(self, request: RunRequest) -> CommandResult:
         command, started = RemoteCommand.of(request), time.monotonic()
@@ -87,7 +93,9 @@ class SshTransport:
                 out, err = _read_streams(channel, command, started + request.deadline_s)
         except TimeoutError:
             raise past_deadline(request.argv[0], request.deadline_s) from None
-        except _BROKEN as error:
+        except QnnsweepError:
+            raise
+        except Exception as error:
             raise self._lost(f" while it ran {request.argv[0]!r}: {_reason(error)}") from error
         return command.result(out, err, time.monotonic() - started, self._name)
 
@@ -123,11 +131,15 @@ class SshTransport:
                         if not channel.exit_status_ready() or late.is_set():
                             raise error
                     status = channel.recv_exit_status()
-                    stderr = b"".join(iter(lambda: channel.recv_stderr(_CHUNK_BYTES), b""))
-                    reason = stderr.decode(errors="replace").strip()
+                    stderr = BoundedOutput()
+                    while data := channel.recv_stderr(_CHUNK_BYTES):
+                        stderr.add(data)
+                    reason = stderr.end(_REASON_BYTES).decode(errors="replace").strip()
                 finally:
                     timer.cancel()
-        except (*_BROKEN, tarfile.TarError) as error:
+        except QnnsweepError:
+            raise
+        except Exception as error:
             if late.is_set():
                 raise past_deadline(verb, self.deadline_s) from None
             broken = DeviceProblem.LOST if isinstance(error, EOFError | paramiko.SSHException) else None
@@ -155,38 +167,42 @@ class SshTransport:
         tunnel = None
         if self.config.jump is not None:
             user, host, port = address_of(self.config.jump)
-            jump = self._log_in(user, host, port, None)
+            jump = self._log_in(user, host, port, password_variable=self.config.jump_password_variable)
             try:
                 tunnel = jump.open_channel("direct-tcpip", (self.host, self.port), ("127.0.0.1", 0), timeout=_CONNECT_S)
-            except _BROKEN as error:
+            except Exception as error:
                 raise DeviceError(
                     f"the jump host {host}:{port} cannot reach {self._name}: {_reason(error)}",
                     problem=DeviceProblem.LOST,
                 ) from error
-        transport = self._log_in(self.user, self.host, self.port, tunnel)
+        variable = self.config.password_variable
+        transport = self._log_in(self.user, self.host, self.port, password_variable=variable, tunnel=tunnel)
         transport.set_keepalive(self.config.keep_alive_s)
         return transport
 
-    def _log_in(self, user: str | None, host: str, port: int, tunnel: paramiko.Channel | None) -> paramiko.Transport:
+    def _log_in(
+        self,
+        user: str | None,
+        host: str,
+        port: int,
+        *,
+        password_variable: str | None,
+        tunnel: paramiko.Channel | None = None,
+    ) -> paramiko.Transport:
         config, client = self.config, paramiko.SSHClient()
         self._clients.append(client)
         known = Path(config.known_hosts or "~/.ssh/known_hosts").expanduser()
-        accept = config.host_keys is HostKeys.accept_new
+        password = _password(password_variable)
         try:
-            if accept:
-                known.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                known.touch(mode=0o600)
-            if known.exists():
-                client.load_host_keys(str(known))
-            client.set_missing_host_key_policy(paramiko.AutoAddPolicy() if accept else paramiko.RejectPolicy())
+            KnownHosts(known, accept_new=config.host_keys is HostKeys.accept_new).install(client, host, port)
             client.connect(
                 host,
                 port=port,
                 username=user,
-                password=self._password(),
+                password=password,
                 key_filename=str(Path(config.key_file).expanduser()) if config.key_file else None,
                 allow_agent=config.agent,
-                look_for_keys=config.key_file is None and config.password_variable is None,
+                look_for_keys=config.key_file is None and password_variable is None,
                 timeout=_CONNECT_S,
                 banner_timeout=_CONNECT_S,
                 auth_timeout=_CONNECT_S,
@@ -194,18 +210,12 @@ class SshTransport:
                 sock=tunnel,
                 transport_factory=_transport,
             )
-        except _BROKEN as error:
+        except Exception as error:
             client.close()
             raise _login_error(error, f"{host}:{port}", user, known) from error
         transport = client.get_transport()
         assert transport is not None
         return transport
-
-    def _password(self) -> str | None:
-        variable = self.config.password_variable
-        if variable is not None and variable not in os.environ:
-            raise DeviceError(f"device.ssh.password_variable={variable}: no such environment variable is set here")
-        return None if variable is None else os.environ[variable]
 
 
 def address_of(address: str) -> tuple[str | None, str, int]:
@@ -216,7 +226,7 @@ def address_of(address: str) -> tuple[str | None, str, int]:
         port = port.removeprefix(":")
     else:
         host, _, port = rest.partition(":")
-    return user or None, host, int(port or 22)
+    return user or None, host, int(port or SSH_PORT)
 
 
 def _login_error(error: Exception, address: str, user: str | None, known: Path) -> DeviceError:
@@ -232,15 +242,25 @@ def _login_error(error: Exception, address: str, user: str | None, known: Path) 
         problem = DeviceProblem.LOGIN
         message = (
             f"{address} refuses the login of {user or 'this user'}: {_reason(error)}; "
-            "check device.ssh: key_file, agent, password_variable"
+            "check device.ssh: key_file, agent, password_variable, jump_password_variable"
         )
-    elif "not found in known_hosts" in str(error):
+    elif isinstance(error, RevokedHostKey):
+        problem = DeviceProblem.HOST_KEY
+        message = f"revoked host key: {known} says that the key of {address} must not be trusted"
+    elif isinstance(error, UnknownHostKey):
         problem = DeviceProblem.HOST_KEY
         message = (
             f"unknown host key: {address} is not in {known}; connect once with ssh and look at its key, "
             "or set device.ssh.host_keys=accept_new"
         )
     return DeviceError(message, problem=problem)
+
+
+def _password(variable: str | None) -> str | None:
+    """Return the value of an environment variable of this process. Raises DeviceError if it is not set."""
+    if variable is not None and variable not in os.environ:
+        raise DeviceError(f"device.ssh names the variable {variable}, which is not set here: export {variable}")
+    return None if variable is None else os.environ[variable]
 
 
 def _transport(sock: Any, **options: Any) -> paramiko.Transport:
@@ -251,16 +271,18 @@ def _transport(sock: Any, **options: Any) -> paramiko.Transport:
     return transport
 
 
-def _read_streams(channel: paramiko.Channel, command: RemoteCommand, latest: float) -> tuple[bytes, bytes]:
+def _read_streams(
+    channel: paramiko.Channel, command: RemoteCommand, latest: float
+) -> tuple[BoundedOutput, BoundedOutput]:
     """Return stdout and stderr up to the end of the command or of the channel. Raises DeadlinePassed after `latest`."""
-    out, err = bytearray(), bytearray()
+    out, err = BoundedOutput(), BoundedOutput()
     channel.settimeout(max(0.1, latest - time.monotonic()))
     channel.sendall(command.script)
     while True:
-        while channel.recv_ready():
-            out += channel.recv(_CHUNK_BYTES)
-        while channel.recv_stderr_ready():
-            err += channel.recv_stderr(_CHUNK_BYTES)
+        if channel.recv_ready():
+            out.add(channel.recv(_CHUNK_BYTES))
+        if channel.recv_stderr_ready():
+            err.add(channel.recv_stderr(_CHUNK_BYTES))
         if command.ended(out, err):
             break
         # The channel's end is checked before the remaining data, because data may arrive between the two checks.
@@ -268,9 +290,9 @@ def _read_streams(channel: paramiko.Channel, command: RemoteCommand, latest: flo
             break
         if (remaining := latest - time.monotonic()) <= 0:
             _wait_for_kill(channel)
-            raise past_deadline(command.request.argv[0], command.request.deadline_s, bytes(out + err))
+            raise past_deadline(command.request.argv[0], command.request.deadline_s, out.bytes() + err.bytes())
         select.select([channel], [], [], min(remaining, 1.0))
-    return bytes(out), bytes(err)
+    return out, err
 
 
 def _wait_for_kill(channel: paramiko.Channel) -> None:
@@ -278,16 +300,17 @@ def _wait_for_kill(channel: paramiko.Channel) -> None:
     channel.shutdown_write()
     latest = time.monotonic() + _GRACE_S
     while not channel.exit_status_ready() and time.monotonic() < latest:
-        while channel.recv_ready():  # a full window would block the command's end
+        if channel.recv_ready():  # a full window would block the command's end
             channel.recv(_CHUNK_BYTES)
-        while channel.recv_stderr_ready():
+        elif channel.recv_stderr_ready():
             channel.recv_stderr(_CHUNK_BYTES)
-        time.sleep(0.05)
+        else:
+            time.sleep(0.05)
 
 
 def _tar_stream(channel: paramiko.Channel) -> Any:
     """Return a file object for `tarfile`. paramiko's file objects cause warnings when they are garbage-collected."""
-    return SimpleNamespace(read=channel.recv, write=channel.sendall)
+    return SimpleNamespace(write=channel.sendall)
 
 
 def _send(source: Path, channel: paramiko.Channel) -> None:
@@ -300,14 +323,20 @@ def _send(source: Path, channel: paramiko.Channel) -> None:
             channel.sendall(data)
 
 
-def _receive(channel: paramiko.Channel, target: Path, *, is_folder: bool) -> None:
-    if is_folder:
-        with tarfile.open(fileobj=_tar_stream(channel), mode="r|", bufsize=_CHUNK_BYTES) as archive:
-            archive.extractall(target, filter="data")  # a member's name cannot lead outside the folder
-        return
-    with target.open("wb") as file:
-        while data := channel.recv(_CHUNK_BYTES):
+def _receive(channel: paramiko.Channel, target: Path, size: int) -> None:
+    """Write the next `size` bytes of the channel to a new file; fewer if the channel ends."""
+    with translate_os_errors(target), target.open("xb") as file:
+        while size and (data := _recv(channel, min(size, _CHUNK_BYTES))):
             file.write(data)
+            size -= len(data)
+
+
+def _recv(channel: paramiko.Channel, count: int) -> bytes:
+    """Return the next bytes of the channel. Raises SSHException, not OSError, if the channel fails."""
+    try:
+        return channel.recv(count)
+    except OSError as error:
+        raise paramiko.SSHException(str(error)) from error
 
 
 def _reason(error: BaseException) -> str:

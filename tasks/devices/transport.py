@@ -3,7 +3,7 @@
 If the channel fails, an error is raised. If a command fails, its result is returned.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -37,6 +37,8 @@ class CommandResult:
     stdout: bytes
     stderr: bytes
     seconds: float
+    dropped_bytes: int = 0
+    """How much of the output was dropped, because a stream was longer than `tasks.devices.output.LIMIT_BYTES`."""
 
 
 class Transport(Protocol):
@@ -63,8 +65,13 @@ class Transport(Protocol):
         """
         ...
 
-    def pull(self, source: str, target: Path) -> None:
-        """Copy a file or a folder from the device to `target` on this machine, atomically, with the rules of `push`."""
+    def pull(self, folder: str, sizes: Mapping[str, int], target: Path) -> None:
+        """Copy files of a folder of the device to the new folder `target` on this machine, atomically.
+
+        Nothing but these files is written, whatever the device sends.
+        `sizes`: the paths of the files, relative to `folder`, and the size of each file in bytes. A file of another
+        size is an error.
+        """
         ...
 
     def run(self, request: RunRequest) -> CommandResult:
@@ -77,6 +84,12 @@ class Transport(Protocol):
     def close(self) -> None:
         """Close the channel. Never raises."""
         ...
+
+
+def batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield the names in parts. Each part fits into one command line, which in an Android shell is at most 128 KiB."""
+    for start in range(0, len(names), 500):
+        yield names[start : start + 500]
 
 
 def past_deadline(program: str, deadline_s: float, output: bytes = b"") -> DeadlinePassed:

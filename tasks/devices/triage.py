@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from tasks.errors import DeviceProblem
 
+_SEARCHED_CHARACTERS = 2**16
+_LINE_CHARACTERS = 1000
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Signature:
@@ -24,7 +27,9 @@ CHANNEL: dict[DeviceProblem, str] = {
     # From the tests: a connection that stays silent.
     DeviceProblem.OFFLINE: r"\boffline\b",
     # From the tests: a killed adbd, adb server and sshd.
-    DeviceProblem.LOST: r"device .*not found|\bclosed\b|couldn't read from device|read copy response|protocol fault",
+    DeviceProblem.LOST: (
+        r"device .{0,400}?not found|\bclosed\b|couldn't read from device|read copy response|protocol fault"
+    ),
 }
 """Patterns of messages from adb, the device's shell and OpenSSH. The first pattern that matches is used."""
 
@@ -49,13 +54,13 @@ RUNNER: tuple[Signature, ...] = (
     ),
     Signature(
         name="no_pd",
-        pattern=r"Failed to find available PD|createUnsignedPD .*(failed|not supported)",
+        pattern=r"Failed to find available PD|createUnsignedPD .{0,400}?(failed|not supported)",
         remedy="another process holds the DSP's protection domains, or the device allows no unsigned domains",
         evidence="libQnnHtp.so of QNN 2.49.40 has this text; xororz/local-dream issue 310",
     ),
     Signature(
         name="pd_memory",
-        pattern=r"Failed to map weights buffer to device|fastrpc memory map .* failed|persistent weights buffer",
+        pattern=r"Failed to map weights buffer to device|fastrpc memory map .{0,400}? failed|persistent weights buffer",
         remedy="the DSP's memory is exhausted: reboot the device, or use a device with more memory",
         evidence="pytorch/executorch issue 4517: fastrpc memory map for fd: 33 … failed with error: 0x1",
     ),
@@ -67,7 +72,7 @@ RUNNER: tuple[Signature, ...] = (
     ),
     Signature(
         name="dma",
-        pattern=r"(?i)(dma[- ]?buf|rpcmem)\w* .*(fail|error)",
+        pattern=r"(?i)(dma[- ]?buf|rpcmem)\w{0,40} .{0,400}?(fail|error)",
         remedy="the device cannot allocate shared memory: reboot it",
         evidence="the names of the driver's allocators; no such failure has been observed",
     ),
@@ -79,7 +84,7 @@ RUNNER: tuple[Signature, ...] = (
     ),
     Signature(
         name="library_missing",
-        pattern=r"(libQnn|libcdsprpc|libqnn_executorch)\S* ?.*(not found|cannot open shared object)",
+        pattern=r"(libQnn|libcdsprpc|libqnn_executorch).{0,400}?(not found|cannot open shared object)",
         remedy="the device lacks a library that the runner loads",
         evidence="the texts of the dynamic linkers",
     ),
@@ -89,9 +94,16 @@ RUNNER: tuple[Signature, ...] = (
 
 def of_channel(text: str) -> DeviceProblem | None:
     """Return the problem that a message of adb, of the device's shell or of OpenSSH indicates."""
-    return next((problem for problem, pattern in CHANNEL.items() if re.search(pattern, text)), None)
+    searched = _searched(text)
+    return next((problem for problem, pattern in CHANNEL.items() if re.search(pattern, searched)), None)
 
 
-def of_runner(text: str) -> Signature | None:
-    """Return the first entry of `RUNNER` whose message is in a runner's output; None if no entry matches."""
-    return next((signature for signature in RUNNER if re.search(signature.pattern, text)), None)
+def of_runner(*outputs: str) -> Signature | None:
+    """Return the first entry of `RUNNER` whose message is in a runner's outputs; None if no entry matches."""
+    searched = "\n".join(_searched(output) for output in outputs)
+    return next((signature for signature in RUNNER if re.search(signature.pattern, searched)), None)
+
+
+def _searched(text: str) -> str:
+    """Return the end of a text with shortened lines. A device may print any amount of text in a line."""
+    return "\n".join(line[:_LINE_CHARACTERS] for line in text[-_SEARCHED_CHARACTERS:].splitlines())

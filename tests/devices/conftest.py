@@ -34,6 +34,14 @@ class TransportCase:
         return self.transport.run(RunRequest(argv, deadline_s=deadline_s, **options))
 
 
+def pull_file(transport: Transport, source: str, size: int, target: Path) -> bytes:
+    """Pull one file to the new folder `target`, and return the file's content."""
+    folder, _, name = source.rpartition("/")
+    transport.pull(folder, {name: size}, target)
+    assert [path.name for path in target.iterdir()] == [name]
+    return (target / name).read_bytes()
+
+
 @pytest.fixture(scope="session")
 def adb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdbServer]:
     server = AdbServer(folder=tmp_path_factory.mktemp("adb-server"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import stat
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 
 from conf.schema import DeviceConfig
 from tasks.deploy import deploy
+from tasks.devices.farm import Farm
 from tasks.errors import DeviceError
 from tests.devices.bench import WRITES, Bench
 
@@ -56,3 +59,48 @@ def test_a_folder_with_files_of_others_is_refused_and_left_unchanged(bench: Benc
     with pytest.raises(DeviceError, match="holds files that are not qnnsweep's"):
         bench.measure(bench.bundle(WRITES), config)
     assert sorted(str(path.relative_to(here)) for path in here.rglob("*")) == ["blobs", "blobs/old", "thesis.txt"]
+
+
+@pytest.mark.parametrize("config_name", ["over_adb", "over_ssh", "here"])
+def test_only_the_connecting_user_can_change_files_in_the_work_folder(bench: Bench, config_name: str) -> None:
+    config: DeviceConfig = getattr(bench, config_name)
+    here = bench.phone.data / "local" / "qnnsweep" if config_name == "over_adb" else Path(str(config.work_folder))
+    bench.measure(bench.bundle(WRITES), config)
+    folders = [here, *(here / name for name in ("blobs", "leases", "native"))]
+    assert [(path.stat().st_mode & 0o777, path.stat().st_uid) for path in folders] == [(0o700, os.getuid())] * 4
+    for path, (mode, owner) in zip(folders, ((0o777, 0), (0o720, 0), (0o702, 0), (0o700, 65534)), strict=True):
+        path.chmod(mode)
+        os.chown(path, owner, owner)
+        letters = stat.filemode(path.stat().st_mode)
+        there = f"{config.work_folder}{str(path).removeprefix(str(here))}"
+        words = f"{there} has the mode {letters} and the owner {owner}, and the user is 0; remove the folder"
+        with pytest.raises(DeviceError, match=re.escape(words)), fresh_farm(bench, mode).lease([config]):
+            pass
+        path.chmod(0o700)
+        os.chown(path, 0, 0)
+
+
+def fresh_farm(bench: Bench, number: int) -> Farm:
+    """Return a farm in which no device is quarantined."""
+    return Farm(host_environment={}, folder=bench.folder / f"farm {number}")
+
+
+def test_a_folder_that_another_user_created_is_refused(bench: Bench) -> None:
+    folder = Path(str(bench.here.work_folder))
+    folder.mkdir(parents=True)
+    for path in (folder, *(folder / name for name in ("blobs", "leases", "native"))):
+        path.mkdir(exist_ok=True)
+        os.chown(path, 65534, 65534)
+        path.chmod(0o777)
+    (folder / ".qnnsweep").touch()
+    with pytest.raises(DeviceError, match=r"other users can change files in device\.work_folder="):
+        bench.measure(bench.bundle(WRITES), bench.here)
+
+
+def test_a_link_to_a_folder_is_refused(bench: Bench, tmp_path: Path) -> None:
+    folder = Path(str(bench.here.work_folder))
+    (tmp_path / "elsewhere").mkdir()
+    folder.parent.mkdir(parents=True)
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DeviceError, match=r"other users can change files in device\.work_folder="):
+        bench.measure(bench.bundle(WRITES), bench.here)

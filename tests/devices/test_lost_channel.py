@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -85,7 +87,7 @@ def arriving(folder: Path) -> Callable[[], bool]:
     """Return a condition: a part of a file has arrived."""
     return lambda: any(
         path.is_file() and path.stat().st_size > 0
-        for pattern in (".incoming-*", ".incoming-*/*")
+        for pattern in (".incoming-*", ".incoming-*/*", ".incoming-*/*/*")
         for path in folder.glob(pattern)
     )
 
@@ -115,7 +117,7 @@ def test_a_device_that_is_lost_during_a_pull_leaves_no_file_here(fragile: Fragil
     back = tmp_path / "back"
     breaking = when(arriving(back), fragile.break_off)
     with pytest.raises(DeviceError, match=r"cannot pull"):
-        fragile.reach(60).pull(f"{fragile.folder}/file", back / "file")
+        fragile.reach(60).pull(fragile.folder, {"file": LARGE}, back / "launch")
     breaking.join()
     assert list(back.iterdir()) == []
 
@@ -164,8 +166,8 @@ def test_a_connection_transfers_more_than_a_gigabyte(tmp_path: Path) -> None:
         transport = fragile_device.reach(300)
         for _ in range(4):
             transport.push(tmp_path / "source", f"{fragile_device.folder}/file")
-        transport.pull(f"{fragile_device.folder}/file", tmp_path / "back")
-        assert (tmp_path / "back").stat().st_size == 280_000_000
+        transport.pull(fragile_device.folder, {"file": 280_000_000}, tmp_path / "back")
+        assert (tmp_path / "back" / "file").stat().st_size == 280_000_000
         transport.close()
 
 
@@ -183,6 +185,31 @@ def test_a_command_dies_with_the_process_that_started_it(fragile: Fragile, tmp_p
     os.waitpid(child, 0)
     killer.join()
     assert_dead(int((fragile.here / "pid").read_text()), within_s=20)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGHUP, signal.SIGINT])
+def test_a_command_of_the_local_device_dies_with_the_process_that_started_it(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    daemon = f"import os\nif os.fork() == 0:\n    os.setsid(); os.chdir('daemon')\n{SLEEPER}"
+    (tmp_path / "daemon").mkdir()
+    code = f"""
+import sys
+from tasks.devices.local import LocalTransport
+from tasks.devices.transport import RunRequest
+LocalTransport().run(RunRequest([sys.executable, "-c", {daemon!r}], deadline_s=300, folder={str(tmp_path)!r}))
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=Path(__file__).parents[2], stderr=subprocess.DEVNULL
+    ) as caller:
+        pids = [tmp_path / "pid", tmp_path / "daemon" / "pid"]
+        for _ in range(400):
+            if all(path.exists() for path in pids):
+                break
+            time.sleep(0.05)
+        caller.send_signal(number)
+    for path in pids:
+        assert_dead(int(path.read_text()), within_s=5)
 
 
 def test_a_killed_adb_server_is_an_error_and_no_hang(tmp_path: Path) -> None:

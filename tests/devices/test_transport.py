@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import threading
@@ -16,8 +17,10 @@ from hypothesis import strategies as st
 
 from conf.schema import TransportKind
 from tasks.devices.device import TRANSPORTS as TRANSPORTS_BY_KIND
-from tasks.errors import DeviceError
-from tests.devices.conftest import TRANSPORTS, TransportCase
+from tasks.devices.local import LocalTransport
+from tasks.devices.output import LIMIT_BYTES
+from tasks.errors import DeadlinePassed, DeviceError
+from tests.devices.conftest import TRANSPORTS, TransportCase, pull_file
 from tests.processes import assert_dead
 
 SAY_ARGUMENTS = "import os, sys; sys.stdout.buffer.write(b'\\0'.join(os.fsencode(word) for word in sys.argv[1:]))"
@@ -39,22 +42,21 @@ def test_a_file_is_pushed_and_pulled_bit_by_bit(
     transport_case: TransportCase, tmp_path: Path, name: str, size: int
 ) -> None:
     content = os.urandom(size)
-    source, back = tmp_path / name, tmp_path / "back" / name
+    source, back = tmp_path / name, tmp_path / "new" / "back"
     source.write_bytes(content)
     transport_case.transport.push(source, f"{transport_case.folder}/new folder/{name}")
     assert (transport_case.here / "new folder" / name).read_bytes() == content
-    transport_case.transport.pull(f"{transport_case.folder}/new folder/{name}", back)
-    assert back.read_bytes() == content
+    assert pull_file(transport_case.transport, f"{transport_case.folder}/new folder/{name}", size, back) == content
     assert [path.name for path in (transport_case.here / "new folder").iterdir()] == [name]
-    assert [path.name for path in back.parent.iterdir()] == [name]
+    assert [path.name for path in back.parent.iterdir()] == ["back"]
 
 
 def test_fifty_megabytes_are_pushed_and_pulled_bit_by_bit(transport_case: TransportCase, tmp_path: Path) -> None:
     source, back = tmp_path / "source", tmp_path / "back"
     source.write_bytes(os.urandom(50_000_000))
     transport_case.transport.push(source, f"{transport_case.folder}/file")
-    transport_case.transport.pull(f"{transport_case.folder}/file", back)
-    assert source.read_bytes() == (transport_case.here / "file").read_bytes() == back.read_bytes()
+    pulled = pull_file(transport_case.transport, f"{transport_case.folder}/file", 50_000_000, back)
+    assert source.read_bytes() == (transport_case.here / "file").read_bytes() == pulled
 
 
 def test_a_folder_is_pushed_and_pulled_with_all_its_contents(transport_case: TransportCase, tmp_path: Path) -> None:
@@ -63,7 +65,8 @@ def test_a_folder_is_pushed_and_pulled_with_all_its_contents(transport_case: Tra
         (tmp_path / "source" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "source" / name).write_bytes(content)
     transport_case.transport.push(tmp_path / "source", f"{transport_case.folder}/new/folder")
-    transport_case.transport.pull(f"{transport_case.folder}/new/folder", tmp_path / "back")
+    sizes = {name: len(content) for name, content in contents.items()}
+    transport_case.transport.pull(f"{transport_case.folder}/new/folder", sizes, tmp_path / "back")
     for folder in (transport_case.here / "new" / "folder", tmp_path / "back"):
         copied = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         assert copied == contents
@@ -86,8 +89,8 @@ def test_several_threads_use_one_device_at_once(transport_case: TransportCase, t
         source.write_bytes(content)
         transport_case.transport.push(source, f"{transport_case.folder}/{number}")
         printed = transport_case.run(["cat", f"{transport_case.folder}/{number}"])
-        transport_case.transport.pull(f"{transport_case.folder}/{number}", back)
-        return printed.stdout == content == back.read_bytes()
+        pulled = pull_file(transport_case.transport, f"{transport_case.folder}/{number}", 200_000, back)
+        return printed.stdout == content == pulled
 
     with ThreadPoolExecutor(6) as threads:
         assert list(threads.map(there_and_back, range(12))) == [True] * 12
@@ -97,26 +100,28 @@ def test_a_file_replaces_another(transport_case: TransportCase, tmp_path: Path) 
     for content in (b"long old content", b"new"):
         (tmp_path / "source").write_bytes(content)
         transport_case.transport.push(tmp_path / "source", f"{transport_case.folder}/file")
-        transport_case.transport.pull(f"{transport_case.folder}/file", tmp_path / "back")
-        assert (transport_case.here / "file").read_bytes() == (tmp_path / "back").read_bytes() == content
+        assert (transport_case.here / "file").read_bytes() == content
 
 
 def test_a_file_is_visible_complete_or_not_at_all(transport_case: TransportCase, tmp_path: Path) -> None:
     size = 20_000_000
-    source, remote, back = tmp_path / "source", transport_case.here / "file", tmp_path / "back"
+    source, remote = tmp_path / "source", transport_case.here / "file"
+    pulled: list[Path] = []
     source.write_bytes(bytes(size))
     sizes: list[int] = []
     ended = threading.Event()
 
     def look() -> None:
         while not ended.is_set():
-            sizes.extend(path.stat().st_size for path in (remote, back) if path.exists())
+            sizes.extend(path.stat().st_size for path in (remote, *pulled) if path.exists())
 
     with ThreadPoolExecutor(1) as threads:
         watching = threads.submit(look)
-        for _ in range(5):
+        for number in range(5):
             transport_case.transport.push(source, f"{transport_case.folder}/file")
-            transport_case.transport.pull(f"{transport_case.folder}/file", back)
+            back = tmp_path / str(number)
+            pulled.append(back / "file")
+            transport_case.transport.pull(transport_case.folder, {"file": size}, back)
         ended.set()
         watching.result()
     assert len(sizes) > 5
@@ -136,7 +141,7 @@ def test_a_missing_file_is_an_error_that_names_it(transport_case: TransportCase,
     with pytest.raises(DeviceError, match="no such source"):
         transport_case.transport.push(tmp_path / "no such source", f"{transport_case.folder}/file")
     with pytest.raises(DeviceError, match="no such file here"):
-        transport_case.transport.pull(f"{transport_case.folder}/no such file here", tmp_path / "back")
+        transport_case.transport.pull(transport_case.folder, {"no such file here": 1}, tmp_path / "back")
     assert list(transport_case.here.iterdir()) == []
     assert [path.name for path in tmp_path.iterdir()] == ["on the device"]
 
@@ -149,10 +154,52 @@ def test_a_command_returns_its_exit_code_and_both_streams_apart(transport_case: 
     assert 0 < result.seconds < 60
 
 
-def test_ten_megabytes_on_both_streams_do_not_block(transport_case: TransportCase) -> None:
-    code = "import sys; sys.stdout.write('o' * 10_000_000); sys.stderr.write('e' * 10_000_000)"
+def test_megabytes_on_both_streams_do_not_block(transport_case: TransportCase) -> None:
+    code = "import sys; sys.stdout.write('o' * 8_000_000); sys.stderr.write('e' * 8_000_000)"
     result = transport_case.run(python(code))
-    assert (len(result.stdout), len(result.stderr), result.exit_code) == (10_000_000, 10_000_000, 0)
+    assert (len(result.stdout), len(result.stderr), result.exit_code) == (8_000_000, 8_000_000, 0)
+    assert result.dropped_bytes == 0
+
+
+def test_only_the_begin_and_the_end_of_a_long_output_are_stored(transport_case: TransportCase) -> None:
+    code = "import sys; sys.stdout.write('begin' + 'o' * 50_000_000 + 'end'); sys.stderr.write('errors')"
+    result = transport_case.run(python(code))
+    notice = f"\n[qnnsweep: {result.dropped_bytes} bytes of this output were dropped here]\n".encode()
+    begin, _, end = result.stdout.partition(notice)
+    assert (begin[:6], begin[6:].strip(b"o"), end[-4:], end[:-4].strip(b"o")) == (b"begino", b"", b"oend", b"")
+    assert len(begin) + result.dropped_bytes + len(end) == 50_000_008
+    assert (len(result.stdout) < LIMIT_BYTES + 100, result.stderr, result.exit_code) == (True, b"errors", 0)
+
+
+def test_a_command_that_prints_without_end_is_killed_at_its_deadline(transport_case: TransportCase) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    started = time.monotonic()
+    with pytest.raises(DeadlinePassed, match="deadline of 3 s") as late:
+        transport_case.run(["cat", "/dev/zero"], deadline_s=3)
+    assert time.monotonic() - started < 15
+    assert len(late.value.output) < LIMIT_BYTES + 1000
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
+
+
+@pytest.mark.parametrize("size", [0, 999, 1001, 50_000_000])
+def test_a_file_of_another_size_than_announced_is_not_stored(
+    transport_case: TransportCase, tmp_path: Path, size: int
+) -> None:
+    (transport_case.here / "file").write_bytes(bytes(size))
+    with pytest.raises(DeviceError, match=r"cannot pull"):
+        transport_case.transport.pull(transport_case.folder, {"file": 1000}, tmp_path / "new" / "back")
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_only_the_requested_files_are_pulled(transport_case: TransportCase, tmp_path: Path) -> None:
+    for name in ("a", "in/b", "in/c", "other", "in/other"):
+        (transport_case.here / name).parent.mkdir(exist_ok=True)
+        (transport_case.here / name).write_bytes(name.encode())
+    transport_case.transport.pull(transport_case.folder, {"in/c": 4, "a": 1, "in/b": 4}, tmp_path / "back")
+    pulled = {
+        str(path.relative_to(tmp_path / "back")): path for path in (tmp_path / "back").rglob("*") if path.is_file()
+    }
+    assert {name: path.read_text() for name, path in pulled.items()} == {"a": "a", "in/b": "in/b", "in/c": "in/c"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV, signal.SIGKILL])
@@ -229,6 +276,17 @@ def test_processes_that_a_command_leaves_are_killed_at_its_end(transport_case: T
     result = transport_case.run(python(GRANDCHILD.format(sleep=0)), folder=transport_case.folder)
     assert result.exit_code == 0
     assert_dead(int((transport_case.here / "pids").read_text()), within_s=5)
+
+
+def test_processes_with_their_own_session_are_killed_at_the_end_of_a_local_command(tmp_path: Path) -> None:
+    case = TransportCase(transport=LocalTransport(), folder=str(tmp_path), here=tmp_path)
+    started = "(setsid sh -c 'setsid sleep 600 & echo $! >pid; wait' &) ; until [ -s pid ]; do sleep 0.01; done"
+    assert case.run(["sh", "-c", started], folder=case.folder).exit_code == 0
+    assert_dead(int((tmp_path / "pid").read_text()), within_s=0.5)
+    (tmp_path / "pid").unlink()
+    with pytest.raises(DeadlinePassed):
+        case.run(["sh", "-c", f"{started}; wait; sleep 600"], folder=case.folder, deadline_s=2)
+    assert_dead(int((tmp_path / "pid").read_text()), within_s=0.5)
 
 
 def test_a_missing_program_or_folder_is_an_error_that_names_it(transport_case: TransportCase) -> None:

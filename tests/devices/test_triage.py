@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tasks.devices import triage
@@ -26,6 +28,36 @@ def test_every_signature_has_a_message() -> None:
         name: name for name in MESSAGES
     }
     assert [signature.name for signature in triage.RUNNER] == list(MESSAGES)
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_message_is_recognized_after_megabytes_of_other_output(name: str) -> None:
+    signature = triage.of_runner("loaded\n" * 1_000_000 + MESSAGES[name], "E executorch:main.cpp:1] no\n")
+    assert signature is not None
+    assert signature.name == name
+
+
+LONG = {
+    text: text * (1_000_000 // len(text))
+    for text in (
+        "libQnn",
+        "libQnnHtp.so ",
+        "dmabuf",
+        "rpcmem ",
+        "fastrpc memory map ",
+        "createUnsignedPD ",
+        "device ",
+        "\n",
+    )
+}
+
+
+@pytest.mark.parametrize("repeated", LONG)
+def test_the_time_of_a_search_is_bounded_for_any_output(repeated: str) -> None:
+    for text in (LONG[repeated], "libQnn" + LONG[repeated]):
+        started = time.process_time()
+        assert (triage.of_runner(text, text), triage.of_channel(text)) == (None, None)
+        assert time.process_time() - started < 5
 
 
 @pytest.mark.parametrize("name", MESSAGES)

@@ -91,6 +91,7 @@ REQUEST = (
     same("device.ssh.key_file", "key", NONE, _WAIT),
     same("device.ssh.agent", False, NONE, _WAIT),
     same("device.ssh.password_variable", "PASSWORD", NONE, _WAIT),
+    same("device.ssh.jump_password_variable", "PASSWORD", NONE, _WAIT),
     same("device.ssh.keep_alive_s", 30, NONE, _WAIT),
     same("device.soc", "SM8650", MEASURE_ON, "distinguishes a simulator from a real SoC"),
     same("device.runner", RunnerKind.native, MEASURE_ON, "runs the program"),

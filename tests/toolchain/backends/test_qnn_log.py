@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
+
 from tasks.records import CompileFacts
 from tasks.toolchain.backends.qnn.compiler_log import compile_facts, errors
 
@@ -29,6 +33,13 @@ read_total_bytes=4
 def test_errors_are_told_once_without_times_and_names() -> None:
     assert errors(REFUSED) == ["Output[0] has incorrect Rank 4.", "QnnBackend_validateOpConfig failed 3110"]
     assert errors("all is well\n") == []
+
+
+@pytest.mark.parametrize("log", ["\n" * 200_000, "[ERROR] [Qnn ExecuTorch]: a" + " " * 200_000 + "b"])
+def test_the_time_to_read_errors_is_proportional_to_the_log(log: str) -> None:
+    started = time.process_time()
+    assert len(errors(log)) == log.count("[ERROR]")
+    assert time.process_time() - started < 5
 
 
 def test_each_subgraph_has_its_facts() -> None:

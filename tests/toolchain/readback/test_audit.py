@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -306,3 +307,11 @@ def test_element_types_are_those_of_kernel_names_and_of_nothing_else() -> None:
     names = b"\0Quantize@FH.Ff\0MaxPool_valid.tcm@Ce*2.s4*2\0ForceFormat_Flat_c2f@FB\0"
     assert kernel_elements(names) == ("float16", "ufixed16", "ufixed8")
     assert kernel_elements(b"\0aten_convolution_default@0\0x@FB.\0*InputSlice@Xpb.xpb.\0") == ()
+    assert kernel_elements(b"\x01" + b"5.Quantize@FH.Ff") == ("ufixed16",)  # a length may look like a part of the name
+
+
+def test_the_time_to_search_kernels_is_proportional_to_the_binary() -> None:
+    started = time.process_time()
+    assert kernel_elements(b"w" * 1_000_000) == ()
+    assert kernel_elements(b"w" * 1_000_000 + b"@FB.") == ("ufixed8",)
+    assert time.process_time() - started < 5

@@ -4,14 +4,15 @@ import re
 
 from tasks.records import CompileFacts
 
-_ERROR = re.compile(r"^\s*\[ERROR\] \[Qnn ExecuTorch\]:\s*(?:<E>\s*)?(.+?)\s*$", re.MULTILINE)
+_ERROR = re.compile(r"^[ \t]*\[ERROR\] \[Qnn ExecuTorch\]:[ \t]*(?:<E>[ \t]*)?(.*)", re.MULTILINE)
 _COLUMNS = ("spill_bytes", "fill_bytes", "write_total_bytes", "read_total_bytes")
 _FACT = re.compile(rf"^({'|'.join(_COLUMNS)})\s*=\s*(\d+)\s*$", re.MULTILINE)
 
 
 def errors(log: str) -> list[str]:
     """Return the compiler's error messages in the order of the log, without times, logger names and duplicates."""
-    return list(dict.fromkeys(_ERROR.findall(log)))
+    messages = (message.strip() for message in _ERROR.findall(log))
+    return list(dict.fromkeys(message for message in messages if message))
 
 
 def compile_facts(log: str) -> tuple[CompileFacts, ...]:

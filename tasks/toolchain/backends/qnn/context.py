@@ -34,7 +34,8 @@ _SOC_NAMES = {soc.value: soc.name for soc in QcomChipset}
 _KINDS = {0: "int", 1: "uint", 2: "float", 3: "sfixed", 4: "ufixed", 5: "bool", 6: "string"}
 
 # A kernel's name, then its result's layout (Flat or Crouton), then the element type as a letter of Python's `struct`.
-_KERNEL = re.compile(rb"[A-Za-z_][\w.]{5,}@[FC]([BbHhefi])(?=[.*\x00-\x1f]|$)")
+# A search starts only at the start of a run of name characters, and never goes back in the run: its time is linear.
+_KERNEL = re.compile(rb"(?<![\w.])[0-9.]*+[A-Za-z_][\w.]{5,}+@[FC]([BbHhefi])(?=[.*\x00-\x1f]|$)")
 _ELEMENTS = {
     b"B": "ufixed8", b"b": "sfixed8", b"H": "ufixed16", b"h": "sfixed16", b"i": "int32",
     b"e": "float16", b"f": "float32",

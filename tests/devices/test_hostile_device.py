@@ -1,0 +1,247 @@
+"""A device that answers with anything: it cannot write files of this machine, fill its memory, or cost a cell."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import posixpath
+import resource
+import subprocess
+import tarfile
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from conf.schema import DeviceConfig, SocConfig, SshConfig, TransportKind
+from tasks.collect import collect
+from tasks.devices.device import open_device
+from tasks.devices.disk_space import make_room
+from tasks.devices.farm import QUARANTINE, Farm, quarantined_in
+from tasks.devices.local import LocalTransport
+from tasks.devices.runner_cli import latencies_ms
+from tasks.errors import DeviceError, EnvironmentUnusable, EvidenceError
+from tasks.records import Command, Execution, Launch, LaunchResult, TensorSpec
+from tasks.storage.atomic import temporary_name
+from tasks.storage.store import Store
+from tests.devices.lying_sshd import LyingSshd, says
+
+SM8650 = SocConfig(name="SM8650", arch=75, vtcm_mib=8)
+
+
+@pytest.fixture
+def lying(monkeypatch: pytest.MonkeyPatch) -> Iterator[LyingSshd]:
+    monkeypatch.setenv("LYING_PASSWORD", "any")
+    sshd = LyingSshd()
+    yield sshd
+    sshd.close()
+
+
+def config_of(sshd: LyingSshd, folder: Path) -> DeviceConfig:
+    known = folder / "known_hosts"
+    known.write_text(sshd.line)
+    return DeviceConfig(
+        name="lying",
+        transport=TransportKind.ssh,
+        address=f"root@127.0.0.1:{sshd.port}",
+        ssh=SshConfig(known_hosts=str(known), agent=False, password_variable="LYING_PASSWORD"),
+        work_folder=str(folder / "work"),
+        python="python3",
+        deadline_s=10,
+    )
+
+
+def run_for_real(channel: paramiko.Channel, command: bytes) -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(["sh", "-c", command], stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0) as process:
+        stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
+        assert stdin is not None
+        assert stdout is not None
+        assert stderr is not None
+
+        def feed() -> None:
+            with contextlib.suppress(OSError, ValueError):  # the command has ended
+                while data := channel.recv(65536):
+                    stdin.write(data)
+
+        threading.Thread(target=feed, daemon=True).start()
+        channel.sendall(stdout.read())
+        channel.sendall_stderr(stderr.read())
+        channel.send_exit_status(process.wait())
+
+
+def escaping_archive(victim: Path) -> bytes:
+    """Return an archive that old versions of `tarfile` extract outside their target folder (CVE-2025-4517)."""
+    component, steps, path, buffer = "d" * 247, "abcdefghijklmnop", "", io.BytesIO()
+
+    def add(archive: tarfile.TarFile, name: str, kind: bytes, link: str = "", content: bytes = b"") -> None:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname, member.size = kind, link, len(content)
+        archive.addfile(member, io.BytesIO(content))
+
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for step in steps:
+            add(archive, posixpath.join(path, component), tarfile.DIRTYPE)
+            add(archive, posixpath.join(path, step), tarfile.SYMTYPE, component)
+            path = posixpath.join(path, component)
+        long_link = posixpath.join("/".join(steps), "l" * 254)
+        add(archive, long_link, tarfile.SYMTYPE, "../" * len(steps))
+        add(archive, "escape", tarfile.SYMTYPE, f"{long_link}/../{'../' * 12}{str(victim.parent).lstrip('/')}")
+        add(archive, "newfile", tarfile.LNKTYPE, f"escape/{victim.name}")
+        add(archive, "newfile", tarfile.REGTYPE, content=b"attacker's key\n")
+        add(archive, f"escape/{victim.name}.created", tarfile.REGTYPE, content=b"attacker's key\n")
+    return buffer.getvalue()
+
+
+def executed(folder: Path, store: Store, *, debug: bool = False) -> Execution:
+    """Write the files of a launch to a folder of the device, and return the launch's execution."""
+    (folder / "outputs").mkdir(parents=True)
+    (folder / "outputs" / "output_0_0.raw").write_bytes(bytes(8))
+    (folder / "etdump.etdp").write_bytes(b"etdump")
+    blob = store.put_bytes(b"")
+    launch = Launch(
+        name="shipping", program=blob, input_list=blob, samples=1, debug=debug, debug_buffer_bytes=100, iterations=1,
+        warm_up=0,
+    )  # fmt: skip
+    command = Command(argv=("runner",), exit_code=0, seconds=1.0)
+    result = LaunchResult(launch=launch, folder=str(folder), command=command, latencies_ms=(), log=blob)
+    output = TensorSpec(name="logits", shape=(2,), dtype="float32")
+    return Execution(device="lying", results=(result,), outputs=(output,))
+
+
+def test_a_device_writes_no_file_outside_the_folder_of_a_pull(lying: LyingSshd, tmp_path: Path) -> None:
+    victim = tmp_path / "home" / "authorized_keys"
+    victim.parent.mkdir()
+    victim.write_text("mine\n")
+
+    def answer(channel: paramiko.Channel, command: bytes) -> None:
+        if command.startswith((b"tar ", b"cd ")):
+            channel.sendall(escaping_archive(victim))
+            channel.send_exit_status(0)
+        else:
+            run_for_real(channel, command)
+
+    lying.answer = answer
+    device = open_device(config_of(lying, tmp_path), host_environment={}, folder=tmp_path, native={})
+    with tempfile.TemporaryDirectory() as short:  # the archive escapes only from a folder with a short path
+        store = Store(Path(short))
+        with pytest.raises((DeviceError, EvidenceError)):
+            collect(executed(tmp_path / "launch", store), device=device, store=store)
+    device.transport.close()
+    assert {path.name: path.read_text() for path in victim.parent.iterdir()} == {"authorized_keys": "mine\n"}
+
+
+def test_an_honest_device_is_collected(lying: LyingSshd, tmp_path: Path) -> None:
+    lying.answer = run_for_real
+    store = Store(tmp_path / "store")
+    device = open_device(config_of(lying, tmp_path), host_environment={}, folder=tmp_path, native={})
+    capture = collect(executed(tmp_path / "launch", store), device=device, store=store)
+    device.transport.close()
+    assert store.read(capture.etdump) == b"etdump"
+
+
+TOO_LARGE = {
+    "outputs/output_0_0.raw": r"^output 0 \(logits\) has 3221225472 bytes; float32\[2\] has 8$",
+    "etdump.etdp": r"^here: etdump.etdp has 3221225472 bytes, but at most 2147483648 were expected$",
+    "debug_output.bin": r"^here: debug_output.bin has 3221225472 bytes, but at most 100 were expected$",
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_a_file_that_is_larger_than_expected_is_not_read(tmp_path: Path, name: str) -> None:
+    store = Store(tmp_path / "store")
+    execution = executed(tmp_path / "launch", store, debug=True)
+    (tmp_path / "launch" / "debug_output.bin").write_bytes(b"")
+    with (tmp_path / "launch" / name).open("wb") as sparse:
+        sparse.truncate(3 << 30)
+    device = open_device(DeviceConfig(name="here"), host_environment={}, folder=tmp_path, native={})
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(EvidenceError, match=TOO_LARGE[name]):
+        collect(execution, device=device, store=store)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
+
+
+REPLIES = [
+    b"free=nan\n", b"free=inf\nbattery_capacity=nan\n", b"battery_capacity=1e999\n", b"\xff\n\n", b"",
+    "free=²\n".encode(),
+    b"soc=" + b"S" * 1_000_000, b"=\n=\0=", b"9" * 5000, b"SM8650" * 100,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reply", REPLIES)
+def test_a_device_that_answers_anything_costs_no_cell(lying: LyingSshd, tmp_path: Path, reply: bytes) -> None:
+    lying.answer = says(reply)
+    farm = Farm(host_environment={}, folder=tmp_path / "farm")
+    here = DeviceConfig(name="here", work_folder=str(tmp_path / "here"))
+    device = replace(config_of(lying, tmp_path), soc="probe")
+    with farm.lease([device, here], SM8650) as leased:
+        assert leased.name == "here"
+    with pytest.raises(DeviceError), farm.lease([replace(device, soc=None)]) as leased:
+        make_room(leased, [], 1)
+
+
+@pytest.mark.parametrize("address", ["board..lab", "b" * 300, "ü" * 64 + ".lab"])
+def test_a_name_that_cannot_be_resolved_costs_no_cell(lying: LyingSshd, tmp_path: Path, address: str) -> None:
+    farm = Farm(host_environment={}, folder=tmp_path / "farm")
+    here = DeviceConfig(name="here", work_folder=str(tmp_path / "here"))
+    with farm.lease([replace(config_of(lying, tmp_path), address=address), here]) as leased:
+        assert leased.name == "here"
+    assert set(farm.quarantined) == {"lying"}
+
+
+DIGESTS = [b"", b"\n\n", b"\xff\n\xff\n", b"0" * 64, b"0" * 64 + b"  another\n"]
+
+
+@pytest.mark.parametrize("reply", DIGESTS)
+def test_wrong_digests_are_an_error_of_the_device(lying: LyingSshd, tmp_path: Path, reply: bytes) -> None:
+    lying.answer = says(reply)
+    store = Store(tmp_path / "store")
+    device = open_device(config_of(lying, tmp_path), host_environment={}, folder=tmp_path, native={})
+    with pytest.raises(DeviceError, match=r"^lying: sha256sum printed "):
+        collect(executed(tmp_path / "launch", store), device=device, store=store)
+    device.transport.close()
+
+
+def test_latencies_are_read_from_any_output() -> None:
+    line = "I executorch:main.cpp:1] 10 inference took 12.500000 ms, avg 1.250000 ms\n"
+    broken = ["] 1 inference took 1.2.3 ms, avg 4..5 ms", "] 1 inference took 1 ms, avg . ms", "] " + "1" * 1_000_000]
+    assert latencies_ms("\n".join([line, *broken, line])) == (1.25, 1.25)
+
+
+def test_quarantine_files_that_cannot_be_read_are_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    farm = Farm(host_environment={}, folder=tmp_path)
+    farm.quarantine("phone", DeviceError("lost"))
+    for content in (b"", b"{", b"\xff", b"[]", b'{"device": "x"}'):
+        (tmp_path / QUARANTINE / temporary_name()).write_bytes(content)
+    assert quarantined_in(tmp_path) == {"phone": "lost"}
+    assert caplog.text.count("so it quarantines no device") == 5
+
+
+def test_a_quarantine_that_cannot_be_recorded_lasts_for_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / QUARANTINE).write_text("a file is where the folder belongs")
+    farm = Farm(host_environment={}, folder=tmp_path)
+    farm.quarantine("phone", DeviceError("lost"))
+    assert set(farm.quarantined) == {"phone"}
+    assert "the quarantine of phone cannot be recorded" in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == [QUARANTINE]
+
+
+def test_a_full_disk_of_this_machine_is_no_error_of_a_device(tmp_path: Path) -> None:
+    mounted = tmp_path / "full"
+    mounted.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", mounted], check=True)
+    try:
+        (tmp_path / "large").write_bytes(bytes(4_000_000))
+        with pytest.raises(EnvironmentUnusable, match="No space left on device"):
+            LocalTransport().pull(str(tmp_path), {"large": 4_000_000}, mounted / "launch")
+        with pytest.raises(EnvironmentUnusable, match="No space left on device"):
+            LocalTransport().push(tmp_path / "large", str(mounted / "large"))
+        assert list(mounted.iterdir()) == []
+    finally:
+        subprocess.run(["umount", mounted], check=True)
