@@ -30,7 +30,7 @@ _WHAT: dict[Cause, str] = {
     "resolution": "is the grid of {}",
     "device": "is what the device computes differently in {}",
 }
-_OF_SEVERAL: dict[Cause, str] = _WHAT | {"resolution": "are the grids of {}"}
+_OF_SEVERAL: dict[Cause, str] = {**_WHAT, "resolution": "are the grids of {}"}
 
 
 @dataclass(slots=True)
