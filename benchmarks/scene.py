@@ -231,8 +231,7 @@ class Scene:
             if any(source in self._unrounded for source in sources):
                 merged = self.kernels.call(index, ChainMap(received, self._unrounded, self._values))
                 assert isinstance(merged, np.ndarray), "the same call"
-                actual = original.dequantized()
-                scatters = [Difference.between(actual, result, original).scatter for result in (merged, on_host)]
+                scatters = [Difference.between(original, result).scatter for result in (merged, on_host)]
                 if scatters[0] <= scatters[1]:
                     on_host = merged
                     self._fused.add(index)

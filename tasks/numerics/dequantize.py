@@ -1,26 +1,30 @@
 """Conversion between tensors of a device and of PyTorch: quantized and dequantized values, and axis orders."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tasks.errors import EvidenceError
+from tasks.numerics.blocks import blocks
 from tasks.records import Quantization
 
 
-def dequantize(quantized: NDArray[Any], qparams: Quantization) -> NDArray[np.float64]:
-    """Return (quantized - zero_point) * scale, in float64 and of the same shape.
+def dequantize(
+    quantized: NDArray[Any], qparams: Quantization, dtype: np.dtype[Any] | type[np.floating] = np.float64
+) -> NDArray[Any]:
+    """Return (quantized - zero_point) * scale, computed in float64, of type `dtype` and of the same shape.
 
     `quantized` is in PyTorch's layout, to which `qparams.axis` refers. Raises EvidenceError if the qparams do not fit
     the tensor.
     """
     scale, zero_point = broadcastable(qparams, quantized.shape)
-    values = np.empty(quantized.shape)
-    np.subtract(quantized, zero_point, out=values)
-    return np.multiply(values, scale, out=values)
+    values = np.empty(quantized.shape, dtype)
+    for part, target in _parts(quantized, values, qparams):
+        np.multiply(np.subtract(part, zero_point, dtype=np.float64), scale, out=target, casting="same_kind")
+    return values
 
 
 def fake_quantize(values: NDArray[Any], qparams: Quantization) -> NDArray[np.float64]:
@@ -31,19 +35,50 @@ def fake_quantize(values: NDArray[Any], qparams: Quantization) -> NDArray[np.flo
     return dequantize(quantize(values, qparams), qparams)
 
 
-def quantize(values: NDArray[Any], qparams: Quantization) -> NDArray[np.float64]:
-    """Return clamp(round(values / scale) + zero_point, quant_min, quant_max): integers in float64, of the same shape.
+def quantize(values: NDArray[Any], qparams: Quantization) -> NDArray[Any]:
+    """Return clamp(round(values / scale) + zero_point, quant_min, quant_max), of the same shape.
 
-    Ties round to even. This is the formula of `quantized_decomposed.quantize_per_tensor`, in float64 and by division
-    instead of multiplication by the inverse. Raises EvidenceError like `dequantize`.
+    The result has the smallest integer type that holds all quantized values, or float64 if a value is NaN. Ties round
+    to even. This is the formula of `quantized_decomposed.quantize_per_tensor`, in float64 and by division instead of
+    multiplication by the inverse. Raises EvidenceError like `dequantize`.
     """
     scale, zero_point = broadcastable(qparams, values.shape)
+    ends = qparams.quant_min, qparams.quant_max
+    quantized = np.empty(values.shape, np.float64 if np.isnan(values.min(initial=0)) else _smallest_type(*ends))
     with np.errstate(over="ignore", under="ignore"):  # values far beyond the grid overflow, values near zero underflow
-        steps = np.empty(values.shape)
-        np.divide(values, scale, out=steps)
-        np.rint(steps, out=steps)
-    np.add(steps, zero_point, out=steps)
-    return np.clip(steps, qparams.quant_min, qparams.quant_max, out=steps)
+        for part, target in _parts(values, quantized, qparams):
+            steps = np.divide(part, scale, dtype=np.float64)
+            np.add(np.rint(steps, out=steps), zero_point, out=steps)
+            np.clip(steps, *ends, out=target, casting="unsafe")
+    return quantized
+
+
+def _smallest_type(lowest: int, highest: int) -> type[np.number]:
+    """Return the smallest type that holds the integers from `lowest` to `highest`."""
+    for dtype in (np.uint8, np.int8, np.uint16, np.int16, np.int32):
+        if np.iinfo(dtype).min <= lowest and highest <= np.iinfo(dtype).max:
+            return dtype
+    return np.float64
+
+
+def _parts(
+    source: NDArray[Any], target: NDArray[Any], qparams: Quantization
+) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """Divide two tensors of the same shape into blocks, or leave them whole if the qparams differ per channel."""
+    if qparams.axis is not None:
+        yield source, target
+        return
+    flat_source, flat_target = source.reshape(-1), target.reshape(-1)
+    for part in blocks(source.size):
+        yield flat_source[part], flat_target[part]
+
+
+def dequantize_block(quantized: NDArray[Any], qparams: Quantization, part: slice) -> NDArray[np.float64]:
+    """Return elements of the flattened result of `dequantize`. Raises EvidenceError like `dequantize`."""
+    scale, zero_point = broadcastable(qparams, quantized.shape)
+    if qparams.axis is not None:
+        scale, zero_point = (np.broadcast_to(tensor, quantized.shape).flat[part] for tensor in (scale, zero_point))
+    return np.subtract(quantized.reshape(-1)[part], zero_point, dtype=np.float64) * scale
 
 
 def step_sizes(qparams: Quantization, shape: tuple[int, ...]) -> NDArray[np.float64]:

@@ -20,6 +20,7 @@ class DeviceRun:
 
     `values`: per operator, the value that its readers received: the logged value, or the host's if none was logged.
     `on_host`: per captured operator, its result on the device's own inputs, not rounded.
+    `differences`: per captured operator, the difference of its logged value and `on_host`.
     `spans`: per captured operator, earlier operators whose logged values were not used.
     `unrounded`: the values that clamps read, by the operators whose logged values were rounded although the compiler
     merged the clamp into the operator.
@@ -30,10 +31,11 @@ class DeviceRun:
         self.kernels, self.captured, self.requantized = kernels, captured, requantized
         self.values: dict[int, Value] = {}
         self.on_host: dict[int, Array] = {}
+        self.differences: dict[int, Difference] = {}
         self.spans: dict[int, tuple[int, ...]] = {}
         self.unrounded: dict[int, Array] = {}
         self.received: Mapping[tuple[int, int], Value] = {
-            pair: np.asarray(value.dequantized(), np.float32) for pair, value in requantized.items()
+            pair: np.asarray(value.dequantized(np.float32), np.float32) for pair, value in requantized.items()
         }
         self._readers: dict[int, list[int]] = {}
         uncaptured: dict[int, tuple[int, ...]] = {}
@@ -111,23 +113,23 @@ class DeviceRun:
 
         Among equal elements, a device may select any. Return None for an operator whose value is no indices.
         """
-        picked = self.kernels.picked(index, difference.actual, self.values)
-        right = self.kernels.picked(index, difference.expected, self.values)
+        picked = self.kernels.picked(index, difference.actual.elements, self.values)
+        right = self.kernels.picked(index, difference.expected.elements, self.values)
         if picked is None or right is None:
             return None
         return picked != right
 
     def _unrounded(self, index: int) -> Array:
         """Return an operator's value without the rounding to its grid, as far as the logged value is the right one."""
-        difference = Difference.between(self.captured[index].dequantized(), self.on_host[index], self.captured[index])
-        assert difference.steps is not None, "a value with a grid"
-        right = np.abs(difference.steps) <= 1
-        return np.where(right, self.on_host[index], difference.actual).astype(self.on_host[index].dtype)
+        on_host, actual, steps = self.on_host[index], self.values[index], self.differences[index].steps
+        assert steps is not None, "a value with a grid"
+        assert isinstance(actual, np.ndarray), "a logged value"
+        return np.where(np.abs(steps) <= 1, on_host, actual)
 
     def _add(self, index: int, value: CapturedValue, spans: tuple[int, ...]) -> None:
-        actual = value.dequantized()
         with np.errstate(over="ignore"):
-            self.values[index] = actual.astype(np.float32) if actual.dtype == np.float64 else actual
+            actual = value.dequantized(np.float32)
+            self.values[index] = actual = actual.astype(np.float32) if actual.dtype == np.float64 else actual
         result = self.call(index)
         if not isinstance(result, np.ndarray) or result.shape != actual.shape:
             if result is not None:
@@ -139,12 +141,14 @@ class DeviceRun:
             for source in self.kernels.sources[index]
             if source in self.kernels.clamped and source in self.on_host and self.captured[source].qparams is not None
         }
+        difference = Difference.between(value, result)
         if unrounded:
             merged = self.call(index, unrounded)
             assert isinstance(merged, np.ndarray), "the same call"
-            nearest = min((merged, result), key=lambda on_host: Difference.between(actual, on_host, value).scatter)
-            if nearest is merged:
-                result, spans = merged, tuple(dict.fromkeys((*spans, *unrounded)))
+            of_merged = Difference.between(value, merged)
+            if of_merged.scatter <= difference.scatter:
+                result, difference, spans = merged, of_merged, tuple(dict.fromkeys((*spans, *unrounded)))
                 self.unrounded |= unrounded
-        self.on_host[index], self.spans[index] = result, spans
-        self.values[index] = actual.astype(result.dtype)
+        self.on_host[index], self.differences[index], self.spans[index] = result, difference, spans
+        if actual.dtype != result.dtype:
+            self.values[index] = value.dequantized(result.dtype).astype(result.dtype)

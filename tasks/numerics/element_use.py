@@ -13,13 +13,12 @@ from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tasks.numerics.dequantize import dequantize
+from tasks.numerics.blocks import Array, block_of
+from tasks.numerics.dequantize import dequantize, dequantize_block
 from tasks.numerics.metrics import signed_error
 from tasks.records import Quantization
 
-Array = NDArray[Any]
 Value = Array | tuple[Array, ...]
 Weights = Callable[[Sequence[Array]], Sequence[Array | None]]
 """Returns the weights of an operator's outputs, None for an output that has no weight."""
@@ -123,9 +122,28 @@ class CapturedValue:
     elements: Array
     qparams: Quantization | None  # None if the elements are not quantized
 
-    def dequantized(self) -> Array:
-        """Return the values in floating point, or `elements` unchanged if they are not quantized."""
-        return self.elements if self.qparams is None else dequantize(self.elements, self.qparams)
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.elements.shape
+
+    @property
+    def size(self) -> int:
+        return self.elements.size
+
+    def dequantized(self, dtype: np.dtype[Any] | type[np.floating] = np.float64) -> Array:
+        """Return the values in floating point, or `elements` unchanged if they are not quantized.
+
+        `dtype`: the type of the values; a type that is not floating point stands for float64.
+        """
+        if self.qparams is None:
+            return self.elements
+        return dequantize(self.elements, self.qparams, dtype if np.issubdtype(dtype, np.floating) else np.float64)
+
+    def block(self, part: slice) -> Array:
+        """Return these elements of the flattened values, in float64."""
+        if self.qparams is None:
+            return block_of(self.elements, part)
+        return dequantize_block(self.elements, self.qparams, part)
 
 
 class ElementUse:

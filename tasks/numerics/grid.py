@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tasks.numerics.blocks import Array, Tensor, whole
 from tasks.numerics.dequantize import step_sizes
-from tasks.numerics.element_use import Array, CapturedValue
+from tasks.numerics.element_use import CapturedValue
 from tasks.numerics.metrics import select, signed_error, sums_of_finite
 from tasks.records import Gap, Quantization
 from tasks.records.vocabulary import Cause
@@ -28,7 +29,7 @@ class GridUse:
     """The range of the value divided by the range of the grid. It is above 1 if the value does not fit the grid."""
 
 
-def grid_use(captured: CapturedValue, on_host: Array, rounded: Array, used: Array | None) -> GridUse | None:
+def grid_use(captured: CapturedValue, on_host: Array, rounded: Tensor, used: Array | None) -> GridUse | None:
     """Return how the grid of a value is used; None for a value without a grid or without used finite elements.
 
     `on_host`: the unrounded value. `rounded`: the nearest values on the grid. `used`: a mask; None if all are used.
@@ -40,7 +41,7 @@ def grid_use(captured: CapturedValue, on_host: Array, rounded: Array, used: Arra
         return None
     clipped = 0
     if sums.error_largest > _HALF_STEP * min(captured.qparams.scale):
-        clipped = int(np.count_nonzero(select(_clipped(on_host, rounded, captured.qparams), counted)))
+        clipped = int(np.count_nonzero(select(_clipped(on_host, whole(rounded), captured.qparams), counted)))
     steps, values = captured.qparams.quant_max - captured.qparams.quant_min, select(on_host, counted)
     return GridUse(
         gap=sums.gap,
@@ -50,8 +51,9 @@ def grid_use(captured: CapturedValue, on_host: Array, rounded: Array, used: Arra
     )
 
 
-def grid_errors(on_host: Array, rounded: Array, qparams: Quantization) -> dict[Cause, Array]:
+def grid_errors(on_host: Array, rounded: Tensor, qparams: Quantization) -> dict[Cause, Array]:
     """Divide the rounding error of a value into clipping and resolution. Both are float32, with the value's shape."""
+    rounded = whole(rounded)
     error = signed_error(rounded, on_host)
     clipped = _clipped(on_host, rounded, qparams)
     if not clipped.any():

@@ -11,16 +11,14 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tasks.numerics.blocks import Array, Tensor, block_of, blocks, whole
 from tasks.records import Gap, Quantization
-
-Array = NDArray[Any]
 
 # Squares of numbers within 2**±256, and their sums, are far from float64's limits. Other numbers are scaled first.
 _SAFE_EXPONENT = 256
 _SAFE_ENERGY = 2.0**512
-_BLOCK = 2**16
+_DOT = 2**13
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,8 +30,8 @@ class Sums:
     all elements count.
     """
 
-    actual: Array
-    reference: Array
+    actual: Tensor
+    reference: Tensor
     qparams: Quantization | None
     counted: Array | None
     elements: int
@@ -43,17 +41,15 @@ class Sums:
     error_largest: float
     reference_energy: float
     reference_exponent: int
+    reference_sum: float
     actual_energy: float
     actual_exponent: int
+    actual_sum: float
     product: float
 
-    def mean(self, tensor: Array) -> float:
-        """Return the mean of the elements of `tensor` that count, not scaled."""
-        return float(select(tensor, self.counted).sum(dtype=np.float64)) / self.elements
-
-    def largest(self, tensor: Array) -> float:
+    def largest(self, tensor: Tensor) -> float:
         """Return the largest absolute value of the elements of `tensor` that count, not scaled."""
-        elements = select(tensor, self.counted)
+        elements = select(whole(tensor), self.counted)
         return max(float(elements.max(initial=0)), -float(elements.min(initial=0)))
 
     @property
@@ -114,7 +110,9 @@ def top1(values: Array) -> int | None:
     return int(np.argmax(values))
 
 
-def sums_of(actual: Array, reference: Array, qparams: Quantization | None = None, counted: Array | None = None) -> Sums:
+def sums_of(
+    actual: Tensor, reference: Tensor, qparams: Quantization | None = None, counted: Array | None = None
+) -> Sums:
     """Return the sums of all metrics. `counted`: a mask of the elements that count; None if all elements count.
 
     The metrics in steps or units in the last place need a `counted` of None. Raises ValueError for tensors of different
@@ -122,34 +120,47 @@ def sums_of(actual: Array, reference: Array, qparams: Quantization | None = None
     """
     if actual.shape != reference.shape:
         raise ValueError(f"tensors of shapes {actual.shape} and {reference.shape} have no gap")
-    sums = _add_up(actual, reference, qparams, counted, (0, 0, 0))
-    energies = (sums.error_energy, sums.reference_energy, sums.actual_energy)
-    if all(1 / _SAFE_ENERGY < energy < _SAFE_ENERGY for energy in energies):
-        return sums
-    exponents = (_exponent(sums.largest(actual)), _exponent(sums.largest(reference)), _exponent(sums.error_largest))
+    sums = _add_up(actual, reference, qparams, counted, (0, 0, 0), zeros=True)
+    if counted is not None and not math.isfinite(sums.error_energy):
+        sums = _add_up(actual, reference, qparams, counted, (0, 0, 0))
+    exponents = (
+        0 if _is_safe(sums.actual_energy) else _exponent(sums.largest(actual)),
+        0 if _is_safe(sums.reference_energy) else _exponent(sums.largest(reference)),
+        0 if _is_safe(sums.error_energy) else _exponent(sums.error_largest),
+    )
     return _add_up(actual, reference, qparams, counted, exponents) if any(exponents) else sums
 
 
+def _is_safe(energy: float) -> bool:
+    return 1 / _SAFE_ENERGY < energy < _SAFE_ENERGY
+
+
 def _add_up(
-    actual: Array,
-    reference: Array,
+    actual: Tensor,
+    reference: Tensor,
     qparams: Quantization | None,
     counted: Array | None,
     exponents: tuple[int, int, int],
+    *,
+    zeros: bool = False,
 ) -> Sums:
-    """Compute the sums in blocks that fit the processor's cache. `exponents`: those of actual, reference and error."""
+    """Compute the sums. `exponents`: those of actual, reference and error.
+
+    `zeros`: whether elements that do not count are replaced by zeros instead of being left out. This is faster, but
+    their infinities and NaNs become NaN.
+    """
     actual_exponent, reference_exponent, error_exponent = exponents
-    absolute, largest, energies = 0.0, 0.0, np.zeros(4)
-    flat_actual, flat_reference = actual.reshape(-1), reference.reshape(-1)
+    largest, energies, totals = 0.0, np.zeros(4), np.zeros(3)
     mask = None if counted is None else counted.reshape(-1)
     # The difference of two numbers near float64's limits overflows; `_finite` turns the infinity into None.
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        for start in range(0, actual.size, _BLOCK):
-            block = slice(start, start + _BLOCK)
-            a, r = (
-                select(tensor[block], None if mask is None else mask[block]).astype(np.float64, copy=False)
-                for tensor in (flat_actual, flat_reference)
-            )
+        for part in blocks(actual.size):
+            a, r = block_of(actual, part), block_of(reference, part)
+            if mask is not None and zeros:
+                weights = mask[part].astype(np.float64)
+                a, r = a * weights, r * weights
+            elif mask is not None:
+                a, r = select(a, mask[part]), select(r, mask[part])
             error = np.subtract(a, r)
             np.abs(error, out=error)
             largest = float(np.maximum(largest, error.max(initial=0.0)))  # NaN stays NaN
@@ -157,26 +168,28 @@ def _add_up(
                 a, r = np.ldexp(a, -actual_exponent), np.ldexp(r, -reference_exponent)
                 error = np.ldexp(error, -error_exponent)
             energies += (_dot(error, error), _dot(r, r), _dot(a, a), _dot(a, r))
-            absolute += float(error.sum())
+            totals += (error.sum(), r.sum(), a.sum())
     return Sums(
         actual=actual,
         reference=reference,
         qparams=qparams,
         counted=counted,
         elements=actual.size if counted is None else int(np.count_nonzero(counted)),
-        error_absolute=absolute,
+        error_absolute=float(totals[0]),
         error_energy=float(energies[0]),
         error_exponent=error_exponent,
         error_largest=largest,
         reference_energy=float(energies[1]),
         reference_exponent=reference_exponent,
+        reference_sum=float(totals[1]),
         actual_energy=float(energies[2]),
         actual_exponent=actual_exponent,
+        actual_sum=float(totals[2]),
         product=float(energies[3]),
     )
 
 
-def sums_of_finite(actual: Array, reference: Array, used: Array | None) -> tuple[Sums, Array | None]:
+def sums_of_finite(actual: Tensor, reference: Tensor, used: Array | None) -> tuple[Sums, Array | None]:
     """Return the sums over the used elements that are finite on both sides, and a mask of these elements.
 
     `used`: a mask; None if all elements are used. The mask that is returned is None if all elements count.
@@ -184,15 +197,17 @@ def sums_of_finite(actual: Array, reference: Array, used: Array | None) -> tuple
     sums = sums_of(actual, reference, counted=used)
     if math.isfinite(sums.error_energy):  # an infinity or a NaN on either side would make it infinite or NaN
         return sums, used
-    counted = np.isfinite(actual) & np.isfinite(reference)
+    counted = np.isfinite(whole(actual)) & np.isfinite(whole(reference))
     if used is not None:
         counted &= used
     return sums_of(actual, reference, counted=counted), counted
 
 
 def _dot(left: Array, right: Array) -> float:
-    # Bit-identical on any number of cores. `np.dot` splits the sum by the number of BLAS threads, which also busy-wait.
-    return float(np.einsum("i,i->", left, right))
+    # BLAS uses one thread for so few elements, and therefore adds them up in the same order on any number of cores.
+    return sum(
+        float(np.dot(left[start : start + _DOT], right[start : start + _DOT])) for start in range(0, left.size, _DOT)
+    )
 
 
 def _exponent(largest: float) -> int:
@@ -250,7 +265,8 @@ def _nmse(sums: Sums) -> float | None:
 
 def _relative_l1(sums: Sums) -> float | None:
     """Return the mean absolute error divided by the reference's mean absolute value. None for a reference of zeros."""
-    reference_absolute = float(np.abs(np.ldexp(sums.reference.astype(np.float64), -sums.reference_exponent)).sum())
+    reference = np.ldexp(whole(sums.reference).astype(np.float64), -sums.reference_exponent)
+    reference_absolute = float(np.abs(reference).sum())
     if not reference_absolute:
         return None
     return _finite(sums.error_absolute / reference_absolute, sums.error_exponent - sums.reference_exponent)
@@ -274,10 +290,11 @@ def _max_ulp(sums: Sums) -> float | None:
     A unit in the last place is the distance to the next number of larger magnitude. None for a reference that is not
     floating point.
     """
-    if sums.reference.dtype.kind != "f" or not sums.elements:
+    reference = whole(sums.reference)
+    if reference.dtype.kind != "f" or not sums.elements:
         return None
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        ulp = np.spacing(np.abs(sums.reference)).astype(np.float64)
+        ulp = np.spacing(np.abs(reference)).astype(np.float64)
         return _finite(float((_absolute_error(sums) / ulp).max()))
 
 
@@ -295,7 +312,7 @@ def _steps(sums: Sums, reduce: Callable[[Array], Any]) -> float | None:
     qparams = sums.qparams
     if qparams is None or not sums.elements:
         return None
-    scale, rank = np.asarray(qparams.scale, np.float64), sums.reference.ndim
+    scale, rank = np.asarray(qparams.scale, np.float64), len(sums.reference.shape)
     if qparams.axis is not None:
         scale = scale.reshape([-1 if axis == qparams.axis % rank else 1 for axis in range(rank)])
     with np.errstate(over="ignore"):
@@ -303,7 +320,7 @@ def _steps(sums: Sums, reduce: Callable[[Array], Any]) -> float | None:
 
 
 def _absolute_error(sums: Sums) -> Array:
-    return np.abs(sums.actual.astype(np.float64) - sums.reference.astype(np.float64))
+    return np.abs(whole(sums.actual).astype(np.float64) - whole(sums.reference).astype(np.float64))
 
 
 def _finite(value: float, exponent: int = 0) -> float | None:

@@ -1,5 +1,6 @@
 """The comparison of one tensor from a device with the reference's tensor: first the status, then the gap."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -8,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.errors import EvidenceError
-from tasks.numerics.dequantize import dequantize, undo_layout
-from tasks.numerics.metrics import gap, select
+from tasks.numerics.blocks import Tensor, whole
+from tasks.numerics.dequantize import undo_layout
+from tasks.numerics.element_use import CapturedValue
+from tasks.numerics.metrics import gap, select, sums_of
 from tasks.records import Gap, Operator, Quantization
 from tasks.records.vocabulary import COMPARED, OperatorStatus
 
@@ -53,11 +56,9 @@ def compare_operator(
         return Compared(status="shape_differs")
     if captured.dtype.kind in "iu" and reference.dtype.kind == "f" and qparams is None:
         return Compared(status="dtype_differs")
-    actual = to_reference_layout_and_scale(qparams, axis_order, captured, reference)
-    if used_mask is None:
-        return compare_values(actual, reference)
-    compared = compare_values(select(actual, used_mask), select(reference, used_mask))
-    return replace(compared, status="masked") if compared.status in COMPARED else compared
+    compared = compare_values(_as_reference(qparams, axis_order, captured, reference), reference, used_mask)
+    masked = used_mask is not None and compared.status in COMPARED
+    return replace(compared, status="masked") if masked else compared
 
 
 def to_reference_layout_and_scale(
@@ -67,15 +68,29 @@ def to_reference_layout_and_scale(
 
     Raises EvidenceError if the qparams do not fit the tensor.
     """
-    actual = np.ascontiguousarray(undo_layout(captured, axis_order))  # before dequantizing, which enlarges the tensor
-    quantized = actual.dtype.kind in "iu" and reference.dtype.kind == "f"
-    return dequantize(actual, qparams) if quantized and qparams is not None else actual
+    return _as_reference(qparams, axis_order, captured, reference).dequantized()
 
 
-def compare_values(actual: NDArray[Any], reference: NDArray[Any]) -> Compared:
-    """Return the status and the gap of two tensors of the same layout and scale, for example final outputs."""
+def _as_reference(
+    qparams: Quantization | None, axis_order: Sequence[int] | None, captured: NDArray[Any], reference: NDArray[Any]
+) -> CapturedValue:
+    elements = np.ascontiguousarray(undo_layout(captured, axis_order))
+    quantized = elements.dtype.kind in "iu" and reference.dtype.kind == "f"
+    return CapturedValue(elements=elements, qparams=qparams if quantized else None)
+
+
+def compare_values(actual: Tensor, reference: NDArray[Any], used_mask: NDArray[np.bool_] | None = None) -> Compared:
+    """Return the status and the gap of two tensors of the same layout and scale, for example final outputs.
+
+    `used_mask`: the elements that are compared; None compares all.
+    """
     if actual.shape != reference.shape:
         return Compared(status="shape_differs")
+    sums = sums_of(actual, reference, counted=used_mask)
+    if math.isfinite(sums.error_energy) and sums.error_largest:
+        # An infinity or a NaN on either side would make the energy infinite or NaN.
+        return Compared(status="compared", gap=sums.gap)
+    actual, reference = select(whole(actual), used_mask), select(reference, used_mask)
     finite = np.isfinite(reference)
     odd_actual = int(actual.size - np.count_nonzero(np.isfinite(actual)))
     odd_reference = int(reference.size - np.count_nonzero(finite))

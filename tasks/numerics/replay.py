@@ -85,8 +85,8 @@ def replay(
         if not readers:
             continue
         expected = attribution.expected(index)
-        again = {reader: attribution.replayed(reader, {index: expected}) for reader in readers}
-        if all(attribution.contradicts(reader, index, expected, again[reader].introduced) for reader in readers):
+        if all(attribution.contradicts(reader, index, expected) for reader in readers):
+            again = {reader: attribution.replayed(reader, {index: expected}) for reader in readers}
             rounding = {cause: error for cause, error in operators[index].errors.items() if cause != "device"}
             operators |= again | {index: replace(operators[index], contradicted=True, errors=rounding)}
     spans = {index: operator.spans for index, operator in operators.items()}
@@ -125,7 +125,7 @@ def converted(
     captured: CapturedValue, source: Array, reference: Array | None = None, used: Array | None = None
 ) -> Replayed:
     """Return the error of a value that the device converted to another grid. `source`: the value before it."""
-    difference = Difference.between(captured.dequantized(), source, captured)
+    difference = Difference.between(captured, source)
     return Replayed(
         introduced=introduced_error(difference, used),
         inherited=Gap() if reference is None else sums_of_finite(source, reference, used)[0].gap,
@@ -164,8 +164,10 @@ class _Attribution:
             if instead or not self._is_suspect(index, error.introduced):
                 break
             result, through = run.call_unrounded(index, depth)
-            fused = self._own_error(index, result) if through and isinstance(result, np.ndarray) else None
-            if fused is not None and self.explains(index, fused.introduced, error.introduced):
+            if not through or not isinstance(result, np.ndarray) or not self._is_nearer(index, result, error):
+                continue
+            fused = self._own_error(index, result)
+            if self.explains(index, fused.introduced, error.introduced):
                 error, spans = fused, tuple(dict.fromkeys((*spans, *through)))
         reference = self._reference(index)
         used, inherited, felt = error.used, Gap(), True
@@ -203,27 +205,39 @@ class _Attribution:
             return True
         return better.gap.mse <= _FAR_SMALLER * worse.gap.mse
 
-    def contradicts(self, reader: int, index: int, expected: Array, with_expected: Introduced) -> bool:
+    def contradicts(self, reader: int, index: int, expected: Array) -> bool:
         """Return whether a reader's value follows from the right value of operator `index`, not from the logged one.
 
-        `with_expected`: the reader's own error with the right value. A reader that received the value on another grid
-        contradicts the log if the converted value does.
+        A reader that received the value on another grid contradicts the log if the converted value does.
         """
         run = self._run
         conversion = run.requantized.get((reader, index))
         if conversion is None:
-            return self.explains(reader, with_expected, self._logged[reader])
+            result = run.call(reader, {index: expected})
+            assert isinstance(result, np.ndarray), "the same call"
+            return self.explains(reader, self._own_error(reader, result).introduced, self._logged[reader])
         right, logged = (
-            introduced_error(Difference.between(conversion.dequantized(), source, conversion))
+            introduced_error(Difference.between(conversion, source))
             for source in (expected, run.values[index])
             if isinstance(source, np.ndarray)
         )
         return self.explains(reader, right, logged)
 
+    def _is_nearer(self, index: int, result: Array, than: "_OwnError") -> bool:
+        """Return whether a result can explain the device's value better: over the same elements, its error is smaller.
+
+        This takes a fraction of the time of `_own_error`.
+        """
+        if than.introduced.nonfinite or than.introduced.gap.mse is None:
+            return True
+        difference = Difference.between(self._run.captured[index], result)
+        mse = sums_of_finite(difference.actual, difference.expected, than.used)[0].gap.mse
+        return mse is not None and mse < than.introduced.gap.mse
+
     def expected(self, index: int) -> Array:
         """Return an operator's right value on the device's own inputs, rounded to the device's grid."""
         on_host = self._run.on_host[index]
-        return self._difference(index, on_host).expected.astype(on_host.dtype)
+        return self._difference(index, on_host).expected.dequantized(on_host.dtype).astype(on_host.dtype, copy=False)
 
     def _errors(self, index: int, own_error: "_OwnError", instead: Mapping[int, Value]) -> dict[Cause, Array]:
         run, on_host = self._run, own_error.on_host
@@ -235,7 +249,7 @@ class _Attribution:
         if unrounded is not None:
             errors["device"] = signed_error(unrounded, on_host)
         else:
-            errors["device"] = signed_error(actual, expected)
+            errors["device"] = signed_error(actual.dequantized(np.float32), expected.dequantized(np.float32))
             errors |= grid_errors(on_host, expected, qparams) if qparams else {}
         for cause, error in self._conversion_errors(index, instead).items():
             errors[cause] = errors.get(cause, np.float32(0)) + error
@@ -285,12 +299,14 @@ class _Attribution:
         difference = self._difference(index, on_host)
         if on_host.dtype.kind != "f" and (differs := self._run.differing_picks(index, difference)) is not None:
             difference = replace(difference, differs=differs)
-        used, masked_by = self._use.used_mask(index, difference.actual, difference.expected)
+        with np.errstate(over="ignore"):
+            actual, expected = (value.dequantized(on_host.dtype) for value in (difference.actual, difference.expected))
+        used, masked_by = self._use.used_mask(index, actual, expected)
         return _OwnError(on_host, difference, used, masked_by, introduced_error(difference, used))
 
     def _difference(self, index: int, on_host: Array) -> Difference:
-        captured = self._run.captured[index]
-        return Difference.between(captured.dequantized(), on_host, captured)
+        run, captured = self._run, self._run.captured[index]
+        return run.differences[index] if on_host is run.on_host[index] else Difference.between(captured, on_host)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,16 +23,27 @@ class StepCounts:
     elements: Array
 
     @classmethod
-    def of(cls, steps: Array) -> "StepCounts":
-        """Count the elements per error. `steps`: the signed errors of at least one element, without infinities."""
+    def of(cls, steps: Array, counted: Array | None = None) -> "StepCounts":
+        """Count the elements per error. `steps`: the signed errors, of which at least one counts; those are finite.
+
+        `counted`: a mask of the elements that count; None if all elements count.
+        """
         flat = steps.reshape(-1)
-        lowest, highest = float(flat.min()), float(flat.max())
+        wrong = flat != 0
+        if counted is not None:
+            wrong &= counted.reshape(-1)
+        # Few elements are wrong: only these are counted one by one.
+        errors = flat.compress(wrong)
+        right = (flat.size if counted is None else int(np.count_nonzero(counted))) - errors.size
+        lowest, highest = float(errors.min(initial=0)), float(errors.max(initial=0))
         if highest - lowest >= _COUNTED:
-            errors, elements = np.unique(flat, return_counts=True)
-            return cls(errors.astype(np.float64), elements)
-        counts = np.bincount((flat - lowest).astype(np.intp))
-        present = np.flatnonzero(counts)
-        return cls(lowest + present, counts[present])
+            present, elements = np.unique(np.append(errors, 0.0), return_counts=True)
+            elements[present == 0] += right - 1
+        else:
+            elements = np.bincount((errors - lowest).astype(np.intp), minlength=int(highest - lowest) + 1)
+            elements[int(-lowest)] += right
+            present = lowest + np.arange(elements.size)
+        return cls(present[elements > 0].astype(np.float64), elements[elements > 0])
 
     @property
     def total(self) -> int:

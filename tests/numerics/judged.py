@@ -7,11 +7,12 @@ The verdicts are those of a comparison: from the replay, the total error over th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 
 from conf.load import load
 from conf.tolerances import OperatorTolerance
@@ -26,6 +27,11 @@ from tests.numerics.numpy_graph import Program
 
 IMAGE = np.array([[-3.0, 1.5, 2.0, 7.0], [0.5, -0.25, 4.0, 8.5]], np.float32)
 SCHEMES = ["8a8w", "16a8w", "fp16"]
+
+
+def nearly(gap: Gap) -> dict[str, Any]:
+    """Return the metrics of a gap, to be compared with metrics whose sums were added up in another order."""
+    return {name: value if value is None else pytest.approx(value, rel=1e-9) for name, value in asdict(gap).items()}
 
 
 @cache

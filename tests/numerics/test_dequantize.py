@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tasks.errors import EvidenceError
-from tasks.numerics.dequantize import dequantize, fake_quantize, undo_layout
+from tasks.numerics.dequantize import dequantize, dequantize_block, fake_quantize, quantize, undo_layout
 from tasks.records import Quantization
 
 UINT8 = Quantization(scale=(0.5,), zero_point=(10,), axis=None, quant_min=0, quant_max=255, dtype="uint8")
@@ -47,6 +47,29 @@ def test_each_quantized_value_is_offset_and_scaled_by_its_own_channel(case: tupl
         channel = 0 if qparams.axis is None else index[qparams.axis]
         steps = int(values[index]) - qparams.zero_point[channel]
         assert dequantized[index] == steps * qparams.scale[channel]
+
+
+@given(quantized(), st.integers(0, 60), st.integers(0, 60))
+def test_a_block_is_a_part_of_the_flattened_values(
+    case: tuple[np.ndarray, Quantization], start: int, length: int
+) -> None:
+    values, qparams = case
+    part = slice(start, start + length)
+    np.testing.assert_array_equal(
+        dequantize_block(values, qparams, part), dequantize(values, qparams).reshape(-1)[part]
+    )
+
+
+@given(quantized())
+def test_values_are_rounded_to_the_smallest_type_of_integers(case: tuple[np.ndarray, Quantization]) -> None:
+    values, qparams = case
+    rounded = quantize(dequantize(values, qparams), qparams)
+    assert (rounded.dtype, rounded.tolist()) == (values.dtype, values.tolist())
+
+
+def test_a_value_that_is_no_number_stays_none() -> None:
+    rounded = quantize(np.array([np.nan, np.inf, 0.0]), UINT8)
+    np.testing.assert_array_equal(rounded, [np.nan, 255.0, 10.0])
 
 
 @given(quantized())

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from conf import names
-from tasks.numerics.metrics import METRICS, gap, metric_values, snr_db, top1
+from tasks.numerics.metrics import METRICS, gap, metric_values, snr_db, sums_of, top1
 from tasks.records import Gap, Quantization
+from tests.numerics.judged import nearly
 
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)
 STEP = 0.5
@@ -226,3 +227,18 @@ def test_an_unknown_metric_is_refused() -> None:
 )
 def test_top1_is_the_first_of_the_largest_elements_or_none(values: np.ndarray, index: int | None) -> None:
     assert top1(values) == index
+
+
+@given(
+    tensors=arrays.arrays(
+        np.float32, st.tuples(st.just(3), st.integers(1, 60)), elements=st.floats(-100, 100, width=32)
+    ),
+    odd=st.sampled_from([0.0, np.nan, np.inf]),
+)
+def test_elements_that_do_not_count_change_no_metric(tensors: np.ndarray, odd: float) -> None:
+    actual, reference, chance = tensors
+    counted = chance > 0
+    alone = sums_of(actual[counted], reference[counted])
+    masked = sums_of(np.where(counted, actual, np.float32(odd)), reference, counted=counted)
+    assert asdict(masked.gap) == nearly(alone.gap)
+    assert (masked.elements, masked.actual_sum) == (alone.elements, pytest.approx(alone.actual_sum, abs=1e-9))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from tasks.numerics.dequantize import fake_quantize
 from tasks.numerics.element_use import Array, CapturedValue
 from tasks.numerics.metrics import gap
 from tasks.numerics.replay import replay
-from tests.numerics.judged import IMAGE, any_error, introducing
+from tests.numerics.judged import IMAGE, any_error, introducing, nearly
 from tests.numerics.numpy_device import Device, quantization
 
 from tests.numerics.numpy_graph import (  # isort: skip
@@ -138,7 +139,7 @@ def test_the_inherited_error_is_that_of_the_right_result_for_the_devices_own_inp
         if not operator.spans:
             result, right = np.asarray(program.call(source, values)), np.asarray(reference[source])
             used = np.ones(result.shape, np.bool_) if operator.used_mask is None else operator.used_mask
-            assert operator.inherited == gap(result[used], right[used])
+            assert asdict(operator.inherited) == nearly(gap(result[used], right[used]))
 
 
 def test_the_total_error_grows_with_depth_and_the_introduced_error_does_not() -> None:
