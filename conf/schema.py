@@ -250,6 +250,8 @@ class MeasureConfig:
 
 @dataclass(kw_only=True, slots=True)
 class LimitsConfig:
+    """The limits of the toolchain's workers. The log of a worker has a fixed limit: its first and last 4 MiB."""
+
     parallel: Count | None = None
     """The maximum number of toolchain workers that run at the same time. null means one worker per core."""
     memory_gib: Positive | None = None
@@ -257,7 +259,8 @@ class LimitsConfig:
     runs, fits within this limit. null means 80 % of the machine's memory."""
     child_deadline_s: Positive = 3600.0
     child_memory_gib: Positive = 16.0
-    """The maximum resident size of a toolchain worker. A larger worker is stopped, and its cell fails."""
+    """The maximum memory of a toolchain worker and all processes that it started. A larger worker is stopped, and its
+    cell fails. Pages that several processes share count once."""
     shard_attempts: Count = 3
     """On a work pool: the maximum number of runs of a shard. The shard is run again if its worker dies or fails."""
     silence_s: Annotated[float, at_least(60, "60 or more, two of Prefect's heartbeat intervals")] = 90.0

@@ -70,6 +70,10 @@ class Graph:
             self._codes[model] = code_digest(request.model)
         return self._submit(export_task, request, request.model, self._codes[model], workers=self._resources.workers)
 
+    def forget(self, submission: Submission) -> None:
+        """Forget a stage that has ended with an error, so that it runs again if it is submitted again."""
+        del self._submissions[submission.key]
+
     def cell(self, request: Request) -> dict[str, Submission]:
         """Submit all stages of a cell. Map `CellResult`'s fields to the submissions of the results they will hold."""
         kind, scheme, workers = request.backend.kind, request.scheme, self._resources.workers

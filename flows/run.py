@@ -13,7 +13,7 @@ from conf.backends import make_importable
 from conf.names import COMPILE_STAGES
 from conf.plan import Plan
 from conf.schema import TrendConfig
-from flows.graph import Graph, ProgressCallback
+from flows.graph import Graph, ProgressCallback, Submission, await_result
 from flows.resources import Resources
 from flows.runs import results
 from flows.runs.artifacts import UPDATE_EVERY_S, CellsDone, create_progress
@@ -90,7 +90,7 @@ def command(overrides: Sequence[str], folders: Sequence[Path], *options: str) ->
 
 
 def run_cells(plan: Plan, resources: Resources, run_id: str) -> CellResults:
-    """Run every possible cell. If a model's export raises RequestError or EnvironmentUnusable, raise that error."""
+    """Run every possible cell. Raise a RequestError of an export, and an EnvironmentUnusable that is raised twice."""
     make_importable(plan.folders)
     cells_done, callback = CellsDone(plan.cells, create_progress(run_id, len(plan.cells))), on_progress.get()
 
@@ -105,13 +105,19 @@ def run_cells(plan: Plan, resources: Resources, run_id: str) -> CellResults:
 
 
 def _run_graph(plan: Plan, graph: Graph, cells_done: CellsDone) -> list[CellResult]:
-    possible = [cell for cell in plan.cells if cell.impossible is None]
     # Wait for every export before anything is compiled, because an export detects mistakes in a model's configuration.
-    for export in [graph.export(cell.request) for cell in possible]:
-        export.future.wait()
-        error = export.future.state.result(raise_on_failure=False)
-        if isinstance(error, RequestError | EnvironmentUnusable):
-            raise error
+    requests = [cell.request for cell in plan.cells if cell.impossible is None]
+    exports = {export.key: export for export in map(graph.export, requests)}
+    unusable = [export for export in exports.values() if _is_unusable(export)]
+    for export in unusable:
+        graph.forget(export)
+    if unusable:
+        # A disk that was full for a moment must not end all cells. If it is still full, this attempt fails too.
+        for export in [graph.export(request) for request in requests]:
+            if _is_unusable(export):
+                _, error = await_result(export.future)
+                assert error is not None
+                raise error
     submissions = [graph.cell(cell.request) if cell.impossible is None else {} for cell in plan.cells]
     futures = {submission.key: submission.future for cell in submissions for submission in cell.values()}
     # Count the futures that are done. Their states cannot be polled: a task whose input failed stays pending forever.
@@ -124,6 +130,14 @@ def _run_graph(plan: Plan, graph: Graph, cells_done: CellsDone) -> list[CellResu
         cells_done.show()
     cells_done.end()
     return [graph.result(cell, submitted) for cell, submitted in zip(plan.cells, submissions, strict=True)]
+
+
+def _is_unusable(export: Submission) -> bool:
+    """Wait for an export. Return whether it raised EnvironmentUnusable. Raise the error if it is a RequestError."""
+    _, error = await_result(export.future)
+    if isinstance(error, RequestError):
+        raise error
+    return isinstance(error, EnvironmentUnusable)
 
 
 def finish_run(

@@ -26,6 +26,11 @@ def adopt_orphans() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
+def die_with_parent() -> None:
+    """Make the kernel kill this process when its parent ends. Raises OSError."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def kill_descendants() -> dict[int, int]:
     """Kill all descendants of this process and wait for their ends. Return their wait statuses by process id.
 
@@ -87,7 +92,7 @@ def _execute(request: dict[str, Any], failed: int) -> NoReturn:
     """Become the program of the request. If this fails, write the reason to the descriptor `failed`."""
     try:
         os.setsid()
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent()
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
             signal.signal(number, signal.SIG_DFL)
         if request["folder"] is not None:

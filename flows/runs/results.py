@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -10,9 +11,11 @@ from flows.runs.history import trends
 from tasks.errors import EvidenceError, RequestError
 from tasks.records import RunFacts, Toolchain
 from tasks.records.tables import Row
-from tasks.report.page import render
+from tasks.report.page import log_characters, render
 from tasks.storage import tables
 from tasks.storage.store import Store
+
+_BYTES_PER_CHARACTER = 4  # the most that a character of UTF-8 has
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,10 +123,19 @@ def _rendered(run: RunFacts, contents: Mapping[str, Sequence[Row]], store: Store
     return SweepResult(run=run, cells=cells, trends=contents["trends"], page=store.files.local(name))
 
 
-def _logs(store: Store, cells: Iterable[Row]) -> dict[str, str]:
-    """Map the sha256 of every log of the `cells` to the log's text. Logs that are not stored any more are left out."""
+def _logs(store: Store, cells: Sequence[Row]) -> dict[str, str]:
+    """Map the sha256 of every log of the `cells` to the end of the log's text: a little more than the report shows.
+
+    Logs that are not stored any more, or that are damaged, are left out.
+    """
     blobs = {row["log"]: store.find(row["log"]) for row in cells if row["log"]}
-    return {sha256: store.read(blob).decode(errors="replace") for sha256, blob in blobs.items() if blob}
+    characters = log_characters(sum(blobs.get(row["log"]) is not None for row in cells)) + 1
+    logs: dict[str, str] = {}
+    for sha256, blob in blobs.items():
+        if blob is not None:
+            with suppress(EvidenceError):
+                logs[sha256] = store.read_end(blob, characters * _BYTES_PER_CHARACTER).decode(errors="replace")
+    return logs
 
 
 def _facts_name(run_id: str) -> str:

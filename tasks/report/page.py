@@ -49,7 +49,8 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
     """Return the report as one HTML document that loads no other file.
 
     `tables`: the run's rows by table name; every table except `cells` may be absent.
-    `logs`: the logs' texts by sha256. The page has only the name of a missing log, and only the end of a long log.
+    `logs`: the logs' texts by sha256. The page has only the name of a missing log, and only the end of a long log, see
+    `log_characters`.
     """
     cells = [dict(row) for row in tables["cells"]]
     evidence = {name: _by_cell(tables.get(name, ())) for name in data.PAGE_TABLES}
@@ -57,7 +58,7 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
     columns = {name: data.page_columns(name, detailed=detailed) for name in data.PAGE_TABLES}
     strings = data.StringTable()
     most_shares = max(1, min(_TOP_SHARES, _ALL_SHARES // max(1, len(cells))))
-    share = min(_LOG_CHARACTERS, _ALL_LOGS_CHARACTERS // max(1, sum(cell["log"] in logs for cell in cells)))
+    share = log_characters(sum(cell["log"] in logs for cell in cells))
     regressed: list[tuple[Row, list[figures.Row]]] = []
     for number, cell in enumerate(cells):
         rows_of: dict[str, Sequence[figures.Row]] = {name: rows.get(_key(cell), []) for name, rows in evidence.items()}
@@ -102,6 +103,11 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
             script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         )
     )
+
+
+def log_characters(cells: int) -> int:
+    """Return how many characters of each log the page has at most. `cells`: the number of cells with a log."""
+    return min(_LOG_CHARACTERS, _ALL_LOGS_CHARACTERS // max(1, cells))
 
 
 def _embedded(
@@ -287,12 +293,12 @@ def _head(text: str) -> str:
     return text if left <= 0 else f"{text[:_ERROR_CHARACTERS]}\n… {left:,} more characters in the cells table"
 
 
-def _tail(text: str, characters: int) -> tuple[str, int]:
-    """Return the end of a log, from the start of a line if possible, and the number of characters that are left out."""
+def _tail(text: str, characters: int) -> tuple[str, bool]:
+    """Return the end of a log, from the start of a line if possible, and whether anything is left out."""
     if len(text) <= characters:
-        return text, 0
+        return text, False
     start = text.find("\n", len(text) - characters) + 1 or len(text) - characters
-    return text[start:], start
+    return text[start:], True
 
 
 def _beside(name: str) -> str:

@@ -135,6 +135,14 @@ class Store:
             return self._downloaded(blob, f"is damaged, its sha256 is {sha256}").read_bytes()
         return data
 
+    def read_end(self, blob: Blob, size: int) -> bytes:
+        """Return the last `size` bytes of a large blob. A damaged blob is removed, and EvidenceError is raised."""
+        self.verify(blob)
+        path = self.path(blob)
+        with translate_os_errors(path), path.open("rb") as file:
+            file.seek(max(0, blob.size - size))
+            return file.read(size)
+
     def verify(self, blob: Blob) -> None:
         """Check the sha256 of the blob's bytes. A damaged blob is removed, and EvidenceError is raised."""
         path = self.path(blob)

@@ -114,7 +114,7 @@ def wait_for(start: str, process: subprocess.Popen[str]) -> None:
 def wait_for_lowering(process: subprocess.Popen[str], artifacts: Path) -> list[psutil.Process]:
     """Wait until a worker lowers, and return every process that the program has started."""
     wait_for("quantize ", process)
-    while not list(artifacts.glob("partial/*/lower/worker.log")):
+    while not list(artifacts.glob("partial/*/lower")):
         assert process.poll() is None
         time.sleep(0.05)
     return psutil.Process(process.pid).children(recursive=True)

@@ -165,7 +165,7 @@ def test_only_the_end_of_a_long_log_is_shown_with_a_remark() -> None:
     text = "".join(Page(render(RUN, sweep(nightly()[:2]), {LOG: log})).text)
     assert "first line" not in text
     assert "last line" in text
-    assert "characters before this are left out" in text
+    assert "The part before this is left out" in text
 
 
 def test_an_empty_run_has_a_report() -> None:

@@ -43,6 +43,24 @@ def test_a_blob_is_read_back_by_its_sha256(store: Store, data: bytes) -> None:
     store.verify(blob)
 
 
+def test_the_end_of_a_large_blob_is_read_with_little_memory(store: Store) -> None:
+    blob = store.put_bytes(bytes(64 << 20) + b"the end")
+    tracemalloc.start()
+    try:
+        assert store.read_end(blob, 7) == b"the end"
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+    assert store.read_end(store.put_bytes(b"short"), 100) == b"short"
+
+
+def test_the_end_of_a_damaged_blob_is_refused(store: Store) -> None:
+    blob = store.put_bytes(b"x" * 1000)
+    damage(store.path(blob), b"y" + b"x" * 999)
+    with pytest.raises(EvidenceError, match="damaged"):
+        store.read_end(blob, 10)
+
+
 def test_a_blob_is_a_read_only_file_below_the_first_two_digits_of_its_name(store: Store) -> None:
     blob = store.put_bytes(b"weights")
     path = store.path(blob)

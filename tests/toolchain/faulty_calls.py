@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
+import psutil
+
 from tasks.errors import DeviceError, EnvironmentUnusable, EvidenceError, RequestError
+from tasks.toolchain.workers.output import output_length, output_since
 
 _libc = ctypes.CDLL(None)
 LINES_BEFORE = 40
@@ -123,6 +129,115 @@ def leave_a_process_running(how: str) -> int:
     return forked
 
 
+def read_own_output() -> list[str]:
+    """Read back a part of the log after each of three steps."""
+    parts = []
+    print("before")
+    for step in ("both", "neither", "native"):
+        start = output_length()
+        if step == "both":
+            print("python")
+        if step != "neither":
+            _libc.printf(b"native\n")
+        parts.append(output_since(start))
+    return parts
+
+
+def print_mebibytes(count: int) -> int:
+    """Print a first line, so many MiB, and a last line."""
+    print("the first line")
+    for _ in range(count):
+        os.write(1, b"x" * (1 << 20))
+    print("\nthe last line")
+    return count
+
+
+def print_without_end() -> None:
+    print("the first line")
+    while True:
+        os.write(1, b"again and again\n" * 4096)
+
+
+def leave_a_daemon(how: str, pids: str) -> str:
+    """Start a process with a session of its own whose parent ends at once, write its id to `pids`, and end `how`."""
+    sleeper = "subprocess.Popen(['sleep', '600'], start_new_session=True)"
+    code = f"import subprocess; print({sleeper}.pid, file=open({pids!r}, 'w'))"
+    subprocess.run([sys.executable, "-c", code], check=True, start_new_session=True)
+    if how == "abort":
+        os.abort()
+    return how
+
+
+def eat_memory_in_a_daemon() -> None:
+    """Let a process with a session of its own, whose parent has ended, use memory without end."""
+    eater = f"import sys; sys.path[:] = {sys.path!r}; import faulty_calls; faulty_calls.eat_memory()"
+    starter = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {eater!r}], start_new_session=True)"
+    subprocess.run([sys.executable, "-c", starter], check=True, start_new_session=True)
+    time.sleep(60)
+
+
+def share_memory_with_forks(mebibytes: int, forks: int) -> int:
+    """Let forks of this process sleep for a while, which share its memory."""
+    shared = os.urandom(1 << 20) * mebibytes
+    children = []
+    for _ in range(forks):
+        pid = os.fork()
+        if not pid:
+            time.sleep(600)
+            os._exit(0)
+        children.append(pid)
+    time.sleep(2)
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return len(shared) >> 20
+
+
+def eat_memory_in_forks(mebibytes: int, forks: int) -> None:
+    """Let each of some forks use memory that it shares with no other process."""
+    for _ in range(forks):
+        if not os.fork():
+            eaten = os.urandom(1 << 20) * mebibytes
+            time.sleep(600)
+            os._exit(len(eaten) % 2)
+    time.sleep(60)
+
+
+def _pipe_of_the_answer() -> int:
+    connections = [thing for thing in gc.get_objects() if type(thing) is Connection]
+    (answers,) = [connection for connection in connections if not connection.closed and not connection.readable]
+    return answers.fileno()
+
+
+def send_half_an_answer() -> None:
+    """Write the beginning of a message into the pipe of this call's answer, and sleep."""
+    os.write(_pipe_of_the_answer(), (1000).to_bytes(8, "big") + b"half")
+    time.sleep(600)
+
+
+def send_nonsense() -> None:
+    """Write what is no message into the pipe of this call's answer."""
+    os.write(_pipe_of_the_answer(), (8).to_bytes(8, "big") + b"nonsense")
+
+
+def remove_scratch_folder(value: object) -> object:
+    """Remove the working directory and put a pipe, which blocks its readers, where the folder was."""
+    folder = Path.cwd()
+    os.chdir("/")
+    shutil.rmtree(folder)
+    os.mkfifo(folder)
+    print("removed")
+    return value
+
+
+def raise_what_is_no_exception(name: str) -> None:
+    raise {"KeyboardInterrupt": KeyboardInterrupt, "GeneratorExit": GeneratorExit, "Unusual": Unusual}[name]("stop")
+
+
+class Unusual(BaseException):
+    """An error that `except Exception` does not catch."""
+
+
 def eat_memory() -> None:
     eaten = []
     while True:
@@ -162,4 +277,5 @@ def in_fork(_value: object, name: str, *arguments: object) -> object:
 
 
 def kill_the_zygote(_value: object) -> None:
-    os.kill(os.getppid(), signal.SIGKILL)
+    """Kill the parent of this process's guard."""
+    os.kill(psutil.Process().parents()[1].pid, signal.SIGKILL)

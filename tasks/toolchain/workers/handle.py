@@ -1,146 +1,195 @@
-"""The caller's handle of a worker process. It starts and kills the process, and gets its messages and memory usage."""
+"""The caller's handle of a worker process. It starts and ends the process, and gets its answer and its log."""
 
 import contextlib
 import os
 import signal
 import threading
-from dataclasses import dataclass
+import time
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
 from multiprocessing.reduction import send_handle
 from typing import Any
 
-import psutil
-
-from tasks.toolchain.workers.messages import Ended, Message, Started
+from tasks.toolchain.workers.memory import MemoryUsage, memory_usage
+from tasks.toolchain.workers.messages import (
+    Ended,
+    LogSoFar,
+    Message,
+    Raised,
+    Receiver,
+    Refused,
+    Request,
+    Returned,
+    Started,
+    Unreadable,
+    send,
+)
 from tasks.toolchain.workers.worker import Call, serve_call, serve_zygote
 
 _EXIT_TIMEOUT_S = 5.0
+_NO_LOG = b"[qnnsweep: the log was lost, because its reader was killed or does not answer]\n"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MemoryUsage:
-    """The memory of a process and of its descendants."""
+class Process:
+    """A process that runs one call, and its guard. No method waits longer than its timeout, whatever the call does."""
 
-    resident_bytes: int
-    own_bytes: int
-    """The part that the end of the process would free. A fork shares its other pages with its zygote."""
+    _shares = False
 
-
-class Worker:
-    """A process that the fork server forks for one call. `Fork` has the same methods."""
-
-    def __init__(self, context: ForkServerContext, call: Call) -> None:
-        self._receiving, sending = context.Pipe(duplex=False)
-        self._start(context, serve_call, sending, call)
-
-    def _start(self, context: ForkServerContext, target: Any, workers_end: Connection, call: Call) -> None:
-        watching, self._living = context.Pipe(duplex=False)
-        self._process = context.Process(target=target, args=(workers_end, watching, call), daemon=False)
-        self._process.start()
-        workers_end.close()
-        watching.close()
+    def __init__(self, answers: Connection, control: Connection) -> None:
+        self._answers = Receiver(answers)
+        self._control = Receiver(control)
+        self._guard_pid: int | None = None
+        self._log: bytes | None = None
+        self._ended: Ended | None = None
 
     def next(self, timeout_s: float) -> Message | None:
         """Return the next message; None if there is none within `timeout_s`."""
-        # The process is watched too, because a child process of it may hold the pipe open after the process has died.
-        ready = wait([self._receiving, self._process.sentinel], timeout=timeout_s)
-        if self._receiving in ready:
-            # OSError: the process died while it sent its answer.
-            with contextlib.suppress(EOFError, OSError):
-                return self._receiving.recv()
-        if not ready:
-            return None
-        self._process.join(timeout=_EXIT_TIMEOUT_S)
-        return Ended(self._process.exitcode)
+        until = time.monotonic() + timeout_s
+        while True:
+            # In this order: whatever a process has sent can be received when its guard reports its end.
+            self._receive_control()
+            if (answer := self._answer()) is not None:
+                return answer
+            if self._control.at_end or self._ended is not None:
+                return self._ended or Ended(self._exit_code(), _NO_LOG)
+            if not self._wait(until):
+                return None
 
     def memory_usage(self) -> MemoryUsage:
-        return _memory_usage(self._process.pid, shares=False)
+        return memory_usage(self._guard_pid, shares=self._shares)
+
+    def log(self) -> bytes:
+        """Return the log: until now, or until the end if the process has ended."""
+        if self._ended is None and not self._control.connection.closed:
+            self._log = None
+            self._exchange(Request.LOG, lambda: self._log is not None)
+        return _NO_LOG if self._log is None else self._log
 
     def close(self) -> None:
         """Kill the process and its descendants. A process that has sent its answer has nothing left to do or to log."""
-        if self._receiving.closed:
+        if self._control.connection.closed:
             return
-        assert self._process.pid is not None, "started"
-        _kill_group(self._process.pid)
-        self._process.kill()  # it may not lead a process group yet
-        self._process.join()
-        self._receiving.close()
-        self._living.close()
+        if not self._exchange(Request.END, lambda: self._ended is not None) and self._guard_pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._guard_pid, signal.SIGKILL)
+        self._answers.close()
+        self._control.close()
+
+    def _exit_code(self) -> int | None:
+        """Return the exit code of a guard that was killed; None if it is unknown."""
+        return None
+
+    def _answer(self) -> Message | None:
+        try:
+            answer = self._answers.receive()
+        except Unreadable as error:
+            return Raised("unreadable answer", str(error))
+        if answer is None or isinstance(answer, Returned | Refused | Raised):
+            return answer
+        return Raised("unreadable answer", f"a {type(answer).__name__}")
+
+    def _receive_control(self) -> None:
+        while (message := self._control.receive()) is not None:
+            match message:
+                case Started(pid):
+                    self._guard_pid = pid
+                case LogSoFar(log):
+                    self._log = log
+                case Ended(log=log):
+                    self._ended, self._log = message, log
+                case _:
+                    raise AssertionError(message)
+
+    def _exchange(self, request: Request, is_answered: Any) -> bool:
+        """Send a request to the guard, and wait for the answer. Return whether it came in time."""
+        until = time.monotonic() + _EXIT_TIMEOUT_S
+        with contextlib.suppress(OSError):  # the guard is dead
+            send(self._control.connection, request)
+        while True:
+            self._receive_control()
+            if is_answered():
+                return True
+            if self._control.at_end or not self._wait(until, answers=False):
+                return False
+
+    def _wait(self, until: float, *, answers: bool = True) -> bool:
+        """Wait for a message. Return False if there is none until the monotonic time `until`."""
+        remaining_s = until - time.monotonic()
+        receivers = [self._control, *([self._answers] if answers else [])]
+        connections = [receiver.connection for receiver in receivers if not receiver.at_end]
+        return remaining_s > 0 and bool(wait(connections, remaining_s))
+
+
+class Worker(Process):
+    """A process that the fork server forks for one call."""
+
+    def __init__(self, context: ForkServerContext, call: Call) -> None:
+        answers, sending = context.Pipe(duplex=False)
+        control, guards_end = context.Pipe(duplex=True)
+        super().__init__(answers, control)
+        self._start(context, serve_call, (guards_end, sending), call)
+
+    def close(self) -> None:
+        super().close()
+        self._process.kill()
+        self._process.join(_EXIT_TIMEOUT_S)
+
+    def _start(self, context: ForkServerContext, target: Any, passed: tuple[Connection, ...], call: Call) -> None:
+        self._process = context.Process(target=target, args=(*passed, call), daemon=False)
+        self._process.start()
+        self._guard_pid = self._process.pid
+        for end in passed:
+            end.close()
+
+    def _exit_code(self) -> int | None:
+        self._process.join(_EXIT_TIMEOUT_S)
+        return self._process.exitcode
 
 
 class ZygoteWorker(Worker):
     """A worker that does not end after its call. Every fork of it has the value that the call returned."""
 
     def __init__(self, context: ForkServerContext, call: Call) -> None:
-        self._receiving, control = context.Pipe(duplex=True)
+        answers, sending = context.Pipe(duplex=False)
+        control, guards_end = context.Pipe(duplex=True)
+        self._requests, zygotes_end = context.Pipe(duplex=True)
         self._fork_lock = threading.Lock()
-        self._start(context, serve_zygote, control, call)
+        Process.__init__(self, answers, control)
+        self._start(context, serve_zygote, (guards_end, sending, zygotes_end), call)
 
-    def fork(self, context: ForkServerContext, call: Call) -> "Fork":
+    def fork(self, context: ForkServerContext, call: Call, timeout_s: float) -> "Fork":
         """Start a call; the zygote's value is its first argument. Raises OSError or EOFError if the zygote is dead."""
-        receiving, sending = context.Pipe(duplex=False)
-        watching, living = context.Pipe(duplex=False)
-        assert self._process.pid is not None, "started"
-        with self._fork_lock:
-            self._receiving.send(call)
-            for end in (sending, watching):
-                send_handle(self._receiving, end.fileno(), self._process.pid)
-                end.close()
-        first = receiving.recv()
-        if not isinstance(first, Started):
-            raise EOFError("the fork ended before it could run the call")
-        return Fork(first.pid, receiving, living)
-
-
-class Fork:
-    """A call in a fork of a zygote. The zygote reports the fork's end, and kills the fork's remaining processes."""
-
-    def __init__(self, pid: int, receiving: Connection, living: Connection) -> None:
-        self._pid = pid
-        self._receiving = receiving
-        self._living = living
-        self._ended = False
-
-    def next(self, timeout_s: float) -> Message | None:
-        if not self._receiving.poll(timeout_s):
-            return None
-        message: Message = Ended(None)
-        with contextlib.suppress(EOFError, OSError):  # the zygote died too
-            message = self._receiving.recv()
-        self._ended = isinstance(message, Ended)
-        return message
-
-    def memory_usage(self) -> MemoryUsage:
-        return _memory_usage(self._pid, shares=True)
+        answers, sending = context.Pipe(duplex=False)
+        control, guards_end = context.Pipe(duplex=True)
+        fork = Fork(answers, control)
+        try:
+            assert self._process.pid is not None, "started"
+            with self._fork_lock, sending, guards_end:
+                self._requests.send(call)
+                for end in (sending, guards_end):
+                    send_handle(self._requests, end.fileno(), self._process.pid)
+            fork.wait_for_start(timeout_s)
+        except (OSError, EOFError):
+            fork.close()
+            raise
+        return fork
 
     def close(self) -> None:
-        if not self._ended and self.next(0) is None:
-            _kill_group(self._pid)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)  # it may not lead a process group yet
-        while not self._ended and self.next(_EXIT_TIMEOUT_S) is not None:
-            pass
-        self._receiving.close()
-        self._living.close()
+        super().close()
+        self._requests.close()
 
 
-Process = Worker | Fork
+class Fork(Process):
+    """A call in a fork of a zygote."""
 
+    _shares = True
 
-def _kill_group(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
-
-
-def _memory_usage(pid: int | None, *, shares: bool) -> MemoryUsage:
-    """Add up the memory of a process and its descendants. `shares`: whether the process shares pages with a zygote."""
-    resident = unshared = 0
-    with contextlib.suppress(psutil.NoSuchProcess):
-        parent = psutil.Process(pid)
-        for process in (parent, *parent.children(recursive=True)):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                rss = process.memory_info().rss
-                resident += rss
-                unshared += process.memory_full_info().uss if shares else rss
-    return MemoryUsage(resident_bytes=resident, own_bytes=unshared)
+    def wait_for_start(self, timeout_s: float) -> None:
+        """Wait until the fork's guard runs. Raises EOFError if it ended before, and TimeoutError."""
+        until = time.monotonic() + timeout_s
+        while self._guard_pid is None:
+            if self._control.at_end:
+                raise EOFError("the fork ended before it could run the call")
+            if not self._wait(until, answers=False):
+                raise TimeoutError("the zygote does not answer")
+            self._receive_control()

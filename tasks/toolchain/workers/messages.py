@@ -1,18 +1,30 @@
-"""The messages that a worker process sends to its caller. They are pickled and sent through a pipe.
+"""The messages between a caller, the guard of a call, and the process that runs the call.
 
-A fork of a zygote sends `Started` and its answer. When the fork has ended, the zygote sends `Ended`. Any other worker
-sends only its answer. If its process ends without an answer, the caller's handle returns an `Ended` instead.
+The process sends one `Answer` to the caller. The guard sends `Started`, `LogSoFar` for each `Request.LOG`, and `Ended`.
+Messages are pickled and sent through pipes. Foreign code in the process may write to these pipes too. Therefore a
+receiver never waits for the rest of a message, and accepts only messages of a limited size.
 """
 
+import os
+import struct
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from enum import Enum
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, cast
 
+from conf.units import GIB, MIB
 from tasks.errors import QnnsweepError
+
+_LENGTH = struct.Struct("!Q")
+_MOST_BYTES = GIB
+_CHUNK_BYTES = MIB
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The first message of a fork, which contains the fork's process id."""
+    """The first message of a guard, which contains the guard's process id."""
 
     pid: int
 
@@ -40,11 +52,86 @@ class Raised:
 
 
 @dataclass(frozen=True, slots=True)
+class LogSoFar:
+    """The log of a process that still runs."""
+
+    log: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of the process. The exit code is negative for a signal; it is None if the zygote died first."""
+    """The end of the process, and its log. The exit code is negative for a signal; None if it is unknown."""
 
     exit_code: int | None
+    log: bytes
+
+
+class Request(Enum):
+    """What a caller asks of a guard. If the caller closes the connection, the guard ends the call without a message."""
+
+    LOG = "send the log"
+    END = "end the call, and send its log"
 
 
 Answer = Returned | Refused | Raised
 Message = Answer | Ended
+
+
+class Unreadable(Exception):
+    """What was received is not a message."""
+
+
+def send(connection: Connection, message: object) -> None:
+    """Send one message. Raises OSError if the receiver has ended."""
+    data = bytes(ForkingPickler.dumps(message))
+    for part in (_LENGTH.pack(len(data)), data):
+        rest = memoryview(part)
+        while rest:
+            rest = rest[os.write(connection.fileno(), rest) :]
+
+
+class Receiver:
+    """The receiving end of a connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.at_end = False
+        """Whether no further bytes can arrive."""
+        self._received = bytearray()
+        os.set_blocking(connection.fileno(), False)
+
+    def receive(self) -> object | None:
+        """Return the next message; None if no complete message has arrived. Raises Unreadable. Never waits."""
+        while (end := self._end()) is None or len(self._received) < end:
+            if not self._read():
+                return None
+        data = bytes(self._received[_LENGTH.size : end])
+        del self._received[:end]
+        try:
+            return cast(Any, ForkingPickler).loads(data)  # like Connection.recv
+        except Exception as error:  # foreign code may have written anything
+            raise Unreadable(f"{type(error).__name__}: {error}") from error
+
+    def _end(self) -> int | None:
+        """Return the length of the next message with its header; None if its header is incomplete."""
+        if len(self._received) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._received)
+        if length > _MOST_BYTES:
+            raise Unreadable(f"{length} bytes announced")
+        return _LENGTH.size + length
+
+    def _read(self) -> bool:
+        """Read what has arrived. Return whether there was anything."""
+        data = b""
+        with suppress(BlockingIOError):
+            try:
+                data = os.read(self.connection.fileno(), _CHUNK_BYTES)
+                self.at_end = not data
+            except ConnectionError:
+                self.at_end = True
+        self._received += data
+        return bool(data)
+
+    def close(self) -> None:
+        self.connection.close()

@@ -62,7 +62,7 @@ class WorkerPool:
             supervisor.start_server()
             start = time.monotonic()
             worker = Worker(supervisor.context, Call(scratch=scratch, function=function, arguments=arguments))
-            return supervisor.follow(worker, stage, subject, scratch, start)
+            return supervisor.follow(worker, stage, subject, start)
 
     @contextlib.contextmanager
     def zygote(
@@ -98,6 +98,7 @@ class Zygote:
         self._supervisor = supervisor
         self._stage = stage
         self._call = call
+        self._log = b""
         self._starting = threading.Lock()
         self._started: ZygoteWorker | Exception | None = None
         self._resources = contextlib.ExitStack()
@@ -116,11 +117,12 @@ class Zygote:
             supervisor.count(stage)
             start = time.monotonic()
             try:
-                fork = worker.fork(supervisor.context, Call(scratch=scratch, function=function, arguments=arguments))
+                forked = Call(scratch=scratch, function=function, arguments=arguments)
+                fork = worker.fork(supervisor.context, forked, supervisor.deadline_s)
             except (OSError, EOFError) as error:
                 why = f"{stage} failed: the process from which it had to be forked was killed; run again"
                 raise ToolchainError(why, stage=stage, cause="killed", log=None) from error
-            return supervisor.follow(fork, stage, subject, scratch, start)
+            return supervisor.follow(fork, stage, subject, start, log=self._log)
 
     def close(self) -> None:
         """End the worker and release its memory."""
@@ -147,7 +149,8 @@ class Zygote:
                 start = time.monotonic()
                 zygote = ZygoteWorker(supervisor.context, replace(self._call, scratch=scratch))
                 worker = resources.enter_context(contextlib.closing(zygote))
-                supervisor.follow(worker, self._stage, self.subject, scratch, start, stays=True)
+                supervisor.follow(worker, self._stage, self.subject, start, stays=True)
+                self._log = worker.log()
                 self.seconds = time.monotonic() - start
                 resources.enter_context(supervisor.scheduler.reserve(worker.memory_usage().own_bytes))
             self._resources = resources.pop_all()

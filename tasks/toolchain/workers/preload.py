@@ -7,6 +7,9 @@ Error output is dropped. An import that fails here fails again in the worker, an
 import os
 import threading
 
+from tasks.toolchain.workers.server import end_with_caller
+
+end_with_caller()
 _terminal = os.dup(2)
 _nowhere = os.open(os.devnull, os.O_WRONLY)
 os.dup2(_nowhere, 2)

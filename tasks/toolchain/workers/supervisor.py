@@ -2,32 +2,31 @@
 
 import contextlib
 import multiprocessing
-import os
 import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from conf.units import GIB
+from conf.units import GIB, KIB
 from tasks.errors import ToolchainError
 from tasks.records import Blob
 from tasks.storage.store import Store
 from tasks.toolchain.workers.handle import Process
+from tasks.toolchain.workers.memory import MemoryLimit
 from tasks.toolchain.workers.messages import Ended, Message, Raised, Refused, Returned
 from tasks.toolchain.workers.scheduler import CostEstimate, Scheduler
-from tasks.toolchain.workers.worker import LOG
+from tasks.toolchain.workers.server import start_server
 
 Result = TypeVar("Result")
 
-_PRELOAD = "tasks.toolchain.workers.preload"
 _POLL_S = 0.1
 _TAIL_LINES = 12
+_TAIL_BYTES = 64 * KIB
 
 Subject = tuple[str, ...]
 """What a call works on: the names of a model, a scheme, a backend and an SoC, as far as the call depends on them."""
@@ -35,7 +34,7 @@ Subject = tuple[str, ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallResult(Generic[Result]):
-    """The value that a call returned, the call's whole log, and its duration."""
+    """The value that a call returned, the call's log, and its duration."""
 
     value: Result
     log: Blob
@@ -69,7 +68,7 @@ class Supervisor:
     scheduler: Scheduler
     deadline_s: float
     memory_bytes: int
-    """The limit of a worker's resident memory."""
+    """The limit of the memory of a worker and its descendants."""
     estimates: Mapping[tuple[str, Subject], CostEstimate] = field(default_factory=dict)
     """The expected costs of calls, by stage and subject."""
     calls: Counter[str] = field(default_factory=Counter, init=False)
@@ -85,12 +84,9 @@ class Supervisor:
         capped = CostEstimate(seconds=estimate.seconds, peak_bytes=min(estimate.peak_bytes, self.memory_bytes))
         return self.scheduler.slot(capped, urgent=urgent)
 
-    @contextlib.contextmanager
-    def scratch(self, stage: str) -> Iterator[Path]:
-        """Create the working directory of a call, with an empty log in it."""
-        with self.store.scratch(stage) as scratch:
-            (scratch / LOG).touch()
-            yield scratch
+    def scratch(self, stage: str) -> contextlib.AbstractContextManager[Path]:
+        """Create the working directory of a call."""
+        return self.store.scratch(stage)
 
     def count(self, stage: str) -> None:
         with self._guard:
@@ -98,19 +94,17 @@ class Supervisor:
 
     def start_server(self) -> None:
         """Start the fork server unless it runs already."""
-        # PYTHONSAFEPATH: a folder `tasks` in the user's working directory must not be imported.
-        with self._guard, _environ(self.environment | {"PYTHONSAFEPATH": "1"}):
-            self.context.set_forkserver_preload([_PRELOAD])
-            forkserver.ensure_running()
+        with self._guard:
+            start_server(self.context, self.environment)
 
     def follow(
-        self, process: Process, stage: str, subject: Subject, scratch: Path, start: float, *, stays: bool = False
+        self, process: Process, stage: str, subject: Subject, start: float, *, stays: bool = False, log: bytes = b""
     ) -> CallResult[Any]:
         """Wait until the process answers, ends or exceeds a limit. Then end the process, unless `stays` is true.
 
-        `start`: the monotonic time at which the call began.
+        `start`: the monotonic time at which the call began. `log`: what precedes the log of the process.
         """
-        peak = 0
+        peak, limit = 0, MemoryLimit(self.memory_bytes)
         outcome: Message | _LimitExceeded | None = None
         try:
             while outcome is None:
@@ -119,29 +113,30 @@ class Supervisor:
                 peak = max(peak, usage.own_bytes)
                 if outcome is None and time.monotonic() - start > self.deadline_s:
                     outcome = _LimitExceeded("deadline", f"deadline of {self.deadline_s:g} s")
-                elif outcome is None and usage.resident_bytes > self.memory_bytes:
+                elif outcome is None and limit.is_exceeded(usage):
                     outcome = _LimitExceeded("memory limit", f"memory limit of {self.memory_bytes / GIB:g} GiB")
         finally:
             if not stays:
                 process.close()
         seconds = time.monotonic() - start
-        log = self.store.put_file(scratch / LOG)
         self.costs.append(CallCost(stage=stage, subject=subject, seconds=seconds, peak_bytes=peak))
+        log += process.log()
+        stored_log = self.store.put_bytes(log)
         ended_by = None
         match outcome:
             case Returned(value):
-                return CallResult(value=value, log=log, seconds=seconds)
+                return CallResult(value=value, log=stored_log, seconds=seconds)
             case Refused(error):
                 raise error
             case Raised(cause, text):
                 why = f"{cause}: {text}"
             case Ended(exit_code):
                 cause, text, ended_by = _describe_end(exit_code)
-                why = f"{text}\n{_tail(scratch / LOG)}"
+                why = f"{text}\n{_tail(log)}"
             case _LimitExceeded(cause, text):
-                why = f"{text}\n{_tail(scratch / LOG)}"
+                why = f"{text}\n{_tail(log)}"
         message = f"{stage} failed: {why}".rstrip()
-        raise ToolchainError(message, stage=stage, cause=cause, signal=ended_by, log=log.sha256)
+        raise ToolchainError(message, stage=stage, cause=cause, signal=ended_by, log=stored_log.sha256)
 
 
 def _describe_end(exit_code: int | None) -> tuple[str, str, signal.Signals | None]:
@@ -152,20 +147,6 @@ def _describe_end(exit_code: int | None) -> tuple[str, str, signal.Signals | Non
     return number.name, f"{number.name}{hint}", number
 
 
-def _tail(log: Path) -> str:
-    lines = log.read_text(errors="replace").splitlines()
+def _tail(log: bytes) -> str:
+    lines = log[-_TAIL_BYTES:].decode(errors="replace").splitlines()
     return "\n".join(line[:400] for line in lines[-_TAIL_LINES:])
-
-
-@contextlib.contextmanager
-def _environ(changes: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in changes}
-    os.environ.update(changes)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -79,7 +79,7 @@ def test_a_run_that_is_cancelled_in_the_ui_ends_its_workers(
                 prefect_api, "POST", f"/deployments/{deployment['id']}/create_flow_run",
                 parameters={"overrides": [*SMALL, f"artifacts={tmp_path}"]}, state={"type": "SCHEDULED"},
             )  # fmt: skip
-            wait_until(lambda: list((tmp_path / "partial").glob("*/*/worker.log")), RUN_S, "a worker runs")
+            wait_until(lambda: list((tmp_path / "partial").glob("*/*")), RUN_S, "a worker runs")
             working = psutil.Process(serving.pid).children(recursive=True)
             assert any("forkserver" in command_of(process.pid) for process in working)
             api_call(prefect_api, "POST", f"/flow_runs/{run['id']}/set_state", state={"type": "CANCELLING"})

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from conf.units import MIB
 from tasks.errors import EnvironmentUnusable, EvidenceError, RequestError, ToolchainError
 from tasks.records import Blob
 from tasks.storage.store import Store
+from tasks.toolchain.workers.output import LOG_BYTES
 from tests.processes import has_ended
 
 import faulty_calls  # isort: skip
@@ -93,7 +96,7 @@ def test_a_call_has_a_process_a_session_and_a_scratch_folder_of_its_own(
     for _ in range(2):
         calls.append(workers.call("lower", faulty_calls.where_and_as_whom).value)
     for folder, files, pid, session, sdk in calls:
-        assert (Path(folder).name, files) == ("lower", ["left_behind", "worker.log"])
+        assert (Path(folder).name, files) == ("lower", ["left_behind"])
         assert Path(folder).is_relative_to(resources.store.partial)
         assert pid == session != os.getsid(0)
         assert Path(sdk).is_dir()
@@ -120,6 +123,44 @@ def test_the_whole_log_is_kept_whoever_wrote_it_in_the_order_it_was_written(
         "a process of its own",
         "no newline at the end",
     ]
+
+
+def test_a_call_can_read_what_it_has_printed_native_output_included(
+    workers_with: WorkersWith, resources: Resources
+) -> None:
+    done = workers_with().call("lower", faulty_calls.read_own_output)
+    assert done.value == ["python\nnative\n", "", "native\n"]
+    assert resources.store.read(done.log) == b"before\npython\nnative\nnative\n"
+
+
+def test_only_the_first_and_the_last_part_of_a_log_of_any_length_are_stored(
+    workers_with: WorkersWith, resources: Resources
+) -> None:
+    mebibytes = LOG_BYTES // MIB + 24
+    done = workers_with().call("lower", faulty_calls.print_mebibytes, mebibytes)
+    assert done.value == mebibytes
+    log = resources.store.read(done.log)
+    assert log.startswith(b"the first line\nxxx")
+    assert log.endswith(b"xxx\nthe last line\n")
+    printed = mebibytes * MIB + len("the first line\n" + "\nthe last line\n")
+    notice = f"\n[qnnsweep: {printed - LOG_BYTES} bytes of this log were dropped here]\n".encode()
+    assert log.count(notice) == 1
+    assert len(log) == LOG_BYTES + len(notice)
+
+
+def test_a_call_that_prints_without_end_ends_at_its_deadline_and_uses_no_more_memory_and_no_disk(
+    workers_with: WorkersWith, resources: Resources
+) -> None:
+    before = psutil.Process().memory_info().rss
+    with pytest.raises(
+        ToolchainError, match=r"^lower failed: deadline of 2 s\n(?:again and again\n?){11,12}"
+    ) as raised:
+        workers_with(deadline_s=2).call("lower", faulty_calls.print_without_end)
+    assert raised.value.cause == "deadline"
+    log = log_of(resources.store, raised.value)
+    assert log.startswith("the first line\nagain and again\n")
+    assert len(log) < LOG_BYTES + 100
+    assert psutil.Process().memory_info().rss - before < 8 * LOG_BYTES
 
 
 def test_a_python_exception_is_a_toolchain_error_with_stage_and_name_and_its_traceback_in_the_log(
@@ -227,6 +268,62 @@ def test_a_process_that_an_aborted_call_leaves_running_neither_outlives_nor_dela
     assert eventually(lambda: has_ended(pid), 1)
 
 
+@pytest.mark.parametrize("how", ["return", "abort"])
+def test_a_daemon_that_a_call_has_started_ends_with_the_call(
+    how: str, workers_with: WorkersWith, tmp_path: Path
+) -> None:
+    pids = tmp_path / "pids"
+    if how == "abort":
+        with pytest.raises(ToolchainError, match="SIGABRT"):
+            workers_with().call("lower", faulty_calls.leave_a_daemon, how, str(pids))
+    else:
+        assert workers_with().call("lower", faulty_calls.leave_a_daemon, how, str(pids)).value == how
+    assert has_ended(int(pids.read_text()))
+
+
+def test_the_memory_of_a_daemon_counts_towards_the_limit(workers_with: WorkersWith) -> None:
+    with pytest.raises(ToolchainError, match=r"^lower failed: memory limit of 1 GiB"):
+        workers_with(memory_bytes=2**30).call("lower", faulty_calls.eat_memory_in_a_daemon)
+
+
+def test_memory_that_forks_share_counts_once(workers_with: WorkersWith) -> None:
+    assert workers_with(memory_bytes=2**30).call("lower", faulty_calls.share_memory_with_forks, 200, 20).value == 200
+
+
+def test_memory_that_forks_do_not_share_counts_once_per_fork(workers_with: WorkersWith) -> None:
+    with pytest.raises(ToolchainError, match=r"^lower failed: memory limit of 1 GiB"):
+        workers_with(memory_bytes=2**30).call("lower", faulty_calls.eat_memory_in_forks, 200, 6)
+
+
+def test_half_an_answer_does_not_delay_the_deadline(workers_with: WorkersWith) -> None:
+    started = time.monotonic()
+    with pytest.raises(ToolchainError, match=r"^lower failed: deadline of 2 s$"):
+        workers_with(deadline_s=2).call("lower", faulty_calls.send_half_an_answer)
+    assert time.monotonic() - started < 2 + 2
+
+
+def test_an_answer_that_cannot_be_read_is_one_error(workers_with: WorkersWith) -> None:
+    with pytest.raises(ToolchainError, match=r"^lower failed: unreadable answer: UnpicklingError: ") as raised:
+        workers_with().call("lower", faulty_calls.send_nonsense)
+    assert raised.value.cause == "unreadable answer"
+
+
+def test_the_answer_and_the_log_of_a_call_that_removes_its_scratch_folder_are_not_lost(
+    workers_with: WorkersWith, resources: Resources
+) -> None:
+    before = scratch_folders(resources.store)
+    done = workers_with().call("lower", faulty_calls.remove_scratch_folder, "the answer")
+    assert (done.value, resources.store.read(done.log)) == ("the answer", b"removed\n")
+    assert scratch_folders(resources.store) == before
+
+
+@pytest.mark.parametrize("name", ["KeyboardInterrupt", "GeneratorExit", "Unusual"])
+def test_an_error_that_is_no_exception_is_named_too(name: str, workers_with: WorkersWith) -> None:
+    with pytest.raises(ToolchainError, match=rf"^lower failed: {name}: stop$") as raised:
+        workers_with().call("lower", faulty_calls.raise_what_is_no_exception, name)
+    assert raised.value.cause == name
+
+
 def test_calls_are_counted_stage_by_stage_failed_ones_too(workers_with: WorkersWith) -> None:
     workers = workers_with()
     assert workers.calls == {}
@@ -255,31 +352,43 @@ def test_a_failed_call_gives_its_place_to_the_next(workers_with: WorkersWith) ->
     assert workers.call("lower", faulty_calls.give, "fine").value == "fine"
 
 
-def kill_a_caller(source: str, tmp_path: Path) -> int:
+def kill_a_caller(source: str, tmp_path: Path, kill: Callable[[int], None]) -> int:
     """Kill a script whose call hangs: nothing of it may live on. How many scratch folders it leaves to be swept."""
     pids = tmp_path / "pids"
     script = tmp_path / "caller.py"
     script.write_text(source)
-    with (tmp_path / "said").open("wb") as output:
+    # Not below `tmp_path`, whose path may be too long for a socket.
+    with tempfile.TemporaryDirectory() as temporary, (tmp_path / "said").open("wb") as output:
         caller = subprocess.Popen(
             [sys.executable, str(script), str(tmp_path / "artifacts"), "hang_holding_the_interpreter", str(pids)],
-            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "TMPDIR": temporary},
             stdout=output,
             stderr=output,
+            start_new_session=True,
         )
-    try:
-        assert eventually(pids.exists, 120), (tmp_path / "said").read_text()
-        family = [process.pid for process in psutil.Process(caller.pid).children(recursive=True)]
-    finally:
-        caller.send_signal(signal.SIGKILL)
-        caller.wait()
-    assert {int(pid) for pid in pids.read_text().split()} < set(family)
-    assert eventually(lambda: all(map(has_ended, family)), SOON_S)
+        try:
+            assert eventually(pids.exists, 120), (tmp_path / "said").read_text()
+            family = [process.pid for process in psutil.Process(caller.pid).children(recursive=True)]
+        finally:
+            kill(caller.pid)
+            caller.wait()
+        assert {int(pid) for pid in pids.read_text().split()} < set(family)
+        assert eventually(lambda: all(map(has_ended, family)), SOON_S)
+        assert list(Path(temporary).glob("pymp-*")) == []
     return Store(tmp_path / "artifacts").remove_stale_temporaries()
 
 
-def test_a_killed_caller_leaves_no_process_behind(tmp_path: Path) -> None:
-    assert kill_a_caller(CALLER, tmp_path) == 1
+def kill_process(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def terminate_group(leader: int) -> None:
+    """Do what `timeout` and a closed terminal do."""
+    os.killpg(leader, signal.SIGTERM)
+
+
+def test_a_killed_caller_leaves_neither_a_process_nor_the_folder_of_a_socket_behind(tmp_path: Path) -> None:
+    assert kill_a_caller(CALLER, tmp_path, terminate_group) == 1
 
 
 def test_a_package_of_the_same_name_where_the_user_stands_is_left_alone(tmp_path: Path) -> None:

@@ -12,7 +12,15 @@ import pytest
 from tasks.errors import EvidenceError, ToolchainError
 from tasks.toolchain.workers.pool import WorkerPool
 from tests.processes import has_ended
-from tests.toolchain.workers.test_pool import CALLER, SOON_S, eventually, kill_a_caller, log_of, scratch_folders
+from tests.toolchain.workers.test_pool import (
+    CALLER,
+    SOON_S,
+    eventually,
+    kill_a_caller,
+    kill_process,
+    log_of,
+    scratch_folders,
+)
 
 import faulty_calls  # isort: skip
 
@@ -158,4 +166,4 @@ def test_forked_calls_start_before_other_calls(workers_with: WorkersWith, tmp_pa
 
 
 def test_a_killed_caller_leaves_neither_zygote_nor_fork_behind(tmp_path: Path) -> None:
-    assert kill_a_caller(ZYGOTE_CALLER, tmp_path) == 2
+    assert kill_a_caller(ZYGOTE_CALLER, tmp_path, kill_process) == 2

@@ -8,7 +8,6 @@ The steps are internals of ExecuTorch, so tests/toolchain compares the result wi
 import contextlib
 import copy
 import operator
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,7 @@ from tasks.toolchain.export import dtype_name
 from tasks.toolchain.reference.graph import target_name
 from tasks.toolchain.reference.operators import handle_of, logged_bytes, output_index_of
 from tasks.toolchain.requantized import Requantization
-from tasks.toolchain.workers.worker import flush_native_output
+from tasks.toolchain.workers.output import output_length, output_since
 
 _LAST_ERRORS = 5
 _ANY = QcomChipset.SM8750
@@ -104,14 +103,14 @@ class QnnCompiler(Compiler):
     @contextlib.contextmanager
     def session(self, *, debug: bool, log: DelegationLog) -> Iterator[None]:
         assert self._soc is not None, "a QNN program is compiled for one SoC"
-        start = _output_length()
+        start = output_length()
         try:
             with QnnManagerContext({METHOD: self._specs(debug=debug)}), _recording_tensors(log):
                 yield
         except AssertionError as error:
             # Where QNN fails, ExecuTorch raises AssertionError. Only the compiler's own messages say why QNN failed.
-            raise RuntimeError("\n".join([str(error), *errors(_output_since(start))[-_LAST_ERRORS:]])) from error
-        log.compile_facts.extend(compile_facts(_output_since(start)))
+            raise RuntimeError("\n".join([str(error), *errors(output_since(start))[-_LAST_ERRORS:]])) from error
+        log.compile_facts.extend(compile_facts(output_since(start)))
 
     def qparams(self, node: Node) -> Quantization | None:
         return qparams_of(node)
@@ -174,25 +173,12 @@ class _RecordingSupport(QnnOperatorSupport):
         self._log = log
 
     def is_node_supported(self, _: Any, node: Node) -> bool:
-        start = _output_length()
+        start = output_length()
         supported = super().is_node_supported(_, node)
         if not supported and node.op == "call_function":
-            messages = "; ".join(errors(_output_since(start)))
+            messages = "; ".join(errors(output_since(start)))
             self._log.refusals[node.name] = messages or "refused without a message"
         return supported
-
-
-def _output_length() -> int:
-    flush_native_output()
-    return os.fstat(1).st_size
-
-
-def _output_since(start: int) -> str:
-    """Return standard output from byte `start` on. A worker's standard output is its log file, so it can be read."""
-    flush_native_output()
-    with Path("/proc/self/fd/1").open("rb") as output:
-        output.seek(start)
-        return output.read().decode(errors="replace")
 
 
 @contextlib.contextmanager

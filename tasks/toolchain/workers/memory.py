@@ -1,0 +1,64 @@
+"""The memory of the processes of a call."""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryUsage:
+    """The memory of the descendants of a guard. A process that ends meanwhile has no memory."""
+
+    guard_pid: int | None
+    resident_bytes: int = 0
+    """The sum of what is resident per process. Pages that processes share are counted once per process."""
+    own_bytes: int = 0
+    """The part that the end of the call would free. A fork shares its other pages with its zygote."""
+
+
+class MemoryLimit:
+    """The limit of the memory of one call. Pages that several processes share count only once.
+
+    The memory of the largest process is a lower bound of what a call uses. The sum of proportional set sizes is another
+    one: each page is divided among all processes that share it. To read these sizes takes time, so they are read only
+    if the sum of the resident sizes is above the limit, and for at most a tenth of the time.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._next_s = 0.0
+
+    def is_exceeded(self, usage: MemoryUsage) -> bool:
+        started_s = time.monotonic()
+        if usage.resident_bytes <= self._limit_bytes or started_s < self._next_s:
+            return False
+        largest = max(_sizes(usage.guard_pid, lambda process: process.memory_info().rss), default=0)
+        if largest > self._limit_bytes:
+            return True
+        proportional = sum(_sizes(usage.guard_pid, _proportional_bytes))
+        self._next_s = time.monotonic() + 10 * (time.monotonic() - started_s)
+        return proportional > self._limit_bytes
+
+
+def memory_usage(guard_pid: int | None, *, shares: bool) -> MemoryUsage:
+    """Return the memory of a guard's descendants. `shares`: whether they share pages with a zygote."""
+    resident = sum(_sizes(guard_pid, lambda process: process.memory_info().rss))
+    freed = sum(_sizes(guard_pid, lambda process: process.memory_full_info().uss)) if shares else resident
+    return MemoryUsage(guard_pid=guard_pid, resident_bytes=resident, own_bytes=freed)
+
+
+def _proportional_bytes(process: Any) -> int:
+    return process.memory_full_info().pss
+
+
+def _sizes(guard_pid: int | None, size: Callable[[psutil.Process], int]) -> list[int]:
+    sizes: list[int] = []
+    with suppress(psutil.Error):
+        for process in [] if guard_pid is None else psutil.Process(guard_pid).children(recursive=True):
+            with suppress(psutil.Error):
+                sizes.append(size(process))
+    return sizes
