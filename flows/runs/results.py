@@ -1,7 +1,12 @@
-"""The results of a run: its tables, its facts and its report. The last table, `cells`, marks the run as complete."""
+"""The results of a run: its tables, its facts and its report.
+
+The table `cells`, which marks the run as complete, is written after all tables but `trends`. What is computed from
+earlier runs is written at the end, so that these cannot cost a run its rows.
+"""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -37,10 +42,8 @@ def report_name(run_id: str) -> str:
 
 def write(run: RunFacts, contents: Mapping[str, Sequence[Row]], store: Store, trend: TrendConfig | None) -> SweepResult:
     """Write a run's rows, facts and report. `trend`: how to compare it with earlier runs; None for no comparison."""
-    cells, operators = contents["cells"], contents["operators"]
-    contents = {**contents, "trends": trends(store, run.run_id, cells, operators, trend) if trend else []}
     write_rows(run, contents, store)
-    return _rendered(run, contents, store)
+    return _rendered(run, _with_trends(run, contents, store, trend), store)
 
 
 def write_rows(run: RunFacts, contents: Mapping[str, Sequence[Row]], store: Store) -> None:
@@ -62,10 +65,8 @@ def join(run: RunFacts, shards: Sequence[Store], store: Store, trend: TrendConfi
         tables.join(store, run.run_id, table, shards)
     contents = _rows(run, store, set(tables.TABLES) - {"cells", "trends"})
     contents["cells"] = [row for shard in shards for row in tables.rows(shard, "cells", run.run_id)]
-    contents["trends"] = trends(store, run.run_id, contents["cells"], contents["operators"], trend)
-    for table in ("trends", "cells"):
-        tables.write(store, run.run_id, table, contents[table])
-    return _rendered(run, contents, store)
+    tables.write(store, run.run_id, "cells", contents["cells"])
+    return _rendered(run, _with_trends(run, contents, store, trend), store)
 
 
 def export_tsv(store: Store, run_id: str, folder: Path) -> None:
@@ -110,6 +111,15 @@ def _write_facts(run: RunFacts, store: Store) -> None:
     store.files.write(_facts_name(run.run_id), json.dumps(asdict(run), indent=1).encode())
 
 
+def _with_trends(
+    run: RunFacts, contents: Mapping[str, Sequence[Row]], store: Store, trend: TrendConfig | None
+) -> dict[str, Sequence[Row]]:
+    """Write the run's table `trends`, and return it with the other `contents`."""
+    rows = trends(store, run.run_id, contents["cells"], contents["operators"], trend) if trend else []
+    tables.write(store, run.run_id, "trends", rows)
+    return {**contents, "trends": rows}
+
+
 def _rows(run: RunFacts, store: Store, names: Iterable[str]) -> dict[str, list[Row]]:
     return {table: tables.rows(store, table, run.run_id) for table in names}
 
@@ -121,9 +131,13 @@ def _rendered(run: RunFacts, contents: Mapping[str, Sequence[Row]], store: Store
 
 
 def _logs(store: Store, cells: Iterable[Row]) -> dict[str, str]:
-    """Map the sha256 of every log of the `cells` to the log's text. Logs that are not stored any more are left out."""
-    blobs = {row["log"]: store.find(row["log"]) for row in cells if row["log"]}
-    return {sha256: store.read(blob).decode(errors="replace") for sha256, blob in blobs.items() if blob}
+    """Map the sha256 of every log of the `cells` to the log's text. Logs that are missing or damaged are left out."""
+    logs: dict[str, str] = {}
+    for sha256 in {row["log"] for row in cells if row["log"]}:
+        with suppress(EvidenceError):
+            if (blob := store.find(sha256)) is not None:
+                logs[sha256] = store.read(blob).decode(errors="replace")
+    return logs
 
 
 def _facts_name(run_id: str) -> str:
