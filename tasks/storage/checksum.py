@@ -1,6 +1,6 @@
 """The checksum of a table's Parquet file, which the file itself contains in its footer.
 
-Parquet's checksums of pages do not cover the headers and the footer, and no reader compares them unless it is told to.
+Parquet's checksums of pages do not cover the headers and the footer, and most readers do not compare them.
 The entry `qnnsweep.sha256` of the file's key-value metadata is therefore the sha256 of the whole file, in which the
 checksum's own place has zeros. Other programs read such a file as any other Parquet file.
 """

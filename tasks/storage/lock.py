@@ -1,4 +1,4 @@
-"""The lock of a store: shared by any number of sweeps, or held exclusively by a prune.
+"""The lock of a store: shared by any number of sweeps, or held exclusively by a prune or a repair.
 
 The lock is an flock on the folder of the blobs. The kernel releases the lock when the process that holds it ends,
 even if the process is killed.
@@ -28,7 +28,7 @@ def exclusive(store: Store) -> Generator[None]:
     except BlockingIOError:
         raise EnvironmentUnusable(
             f"artifacts={store.root}: a sweep is running there, so nothing was removed",
-            remedy="prune when it has ended",
+            remedy="try again when it has ended",
         ) from None
 
 
