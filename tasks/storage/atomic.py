@@ -77,7 +77,7 @@ def _namespace() -> str:
 @contextmanager
 def temporary_file(folder: Path) -> Generator[tuple[Path, BinaryIO]]:
     """Open a new file in `folder` for writing. When the context ends, the file is removed unless `commit` moved it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     path = folder / temporary_name()
     try:
         with path.open("xb") as file:
@@ -90,14 +90,28 @@ def commit(temporary: Path, file: BinaryIO, final: Path) -> None:
     """Sync the bytes of a written file to disk, move the file to the path `final`, and sync the folder of that path."""
     file.flush()
     os.fsync(file.fileno())
-    final.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(final.parent)
     temporary.replace(final)
     # The name must survive a power cut too: a file that refers to this file may be written immediately afterwards.
-    folder = os.open(final.parent, os.O_RDONLY | os.O_DIRECTORY)
+    sync_folder(final.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """Create the folder and its parents, unless it exists. Sync the names of all new folders to disk."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Sync the names in the folder to disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)
 
 
 def write_atomically(path: Path, data: bytes, *, partial: Path) -> None:

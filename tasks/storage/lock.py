@@ -10,7 +10,7 @@ from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 
 from tasks.errors import EnvironmentUnusable
-from tasks.storage.atomic import translate_os_errors
+from tasks.storage.atomic import make_folder, translate_os_errors
 from tasks.storage.store import Store
 
 
@@ -35,7 +35,7 @@ def exclusive(store: Store) -> Generator[None]:
 @contextmanager
 def _locked(store: Store, operation: int) -> Generator[None]:
     with translate_os_errors(store.blobs):
-        store.blobs.mkdir(parents=True, exist_ok=True)
+        make_folder(store.blobs)
         folder = os.open(store.blobs, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(folder, operation)

@@ -150,7 +150,7 @@ def test_what_a_repair_removed_is_computed_again(program: Program, artifacts: Pa
     for path in (*damaged, table):
         path.chmod(0o644)
         with path.open("r+b") as file:
-            file.seek(path.stat().st_size // 2)
+            file.seek(0 if path == compared else path.stat().st_size // 2)
             file.write(b"damage")
     ran = program.run("cache", "verify", "--json", "--repair", f"--artifacts={copy}")
     damages = json.loads(ran.stdout)["damages"]
