@@ -98,10 +98,15 @@ def commit(temporary: Path, file: BinaryIO, final: Path) -> None:
 
 def make_folder(folder: Path) -> None:
     """Create the folder and its parents, unless it exists. Sync the names of all new folders to disk."""
-    if folder.is_dir():
-        return
-    make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
+    try:
+        folder.mkdir()
+    except FileNotFoundError:
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+    except OSError:
+        if folder.is_dir():
+            return
+        raise
     sync_folder(folder.parent)
 
 
