@@ -160,10 +160,10 @@ def test_a_result_of_another_version_is_counted_and_stays(store: Store, program:
 
 
 def test_the_progress_counts_all_bytes(store: Store) -> None:
-    shown: list[tuple[int, int]] = []
-    result = verify(store, repair=False, on_progress=lambda done, total: shown.append((done, total)))
-    assert shown == sorted(shown)
-    assert (shown[0], shown[-1]) == ((0, result.bytes), (result.bytes, result.bytes))
+    progress: list[tuple[int, int]] = []
+    result = verify(store, repair=False, on_progress=lambda done, total: progress.append((done, total)))
+    assert progress == sorted(progress)
+    assert (progress[0], progress[-1]) == ((0, result.bytes), (result.bytes, result.bytes))
 
 
 def output(program: Program, store: Store, *options: str) -> tuple[int, list[str], str]:
