@@ -90,17 +90,17 @@ def measure(root: Path, options: argparse.Namespace) -> dict[str, Any]:
         return len(trends(store, tonight, cells, operators, TrendConfig()))
 
     def plain_cell(nights: list[str]) -> int:
-        frame = pd.read_parquet([tables.parts(store, "cells")[run] for run in nights])
+        frame = pd.read_parquet([part(root, "cells", run) for run in nights])
         return int(is_cell(frame, cell).sum())
 
     def plain_operator(nights: list[str]) -> int:
         columns = ["run_id", "model", "scheme", "soc", "operator", "snr_db", "introduced_snr_db"]
-        frame = pd.read_parquet([tables.parts(store, "operators")[run] for run in nights], columns=columns)
+        frame = pd.read_parquet([part(root, "operators", run) for run in nights], columns=columns)
         return int((is_cell(frame, cell) & (frame["operator"] == operator)).sum())
 
     def plain_verdicts(nights: list[str]) -> int:
         """Compute only the baselines: median and MAD of every series of every cell."""
-        frame = pd.read_parquet([tables.parts(store, "cells")[run] for run in nights[-COMPARED:]])
+        frame = pd.read_parquet([part(root, "cells", run) for run in nights[-COMPARED:]])
         series = [name for name in SERIES if name in frame]
         groups = frame.groupby(KEY, observed=True)[series]
         mad = (frame[series] - groups.transform("median")).abs().groupby([frame[name] for name in KEY]).median()
@@ -141,7 +141,7 @@ def write_history(root: Path, nights: int, cells: int, operators: int) -> tuple[
     first: dict[str, pa.Table] = {}
     for table, rows in rows_of.items():  # the other nights are derived from the first night
         tables.write(store, run_of(0), table, rows)
-        first[table] = pq.ParquetFile(tables.parts(store, table)[run_of(0)]).read()
+        first[table] = pq.ParquetFile(part(root, table, run_of(0))).read()
     for night in range(1, nights):
         for table, rows in first.items():
             publish(root, run_of(night), table, changed(rows, run_of(night), noise))
@@ -151,7 +151,7 @@ def write_history(root: Path, nights: int, cells: int, operators: int) -> tuple[
     trend_rows = trends(store, tonight, rows_of["cells"], rows_of["operators"], TrendConfig())
     tables.write(store, tonight, "trends", trend_rows)
     # A new verdict reads the verdicts of these nights.
-    past = pq.ParquetFile(tables.parts(store, "trends")[tonight]).read()
+    past = pq.ParquetFile(part(root, "trends", tonight)).read()
     for night in range(max(0, nights - COMPARED), nights):
         publish(root, run_of(night), "trends", changed(past, run_of(night), noise))
     return rows_of["cells"], rows_of["operators"]
@@ -169,9 +169,13 @@ def changed(rows: pa.Table, run_id: str, noise: np.random.Generator, sigmas: Map
 
 
 def publish(root: Path, run_id: str, table: str, rows: pa.Table) -> None:
-    path = root / "tables" / table / f"run={run_id}" / "part.parquet"
+    path = part(root, table, run_id)
     path.parent.mkdir(parents=True)
-    path.write_bytes(tables.encoded(rows))
+    path.write_bytes(tables.encoded(rows.schema, [rows]))
+
+
+def part(root: Path, table: str, run_id: str) -> Path:
+    return root / "tables" / table / f"run={run_id}" / "part.parquet"
 
 
 def cell_rows(count: int) -> list[Row]:

@@ -15,8 +15,8 @@ from tasks.numerics.dequantize import dequantize, undo_layout
 from tasks.records import Capture, LoweredProgram
 from tasks.storage.store import Store
 from tasks.toolchain.export import make_deterministic
-from tasks.toolchain.quantize import load_program
 from tasks.toolchain.readback.etdump import read_etdump, tensor
+from tasks.toolchain.saved_program import load_program
 from tasks.toolchain.tensors import read_samples
 
 

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.history import NOISE as HISTORY_NOISE
-from benchmarks.history import cell_rows, changed, operator_rows, publish
+from benchmarks.history import cell_rows, changed, operator_rows, part, publish
 from conf.schema import TrendConfig
 from flows.runs.history import trends
 from tasks.numerics.series import SERIES, Series
@@ -166,7 +166,7 @@ def false_operators(nights: int) -> dict[str, float]:
         rows_of = {"cells": cell_rows(CELLS), "operators": operator_rows(cell_rows(CELLS), OPERATORS)}
         for table, rows in rows_of.items():
             tables.write(store, run_of(0), table, rows)
-            first = pq.ParquetFile(tables.parts(store, table)[run_of(0)]).read()
+            first = pq.ParquetFile(part(Path(folder), table, run_of(0))).read()
             for night in range(1, CHANGED):
                 publish(Path(folder), run_of(night), table, changed(first, run_of(night), chance, OPERATOR_NOISE))
 

@@ -32,8 +32,9 @@ A run leaves one Parquet file per table, `tables/<table>/run=<run>/part.parquet`
 of a table's columns do not change; a later version may add columns, which earlier runs do not have.
 pandas uses the columns of the earliest run. To get later columns, read one run,
 `tables/<table>/run=<run>`, or pass `schema=pyarrow.parquet.read_schema(FILE)` with a file of the
-latest run. Null means "not defined"; NaN and infinities are never stored. `make docs` writes this
-page from the row classes in [cell_rows.py](../tasks/records/cell_rows.py) and
+latest run. Null means "not defined"; NaN and infinities are never stored. Each file contains
+[its own checksum](storage.md): qnnsweep reads no damaged table. `make docs` writes this page from
+the row classes in [cell_rows.py](../tasks/records/cell_rows.py) and
 [operator_rows.py](../tasks/records/operator_rows.py) and the records that they contain.
 """
 

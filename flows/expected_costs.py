@@ -3,8 +3,10 @@
 from collections import defaultdict
 from statistics import median
 
+from flows.log import warn
 from tasks.records.tables import SUBJECT_COLUMNS
 from tasks.storage import tables
+from tasks.storage.query import select
 from tasks.storage.store import Store
 from tasks.toolchain.workers.scheduler import CostEstimate
 from tasks.toolchain.workers.supervisor import Subject
@@ -14,13 +16,21 @@ _RUNS = 10
 
 
 def estimates(store: Store) -> dict[tuple[str, Subject], CostEstimate]:
-    """Return, by stage and subject, the median seconds and the highest memory of the calls in the latest runs."""
+    """Return, by stage and subject, the median seconds and the highest memory of the calls in the latest runs.
+
+    A run whose table cannot be read is left out, and logged.
+    """
     costs_of: dict[tuple[str, Subject], list[tuple[float, int]]] = defaultdict(list)
-    for run in tables.runs(store)[-_RUNS:]:
-        for row in tables.rows(store, "work", run):
-            subject = tuple(row[name] for name in SUBJECT_COLUMNS if row[name] is not None)
-            if subject:  # a comparison has no subject, because its cost depends on the capture
-                costs_of[row["stage"], subject].append((row["seconds"], row["peak_bytes"]))
+    problems: set[str] = set()
+    latest = tables.runs(store)[-_RUNS:]
+    for row in select(
+        store, "work", (*SUBJECT_COLUMNS, "stage", "seconds", "peak_bytes"), runs=latest, problems=problems
+    ):
+        subject = tuple(row[name] for name in SUBJECT_COLUMNS if row[name] is not None)
+        if subject:  # a comparison has no subject, because its cost depends on the capture
+            costs_of[row["stage"], subject].append((row["seconds"], row["peak_bytes"]))
+    for problem in sorted(problems):
+        warn(f"expected costs: a run is left out: {problem}")
     return {
         call: CostEstimate(
             seconds=median(seconds for seconds, _ in costs), peak_bytes=max(peak_bytes for _, peak_bytes in costs)

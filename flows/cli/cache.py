@@ -1,4 +1,4 @@
-"""`qnnsweep cache`: shows the contents of the store by stage and by run, and removes what is no longer needed."""
+"""`qnnsweep cache`: shows the contents of the store, removes what is no longer needed, and checks files for damage."""
 
 import re
 from dataclasses import asdict
@@ -8,11 +8,13 @@ import typer
 from rich.table import Table
 
 from conf.units import GIB, KIB, MIB, TIB
-from flows.cli.options import Artifacts, Debug, Json, exit_on_error, print_output
+from flows.cli.options import Artifacts, Debug, Json, bytes_done, exit_on_error, print_output
+from flows.exit_codes import NOT_ALL_PASSED, PASSED
 from tasks.errors import RequestError
-from tasks.report.format import plain_table
+from tasks.report.format import plain_table, plural
 
 if TYPE_CHECKING:
+    from tasks.storage.integrity import Damage, Verification
     from tasks.storage.inventory import Inventory
     from tasks.storage.retention import PrunePlan
     from tasks.storage.store import Store
@@ -20,10 +22,12 @@ if TYPE_CHECKING:
 _SIZES = {"": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}
 _TIMES = {"h": 3600, "d": 86_400, "w": 604_800}
 
-app = typer.Typer(help="Show the contents of the store by stage and by run; remove what is no longer needed.")
+_HELP = "Show the contents of the store by stage and by run; remove what is no longer needed; check for damage."
+
+app = typer.Typer(help=_HELP)
 
 
-@app.callback(invoke_without_command=True)
+@app.callback(invoke_without_command=True, help=_HELP)
 def show(
     context: typer.Context,
     runs: Annotated[int, typer.Option("--runs", help="How many of the newest runs to show.", min=0)] = 10,
@@ -31,7 +35,6 @@ def show(
     debug: Debug = False,
     artifacts: Artifacts = "artifacts",
 ) -> None:
-    """Show the contents of the store by stage and by run; remove what is no longer needed."""
     if context.invoked_subcommand is not None:
         return
     with exit_on_error(debug):
@@ -96,6 +99,52 @@ def prune(
                 plan = plan_prune(store, selection)  # another run may have ended since
                 apply(store, plan)
         print_output(asdict(plan) | {"dry_run": dry_run}, _prune_table(plan, dry_run=dry_run), as_json=json_)
+
+
+@app.command()
+def verify(
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Remove damaged files that can be computed again. Damaged tables stay.")
+    ] = False,
+    json_: Json = False,
+    debug: Debug = False,
+    artifacts: Artifacts = "artifacts",
+) -> None:
+    """Check every blob, result, key, table and manifest for damage. The exit code is 1 if a file is damaged.
+
+    With --repair, damaged blobs, results, keys and manifests are removed, so that they are computed again. This is
+    refused while a sweep is running. The rows of a damaged table cannot be computed again: restore it from a copy, or
+    remove it.
+    """
+    with exit_on_error(debug):
+        from tasks.storage import lock
+        from tasks.storage.integrity import verify as verify_store
+
+        store = _store(artifacts)
+        with (lock.exclusive if repair else lock.shared)(store), bytes_done("checking") as show:
+            verification = verify_store(store, repair=repair, on_progress=show)
+        if not json_:
+            for damage in verification.damages:
+                print(_damage_line(damage, store))
+            print(_verified(verification))
+        print_output({"artifacts": str(store.root), **asdict(verification)}, as_json=json_)
+    raise typer.Exit(NOT_ALL_PASSED if verification.damages else PASSED)
+
+
+def _damage_line(damage: "Damage", store: "Store") -> str:
+    """Return a line with the kind of a damaged file, its path, its problem, and what was or can be done."""
+    remedy = "its rows cannot be computed again" if damage.kind == "table" else "--repair removes it"
+    links = f", which is also {', '.join(map(store.display_path, damage.links))}" if damage.links else ""
+    line = f"{damage.kind} {store.display_path(damage.file)}{links}: {damage.problem}"
+    return f"{line}; {'removed' if damage.repaired else remedy}"
+
+
+def _verified(verification: "Verification") -> str:
+    counts = ", ".join(plural(count, kind) for kind, count in verification.checked.items())
+    removed = sum(damage.repaired for damage in verification.damages)
+    line = f"{counts} checked, {_size(verification.bytes)}: {len(verification.damages) or 'none'} damaged"
+    line += f", {removed} removed" if removed else ""
+    return line + (f"; {verification.other_versions} of another version" if verification.other_versions else "")
 
 
 def _store(artifacts: str) -> "Store":

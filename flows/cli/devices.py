@@ -21,7 +21,7 @@ from tasks.devices.native_runner import native_files
 from tasks.devices.transport import RunRequest
 from tasks.errors import DeviceError, EnvironmentUnusable, RequestError
 from tasks.report.format import plain_table
-from tasks.storage.atomic import owner_is_dead
+from tasks.storage.atomic import owner_is_dead, owner_of
 from tasks.storage.store import Store
 
 _PARALLEL = 32
@@ -127,7 +127,10 @@ def _holder(device: Device) -> str | None:
     folder = f"{device.work_folder}/{LEASES}"
     listing = device.transport.run(RunRequest(["ls", "-1", folder], deadline_s=facts.DEADLINE_S))
     leases = [name for name in listing.stdout.decode(errors="replace").splitlines() if not owner_is_dead(name)]
-    return leases[0].rpartition("-")[0] if leases else None
+    if not leases:
+        return None
+    owner = owner_of(leases[0])
+    return leases[0] if owner is None else f"{owner.host}-{owner.pid}"
 
 
 def _python(config: DeviceConfig, device: Device) -> tuple[dict[str, str | None], str | None]:

@@ -3,12 +3,13 @@
 import json
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from flows.exit_codes import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, NOT_ALL_PASSED, REQUEST_WRONG
@@ -40,6 +41,16 @@ def print_output(contents: Mapping[str, Any], *tables: Table, as_json: bool) -> 
     else:
         for table in tables:
             console().print(table)
+
+
+@contextmanager
+def bytes_done(verb: str) -> Iterator[Callable[[int, int], None]]:
+    """Show the progress of long work on the terminal. The caller passes the number of bytes done and of all bytes."""
+    columns = (TextColumn(verb), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
+    terminal = Console(stderr=True)
+    with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as progress:
+        task = progress.add_task(verb, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """The comparison of two runs: cell by cell, series by series and operator by operator."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
@@ -18,8 +19,10 @@ from tasks.numerics.series import OPERATOR_SERIES, SERIES, Series
 from tasks.records.vocabulary import COMPARED
 from tasks.report.format import plain_table, plural
 from tasks.storage import tables
+from tasks.storage.query import select
 from tasks.storage.store import Store
 
+_LOG = logging.getLogger(__name__)
 CELL = (*AXES, "farm")
 Verdict = Literal["regressed", "improved", "steady", "changed", "undefined"]
 _SIGMAS = 4 * sqrt(2)
@@ -70,7 +73,7 @@ def diff(store: Store, run_a: str, run_b: str) -> Difference:
 
     `run_a`, `run_b`: any names that `resolve` accepts. The limit of a series is the floor in the defaults of
     `TrendConfig`. But if the second run's table `trends` has the noise of a cell's series, the limit is `_SIGMAS` times
-    that noise, if this is more than the floor.
+    that noise, if this is more than the floor. If this table cannot be read, it is left out, and logged.
     """
     config = TrendConfig()
     run_a, run_b = resolve(store, run_a), resolve(store, run_b)
@@ -81,7 +84,7 @@ def diff(store: Store, run_a: str, run_b: str) -> Difference:
     side_b = _Operators.of(tables.rows(store, "operators", run_b), keys_b)
     trends = {
         (key(row), row["series"]): row
-        for row in tables.rows(store, "trends", run_b)
+        for row in _trends(store, run_b)
         if row["operator"] is None and row["noise"] is not None
     }
     cells: list[CellDifference] = []
@@ -97,6 +100,14 @@ def diff(store: Store, run_a: str, run_b: str) -> Difference:
         only_in_b=[_named(row) for row in after if names(row) not in keys_b],
         cells=cells,
     )
+
+
+def _trends(store: Store, run_id: str) -> Sequence[Row]:
+    problems: set[str] = set()
+    rows = select(store, "trends", (*CELL, "series", "operator", "noise", "floor"), runs={run_id}, problems=problems)
+    for problem in problems:
+        _LOG.warning("diff: the noise of earlier nights is left out: %s", problem)
+    return rows
 
 
 def resolve(store: Store, name: str) -> str:

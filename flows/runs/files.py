@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from conf.schema import Request
+from flows.log import warn
 from flows.runs.results import run_folder
 from tasks.errors import EvidenceError
 from tasks.records import Blob, Capture, LoweredProgram
@@ -40,10 +41,16 @@ class CellEvidence:
 
 
 def link_files(cells: Sequence[CellResult], run_id: str, store: Store) -> None:
-    """Link the files of every lowered cell, such as `files/<model>/<scheme>/<soc>/<backend>/<device>/program.pte`."""
+    """Link the files of every lowered cell, such as `files/<model>/<scheme>/<soc>/<backend>/<device>/program.pte`.
+
+    If a blob is missing or damaged, its cell has fewer files or none, which is logged.
+    """
     for cell in cells:
-        if blobs := dict(_files(cell)) | dict(_evidence(cell, store)) | dict(_for_viewers(cell, store)):
-            store.link_named(_folder(run_id, cell.request), blobs)
+        try:
+            if blobs := dict(_files(cell)) | dict(_evidence(cell, store)) | dict(_for_viewers(cell, store)):
+                store.link_named(_folder(run_id, cell.request), blobs)
+        except EvidenceError as error:
+            warn(f"{_cell_path(cell.request)}: files are left out: {error}")
 
 
 def read_evidence(run_id: str, request: Request, store: Store) -> CellEvidence | None:

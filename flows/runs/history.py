@@ -2,12 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
 from conf.names import AXES
 from conf.schema import TrendConfig
+from flows.log import warn
 from tasks.numerics.change import discovered
 from tasks.numerics.series import OPERATOR_SERIES, SERIES, VALUE_SERIES, Series
 from tasks.numerics.trend import BAD, Assessment, Night, assess, history_nights, probability
@@ -36,6 +37,22 @@ CELLS = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class _Tables:
+    """The tables of earlier nights. A file that cannot be read leaves its night out, with a line in `problems`."""
+
+    store: Store
+    problems: set[str] = field(default_factory=set)
+
+    def runs_before(self, run_id: str) -> list[str]:
+        return [run for run in tables.runs(self.store) if run < run_id]
+
+    def select(
+        self, table: str, columns: Sequence[str], where: Mapping[str, Collection[str]], runs: Collection[str]
+    ) -> Sequence[Row]:
+        return select(self.store, table, columns, where=where, runs=runs, problems=self.problems)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Past:
     """The past of a run's cells: earlier nights (oldest first), these nights' runs, and bad or improved verdicts."""
 
@@ -50,9 +67,10 @@ def trends(
     """Return the rows of `trends` for a run's rows of `cells` and `operators`.
 
     There is one row per cell and series. There is one row per series of an operator that got worse, if the operator's
-    cell is worse too. Runs that started after this run are ignored.
+    cell is worse too. Runs that started after this run are ignored. A night that cannot be read is left out and logged.
     """
-    past = _past(store, run_id, cells, config)
+    source = _Tables(store=store)
+    past = _past(source, run_id, cells, config)
     rows: list[dict[str, Any]] = []
     for cell in cells:
         nights = [*past.nights.get(key(cell), ()), cell]
@@ -60,7 +78,10 @@ def trends(
             history = _history(nights, [value(night, name) for night in nights], name, None, past)
             assessment = assess(history[:-1], history[-1], series, getattr(config.floors, name), config)
             rows.append(_row(name, None, series, nights, history, assessment, config))
-    return rows + list(_worse_operators(store, past, cells, operators, _worse_cells(rows, cells), config))
+    rows += _worse_operators(source, past, cells, operators, _worse_cells(rows, cells), config)
+    for problem in sorted(source.problems):
+        warn(f"trends: a night is left out: {problem}")
+    return rows
 
 
 def key(row: Row) -> Key:
@@ -111,16 +132,16 @@ names: Callable[[Row], Key] = itemgetter(*CELL_COLUMNS)
 """Return a row's values of `CELL_COLUMNS`."""
 
 
-def _past(store: Store, run_id: str, cells: Sequence[Row], config: TrendConfig) -> Past:
+def _past(source: _Tables, run_id: str, cells: Sequence[Row], config: TrendConfig) -> Past:
     enough = history_nights(config)
     past: dict[Key, list[Row]] = defaultdict(list)
     missing = {key(cell) for cell in cells}
-    runs = [run for run in tables.runs(store) if run < run_id]
+    runs = source.runs_before(run_id)
     while runs and missing:
         runs, chunk = runs[:-enough], set(runs[-enough:])
         where = {name: {str(cell[index]) for cell in missing} for index, name in enumerate(TARGET)}
         nights: dict[Key, list[Row]] = defaultdict(list)
-        for row in select(store, "cells", CELLS, where=where, runs=chunk):
+        for row in source.select("cells", CELLS, where, chunk):
             # A recompare is not a night of its own: it repeats a night that is already in the list.
             if row["verb"] in (None, "run") and key(row) in missing:
                 nights[key(row)].append(row)
@@ -129,7 +150,7 @@ def _past(store: Store, run_id: str, cells: Sequence[Row], config: TrendConfig) 
         missing = {cell for cell in missing if len(past[cell]) < enough}
     columns = (*CELL_COLUMNS, "farm", "series", "operator", "verdict", "first_bad_run")
     past_runs = {row["run_id"] for rows in past.values() for row in rows}
-    unsteady = select(store, "trends", columns, where={"verdict": {*BAD, "improved"}}, runs=past_runs)
+    unsteady = source.select("trends", columns, {"verdict": {*BAD, "improved"}}, past_runs)
     verdicts = {
         (row["run_id"], key(row), row["series"], row["operator"]): (row["verdict"], row["first_bad_run"])
         for row in unsteady
@@ -200,7 +221,7 @@ def _worse_cells(rows: Iterable[Row], cells: Iterable[Row]) -> dict[Key, str]:
 
 
 def _worse_operators(
-    store: Store,
+    source: _Tables,
     past: Past,
     cells: Sequence[Row],
     operators: Sequence[Row],
@@ -213,8 +234,8 @@ def _worse_operators(
     an operator ends before this run.
     """
     tonight = worst_gaps(operators, {names(cell): key(cell) for cell in cells if key(cell) in since})
-    candidates = _candidates(store, past, tonight, since, config)
-    before = _gaps(store, past, past.runs, {(cell, operator) for cell, operator, _ in candidates})
+    candidates = _candidates(source, past, tonight, since, config)
+    before = _gaps(source, past, past.runs, {(cell, operator) for cell, operator, _ in candidates})
     by_key = {key(cell): cell for cell in cells}
     histories: dict[tuple[Key, str, str], list[Night]] = {}
     for cell, operator, name in candidates:
@@ -244,7 +265,7 @@ def _worse_operators(
 
 
 def _candidates(
-    store: Store, past: Past, tonight: Gaps, since: Mapping[Key, str], config: TrendConfig
+    source: _Tables, past: Past, tonight: Gaps, since: Mapping[Key, str], config: TrendConfig
 ) -> list[tuple[Key, str, str]]:
     """Return the series of operators that may be worse than their baseline. All nights are read for these series only.
 
@@ -256,7 +277,7 @@ def _candidates(
         for cell, run in since.items()
     }
     ends = {cell: {runs[0], runs[-1]} for cell, runs in good.items() if runs}
-    reference = _gaps(store, past, {run for runs in ends.values() for run in runs}, set(tonight))
+    reference = _gaps(source, past, {run for runs in ends.values() for run in runs}, set(tonight))
     candidates: list[tuple[Key, str, str]] = []
     for (cell, operator), gaps in tonight.items():
         recent = [row["run_id"] for row in past.nights.get(cell, ())[-3:]]
@@ -269,7 +290,7 @@ def _candidates(
     return candidates
 
 
-def _gaps(store: Store, past: Past, runs: Collection[str], wanted: Collection[tuple[Key, str]]) -> dict[str, Gaps]:
+def _gaps(source: _Tables, past: Past, runs: Collection[str], wanted: Collection[tuple[Key, str]]) -> dict[str, Gaps]:
     """Map every earlier run in `runs` to the gaps of the operators in `wanted`."""
     if not runs or not wanted:
         return {}
@@ -281,6 +302,6 @@ def _gaps(store: Store, past: Past, runs: Collection[str], wanted: Collection[tu
     }
     columns = (*CELL_COLUMNS, "operator", "reference", *OPERATOR_SERIES)
     by_run: dict[str, list[Row]] = defaultdict(list)
-    for row in select(store, "operators", columns, where=where, runs=runs):
+    for row in source.select("operators", columns, where, runs):
         by_run[row["run_id"]].append(row)
     return {run: worst_gaps(rows, keys) for run, rows in by_run.items()}

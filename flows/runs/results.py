@@ -1,4 +1,8 @@
-"""The results of a run: its tables, its facts and its report. The last table, `cells`, marks the run as complete."""
+"""The results of a run: its tables, its facts and its report.
+
+The table `cells`, which marks the run as complete, is written after all tables but `trends`. What is computed from
+earlier runs is written at the end, so that these cannot cost a run its rows.
+"""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,10 +44,8 @@ def report_name(run_id: str) -> str:
 
 def write(run: RunFacts, contents: Mapping[str, Sequence[Row]], store: Store, trend: TrendConfig | None) -> SweepResult:
     """Write a run's rows, facts and report. `trend`: how to compare it with earlier runs; None for no comparison."""
-    cells, operators = contents["cells"], contents["operators"]
-    contents = {**contents, "trends": trends(store, run.run_id, cells, operators, trend) if trend else []}
     write_rows(run, contents, store)
-    return _rendered(run, contents, store)
+    return _rendered(run, _with_trends(run, contents, store, trend), store)
 
 
 def write_rows(run: RunFacts, contents: Mapping[str, Sequence[Row]], store: Store) -> None:
@@ -65,10 +67,8 @@ def join(run: RunFacts, shards: Sequence[Store], store: Store, trend: TrendConfi
         tables.join(store, run.run_id, table, shards)
     contents = _rows(run, store, set(tables.TABLES) - {"cells", "trends"})
     contents["cells"] = [row for shard in shards for row in tables.rows(shard, "cells", run.run_id)]
-    contents["trends"] = trends(store, run.run_id, contents["cells"], contents["operators"], trend)
-    for table in ("trends", "cells"):
-        tables.write(store, run.run_id, table, contents[table])
-    return _rendered(run, contents, store)
+    tables.write(store, run.run_id, "cells", contents["cells"])
+    return _rendered(run, _with_trends(run, contents, store, trend), store)
 
 
 def export_tsv(store: Store, run_id: str, folder: Path) -> None:
@@ -111,6 +111,15 @@ def read_facts(run_id: str, store: Store) -> RunFacts:
 
 def _write_facts(run: RunFacts, store: Store) -> None:
     store.files.write(_facts_name(run.run_id), json.dumps(asdict(run), indent=1).encode())
+
+
+def _with_trends(
+    run: RunFacts, contents: Mapping[str, Sequence[Row]], store: Store, trend: TrendConfig | None
+) -> dict[str, Sequence[Row]]:
+    """Write the run's table `trends`, and return it with the other `contents`."""
+    rows = trends(store, run.run_id, contents["cells"], contents["operators"], trend) if trend else []
+    tables.write(store, run.run_id, "trends", rows)
+    return {**contents, "trends": rows}
 
 
 def _rows(run: RunFacts, store: Store, names: Iterable[str]) -> dict[str, list[Row]]:

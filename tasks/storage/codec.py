@@ -27,6 +27,10 @@ _SCALARS: dict[type, pa.DataType] = ARROW_TYPES | {bytes: pa.binary()}
 _UNREADABLE = "these bytes are no readable record, remove the file they came from and run again"
 
 
+class OtherVersionError(EvidenceError):
+    """A record whose fields are those of another version of qnnsweep."""
+
+
 def encode(record: object) -> bytes:
     """Return a record of `tasks.records` as a Parquet file of one row. Equal records give equal bytes.
 
@@ -68,7 +72,7 @@ def decode(data: bytes) -> object:
     except (UnicodeDecodeError, TypeError) as error:
         raise EvidenceError(f"{_UNREADABLE}: {error}") from error
     if not table.schema.equals(_schema(name)):
-        raise EvidenceError(f"{_UNREADABLE}: the fields are those of another version's {name}")
+        raise OtherVersionError(f"{_UNREADABLE}: the fields are those of another version's {name}")
     if metadata.get(_CHECKSUM) != _checksum(rows[0]):
         raise EvidenceError(f"{_UNREADABLE}: the content is not what was written")
     return form.load(rows[0])

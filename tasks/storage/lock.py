@@ -1,4 +1,4 @@
-"""The lock of a store: shared by any number of sweeps, or held exclusively by a prune.
+"""The lock of a store: shared by any number of sweeps, or held exclusively by a prune or a repair.
 
 The lock is an flock on the folder of the blobs. The kernel releases the lock when the process that holds it ends,
 even if the process is killed.
@@ -10,7 +10,7 @@ from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 
 from tasks.errors import EnvironmentUnusable
-from tasks.storage.atomic import translate_os_errors
+from tasks.storage.atomic import make_folder, translate_os_errors
 from tasks.storage.store import Store
 
 
@@ -28,14 +28,14 @@ def exclusive(store: Store) -> Generator[None]:
     except BlockingIOError:
         raise EnvironmentUnusable(
             f"artifacts={store.root}: a sweep is running there, so nothing was removed",
-            remedy="prune when it has ended",
+            remedy="try again when it has ended",
         ) from None
 
 
 @contextmanager
 def _locked(store: Store, operation: int) -> Generator[None]:
     with translate_os_errors(store.blobs):
-        store.blobs.mkdir(parents=True, exist_ok=True)
+        make_folder(store.blobs)
         folder = os.open(store.blobs, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(folder, operation)

@@ -4,6 +4,7 @@
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
 
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from operator import and_
 
@@ -23,20 +24,38 @@ def select(
     *,
     where: Mapping[str, Collection[str]] | None = None,
     runs: Collection[str] | None = None,
+    problems: set[str] | None = None,
 ) -> list[Row]:
     """Return the given columns of the selected rows of a table, in the order of the runs' ids.
 
     `where`: the allowed values per column. A row is selected if it has an allowed value in every column of `where`.
     `runs`: the ids of the runs to read; by default all runs. A run without the table is ignored.
-    Reads only the necessary columns and row groups. Raises EvidenceError for a file that cannot be read.
+    `problems`: if given, the rows of a file that cannot be read are left out, and a line that names the file is added.
+    Otherwise EvidenceError is raised for such a file. Decodes only the necessary columns and row groups.
     """
     schema = pa.schema([tables.schema_of(table).field(name) for name in dict.fromkeys([*columns, *(where or ())])])
-    paths = [str(path) for path in tables.parts(store, table, runs).values()]
     conditions = [ds.field(name).isin(pa.array(sorted(values), pa.string())) for name, values in (where or {}).items()]
-    try:
-        selected = ds.dataset(paths, schema=schema, format="parquet").to_table(
-            columns=list(columns), filter=reduce(and_, conditions) if conditions else None
-        )
-    except (pa.ArrowException, OSError) as error:
-        raise EvidenceError(f"a file cannot be read, remove it to leave its run out: {error}") from error
-    return selected.to_pylist()
+    condition = reduce(and_, conditions) if conditions else None
+
+    def rows(name: str) -> list[Row] | EvidenceError:
+        try:
+            part = pa.BufferReader(tables.checked_part(store, name))
+            with tables.errors_translated(store, name):
+                fragment = ds.ParquetFileFormat().make_fragment(part)
+                return fragment.to_table(schema=schema, columns=list(columns), filter=condition).to_pylist()
+        except FileNotFoundError:  # the run has been removed since its name was listed
+            return []
+        except EvidenceError as error:
+            return error
+
+    selected: list[Row] = []
+    # Reading and hashing a file releases the interpreter's lock.
+    with ThreadPoolExecutor() as threads:
+        for part in threads.map(rows, tables.parts(store, table, runs)):
+            if isinstance(part, list):
+                selected += part
+            elif problems is None:
+                raise part
+            else:
+                problems.add(str(part))
+    return selected

@@ -18,7 +18,9 @@ from tasks.errors import EvidenceError
 from tasks.records import Blob
 from tasks.storage.atomic import (
     commit,
+    make_folder,
     remove_stale,
+    sync_folder,
     temporary_file,
     temporary_name,
     translate_os_errors,
@@ -80,7 +82,7 @@ class Store:
     def check_writable(self) -> None:
         """Write test data to the folder and, if there is one, to the object store. Folders are created as needed."""
         with translate_os_errors(self.blobs):
-            self.blobs.mkdir(parents=True, exist_ok=True)
+            make_folder(self.blobs)
             # No test file here: if the process were killed, the file would remain among the blobs.
             if not os.access(self.blobs, os.W_OK | os.X_OK):
                 raise OSError(EACCES, os.strerror(EACCES), str(self.blobs))
@@ -160,10 +162,13 @@ class Store:
             objects = {name: _name(blob.sha256) for name, blob in blobs.items()}
             self._bucket.write(f"{folder}.json", json.dumps(objects, indent=1).encode())
             return
+        paths = {name: self.root / folder / name for name in blobs}
         for name, blob in blobs.items():
-            path = self.root / folder / name
-            with translate_os_errors(path):
-                _link(self.path(blob), path, self.partial)
+            with translate_os_errors(paths[name]):
+                _link(self.path(blob), paths[name], self.partial)
+        for parent in {path.parent for path in paths.values()}:
+            with translate_os_errors(parent):
+                sync_folder(parent)
 
     def read_named(self, folder: str, name: str) -> bytes:
         """Return the bytes of the blob to which `link_named` gave the name `name`. Raises FileNotFoundError."""
@@ -182,6 +187,7 @@ class Store:
         parent = self.partial / temporary_name()
         folder = parent / name
         with translate_os_errors(folder):
+            make_folder(self.partial)
             folder.mkdir(parents=True)
         try:
             yield folder
@@ -247,7 +253,7 @@ def _name(sha256: str) -> str:
 
 
 def _link(blob: Path, name: Path, partial: Path) -> None:
-    name.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(name.parent)
     try:
         os.link(blob, name)
     except FileExistsError:  # an earlier attempt at the same shard created the link

@@ -1,7 +1,7 @@
 """The tables of results: one Parquet folder per table, with one partition per run.
 
 A partition is the file `artifacts/tables/<table>/run=<run_id>/part.parquet`. The rows of all runs can be read together,
-for example with `pandas.read_parquet("artifacts/tables/cells")`.
+for example with `pandas.read_parquet("artifacts/tables/cells")`. A damaged file is refused: it contains its checksum.
 Null means "not defined", NaN is never stored, and units are in the names of the columns.
 """
 # pyarrow ships no types:
@@ -12,8 +12,8 @@ import csv
 import io
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from tasks.errors import EvidenceError, RequestError
 from tasks.records.tables import CELL_COLUMNS, TABLES, Row, columns
+from tasks.storage.checksum import METADATA, ChecksumError, check, with_checksum
 from tasks.storage.columns import arrow_type, column
 from tasks.storage.store import Store
 
@@ -49,14 +50,17 @@ def write(store: Store, run_id: str, table: str, rows: Sequence[Mapping[str, Any
     for index, row in enumerate(rows):
         _check_row(row, names, run_id, f"{table} row {index}")
     arrays = [column([row[field.name] for row in rows], field.type, f"{table}.{field.name}") for field in schema]
-    store.files.write(_name(table, run_id), encoded(pa.Table.from_arrays(arrays, schema=schema)))
+    store.files.write(_name(table, run_id), encoded(schema, [pa.Table.from_arrays(arrays, schema=schema)]))
 
 
-def encoded(rows: pa.Table) -> bytes:
-    """Return the content of the Parquet file for the rows of a run's table."""
+def encoded(schema: pa.Schema, pieces: Iterable[pa.Table]) -> bytes:
+    """Return the content of the Parquet file for the rows of a run's table. Only one of the `pieces` is in memory."""
     sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, compression="zstd", row_group_size=_ROW_GROUP)
-    return sink.getvalue().to_pybytes()
+    with pq.ParquetWriter(sink, schema.remove_metadata(), compression="zstd") as writer:
+        for rows in pieces:
+            writer.write_table(rows, row_group_size=_ROW_GROUP)
+        writer.add_key_value_metadata(METADATA)
+    return with_checksum(sink.getvalue().to_pybytes())
 
 
 def join(store: Store, run_id: str, table: str, parts: Sequence[Store]) -> None:
@@ -65,11 +69,8 @@ def join(store: Store, run_id: str, table: str, parts: Sequence[Store]) -> None:
     Only one part at a time is in memory. Raises EvidenceError for a part that cannot be read.
     """
     schema = schema_of(table)
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
-        for part in parts:
-            writer.write_table(_read_part(part, _name(table, run_id), schema))
-    store.files.write(_name(table, run_id), sink.getvalue().to_pybytes())
+    pieces = (_read_part(part, _name(table, run_id), schema) for part in parts)
+    store.files.write(_name(table, run_id), encoded(schema, pieces))
 
 
 def rows(store: Store, table: str, run_id: str) -> list[Row]:
@@ -101,10 +102,27 @@ def runs(store: Store) -> list[str]:
     return _runs_with(store, "cells")
 
 
-def parts(store: Store, table: str, runs: Collection[str] | None = None) -> dict[str, Path]:
-    """Return, per run that has the table, the path of a local file, oldest run first. `runs`: by default all runs."""
-    existing = (run for run in _runs_with(store, table) if runs is None or run in runs)
-    return {run: store.files.local(_name(table, run)) for run in existing}
+def parts(store: Store, table: str, runs: Collection[str] | None = None) -> list[str]:
+    """Return the names of the files of the table, oldest run first. `runs`: by default all runs."""
+    return [_name(table, run) for run in _runs_with(store, table) if runs is None or run in runs]
+
+
+def checked_part(store: Store, name: str) -> bytes:
+    """Return the content of one of the `parts`. An object store is asked only if this machine has no copy of the file.
+
+    Raises EvidenceError for a damaged file and for a file without a checksum, and FileNotFoundError.
+    """
+    path = store.files.local(name)
+    with errors_translated(store, name):
+        data = path.read_bytes()
+        try:
+            check(data)
+        except ValueError:
+            if store.url is None:
+                raise
+            data = store.files.read(name)  # the copy may be damaged and the object whole
+            check(data)
+        return data
 
 
 def schema_of(table: str) -> pa.Schema:
@@ -123,20 +141,29 @@ def _runs_with(store: Store, table: str) -> list[str]:
 
 
 def _read_part(store: Store, name: str, schema: pa.Schema) -> pa.Table:
-    try:
-        with pq.ParquetFile(pa.BufferReader(store.files.read(name))) as file:
+    with errors_translated(store, name):
+        data = store.files.read(name)
+        check(data)
+        with pq.ParquetFile(pa.BufferReader(data)) as file:
             part = file.read()
-            if part.column_names[: len(CELL_COLUMNS)] != list(CELL_COLUMNS):
-                raise ValueError(f"not a table of cells: {part.column_names[:8]}")
-            # A run of an earlier version lacks columns that were added later: they are null.
-            for missing in (column for column in schema.names if column not in part.column_names):
-                part = part.append_column(missing, pa.nulls(part.num_rows, schema.field(missing).type))
-            # `cast` raises for unknown columns. It changes nothing but the name that Parquet gives to a list's items.
-            return part.select([*schema.names, *(set(part.column_names) - set(schema.names))]).cast(schema)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise EvidenceError(
-            f"{store.display_path(name)} cannot be read, remove it to leave its run out: {error}"
-        ) from error
+        part.validate(full=True)  # text that is not UTF-8 would raise an error only when it is used
+        if part.column_names[: len(CELL_COLUMNS)] != list(CELL_COLUMNS):
+            raise ValueError(f"not a table of cells: {part.column_names[:8]}")
+        # A run of an earlier version lacks columns that were added later: they are null.
+        for missing in (column for column in schema.names if column not in part.column_names):
+            part = part.append_column(missing, pa.nulls(part.num_rows, schema.field(missing).type))
+        # `cast` raises for unknown columns. It changes nothing but the name that Parquet gives to a list's items.
+        return part.select([*schema.names, *(set(part.column_names) - set(schema.names))]).cast(schema)
+
+
+@contextmanager
+def errors_translated(store: Store, name: str) -> Generator[None]:
+    """Raise EvidenceError, with the file's name and a remedy, if the file of a table is damaged or of another kind."""
+    try:
+        yield
+    except (ChecksumError, pa.ArrowException, OSError, ValueError) as error:
+        problem = "is damaged" if isinstance(error, ChecksumError) else "cannot be read"
+        raise EvidenceError(f"{store.display_path(name)} {problem}, remove it to leave its run out: {error}") from error
 
 
 def _check_row(row: Mapping[str, Any], names: set[str], run_id: str, where: str) -> None:

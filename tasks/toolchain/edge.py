@@ -21,11 +21,11 @@ from tasks.storage.store import Store
 from tasks.toolchain.backends.compiler import Compiler, DelegationLog
 from tasks.toolchain.backends.select import backend_of
 from tasks.toolchain.export import make_deterministic
-from tasks.toolchain.quantize import load_program
 from tasks.toolchain.reference.counterparts import other_reference
 from tasks.toolchain.reference.designed import designed_outputs
 from tasks.toolchain.reference.graph import ReferenceGraph, graph_of, put_graph
 from tasks.toolchain.reference.operators import input_qparams, operator_table
+from tasks.toolchain.saved_program import load_program
 from tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples
 
 Samples = Sequence[tuple[torch.Tensor, ...]]

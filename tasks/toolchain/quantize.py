@@ -12,6 +12,7 @@ from tasks.records import Blob, ExportedModel, QuantizedModel
 from tasks.storage.store import Store
 from tasks.toolchain.backends.select import backend_of
 from tasks.toolchain.export import make_deterministic
+from tasks.toolchain.saved_program import load_program
 from tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples
 
 OBSERVER_REPLACEMENT = "replace_observer_with_quantize_dequantize_node"
@@ -50,11 +51,6 @@ def quantize_model(exported: ExportedModel, scheme: SchemeConfig, kind: str, sto
         outputs_quantized=put_tensors(store, outputs_by_sample(answers)),
         float_weights=float_weights,
     )
-
-
-def load_program(store: Store, blob: Blob) -> torch.export.ExportedProgram:
-    store.verify(blob)
-    return torch.export.load(store.path(blob))
 
 
 def _weight_observers(prepared: GraphModule) -> list[Node]:

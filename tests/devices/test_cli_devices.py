@@ -13,6 +13,7 @@ from typing import Any
 
 from tasks.devices.farm import Farm
 from tasks.errors import DeviceError
+from tasks.storage.atomic import owner_of
 from tests.devices.bench import Bench
 from tests.devices.loopback import write_farm
 
@@ -82,5 +83,7 @@ def test_holders_and_quarantined_devices_are_shown(bench: Bench) -> None:
     with farm.lease([replace(bench.over_adb, work_folder="/data/local/tmp/qnnsweep")]) as device:
         exit_code, rows = devices(bench, "device=phone_1,board_1")
     assert exit_code == 4
-    assert rows["phone_1"]["busy"] == Path(device.lease_folder).name.rpartition("-")[0]
+    owner = owner_of(Path(device.lease_folder).name)
+    assert owner is not None
+    assert rows["phone_1"]["busy"] == f"{owner.host}-{owner.pid}"
     assert rows["board_1"]["quarantined"] == "it is gone"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
-import subprocess
 import sys
 import threading
 import time
@@ -16,6 +14,7 @@ import pytest
 from conf.schema import DeviceConfig
 from tasks.devices.farm import Farm
 from tasks.errors import DeviceError
+from tests.storage.test_atomic import dead_process, name_of
 
 
 @pytest.fixture
@@ -72,12 +71,11 @@ def test_files_of_a_lease_are_removed_at_its_end(farm: Farm) -> None:
 
 
 def test_the_next_lease_removes_files_of_killed_processes_of_this_host(farm: Farm, tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
-        pass
-    host, tail = socket.gethostname(), "0123456789abcdef"
+    ended = dead_process()
     leases = tmp_path / "devices" / "local" / "leases"
-    remaining = {f"{host}-1-{tail}", f"elsewhere-{ended.pid}-{tail}", "a user's folder"}
-    for name in (*remaining, f"{host}-{ended.pid}-{tail}"):
+    other_container = name_of(ended, namespace="0" * 16)
+    remaining = {name_of(1), name_of(ended, host="elsewhere"), other_container, "a user's folder"}
+    for name in (*remaining, name_of(ended)):
         (leases / name / "shipping").mkdir(parents=True)
     with farm.lease([DeviceConfig(name="local")]) as device:
         assert {path.name for path in leases.iterdir()} == remaining | {Path(device.lease_folder).name}

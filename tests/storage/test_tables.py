@@ -222,18 +222,36 @@ def test_an_unknown_table_is_refused_with_those_that_exist(store: Store) -> None
 def test_a_file_that_lacks_one_column_and_has_an_unknown_one_is_named_in_the_error(store: Store) -> None:
     path = write(store, FIRST, "cells", [])
     names = pq.read_schema(path).names
-    pq.write_table(pq.read_table(path).rename_columns([*names[:-1], "unknown"]), path)
+    renamed = pq.read_table(path).rename_columns([*names[:-1], "unknown"])
+    path.write_bytes(tables.encoded(renamed.schema, [renamed]))
     with pytest.raises(EvidenceError, match=r"part\.parquet cannot be read, remove it to leave its run out: "):
         tables.rows(store, "cells", FIRST)
 
 
-def test_a_damaged_or_foreign_file_is_never_read(store: Store) -> None:
+def test_a_column_that_a_run_of_an_earlier_version_lacks_is_null(store: Store) -> None:
+    path = write(store, FIRST, "cells", [row("cells", FIRST, model="toy")])
+    older = pq.read_table(path).drop_columns([schema_of("cells").names[-1]])
+    path.write_bytes(tables.encoded(older.schema, [older]))
+    assert tables.rows(store, "cells", FIRST) == [row("cells", FIRST, model="toy")]
+
+
+def test_a_damaged_file_is_never_read(store: Store) -> None:
     path = write(store, FIRST, "cells", [])
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(EvidenceError, match=r"part\.parquet cannot be read, remove it to leave its run out: "):
+    with pytest.raises(EvidenceError, match=r"part\.parquet is damaged, remove it to .*: its sha256 is "):
         tables.rows(store, "cells", FIRST)
-    pq.write_table(pa.table({"run_id": [FIRST]}), path)
-    with pytest.raises(EvidenceError, match=r"part\.parquet cannot be read"):
+
+
+def test_a_file_of_another_program_or_without_a_checksum_is_never_read(store: Store) -> None:
+    path = write(store, FIRST, "cells", [])
+    table = pq.read_table(path)
+    for foreign in (pa.table({"run_id": [FIRST]}), table):
+        pq.write_table(foreign.replace_schema_metadata(None), path)
+        with pytest.raises(EvidenceError, match=r"part\.parquet cannot be read, .*: it has no checksum: "):
+            tables.rows(store, "cells", FIRST)
+    other = pa.table({"run_id": [FIRST]})
+    path.write_bytes(tables.encoded(other.schema, [other]))
+    with pytest.raises(EvidenceError, match=r"part\.parquet cannot be read, .*: not a table of cells"):
         tables.rows(store, "cells", FIRST)
 
 

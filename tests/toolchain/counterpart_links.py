@@ -31,10 +31,10 @@ def linked(
     from tasks.toolchain.backends.select import backend_of
     from tasks.toolchain.edge import edge_program
     from tasks.toolchain.export import make_deterministic
-    from tasks.toolchain.quantize import load_program
     from tasks.toolchain.reference.counterparts import other_reference
     from tasks.toolchain.reference.graph import graph_of
     from tasks.toolchain.reference.operators import operator_table
+    from tasks.toolchain.saved_program import load_program
     from tasks.toolchain.tensors import read_samples, read_tensors
 
     make_deterministic()

@@ -17,7 +17,7 @@ def lower_officially(quantized: QuantizedModel, scheme: SchemeConfig, soc: SocCo
     """The `.pte` that `to_edge_transform_and_lower_to_qnn` gives for the same graph."""
     import official_path
 
-    from tasks.toolchain.quantize import load_program
+    from tasks.toolchain.saved_program import load_program
 
     module = load_program(store, quantized.program).module()
     return official_path.lower(quantized.exported, module, scheme, soc, store).program

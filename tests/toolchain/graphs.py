@@ -138,8 +138,8 @@ def run_edge_program(lowered: LoweredProgram, store: Store) -> list[str]:
     from tasks.toolchain.backends.select import backend_of
     from tasks.toolchain.edge import edge_program
     from tasks.toolchain.export import make_deterministic
-    from tasks.toolchain.quantize import load_program
     from tasks.toolchain.reference.graph import read_graph
+    from tasks.toolchain.saved_program import load_program
     from tasks.toolchain.tensors import read_samples
 
     make_deterministic()

@@ -12,6 +12,7 @@ from typing import Any, TypeGuard
 
 import torch
 from executorch.exir.dialects.edge._ops import EdgeOpOverload
+from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 from torch.fx import Node
@@ -117,7 +118,10 @@ class ReferenceGraph:
             case "unsaid":
                 raise NoKernel(f"{name} cannot be stored as data")
             case _:
-                return getattr(torch, name)
+                value = getattr(torch, name, None)
+                if not isinstance(value, torch.dtype | torch.memory_format | torch.layout):
+                    raise NoKernel(f"torch.{name} is neither a type nor a layout")
+                return value
 
 
 def graph_of(edge: ExportedProgram) -> ReferenceGraph:
@@ -202,11 +206,7 @@ def _called(target: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) 
     """Compute an operator. If its arguments have several float types and no kernel accepts this mix, use float32."""
     if target == GETITEM:
         return arguments[0][arguments[1]]
-    kernel: Any = torch.ops
-    for part in target.split("."):
-        kernel = getattr(kernel, part, None)
-    if kernel is None:
-        raise NoKernel(f"{target} is not registered on this host")
+    kernel = _registered(target)
     try:
         return kernel(*arguments, **keywords)
     except (RuntimeError, NotImplementedError, IndexError) as error:
@@ -217,6 +217,23 @@ def _called(target: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) 
         return kernel(*arguments, **keywords)
     except (RuntimeError, NotImplementedError, IndexError) as error:
         raise NoKernel(f"{target}: {error}") from error
+
+
+def _registered(target: str) -> OpOverload:
+    """Return the operator `<namespace>.<name>.<overload>`. Nothing but a registered operator is ever called.
+
+    A reference graph comes from a store that others can write to: `torch.ops` also has functions that load libraries,
+    and some operators read and write files. Raises NoKernel.
+    """
+    kernel: object = torch.ops
+    parts = target.split(".")
+    for part in parts if len(parts) == 3 else ():
+        kernel = getattr(kernel, part, None)
+    if not isinstance(kernel, OpOverload):
+        raise NoKernel(f"{target} is not registered on this host")
+    if any(argument.name == "filename" for argument in kernel._schema.arguments):
+        raise NoKernel(f"{target} uses a file")
+    return kernel
 
 
 def _is_float(value: object) -> TypeGuard[torch.Tensor]:

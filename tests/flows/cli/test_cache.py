@@ -128,7 +128,7 @@ def test_a_prune_is_refused_while_a_sweep_runs(program: Program, artifacts: Path
         assert sweep.stderr.readline().startswith(("export", "quantize"))
         ran = program.run("cache", "prune", "--keep=0", f"--artifacts={artifacts}")
         assert sweep.poll() is None, "the sweep ended too soon"
-        line = f"artifacts={artifacts}: a sweep is running there, so nothing was removed; prune when it has ended"
+        line = f"artifacts={artifacts}: a sweep is running there, so nothing was removed; try again when it has ended"
         assert (ran.returncode, ran.stderr) == (3, f"qnnsweep: {line}\n")
         out, error = sweep.communicate(timeout=300)
     assert sweep.returncode == 0, error
@@ -136,6 +136,35 @@ def test_a_prune_is_refused_while_a_sweep_runs(program: Program, artifacts: Path
     assert first in tables.runs(Store(artifacts))
     assert_files_are_complete(artifacts)
     assert_no_leftovers(artifacts)
+
+
+def test_what_a_repair_removed_is_computed_again(program: Program, artifacts: Path, first: str, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-a", artifacts, copy], check=True)  # it keeps the links between files
+    assert program.run("cache", "verify", f"--artifacts={copy}").returncode == 0
+    (quantized,) = (copy / "results" / "records").glob("quantize-*")
+    (compared, *_) = (copy / "results" / "keys").glob("compare-*")
+    (link,) = (copy / "runs" / first / "files").rglob("program.pte")
+    damaged = [quantized, compared, link, copy / "runs" / first / "holds.json"]
+    table = copy / "tables" / "cells" / f"run={first}" / "part.parquet"
+    for path in (*damaged, table):
+        path.chmod(0o644)
+        with path.open("r+b") as file:
+            file.seek(0 if path == compared else path.stat().st_size // 2)
+            file.write(b"damage")
+    ran = program.run("cache", "verify", "--json", "--repair", f"--artifacts={copy}")
+    damages = json.loads(ran.stdout)["damages"]
+    assert (ran.returncode, [damage["kind"] for damage in damages if damage["repaired"]]) == (
+        1, ["blob", "result", "key", "manifest"],
+    )  # fmt: skip
+    assert [path for path in (*damaged, table) if path.exists()] == [table]
+    ran = program.run("run", "--json", *SMALL, "reuse=capture", f"artifacts={copy}")
+    assert states(ran)["quantize"] == states(ran)["lower"] == states(ran)["compare"] == "done"
+    run_id = passed_result_of(ran)["run_id"]
+    assert cell(copy, run_id)["outputs_sha256"] == cell(artifacts, first)["outputs_sha256"]
+    ran = program.run("cache", "verify", f"--artifacts={copy}")
+    line, _ = ran.stdout.splitlines()
+    assert (ran.returncode, line.startswith(f"table {table}: ")) == (1, True)
 
 
 def test_a_prune_keeps_what_the_remaining_run_needs(program: Program, artifacts: Path, first: str) -> None:

@@ -18,6 +18,7 @@ import yaml
 
 from flows.server.leases import LEASE_S
 from tasks.storage import tables
+from tasks.storage.atomic import owner_of
 from tasks.storage.store import Store
 from tests.devices.loopback import Sshd, free_port, running, write_farm
 from tests.flows.cluster import POLL_S, Host, address, postgresql, prefect_server, wait_until
@@ -123,7 +124,8 @@ def holder(board: Sshd) -> str:
     if not log_of(board):
         return ""
     leases = sorted((board.folder / "work" / "qnnsweep" / "leases").glob("*"))
-    return leases[0].name.rpartition("-")[0].rpartition("-")[0] if leases else ""
+    owner = owner_of(leases[0].name) if leases else None
+    return owner.host if owner else ""
 
 
 def log_of(board: Sshd) -> list[tuple[str, float]]:

@@ -41,3 +41,29 @@ def test_a_link_that_cannot_be_created_is_one_clear_line(tmp_path: Path) -> None
     blob = store.put_bytes(b"program")
     with pytest.raises(EnvironmentUnusable, match=r"^artifacts: cannot use .*: File name too long; no folder can be"):
         store.link_named("runs/1/files", {"x" * 256: blob})
+
+
+def test_a_cell_with_a_damaged_blob_costs_the_other_cells_none_of_their_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store(tmp_path)
+    request = load(["model=digits_cnn", "scheme=8a8w", "soc=SM8650", f"artifacts={tmp_path}"]).cells[0].request
+    for blob in {*referenced_blobs(LOWERED), *referenced_blobs(CAPTURE)}:
+        path = store.blobs / blob.sha256[:2] / blob.sha256
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(blob.size))
+    path = store.path(LOWERED.program)
+    other = replace(LOWERED, program=store.put_bytes(b"program"))
+    path.write_bytes(b"")
+    requests = [replace(request, model=replace(request.model, name=name)) for name in ("bad", "good")]
+    link_files(
+        [
+            CellResult(request=ask, lowered=lowered, capture=CAPTURE)
+            for ask, lowered in zip(requests, (LOWERED, other), strict=True)
+        ],
+        RUN,
+        store,
+    )
+    assert read_evidence(RUN, requests[1], store) is not None
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line.startswith(f"bad/8a8w/SM8650/qnn/local: files are left out: {path} has 0 bytes instead of ")

@@ -122,6 +122,12 @@ def test_an_operator_without_a_mixed_precision_kernel_is_computed_in_single(reso
     [
         ("aten.nothing.default", ({"input": 0},), "aten.nothing.default is not registered on this host"),
         ("nowhere.relu.default", ({"input": 0},), "nowhere.relu.default is not registered on this host"),
+        ("aten.relu", ({"input": 0},), "aten.relu is not registered on this host"),
+        ("load_library", ("/tmp/evil.so",), "load_library is not registered on this host"),
+        ("load_library.__func__.__call__", ("/tmp/evil.so",), "load_library.__func__.__call__ is not registered"),
+        ("aten.save.default", ({"input": 0}, "/tmp/file"), "aten.save.default "),
+        ("aten.from_file.default", ("/etc/passwd", False, 9), "aten.from_file.default uses a file"),
+        ("aten.relu.default", ({"dtype": "load"},), "torch.load is neither a type nor a layout"),
         ("aten.relu.default", ({"unsaid": "a symbol"},), "a symbol cannot be stored as data"),
         ("aten.mm.default", ({"input": 0}, {"input": 1}), "aten.mm.default: mat1 and mat2 shapes cannot be multiplied"),
     ],
