@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,11 +27,12 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import psutil
-from mutated import READERS, Material
+from mutated import READERS, Material, Reader
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
+ReadersOf = Callable[[Material], dict[str, Reader]]
 SHARES: Mapping[str, float] = {
     "etdump": 0.22,
     "debug buffer": 0.06,
@@ -122,9 +123,11 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
     return bytes(changed)
 
 
-def run_chunk(material: Material, kind: str, numbers: Sequence[int], seed: int, results: Connection) -> None:
+def run_chunk(
+    material: Material, kind: str, numbers: Sequence[int], seed: int, readers_of: ReadersOf, results: Connection
+) -> None:
     """Read mutated files in a process of its own, and send the number, the outcome, the time and the memory of each."""
-    readers = sorted(READERS[kind](material).items())
+    readers = sorted(readers_of(material).items())
     results.send(None)
     for number in numbers:
         chance = random.Random(f"{seed} {kind} {number}")  # noqa: S311 - no secret
@@ -139,25 +142,33 @@ def run_chunk(material: Material, kind: str, numbers: Sequence[int], seed: int, 
     results.send(None)
 
 
-def mutate(material: Material, kind: str, numbers: Sequence[int], seed: int) -> Counts:
-    """Mutate files of one kind in worker processes. After a crash, a new worker continues with the next mutation."""
+def mutate(
+    material: Material, kind: str, numbers: Sequence[int], seed: int, readers_of: ReadersOf | None = None
+) -> Counts:
+    """Mutate files of one kind in worker processes. After a crash, a new worker continues with the next mutation.
+
+    `readers_of`: the function that returns the readers in the worker, by default that of the kind in `READERS`.
+    """
     counts = Counts()
     remaining = list(numbers)
     while remaining:
-        for number, outcome, seconds, size in _results(material, kind, remaining[:CHUNK], seed):
+        results = _results(material, kind, remaining[:CHUNK], seed, readers_of or READERS[kind])
+        for number, outcome, seconds, size in results:
             counts.add(number, outcome, seconds, size)
             remaining.remove(number)
     return counts
 
 
-def _results(material: Material, kind: str, numbers: Sequence[int], seed: int) -> Iterator[tuple[int, str, float, int]]:
+def _results(
+    material: Material, kind: str, numbers: Sequence[int], seed: int, readers_of: ReadersOf
+) -> Iterator[tuple[int, str, float, int]]:
     context = multiprocessing.get_context("spawn")
     results, sender = context.Pipe(duplex=False)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder, "store")
         shutil.copytree(material.root, root)
         copied = Material(root=root, run_id=material.run_id, options=material.options)
-        worker = context.Process(target=run_chunk, args=(copied, kind, numbers, seed, sender))
+        worker = context.Process(target=run_chunk, args=(copied, kind, numbers, seed, readers_of, sender))
         worker.start()
         sender.close()
         results.recv()  # the worker has imported what it needs, and has read the undamaged files

@@ -26,6 +26,7 @@ from tests.flows.kill_and_rerun import Tables, comparable_rows
 CELL = ["model=digits_cnn", "scheme=8a8w", "soc=SM8650", "model.calibration.count=32", "model.evaluation.count=8"]
 IDENTITY = ("model", "scheme", "soc", "backend", "device")
 STATUSES = ("status", "verdict")
+NOTHING_MASKED = ("masked_elements", 0)
 ENDS_S = 600.0
 """A run that takes longer hangs."""
 Work = Literal["nothing", "compare", "measure", "lower", "everything"]
@@ -188,6 +189,8 @@ def judge(ran: Ran, sweep: Sweep, expected: Tables) -> Judgement:
         wrong = _wrong_rows(actual[name], expected[name], set(failed), may_differ=name in ("cells", "commands"))
         if wrong:
             return Judgement("lost", f"other rows of {name}: {wrong}")
+    if ran.exit_code != (1 if failed else 0):
+        return Judgement("lost", f"the rows are right, but the exit code is {ran.exit_code}")
     if failed:
         return Judgement("reported", "; ".join(f"{row['stage']}: {row['error']}"[:300] for row in failed.values()))
     return Judgement("equal")
@@ -217,7 +220,10 @@ def _wrong_rows(
 
 def _is_part(row: Mapping[str, Any], whole: Mapping[str, Any]) -> bool:
     """Return whether a row has no other values than another row, except the status that says what is missing."""
-    return all(value in (None, [], whole[name]) or name in STATUSES for name, value in row.items())
+    return all(
+        value in (None, [], whole[name]) or name in STATUSES or (name, value) == NOTHING_MASKED
+        for name, value in row.items()
+    )
 
 
 def _text(row: Mapping[str, Any]) -> str:

@@ -108,7 +108,7 @@ def run_faults(
         waiting.put(number)
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True)))
-        new_bench = _prepared(root, kinds, stack)
+        new_bench = prepare(root, kinds, stack)
 
         def work(bench: Bench) -> None:
             while time.monotonic() < until:
@@ -128,7 +128,7 @@ def run_faults(
     return survived
 
 
-def _prepared(root: Path, kinds: Sequence[str], stack: ExitStack) -> Callable[[], Bench]:
+def prepare(root: Path, kinds: Sequence[str], stack: ExitStack) -> Callable[[], Bench]:
     """Start the servers, run the undisturbed sweep, and return a function that creates a bench for a thread."""
     prefect_home = root / "home" / "prefect"
     prefect_home.mkdir(parents=True)

@@ -34,6 +34,7 @@ class WarmProgram:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
+            start_new_session=True,  # Ctrl-C must not end it before the cases have ended
         )
         if self._answer(IMPORTS_S) is None:
             raise RuntimeError("the program cannot be imported")
