@@ -29,6 +29,8 @@ STATUSES = ("status", "verdict")
 NOTHING_MASKED = ("masked_elements", 0)
 ENDS_S = 600.0
 """A run that takes longer hangs."""
+REMAINS_S = 120.0
+"""A process that still runs so long after its sweep remains. A fork server first ends its imports, which take long."""
 Work = Literal["nothing", "compare", "measure", "lower", "everything"]
 """The first stage whose result is missing before the disturbed run."""
 MISSING: Mapping[Work, tuple[str, ...]] = {
@@ -119,7 +121,7 @@ class Sweep:
                 with suppress(psutil.NoSuchProcess):
                     member.kill()
             self._wait(60)
-        _, alive = psutil.wait_procs(family, timeout=30)
+        _, alive = psutil.wait_procs(family, timeout=REMAINS_S)
         remaining = [member for member in alive if member.is_running() and member.status() != psutil.STATUS_ZOMBIE]
         assert not remaining, f"processes remain: {[member.cmdline()[:4] for member in remaining]}"
         out, err = ((self.folder / name).read_text(errors="replace") for name in ("out", "err"))

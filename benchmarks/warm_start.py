@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 PROGRAM = "from flows.cli.main import main; main()"
@@ -91,7 +92,7 @@ def fork() -> None:
     return sys.exit()
 
 
-def _become(request: dict[str, object]) -> None:
+def _become(request: dict[str, Any]) -> None:
     os.setsid()
     os.chdir(str(request["folder"]))
     os.environ.clear()
