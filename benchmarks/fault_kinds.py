@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from fault_sweep import Ran, Sweep, Work, copied
+from fault_sweep import Ran, Sweep, FirstStage, copied
 from faulty_store import STORE_FAULTS, FaultyStore
 from pyarrow import fs
 
@@ -30,7 +30,13 @@ from tests.processes import command_of
 SMALL_DISK_BYTES = 160 << 20
 DAY_S = 86_400
 BUCKET = "faults"
-WORKS: Mapping[Work, float] = {"nothing": 0.35, "compare": 0.25, "measure": 0.25, "lower": 0.1, "everything": 0.05}
+WORKS: Mapping[FirstStage, float] = {
+    "nothing": 0.35,
+    "compare": 0.25,
+    "measure": 0.25,
+    "lower": 0.1,
+    "everything": 0.05,
+}
 """By the first stage without a result, how often a fault disturbs such a run."""
 
 
@@ -46,7 +52,7 @@ class Bench:
     new_sweep: Callable[[Path], Sweep]
     stack: ExitStack
     object_store: ObjectStore | None = None
-    seconds: dict[Work, float] = field(
+    seconds: dict[FirstStage, float] = field(
         default_factory=lambda: {"nothing": 2.0, "compare": 15.0, "measure": 25.0, "lower": 35.0, "everything": 60.0}
     )
     """By the first stage without a result, the duration of an undisturbed run, as far as it is known."""
@@ -259,7 +265,7 @@ KINDS: Mapping[str, tuple[Callable[[Case, random.Random], str], float]] = {
 """By the name of a kind of faults, its function and how often it is chosen."""
 
 
-def _at_rest(case: Case, chance: random.Random) -> tuple[Work, Path]:
+def _at_rest(case: Case, chance: random.Random) -> tuple[FirstStage, Path]:
     """Copy the artifacts, remove some results, and choose a file."""
     copied(case.bench.prepared, case.sweep.artifacts)
     work = _work(case, chance, at_rest=True)
@@ -267,16 +273,16 @@ def _at_rest(case: Case, chance: random.Random) -> tuple[Work, Path]:
     return work, chance.choice([path for path in files if path.stat().st_size])
 
 
-def _work(case: Case, chance: random.Random, *, at_rest: bool = False) -> Work:
+def _work(case: Case, chance: random.Random, *, at_rest: bool = False) -> FirstStage:
     """Remove results of the copied artifacts, by chance, and return the first stage without a result."""
-    works: Sequence[Work] = [work for work in WORKS if work != "everything" or not at_rest]
+    works: Sequence[FirstStage] = [work for work in WORKS if work != "everything" or not at_rest]
     (work,) = chance.choices(works, [WORKS[work] for work in works])
     case.sweep.remove_results(work)
     return work
 
 
 def _started(
-    case: Case, chance: random.Random, *, work: Work | None = None, extra_s: float = 0.0
+    case: Case, chance: random.Random, *, work: FirstStage | None = None, extra_s: float = 0.0
 ) -> tuple[psutil.Process, str]:
     """Start the command, and wait for a moment by chance. `extra_s`: the time of a start that is not warm."""
     missing = work or _work(case, chance)
@@ -316,5 +322,5 @@ def _overwrite(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def _text(work: Work) -> str:
+def _text(work: FirstStage) -> str:
     return "nothing to do" if work == "nothing" else f"{work} to do"

@@ -31,9 +31,9 @@ ENDS_S = 600.0
 """A run that takes longer hangs."""
 REMAINS_S = 120.0
 """A process that still runs so long after its sweep remains. A fork server first ends its imports, which take long."""
-Work = Literal["nothing", "compare", "measure", "lower", "everything"]
+FirstStage = Literal["nothing", "compare", "measure", "lower", "everything"]
 """The first stage whose result is missing before the disturbed run."""
-MISSING: Mapping[Work, tuple[str, ...]] = {
+MISSING: Mapping[FirstStage, tuple[str, ...]] = {
     "nothing": (),
     "compare": ("compare",),
     "measure": ("compare", "measure"),
@@ -97,12 +97,12 @@ class Sweep:
         if not self.cold:
             return psutil.Process(self.warm.start(arguments, self.folder, **self.environment))
         inherited = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
-        own = {"PREFECT_HOME": str(self.folder / "prefect"), "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+        separate = {"PREFECT_HOME": str(self.folder / "prefect"), "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
         with (self.folder / "out").open("wb") as out, (self.folder / "err").open("wb") as err:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", PROGRAM, *arguments],
                 cwd=self.folder,
-                env=inherited | own | self.environment,
+                env=inherited | separate | self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -136,7 +136,7 @@ class Sweep:
         names = set(tables.TABLES) - {"work", "trends"}
         return {name: comparable_rows(name, tables.rows(self.store, name, run_id)) for name in names}
 
-    def remove_results(self, work: Work) -> None:
+    def remove_results(self, work: FirstStage) -> None:
         """Remove cached results, so that the next run has work to do."""
         if work == "everything":
             for path in self.artifacts.iterdir():  # not the folder itself, which may be the root of a disk
