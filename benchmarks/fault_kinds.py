@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from fault_sweep import Ran, Sweep, FirstStage, copied
+from fault_sweep import FirstStage, Ran, Sweep, copied
 from faulty_store import STORE_FAULTS, FaultyStore
 from pyarrow import fs
 
