@@ -2,7 +2,7 @@
 
 Each damage changes one operator of an undamaged capture, spreads to later operators as on the device, and the capture
 is compared as usual. A kind of damage has up to 30 operators per model: a random choice of those that qualify. The
-kinds are in damage.py. An operator qualifies for a kind if
+kinds are in operator_errors.py. An operator qualifies for a kind if
 
 - its verdict in the undamaged capture is neither `introduced` nor `biased`;
 - the kind applies to it: for example, it has unused elements, a channel of outliers, or quantized weights;
@@ -42,7 +42,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from cells import cell
-from damage import KINDS, Kind, error_db, error_steps
+from operator_errors import KINDS, Kind, error_db, error_steps
 from safetensors.numpy import load
 from scene import Change, Scene, ScratchStore
 

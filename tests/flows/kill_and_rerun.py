@@ -81,14 +81,14 @@ def _kill(
 def comparable_tables(ran: subprocess.CompletedProcess[str], artifacts: Path) -> Tables:
     """Return the run's tables without the columns that may differ between two runs."""
     run_id = result_of(ran)["run_id"]
-    contents: Tables = {}
-    for name in set(tables.TABLES) - {"work", "trends"}:  # which depend on what was cached and on earlier runs
-        neutral = {"run_id"} | TIMES.get(name, set()) | (STAGE_TIMES if name == "cells" else set())
-        contents[name] = [
-            {key: _without_digests(value) for key, value in row.items() if key not in neutral}
-            for row in read_table(artifacts, name, run_id)
-        ]
-    return contents
+    names = set(tables.TABLES) - {"work", "trends"}  # which depend on what was cached and on earlier runs
+    return {name: comparable_rows(name, read_table(artifacts, name, run_id)) for name in names}
+
+
+def comparable_rows(table: str, rows: list[Row]) -> list[Row]:
+    """Return the rows of a table without the columns that may differ between two runs."""
+    neutral = {"run_id"} | TIMES.get(table, set()) | (STAGE_TIMES if table == "cells" else set())
+    return [{key: _without_digests(value) for key, value in row.items() if key not in neutral} for row in rows]
 
 
 def _without_digests(value: Any) -> Any:

@@ -14,8 +14,8 @@ from tasks.records import Capture, LoweredProgram
 if TYPE_CHECKING:
     from flows.resources import Resources
 
-import damage  # isort: skip
 import injection  # isort: skip
+import operator_errors  # isort: skip
 
 pytestmark = pytest.mark.toolchain
 
@@ -27,7 +27,7 @@ FEW = 30
 def injections(
     request_8a8w: Request, resources: Resources, lowered: LoweredProgram, capture: Capture
 ) -> list[injection.Injection]:
-    work = (lowered, capture, request_8a8w.tolerance.operators, tuple(damage.KINDS), 30, resources.store)
+    work = (lowered, capture, request_8a8w.tolerance.operators, tuple(operator_errors.KINDS), 30, resources.store)
     damaged, examined = resources.workers.call("compare", injection.inject, *work).value
     assert min(examined.values()) >= 5
     return damaged
@@ -46,7 +46,7 @@ def test_whatever_is_done_to_an_operator_it_is_the_one_that_is_named(
 def test_every_kind_that_the_model_allows_has_operators(injections: list[injection.Injection]) -> None:
     operators = Counter(injected.kind for injected in injections)
     # No operator of digits_cnn has a channel of outliers, and none of its logged values are booleans or indices.
-    assert set(damage.KINDS) - set(operators) == {"channel_dead", "inverted", "indices_shuffled"}
+    assert set(operator_errors.KINDS) - set(operators) == {"channel_dead", "inverted", "indices_shuffled"}
     assert operators["scaled"] >= 5
     assert operators["weights_in_4_bits"] >= 3
 
@@ -54,7 +54,7 @@ def test_every_kind_that_the_model_allows_has_operators(injections: list[injecti
 def test_a_verdict_names_damage_by_the_device_and_damage_to_a_grid(injections: list[injection.Injection]) -> None:
     plain = [injected for injected in injections if injected.snr_db is not None and injected.snr_db < 15]
     verdicts = {
-        cause: {injected.verdict for injected in plain if damage.KINDS[injected.kind].cause == cause}
+        cause: {injected.verdict for injected in plain if operator_errors.KINDS[injected.kind].cause == cause}
         for cause in ("device", "clipping", "resolution")
     }
     assert verdicts["device"] == {"introduced"}

@@ -1,0 +1,104 @@
+"""The program `qnnsweep` in forks of a process that has already imported it: a cached sweep then takes a second.
+
+A fork has its own session, working directory, environment and output files, and ends as a process of Python does. The
+process that imports reads requests from its stdin: one line of JSON per start. It answers with two lines, the id of the
+started process and, at its end, the exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PROGRAM = "from flows.cli.main import main; main()"
+IMPORTS_S = 300.0
+
+
+class WarmProgram:
+    """The process that has imported the program, and the program that it started last."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = dict(environment)
+        lines = f"import sys; sys.path[:0] = {[str(HERE), str(HERE.parent)]}; import warm_start; warm_start.fork()"
+        self._process = subprocess.Popen(
+            # No file: a worker of the program would import the file of its main module.
+            [sys.executable, "-c", f"{lines}; {PROGRAM}"],
+            env=self._environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,  # Ctrl-C must not end it before the cases have ended
+        )
+        if self._answer(IMPORTS_S) is None:
+            raise RuntimeError("the program cannot be imported")
+
+    def start(self, arguments: Sequence[str], folder: Path, **environment: str) -> int:
+        """Start the program and return the id of its process. Its output goes to the files `out` and `err`."""
+        request = {"arguments": list(arguments), "folder": str(folder), "environment": self._environment | environment}
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        pid = self._answer(IMPORTS_S)
+        assert pid is not None
+        return pid
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Wait for the end of the started program. Return its exit code, or None if it still runs."""
+        return self._answer(timeout_s)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+    def _answer(self, timeout_s: float) -> int | None:
+        assert self._process.stdout is not None
+        until, line = time.monotonic() + timeout_s, b""
+        while not line.endswith(b"\n"):
+            if not select.select([self._process.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
+                return None
+            octet = os.read(self._process.stdout.fileno(), 1)
+            if not octet:
+                raise RuntimeError("the process that starts the program has ended")
+            line += octet
+        return int(line)
+
+
+def fork() -> None:
+    """Import the program and serve requests. Return only in a fork, which then calls the program's `main`."""
+    from flows.server.settings import configure_prefect
+
+    configure_prefect()
+    import flows.cli.progress
+    import flows.runs.regressions
+    import flows.server.connect
+    import flows.sweep  # noqa: F401 - imported for the forks
+
+    print(0, flush=True)
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            return _become(json.loads(line))
+        print(pid, flush=True)
+        _, status = os.waitpid(pid, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+    return sys.exit()
+
+
+def _become(request: dict[str, Any]) -> None:
+    os.setsid()
+    os.chdir(str(request["folder"]))
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    for number, name, flags in ((0, os.devnull, os.O_RDONLY), (1, "out", os.O_WRONLY), (2, "err", os.O_WRONLY)):
+        opened = os.open(name, flags if number == 0 else flags | os.O_CREAT | os.O_TRUNC)
+        os.dup2(opened, number)
+        os.close(opened)
+    sys.argv = ["qnnsweep", *request["arguments"]]
