@@ -62,6 +62,14 @@ host_address = matches(
 )
 
 
+def regular_expression(text: str) -> str | None:
+    try:
+        re.compile(text)
+    except re.error as error:
+        return f"not a regular expression: {error}"
+    return None
+
+
 def function_path(text: str) -> str | None:
     module, colon, function = text.partition(":")
     is_path = bool(colon) and function.isidentifier() and all(part.isidentifier() for part in module.split("."))
@@ -86,6 +94,7 @@ Decibels = Annotated[float, decibels]
 FunctionPath = Annotated[str, function_path]
 HostAddress = Annotated[str, host_address]
 HostAndPort = Annotated[str, matches(r"[\w.-]+:\d{1,5}", "not of the form host:port")]
+RegularExpression = Annotated[str, regular_expression]
 NotificationBlock = Annotated[
     str, matches(r"[a-z0-9-]+/[a-z0-9-]+", "a Prefect notification block, <type>/<name>, such as custom-webhook/team")
 ]

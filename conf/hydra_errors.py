@@ -8,7 +8,9 @@ from yaml import MarkedYAMLError
 
 from conf.describe import accepted, no_such_key
 from conf.errors import RequestError, printable
+from conf.masking import mask_secrets
 from conf.options import GROUPS
+from conf.schema import MASKED_NAMES
 
 _UNEXPLAINED = errors.InterpolationResolutionError | errors.GrammarParseError | errors.KeyValidationError
 """Errors about a key. OmegaConf's own message is the best explanation of these errors."""
@@ -24,7 +26,7 @@ def to_request_error(error: BaseException, *, overrides: Sequence[str] = ()) -> 
     files = [f"{matched[1]}.yaml" for link in chain if (matched := re.match(r"In '([^']+)'", str(link)))]
     overridden = {override.lstrip("+~").partition("=")[0] for override in overrides} - set(GROUPS)
     is_named = explained.key is not None and explained.key.startswith(tuple(overridden))
-    location = files[0] if files else "" if is_named else " ".join(overrides)
+    location = files[0] if files else "" if is_named else " ".join(mask_secrets(overrides, MASKED_NAMES))
     if not location:
         return explained
     problem = f"{explained.problem} (in {printable(location)})"

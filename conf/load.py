@@ -26,10 +26,11 @@ from omegaconf import OmegaConf
 from conf.compose import SEARCH_PATH, Overrides, compose, compose_cells, compose_request, quoted
 from conf.describe import is_known, no_such_key
 from conf.errors import RequestError, printable
+from conf.masking import MASK, names_secret
 from conf.names import AXES
 from conf.options import GROUPS, SHIPPED, Options
 from conf.plan import SWEEP_KEYS, Plan, plan
-from conf.schema import DeviceConfig, Request
+from conf.schema import MASKED_NAMES, DeviceConfig, Request
 
 MOST_CELLS = 10_000
 SHARED_BY = ("model", "scheme")
@@ -112,6 +113,8 @@ def _override(key: str, values: Sequence[str], options: Options) -> str:
 
 def _error(override: str | None, problem: str) -> RequestError:
     key, equals, value = printable(override).partition("=")
+    if names_secret(key, MASKED_NAMES):
+        value = MASK
     return RequestError(problem, key=key, value=value if equals else None)
 
 

@@ -11,7 +11,7 @@ from conf.impossible import impossible_reason
 from conf.names import AXES, SHIPPED_BACKENDS
 from conf.schema import LimitsConfig, Request, RetentionConfig, ScheduleConfig, TrendConfig
 
-SWEEP_KEYS = ("artifacts", "cache_folder", "limits", "schedule", "retention", "trend")
+SWEEP_KEYS = ("artifacts", "cache_folder", "limits", "schedule", "retention", "trend", "masked_names")
 """The keys whose value must be the same in all cells of a sweep."""
 
 
@@ -35,6 +35,7 @@ class Plan:
     schedule: ScheduleConfig
     retention: RetentionConfig
     trend: TrendConfig
+    masked_names: str
     folders: tuple[Path, ...] = ()
     """The folders of the user's own configuration. Modules in them can be imported."""
 

@@ -18,6 +18,7 @@ from conf.constraints import (
     NonNegative,
     NotificationBlock,
     Positive,
+    RegularExpression,
     Share,
     at_least,
     choice,
@@ -29,6 +30,7 @@ from conf.constraints import (
 from conf.names import DTYPES, METRICS, OBSERVERS, OPERATOR_REFERENCES, SHIPPED_BACKENDS
 from conf.tolerances import ToleranceConfig
 
+MASKED_NAMES = r"(^|[_-]|api)(tokens?|keys?|credentials?)$|passw|secret"
 BLOCK_SHAPE = dimensions("a block's shape, every dimension 1 or more", least_rank=1)
 PROBE = "probe"
 """The value of `device.soc` that makes qnnsweep read the SoC from the device."""
@@ -191,7 +193,8 @@ class DeviceConfig:
     native_folder: str | None = None
     """For the native runner: the folder of an ExecuTorch build on this machine. It contains `qnn_executor_runner`."""
     environment: dict[str, str] = field(default_factory=dict[str, str])
-    """Environment variables for processes on the device. Values can be secret: no process list or table shows them."""
+    """Environment variables for processes on the device. Values can be secret: no process list or table shows them.
+    In an override, write a secret as ${oc.env:VARIABLE}; see `masked_names`."""
     tags: list[str] = field(default_factory=list[str])
     """Labels of your choice, which `qnnsweep devices` shows."""
     deadline_s: Positive = 600.0
@@ -359,6 +362,9 @@ class Request:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     trend: TrendConfig = field(default_factory=TrendConfig)
+    masked_names: RegularExpression = MASKED_NAMES
+    """A variable of `device.environment` or an argument whose name matches this is a secret: if an override sets it,
+    the run's files and Prefect have `***` instead. With a Prefect server, only ${oc.env:VARIABLE} is accepted."""
     artifacts: str = "artifacts"
     """The location of the sweep's store, tables and reports: a folder or `s3://bucket/prefix`, equal for all cells."""
     cache_folder: str | None = None

@@ -34,6 +34,12 @@ on_progress: ContextVar[ProgressCallback] = ContextVar("on_progress", default=la
 A context variable holds the function: it cannot be a flow's parameter, because Prefect stores parameters as JSON.
 """
 
+overrides_with_secrets: ContextVar[Sequence[str] | None] = ContextVar("overrides_with_secrets", default=None)
+"""The overrides of the flow that this process runs, if secrets are masked in the flow's parameters. None: no secrets.
+
+Prefect stores the parameters of a flow. This variable is in memory only.
+"""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunStart:
