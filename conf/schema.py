@@ -270,6 +270,16 @@ class LimitsConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class ObjectStoreConfig:
+    """The requests to an object store, with artifacts=s3://…"""
+
+    timeout_s: Positive = 60.0
+    """The number of seconds that a request waits for an answer."""
+    attempts: Count = 10
+    """The maximum number of attempts of a request that fails for a reason that can pass, such as SLOW_DOWN."""
+
+
+@dataclass(kw_only=True, slots=True)
 class ScheduleConfig:
     """The schedule on which `qnnsweep serve` runs the sweep."""
 
@@ -359,6 +369,7 @@ class Request:
     reuse: Reuse = Reuse.programs
     """With `capture`, measurements of earlier runs on the same device are reused. The tables name these runs."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)
+    object_store: ObjectStoreConfig = field(default_factory=ObjectStoreConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     trend: TrendConfig = field(default_factory=TrendConfig)

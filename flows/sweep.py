@@ -27,7 +27,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     """
     folders = [Path(folder) for folder in config_dirs or ()]
     plan = load(overrides_with_secrets.get() or overrides, config_dirs=folders)
-    store = Store.at(plan.artifacts, plan.cache_folder)
+    store = Store.at(plan.artifacts, plan.cache_folder, plan.object_store)
     notifiers = notifications.load_notifiers(plan.trend.notify)
     with lock.shared(store), _frozen_gc():
         run_start = RunStart.now()
