@@ -9,8 +9,8 @@ from yaml import MarkedYAMLError
 from conf.describe import accepted, no_such_key
 from conf.errors import RequestError, printable
 from conf.masking import mask_secrets
+from conf.names import MASKED_NAMES
 from conf.options import GROUPS
-from conf.schema import MASKED_NAMES
 
 _UNEXPLAINED = errors.InterpolationResolutionError | errors.GrammarParseError | errors.KeyValidationError
 """Errors about a key. OmegaConf's own message is the best explanation of these errors."""

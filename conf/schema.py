@@ -10,7 +10,10 @@ from enum import Enum
 from typing import Annotated, Any
 
 from conf.constraints import (
+    Bytes,
+    Celsius,
     Count,
+    Cron,
     FunctionPath,
     HostAddress,
     HostAndPort,
@@ -27,10 +30,9 @@ from conf.constraints import (
     not_blank,
     one_of_numbers,
 )
-from conf.names import DTYPES, METRICS, OBSERVERS, OPERATOR_REFERENCES, SHIPPED_BACKENDS
+from conf.names import DTYPES, MASKED_NAMES, METRICS, OBSERVERS, OPERATOR_REFERENCES, SHIPPED_BACKENDS
 from conf.tolerances import ToleranceConfig
 
-MASKED_NAMES = r"(^|[_-]|api)(tokens?|keys?|credentials?)$|passw|secret"
 BLOCK_SHAPE = dimensions("a block's shape, every dimension 1 or more", least_rank=1)
 PROBE = "probe"
 """The value of `device.soc` that makes qnnsweep read the SoC from the device."""
@@ -199,7 +201,7 @@ class DeviceConfig:
     """Labels of your choice, which `qnnsweep devices` shows."""
     deadline_s: Positive = 600.0
     """The number of seconds after which a command on the device or a file transfer is stopped."""
-    below_celsius: float | None = None
+    below_celsius: Celsius | None = None
     """A launch waits until the hottest sensor of the device is below this temperature. With null, no launch waits."""
     cool_down_s: Positive = 900.0
     """The maximum number of seconds that a launch waits for the temperature `below_celsius`."""
@@ -240,7 +242,7 @@ class MeasureConfig:
     references: list[Annotated[str, choice(OPERATOR_REFERENCES, "reference")]] = field(default_factory=lambda: ["edge"])
     """The graphs that operators are compared with. `edge` is always used, and only `edge` shows introduced error.
     `exported` is the float program of torch.export. `quantized` is the graph after the conversion by pt2e."""
-    debug_buffer_bytes: Count | None = None
+    debug_buffer_bytes: Bytes | None = None
     """The size of the runner's debug buffer. With null, the size is derived from the graph."""
     profile_level: Annotated[int, one_of_numbers(0, 2, 3)] = 0
     """ExecuTorch's level of profiling inside the delegate. A separate program is profiled, so that the shipping
@@ -283,7 +285,7 @@ class ObjectStoreConfig:
 class ScheduleConfig:
     """The schedule on which `qnnsweep serve` runs the sweep."""
 
-    cron: str | None = None
+    cron: Cron | None = None
     """Five fields: minute, hour, day of month, month, day of week. With null, the sweep runs only on request."""
     timezone: str = "UTC"
     """The time zone of `cron`, as a name of the tz database such as Europe/Berlin."""

@@ -10,7 +10,7 @@ from conf.compose import quoted
 from conf.errors import RequestError
 from conf.load import load
 from conf.masking import mask_secrets, refuse_secrets
-from conf.schema import MASKED_NAMES
+from conf.names import MASKED_NAMES
 from tests.conf.conftest import Refused
 
 MASKED = {
