@@ -112,9 +112,9 @@ def serve_proxy(store: ObjectStore, refuse: Callable[[str, str], int | Fault | N
             connection.request(self.command, self.path, body, headers | {"Content-Length": str(len(body))})
             response = connection.getresponse()
             passed = [(k, v) for k, v in response.getheaders() if k.lower() not in ("transfer-encoding", "connection")]
-            return self._respond(response.status, passed, response.read(), cut=fault is Fault.CUT)
+            return self._respond(response.status, passed, response.read(), half=fault is Fault.CUT)
 
-        def _respond(self, status: int, headers: list[tuple[str, str]], body: bytes, *, cut: bool = False) -> None:
+        def _respond(self, status: int, headers: list[tuple[str, str]], body: bytes, *, half: bool = False) -> None:
             self.send_response(status)
             for name, value in headers:
                 self.send_header(name, value)
@@ -122,8 +122,8 @@ def serve_proxy(store: ObjectStore, refuse: Callable[[str, str], int | Fault | N
                 self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(body[: len(body) // 2] if cut else body)
-                self.close_connection = self.close_connection or cut
+                self.wfile.write(body[: len(body) // 2] if half else body)
+                self.close_connection = self.close_connection or half
 
         do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _forward  # noqa: N815 - http.server's names
 
