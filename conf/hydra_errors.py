@@ -8,7 +8,6 @@ from yaml import MarkedYAMLError
 
 from conf.describe import accepted, no_such_key
 from conf.errors import RequestError, printable
-from conf.masking import mask_secrets
 from conf.names import MASKED_NAMES
 from conf.options import GROUPS
 
@@ -21,6 +20,8 @@ def to_request_error(error: BaseException, *, overrides: Sequence[str] = ()) -> 
 
     `overrides`: the overrides that were composed. The message lists them unless it names the wrong file or override.
     """
+    from conf.masking import mask_secrets  # only here, because it imports Hydra, which takes a while
+
     chain = list(_chain(error))
     explained = next((explained for link in chain if (explained := _explain(link))), RequestError(_one_line(error)))
     files = [f"{matched[1]}.yaml" for link in chain if (matched := re.match(r"In '([^']+)'", str(link)))]

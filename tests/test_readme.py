@@ -62,7 +62,17 @@ def pins(text: str) -> dict[str, str]:
 
 def test_the_files_with_digests_have_the_packages_of_the_constraints() -> None:
     files = ("constraints.txt", "requirements-build.txt", "requirements.txt", "requirements-dev.txt")
-    constraints, build, run, dev = (pins((ROOT / file).read_text().lower().replace("_", "-")) for file in files)
+    constraints, build, run, dev = (
+        pins(
+            (ROOT / file)
+            .read_text()
+            .lower()
+            .replace("_", "-")
+            .replace("ruamel.yaml.clib", "ruamel-yaml-clib")
+            .replace("ruamel.yaml", "ruamel-yaml")
+        )
+        for file in files
+    )
     assert dev == constraints
     assert (build.items() | run.items()) - dev.items() == set()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())

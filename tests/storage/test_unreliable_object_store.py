@@ -68,14 +68,14 @@ def test_a_download_is_continued_and_not_started_again(
 def test_the_timeout_and_the_attempts_can_be_configured(
     object_store: ObjectStore, bucket: StoreOf, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    one = bucket("one")
-    blob, requests = one.put_bytes(b"evidence"), []
+    store, requests = bucket("one"), []
+    blob = store.put_bytes(b"evidence")
 
     def late(method: str, path: str) -> Fault:
         requests.append(method)
         return Fault.LATE
 
-    hasty = Store(tmp_path / "hasty", one.url, ObjectStoreConfig(timeout_s=1.0, attempts=2))
+    hasty = Store(tmp_path / "hasty", store.url, ObjectStoreConfig(timeout_s=1.0, attempts=2))
     with serve_proxy(object_store, late) as endpoint:
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
         began = time.monotonic()
