@@ -23,6 +23,8 @@ from tests.devices.loopback import ComponentMissing, free_port
 T = TypeVar("T")
 STARTUP_S = 180
 POLL_S = 0.1
+PATIENCE_S = 60
+"""How long a request may take on a machine with other load, for example while the server creates its database."""
 _USER, _PASSWORD = "qnnsweep", "the-password-of-tests"
 LOGIN = f"{_USER}:{_PASSWORD}"
 PROTECTED = {
@@ -95,7 +97,7 @@ def prefect_server(
         environment["PREFECT_API_DATABASE_CONNECTION_URL"] = database
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     login = (_USER, _PASSWORD) if protected else None
-    with log.open("wb") as out, httpx.Client(base_url=url, auth=login) as client:
+    with log.open("wb") as out, httpx.Client(base_url=url, auth=login, timeout=PATIENCE_S) as client:
         server = subprocess.Popen(command, env=environment, cwd=folder, stdout=out, stderr=out)
         try:
             wait_until(lambda: _answers(client), STARTUP_S, f"the Prefect server answers, see {log}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.flows.cluster import address, client_environment, prefect_server
+from tests.flows.cluster import PATIENCE_S, address, client_environment, prefect_server
 from tests.program import Program, new_program
 
 FOREIGN = {"Origin": "http://evil.example", "Referer": "http://evil.example/"}
@@ -48,13 +48,15 @@ def test_the_two_requests_of_a_foreign_page_are_refused(prefect_api: httpx.Clien
     requests = (("deployments/filter", {}), (f"deployments/{deployment}/create_flow_run", run))
     for path, body in requests:
         preflight = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
-        asked = httpx.options(f"{url}/{path}", headers=FOREIGN | preflight)
+        asked = httpx.options(f"{url}/{path}", headers=FOREIGN | preflight, timeout=PATIENCE_S)
         assert (asked.status_code, asked.headers.get("access-control-allow-origin")) == (400, None)
         for login in (None, prefect_api.auth):
-            answer = httpx.post(f"{url}/{path}", json=body, headers=FOREIGN, auth=login)
+            answer = httpx.post(f"{url}/{path}", json=body, headers=FOREIGN, auth=login, timeout=PATIENCE_S)
             assert (answer.status_code, answer.json()) == (403, {"detail": "Missing CSRF token."})
             assert "access-control-allow-origin" not in answer.headers
-    token = httpx.get(f"{url}/csrf-token?client=00000000-0000-0000-0000-000000000000", headers=FOREIGN)
+    token = httpx.get(
+        f"{url}/csrf-token?client=00000000-0000-0000-0000-000000000000", headers=FOREIGN, timeout=PATIENCE_S
+    )
     assert (token.status_code, "access-control-allow-origin" in token.headers) == (401, False)
     assert prefect_api.post("/deployments/filter", json={}).status_code == 200
 
