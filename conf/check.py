@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import PurePosixPath
 
 from conf.backends import planned_backend
-from conf.constraints import host_address, violations
+from conf.constraints import host_address, regular_expression, violations
 from conf.errors import RequestError, did_you_mean, one_of, printable
 from conf.names import QUANT_DTYPES, SHIPPED_BACKENDS
 from conf.schema import (
@@ -34,6 +34,8 @@ def problems(request: Request) -> Iterator[RequestError]:
     for field in fields(request):
         if is_dataclass(config := getattr(request, field.name)) and field.name not in ("model", "scheme", "device"):
             yield from violations(config, field.name)
+    if problem := regular_expression(request.masked_names):
+        yield _error("masked_names", request.masked_names, problem)
     yield from artifacts_problems(request.artifacts, request.cache_folder)
     if "://" in request.artifacts and request.retention != RetentionConfig():
         yield RequestError(

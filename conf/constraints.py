@@ -14,16 +14,28 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from conf.errors import RequestError, did_you_mean, one_of, printable
 
 Constraint = Callable[[Any], str | None]
+_HIGHEST_PORT = 65_535
+_MOST = 1_000_000_000
+"""The largest count. A larger number is a mistake, and may not fit into the numbers of another program."""
 _Search = Callable[[Any], list[tuple[str, Any, str]]]
 """A function that returns the path, the value and the accepted values of every violation in its argument."""
 
 
-def at_least(least: float, accepted: str = "") -> Constraint:
-    return lambda number: None if least <= number < math.inf else accepted or f"{least} or more"
+def at_least(least: float, accepted: str = "", *, most: float = math.inf) -> Constraint:
+    def constraint(number: float) -> str | None:
+        if least <= number <= most and number < math.inf:
+            return None
+        return f"at most {most}" if most < number < math.inf else accepted or f"{least} or more"
+
+    return constraint
 
 
 def above_zero(number: float) -> str | None:
     return None if 0 < number < math.inf else "a number above 0"
+
+
+def celsius(number: float) -> str | None:
+    return None if -273.15 <= number < 1000 else "a temperature in °C"
 
 
 def decibels(number: float) -> str | None:
@@ -57,9 +69,29 @@ def matches(pattern: str, accepted: str) -> Constraint:
     return lambda text: None if re.fullmatch(pattern, text) else accepted
 
 
-host_address = matches(
-    r"([^@\s]+@)?(\[[0-9a-fA-F:.%\w]+\]|[^@:\s\[\]/-][^@:\s\[\]/]*)(:\d{1,5})?", "not of the form [user@]host[:port]"
+def with_port(pattern: str, accepted: str) -> Constraint:
+    """Return a constraint for an address that matches `pattern`, whose group `port` is a number or missing."""
+
+    def constraint(text: str) -> str | None:
+        if (matched := re.fullmatch(pattern, text)) is None:
+            return accepted
+        return None if 0 < int(matched["port"] or 1) <= _HIGHEST_PORT else f"a port is from 1 to {_HIGHEST_PORT}"
+
+    return constraint
+
+
+host_address = with_port(
+    r"([^@\s]+@)?(\[[0-9a-fA-F:.%\w]+\]|[^@:\s\[\]/-][^@:\s\[\]/]*)(:(?P<port>\d{1,5}))?",
+    "not of the form [user@]host[:port]",
 )
+
+
+def regular_expression(text: str) -> str | None:
+    try:
+        re.compile(text)
+    except re.error as error:
+        return f"not a regular expression: {error}"
+    return None
 
 
 def function_path(text: str) -> str | None:
@@ -77,15 +109,21 @@ def function_path_or(choices: tuple[str, ...], noun: str = "function") -> Constr
     return constraint
 
 
-Natural = Annotated[int, at_least(0)]
-Count = Annotated[int, at_least(1)]
+Natural = Annotated[int, at_least(0, most=_MOST)]
+Count = Annotated[int, at_least(1, most=_MOST)]
+Bytes = Annotated[int, at_least(1, most=1 << 40)]
+Celsius = Annotated[float, celsius]
+Cron = Annotated[
+    str, matches(r"\s*\S+(\s+\S+){4}\s*", "must be five fields, for example 0 22 * * * for every night at ten")
+]
 Positive = Annotated[float, above_zero]
 NonNegative = Annotated[float, at_least(0, "a number, 0 or more")]
 Share = Annotated[float, share]
 Decibels = Annotated[float, decibels]
 FunctionPath = Annotated[str, function_path]
 HostAddress = Annotated[str, host_address]
-HostAndPort = Annotated[str, matches(r"[\w.-]+:\d{1,5}", "not of the form host:port")]
+HostAndPort = Annotated[str, with_port(r"[\w.-]+:(?P<port>\d{1,5})", "not of the form host:port")]
+RegularExpression = Annotated[str, regular_expression]
 NotificationBlock = Annotated[
     str, matches(r"[a-z0-9-]+/[a-z0-9-]+", "a Prefect notification block, <type>/<name>, such as custom-webhook/team")
 ]

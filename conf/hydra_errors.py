@@ -8,6 +8,7 @@ from yaml import MarkedYAMLError
 
 from conf.describe import accepted, no_such_key
 from conf.errors import RequestError, printable
+from conf.names import MASKED_NAMES
 from conf.options import GROUPS
 
 _UNEXPLAINED = errors.InterpolationResolutionError | errors.GrammarParseError | errors.KeyValidationError
@@ -19,12 +20,14 @@ def to_request_error(error: BaseException, *, overrides: Sequence[str] = ()) -> 
 
     `overrides`: the overrides that were composed. The message lists them unless it names the wrong file or override.
     """
+    from conf.masking import mask_secrets  # only here, because it imports Hydra, which takes a while
+
     chain = list(_chain(error))
     explained = next((explained for link in chain if (explained := _explain(link))), RequestError(_one_line(error)))
     files = [f"{matched[1]}.yaml" for link in chain if (matched := re.match(r"In '([^']+)'", str(link)))]
     overridden = {override.lstrip("+~").partition("=")[0] for override in overrides} - set(GROUPS)
     is_named = explained.key is not None and explained.key.startswith(tuple(overridden))
-    location = files[0] if files else "" if is_named else " ".join(overrides)
+    location = files[0] if files else "" if is_named else " ".join(mask_secrets(overrides, MASKED_NAMES))
     if not location:
         return explained
     problem = f"{explained.problem} (in {printable(location)})"

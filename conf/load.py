@@ -26,7 +26,8 @@ from omegaconf import OmegaConf
 from conf.compose import SEARCH_PATH, Overrides, compose, compose_cells, compose_request, quoted
 from conf.describe import is_known, no_such_key
 from conf.errors import RequestError, printable
-from conf.names import AXES
+from conf.masking import MASK, mask_secrets, names_secret
+from conf.names import AXES, MASKED_NAMES
 from conf.options import GROUPS, SHIPPED, Options
 from conf.plan import SWEEP_KEYS, Plan, plan
 from conf.schema import DeviceConfig, Request
@@ -88,17 +89,30 @@ class ParsedOverrides:
 @contextmanager
 def parse(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Generator[ParsedOverrides]:
     """Yield the parsed overrides. Hydra can compose them only in this context. Raises RequestError for a mistake."""
-    parsed = _parse(overrides)
+    try:
+        parsed = _parse(overrides)
+    except RecursionError:
+        raise RequestError("an override has too many brackets in each other") from None
     with tempfile.TemporaryDirectory(prefix="qnnsweep-conf-") as links:
         search_path = _search_path(parsed)
         options = Options.of([*config_dirs, *search_path], links=Path(links))
         others = (override for override in parsed if override.key_or_group != SEARCH_PATH)
         command_line = _values_by_key(others, options)
-        with initialize_config_dir(str(SHIPPED), job_name="qnnsweep", version_base="1.3"):
-            values = _experiment(command_line.get("experiment", ()), options) | command_line
-            if values.get("device") and values.get("farm"):
-                raise RequestError("device=, farm=: a cell goes to a device or to a farm; set only one of the two")
-            yield ParsedOverrides(command_line=command_line, values=values, options=options, search_path=search_path)
+        try:
+            with initialize_config_dir(str(SHIPPED), job_name="qnnsweep", version_base="1.3"):
+                values = _experiment(command_line.get("experiment", ()), options) | command_line
+                if values.get("device") and values.get("farm"):
+                    raise RequestError("device=, farm=: a cell goes to a device or to a farm; set only one of the two")
+                yield ParsedOverrides(
+                    command_line=command_line, values=values, options=options, search_path=search_path
+                )
+        except RecursionError:
+            raise _too_deep(overrides) from None
+
+
+def _too_deep(overrides: Sequence[str]) -> RequestError:
+    words = printable(" ".join(mask_secrets(overrides, MASKED_NAMES)))
+    return RequestError(f"the defaults of an option lead back to it, or values are nested too deeply (in {words})")
 
 
 def _override(key: str, values: Sequence[str], options: Options) -> str:
@@ -112,6 +126,8 @@ def _override(key: str, values: Sequence[str], options: Options) -> str:
 
 def _error(override: str | None, problem: str) -> RequestError:
     key, equals, value = printable(override).partition("=")
+    if names_secret(key, MASKED_NAMES):
+        value = MASK
     return RequestError(problem, key=key, value=value if equals else None)
 
 

@@ -39,3 +39,5 @@ METRICS = (
     *("max_ulp", "mean_steps", "max_steps"),
 )
 """The metrics that `measure.metrics` accepts by name. `tasks.numerics.metrics` computes each of them."""
+MASKED_NAMES = r"(^|[_-]|api)(tokens?|keys?|credentials?)$|passw|secret"
+"""The default of the key `masked_names`."""

@@ -34,6 +34,8 @@ class Options:
                 raise RequestError(f"{printable(folder)}: not a folder of configuration: it has none of {wanted}")
             for group, options in files.items():
                 for file in sorted((folder / group).glob("*.yaml")):
+                    if not file.is_file():  # to read a pipe or a device would take for ever
+                        raise RequestError(f"{printable(file)}: not a regular file; remove it, or rename it")
                     _check_unique(group, file, options.setdefault(file.stem, file))
         return cls(files=files, config_dirs=tuple(folder.absolute() for folder in config_dirs), links=links)
 

@@ -9,9 +9,9 @@ from conf.check import problems, unknown_socs
 from conf.errors import RequestError, printable
 from conf.impossible import impossible_reason
 from conf.names import AXES, SHIPPED_BACKENDS
-from conf.schema import LimitsConfig, Request, RetentionConfig, ScheduleConfig, TrendConfig
+from conf.schema import LimitsConfig, ObjectStoreConfig, Request, RetentionConfig, ScheduleConfig, TrendConfig
 
-SWEEP_KEYS = ("artifacts", "cache_folder", "limits", "schedule", "retention", "trend")
+SWEEP_KEYS = ("artifacts", "cache_folder", "limits", "schedule", "retention", "trend", "masked_names", "object_store")
 """The keys whose value must be the same in all cells of a sweep."""
 
 
@@ -35,6 +35,8 @@ class Plan:
     schedule: ScheduleConfig
     retention: RetentionConfig
     trend: TrendConfig
+    masked_names: str
+    object_store: ObjectStoreConfig
     folders: tuple[Path, ...] = ()
     """The folders of the user's own configuration. Modules in them can be imported."""
 

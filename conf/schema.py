@@ -10,7 +10,10 @@ from enum import Enum
 from typing import Annotated, Any
 
 from conf.constraints import (
+    Bytes,
+    Celsius,
     Count,
+    Cron,
     FunctionPath,
     HostAddress,
     HostAndPort,
@@ -18,6 +21,7 @@ from conf.constraints import (
     NonNegative,
     NotificationBlock,
     Positive,
+    RegularExpression,
     Share,
     at_least,
     choice,
@@ -26,7 +30,7 @@ from conf.constraints import (
     not_blank,
     one_of_numbers,
 )
-from conf.names import DTYPES, METRICS, OBSERVERS, OPERATOR_REFERENCES, SHIPPED_BACKENDS
+from conf.names import DTYPES, MASKED_NAMES, METRICS, OBSERVERS, OPERATOR_REFERENCES, SHIPPED_BACKENDS
 from conf.tolerances import ToleranceConfig
 
 BLOCK_SHAPE = dimensions("a block's shape, every dimension 1 or more", least_rank=1)
@@ -191,12 +195,13 @@ class DeviceConfig:
     native_folder: str | None = None
     """For the native runner: the folder of an ExecuTorch build on this machine. It contains `qnn_executor_runner`."""
     environment: dict[str, str] = field(default_factory=dict[str, str])
-    """Environment variables for processes on the device. Values can be secret: no process list or table shows them."""
+    """Environment variables for processes on the device. Values can be secret: no process list or table shows them.
+    In an override, write a secret as ${oc.env:VARIABLE}; see `masked_names`."""
     tags: list[str] = field(default_factory=list[str])
     """Labels of your choice, which `qnnsweep devices` shows."""
     deadline_s: Positive = 600.0
     """The number of seconds after which a command on the device or a file transfer is stopped."""
-    below_celsius: float | None = None
+    below_celsius: Celsius | None = None
     """A launch waits until the hottest sensor of the device is below this temperature. With null, no launch waits."""
     cool_down_s: Positive = 900.0
     """The maximum number of seconds that a launch waits for the temperature `below_celsius`."""
@@ -237,7 +242,7 @@ class MeasureConfig:
     references: list[Annotated[str, choice(OPERATOR_REFERENCES, "reference")]] = field(default_factory=lambda: ["edge"])
     """The graphs that operators are compared with. `edge` is always used, and only `edge` shows introduced error.
     `exported` is the float program of torch.export. `quantized` is the graph after the conversion by pt2e."""
-    debug_buffer_bytes: Count | None = None
+    debug_buffer_bytes: Bytes | None = None
     """The size of the runner's debug buffer. With null, the size is derived from the graph."""
     profile_level: Annotated[int, one_of_numbers(0, 2, 3)] = 0
     """ExecuTorch's level of profiling inside the delegate. A separate program is profiled, so that the shipping
@@ -270,10 +275,20 @@ class LimitsConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class ObjectStoreConfig:
+    """The requests to an object store, with artifacts=s3://…"""
+
+    timeout_s: Positive = 60.0
+    """The number of seconds that a request waits for an answer."""
+    attempts: Count = 10
+    """The maximum number of attempts of a request that fails for a reason that can pass, such as SLOW_DOWN."""
+
+
+@dataclass(kw_only=True, slots=True)
 class ScheduleConfig:
     """The schedule on which `qnnsweep serve` runs the sweep."""
 
-    cron: str | None = None
+    cron: Cron | None = None
     """Five fields: minute, hour, day of month, month, day of week. With null, the sweep runs only on request."""
     timezone: str = "UTC"
     """The time zone of `cron`, as a name of the tz database such as Europe/Berlin."""
@@ -359,9 +374,13 @@ class Request:
     reuse: Reuse = Reuse.programs
     """With `capture`, measurements of earlier runs on the same device are reused. The tables name these runs."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)
+    object_store: ObjectStoreConfig = field(default_factory=ObjectStoreConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     trend: TrendConfig = field(default_factory=TrendConfig)
+    masked_names: RegularExpression = MASKED_NAMES
+    """A variable of `device.environment` or an argument whose name matches this is a secret: if an override sets it,
+    the run's files and Prefect have `***` instead. With a Prefect server, only ${oc.env:VARIABLE} is accepted."""
     artifacts: str = "artifacts"
     """The location of the sweep's store, tables and reports: a folder or `s3://bucket/prefix`, equal for all cells."""
     cache_folder: str | None = None

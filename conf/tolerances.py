@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from conf.constraints import Decibels, Share, at_least
+from conf.constraints import Decibels, Natural, Share, at_least
 
 
 @dataclass(kw_only=True, slots=True)
@@ -43,5 +43,5 @@ class ToleranceConfig:
     operators: dict[str, OperatorTolerance] = field(default_factory=dict[str, OperatorTolerance])
     """Maps a key to a tolerance. An operator has the tolerance of the first of these keys that is present:
     `<scheme>/<target>`, `*/<target>`, `<scheme>`, `*`."""
-    introduced_operators: int | None = None
+    introduced_operators: Natural | None = None
     """The maximum number of operators that may introduce error. With null, they are only reported."""

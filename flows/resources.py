@@ -39,7 +39,7 @@ def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
 
     `device_lock`: locks a leased device against other processes. If None, a device is locked only in this process.
     """
-    store = Store.at(plan.artifacts, plan.cache_folder)
+    store = Store.at(plan.artifacts, plan.cache_folder, plan.object_store)
     store.check_writable()
     store.remove_stale_temporaries()
     if (free := shutil.disk_usage(store.root).free) < MIN_FREE_BYTES:

@@ -28,10 +28,19 @@ from tasks.storage.manifest import write_manifest
 from tasks.storage.store import Store
 from tasks.toolchain.workers.supervisor import CallCost
 
+_RANDOM_BYTES = 6
+"""The random part of a run's id. Two runs that start in the same second on two hosts must not share an id."""
+
 on_progress: ContextVar[ProgressCallback] = ContextVar("on_progress", default=lambda _stage, _label, _state: None)
 """The function that is called with every progress update, in addition to Prefect's own tracking.
 
 A context variable holds the function: it cannot be a flow's parameter, because Prefect stores parameters as JSON.
+"""
+
+overrides_with_secrets: ContextVar[Sequence[str] | None] = ContextVar("overrides_with_secrets", default=None)
+"""The overrides of the flow that this process runs, if secrets are masked in the flow's parameters. None: no secrets.
+
+Prefect stores the parameters of a flow. This variable is in memory only.
 """
 
 
@@ -47,7 +56,7 @@ class RunStart:
     def now(cls, run_id: str | None = None) -> "RunStart":
         """Return the start of a run that starts now, by default with a new id. New ids sort by start time."""
         started = datetime.now(UTC)
-        new_id = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+        new_id = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(_RANDOM_BYTES)}"
         return cls(run_id=run_id or new_id, started=started, clock_s=time.monotonic())
 
     def compiled_facts(self, resources: Resources, reused: int, command: tuple[str, ...]) -> RunFacts:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from conf.load import load
 from flows.resources import prepare
-from flows.run import RunStart, command, finish_run, run_cells
+from flows.run import RunStart, command, finish_run, overrides_with_secrets, run_cells
 from flows.runs import notifications, results
 from flows.runs.artifacts import create_artifacts
 from flows.runs.retention import apply_retention
@@ -21,11 +21,13 @@ from tasks.storage.store import Store
 def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results.SweepResult:
     """Run every cell of a plan. `overrides` define the plan in Hydra's grammar; see `qnnsweep run --help`.
 
+    Secrets may be masked in `overrides`, as long as `overrides_with_secrets` has the overrides without masks.
+
     Raises RequestError for a wrong request, before any work. Raises EnvironmentUnusable for an unusable machine.
     """
     folders = [Path(folder) for folder in config_dirs or ()]
-    plan = load(overrides, config_dirs=folders)
-    store = Store.at(plan.artifacts, plan.cache_folder)
+    plan = load(overrides_with_secrets.get() or overrides, config_dirs=folders)
+    store = Store.at(plan.artifacts, plan.cache_folder, plan.object_store)
     notifiers = notifications.load_notifiers(plan.trend.notify)
     with lock.shared(store), _frozen_gc():
         run_start = RunStart.now()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import os
 import re
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -12,12 +14,24 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 STARTS_S = 180
+LATE_S = 4.0
+"""Longer than the 3 s that the AWS SDK waits for an answer by default."""
+_CODES = {500: "InternalError", 503: "SlowDown"}
 KEY_ID, SECRET = "AKIAEXAMPLEOFTESTS", "a-secret-that-nobody-may-see"
+
+
+class Fault(Enum):
+    """What a proxy can do to a request, besides refusing it."""
+
+    RESET = "close the connection without an answer"
+    CUT = "close the connection in the middle of the answer"
+    LATE = "answer after LATE_S"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,8 +86,8 @@ def serve_object_store(folder: Path, **environment: str) -> Iterator[ObjectStore
 
 
 @contextmanager
-def serve_proxy(store: ObjectStore, refuse: Callable[[str, str], int | None]) -> Iterator[str]:
-    """Yield the endpoint of a proxy. `refuse`: maps a method and a path to the status of a refusal, or to None."""
+def serve_proxy(store: ObjectStore, refuse: Callable[[str, str], int | Fault | None]) -> Iterator[str]:
+    """Yield the endpoint of a proxy. `refuse`: maps a method and a path to the status of a refusal, a fault or None."""
     host = store.endpoint.removeprefix("http://")
 
     class Proxy(BaseHTTPRequestHandler):
@@ -81,17 +95,26 @@ def serve_proxy(store: ObjectStore, refuse: Callable[[str, str], int | None]) ->
 
         def _forward(self) -> None:
             body = _body(self)
-            if (status := refuse(self.command, self.path)) is not None:
-                return self._respond(status, [], b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>")
+            fault = refuse(self.command, self.path)
+            if isinstance(fault, int):
+                code = _CODES.get(fault, "AccessDenied")
+                return self._respond(fault, [], f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode())
+            if fault is Fault.RESET:
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self.close_connection = True
+                self.connection.close()
+                return None
+            if fault is Fault.LATE:
+                time.sleep(LATE_S)
             connection = http.client.HTTPConnection(host)
             framing = ("transfer-encoding", "content-length")
             headers = {name: value for name, value in self.headers.items() if name.lower() not in framing}
             connection.request(self.command, self.path, body, headers | {"Content-Length": str(len(body))})
             response = connection.getresponse()
             passed = [(k, v) for k, v in response.getheaders() if k.lower() not in ("transfer-encoding", "connection")]
-            return self._respond(response.status, passed, response.read())
+            return self._respond(response.status, passed, response.read(), half=fault is Fault.CUT)
 
-        def _respond(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        def _respond(self, status: int, headers: list[tuple[str, str]], body: bytes, *, half: bool = False) -> None:
             self.send_response(status)
             for name, value in headers:
                 self.send_header(name, value)
@@ -99,7 +122,8 @@ def serve_proxy(store: ObjectStore, refuse: Callable[[str, str], int | None]) ->
                 self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(body)
+                self.wfile.write(body[: len(body) // 2] if half else body)
+                self.close_connection = self.close_connection or half
 
         do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _forward  # noqa: N815 - http.server's names
 

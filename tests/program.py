@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.flows.cluster import address, prefect_server
+from tests.flows.cluster import client_environment, prefect_server
 
 DEADLINE_S = 600
 
@@ -87,4 +87,4 @@ def with_server(program: Program) -> Generator[tuple[Program, httpx.Client]]:
     home = Path(program.environment["PREFECT_HOME"])
     home.mkdir(parents=True)
     with prefect_server(home, home / "log") as client:
-        yield replace(program, environment=program.environment | {"PREFECT_API_URL": address(client)}), client
+        yield replace(program, environment=program.environment | client_environment(client)), client

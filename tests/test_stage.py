@@ -15,7 +15,7 @@ import httpx
 import pytest
 from prefect import flow
 from prefect.runtime import task_run
-from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
+from prefect.settings import PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
 
 from conf.schema import MeasureConfig
 from tasks.errors import ToolchainError
@@ -23,7 +23,7 @@ from tasks.records import Blob, Command, ExportedModel, Launch, QuantizedModel, 
 from tasks.stage import configure_task, is_reused, result_name, stage
 from tasks.storage.codec import decode, encode
 from tasks.storage.store import Store
-from tests.flows.cluster import address
+from tests.flows.cluster import client_settings
 from tests.sample_records import TOOLCHAIN
 
 COMPUTED, REUSED = ["running", "done"], ["running", "reused"]
@@ -31,7 +31,7 @@ COMPUTED, REUSED = ["running", "done"], ["running", "reused"]
 
 @pytest.fixture(scope="module", autouse=True)
 def prefect_server(prefect_api: httpx.Client) -> Iterator[None]:
-    with temporary_settings({PREFECT_API_URL: address(prefect_api), PREFECT_LOGGING_TO_API_ENABLED: False}):
+    with temporary_settings(client_settings(prefect_api) | {PREFECT_LOGGING_TO_API_ENABLED: False}):
         yield
 
 

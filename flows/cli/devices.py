@@ -74,7 +74,7 @@ def survey(overrides: Sequence[str], config_dirs: Sequence[Path]) -> list[Device
     named = any(line.lstrip("+~").startswith(("device=", "farm=")) for line in overrides)
     plan = load([*overrides, *([] if named else ["device=glob(*)"])], config_dirs=config_dirs)
     configs = {device.name: device for cell in plan.cells for device in cell.request.devices}
-    folder = Store.at(plan.artifacts, plan.cache_folder).root / "devices"
+    folder = Store.at(plan.artifacts, plan.cache_folder, plan.object_store).root / "devices"
     quarantined = quarantined_in(folder)
     with ThreadPoolExecutor(_PARALLEL) as threads:
         return list(threads.map(lambda config: _status(config, folder, quarantined.get(config.name)), configs.values()))

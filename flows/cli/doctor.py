@@ -13,6 +13,7 @@ from rich.text import Text
 
 from conf.names import SHIPPED_BACKENDS
 from conf.units import GIB
+from flows.server.settings import configure_prefect
 from tasks.errors import EnvironmentUnusable
 from tasks.report.format import plain_table
 from tasks.storage.store import Store
@@ -25,7 +26,7 @@ LEAST_MEMORY_GIB = 6.0
 
 def checks(store: Store) -> list[DoctorCheck]:
     """Return all checks. Problems should be fixed in this order. Creates nothing except the folder of the artifacts."""
-    return [*_python(), *_packages(), *_machine(store), *_backends(store), *_farm()]
+    return [*_python(), *_packages(), *_machine(store), *_backends(store), *_farm(), *_prefect_server()]
 
 
 def _python() -> Iterator[DoctorCheck]:
@@ -89,6 +90,29 @@ def _farm() -> Iterator[DoctorCheck]:
     yield DoctorCheck(
         what="adb", found=adb or "missing", ok=adb is not None, needed=False, remedy="for phones, run `apt install adb`"
     )
+
+
+def _prefect_server() -> Iterator[DoctorCheck]:
+    configure_prefect()
+    from prefect.settings import PREFECT_API_URL
+
+    from flows.server import connect
+
+    if (url := PREFECT_API_URL.value()) is None:
+        yield DoctorCheck(what="Prefect server", found="none: each run starts a temporary server", ok=True, remedy="")
+        return
+    try:
+        connect.check_login()
+    except EnvironmentUnusable as error:
+        yield DoctorCheck(what="Prefect server", found=error.problem, ok=False, remedy=error.remedy)
+        return
+    try:
+        connect.check_protected()
+    except EnvironmentUnusable as error:
+        yield DoctorCheck(what="Prefect server", found=error.problem, ok=False, needed=False, remedy=error.remedy)
+        return
+    login = "without a login, which you accept" if connect.is_open() else "with a login"
+    yield DoctorCheck(what="Prefect server", found=f"{url}, {login}", ok=True, remedy="")
 
 
 def checks_table(checks: Sequence[DoctorCheck]) -> Table:

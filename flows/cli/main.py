@@ -75,10 +75,12 @@ def run(
     folders = [str(folder.absolute()) for folder in config_dir or ()]
     with exit_on_error(debug):
         from conf.load import load
+        from conf.masking import refuse_secrets
 
         plan = load(overrides or [], config_dirs=config_dir or [])
         configure_prefect()
         if pool or dask:
+            refuse_secrets(overrides or [], plan.masked_names)
             result = _spread(overrides or [], folders, pool, dask)
         else:
             result = _sweep(plan, overrides or [], folders)
@@ -116,7 +118,7 @@ def devices(
 def doctor(json_: Json = False, debug: Debug = False, artifacts: Artifacts = "artifacts") -> None:
     """Check this machine and show what is missing and how to install it.
 
-    Checks Python, torch, ExecuTorch, QNN and its backends, adb, memory and disk.
+    Checks Python, torch, ExecuTorch, QNN and its backends, adb, memory, disk and the login of the Prefect server.
     """
     with exit_on_error(debug):
         from flows.cli.doctor import checks, checks_table
@@ -188,8 +190,10 @@ def serve(
     folders = config_dir or []
     with exit_on_error(debug):
         from conf.load import load
+        from conf.masking import refuse_secrets
 
         plan = load(overrides or [], config_dirs=folders)
+        refuse_secrets(overrides or [], plan.masked_names)
         configure_prefect()
         from flows.cli import serve
         from flows.resources import prepare
@@ -257,11 +261,15 @@ def _store(artifacts: str) -> "Store":
 
 
 def _sweep(plan: "Plan", overrides: list[str], folders: list[str]) -> "SweepResult":
+    from conf.masking import mask_secrets
     from flows.resources import prepare
+    from flows.run import overrides_with_secrets
     from flows.sweep import sweep
 
     prepare(plan)  # report what this machine lacks before Prefect starts
-    return _with_progress(plan.cells, lambda: sweep(overrides, folders))
+    overrides_with_secrets.set(overrides)
+    masked = mask_secrets(overrides, plan.masked_names)
+    return _with_progress(plan.cells, lambda: sweep(masked, folders))
 
 
 def _with_progress(cells: Sequence["PlannedCell"], flow: Callable[[], "SweepResult"]) -> "SweepResult":

@@ -43,13 +43,17 @@ def deployment(
 
 
 def ensure_server() -> None:
-    """Raise EnvironmentUnusable if no Prefect server is configured, because a temporary server runs no schedules."""
+    """Raise EnvironmentUnusable if no Prefect server is configured, because a temporary server runs no schedules.
+
+    Raises EnvironmentUnusable also for a server without a login, unless the user accepts such a server.
+    """
     if PREFECT_API_URL.value() is None:
         raise EnvironmentUnusable(
-            "no Prefect server is configured: start one with `prefect server start`, then set "
-            "PREFECT_API_URL=http://127.0.0.1:4200/api"
+            "no Prefect server is configured: start one as the README shows, then set "
+            "PREFECT_API_URL=http://127.0.0.1:4200/api and PREFECT_API_AUTH_STRING"
         )
-    connect.ensure()
+    connect.check_login()
+    connect.check_protected()
 
 
 def serve_until_stopped(deployment: RunnerDeployment, plan: Plan) -> None:

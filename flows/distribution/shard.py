@@ -55,7 +55,7 @@ def shards_folder(run_id: str) -> str:
 
 def shard_store(store: Store, run_id: str, number: int) -> Store:
     """Return the store of one shard. It contains only the tables of this shard."""
-    return Store.at(f"{store.location}/{shards_folder(run_id)}/{number:04}")
+    return Store.at(f"{store.location}/{shards_folder(run_id)}/{number:04}", access=store.access)
 
 
 def not_started(plan: Plan, error: BaseException) -> list[CellResult]:

@@ -74,7 +74,7 @@ def spread(
     run_start = RunStart.now()
     run_id = run_start.run_id
     plan, parts = split(overrides, folders)
-    store = Store.at(plan.artifacts, plan.cache_folder)
+    store = Store.at(plan.artifacts, plan.cache_folder, plan.object_store)
     store.check_writable()
     notifiers = notifications.load_notifiers(plan.trend.notify)
     with lock.shared(store):

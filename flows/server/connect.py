@@ -1,26 +1,86 @@
-"""The Prefect API that a run uses: the configured API, or the API of a temporary server."""
+"""The Prefect API that a run uses: the configured API, or the API of a temporary server.
 
+Whoever can create a flow run of a served sweep chooses its overrides, and an override can name any function. So a
+server that accepts requests without a login gives everybody who can reach it the right to run commands here.
+"""
+
+import os
+
+from httpx import HTTPStatusError, codes
+from prefect.client.base import ServerType
 from prefect.client.orchestration import get_client
-from prefect.settings import PREFECT_API_URL
+from prefect.settings import (
+    PREFECT_API_AUTH_STRING,
+    PREFECT_API_KEY,
+    PREFECT_API_URL,
+    PREFECT_CLIENT_CUSTOM_HEADERS,
+    temporary_settings,
+)
 
 from tasks.errors import EnvironmentUnusable
+
+ACCEPT_OPEN_SERVER = "QNNSWEEP_ACCEPT_OPEN_SERVER"
+"""The environment variable with which a user accepts a server without a login, if its value is 1."""
+_PROTECT = (
+    "start the server with PREFECT_SERVER_API_AUTH_STRING=USER:PASSWORD, PREFECT_SERVER_CSRF_PROTECTION_ENABLED=true "
+    "and PREFECT_SERVER_CORS_ALLOWED_ORIGINS= (empty), and set PREFECT_API_AUTH_STRING=USER:PASSWORD here"
+)
 
 
 def ensure() -> None:
     """Check the configured Prefect API, or start a temporary server if there is none. Raises EnvironmentUnusable."""
-    url = PREFECT_API_URL.value()
-    if url is None:
-        # Imported only here, because it imports Prefect's whole server, which takes seconds.
-        from flows.server.temporary import Server
-
-        try:
-            Server().start()
-        except (RuntimeError, OSError) as error:
-            raise EnvironmentUnusable(f"Prefect's temporary server does not start: {error}") from error
+    if PREFECT_API_URL.value() is not None:
+        check_login()
         return
+    # Imported only here, because it imports Prefect's whole server, which takes seconds.
+    from flows.server.temporary import Server
+
+    try:
+        Server().start()
+    except (RuntimeError, OSError) as error:
+        raise EnvironmentUnusable(f"Prefect's temporary server does not start: {error}") from error
+
+
+def check_login() -> None:
+    """Raise EnvironmentUnusable unless the configured Prefect API answers and accepts the configured login."""
+    url = PREFECT_API_URL.value()
     with get_client(sync_client=True) as client:
         if (error := client.api_healthcheck()) is not None:
             raise EnvironmentUnusable(
                 f"PREFECT_API_URL={url}: {error}",
                 remedy="start a server there, or unset PREFECT_API_URL to use a temporary one",
             )
+        if client.server_type is ServerType.CLOUD:
+            return
+        try:
+            client.api_version()
+        except HTTPStatusError as error:
+            if error.response.status_code not in (codes.UNAUTHORIZED, codes.FORBIDDEN):
+                raise EnvironmentUnusable(f"PREFECT_API_URL={url}: {error}") from error
+            raise EnvironmentUnusable(
+                f"PREFECT_API_URL={url}: the server refuses the login",
+                remedy="set PREFECT_API_AUTH_STRING to the value of the server's PREFECT_SERVER_API_AUTH_STRING",
+            ) from None
+
+
+def check_protected() -> None:
+    """Raise EnvironmentUnusable if the configured Prefect API needs no login, unless the user accepts this."""
+    if is_open() and os.environ.get(ACCEPT_OPEN_SERVER) != "1":
+        raise EnvironmentUnusable(
+            f"PREFECT_API_URL={PREFECT_API_URL.value()}: the server needs no login, so everybody who can reach it can "
+            "run commands here",
+            remedy=f"{_PROTECT}; or set {ACCEPT_OPEN_SERVER}=1 to accept this",
+        )
+
+
+def is_open() -> bool:
+    """Return whether the configured Prefect API answers a request without a login."""
+    no_login = {PREFECT_API_AUTH_STRING, PREFECT_API_KEY, PREFECT_CLIENT_CUSTOM_HEADERS}
+    with temporary_settings(restore_defaults=no_login), get_client(sync_client=True) as client:
+        if client.server_type is ServerType.CLOUD:
+            return False
+        try:
+            client.api_version()
+        except HTTPStatusError:
+            return False
+    return True

@@ -1,22 +1,28 @@
 """Prefect's temporary server, in a session of its own. It never outlives the process that started it.
 
-Prefect starts a temporary server if no server is configured. Prefect's own way of starting the server has two problems:
-Ctrl-C in the terminal stops the server before its clients, and a process that is killed leaves its server running.
+Prefect starts a temporary server if no server is configured. Prefect's own way of starting the server has three
+problems: Ctrl-C in the terminal stops the server before its clients; a process that is killed leaves its server
+running; and every user of the machine can use the server. The server here accepts only requests with a random
+password, which is in the environment of the server and in the settings of the process that started it.
 """
 
 import os
+import secrets
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from typing import Any
 
+from prefect.context import refresh_global_settings_context
 from prefect.server.api.server import SubprocessASGIServer
-from prefect.settings import get_current_settings
+from prefect.settings import PREFECT_HOME, get_current_settings
 from rich.console import Console
 
 from flows.exit_codes import ENVIRONMENT_UNUSABLE
 
 _SERVER_ENVIRONMENT = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+_CLIENT_LOGIN, _SERVER_LOGIN = "PREFECT_API_AUTH_STRING", "PREFECT_SERVER_API_AUTH_STRING"
 _PORT_TAKEN = 3
 """The exit code of uvicorn if it cannot start."""
 
@@ -25,6 +31,14 @@ class Server(SubprocessASGIServer):
     """The temporary server for Prefect. Prefect reuses the first instance of the base class, which is this one."""
 
     _stopped = False
+    _login = ""
+
+    def start(self, timeout: int | None = None) -> None:
+        """Start the server once, and let this process log in to it. Replaces any login that the user has configured."""
+        if not self.running:
+            self._login = f"qnnsweep:{secrets.token_urlsafe(32)}"
+            _set_login(self._login)
+        super().start(timeout)
 
     def stop(self) -> None:
         self._stopped = True
@@ -34,7 +48,7 @@ class Server(SubprocessASGIServer):
         settings = get_current_settings().to_environment_variables(exclude_unset=True)
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "flows.server.temporary", str(self.port)],
-            env={**os.environ, **_SERVER_ENVIRONMENT, **settings},
+            env={**os.environ, **_SERVER_ENVIRONMENT, **settings, _SERVER_LOGIN: self._login},
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
@@ -54,6 +68,26 @@ class Server(SubprocessASGIServer):
             console.show_cursor()
             console.print(f"qnnsweep: Prefect's temporary server died (exit code {code}); the same command continues")
             os._exit(ENVIRONMENT_UNUSABLE)
+
+
+def _set_login(login: str) -> None:
+    """Set the login of Prefect's clients in this process. Its child processes do not inherit the login."""
+    before = os.environ.get(_CLIENT_LOGIN)
+    os.environ[_CLIENT_LOGIN] = login
+    try:
+        refresh_global_settings_context()
+    finally:
+        del os.environ[_CLIENT_LOGIN]
+        if before is not None:
+            os.environ[_CLIENT_LOGIN] = before
+
+
+def _protect_database() -> None:
+    """Let only this user read what the server writes, and the database that an earlier version may have created."""
+    os.umask(0o077)
+    for path in PREFECT_HOME.value().glob("prefect.db*"):
+        with suppress(FileNotFoundError, PermissionError):  # another server may remove its log, or another user owns it
+            path.chmod(0o600)
 
 
 def _exit_with_parent() -> None:
@@ -76,6 +110,7 @@ def _expire_leases_of_dead_holders() -> None:
 def main() -> None:
     import uvicorn
 
+    _protect_database()
     _expire_leases_of_dead_holders()
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     uvicorn.run(

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from errno import EACCES
 from pathlib import Path
 
+from conf.schema import ObjectStoreConfig
 from tasks.errors import EvidenceError
 from tasks.records import Blob
 from tasks.storage.atomic import (
@@ -42,10 +43,11 @@ class Store:
     Every method raises EnvironmentUnusable, with a remedy, if the store cannot be used or the disk is full.
     """
 
-    def __init__(self, root: Path, url: str | None = None) -> None:
+    def __init__(self, root: Path, url: str | None = None, access: ObjectStoreConfig | None = None) -> None:
         # Absolute: toolchain workers change their working directory.
         self.root = root.absolute()
         self.url = url
+        self.access = access or ObjectStoreConfig()
         self.blobs = self.root / "blobs"
         self.partial = self.root / "partial"
         self.location = url or str(root)
@@ -54,18 +56,21 @@ class Store:
         if url:
             from tasks.storage.bucket import Bucket  # slow: it imports pyarrow, which few workers need
 
-            self._bucket = Bucket(url, copies=self.root / "copies", partial=self.partial)
+            self._bucket = Bucket(url, copies=self.root / "copies", partial=self.partial, access=self.access)
 
     @classmethod
-    def at(cls, artifacts: str, cache_folder: str | None = None) -> "Store":
-        """Return the store at `artifacts`, a folder or `s3://bucket/prefix`. The store is not accessed yet."""
+    def at(cls, artifacts: str, cache_folder: str | None = None, access: ObjectStoreConfig | None = None) -> "Store":
+        """Return the store at `artifacts`, a folder or `s3://bucket/prefix`. The store is not accessed yet.
+
+        `access`: the timeout and the attempts of requests to an object store.
+        """
         if "://" not in artifacts:
             return cls(Path(artifacts))
         url = artifacts.rstrip("/")
         if cache_folder:
-            return cls(Path(cache_folder).expanduser(), url)
+            return cls(Path(cache_folder).expanduser(), url, access)
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        return cls(caches / "qnnsweep" / hashlib.sha256(url.encode()).hexdigest()[:16], url)
+        return cls(caches / "qnnsweep" / hashlib.sha256(url.encode()).hexdigest()[:16], url, access)
 
     @property
     def files(self) -> Files:

@@ -22,6 +22,15 @@ REFUSALS = {
     "measure.iterations=0": "measure.iterations=0: 1 or more",
     "measure.operator_samples=-1": "measure.operator_samples=-1: 1 or more",
     "measure.warm_up=-1": "measure.warm_up=-1: 0 or more",
+    f"measure.iterations={10**22}": f"measure.iterations={10**22}: at most 1000000000",
+    f"measure.debug_buffer_bytes={10**22}": f"measure.debug_buffer_bytes={10**22}: at most {1 << 40}",
+    "tolerance.introduced_operators=-3": "tolerance.introduced_operators=-3: 0 or more",
+    "device.below_celsius=nan": "device.below_celsius=nan: a temperature in °C (device local)",
+    "device.adb_server=localhost:99999": "device.adb_server=localhost:99999: a port is from 1 to 65535 (device local)",
+    "device.ssh.jump=gate:0": "device.ssh.jump=gate:0: a port is from 1 to 65535 (device local)",
+    "schedule.cron='0 22 * * * * *'": (
+        "schedule.cron=0 22 * * * * *: must be five fields, for example 0 22 * * * for every night at ten"
+    ),
     "measure.metrics=[mse,l3]": (
         "measure.metrics=l3: package.module:function, or one of cosine, l1, max_abs, max_steps, max_ulp, mean_abs, "
         "mean_steps, mse, nmse, psnr_db, relative_l1, snr_db, sqnr_db, did you mean l1?"

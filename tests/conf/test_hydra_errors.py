@@ -48,6 +48,37 @@ def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, text: str, line: st
     assert str(caught.value) == line.format(file=file)
 
 
+def test_defaults_that_lead_back_to_their_option_are_refused_in_one_line(mine: Path) -> None:
+    for name, other in (("my_net", "my_other_net"), ("my_other_net", "my_net")):
+        file = mine / "model" / f"{name}.yaml"
+        file.write_text(f"defaults: [{other}]\n{file.read_text()}")
+    with pytest.raises(RequestError) as caught:
+        load(["model=my_net"], config_dirs=[mine])
+    assert str(caught.value) == (
+        "the defaults of an option lead back to it, or values are nested too deeply (in model=my_net)"
+    )
+
+
+def test_an_experiment_whose_defaults_lead_back_to_it_is_refused_in_one_line(mine: Path) -> None:
+    (mine / "experiment").mkdir()
+    (mine / "experiment" / "cyclic.yaml").write_text("# @package _global_\ndefaults: [cyclic]\n")
+    with pytest.raises(RequestError, match=r"^the defaults of an option lead back to it, "):
+        load(["experiment=cyclic"], config_dirs=[mine])
+
+
+@pytest.mark.parametrize("models", ["model=deep", "model=deep,my_net"])
+def test_values_that_are_nested_too_deeply_are_refused_in_one_line(mine: Path, models: str) -> None:
+    text = (mine / "model" / "my_net.yaml").read_text().replace("my_net", "deep", 1)
+    (mine / "model" / "deep.yaml").write_text(text.replace("width: 2", f"width: {'[' * 3000}{']' * 3000}"))
+    with pytest.raises(RequestError, match=r"nested too deeply \(in model=deep"):
+        load([models], config_dirs=[mine])
+
+
+def test_an_override_with_too_many_brackets_is_refused_in_one_line() -> None:
+    with pytest.raises(RequestError, match=r"^an override has too many brackets|nested too deeply"):
+        load([f"+model.arguments.x={'[' * 3000}{']' * 3000}"])
+
+
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "wrong.yaml"
     file.write_bytes(b"\xff\xfe\x00")

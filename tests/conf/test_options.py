@@ -27,6 +27,19 @@ REFUSALS = {
 }
 
 
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_an_option_that_is_no_regular_file_is_refused_before_it_is_read(
+    mine: Path, refused: Refused, kind: str
+) -> None:
+    file = mine / "model" / "endless.yaml"
+    if kind == "pipe":
+        os.mkfifo(file)
+    else:
+        file.symlink_to("/dev/zero")
+    assert refused() == f"{file}: not a regular file; remove it, or rename it"
+    assert refused(f"model={file}", "hydra.searchpath=[]").endswith("not a regular file; remove it, or rename it")
+
+
 def test_the_searched_folders_precede_those_of_single_files(
     mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

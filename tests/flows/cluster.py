@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import httpx
 
@@ -22,6 +23,16 @@ from tests.devices.loopback import ComponentMissing, free_port
 T = TypeVar("T")
 STARTUP_S = 180
 POLL_S = 0.1
+PATIENCE_S = 60
+"""How long a request may take on a machine with other load, for example while the server creates its database."""
+_USER, _PASSWORD = "qnnsweep", "the-password-of-tests"
+LOGIN = f"{_USER}:{_PASSWORD}"
+PROTECTED = {
+    "PREFECT_SERVER_API_AUTH_STRING": LOGIN,
+    "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
+    "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": "",
+}
+"""The variables with which the README starts a server."""
 _POSTGRESQL = Path("/usr/lib/postgresql/15/bin")
 
 
@@ -66,10 +77,13 @@ def postgresql() -> Generator[str]:
 
 
 @contextlib.contextmanager
-def prefect_server(folder: Path, log: Path, database: str | None = None) -> Generator[httpx.Client]:
-    """Run `prefect server start` and yield a client of it.
+def prefect_server(
+    folder: Path, log: Path, database: str | None = None, *, protected: bool = True
+) -> Generator[httpx.Client]:
+    """Run `prefect server start` and yield a client of it that has logged in.
 
     `folder`: the server's home. `database`: the URL of its database, by default a file in its home.
+    `protected`: start the server as the README does. If not, it has Prefect's defaults and needs no login.
     """
     port = free_port()
     url = f"http://127.0.0.1:{port}/api"
@@ -78,13 +92,17 @@ def prefect_server(folder: Path, log: Path, database: str | None = None) -> Gene
         "PREFECT_API_URL": url,
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     }
+    environment |= PROTECTED if protected else {}
     if database is not None:
         environment["PREFECT_API_DATABASE_CONNECTION_URL"] = database
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    with log.open("wb") as out, httpx.Client(base_url=url) as client:
+    login = (_USER, _PASSWORD) if protected else None
+    with log.open("wb") as out, httpx.Client(base_url=url, auth=login, timeout=PATIENCE_S) as client:
         server = subprocess.Popen(command, env=environment, cwd=folder, stdout=out, stderr=out)
         try:
             wait_until(lambda: _answers(client), STARTUP_S, f"the Prefect server answers, see {log}")
+            if protected:
+                _get_csrf_token(client)
             yield client
         finally:
             server.send_signal(signal.SIGINT)
@@ -94,6 +112,23 @@ def prefect_server(folder: Path, log: Path, database: str | None = None) -> Gene
 def address(server: httpx.Client) -> str:
     """Return the PREFECT_API_URL of a server."""
     return str(server.base_url).rstrip("/")
+
+
+def client_environment(server: httpx.Client) -> dict[str, str]:
+    """Return the environment variables with which a process logs in to a server."""
+    return {"PREFECT_API_URL": address(server), "PREFECT_API_AUTH_STRING": LOGIN}
+
+
+def client_settings(server: httpx.Client) -> dict[Any, str]:
+    """Return the settings of Prefect with which this process logs in to a server."""
+    return {"api.url": address(server), "api.auth_string": LOGIN}
+
+
+def _get_csrf_token(client: httpx.Client) -> None:
+    """Let all later requests of the client have a token, as the requests of Prefect's clients do."""
+    client_id = str(uuid4())
+    token = client.get("/csrf-token", params={"client": client_id}).raise_for_status().json()["token"]
+    client.headers.update({"Prefect-Csrf-Token": token, "Prefect-Csrf-Client": client_id})
 
 
 def _answers(client: httpx.Client) -> bool:

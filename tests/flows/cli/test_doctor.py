@@ -29,6 +29,7 @@ def test_all_checks_pass_on_a_complete_machine(program: Program, tmp_path: Path)
     version = metadata.version("onnxruntime-qnn")
     assert results["QNN"]["found"].startswith("v2.")
     assert results["QNN"]["found"].endswith(f" from onnxruntime-qnn {version}")
+    assert results["Prefect server"]["found"] == "none: each run starts a temporary server"
     assert {"QnnBackend", "XnnpackBackend"} <= set(results["backends"]["found"].split(", "))
     assert all(check["remedy"] for check in results.values() if not check["ok"])
 

@@ -21,7 +21,7 @@ from tasks.storage import tables
 from tasks.storage.atomic import owner_of
 from tasks.storage.store import Store
 from tests.devices.loopback import Sshd, free_port, running, write_farm
-from tests.flows.cluster import POLL_S, Host, address, postgresql, prefect_server, wait_until
+from tests.flows.cluster import POLL_S, Host, client_environment, postgresql, prefect_server, wait_until
 from tests.flows.sweep_outputs import passed_result_of
 from tests.object_store import ObjectStore, serve_object_store
 from tests.program import Program
@@ -62,7 +62,7 @@ def lead(
     program: Program, server: httpx.Client, objects: ObjectStore, tmp_path_factory: pytest.TempPathFactory
 ) -> Program:
     """The program on the machine that starts the sweeps, with the pools and deployments of prefect.yaml."""
-    environment = {"PREFECT_API_URL": address(server), "PREFECT_HOME": str(tmp_path_factory.mktemp("lead"))}
+    environment = client_environment(server) | {"PREFECT_HOME": str(tmp_path_factory.mktemp("lead"))}
     environment |= {"QNNSWEEP_ARTIFACTS": ARTIFACTS, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
     environment |= objects.environment
     leading = replace(program, environment=program.environment | environment)
@@ -104,10 +104,10 @@ def conf(tmp_path: Path, board: Sshd) -> Path:
 
 
 @pytest.fixture
-def hosts(tmp_path: Path, lead: Program, objects: ObjectStore) -> Iterator[list[Host]]:
+def hosts(tmp_path: Path, lead: Program, server: httpx.Client, objects: ObjectStore) -> Iterator[list[Host]]:
     """Two hosts, each with a worker that runs one shard at a time."""
     quick = {"PREFECT_WORKER_QUERY_SECONDS": "2", "PREFECT_WORKER_PREFETCH_SECONDS": "2"}
-    shared = {name: lead.environment[name] for name in ("PATH", "PREFECT_API_URL", *objects.environment)}
+    shared = {name: lead.environment[name] for name in ("PATH", *client_environment(server), *objects.environment)}
     both = [
         Host(name=f"host{number}", folder=tmp_path / f"host{number}", environment=shared | quick) for number in (1, 2)
     ]

@@ -13,14 +13,14 @@ import httpx
 import pytest
 from prefect.blocks.notifications import CustomWebhookNotificationBlock
 from prefect.blocks.system import Secret
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import temporary_settings
 
 from flows.runs import notifications
 from flows.runs.results import SweepResult
 from tasks.errors import RequestError
 from tasks.storage import tables
 from tasks.storage.store import Store
-from tests.flows.cluster import address
+from tests.flows.cluster import client_settings
 from tests.flows.runs.synthetic_history import run_of
 from tests.flows.runs.test_history import write_history
 from tests.sample_tables import RUN
@@ -28,7 +28,7 @@ from tests.sample_tables import RUN
 
 @pytest.fixture(scope="module", autouse=True)
 def prefect_server(prefect_api: httpx.Client) -> Iterator[None]:
-    with temporary_settings({PREFECT_API_URL: address(prefect_api)}):
+    with temporary_settings(client_settings(prefect_api)):
         yield
 
 
