@@ -2,9 +2,6 @@
 # make docs: docs/tables.md and what else the row classes define.
 PYTHON ?= python3
 BIN := .venv/bin
-# The digests of all packages are in requirements*.txt, which .ci/lock writes. --no-deps: they are complete.
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check
-HASHED := $(PIP) --require-hashes --no-deps --no-build-isolation --use-pep517
 
 .PHONY: run test check docs install clean
 .DELETE_ON_ERROR:
@@ -31,16 +28,12 @@ install: .venv/installed
 	  { echo "qnnsweep needs Python 3.11 or 3.12, $(PYTHON) is another: make PYTHON=python3.11 ..." >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 
-# A project in development has no digest. Its installation adds nothing but NVIDIA's libraries, if torch needs them.
-.venv/installed: .venv/bin/python pyproject.toml constraints.txt requirements-build.txt requirements.txt
-	$(HASHED) -r requirements-build.txt
-	$(HASHED) -r requirements.txt
-	$(PIP) --no-build-isolation -c constraints.txt -e .
+.venv/installed: .venv/bin/python pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	touch $@
 
-.venv/installed-dev: .venv/installed requirements-dev.txt
-	$(HASHED) -r requirements-dev.txt
-	$(PIP) --no-build-isolation -c constraints.txt -e '.[dev,zoo]'
+.venv/installed-dev: .venv/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,zoo]'
 	touch $@
 
 clean:

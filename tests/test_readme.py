@@ -55,35 +55,6 @@ def test_the_targets_of_the_readme_are_in_the_makefile() -> None:
         assert f"\n{target}:" in makefile
 
 
-def pins(text: str) -> dict[str, str]:
-    """Map the name of every package of a file of requirements to its version."""
-    return dict(re.findall(r"^([\w.-]+)==([\w.+-]+)", text, flags=re.MULTILINE))
-
-
-def test_the_files_with_digests_have_the_packages_of_the_constraints() -> None:
-    files = ("constraints.txt", "requirements-build.txt", "requirements.txt", "requirements-dev.txt")
-    constraints, build, run, dev = (
-        pins(
-            (ROOT / file)
-            .read_text()
-            .lower()
-            .replace("_", "-")
-            .replace("ruamel.yaml.clib", "ruamel-yaml-clib")
-            .replace("ruamel.yaml", "ruamel-yaml")
-        )
-        for file in files
-    )
-    assert dev == constraints
-    assert (build.items() | run.items()) - dev.items() == set()
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert {re.split(r"[><=]", name)[0] for name in project["build-system"]["requires"]} == set(build)
-    wanted = {re.split(r"[\[<>=!~ ]", name)[0].lower() for name in project["project"]["dependencies"]}
-    assert wanted - set(run) == set()
-    for file in files[1:]:
-        entries = re.findall(r"^[\w.-]+==[^\n]+(?:\n    [^\n]+)*", (ROOT / file).read_text(), flags=re.MULTILINE)
-        assert [entry for entry in entries if not re.search(r"--hash=sha256:[0-9a-f]{64}$", entry)] == []
-
-
 def test_every_dependency_is_pinned_in_the_constraints() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [
