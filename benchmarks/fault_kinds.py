@@ -107,6 +107,8 @@ class Case:
     """What ends with the case."""
     disturbed: Ran | None = None
     """None for a fault at rest."""
+    fault: str = ""
+    """What is known of the fault before the disturbed run has ended."""
     is_killed: bool = False
     """Whether the fault killed the command's own process, so that the disturbed run need not say anything."""
 
@@ -312,6 +314,7 @@ def _kill(case: Case, process: psutil.Process, chance: random.Random) -> str:
         victim.send_signal(number)
         case.is_killed = victim == process
         text = f"{number.name} to {'the program' if case.is_killed else command[-60:]}"
+    case.fault = text
     case.disturbed = case.sweep.end(process, family)
     return text
 

@@ -89,7 +89,7 @@ def run_fault(bench: Bench, number: int, kinds: Sequence[str]) -> Survived:
             if case.sweep.url is None and word == "equal":
                 assert_no_leftovers(case.sweep.artifacts)
         except Exception as error:  # noqa: BLE001 - it is counted and printed
-            word, text = "lost", f"{type(error).__name__}: {error}"
+            word, text, fault = "lost", f"{type(error).__name__}: {error}", fault or case.fault
     if word != "lost":
         shutil.rmtree(folder, ignore_errors=True)
     seconds = time.monotonic() - started

@@ -55,8 +55,10 @@ class WarmProgram:
 
     def close(self) -> None:
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait()
+        self._process.stdout.close()
 
     def _answer(self, timeout_s: float) -> int | None:
         assert self._process.stdout is not None
