@@ -277,8 +277,8 @@ def _at_rest(case: Case, chance: random.Random) -> tuple[FirstStage, Path]:
 
 def _work(case: Case, chance: random.Random, *, at_rest: bool = False) -> FirstStage:
     """Remove results of the copied artifacts, by chance, and return the first stage without a result."""
-    works: Sequence[FirstStage] = [work for work in WORKS if work != "everything" or not at_rest]
-    (work,) = chance.choices(works, [WORKS[work] for work in works])
+    stages: Sequence[FirstStage] = [work for work in WORKS if work != "everything" or not at_rest]
+    (work,) = chance.choices(stages, [WORKS[work] for work in stages])
     case.sweep.remove_results(work)
     return work
 

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import psutil
 from warm_start import PROGRAM, WarmProgram
 
+from flows.exit_codes import DEVICES_UNUSABLE, NOT_ALL_PASSED, PASSED
 from tasks.errors import EvidenceError
 from tasks.storage import tables
 from tasks.storage.store import Store
@@ -191,7 +192,7 @@ def judge(ran: Ran, sweep: Sweep, expected: Tables) -> Judgement:
         wrong = _wrong_rows(actual[name], expected[name], set(failed), may_differ=name in ("cells", "commands"))
         if wrong:
             return Judgement("lost", f"other rows of {name}: {wrong}")
-    if ran.exit_code != (1 if failed else 0):
+    if ran.exit_code not in ((NOT_ALL_PASSED, DEVICES_UNUSABLE) if failed else (PASSED,)):
         return Judgement("lost", f"the rows are right, but the exit code is {ran.exit_code}")
     if failed:
         return Judgement("reported", "; ".join(f"{row['stage']}: {row['error']}"[:300] for row in failed.values()))

@@ -78,6 +78,8 @@ def test_a_failed_cell_reports_what_is_missing_and_may_lack_rows_but_may_have_no
         rows[name] = [row for row in rows[name] if fault_sweep._cell(row) == fault_sweep._cell(other)]
     judgement = judged(rows, expected, tmp_path, exit_code=1)
     assert (judgement.word, judgement.text) == ("reported", "measure: it is gone")
+    assert judged(rows, expected, tmp_path, exit_code=4).word == "reported"
+    assert judged(rows, expected, tmp_path, exit_code=0).word == "lost"
     rows["operators"][0]["max_abs"] = 12.5
     assert judged(rows, expected, tmp_path, exit_code=1).word == "lost"
     rows["operators"][0]["max_abs"] = None
