@@ -269,9 +269,8 @@ class LimitsConfig:
     shard_attempts: Count = 3
     """On a work pool: the maximum number of runs of a shard. The shard is run again if its worker dies or fails."""
     silence_s: Annotated[float, at_least(60, "60 or more, two of Prefect's heartbeat intervals")] = 90.0
-    """On a work pool: a shard is marked as crashed after this number of seconds without a heartbeat. At least two
-    intervals of heartbeats are needed. prefect.yaml sets this interval, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, to 30 s,
-    which is Prefect's minimum."""
+    """On a work pool: a shard is marked as crashed after this number of seconds without a heartbeat, at least two
+    intervals. prefect.yaml sets PREFECT_FLOWS_HEARTBEAT_FREQUENCY to 30 s, which is Prefect's minimum."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -310,8 +309,7 @@ class RetentionConfig:
 class FloorConfig:
     """The floor of each series of a cell: a smaller change is not a regression, even if the series hardly varies.
 
-    The floor of a series in bytes or ms is a share of the baseline: 0.05 is 5 %. With a floor of 0, every change for
-    the worse can be a regression.
+    The floor of a series in bytes or ms is a share of the baseline: 0.05 is 5 %. A floor of 0 has no effect.
     """
 
     passed: NonNegative = 0.0
@@ -329,9 +327,8 @@ class FloorConfig:
     spill_bytes: NonNegative = 0.05
     latency_p50_ms: NonNegative = 0.05
     snr_db: NonNegative = 3.0
-    """The floor for the SNR of an operator's total gap."""
     introduced_snr_db: NonNegative = 3.0
-    """The floor for the SNR of an operator's introduced gap."""
+    """The floors for the SNR of an operator's total and introduced gap."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -178,18 +178,18 @@ def test_a_device_that_answers_anything_costs_no_cell(lying: LyingSshd, tmp_path
     farm = Farm(host_environment={}, folder=tmp_path / "farm")
     here = DeviceConfig(name="here", work_folder=str(tmp_path / "here"))
     device = replace(config_of(lying, tmp_path), soc="probe")
-    with farm.lease([device, here], SM8650) as leased:
-        assert leased.name == "here"
-    with pytest.raises(DeviceError), farm.lease([replace(device, soc=None)]) as leased:
-        make_room(leased, [], 1)
+    with farm.lease([device, here], SM8650) as device_in_use:
+        assert device_in_use.name == "here"
+    with pytest.raises(DeviceError), farm.lease([replace(device, soc=None)]) as device_in_use:
+        make_room(device_in_use, [], 1)
 
 
 @pytest.mark.parametrize("address", ["board..lab", "b" * 300, "ü" * 64 + ".lab"])
 def test_a_name_that_cannot_be_resolved_costs_no_cell(lying: LyingSshd, tmp_path: Path, address: str) -> None:
     farm = Farm(host_environment={}, folder=tmp_path / "farm")
     here = DeviceConfig(name="here", work_folder=str(tmp_path / "here"))
-    with farm.lease([replace(config_of(lying, tmp_path), address=address), here]) as leased:
-        assert leased.name == "here"
+    with farm.lease([replace(config_of(lying, tmp_path), address=address), here]) as device_in_use:
+        assert device_in_use.name == "here"
     assert set(farm.quarantined) == {"lying"}
 
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -22,6 +18,7 @@ from tasks.records import Blob
 from tasks.storage.store import Store
 from tasks.toolchain.workers.output import LOG_BYTES
 from tests.processes import has_ended
+from tests.toolchain.workers.test_caller import SOON_S, eventually
 
 import faulty_calls  # isort: skip
 
@@ -30,36 +27,6 @@ if TYPE_CHECKING:
     from tests.toolchain.conftest import WorkersWith
 
 pytestmark = pytest.mark.toolchain
-SOON_S = 5.0
-
-CALLER = """
-import sys
-from pathlib import Path
-import faulty_calls
-from tasks.storage.store import Store
-from tasks.toolchain.workers.pool import WorkerPool
-from tasks.toolchain.workers.scheduler import Scheduler
-from tasks.toolchain.workers.supervisor import Supervisor
-from tasks.toolchain.backends.qnn.sdk import find_sdk, identity
-
-if __name__ == "__main__":
-    root, name, argument = sys.argv[1:]
-    store = Store(Path(root))
-    sdk = find_sdk({}, store.root / "toolchain")
-    limits = {"scheduler": Scheduler(parallel=1, memory_bytes=2**36), "deadline_s": 600, "memory_bytes": 2**33}
-    supervisor = Supervisor(environment=sdk.environment({}), store=store, **limits)
-    workers = WorkerPool(identity(sdk), supervisor)
-    workers.call("lower", getattr(faulty_calls, name), argument)
-"""
-
-
-def eventually(condition: Callable[[], Any], seconds: float) -> bool:
-    until = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def log_of(store: Store, error: ToolchainError) -> str:
@@ -350,58 +317,3 @@ def test_a_failed_call_gives_its_place_to_the_next(workers_with: WorkersWith) ->
         with pytest.raises(ToolchainError):
             workers.call("lower", faulty_calls.leave_at_once, 3)
     assert workers.call("lower", faulty_calls.give, "fine").value == "fine"
-
-
-def kill_a_caller(source: str, tmp_path: Path, kill: Callable[[int], None]) -> int:
-    """Kill a script whose call hangs: nothing of it may live on. How many scratch folders it leaves to be swept."""
-    pids = tmp_path / "pids"
-    script = tmp_path / "caller.py"
-    script.write_text(source)
-    # Not below `tmp_path`, whose path may be too long for a socket.
-    with tempfile.TemporaryDirectory() as temporary, (tmp_path / "said").open("wb") as output:
-        caller = subprocess.Popen(
-            [sys.executable, str(script), str(tmp_path / "artifacts"), "hang_holding_the_interpreter", str(pids)],
-            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "TMPDIR": temporary},
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-        try:
-            assert eventually(pids.exists, 120), (tmp_path / "said").read_text()
-            family = [process.pid for process in psutil.Process(caller.pid).children(recursive=True)]
-        finally:
-            kill(caller.pid)
-            caller.wait()
-        assert {int(pid) for pid in pids.read_text().split()} < set(family)
-        assert eventually(lambda: all(map(has_ended, family)), SOON_S)
-        assert list(Path(temporary).glob("pymp-*")) == []
-    return Store(tmp_path / "artifacts").remove_stale_temporaries()
-
-
-def kill_process(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-
-
-def terminate_group(leader: int) -> None:
-    """Do what `timeout` and a closed terminal do."""
-    os.killpg(leader, signal.SIGTERM)
-
-
-def test_a_killed_caller_leaves_neither_a_process_nor_the_folder_of_a_socket_behind(tmp_path: Path) -> None:
-    assert kill_a_caller(CALLER, tmp_path, terminate_group) == 1
-
-
-def test_a_package_of_the_same_name_where_the_user_stands_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "here" / "tasks").mkdir(parents=True)
-    (tmp_path / "here" / "tasks" / "__init__.py").write_text("raise SystemExit('the user's own was imported')")
-    script = tmp_path / "caller.py"
-    script.write_text(CALLER)
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "artifacts"), "give", "anything"],
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
-        cwd=tmp_path / "here",
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert (done.returncode, done.stderr) == (0, "")

@@ -12,15 +12,8 @@ import pytest
 from tasks.errors import EvidenceError, ToolchainError
 from tasks.toolchain.workers.pool import WorkerPool
 from tests.processes import has_ended
-from tests.toolchain.workers.test_pool import (
-    CALLER,
-    SOON_S,
-    eventually,
-    kill_a_caller,
-    kill_process,
-    log_of,
-    scratch_folders,
-)
+from tests.toolchain.workers.test_caller import CALLER, SOON_S, eventually, kill_a_caller, kill_process
+from tests.toolchain.workers.test_pool import log_of, scratch_folders
 
 import faulty_calls  # isort: skip
 
