@@ -1,6 +1,8 @@
 """The stage bundle: LoweredProgram + inputs -> Bundle."""
 
+import hashlib
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from safetensors.numpy import load
@@ -79,4 +81,14 @@ def _key_inputs(lowered: LoweredProgram, measure: MeasureConfig) -> object:
     )
 
 
-bundle_task = stage(bundle, version=1, key_inputs=_key_inputs)
+def _has_this_runner(bundle: Bundle) -> bool:
+    """Return whether a bundle has the runner of this installation, and no other program that a device would execute."""
+    return bundle.runner.sha256 == _runner_sha256()
+
+
+@cache
+def _runner_sha256() -> str:
+    return hashlib.sha256(Path(runner.__file__).read_bytes()).hexdigest()
+
+
+bundle_task = stage(bundle, version=1, key_inputs=_key_inputs, accepts=_has_this_runner)

@@ -68,6 +68,7 @@ class StageHarness:
         make: Callable[[Store], Any] = lambda _: Command(argv=("a",), exit_code=0, seconds=0.5),
         reads: Callable[..., object] | None = None,
         refresh: bool = False,
+        accepts: Callable[[Any], bool] | None = None,
     ) -> Any:
         """Run the stage in a new flow with a new `Store`, as another sweep would."""
         new_store = Store(self.store.root)
@@ -76,7 +77,7 @@ class StageHarness:
             self.ran.append(str(task_run.name))
             return make(store)
 
-        stage_task = stage(example, version=version, cached=cached, key_inputs=reads)
+        stage_task = stage(example, version=version, cached=cached, key_inputs=reads, accepts=accepts)
         task = configure_task(stage_task, name, store=new_store, on_change=self.states.append, refresh=refresh)
 
         @flow
@@ -239,6 +240,18 @@ def test_metadata_that_name_another_serializer_and_another_file_are_not_used(
         assert harness.run("input") == first
     assert harness.states == COMPUTED + REUSED * 3
     assert not (tmp_path / "executed").exists()
+
+
+def test_a_result_that_the_stage_does_not_accept_is_computed_again(harness: StageHarness, store: Store) -> None:
+    def is_ours(command: Command) -> bool:
+        return command.argv == ("a",)
+
+    first = harness.run("input", accepts=is_ours)
+    (file,) = records(store)
+    file.write_bytes(encode(replace(first, argv=("evil",))))
+    assert harness.run("input", accepts=is_ours) == first
+    assert harness.run("input", accepts=is_ours) == first
+    assert harness.states == COMPUTED + COMPUTED + REUSED
 
 
 def test_damaged_metadata_have_no_effect(harness: StageHarness, store: Store) -> None:

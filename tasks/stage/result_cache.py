@@ -14,12 +14,14 @@ If a result is missing, damaged or incomplete, the first step raises an error. P
 result": the stage computes the result again and writes both files.
 
 Prefect would read the file and use the serializer that its metadata of a result name. The metadata in the store are
-therefore never used: whoever can write to the store could name another serializer, which runs code.
+therefore never used: whoever can write to the store could name another serializer, which runs code. For the same
+reason, a stage whose result contains code has a function `accepts`, which compares this code with the stage's code.
 """
 
 import dataclasses
 import json
 import threading
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,10 @@ from tasks.storage.store import Store
 
 RECORDS, _KEYS = "results/records", "results/keys"
 """Two folders of the store: results under the names that `result_name` returns, and Prefect's metadata of results."""
+
+
+Accepts = Callable[[Any], bool]
+"""Returns whether a stage can have computed this result."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -118,6 +124,7 @@ class _CacheKeyStorage(_AtomicFiles):
 
     _block_type_name = "qnnsweep result keys"
     folder: str = _KEYS
+    _accepts: Accepts | None = PrivateAttr(default=None)
     _checked_blobs: set[Blob] = PrivateAttr(default_factory=set)
     """Blobs that were found to exist. They are not checked again: no blob is removed while a sweep uses the store."""
 
@@ -132,6 +139,8 @@ class _CacheKeyStorage(_AtomicFiles):
             raise FileNotFoundError(self._file(name))
         data = store.files.read(f"{RECORDS}/{name}")
         record = decode(data)
+        if self._accepts is not None and not self._accepts(record):
+            raise EvidenceError(f"{path} is not the result of this stage")
         for blob in {*referenced_blobs(record)}:
             if blob not in self._checked_blobs and not store.has(blob):
                 raise EvidenceError(f"{path} references the blob {blob.sha256}, which does not exist")
@@ -144,10 +153,11 @@ def _metadata(name: str) -> bytes:
     return json.dumps({"storage_key": name, "serializer": RecordSerializer().model_dump(mode="json")}).encode()
 
 
-@lru_cache(maxsize=8)
-def storage_blocks(store: Store) -> tuple[_CacheKeyStorage, _CacheRecordStorage]:
-    """Return the two storage blocks that all tasks of a sweep share. Each sweep has its own `Store` object."""
-    blocks = _CacheKeyStorage(), _CacheRecordStorage()
+@lru_cache(maxsize=16)
+def storage_blocks(store: Store, accepts: Accepts | None = None) -> tuple[_CacheKeyStorage, _CacheRecordStorage]:
+    """Return the two storage blocks of a sweep's tasks with this `accepts`. Each sweep has its own `Store` object."""
+    blocks = keys, _ = _CacheKeyStorage(), _CacheRecordStorage()
+    keys._accepts = accepts
     for block in blocks:
         block._store = store
     return blocks

@@ -18,7 +18,7 @@ from prefect.cache_policies import NO_CACHE, CachePolicy
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext
 
-from tasks.stage.result_cache import RecordSerializer, storage_blocks
+from tasks.stage.result_cache import Accepts, RecordSerializer, storage_blocks
 from tasks.storage.digest import digest
 from tasks.storage.store import Store
 
@@ -30,13 +30,19 @@ OnChange = Callable[[str], None]
 
 
 def stage(
-    function: Callable[P, R], *, version: int, cached: bool = True, key_inputs: Callable[..., object] | None = None
+    function: Callable[P, R],
+    *,
+    version: int,
+    cached: bool = True,
+    key_inputs: Callable[..., object] | None = None,
+    accepts: Accepts | None = None,
 ) -> Task[P, R]:
     """Return the Prefect task of a stage.
 
     `version`: a number that must be increased when `function`, or code that it calls, computes a different result.
     `key_inputs`: a function of the positional arguments that returns the values on which the result depends; by default
-    the result depends on all positional arguments.
+    the result depends on all positional arguments. `accepts`: returns whether the stage can have computed a cached
+    result; if not, the result is computed again.
     """
     name = function.__name__
     return Task(
@@ -44,7 +50,9 @@ def stage(
         name=name,
         version=str(version),
         persist_result=cached,
-        cache_policy=_RecordKey(stage=name, version=version, key_inputs=key_inputs) if cached else NO_CACHE,
+        cache_policy=_RecordKey(stage=name, version=version, key_inputs=key_inputs, accepts=accepts)
+        if cached
+        else NO_CACHE,
         result_serializer=RecordSerializer() if cached else None,
     )
 
@@ -73,7 +81,7 @@ def configure_task(
     if refresh:
         configured.refresh_cache = True
     if isinstance(task.cache_policy, _RecordKey):
-        keys, records = storage_blocks(store)
+        keys, records = storage_blocks(store, task.cache_policy.accepts)
         configured.cache_policy = task.cache_policy.configure(key_storage=keys)
         # Assigned here, because Task's constructor accepts only a block that a server has registered.
         configured.result_storage = records
@@ -107,6 +115,7 @@ class _RecordKey(CachePolicy):
     stage: str = ""
     version: int = 0
     key_inputs: Callable[..., object] | None = None
+    accepts: Accepts | None = None
 
     def compute_key(
         self,

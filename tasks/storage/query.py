@@ -16,6 +16,9 @@ from tasks.records.tables import Row
 from tasks.storage import tables
 from tasks.storage.store import Store
 
+# Without Arrow's threads, which have aborted processes at their exit ("terminate called without an active exception").
+_FORMAT = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=False))
+
 
 def select(
     store: Store,
@@ -41,8 +44,10 @@ def select(
         try:
             part = pa.BufferReader(tables.checked_part(store, name))
             with tables.errors_translated(store, name):
-                fragment = ds.ParquetFileFormat().make_fragment(part)
-                return fragment.to_table(schema=schema, columns=list(columns), filter=condition).to_pylist()
+                rows_of_part = _FORMAT.make_fragment(part).to_table(
+                    schema=schema, columns=list(columns), filter=condition, use_threads=False
+                )
+                return rows_of_part.to_pylist()
         except FileNotFoundError:  # the run has been removed since its name was listed
             return []
         except EvidenceError as error:

@@ -144,8 +144,9 @@ def _read_part(store: Store, name: str, schema: pa.Schema) -> pa.Table:
     with errors_translated(store, name):
         data = store.files.read(name)
         check(data)
-        with pq.ParquetFile(pa.BufferReader(data)) as file:
-            part = file.read()
+        # Without Arrow's threads, which have aborted processes at their exit ("terminate called without an active exception").
+        with pq.ParquetFile(pa.BufferReader(data), pre_buffer=False) as file:
+            part = file.read(use_threads=False)
         part.validate(full=True)  # text that is not UTF-8 would raise an error only when it is used
         if part.column_names[: len(CELL_COLUMNS)] != list(CELL_COLUMNS):
             raise ValueError(f"not a table of cells: {part.column_names[:8]}")
