@@ -16,7 +16,7 @@ from tasks.records.tables import Row
 from tasks.storage import tables
 from tasks.storage.store import Store
 
-# Without Arrow's threads, which have aborted processes at their exit ("terminate called without an active exception").
+# Without Arrow's threads, which have aborted processes at their exit.
 _FORMAT = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=False))
 
 

@@ -144,7 +144,7 @@ def _read_part(store: Store, name: str, schema: pa.Schema) -> pa.Table:
     with errors_translated(store, name):
         data = store.files.read(name)
         check(data)
-        # Without Arrow's threads, which have aborted processes at their exit ("terminate called without an active exception").
+        # Without Arrow's threads, which have aborted processes at their exit.
         with pq.ParquetFile(pa.BufferReader(data), pre_buffer=False) as file:
             part = file.read(use_threads=False)
         part.validate(full=True)  # text that is not UTF-8 would raise an error only when it is used
