@@ -161,7 +161,7 @@ def table_files(material: Material) -> dict[str, Reader]:
             store, f"tables/{table}/run={run_id}/part.parquet", lambda table=table: tables.rows(store, table, run_id)
         )
         for table in tables.TABLES
-        if run_id in tables.parts(store, table)
+        if tables.parts(store, table, [run_id])
     }
 
 
