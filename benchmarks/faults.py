@@ -38,7 +38,7 @@ from fault_kinds import BUCKET, KINDS, Bench, Case
 from fault_sweep import Sweep, judge
 from warm_start import WarmProgram
 
-from tests.flows.cluster import address, prefect_server
+from tests.flows.cluster import client_environment, prefect_server
 from tests.flows.kill_and_rerun import Tables
 from tests.flows.sweep_outputs import assert_no_leftovers
 from tests.object_store import ObjectStore, serve_object_store
@@ -133,7 +133,7 @@ def prepare(root: Path, kinds: Sequence[str], stack: ExitStack) -> Callable[[], 
     prefect_home = root / "home" / "prefect"
     prefect_home.mkdir(parents=True)
     server = stack.enter_context(prefect_server(prefect_home, root / "server.log"))
-    environment = program_at(root / "home", root).environment | {"PREFECT_API_URL": address(server)}
+    environment = program_at(root / "home", root).environment | client_environment(server)
     store: ObjectStore | None = None
     if "failing store" in kinds:
         store = stack.enter_context(serve_object_store(root))

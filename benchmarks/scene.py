@@ -18,6 +18,7 @@ from safetensors.numpy import load, save
 
 from tasks.comparison.evidence import Evidence, captured_value
 from tasks.numerics.dequantize import quantize, undo_layout
+from tasks.numerics.device_run import CHAIN
 from tasks.numerics.element_use import CapturedValue, Kernels, Value
 from tasks.numerics.introduced import Difference
 from tasks.numerics.replay import Replayed, replay
@@ -186,19 +187,30 @@ class Scene:
     def undoes(self, index: int, changed: Mapping[int, CapturedValue]) -> bool:
         """Return whether a change brings a value nearer to the host's result from inputs that were not rounded.
 
-        Such a change undoes an error of an operator before this one. The values then say that the log of that operator
-        is wrong.
+        Such a change undoes an error of one of the operators before this one. The values then say that the log of that
+        operator is wrong.
         """
-        unrounded = {source: self.on_host[source] for source in self.kernels.sources[index] if source in self.on_host}
-        right = self.kernels.call(index, ChainMap(unrounded, self._values))
-        if not isinstance(right, np.ndarray) or right.dtype.kind != "f":
-            return False
         counted = self.counted(index)
-        after, before = (
-            float(np.square(value.dequantized().astype(np.float64) - right)[counted].sum())
-            for value in (changed[index], self.captured[index])
-        )
-        return after < before
+        for depth in range(1, CHAIN + 1):
+            right = self._from_unrounded(index, depth)
+            if not isinstance(right, np.ndarray) or right.dtype.kind != "f":
+                return False
+            after, before = (
+                float(np.square(value.dequantized().astype(np.float64) - right)[counted].sum())
+                for value in (changed[index], self.captured[index])
+            )
+            if after < before:
+                return True
+        return False
+
+    def _from_unrounded(self, index: int, depth: int) -> Value | None:
+        """Return an operator's result from the unrounded results of the operators before it, `depth` deep."""
+        unrounded: dict[int, Value] = {}
+        for source in self.kernels.sources[index]:
+            if source in self.on_host:
+                result = self._from_unrounded(source, depth - 1) if depth > 1 else self.on_host[source]
+                unrounded |= {} if result is None else {source: result}
+        return self.kernels.call(index, ChainMap(unrounded, self._values))
 
     def written(
         self, change: Change, changed: Mapping[int, CapturedValue], store: Store

@@ -341,11 +341,10 @@ class _Pair:
         """
         least = np.asarray(self.usual, self.expected.dtype)
         with np.errstate(invalid="ignore", over="ignore"):
-            change = np.maximum(np.abs(self.expected), least)
-            np.multiply(change, _CHANGE, out=change)
+            change = np.abs(self.expected, out=np.empty_like(self.expected))
+            np.multiply(np.maximum(change, least, out=change), _CHANGE, out=change)
             if self.differs.any():
-                error = signed_error(self.actual, self.expected)
-                np.maximum(np.abs(error, out=error), change, out=change)
+                np.maximum(np.abs(signed_error(self.actual, self.expected)), change, out=change)
             return np.minimum(change, np.finfo(np.float32).max, out=change)
 
 

@@ -28,6 +28,12 @@ def test_after_a_kill_the_same_command_ends_with_the_same_tables(
     victim: str, share: float, expected: tuple[Tables, float], program: Program, tmp_path: Path
 ) -> None:
     tables, seconds = expected
-    killed, rerun_tables = kill_and_rerun(program, COMMAND, tmp_path, victim, share * seconds, random.Random(0))
+    killed = None
+    # With less other load than before, a sweep may end before its kill.
+    for attempt, earlier in enumerate((1.0, 0.6, 0.3)):
+        folder, after_s = tmp_path / str(attempt), earlier * share * seconds
+        killed, rerun_tables = kill_and_rerun(program, COMMAND, folder, victim, after_s, random.Random(0))
+        assert rerun_tables == tables, killed
+        if killed is not None:
+            break
     assert killed is not None
-    assert rerun_tables == tables, killed

@@ -142,6 +142,12 @@ def test_the_inherited_error_is_that_of_the_right_result_for_the_devices_own_inp
             assert asdict(operator.inherited) == nearly(gap(result[used], right[used]))
 
 
+def test_values_without_dimensions_are_replayed() -> None:
+    program = line(entry(np.array([1.0, -2.0, 4.0], np.float32)), mean(0), relu(1))
+    replayed = replay(program, Device({}).capture(program), any_error)
+    assert {index: operator.introduced.gap.mse for index, operator in replayed.items()} == {0: 0.0, 1: 0.0, 2: 0.0}
+
+
 def test_the_total_error_grows_with_depth_and_the_introduced_error_does_not() -> None:
     """One bad operator in the middle of a chain that multiplies its error."""
     program = line(entry(IMAGE), *(scaled(index, 1.5) for index in range(6)))
