@@ -235,10 +235,12 @@ def test_a_sweep_on_two_workers_is_whole_and_keeps_its_cache_although_prunes_run
     assert len(hosts) == 2
     artifacts = tmp_path / "artifacts"
     small = ["model=digits_cnn", "model.evaluation.count=4", "model.calibration.count=16", "limits.parallel=1"]
-    request = [*small, "scheme=fp32,8a8w", "backend=xnnpack", f"artifacts={artifacts}"]
+    request = [*small, "backend=xnnpack", f"artifacts={artifacts}"]
     prune = ["cache", "prune", "--keep=30", f"--artifacts={artifacts}"]
+    # Both shards read this export. Two exports at the same time are not equal bit by bit, and only one is found later.
+    passed_result_of(lead.run("run", "--json", *request, "scheme=fp32"))
     codes: set[int] = set()
-    with lead.start("run", "--json", "--pool=qnnsweep", *request, "retention.keep_runs=5") as sweep:
+    with lead.start("run", "--json", "--pool=qnnsweep", *request, "scheme=fp32,8a8w", "retention.keep_runs=5") as sweep:
         try:
             while sweep.poll() is None:
                 if (artifacts / "blobs").is_dir():
@@ -256,7 +258,7 @@ def test_a_sweep_on_two_workers_is_whole_and_keeps_its_cache_although_prunes_run
         os.utime(path, (two_days_ago, two_days_ago))
     assert lead.run(*prune).returncode == 0
     assert sorted((artifacts / "results" / "records").iterdir()) == results
-    again = lead.run("run", "--json", *request)
+    again = lead.run("run", "--json", *request, "scheme=fp32,8a8w")
     passed_result_of(again)
     states = [line.split()[0] for line in again.stderr.splitlines() if " done " in line]
     assert set(states) & {"export", "quantize", "lower", "bundle"} == set(), again.stderr
