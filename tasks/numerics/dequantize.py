@@ -35,16 +35,16 @@ def fake_quantize(values: NDArray[Any], qparams: Quantization) -> NDArray[np.flo
     return dequantize(quantize(values, qparams), qparams)
 
 
-def quantize(values: NDArray[Any], qparams: Quantization, *, compact: bool = False) -> NDArray[Any]:
+def quantize(values: NDArray[Any], qparams: Quantization, *, smallest_type: bool = False) -> NDArray[Any]:
     """Return clamp(round(values / scale) + zero_point, quant_min, quant_max): integers in float64, of the same shape.
 
-    `compact`: whether the result has the smallest integer type that holds all quantized values, unless a value is NaN.
-    Ties round to even. This is the formula of `quantized_decomposed.quantize_per_tensor`, in float64 and by division
+    `smallest_type`: whether the result has the smallest integer type that holds the grid, unless a value is NaN. Ties
+    round to even. This is the formula of `quantized_decomposed.quantize_per_tensor`, in float64 and by division
     instead of multiplication by the inverse. Raises EvidenceError like `dequantize`.
     """
     scale, zero_point = broadcastable(qparams, values.shape)
     ends = qparams.quant_min, qparams.quant_max
-    is_small = compact and not np.isnan(values.min(initial=0))
+    is_small = smallest_type and not np.isnan(values.min(initial=0))
     quantized = np.empty(values.shape, _smallest_type(*ends) if is_small else np.float64)
     with np.errstate(over="ignore", under="ignore"):  # values far beyond the grid overflow, values near zero underflow
         for part, target in _parts(values, quantized, qparams):

@@ -29,7 +29,7 @@ class Difference:
     def between(cls, captured: CapturedValue, result: Array) -> "Difference":
         """Return the difference of a captured value and the host's `result`."""
         if captured.qparams is not None:
-            rounded = quantize(result, captured.qparams, compact=True)
+            rounded = quantize(result, captured.qparams, smallest_type=True)
             return cls(captured, CapturedValue(elements=rounded, qparams=captured.qparams))
         is_float = captured.elements.dtype.kind == "f"
         differs = None if is_float else captured.elements != result

@@ -1,23 +1,19 @@
 """Queries of a table: they read selected columns of selected rows from the files of many runs."""
 # pyarrow ships no types:
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportAttributeAccessIssue=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
 
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import reduce
-from operator import and_
 
 import pyarrow as pa
-import pyarrow.dataset as ds
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from tasks.errors import EvidenceError
 from tasks.records.tables import Row
 from tasks.storage import tables
 from tasks.storage.store import Store
-
-# Without Arrow's threads, which have aborted processes at their exit.
-_FORMAT = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=False))
 
 
 def select(
@@ -34,20 +30,15 @@ def select(
     `where`: the allowed values per column. A row is selected if it has an allowed value in every column of `where`.
     `runs`: the ids of the runs to read; by default all runs. A run without the table is ignored.
     `problems`: if given, the rows of a file that cannot be read are left out, and a line that names the file is added.
-    Otherwise EvidenceError is raised for such a file. Decodes only the necessary columns and row groups.
+    Otherwise EvidenceError is raised for such a file. Decodes only the necessary columns.
     """
     schema = pa.schema([tables.schema_of(table).field(name) for name in dict.fromkeys([*columns, *(where or ())])])
-    conditions = [ds.field(name).isin(pa.array(sorted(values), pa.string())) for name, values in (where or {}).items()]
-    condition = reduce(and_, conditions) if conditions else None
 
     def rows(name: str) -> list[Row] | EvidenceError:
         try:
-            part = pa.BufferReader(tables.checked_part(store, name))
+            data = tables.checked_part(store, name)
             with tables.errors_translated(store, name):
-                rows_of_part = _FORMAT.make_fragment(part).to_table(
-                    schema=schema, columns=list(columns), filter=condition, use_threads=False
-                )
-                return rows_of_part.to_pylist()
+                return _selected(data, schema, where or {}).select(list(columns)).to_pylist()
         except FileNotFoundError:  # the run has been removed since its name was listed
             return []
         except EvidenceError as error:
@@ -64,3 +55,19 @@ def select(
             else:
                 problems.add(str(part))
     return selected
+
+
+def _selected(data: bytes, schema: pa.Schema, where: Mapping[str, Collection[str]]) -> pa.Table:
+    """Return the selected rows of a file, with the columns of `schema`. A column that the file lacks is null.
+
+    Arrow's datasets are not used: their threads have aborted processes at their exit.
+    """
+    with pq.ParquetFile(pa.BufferReader(data), pre_buffer=False) as file:
+        existing = set(file.schema_arrow.names)
+        part = file.read(columns=[name for name in schema.names if name in existing], use_threads=False)
+    for name in set(schema.names) - existing:
+        part = part.append_column(name, pa.nulls(part.num_rows, schema.field(name).type))
+    part = part.select(schema.names).cast(schema)
+    for name, values in where.items():
+        part = part.filter(pc.is_in(part[name], value_set=pa.array(sorted(values), pa.string())))
+    return part

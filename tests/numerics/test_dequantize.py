@@ -63,12 +63,12 @@ def test_a_block_is_a_part_of_the_flattened_values(
 @given(quantized())
 def test_values_are_rounded_to_the_smallest_type_of_integers(case: tuple[np.ndarray, Quantization]) -> None:
     values, qparams = case
-    rounded = quantize(dequantize(values, qparams), qparams, compact=True)
+    rounded = quantize(dequantize(values, qparams), qparams, smallest_type=True)
     assert (rounded.dtype, rounded.tolist()) == (values.dtype, values.tolist())
 
 
 def test_a_value_that_is_no_number_stays_none() -> None:
-    rounded = quantize(np.array([np.nan, np.inf, 0.0]), UINT8, compact=True)
+    rounded = quantize(np.array([np.nan, np.inf, 0.0]), UINT8, smallest_type=True)
     np.testing.assert_array_equal(rounded, [np.nan, 255.0, 10.0])
 
 
