@@ -24,7 +24,7 @@ from tasks.records.options import ComparisonOptions
 from tasks.storage import tables
 from tasks.storage.codec import decode, encode
 from tasks.storage.manifest import referenced_blobs
-from tasks.storage.store import Store
+from tasks.storage.store import Store, blob_name
 from tasks.toolchain.readback.etdump import read_etdump, tensor
 
 Outcome = Literal["equal", "refused", "read", "different"]
@@ -139,7 +139,9 @@ def blobs(material: Material) -> dict[str, Reader]:
     store = material.store
     named = {*referenced_blobs(material.lowered), *referenced_blobs(material.capture)}
     return {
-        blob.sha256: _in_file(store, _path(blob), lambda blob=blob: store.read(blob)) for blob in named if blob.size
+        blob.sha256: _in_file(store, blob_name(blob.sha256), lambda blob=blob: store.read(blob))
+        for blob in named
+        if blob.size
     }
 
 
@@ -177,7 +179,7 @@ def compared_files(material: Material) -> dict[str, Reader]:
         *(lowered.reference_calls, lowered.reference_constants, lowered.reference, lowered.outputs_edge),
         *(lowered.quantized.exported.evaluation, lowered.quantized.exported.outputs_eager),
     }
-    return {blob.sha256: _in_file(store, _path(blob), compare) for blob in named if blob.size}
+    return {blob.sha256: _in_file(store, blob_name(blob.sha256), compare) for blob in named if blob.size}
 
 
 def compared_captures(material: Material) -> dict[str, Reader]:
@@ -195,7 +197,7 @@ def compared_captures(material: Material) -> dict[str, Reader]:
                 return "refused"
             finally:
                 if mutated != blob:
-                    store.files.remove(_path(mutated))
+                    store.files.remove(blob_name(mutated.sha256))
             rows = [(row.sample, row.operator) for row in comparison.operators]
             return "read" if rows == expected else "different"
 
@@ -254,7 +256,3 @@ def _in_file(store: Store, name: str, read: Callable[[], object]) -> Reader:
 def _debug_buffer(material: Material) -> bytes:
     assert material.capture.debug_buffer is not None, "a debug capture"
     return material.store.read(material.capture.debug_buffer)
-
-
-def _path(blob: Blob) -> str:
-    return f"blobs/{blob.sha256[:2]}/{blob.sha256}"

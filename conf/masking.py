@@ -42,6 +42,8 @@ def refuse_secrets(overrides: Sequence[str], masked_names: str) -> None:
 
 
 def _masked(override: str, masked_names: re.Pattern[str]) -> str:
+    if not any(name in override for name in _USER_MAPPINGS):
+        return override  # without parsing it again, which takes seconds for a long list
     (parsed,) = OverridesParser.create().parse_overrides([override])
     key, equals, text = override.partition("=")
     names = parsed.key_or_group.split(".")

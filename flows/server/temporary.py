@@ -20,6 +20,7 @@ from prefect.settings import PREFECT_HOME, get_current_settings
 from rich.console import Console
 
 from flows.exit_codes import ENVIRONMENT_UNUSABLE
+from tasks.environment import changed_environment
 
 _SERVER_ENVIRONMENT = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
 _CLIENT_LOGIN, _SERVER_LOGIN = "PREFECT_API_AUTH_STRING", "PREFECT_SERVER_API_AUTH_STRING"
@@ -72,14 +73,8 @@ class Server(SubprocessASGIServer):
 
 def _set_login(login: str) -> None:
     """Set the login of Prefect's clients in this process. Its child processes do not inherit the login."""
-    before = os.environ.get(_CLIENT_LOGIN)
-    os.environ[_CLIENT_LOGIN] = login
-    try:
+    with changed_environment({_CLIENT_LOGIN: login}):
         refresh_global_settings_context()
-    finally:
-        del os.environ[_CLIENT_LOGIN]
-        if before is not None:
-            os.environ[_CLIENT_LOGIN] = before
 
 
 def _protect_database() -> None:

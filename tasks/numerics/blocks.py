@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-BLOCK = 2**15
-"""The elements of a block."""
+_BLOCK = 2**15
+
+ONE_THREAD = 2**13
+"""BLAS uses one thread for so few elements, and therefore adds them up in the same order on any number of cores."""
 
 
 class Blockwise(Protocol):
@@ -37,8 +39,8 @@ Tensor = Array | Blockwise
 
 def blocks(size: int) -> Iterator[slice]:
     """Yield the slices that divide a flattened tensor of `size` elements into blocks."""
-    for start in range(0, size, BLOCK):
-        yield slice(start, start + BLOCK)
+    for start in range(0, size, _BLOCK):
+        yield slice(start, start + _BLOCK)
 
 
 def block_of(tensor: Tensor, part: slice) -> Array:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tasks.numerics.blocks import Array, block_of
+from tasks.numerics.blocks import ONE_THREAD, Array, block_of
 from tasks.numerics.dequantize import quantize
 from tasks.numerics.element_use import CapturedValue
 from tasks.numerics.metrics import Sums, signed_error, sums_of_finite
@@ -166,14 +166,12 @@ def _with_gain(measured: Introduced, sums: Sums) -> Introduced:
 
 def _channel_snr_db(difference: Difference, counted: Array | None) -> float | None:
     """Return the SNR of the worst channel, in dB. `counted`: a mask of finite elements; None if all count."""
-    shape = difference.actual.shape
     size = difference.actual.size
     elements = size if counted is None else int(np.count_nonzero(counted))
     noises, signals = _energies(difference, counted)
     members = None if counted is None else _sums_by_channel(counted)
     ratios: list[float] = []
-    for axis in range(len(shape)):
-        noise, signal = noises[axis], signals[axis]
+    for axis, (noise, signal) in enumerate(zip(noises, signals, strict=True)):
         if noise.size == 1 or size // noise.size < _CHANNEL_ELEMENTS:
             continue
         sizes = np.maximum(members[axis], 1) if members else np.full(noise.size, size // noise.size)
@@ -190,7 +188,7 @@ def _energies(difference: Difference, counted: Array | None) -> tuple[list[Array
     if not actual.shape:
         return [], []
     width = actual.shape[-1]
-    height, rows = actual.size // width, max(1, 2**13 // width)
+    height, rows = actual.size // width, max(1, ONE_THREAD // width)
     by_row, by_column, ones = np.empty((2, height)), np.zeros((2, width)), np.ones(max(rows, width))
     mask = None if counted is None else counted.reshape(-1)
     for start in range(0, height, rows):

@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from tasks.numerics.blocks import Array, Tensor, block_of, blocks, whole
+from tasks.numerics.blocks import ONE_THREAD, Array, Tensor, block_of, blocks, whole
 from tasks.records import Gap, Quantization
 
 # Squares of numbers within 2**±256, and their sums, are far from float64's limits. Other numbers are scaled first.
 _SAFE_EXPONENT = 256
 _SAFE_ENERGY = 2.0**512
-_DOT = 2**13
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,10 +203,8 @@ def sums_of_finite(actual: Tensor, reference: Tensor, used: Array | None) -> tup
 
 
 def _dot(left: Array, right: Array) -> float:
-    # BLAS uses one thread for so few elements, and therefore adds them up in the same order on any number of cores.
-    return sum(
-        float(np.dot(left[start : start + _DOT], right[start : start + _DOT])) for start in range(0, left.size, _DOT)
-    )
+    starts = range(0, left.size, ONE_THREAD)
+    return sum(float(np.dot(left[start : start + ONE_THREAD], right[start : start + ONE_THREAD])) for start in starts)
 
 
 def _exponent(largest: float) -> int:

@@ -299,8 +299,11 @@ class _Attribution:
         difference = self._difference(index, on_host)
         if on_host.dtype.kind != "f" and (differs := self._run.differing_picks(index, difference)) is not None:
             difference = replace(difference, differs=differs)
+        logged = self._run.captured[index]
+        actual = logged.elements if logged.qparams is None else self._run.values[index]
+        assert isinstance(actual, np.ndarray), "a logged value"
         with np.errstate(over="ignore"):
-            actual, expected = (value.dequantized(on_host.dtype) for value in (difference.actual, difference.expected))
+            expected = difference.expected.dequantized(on_host.dtype)
         used, masked_by = self._use.used_mask(index, actual, expected)
         return _OwnError(on_host, difference, used, masked_by, introduced_error(difference, used))
 

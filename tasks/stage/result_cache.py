@@ -33,12 +33,8 @@ from pydantic import PrivateAttr
 from tasks.errors import EvidenceError
 from tasks.records import Blob
 from tasks.storage.codec import decode, encode
-from tasks.storage.manifest import referenced_blobs
+from tasks.storage.manifest import KEYS, RECORDS, referenced_blobs
 from tasks.storage.store import Store
-
-RECORDS, _KEYS = "results/records", "results/keys"
-"""Two folders of the store: results under the names that `result_name` returns, and Prefect's metadata of results."""
-
 
 Accepts = Callable[[Any], bool]
 """Returns whether a stage can have computed this result."""
@@ -123,7 +119,7 @@ class _CacheKeyStorage(_AtomicFiles):
     """The storage block of Prefect's metadata. A result exists only if it can be read and all its blobs exist."""
 
     _block_type_name = "qnnsweep result keys"
-    folder: str = _KEYS
+    folder: str = KEYS
     _accepts: Accepts | None = PrivateAttr(default=None)
     _checked_blobs: set[Blob] = PrivateAttr(default_factory=set)
     """Blobs that were found to exist. They are not checked again: no blob is removed while a sweep uses the store."""

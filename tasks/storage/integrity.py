@@ -18,11 +18,10 @@ from tasks.errors import EvidenceError
 from tasks.storage import tables
 from tasks.storage.atomic import translate_os_errors
 from tasks.storage.codec import OtherVersionError, decode
-from tasks.storage.manifest import read_manifest
-from tasks.storage.store import Store
+from tasks.storage.manifest import KEYS, RECORDS, read_manifest
+from tasks.storage.store import Store, blob_name
 
 Kind = Literal["blob", "result", "key", "table", "manifest"]
-_RECORDS, _KEYS = "results/records", "results/keys"
 
 OnProgress = Callable[[int, int], None]
 """Called with the number of bytes that have been checked, and with the number of all bytes."""
@@ -87,8 +86,8 @@ def _files(store: Store) -> Iterator[tuple[Kind, str, int]]:
     """Yield the kind, the name and the size of every file to check."""
     patterns: dict[Kind, str] = {
         "blob": "blobs/*/*",
-        "result": f"{_RECORDS}/*",
-        "key": f"{_KEYS}/*",
+        "result": f"{RECORDS}/*",
+        "key": f"{KEYS}/*",
         "table": "tables/*/run=*/part.parquet",
         "manifest": "runs/*/holds.json",
     }
@@ -102,7 +101,7 @@ def _files(store: Store) -> Iterator[tuple[Kind, str, int]]:
 def _check_blob(store: Store, name: str) -> None:
     with (store.root / name).open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    if name != f"blobs/{sha256[:2]}/{sha256}":
+    if name != blob_name(sha256):
         raise EvidenceError(f"its sha256 is {sha256}")
 
 
@@ -116,7 +115,7 @@ def _check_key(store: Store, name: str) -> None:
     key = cast("dict[str, Any]", metadata).get("storage_key") if isinstance(metadata, dict) else None
     if Path(str(key)).name != expected:  # in stores of earlier versions, a key is an absolute path
         raise EvidenceError("it is not the key of the result with its name")
-    if store.files.size(f"{_RECORDS}/{expected}") is None:
+    if store.files.size(f"{RECORDS}/{expected}") is None:
         raise EvidenceError("there is no result with its name")
 
 
@@ -164,7 +163,7 @@ def _repaired(store: Store, damage: Damage) -> Damage:
     """Remove the damaged file, unless it is a table. A result is removed with its key."""
     names = {
         "blob": (damage.file, *damage.links),
-        "result": (damage.file, damage.file.replace(_RECORDS, _KEYS)),
+        "result": (damage.file, damage.file.replace(RECORDS, KEYS)),
         "key": (damage.file,),
         "manifest": (damage.file,),
         "table": (),

@@ -14,6 +14,9 @@ from tasks.storage import tables
 from tasks.storage.codec import decode
 from tasks.storage.store import Store
 
+RECORDS, KEYS = "results/records", "results/keys"
+"""Two folders of the store: the cached results, and Prefect's metadata of results under the same names."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunManifest:

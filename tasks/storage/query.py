@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tasks.errors import EvidenceError
 from tasks.records.tables import Row
@@ -58,16 +57,8 @@ def select(
 
 
 def _selected(data: bytes, schema: pa.Schema, where: Mapping[str, Collection[str]]) -> pa.Table:
-    """Return the selected rows of a file, with the columns of `schema`. A column that the file lacks is null.
-
-    Arrow's datasets are not used: their threads have aborted processes at their exit.
-    """
-    with pq.ParquetFile(pa.BufferReader(data), pre_buffer=False) as file:
-        existing = set(file.schema_arrow.names)
-        part = file.read(columns=[name for name in schema.names if name in existing], use_threads=False)
-    for name in set(schema.names) - existing:
-        part = part.append_column(name, pa.nulls(part.num_rows, schema.field(name).type))
-    part = part.select(schema.names).cast(schema)
+    """Return the selected rows of a file, with the columns of `schema`. A column that the file lacks is null."""
+    part = tables.with_schema(tables.decoded(data, schema.names), schema)
     for name, values in where.items():
         part = part.filter(pc.is_in(part[name], value_set=pa.array(sorted(values), pa.string())))
     return part

@@ -101,7 +101,7 @@ class Store:
     def put_bytes(self, data: bytes) -> Blob:
         """Store `data` and return its blob."""
         blob = Blob(sha256=hashlib.sha256(data).hexdigest(), size=len(data))
-        if self._bucket is None and self._folder.size(_name(blob.sha256)) == blob.size:
+        if self._bucket is None and self._folder.size(blob_name(blob.sha256)) == blob.size:
             return blob
         return self._put([data])
 
@@ -116,21 +116,21 @@ class Store:
         A file that is missing or of another size is downloaded. Raises EvidenceError if that is impossible. A damaged
         file is removed, so that the stage that wrote it computes it again in the next run.
         """
-        size = self._folder.size(_name(blob.sha256))
+        size = self._folder.size(blob_name(blob.sha256))
         if size == blob.size:
             return self._file(blob)
         return self._downloaded(blob, "is missing" if size is None else f"has {size} bytes instead of {blob.size}")
 
     def find(self, sha256: str) -> Blob | None:
         """Return the blob with that sha256, or None if the store does not have it."""
-        size = self._folder.size(_name(sha256))
+        size = self._folder.size(blob_name(sha256))
         if size is None and self._bucket is not None:
-            size = self._bucket.size(_name(sha256))
+            size = self._bucket.size(blob_name(sha256))
         return None if size is None else Blob(sha256=sha256, size=size)
 
     def has(self, blob: Blob) -> bool:
         """Return whether the store has the blob, without a download. A local copy of an object does not count."""
-        return self.files.size(_name(blob.sha256)) == blob.size
+        return self.files.size(blob_name(blob.sha256)) == blob.size
 
     def read(self, blob: Blob) -> bytes:
         """Return the blob's bytes. A damaged blob is removed, and EvidenceError is raised."""
@@ -164,7 +164,7 @@ class Store:
         An object store has no links. Instead, the file `<folder>.json` maps the readable names to the blobs' objects.
         """
         if self._bucket is not None:
-            objects = {name: _name(blob.sha256) for name, blob in blobs.items()}
+            objects = {name: blob_name(blob.sha256) for name, blob in blobs.items()}
             self._bucket.write(f"{folder}.json", json.dumps(objects, indent=1).encode())
             return
         paths = {name: self.root / folder / name for name in blobs}
@@ -206,7 +206,7 @@ class Store:
             return remove_stale(self.partial)
 
     def _file(self, blob: Blob) -> Path:
-        return self.root / _name(blob.sha256)
+        return self.root / blob_name(blob.sha256)
 
     def _downloaded(self, blob: Blob, problem: str) -> Path:
         """Download the blob, check its sha256, and return its file.
@@ -214,7 +214,7 @@ class Store:
         If there is no object store, or the blob's object is missing or damaged, remove what is damaged and raise
         EvidenceError. `problem`: what is wrong with the local file.
         """
-        path, name = self._file(blob), _name(blob.sha256)
+        path, name = self._file(blob), blob_name(blob.sha256)
         if self._bucket is None:
             self._folder.remove(name)
             raise EvidenceError(f"{path} {problem}: {_RUN_AGAIN}")
@@ -242,15 +242,15 @@ class Store:
             if self._bucket is not None:
                 # Upload before anything can reference the blob, and from the bytes that were just hashed.
                 file.flush()
-                self._bucket.upload_if_absent(temporary, _name(blob.sha256), size)
+                self._bucket.upload_if_absent(temporary, blob_name(blob.sha256), size)
             # A file of another size is damaged: replace it.
-            if self._folder.size(_name(blob.sha256)) != size:
+            if self._folder.size(blob_name(blob.sha256)) != size:
                 os.fchmod(file.fileno(), _READ_ONLY)
                 commit(temporary, file, final)
         return blob
 
 
-def _name(sha256: str) -> str:
+def blob_name(sha256: str) -> str:
     """Return the name of a blob's file in the store. Raises EvidenceError for text that is not a sha256."""
     if not re.fullmatch(r"[0-9a-f]{64}", sha256):
         raise EvidenceError(f"{sha256!r} is not a sha256: the record that names it is damaged")

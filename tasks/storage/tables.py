@@ -144,17 +144,28 @@ def _read_part(store: Store, name: str, schema: pa.Schema) -> pa.Table:
     with errors_translated(store, name):
         data = store.files.read(name)
         check(data)
-        # Without Arrow's threads, which have aborted processes at their exit.
-        with pq.ParquetFile(pa.BufferReader(data), pre_buffer=False) as file:
-            part = file.read(use_threads=False)
+        part = decoded(data)
         part.validate(full=True)  # text that is not UTF-8 would raise an error only when it is used
         if part.column_names[: len(CELL_COLUMNS)] != list(CELL_COLUMNS):
             raise ValueError(f"not a table of cells: {part.column_names[:8]}")
-        # A run of an earlier version lacks columns that were added later: they are null.
-        for missing in (column for column in schema.names if column not in part.column_names):
-            part = part.append_column(missing, pa.nulls(part.num_rows, schema.field(missing).type))
-        # `cast` raises for unknown columns. It changes nothing but the name that Parquet gives to a list's items.
-        return part.select([*schema.names, *(set(part.column_names) - set(schema.names))]).cast(schema)
+        return with_schema(part, schema)
+
+
+def decoded(data: bytes, names: Collection[str] | None = None) -> pa.Table:
+    """Return the rows of a Parquet file, with all columns or those of these `names` that exist."""
+    # Without Arrow's threads, which have aborted processes at their exit.
+    with pq.ParquetFile(pa.BufferReader(data), pre_buffer=False) as file:
+        columns = None if names is None else [name for name in file.schema_arrow.names if name in names]
+        return file.read(columns=columns, use_threads=False)
+
+
+def with_schema(part: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the rows with the columns of `schema`. Raises ValueError for a column that `schema` lacks."""
+    # A run of an earlier version lacks columns that were added later: they are null.
+    for missing in (name for name in schema.names if name not in part.column_names):
+        part = part.append_column(missing, pa.nulls(part.num_rows, schema.field(missing).type))
+    # `cast` raises for unknown columns. It changes nothing but the name that Parquet gives to a list's items.
+    return part.select([*schema.names, *(set(part.column_names) - set(schema.names))]).cast(schema)
 
 
 @contextmanager

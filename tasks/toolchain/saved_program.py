@@ -6,16 +6,15 @@ these, except for pickled example inputs, which consist of tensors.
 """
 
 import json
-import os
 import re
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from torch.export.pt2_archive._package import PT2ArchiveReader
 
+from tasks.environment import changed_environment
 from tasks.errors import EvidenceError
 from tasks.records import Blob
 from tasks.storage.store import Store
@@ -26,7 +25,8 @@ _RECORDS = re.compile(
 )
 """The names of the records of an archive that contains data alone: no custom objects and no compiled libraries."""
 _EXPRESSION = re.compile(r"([su]\d+|FloorDiv|ModularIndexing|PythonMod|Mod|CleanDiv|CeilDiv|Max|Min|\d+|[-+*/(), ])*")
-_ONLY_WEIGHTS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+_ONLY_TENSORS = {"TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1"}
+"""Makes every `torch.load` refuse all classes but tensors, even where torch asks for other classes."""
 
 
 def load_program(store: Store, blob: Blob) -> torch.export.ExportedProgram:
@@ -43,7 +43,7 @@ def load_program(store: Store, blob: Blob) -> torch.export.ExportedProgram:
                     if not _EXPRESSION.fullmatch(expression):
                         raise EvidenceError(f"blob {blob.sha256} contains the expression {expression!r:.80}")
     try:
-        with _unpickle_only_tensors():
+        with changed_environment(_ONLY_TENSORS):
             return torch.export.load(path)
     except UnpicklingError as error:
         raise EvidenceError(f"blob {blob.sha256} contains more than tensors: {error}") from error
@@ -59,17 +59,3 @@ def _expressions(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for item in value:
             yield from _expressions(item)
-
-
-@contextmanager
-def _unpickle_only_tensors() -> Generator[None]:
-    """Have every `torch.load` refuse all classes but tensors, even where torch asks for other classes."""
-    before = os.environ.get(_ONLY_WEIGHTS)
-    os.environ[_ONLY_WEIGHTS] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_ONLY_WEIGHTS]
-        else:
-            os.environ[_ONLY_WEIGHTS] = before

@@ -4,10 +4,12 @@ import atexit
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from multiprocessing.util import get_temp_dir
+
+from tasks.environment import changed_environment
 
 _PRELOAD = "tasks.toolchain.workers.preload"
 _SOCKET_FOLDER = "QNNSWEEP_SOCKET_FOLDER"
@@ -18,7 +20,7 @@ def start_server(context: ForkServerContext, environment: Mapping[str, str]) -> 
     """Start the fork server unless it runs already. Not thread-safe: it changes the environment for a moment."""
     # PYTHONSAFEPATH: a folder `tasks` in the user's working directory must not be imported.
     changes = {**environment, "PYTHONSAFEPATH": "1", _SOCKET_FOLDER: get_temp_dir()}
-    with _environ(changes):
+    with changed_environment(changes):
         context.set_forkserver_preload([_PRELOAD])
         forkserver.ensure_running()
 
@@ -39,17 +41,3 @@ def _tidy_up(server_pid: int, folder: str) -> None:
     if os.getpid() == server_pid:
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)  # at once: freeing all modules takes seconds
-
-
-@contextlib.contextmanager
-def _environ(changes: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in changes}
-    os.environ.update(changes)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
