@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from conf.schema import Precision, Request, SchemeConfig, SocConfig
+from conf.schema import Request, SocConfig
+from conf.schemes import Precision, SchemeConfig
 from tasks.records import Blob, DelegationCount, ExportedModel, Operator
 from tasks.records.keys import METHOD
 from tasks.storage.digest import digest

@@ -23,8 +23,9 @@ class Rule:
     """A rule by which a backend excludes cells: a cell is impossible if its scheme computes in one of `computes`.
 
     `computes`: float32, float16 or members of ExecuTorch's QuantDtype without the prefix `use_`. `others`: if True, the
-    rule is inverted: it excludes the cells whose scheme computes in a type that is not in `computes`. `arch_below`: the
-    rule excludes only cells whose Hexagon architecture is older than `arch_below`. None means every architecture.
+    rule is inverted: it excludes the cells whose scheme computes in a type that is not in `computes`. A scheme with
+    overrides computes in several types. `arch_below`: the rule excludes only cells whose Hexagon architecture is older
+    than `arch_below`. None means every architecture.
     """
 
     computes: frozenset[str]
@@ -50,6 +51,11 @@ class PlannedBackend(Protocol):
     @property
     def runners(self) -> Collection[RunnerKind]:
         """The runners that can execute the backend's programs."""
+        ...
+
+    @property
+    def overrides(self) -> bool:
+        """Whether schemes can have overrides."""
         ...
 
     @property

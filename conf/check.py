@@ -10,17 +10,9 @@ from conf.backends import planned_backend
 from conf.constraints import host_address, regular_expression, violations
 from conf.errors import RequestError, did_you_mean, one_of, printable
 from conf.names import QUANT_DTYPES, SHIPPED_BACKENDS
-from conf.schema import (
-    PROBE,
-    DeviceConfig,
-    ModelConfig,
-    Precision,
-    Request,
-    RetentionConfig,
-    RunnerKind,
-    SchemeConfig,
-    TransportKind,
-)
+from conf.overrides import override_problems
+from conf.schema import PROBE, DeviceConfig, ModelConfig, Request, RetentionConfig, RunnerKind, TransportKind
+from conf.schemes import Precision, SchemeConfig
 
 LONGEST_NAME = 200
 
@@ -168,6 +160,7 @@ def _scheme(scheme: SchemeConfig) -> Iterator[RequestError]:
     if (dtype == "16a4w_block") != bool(scheme.block_size):
         needs = "at least one operator type" if dtype == "16a4w_block" else f"empty for quant_dtype {printable(dtype)}"
         yield _error("scheme.block_size", scheme.block_size, needs)
+    yield from override_problems(scheme)
 
 
 def unknown_socs(requests: Collection[Request]) -> Iterator[RequestError]:

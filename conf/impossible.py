@@ -2,7 +2,8 @@
 
 from conf.backends import Rule, planned_backend
 from conf.errors import printable
-from conf.schema import PROBE, DeviceConfig, Precision, Request
+from conf.overrides import computed_in
+from conf.schema import PROBE, DeviceConfig, Request
 
 
 def impossible_reason(request: Request) -> str | None:
@@ -10,6 +11,8 @@ def impossible_reason(request: Request) -> str | None:
     backend, soc = planned_backend(request.backend.kind), request.soc.name
     if backend.socs is not None and soc not in backend.socs:
         return f"the {printable(request.backend.name)} backend does not compile for {printable(soc)}"
+    if request.scheme.overrides and not backend.overrides:
+        return f"the {printable(request.backend.name)} backend has no schemes with overrides"
     reason = next((rule.reason for rule in backend.rules if _excludes(rule, request)), None)
     if reason is None and not any(can_run_on(device, request) for device in request.devices):
         return f"no device of {printable(request.where)} is a {printable(soc)} or a simulator host"
@@ -26,9 +29,5 @@ def can_run_on(device: DeviceConfig, request: Request) -> bool:
 def _excludes(rule: Rule, request: Request) -> bool:
     if rule.arch_below is not None and request.soc.arch >= rule.arch_below:
         return False
-    return (_computes(request) in rule.computes) is not rule.others
-
-
-def _computes(request: Request) -> str | None:
-    scheme = request.scheme
-    return scheme.quant_dtype if scheme.precision is Precision.quantized else scheme.precision.name
+    computes = computed_in(request.scheme)
+    return not computes <= rule.computes if rule.others else not computes.isdisjoint(rule.computes)

@@ -30,20 +30,12 @@ from conf.constraints import (
     not_blank,
     one_of_numbers,
 )
-from conf.names import DTYPES, MASKED_NAMES, METRICS, OBSERVERS, OPERATOR_REFERENCES, SHIPPED_BACKENDS
+from conf.names import DTYPES, MASKED_NAMES, METRICS, OPERATOR_REFERENCES, SHIPPED_BACKENDS
+from conf.schemes import SchemeConfig
 from conf.tolerances import ToleranceConfig
 
-BLOCK_SHAPE = dimensions("a block's shape, every dimension 1 or more", least_rank=1)
 PROBE = "probe"
 """The value of `device.soc` that makes qnnsweep read the SoC from the device."""
-
-
-class Precision(Enum):
-    """The arithmetic of a scheme: 32-bit float, 16-bit float, or quantized integers."""
-
-    float32 = "float32"
-    float16 = "float16"
-    quantized = "quantized"
 
 
 class TransportKind(Enum):
@@ -120,25 +112,6 @@ class ModelConfig:
     """The samples that every comparison uses."""
     classifier: bool = False
     """Whether the index of an output's maximum is the prediction. If not, top-1 agreement and accuracy are null."""
-
-
-@dataclass(kw_only=True, slots=True)
-class SchemeConfig:
-    name: str
-    precision: Precision = Precision.quantized
-    quant_dtype: str | None = None
-    """A member of ExecuTorch's `QuantDtype` without the prefix `use_`: 8a8w, 16a4w_block …. A float scheme has null."""
-    per_channel_conv: bool = True
-    per_channel_linear: bool = True
-    per_channel_embedding: bool = False
-    observer: Annotated[str, choice(OBSERVERS, "observer")] = "MinMaxObserver"
-    """The torchao pt2e observer class for activations. ExecuTorch's default, MovingAverageMinMaxObserver, is not the
-    default here: its result depends on the order of the samples and loses the extremes of early samples."""
-    activation_symmetric: bool = False
-    calibration_samples: Count = 128
-    """The maximum number of the model's calibration samples to use."""
-    block_size: dict[str, Annotated[list[int], BLOCK_SHAPE]] = field(default_factory=dict[str, list[int]])
-    """For block quantization: maps an operator type (`conv2d`, `linear`) to the block's shape."""
 
 
 @dataclass(kw_only=True, slots=True)

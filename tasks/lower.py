@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from conf.schema import SchemeConfig, SocConfig
+from conf.schema import SocConfig
+from conf.schemes import SchemeConfig
 from tasks.errors import ProgramDiffers, ToolchainError
 from tasks.records import LoweredProgram, ProfileProgram, QuantizedModel, Toolchain
 from tasks.records.options import LoweringOptions
@@ -73,7 +74,8 @@ def _key_inputs(quantized: QuantizedModel, soc: SocConfig | None, options: Lower
 
     The scheme's name has no effect. Scheme options that are left out here have already had their effect in `quantized`.
     """
-    scheme = SchemeConfig(name="", precision=options.scheme.precision, quant_dtype=options.scheme.quant_dtype)
+    asked = options.scheme
+    scheme = SchemeConfig(name="", precision=asked.precision, quant_dtype=asked.quant_dtype, overrides=asked.overrides)
     return quantized, soc, replace(options, scheme=scheme)
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from conf.schema import Precision, SchemeConfig
+from conf.schemes import Precision, SchemeConfig
 from tasks.records import ExportedModel, QuantizedModel
 from tasks.stage import stage
 from tasks.storage.store import Store

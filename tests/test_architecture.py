@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 from prefect import Task
 
-from conf import schema, tolerances
+from conf import schema, schemes, tolerances
 from conf.names import STAGES
 from tasks import records
 from tasks.records import Blob, options
@@ -48,7 +48,7 @@ def parts(kind: Any) -> Iterator[Any]:
 def is_key_input(kind: Any) -> bool:
     """Return whether a value of this type belongs to the cache key. Such a value has a digest."""
     return kind in (str, int, float, bool, type(None), *RECORDS, *OPTIONS) or (
-        isinstance(kind, type) and kind.__module__ in (schema.__name__, tolerances.__name__)
+        isinstance(kind, type) and kind.__module__ in (schema.__name__, schemes.__name__, tolerances.__name__)
     )
 
 

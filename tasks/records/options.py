@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from conf.names import OperatorReference
-from conf.schema import SchemeConfig
+from conf.schemes import SchemeConfig
 from conf.tolerances import OperatorTolerance
 
 

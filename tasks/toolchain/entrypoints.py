@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from conf.schema import ModelConfig, SchemeConfig, SocConfig
+from conf.schema import ModelConfig, SocConfig
+from conf.schemes import SchemeConfig
 from tasks.records import ExportedModel, LoweredProgram, QuantizedModel
 from tasks.records.options import LoweringOptions
 from tasks.storage.store import Store

@@ -7,7 +7,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.traceback import NodeSource
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-from conf.schema import Precision, SchemeConfig
+from conf.schemes import Precision, SchemeConfig
 from tasks.records import Blob, ExportedModel, QuantizedModel
 from tasks.storage.store import Store
 from tasks.toolchain.backends.select import backend_of

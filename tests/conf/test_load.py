@@ -14,7 +14,8 @@ from conf.errors import RequestError
 from conf.load import load
 from conf.names import AXES
 from conf.plan import Plan
-from conf.schema import LimitsConfig, MeasureConfig, Precision, ScheduleConfig, TransportKind, TrendConfig
+from conf.schema import LimitsConfig, MeasureConfig, ScheduleConfig, TransportKind, TrendConfig
+from conf.schemes import Precision
 from tests.conf.conftest import Refused
 
 REFUSALS = {

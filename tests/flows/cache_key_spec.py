@@ -10,7 +10,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from conf.names import CACHED_STAGES as STAGES
-from conf.schema import DeviceConfig, FloorConfig, PerformanceMode, Precision, Reuse, RunnerKind
+from conf.schema import DeviceConfig, FloorConfig, PerformanceMode, Reuse, RunnerKind
+from conf.schemes import OverridePrecision, Precision
 from conf.tolerances import OperatorTolerance
 from tasks.records import Toolchain
 
@@ -76,6 +77,23 @@ REQUEST = (
     differs("scheme.activation_symmetric", True, QUANTIZE_ON, NONE, "an option of the quantizer"),
     differs("scheme.calibration_samples", 4, QUANTIZE_ON, NONE, "an option of the quantizer"),
     differs("scheme.block_size", {"conv2d": [1, 8, 1, 1]}, QUANTIZE_ON, NONE, "an option of the quantizer"),
+    *(
+        differs(f"scheme.overrides.{name}", to, QUANTIZE_ON, None, "which operators are quantized in another way")
+        for name, to in (("module", "b"), ("operator", "conv2d"), ("node", "conv2d_1"))
+    ),
+    *(
+        differs(f"scheme.overrides.{name}", to, QUANTIZE_ON, None, "how operators are quantized in another way")
+        for name, to in (
+            ("precision", OverridePrecision.cpu),
+            ("quant_dtype", "16a8w"),
+            ("observer", "HistogramObserver"),
+            ("range", [0.0, 6.0]),
+            ("symmetric", True),
+            ("per_channel", False),
+            ("block_size", [1, 16]),
+            ("share_clamp", True),
+        )
+    ),
     same("soc.name", "SM8550", LOWER_ON, "the target of the compiler, not of the quantizer"),
     same("soc.arch", 73, LOWER_ON, "a program is audited against it"),
     same("soc.vtcm_mib", 4, LOWER_ON, "a program is audited against it"),
@@ -194,7 +212,7 @@ def with_field(value: Any, path: str, to: Any) -> Any:
 
 
 def _changed(name: str, to: Any, old: Any) -> Any:
-    if name == "precision":  # the other float type
+    if isinstance(old, Precision):  # the other float type
         return Precision.float32 if old is Precision.float16 else Precision.float16
     if to is None:  # another member of the enum
         return next(member for member in type(old) if member is not old)

@@ -25,13 +25,12 @@ from conf.schema import (
     InputConfig,
     MeasureConfig,
     ModelConfig,
-    Precision,
     Request,
     Reuse,
     RunnerKind,
-    SchemeConfig,
     SocConfig,
 )
+from conf.schemes import Precision, SchemeConfig, SchemeOverride
 from conf.tolerances import OperatorTolerance, ToleranceConfig
 from flows import graph
 from flows.graph import Graph, Submission
@@ -60,7 +59,7 @@ FILES = {
     "runner.py": "# a runner\n",
 }
 SCHEMES = {
-    "quantized": SchemeConfig(name="8a8w", quant_dtype="8a8w"),
+    "quantized": SchemeConfig(name="8a8w", quant_dtype="8a8w", overrides=[SchemeOverride(module="a")]),
     "floats": SchemeConfig(name="fp16", precision=Precision.float16),
 }
 

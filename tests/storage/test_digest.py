@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conf.schema import Precision, SchemeConfig
+from conf.schemes import Precision, SchemeConfig
 from tasks.records import Blob, ExportedModel, QuantizedModel
 from tasks.storage.digest import digest
 

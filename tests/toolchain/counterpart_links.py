@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from conf.schema import SchemeConfig
+from conf.schemes import SchemeConfig
 from tasks.numerics.metrics import snr_db
 from tasks.records import QuantizedModel
 from tasks.records.keys import tensor_key

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from conf.schema import SchemeConfig, SocConfig
+from conf.schema import SocConfig
+from conf.schemes import SchemeConfig
 from tasks.records import Blob, ProgramFacts, Quantization, QuantizedModel
 from tasks.records.keys import METHOD
 from tasks.storage.store import Store

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conf.backends import Rule
-from conf.schema import RunnerKind, SchemeConfig, SocConfig
+from conf.schema import RunnerKind, SocConfig
+from conf.schemes import SchemeConfig
 from tasks.numerics.timing import MICROSECONDS, Clock
 from tasks.records import DelegateFacts, ProgramCheck
 from tasks.toolchain.backends.checks import AuditedProgram
@@ -39,12 +40,13 @@ class DoctorCheck:
 class Backend(ABC):
     """One vendor's backend. It is created without arguments, once per process that needs it.
 
-    `needs_soc`, `socs`, `runners` and `rules` are for planning: see `conf.backends.PlannedBackend`.
+    `needs_soc`, `socs`, `runners`, `overrides` and `rules` are for planning: see `conf.backends.PlannedBackend`.
     """
 
     needs_soc: bool = False
     socs: Collection[str] | None = None
     runners: Collection[RunnerKind] = (RunnerKind.python,)
+    overrides: bool = False
     rules: Sequence[Rule] = ()
     delegate: str | None = None
     """The name of the backend's delegate in a program (such as `QnnBackend`); None if the backend has no delegate."""

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from conf.schema import SchemeConfig, SocConfig
+from conf.schema import SocConfig
+from conf.schemes import SchemeConfig
 from tasks.records import LoweredProgram, ProgramCheck, ProgramFacts, Toolchain
 from tasks.records.vocabulary import ProgramName
 

@@ -11,7 +11,8 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantizer import Quantizer
 
-from conf.schema import SchemeConfig, SocConfig
+from conf.schema import SocConfig
+from conf.schemes import SchemeConfig
 from tasks.records import CompileFacts, DelegatedNode, ExpectedTensor, Quantization
 from tasks.toolchain.requantized import Requantization
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from conf.schema import SchemeConfig, SocConfig
+from conf.schema import SocConfig
+from conf.schemes import SchemeConfig
 from tasks.records import LoweredProgram, ProgramCheck, ProgramFacts, Toolchain
 from tasks.records.vocabulary import ProgramName
 from tasks.toolchain.backends.backend import Backend

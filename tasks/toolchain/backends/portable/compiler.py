@@ -4,7 +4,7 @@ from torch.fx import GraphModule
 from torchao.quantization.pt2e.quantizer import Quantizer
 
 from conf.errors import RequestError
-from conf.schema import SchemeConfig
+from conf.schemes import SchemeConfig
 from tasks.toolchain.backends.compiler import Compiler
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conf.schema import RunnerKind, SchemeConfig, SocConfig
+from conf.schema import RunnerKind, SocConfig
+from conf.schemes import SchemeConfig
 from tasks.errors import EvidenceError
 from tasks.records import DelegateFacts, ProgramCheck
 from tasks.toolchain.backends.backend import Backend, DoctorCheck
@@ -30,6 +31,7 @@ class Qnn(Backend):
     needs_soc = True
     socs = CHIPSETS
     runners = (RunnerKind.python, RunnerKind.native)
+    overrides = True
     rules = RULES
     delegate = "QnnBackend"
     named_in_labels = False

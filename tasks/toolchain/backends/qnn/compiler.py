@@ -34,7 +34,8 @@ from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e import observer as observers
 from torchao.quantization.pt2e.quantizer import Quantizer
 
-from conf.schema import SchemeConfig, SocConfig
+from conf.schema import SocConfig
+from conf.schemes import SchemeConfig
 from tasks.errors import RequestError
 from tasks.records import DelegatedNode, ExpectedTensor, Quantization
 from tasks.records.keys import METHOD

@@ -2,7 +2,7 @@
 
 import re
 
-from conf.schema import SchemeConfig
+from conf.schemes import SchemeConfig
 
 _QUANT_DTYPE = re.compile(r"(fp)?(\d+)a(\d+)w")
 

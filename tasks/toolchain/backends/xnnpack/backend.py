@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from conf.backends import Rule
-from conf.schema import SchemeConfig, SocConfig
+from conf.schema import SocConfig
+from conf.schemes import SchemeConfig
 from tasks.toolchain.backends.backend import Backend
 
 if TYPE_CHECKING:

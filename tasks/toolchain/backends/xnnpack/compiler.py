@@ -9,7 +9,7 @@ from executorch.exir import EdgeCompileConfig
 from torch.fx import GraphModule
 from torchao.quantization.pt2e.quantizer import Quantizer
 
-from conf.schema import SchemeConfig
+from conf.schemes import SchemeConfig
 from tasks.toolchain.backends.compiler import Compiler, DelegationLog
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conf.backends import Rule
-from conf.schema import SchemeConfig, SocConfig
+from conf.schema import SocConfig
+from conf.schemes import SchemeConfig
 from tasks.numerics.timing import Clock
 from tasks.records import ProgramCheck
 from tasks.toolchain.backends.backend import Backend, DoctorCheck

@@ -1,0 +1,120 @@
+"""The overrides of a scheme: which settings an operator gets from them, and which of them contradict each other."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import Any
+
+from conf.errors import RequestError, printable
+from conf.schemes import OverridePrecision, Precision, SchemeConfig, SchemeOverride
+
+PATTERNS = ("module", "operator", "node")
+"""The fields of an override that select operators. All other fields are settings."""
+SETTINGS = tuple(field.name for field in fields(SchemeOverride) if field.name not in PATTERNS)
+_BLOCKS = "16a4w_block"
+_FLOATS = "fp16a8w"
+_EXCLUDED_BY = {"range": ("observer", "share_clamp"), "share_clamp": ("observer", "symmetric")}
+"""Maps a setting that determines the range of a result to settings that it makes meaningless."""
+
+
+def patterns(override: SchemeOverride) -> dict[str, str]:
+    """Return the patterns of the override that are not null."""
+    return {name: pattern for name in PATTERNS if (pattern := getattr(override, name)) is not None}
+
+
+def settings(override: SchemeOverride) -> dict[str, Any]:
+    """Return the settings of the override that are not null."""
+    return {name: value for name in SETTINGS if (value := getattr(override, name)) is not None}
+
+
+def merged(overrides: Sequence[SchemeOverride], indices: Sequence[int], operators: str) -> SchemeOverride:
+    """Return the settings of all overrides at `indices` together, as an override without patterns.
+
+    `operators`: words for the operators that all these overrides select. Raises RequestError if two overrides set one
+    key to different values, or if the settings contradict each other.
+    """
+    by_key: dict[str, tuple[int, Any]] = {}
+    for index in indices:
+        for name, value in settings(overrides[index]).items():
+            other, first = by_key.setdefault(name, (index, value))
+            if first != value:
+                raise RequestError(
+                    f"scheme.overrides[{other}].{name} is {_text(first)} for {operators} too; make the two equal, or "
+                    "change a pattern so that only one of them selects it",
+                    key=_key(index, name),
+                    value=_text(value),
+                )
+    together = SchemeOverride(**{name: value for name, (_, value) in by_key.items()})
+    for name, problem in _contradictions(together):
+        index, value = by_key[name]
+        raise RequestError(f"{problem}, for {operators}", key=_key(index, name), value=_text(value))
+    return together
+
+
+def override_problems(scheme: SchemeConfig) -> Iterator[RequestError]:
+    """Yield one error per reason to refuse the overrides that is known without the graph of a model."""
+    if scheme.overrides and (scheme.precision is not Precision.quantized or scheme.quant_dtype == _FLOATS):
+        computes = scheme.quant_dtype or scheme.precision.name
+        problem = f"only valid for a scheme with quantized activations; this scheme computes in {printable(computes)}"
+        yield RequestError(problem, key="scheme.overrides")
+    selected: dict[tuple[tuple[str, str], ...], list[int]] = {}
+    for index, override in enumerate(scheme.overrides):
+        if not patterns(override):
+            problem = f"no pattern; set {' or '.join(PATTERNS)} to select operators"
+            yield RequestError(problem, key=f"scheme.overrides[{index}]")
+        if not settings(override):
+            problem = f"nothing to change; set at least one of {', '.join(SETTINGS)}"
+            yield RequestError(problem, key=f"scheme.overrides[{index}]")
+        yield from _dtype_problems(scheme, index, override)
+        selected.setdefault(tuple(patterns(override).items()), []).append(index)
+    for pairs, indices in selected.items():
+        words = ", ".join(f"{name}={printable(pattern)}" for name, pattern in pairs)
+        try:
+            merged(scheme.overrides, indices, f"the operators of {words}")
+        except RequestError as error:
+            yield error
+
+
+def computed_in(scheme: SchemeConfig) -> set[str | None]:
+    """Return everything that the scheme computes in: `float32`, `float16`, or members of ExecuTorch's `QuantDtype`."""
+    computes = {scheme.quant_dtype if scheme.precision is Precision.quantized else scheme.precision.name}
+    computes |= {override.quant_dtype for override in scheme.overrides if override.quant_dtype is not None}
+    if any(override.precision is OverridePrecision.float16 for override in scheme.overrides):
+        computes.add(OverridePrecision.float16.name)
+    return computes
+
+
+def _dtype_problems(scheme: SchemeConfig, index: int, override: SchemeOverride) -> Iterator[RequestError]:
+    dtype, block = override.quant_dtype, override.block_size
+    if dtype == _FLOATS:
+        problem = f"it has float activations; write scheme.overrides[{index}].precision=float16"
+        yield RequestError(problem, key=_key(index, "quant_dtype"), value=dtype)
+    # Without block sizes ExecuTorch silently builds 16a4w under the name of 16a4w_block.
+    if dtype == _BLOCKS and block is None:
+        problem = f"needs a shape of blocks, such as [1, 16, 1, 1], for quant_dtype {_BLOCKS}"
+        yield RequestError(problem, key=_key(index, "block_size"), value="null")
+    if block is not None and (dtype or scheme.quant_dtype) != _BLOCKS:
+        yield RequestError(f"needs quant_dtype {_BLOCKS}", key=_key(index, "block_size"), value=_text(block))
+
+
+def _contradictions(override: SchemeOverride) -> Iterator[tuple[str, str]]:
+    """Yield pairs of a setting and the reason why it contradicts another setting of the same operators."""
+    chosen = settings(override)
+    if override.precision in (OverridePrecision.float16, OverridePrecision.cpu):
+        others = [name for name in chosen if name != "precision"]
+        if others:
+            yield others[0], f"only valid for quantized operators, but precision is {override.precision.name}"
+    for name, excluded in _EXCLUDED_BY.items():
+        for other in excluded:
+            if chosen.get(name, False) is not False and chosen.get(other, False) is not False:
+                yield other, f"has no effect together with {name}"
+    limits = override.range
+    if override.symmetric and limits is not None and limits[0] != -limits[1]:
+        yield "range", "not symmetric, but symmetric is true"
+
+
+def _key(index: int, name: str) -> str:
+    return f"scheme.overrides[{index}].{name}"
+
+
+def _text(value: object) -> str:
+    return printable(value.name if isinstance(value, OverridePrecision) else value)

@@ -1,0 +1,161 @@
+"""The overrides of a scheme: how they are written, and which of them the plan refuses before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conf.errors import RequestError
+from conf.load import load, shards
+from conf.overrides import PATTERNS, SETTINGS, merged, settings
+from conf.schemes import OverridePrecision, SchemeOverride
+from tests.conf.conftest import Refused
+
+FILE = """\
+name: mixed
+quant_dtype: 8a8w
+overrides:
+  - {module: layers.*.attention, quant_dtype: 16a8w}
+  - {operator: conv2d, range: [0, 6], per_channel: false}
+  - {node: softmax*, precision: cpu}
+"""
+WRITTEN = (
+    "scheme.overrides=[{module:layers.*.attention,quant_dtype:16a8w},"
+    "{operator:conv2d,range:[0,6],per_channel:false},{node:softmax*,precision:cpu}]"
+)
+READ = [
+    SchemeOverride(module="layers.*.attention", quant_dtype="16a8w"),
+    SchemeOverride(operator="conv2d", range=[0.0, 6.0], per_channel=False),
+    SchemeOverride(node="softmax*", precision=OverridePrecision.cpu),
+]
+NO_SETTING = f"nothing to change; set at least one of {', '.join(SETTINGS)}"
+RANGE = "two numbers, [smallest, largest], with 0 between them or equal to one of them"
+OF_A = "for the operators of module=a"
+REFUSALS = {
+    "{module:a,quant_dtype:8a9w}": (
+        "scheme.overrides[0].quant_dtype=8a9w: no such dtype; one of 16a16w, 16a2w, 16a4w, 16a4w_block, 16a8w, 8a4w, "
+        "8a8w, fp16a8w, did you mean 8a8w?"
+    ),
+    "{module:a,quant_dtype:fp16a8w}": (
+        "scheme.overrides[0].quant_dtype=fp16a8w: it has float activations; write scheme.overrides[0].precision=float16"
+    ),
+    "{module:a,observer:MinMax}": (
+        "scheme.overrides[0].observer=MinMax: no such observer; one of HistogramObserver, MinMaxObserver, "
+        "MovingAverageMinMaxObserver, did you mean MinMaxObserver?"
+    ),
+    "{module:a,range:[1,2]}": f"scheme.overrides[0].range=[1.0, 2.0]: {RANGE}",
+    "{module:a,range:[0]}": f"scheme.overrides[0].range=[0.0]: {RANGE}",
+    "{module:a,range:[0,0]}": f"scheme.overrides[0].range=[0.0, 0.0]: {RANGE}",
+    "{module:a,range:[0,inf]}": f"scheme.overrides[0].range=[0.0, inf]: {RANGE}",
+    "{module:a}": f"scheme.overrides[0]: {NO_SETTING}",
+    "{precision:cpu}": "scheme.overrides[0]: no pattern; set module or operator or node to select operators",
+    "{module:' ',precision:cpu}": "scheme.overrides[0].module= : empty; a glob, in which * is any text, or null",
+    "{module:a,block_size:[1,16]}": "scheme.overrides[0].block_size=[1, 16]: needs quant_dtype 16a4w_block",
+    "{module:a,quant_dtype:16a4w_block}": (
+        "scheme.overrides[0].block_size=null: needs a shape of blocks, such as [1, 16, 1, 1], for quant_dtype "
+        "16a4w_block"
+    ),
+    "{module:a,precision:cpu,quant_dtype:8a4w}": (
+        "scheme.overrides[0].quant_dtype=8a4w: only valid for quantized operators, but precision is cpu, " + OF_A
+    ),
+    "{module:a,precision:float16},{module:a,range:[0,1]}": (
+        "scheme.overrides[1].range=[0.0, 1.0]: only valid for quantized operators, but precision is float16, " + OF_A
+    ),
+    "{module:a,range:[0,6],symmetric:true}": (
+        "scheme.overrides[0].range=[0.0, 6.0]: not symmetric, but symmetric is true, " + OF_A
+    ),
+    "{module:a,range:[0,6],observer:MinMaxObserver}": (
+        "scheme.overrides[0].observer=MinMaxObserver: has no effect together with range, " + OF_A
+    ),
+    "{module:a,range:[0,6]},{module:a,share_clamp:true}": (
+        "scheme.overrides[1].share_clamp=True: has no effect together with range, " + OF_A
+    ),
+    "{module:a,quant_dtype:8a4w},{module:b,quant_dtype:8a4w},{module:a,quant_dtype:16a8w}": (
+        "scheme.overrides[2].quant_dtype=16a8w: scheme.overrides[0].quant_dtype is 8a4w for the operators of module=a "
+        "too; make the two equal, or change a pattern so that only one of them selects it"
+    ),
+}
+
+
+def test_overrides_can_be_written_in_a_file_and_on_the_command_line(mine: Path, tmp_path: Path) -> None:
+    (tmp_path / "mixed.yaml").write_text(FILE)
+    for overrides in ([f"scheme={tmp_path / 'mixed.yaml'}"], ["scheme=8a8w", WRITTEN]):
+        (cell,) = load(["model=my_net", "soc=SM8650", *overrides], config_dirs=[mine]).cells
+        assert cell.request.scheme.overrides == READ
+        assert cell.impossible is None
+
+
+def test_a_scheme_file_is_an_axis_and_a_shard_like_any_other_scheme(mine: Path, tmp_path: Path) -> None:
+    (tmp_path / "mixed.yaml").write_text(FILE)
+    words = ["model=my_net", "soc=SM8650", f"scheme=8a8w,{tmp_path / 'mixed.yaml'}"]
+    plan = load(words, config_dirs=[mine])
+    assert [(cell.request.scheme.name, cell.request.scheme.overrides) for cell in plan.cells] == [
+        ("8a8w", []),
+        ("mixed", READ),
+    ]
+    assert [load(shard, config_dirs=[mine]).cells for shard in shards(words, config_dirs=[mine])] == [
+        (cell,) for cell in plan.cells
+    ]
+
+
+@pytest.mark.parametrize(("written", "line"), REFUSALS.items(), ids=lambda _: "")
+def test_a_wrong_override_is_refused_in_one_line(refused: Refused, written: str, line: str) -> None:
+    assert refused("scheme=8a8w", f"scheme.overrides=[{written}]") == f"{line} (scheme 8a8w)"
+
+
+@pytest.mark.parametrize(("scheme", "computes"), [("fp16", "float16"), ("fp16a8w", "fp16a8w")])
+def test_a_scheme_with_float_activations_has_no_overrides(refused: Refused, scheme: str, computes: str) -> None:
+    assert refused(f"scheme={scheme}", "scheme.overrides=[{module:a,precision:cpu}]") == (
+        "scheme.overrides: only valid for a scheme with quantized activations; this scheme computes in "
+        f"{computes} (scheme {scheme})"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["soc=SM8450", "{module:a,quant_dtype:16a16w}"], "16-bit by 16-bit and 2-bit weights need Hexagon v73"),
+        (["soc=SM8350", "{module:a,precision:float16}"], "Hexagon v68 computes no 16-bit float; v69 or newer does"),
+        (["backend=xnnpack", "{module:a,precision:cpu}"], "the xnnpack backend has no schemes with overrides"),
+    ],
+    ids=lambda _: "",
+)
+def test_what_a_soc_or_a_backend_cannot_compute_is_impossible_in_an_override_too(
+    mine: Path, words: list[str], reason: str
+) -> None:
+    *others, override = words
+    (cell,) = load(["model=my_net", "scheme=8a8w", *others, f"scheme.overrides=[{override}]"], config_dirs=[mine]).cells
+    assert (cell.impossible or "").startswith(reason)
+
+
+VALUES = {
+    "precision": st.sampled_from(OverridePrecision),
+    "quant_dtype": st.sampled_from(["8a8w", "16a8w", "8a4w"]),
+    "observer": st.sampled_from(["MinMaxObserver", "HistogramObserver"]),
+    "range": st.sampled_from([[0.0, 6.0], [-1.0, 1.0]]),
+    "symmetric": st.booleans(),
+    "per_channel": st.booleans(),
+    "block_size": st.sampled_from([[1, 16], [1, 32]]),
+    "share_clamp": st.booleans(),
+}
+
+
+@given(st.lists(st.fixed_dictionaries({}, optional=VALUES), min_size=1, max_size=4))
+def test_the_order_of_overrides_has_no_effect_and_nothing_is_lost(values: list[dict[str, object]]) -> None:
+    """Either the overrides together have every setting of each override, or both orders are refused."""
+    assert {*VALUES} == {*SETTINGS}
+    overrides = [SchemeOverride(module="a", **settings) for settings in values]  # type: ignore[arg-type]
+    results: list[SchemeOverride | None] = []
+    for order in (range(len(overrides)), reversed(range(len(overrides)))):
+        try:
+            results.append(merged(overrides, list(order), "x"))
+        except RequestError:
+            results.append(None)
+    assert results[0] == results[1]
+    if results[0] is None:
+        return
+    assert all(getattr(results[0], pattern) is None for pattern in PATTERNS)
+    assert all(settings(override).items() <= settings(results[0]).items() for override in overrides)
