@@ -59,6 +59,11 @@ class PlannedBackend(Protocol):
         ...
 
     @property
+    def simulating_runners(self) -> Collection[RunnerKind]:
+        """Those of `runners` that simulate the accelerator. Their times say nothing about a device."""
+        ...
+
+    @property
     def rules(self) -> Sequence[Rule]:
         """The rules that make cells impossible."""
         ...

@@ -6,7 +6,7 @@ from tasks.records.comparison import IoCheck
 from tasks.records.hints import Bytes, Decibels, Milliseconds, Seconds, Share
 from tasks.records.program import ProgramCheck
 from tasks.records.stages import Command, Toolchain
-from tasks.records.vocabulary import Cause, Difference, Outcome, Rung, TrendVerdict, Verdict
+from tasks.records.vocabulary import Cause, Difference, Outcome, Rung, TimedOn, TrendVerdict, Verdict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +70,18 @@ class Finals:
     """Upper bound of `accuracy`, by the score interval (Wilson 1927)."""
     accuracy_eager: Share | None
     """Share of labelled samples that eager fp32 classifies correctly; null without labels."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """The limits that decide whether a cell is out of tolerance. A limit is null if the value is not judged."""
+
+    final_snr_db_limit: Decibels | None
+    """The least `final_snr_db` within the tolerance."""
+    top1_agreement_limit: Share | None
+    """The least `top1_agreement` within the tolerance; null for random weights, whose scores are nearly equal."""
+    operators_introduced_limit: int | None
+    """The most operators that may introduce error, requantized tensors included."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,8 +151,13 @@ class CellRow:
     samples: int | None
     """Number of evaluation samples."""
     finals: Finals | None
+    limits: Limits
+    missed_limits: tuple[str, ...]
+    """The columns whose values are beyond their limits."""
     latency_p50_ms: Milliseconds | None
     """The shipping program's mean inference time on one sample: the median over all samples."""
+    timed_on: TimedOn | None
+    """What ran the program while `latency_p50_ms` was measured."""
     observer_effect: Difference | None
     """How the debug program's final outputs differ from those of the shipping program; null without debug program."""
     observer_effect_snr_db: Decibels | None

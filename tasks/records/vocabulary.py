@@ -102,6 +102,13 @@ DIFFERENCES: dict[Difference, str] = {
 """How the final outputs of two programs differ. An SNR that is null because outputs are equal, and an SNR that is null
 because the noise is infinite, cannot be confused."""
 
+TimedOn = Literal["simulator", "device"]
+TIMED_ON: dict[TimedOn, str] = {
+    "simulator": "A simulator of the accelerator: its times say nothing about a device, and are not judged.",
+    "device": "The device itself, which may be this machine's CPU.",
+}
+"""What ran a program while its times were measured."""
+
 Reference = Literal["eager", OperatorReference]
 REFERENCES: dict[Reference, str] = {
     "eager": "The eager fp32 module, for final outputs.",

@@ -10,7 +10,7 @@ from tasks.errors import DeviceError, EnvironmentUnusable, EvidenceError
 from tasks.numerics.interval import bootstrap_interval, wilson_interval
 from tasks.numerics.noise import in_db, lowest_snr, noise_by_sample
 from tasks.records import Bundle, Capture, Comparison, ExportedModel, LoweredProgram, OutputComparison, QuantizedModel
-from tasks.records.cell_rows import Finals
+from tasks.records.cell_rows import Finals, Limits
 from tasks.records.vocabulary import OWN_ERROR, Outcome
 
 _NOT_THE_CELL = (DeviceError, EnvironmentUnusable, EvidenceError)
@@ -46,7 +46,7 @@ def judge(cell: CellResult) -> tuple[Outcome, str | None]:
         detail = f" ({wrong.detail})" if wrong.detail else ""
         return "failed", f"not comparable with the model: {wrong.mistake}{detail}; the table `probe` has the evidence"
     if shortfalls := list(_shortfalls(cell, cell.comparison)):
-        return "out_of_tolerance", "; ".join(shortfalls)
+        return "out_of_tolerance", "; ".join(shortfall for _, shortfall in shortfalls)
     return "passed", "; ".join(_unavailable(cell)) or None
 
 
@@ -101,25 +101,42 @@ def on_device(comparison: Comparison) -> list[OutputComparison]:
     return [row for row in comparison.outputs if row.rung == "device"]
 
 
-def _shortfalls(cell: CellResult, comparison: Comparison) -> Iterator[str]:
-    final, tolerance, scheme = finals(comparison), cell.request.tolerance, cell.request.scheme.name
+def limits(cell: CellResult) -> Limits:
+    """Return the limits of the cell's tolerance."""
+    tolerance, scheme = cell.request.tolerance, cell.request.scheme.name
+    # With random weights the scores are so near each other that the index of the largest is arbitrary.
+    random_weights = cell.exported is None or cell.exported.weights == "random"
+    return Limits(
+        final_snr_db_limit=tolerance.final_snr_db.get(scheme),
+        top1_agreement_limit=None if random_weights else tolerance.top1_agreement.get(scheme),
+        operators_introduced_limit=tolerance.introduced_operators,
+    )
+
+
+def missed_limits(cell: CellResult) -> tuple[str, ...]:
+    """Return the names of the columns whose values are beyond their limits."""
+    return tuple(column for column, _ in _shortfalls(cell, cell.comparison)) if cell.comparison else ()
+
+
+def _shortfalls(cell: CellResult, comparison: Comparison) -> Iterator[tuple[str, str]]:
+    """Yield the column of each value that is beyond its limit, and a description for the reason."""
+    final, allowed = finals(comparison), limits(cell)
     for row in on_device(comparison):
         if (what := problem(row)) is not None:
-            yield f"output {row.output} of {row.sample_name}: {what}"
+            yield "final_difference", f"output {row.output} of {row.sample_name}: {what}"
             break
-    least_db = tolerance.final_snr_db.get(scheme)
+    least_db = allowed.final_snr_db_limit
     if least_db is not None and final.final_snr_db is not None and final.final_snr_db < least_db:
-        yield f"final SNR {final.final_snr_db:.1f} dB is below {least_db:g} dB"
-    least = tolerance.top1_agreement.get(scheme)
-    # With random weights the scores are so near each other that the index of the largest is arbitrary.
-    trained = cell.exported is not None and cell.exported.weights != "random"
-    if trained and least is not None and final.top1_agreement is not None and final.top1_agreement < least:
-        yield f"top-1 agreement {100 * final.top1_agreement:.1f} % is below {100 * least:g} %"
-    allowed = tolerance.introduced_operators
+        yield "final_snr_db", f"final SNR {final.final_snr_db:.1f} dB is below {least_db:g} dB"
+    least = allowed.top1_agreement_limit
+    if least is not None and final.top1_agreement is not None and final.top1_agreement < least:
+        yield "top1_agreement", f"top-1 agreement {100 * final.top1_agreement:.1f} % is below {100 * least:g} %"
     rows = (*comparison.operators, *comparison.requantized)
     introducing = {row.operator.name: None for row in rows if row.verdict in OWN_ERROR}
-    if allowed is not None and len(introducing) > allowed:
-        yield f"{len(introducing)} operators introduce error (allowed: {allowed}): {', '.join(list(introducing)[:5])}"
+    most = allowed.operators_introduced_limit
+    if most is not None and len(introducing) > most:
+        named = ", ".join(list(introducing)[:5])
+        yield "operators_introduced", f"{len(introducing)} operators introduce error (allowed: {most}): {named}"
 
 
 def problem(row: OutputComparison) -> str | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from conf.backends import planned_backend
 from tasks.errors import ProgramDiffers, RunnerFailed
 from tasks.numerics.coverage import coverage
 from tasks.numerics.ladder import worst_rung
@@ -17,9 +18,9 @@ from tasks.records import Blob, Command, Comparison, ErrorShare, Gap, LoweredPro
 from tasks.records.cell_rows import AuditRow, CellIdentity, CellRow, CommandRow, DelegationRow, ProbeRow, WorkRow
 from tasks.records.operator_rows import BudgetRow, MetricRow, ModuleRow, OperatorRow, OutputRow, ProfileRow
 from tasks.records.tables import SUBJECT_COLUMNS, TABLES, Row, by_columns
-from tasks.records.vocabulary import OWN_ERROR
+from tasks.records.vocabulary import OWN_ERROR, TimedOn
 from tasks.results.diagnosis import diagnosis
-from tasks.results.outcome import CellResult, finals, judge
+from tasks.results.outcome import CellResult, finals, judge, limits, missed_limits
 from tasks.storage.digest import digest
 from tasks.toolchain.workers.supervisor import CallCost
 
@@ -103,7 +104,10 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
         operators_compared=compared,
         samples=len(exported.sample_names) if exported else None,
         finals=finals(comparison) if comparison else None,
+        limits=limits(cell),
+        missed_limits=missed_limits(cell),
         latency_p50_ms=_latency(cell),
+        timed_on=_timed_on(cell),
         observer_effect=comparison.observer_effect if comparison else None,
         observer_effect_snr_db=comparison.observer_effect_snr_db if comparison else None,
         worst_rung=worst_rung(comparison.outputs) if comparison else None,
@@ -142,6 +146,16 @@ def _latency(cell: CellResult) -> float | None:
     results = cell.capture.execution.results if cell.capture else ()
     latencies = [ms for result in results if result.launch.name == "shipping" for ms in result.latencies_ms]
     return float(np.median(latencies)) if latencies else None
+
+
+def _timed_on(cell: CellResult) -> TimedOn | None:
+    """Return what ran the programs of a cell that was measured."""
+    if cell.capture is None:
+        return None
+    runners = {device.name: device.runner for device in cell.request.devices}
+    runner = runners.get(cell.capture.execution.device, cell.request.device.runner)
+    simulates = runner in planned_backend(cell.request.backend.kind).simulating_runners
+    return "simulator" if simulates else "device"
 
 
 def _log(cell: CellResult) -> str | None:

@@ -24,8 +24,8 @@ from tasks.records import (
     OperatorComparison,
     OutputComparison,
 )
-from tasks.records.cell_rows import Finals
-from tasks.results.outcome import CellResult, finals, judge
+from tasks.records.cell_rows import Finals, Limits
+from tasks.results.outcome import CellResult, finals, judge, limits, missed_limits
 
 BLOB = Blob(sha256="0" * 64, size=1)
 EXPORTED = ExportedModel(
@@ -272,6 +272,15 @@ def test_tolerances_apply_to_the_devices_outputs(
 ) -> None:
     expected = ("passed", None) if reason is None else ("out_of_tolerance", reason)
     assert judge(cell(request_8a8w, *outputs)) == expected
+
+
+def test_the_limits_and_the_columns_that_missed_them_are_named(request_8a8w: Request) -> None:
+    strict = replace(request_8a8w, tolerance=replace(request_8a8w.tolerance, introduced_operators=3))
+    missed = cell(strict, output(0, gap(1.0), **DIFFERS))
+    assert limits(missed) == Limits(final_snr_db_limit=20.0, top1_agreement_limit=0.75, operators_introduced_limit=3)
+    assert missed_limits(missed) == ("final_snr_db", "top1_agreement")
+    assert missed_limits(cell(strict, output(0, Gap(), status="nonfinite_differs"))) == ("final_difference",)
+    assert missed_limits(cell(strict, output(0, gap(20.0)))) == ()
 
 
 def test_a_scheme_without_a_floor_passes_with_anything_finite(request_8a8w: Request) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conf.schema import Request
+from conf.schema import Request, RunnerKind
 from tasks.records import Counterpart, ErrorParts, Gap, OperatorComparison, OtherReference
 from tasks.results.outcome import CellResult
 from tasks.results.rows import rows
@@ -142,7 +142,9 @@ def test_a_cell_that_passed(planned: Request) -> None:
             "top1_agreement_high": pytest.approx(0.9055, abs=1e-4),
             "accuracy": 1.0,
             "accuracy_eager": 1.0,
+            "missed_limits": (),
             "latency_p50_ms": 4.0,
+            "timed_on": "simulator",
             "observer_effect": "finite",
             "observer_effect_snr_db": 60.0,
             "worst_rung": "device",
@@ -194,6 +196,18 @@ def test_a_cell_of_a_farm_names_it_whichever_device_ran_it(planned: Request) -> 
     assert [(row["farm"]) for row in rows_of(passed_cell(farmed), "cells")] == ["shelf"]
 
 
+def test_times_of_qnns_python_runner_are_those_of_a_simulator_and_all_others_are_those_of_the_device(
+    planned: Request,
+) -> None:
+    native = replace(planned, device=replace(planned.device, runner=RunnerKind.native))
+    xnnpack = replace(planned, backend=replace(planned.backend, kind="xnnpack"))
+    unmeasured = replace(passed_cell(planned), capture=None)
+    cells = [passed_cell(planned), passed_cell(native), passed_cell(xnnpack), unmeasured]
+    assert [row["timed_on"] for cell in cells for row in rows_of(cell, "cells")] == [
+        "simulator", "device", "device", None,
+    ]  # fmt: skip
+
+
 def test_a_cell_that_was_never_tried_has_nothing_but_its_reason(planned: Request) -> None:
     cell = CellResult(request=planned, impossible="no fp16 there")
     assert [without_null(row) for row in rows_of(cell, "cells")] == [
@@ -201,6 +215,7 @@ def test_a_cell_that_was_never_tried_has_nothing_but_its_reason(planned: Request
             "outcome": "impossible",
             "diagnosis": "no fp16 there",
             "reason": "no fp16 there",
+            "missed_limits": (),
             "verb": "run",
             **VERSIONS,
             **digests(planned),

@@ -31,6 +31,7 @@ class Qnn(Backend):
     needs_soc = True
     socs = CHIPSETS
     runners = (RunnerKind.python, RunnerKind.native)
+    simulating_runners = (RunnerKind.python,)
     overrides = True
     rules = RULES
     delegate = "QnnBackend"
