@@ -2,6 +2,10 @@
 # make docs: docs/tables.md and what else the row classes define.
 PYTHON ?= python3
 BIN := .venv/bin
+# A package is installed only if the digest of its file is in requirements/*.txt, which .ci/lock.py writes. The files are
+# complete, hence --no-deps; `pip check` proves it.
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --use-pep517
+HASHED := $(PIP) --require-hashes
 
 .PHONY: run test check docs install clean
 .DELETE_ON_ERROR:
@@ -28,12 +32,19 @@ install: .venv/installed
 	  { echo "qnnsweep needs Python 3.11 or 3.12, $(PYTHON) is another: make PYTHON=python3.11 ..." >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 
-.venv/installed: .venv/bin/python pyproject.toml constraints.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+.venv/installed: .venv/bin/python pyproject.toml $(wildcard requirements/*.txt)
+	$(HASHED) -r requirements/build.txt
+	@$(HASHED) -r requirements/torch-cpu.txt 2>/dev/null || { \
+	  echo "pip has no PyTorch for CPUs with a known digest here: installing PyTorch of the public index"; \
+	  $(HASHED) -r requirements/torch.txt; }
+	$(HASHED) -r requirements/run.txt
+	$(PIP) -e .
+	$(BIN)/pip check
 	touch $@
 
-.venv/installed-dev: .venv/installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,zoo]'
+.venv/installed-dev: .venv/installed requirements/dev.txt
+	$(HASHED) -r requirements/dev.txt
+	$(BIN)/pip check
 	touch $@
 
 clean:
