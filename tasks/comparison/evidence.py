@@ -148,7 +148,10 @@ class Evidence:
             yield kernels_on(rounded), SampleInputs(exact, rounded)
 
     def _logged(self, row: AlignedOperator) -> LoggedOperator:
-        return LoggedOperator(row.matches[0], tensor(row.matches[0].event, self._buffer))
+        elements = tensor(row.matches[0].event, self._buffer)
+        # A delegate may give a value without dimensions a dimension of 1.
+        has_added_dimension = (row.operator.shape, elements.shape) == ((), (1,))
+        return LoggedOperator(row.matches[0], elements.reshape(()) if has_added_dimension else elements)
 
 
 def captured_value(operator: Operator, logged: LoggedOperator) -> CapturedValue | None:
@@ -161,7 +164,7 @@ def captured_value(operator: Operator, logged: LoggedOperator) -> CapturedValue 
     return (
         None
         if quantized and qparams is None
-        else CapturedValue(elements=np.ascontiguousarray(elements), qparams=qparams)
+        else CapturedValue(elements=np.asarray(elements, order="C"), qparams=qparams)
     )
 
 

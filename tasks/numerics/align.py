@@ -89,6 +89,8 @@ def align(
             reason = "ambiguous"
         elif reason is None and len(matches) > 1:
             reason = "repeated"
+        elif reason is None and _has_bytes_of_int64(operator, matches):
+            reason = "dtype_differs"
         return AlignedOperator(operator=operator, run=run, matches=matches, reason=reason)
 
     def align_requantized(tensor: RequantizedTensor, run: int) -> AlignedOperator:
@@ -132,6 +134,12 @@ def _unmatchable(operator: Operator) -> OperatorStatus | None:
     if operator.unused:
         return "unused"
     return "no_handle" if operator.debug_handle is None else None
+
+
+def _has_bytes_of_int64(operator: Operator, matches: Iterable[Match]) -> bool:
+    """Return whether the log has one byte per element of 64-bit integers: ExecuTorch cannot log QNN's type INT_64."""
+    logged = (match.event.scalar_type for match in matches if match.expected.quantization is None)
+    return operator.dtype == "int64" and "uint8" in logged
 
 
 def _claims(

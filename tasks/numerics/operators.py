@@ -74,7 +74,7 @@ def to_reference_layout_and_scale(
 def _as_reference(
     qparams: Quantization | None, axis_order: Sequence[int] | None, captured: NDArray[Any], reference: NDArray[Any]
 ) -> CapturedValue:
-    elements = np.ascontiguousarray(undo_layout(captured, axis_order))
+    elements = np.asarray(undo_layout(captured, axis_order), order="C")  # of 0 dimensions, too
     quantized = elements.dtype.kind in "iu" and reference.dtype.kind == "f"
     return CapturedValue(elements=elements, qparams=qparams if quantized else None)
 

@@ -83,4 +83,4 @@ class ProgramCheck:
     status: CheckStatus
     """Whether the program's value agrees with the requested value."""
     reason: str | None
-    """Why the program's value could not be read."""
+    """Why the program's value could not be read, or why a value agrees although it is not the requested one."""

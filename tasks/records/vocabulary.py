@@ -13,7 +13,8 @@ OPERATOR_STATUSES: dict[OperatorStatus, str] = {
     "exact": "Every element equals the reference's.",
     "masked": "Compared only over the elements that some reader uses.",
     "shape_differs": "The device's tensor, transposed to PyTorch's layout, has another shape than the reference's.",
-    "dtype_differs": "The device logged integers for a floating-point value, and the lowering recorded no qparams.",
+    "dtype_differs": "The device logged integers for a floating-point value, and the lowering recorded no qparams; or "
+    "it logged one byte per element of 64-bit integers.",
     "nonfinite_differs": "Infinities or NaNs of the device's and the reference's tensor differ in position or in kind.",
     "ambiguous": "Several tensors or nodes may be this operator's value and cannot be distinguished; none was chosen.",
     "repeated": "The operator was executed several times in one inference; none of its values was chosen.",
@@ -144,9 +145,9 @@ PROBE_STATUSES: dict[ProbeStatus, str] = {
 
 CheckStatus = Literal["met", "differs", "unread"]
 CHECK_STATUSES: dict[CheckStatus, str] = {
-    "met": "The program has the requested value.",
+    "met": "The program has the requested value, or an equal value in another form, which the reason names.",
     "differs": "The program has another value than the requested value.",
-    "unread": "The program's bytes do not contain the value, or could not be read.",
+    "unread": "The program's bytes do not contain the value, or could not be read; the reason names the cause.",
 }
 """Every result of a check of a finished program against the request."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,6 +79,13 @@ def test_an_event_is_matched_by_handle_and_output_index() -> None:
         expected_tensors[0],
     ]
     assert alignment.unexpected == ()
+
+
+@pytest.mark.parametrize(("dtype", "reason"), [("int64", "dtype_differs"), ("bool", None), ("uint8", None)])
+def test_64_bit_integers_that_were_logged_as_bytes_are_not_the_value(dtype: str, reason: str | None) -> None:
+    logged = replace(event("cast@0"), scalar_type="uint8")
+    (row,) = align([replace(operator(0, 1), dtype=dtype)], [expected("cast@0", 1)], [logged]).operators
+    assert row.reason == reason
 
 
 def test_every_operator_has_a_row_in_every_run() -> None:

@@ -8,19 +8,9 @@ import torch
 from torch.utils._pytree import tree_map
 
 from tasks.numerics.element_use import Array, Value, Weights
+from tasks.toolchain.data_movement import moves_data
 from tasks.toolchain.reference.graph import GETITEM, NoKernel, ReferenceGraph
 from tasks.toolchain.reference.halfway import HalfwayRun
-
-# Operators that return elements of their inputs unchanged.
-_DATA_MOVEMENT_OPS = frozenset(
-    (
-        "aten._to_copy", "aten.alias_copy", "aten.cat", "aten.clone", "aten.constant_pad_nd", "aten.expand_copy",
-        "aten.index_select", "aten.permute_copy", "aten.select_copy", "aten.slice_copy", "aten.split_with_sizes_copy",
-        "aten.squeeze_copy", "aten.stack", "aten.t_copy", "aten.transpose_copy", "aten.unsqueeze_copy",
-        "aten.view_copy",
-        "dim_order_ops._to_dim_order_copy", "dim_order_ops._clone_dim_order",
-    )
-)  # fmt: skip
 
 
 def _along(source: torch.Tensor, indices: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
@@ -64,11 +54,7 @@ class HostKernels:
         self.outputs = graph.output_calls
         self.constants = frozenset(graph.constant_calls)
         self.clamped = graph.clamped_calls
-        self.data_movement_ops = frozenset(
-            index
-            for index, call in enumerate(graph.calls)
-            if call.target == GETITEM or call.target.rpartition(".")[0] in _DATA_MOVEMENT_OPS
-        )
+        self.data_movement_ops = frozenset(index for index, call in enumerate(graph.calls) if moves_data(call.target))
         self.getitem_index = {
             index: call.arguments[1] for index, call in enumerate(graph.calls) if call.target == GETITEM
         }

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from conf.schema import SocConfig
-from tasks.records import DelegateFacts, GraphTensor, ProgramCheck, Quantization
+from tasks.records import DelegateFacts, GraphTensor, Operator, ProgramCheck, Quantization
 from tasks.toolchain.backends.checks import AuditedProgram
 from tasks.toolchain.backends.qnn.elements import has_float_activations, scheme_elements
+from tasks.toolchain.data_movement import moves_data
 
 _PACKED = "the HTP compiler packs weights in a form of its own, and no library reads it back"
 
@@ -50,15 +51,28 @@ def _elements(program: AuditedProgram) -> Iterator[ProgramCheck]:
     activation, weight = scheme_elements(program.scheme)
     delegates = program.facts.delegates
     kernels = {element for delegate in delegates if delegate.context for element in delegate.context.kernel_elements}
-    unread = (delegate.unread for delegate in delegates if delegate.unread)
+    elements = ", ".join(sorted(kernels))
+    agrees = activation in {element.lstrip("us") for element in kernels}
+    reason: str | None = None
+    if not kernels:
+        unread = (delegate.unread for delegate in delegates if delegate.unread)
+        reason = next(unread, "the context binary names no kernel")
+    elif not agrees and not any(_computes(operator, activation) for operator in program.lowered.operators):
+        reason = f"no operator computes in {activation}: the program only moves, compares or counts values ({elements})"
     yield program.check(
-        "activation element of the kernels",
-        activation,
-        ", ".join(sorted(kernels)) or None,
-        agrees=activation in {element.lstrip("us") for element in kernels},
-        reason=next(unread, "the context binary names no kernel"),
+        "activation element of the kernels", activation, None if reason else elements, agrees=agrees, reason=reason
     )
     yield program.check("weight element", weight, None, reason=_PACKED)
+
+
+def _computes(operator: Operator, activation: str) -> bool:
+    """Return whether the NPU computes the operator's value in the type `activation`.
+
+    The compiler chooses the type of operators that only move values, and of operators with values of other types.
+    """
+    is_compiled = operator.subgraph is not None and not operator.constant and not operator.unused
+    is_float = activation.startswith("float") and (operator.dtype or "").startswith("float")
+    return is_compiled and (is_float or operator.quantization is not None) and not moves_data(operator.target)
 
 
 def _qparams(program: AuditedProgram) -> Iterator[ProgramCheck]:
