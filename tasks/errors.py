@@ -15,10 +15,13 @@ Code decides by the attributes of an error; its message is for people. Every err
 
 import signal as signals
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from conf.errors import QnnsweepError as QnnsweepError
 from conf.errors import RequestError as RequestError
-from tasks.records import Command, ProgramCheck
+
+if TYPE_CHECKING:
+    from tasks.records import Command, ProgramCheck
 
 
 class EnvironmentUnusable(QnnsweepError):
@@ -56,7 +59,7 @@ class ProgramDiffers(ToolchainError):
     Attributes: `checks` (all checks of the audit, including those that passed).
     """
 
-    def __init__(self, message: str, *, checks: tuple[ProgramCheck, ...], log: str | None) -> None:
+    def __init__(self, message: str, *, checks: "tuple[ProgramCheck, ...]", log: str | None) -> None:
         super().__init__(message, stage="lower", cause="audit", log=log)
         self.checks = checks
 
@@ -104,7 +107,7 @@ class RunnerFailed(QnnsweepError):
     Attributes: `command` (the command that failed), `log` (sha256 of the command's output).
     """
 
-    def __init__(self, message: str, *, command: Command, log: str) -> None:
+    def __init__(self, message: str, *, command: "Command", log: str) -> None:
         super().__init__(message)
         self.command = command
         self.log = log

@@ -5,6 +5,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 
 import psutil
@@ -26,7 +27,11 @@ LEAST_MEMORY_GIB = 6.0
 
 def checks(store: Store) -> list[DoctorCheck]:
     """Return all checks. Problems should be fixed in this order. Creates nothing except the folder of the artifacts."""
-    return [*_python(), *_packages(), *_machine(store), *_backends(store), *_farm(), *_prefect_server()]
+    machine = [*_python(), *_packages(), *_machine(store)]
+    with ThreadPoolExecutor() as threads:  # a process lists ExecuTorch's backends while Prefect is imported here
+        backends = threads.submit(lambda: list(_backends(store)))
+        server = list(_prefect_server())
+        return [*machine, *backends.result(), *_farm(), *server]
 
 
 def _python() -> Iterator[DoctorCheck]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tasks.numerics.clock import MICROSECONDS, Clock
 from tasks.records import Spread
 from tasks.records.logs import TimedEvent
 from tasks.records.vocabulary import EventKind
@@ -17,18 +18,6 @@ EXECUTION = "Method::execute"
 """The name of one inference in the runtime's log."""
 
 _RUNTIME_KINDS: dict[str, EventKind] = {"DELEGATE_CALL": "delegate_call", "OPERATOR_CALL": "operator_call"}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Clock:
-    """The clock by which a runtime times a program and its kernels. `ticks`: the number of its ticks per `unit`."""
-
-    unit: str
-    ticks: float
-
-
-MICROSECONDS = Clock(unit="us", ticks=1000.0)
-"""The clock of ExecuTorch's runtime on Linux and Android, which logs nanoseconds."""
 
 DelegateEvent = Callable[[str], tuple[str | None, str] | None]
 """Maps the name of an event inside a delegate to the event's node and unit; see `Backend.delegate_event`."""

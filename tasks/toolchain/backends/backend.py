@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from conf.backends import Rule
 from conf.schema import RunnerKind, SocConfig
 from conf.schemes import SchemeConfig
-from tasks.numerics.timing import MICROSECONDS, Clock
+from tasks.numerics.clock import MICROSECONDS, Clock
 from tasks.records import DelegateFacts, ProgramCheck
 from tasks.toolchain.backends.checks import AuditedProgram
 

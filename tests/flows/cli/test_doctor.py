@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tasks.toolchain.backends.qnn import doctor as qnn_doctor
 from tests.program import Program
 
 pytestmark = pytest.mark.toolchain
@@ -32,6 +35,14 @@ def test_all_checks_pass_on_a_complete_machine(program: Program, tmp_path: Path)
     assert results["Prefect server"]["found"] == "none: each run starts a temporary server"
     assert {"QnnBackend", "XnnpackBackend"} <= set(results["backends"]["found"].split(", "))
     assert all(check["remedy"] for check in results.values() if not check["ok"])
+
+
+def test_the_backends_are_listed_without_the_import_of_the_compiler() -> None:
+    argv = [sys.executable, "-X", "importtime", "-c", qnn_doctor.LIST_BACKENDS]
+    ran = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert ran.stdout.startswith("backends: ")
+    imported = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines()}
+    assert {"torch", "executorch.exir", "torchao"} & imported == {"torch"}
 
 
 def test_the_table_shows_each_check_and_its_remedy(program: Program, tmp_path: Path) -> None:

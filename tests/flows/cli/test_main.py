@@ -114,19 +114,6 @@ def test_a_plan_as_json_is_one_line_of_all_cells_in_order(program: Program) -> N
     }
 
 
-def test_a_plan_writes_no_file_and_imports_no_heavy_library(program: Program, tmp_path: Path) -> None:
-    code = (
-        "import sys, atexit\n"
-        "heavy = ('torch', 'executorch', 'prefect', 'pandas', 'pyarrow', 'sklearn')\n"
-        "atexit.register(lambda: print('heavy:', *(name for name in heavy if name in sys.modules)))\n"
-        "from flows.cli.main import main; main()"
-    )
-    argv = [sys.executable, "-c", code, "plan", "--json", "experiment=nightly"]
-    ran = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=tmp_path, env=program.environment)
-    assert ran.stdout.splitlines()[-1] == "heavy:"
-    assert list(tmp_path.iterdir()) == []
-
-
 WRONG = {
     "model=nope": "model=nope: no such model; one of ",
     "scheme=9a9w": "scheme=9a9w: no such scheme; one of ",

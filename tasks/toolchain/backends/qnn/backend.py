@@ -1,4 +1,7 @@
-"""Qualcomm's HTP through ExecuTorch's QNN delegate: the whole backend except its compiler."""
+"""Qualcomm's HTP through ExecuTorch's QNN delegate: the whole backend except its compiler.
+
+Every command that plans cells imports this module. A method therefore imports what only this method needs.
+"""
 
 import os
 import re
@@ -13,10 +16,7 @@ from tasks.errors import EvidenceError
 from tasks.records import DelegateFacts, ProgramCheck
 from tasks.toolchain.backends.backend import Backend, DoctorCheck
 from tasks.toolchain.backends.checks import AuditedProgram
-from tasks.toolchain.backends.qnn.audit import qnn_checks
-from tasks.toolchain.backends.qnn.doctor import qnn_doctor
 from tasks.toolchain.backends.qnn.limits import CHIPSETS, RULES
-from tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER
 
 if TYPE_CHECKING:
     from executorch.exir.schema import BackendDelegate
@@ -46,6 +46,7 @@ class Qnn(Backend):
         """Return the facts in the delegate's options, and those in its context binary or why it is unreadable."""
         from tasks.toolchain.backends.qnn.context import read_context
         from tasks.toolchain.backends.qnn.options import read_options
+        from tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER
 
         facts = read_options(delegate, len(processed), calls)
         try:
@@ -55,6 +56,8 @@ class Qnn(Backend):
         return replace(facts, context=context)
 
     def checks(self, program: AuditedProgram) -> Iterator[ProgramCheck]:
+        from tasks.toolchain.backends.qnn.audit import qnn_checks
+
         return qnn_checks(program)
 
     def delegate_event(self, identifier: str) -> tuple[str | None, str] | None:
@@ -64,4 +67,6 @@ class Qnn(Backend):
         return count["node"] if count["operator"] else None, count["unit"]
 
     def doctor(self, folder: Path) -> Iterator[DoctorCheck]:
+        from tasks.toolchain.backends.qnn.doctor import qnn_doctor
+
         return qnn_doctor(folder)

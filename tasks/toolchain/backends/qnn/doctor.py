@@ -11,9 +11,11 @@ from tasks.toolchain.backends.backend import DoctorCheck
 from tasks.toolchain.backends.qnn.sdk import Sdk, find_sdk
 
 _DEADLINE_S = 120
-_LIST_BACKENDS = """
-from executorch.extension.pybindings import portable_lib
-print("backends:", *sorted(portable_lib._get_registered_backend_names()))
+# As in `tasks/toolchain/runner.py`, `portable_lib` is avoided, and the libraries of torch must be loaded first.
+LIST_BACKENDS = """
+import torch
+from executorch.extension.pybindings import _C
+print("backends:", *sorted(_C._get_registered_backend_names()))
 """
 
 
@@ -39,7 +41,7 @@ def qnn_doctor(folder: Path) -> Iterator[DoctorCheck]:
 def _registered_backends(sdk: Sdk) -> str:
     """Return the names of the backends in ExecuTorch's runtime. If listing them fails, return the last error line."""
     listing = subprocess.run(
-        [sys.executable, "-c", _LIST_BACKENDS],
+        [sys.executable, "-c", LIST_BACKENDS],
         env=dict(os.environ) | sdk.environment(os.environ),
         capture_output=True,
         text=True,

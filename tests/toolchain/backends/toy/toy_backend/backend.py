@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from conf.backends import Rule
 from conf.schema import SocConfig
 from conf.schemes import SchemeConfig
-from tasks.numerics.timing import Clock
+from tasks.numerics.clock import Clock
 from tasks.records import ProgramCheck
 from tasks.toolchain.backends.backend import Backend, DoctorCheck
 from tasks.toolchain.backends.checks import AuditedProgram
