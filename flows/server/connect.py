@@ -6,7 +6,7 @@ server that accepts requests without a login gives everybody who can reach it th
 
 import os
 
-from httpx import HTTPStatusError, codes
+from httpx import HTTPError, HTTPStatusError, codes
 from prefect.client.base import ServerType
 from prefect.client.orchestration import get_client
 from prefect.settings import (
@@ -17,6 +17,7 @@ from prefect.settings import (
     temporary_settings,
 )
 
+from flows.server.temporary import TemporaryServer
 from tasks.errors import EnvironmentUnusable
 
 ACCEPT_OPEN_SERVER = "QNNSWEEP_ACCEPT_OPEN_SERVER"
@@ -27,18 +28,29 @@ _PROTECT = (
 )
 
 
-def ensure() -> None:
-    """Check the configured Prefect API, or start a temporary server if there is none. Raises EnvironmentUnusable."""
+def start() -> TemporaryServer | None:
+    """Start a temporary server if no Prefect API is configured. Does not wait for it: see `ensure`."""
     if PREFECT_API_URL.value() is not None:
-        check_login()
-        return
-    # Imported only here, because it imports Prefect's whole server, which takes seconds.
-    from flows.server.temporary import Server
-
+        return None
     try:
-        Server().start()
-    except (RuntimeError, OSError) as error:
+        return TemporaryServer()
+    except OSError as error:
         raise EnvironmentUnusable(f"Prefect's temporary server does not start: {error}") from error
+
+
+def ensure(server: TemporaryServer | None = None) -> None:
+    """Wait until a Prefect API can be used: that of `server`, the configured API, or that of a new temporary server.
+
+    Raises EnvironmentUnusable.
+    """
+    server = server or start()
+    if server is None:
+        return check_login()
+    try:
+        server.connect()
+    except HTTPError as error:
+        raise EnvironmentUnusable(f"Prefect's temporary server does not respond: {error}") from error
+    return None
 
 
 def check_login() -> None:

@@ -3,8 +3,6 @@
 import os
 
 _SETTINGS = {
-    # A cold start of Prefect's own server takes up to half a minute on a small machine.
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
     # A device's lease must outlive its holder's temporary server, so leases are stored in files and not in memory.

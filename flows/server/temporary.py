@@ -1,84 +1,94 @@
 """Prefect's temporary server, in a session of its own. It never outlives the process that started it.
 
-Prefect starts a temporary server if no server is configured. Prefect's own way of starting the server has three
-problems: Ctrl-C in the terminal stops the server before its clients; a process that is killed leaves its server
-running; and every user of the machine can use the server. The server here accepts only requests with a random
-password, which is in the environment of the server and in the settings of the process that started it.
+A run needs a server, and starts a temporary server if the user has configured none. Prefect would also start one, but
+Prefect's own way has four problems: Ctrl-C in the terminal stops the server before its clients; a process that is
+killed leaves its server running; every user of the machine can use the server; and the client imports the code of the
+server, which takes seconds. The server here accepts only requests with a random password, which is in the environment
+of the server and in the settings of the process that started it.
 """
 
+import atexit
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import threading
 from contextlib import suppress
-from typing import Any
-
-from prefect.context import refresh_global_settings_context
-from prefect.server.api.server import SubprocessASGIServer
-from prefect.settings import PREFECT_HOME, get_current_settings
-from rich.console import Console
 
 from flows.exit_codes import ENVIRONMENT_UNUSABLE
 from tasks.environment import changed_environment
 
+STARTUP_S = 120.0
+"""The longest start of the server. It takes up to half a minute on a small machine."""
+_END_S = 5.0
 _SERVER_ENVIRONMENT = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
-_CLIENT_LOGIN, _SERVER_LOGIN = "PREFECT_API_AUTH_STRING", "PREFECT_SERVER_API_AUTH_STRING"
-_PORT_TAKEN = 3
-"""The exit code of uvicorn if it cannot start."""
+_SERVER_LOGIN = "PREFECT_SERVER_API_AUTH_STRING"
+_CLIENT_URL, _CLIENT_LOGIN = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"
+_USER = "qnnsweep"
 
 
-class Server(SubprocessASGIServer):
-    """The temporary server for Prefect. Prefect reuses the first instance of the base class, which is this one."""
+class TemporaryServer:
+    """The temporary server of this process. The constructor starts the server, and does not wait for it."""
 
-    _stopped = False
-    _login = ""
+    def __init__(self) -> None:
+        self._password = secrets.token_urlsafe(32)
+        self._stopped = False
+        # The server gets a socket that listens already. So its port cannot be taken, and a request waits for its start.
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            self._url = f"http://127.0.0.1:{listening.getsockname()[1]}/api"
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "flows.server.temporary", str(listening.fileno())],
+                env={**os.environ, **_SERVER_ENVIRONMENT, _SERVER_LOGIN: f"{_USER}:{self._password}"},
+                stdin=subprocess.PIPE,
+                pass_fds=[listening.fileno()],
+                start_new_session=True,
+            )
+        threading.Thread(target=self._exit_with_server, daemon=True).start()
+        atexit.register(self._stop)
 
-    def start(self, timeout: int | None = None) -> None:
-        """Start the server once, and let this process log in to it. Replaces any login that the user has configured."""
-        if not self.running:
-            self._login = f"qnnsweep:{secrets.token_urlsafe(32)}"
-            _set_login(self._login)
-        super().start(timeout)
+    def connect(self) -> None:
+        """Wait until the server responds, and let this process use it. Replaces any login that the user has configured.
 
-    def stop(self) -> None:
-        self._stopped = True
-        super().stop()
-
-    def _run_uvicorn_command(self) -> subprocess.Popen[Any]:
-        settings = get_current_settings().to_environment_variables(exclude_unset=True)
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "flows.server.temporary", str(self.port)],
-            env={**os.environ, **_SERVER_ENVIRONMENT, **settings, _SERVER_LOGIN: self._login},
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-        )
-        threading.Thread(target=self._exit_with, args=[process], daemon=True).start()
-        return process
-
-    def _exit_with(self, process: subprocess.Popen[Any]) -> None:
-        """Wait until the server ends. If nothing called `stop`, exit this process at once; its sweep can be continued.
-
-        If this process continued, Prefect would wait minutes for the start of a dead server, would send more requests
-        to the server, and would finally wait minutes for every event that Prefect could not send. Do not exit if the
-        port was taken, because Prefect then tries again.
+        Raises httpx.HTTPError if the server does not respond.
         """
-        code = process.wait()
-        if not self._stopped and code != _PORT_TAKEN:
-            console = Console(stderr=True, soft_wrap=True, highlight=False)
-            console.show_cursor()
-            console.print(f"qnnsweep: Prefect's temporary server died (exit code {code}); the same command continues")
+        import httpx
+        from prefect.context import refresh_global_settings_context
+
+        httpx.get(f"{self._url}/health", timeout=STARTUP_S, auth=(_USER, self._password)).raise_for_status()
+        # The environment is changed only for a moment, so that child processes do not inherit the login.
+        with changed_environment({_CLIENT_URL: self._url, _CLIENT_LOGIN: f"{_USER}:{self._password}"}):
+            refresh_global_settings_context()
+
+    def expect_end(self) -> None:
+        """Do not report the end of the server any more, because this process ends it."""
+        self._stopped = True
+
+    def _stop(self) -> None:
+        self.expect_end()
+        self._process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_S)
+        self._process.kill()
+
+    def _exit_with_server(self) -> None:
+        """Wait until the server ends. If this was not expected, exit this process at once; its sweep can be continued.
+
+        If this process continued, Prefect would send more requests to the dead server, and would finally wait minutes
+        for every event that Prefect could not send.
+        """
+        code = self._process.wait()
+        if not self._stopped:
+            problem = f"Prefect's temporary server died (exit code {code}); the same command continues"
+            show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""
+            print(f"{show_cursor}qnnsweep: {problem}", file=sys.stderr, flush=True)
             os._exit(ENVIRONMENT_UNUSABLE)
-
-
-def _set_login(login: str) -> None:
-    """Set the login of Prefect's clients in this process. Its child processes do not inherit the login."""
-    with changed_environment({_CLIENT_LOGIN: login}):
-        refresh_global_settings_context()
 
 
 def _protect_database() -> None:
     """Let only this user read what the server writes, and the database that an earlier version may have created."""
+    from prefect.settings import PREFECT_HOME
+
     os.umask(0o077)
     for path in PREFECT_HOME.value().glob("prefect.db*"):
         with suppress(FileNotFoundError, PermissionError):  # another server may remove its log, or another user owns it
@@ -103,19 +113,16 @@ def _expire_leases_of_dead_holders() -> None:
 
 
 def main() -> None:
+    """Serve requests on the listening socket whose descriptor is the only argument."""
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     import uvicorn
 
     _protect_database()
     _expire_leases_of_dead_holders()
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-    uvicorn.run(
-        "prefect.server.api.server:create_app",
-        factory=True,
-        host="127.0.0.1",
-        port=int(sys.argv[1]),
-        log_level="error",
-        lifespan="on",
-    )
+    application = "prefect.server.api.server:create_app"
+    server = uvicorn.Server(uvicorn.Config(application, factory=True, log_level="error", lifespan="on"))
+    server.run(sockets=[socket.socket(fileno=int(sys.argv[1]))])
+    sys.exit(0 if server.started else 1)
 
 
 if __name__ == "__main__":

@@ -14,17 +14,17 @@ from tests.program import Program
 
 NOBODY = 65534
 START = """
-import os
+import os, sys
 from flows.server.settings import configure_prefect
 configure_prefect()
 from flows.server import connect
 connect.ensure()
 from prefect.client.orchestration import get_client
-from prefect.server.api.server import SubprocessASGIServer
-from prefect.settings import PREFECT_API_AUTH_STRING
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL
 with get_client(sync_client=True) as client:
-    print(SubprocessASGIServer().api_url, len(client.read_flows()), flush=True)
+    print(PREFECT_API_URL.value(), len(client.read_flows()), flush=True)
 print(PREFECT_API_AUTH_STRING.value(), os.environ.get("PREFECT_API_AUTH_STRING"), flush=True)
+print("PREFECT_API_URL" in os.environ, "prefect.server" in sys.modules, flush=True)
 input()
 """
 
@@ -58,6 +58,8 @@ def test_the_temporary_server_refuses_requests_without_the_login_of_its_client(p
         url, flows = process.stdout.readline().split()
         login, _, inherited = process.stdout.readline().rstrip().partition(" ")
         assert (int(flows) >= 0, inherited) == (True, configured)
+        # The URL is not inherited, and the client does not import the code of the server, which takes seconds.
+        assert process.stdout.readline().split() == ["False", "False"]
         assert (status_of(url), status_of(url, configured), status_of(url, "qnnsweep:guess")) == (401, 401, 401)
         assert status_for_another_user(url) == "401"
         assert status_of(url, login) == 200
