@@ -1,12 +1,8 @@
 """The command line. Heavy libraries are imported only after the request has been parsed and checked."""
 
 import json
-import os
-import signal
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,41 +13,24 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.cli.cache import app as cache
-from flows.cli.options import Artifacts, Debug, Json, console, exit_on_error, print_output
-from flows.exit_codes import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, INTERRUPTED, NOT_ALL_PASSED, PASSED
+from flows.cli.foreground import interruptible, run_on_this_machine, with_progress
+from flows.cli.options import EXITS, Artifacts, ConfigDirs, Debug, Json, Overrides, console, exit_on_error, print_output
+from flows.exit_codes import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, NOT_ALL_PASSED, PASSED
 from flows.server.settings import configure_prefect
 from tasks.errors import RequestError
 
 if TYPE_CHECKING:
-    from conf.plan import Plan, PlannedCell
     from flows.runs.results import SweepResult
     from tasks.storage.store import Store
 
-_EXITS = """
-Exit codes: 0 all cells passed · 1 some cell failed or is out of tolerance · 2 the request is wrong, nothing ran ·
-3 this machine lacks something · 4 devices unusable.
-"""
-
 app = typer.Typer(
-    help="Compile PyTorch models for Snapdragon NPUs, execute them and compare them operator by operator.\n" + _EXITS,
+    help="Compile PyTorch models for Snapdragon NPUs, execute them and compare them operator by operator.\n" + EXITS,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="OVERRIDE",
-        help="Overrides in Hydra's grammar, including sweeps: model=digits_cnn,efficientnet_lite0 scheme=8a8w "
-        "soc=SM8650 experiment=nightly measure.iterations=10",
-    ),
-]
-ConfigDirs = Annotated[
-    list[Path] | None,
-    typer.Option("--config-dir", help="A folder with model/, scheme/ … of your own; its modules can be imported."),
-]
 Pool = Annotated[
     str | None,
     typer.Option("--pool", help="Run parts of the sweep on the workers of this Prefect work pool; see docs/scale.md."),
@@ -62,7 +41,7 @@ Dask = Annotated[
 ]
 
 
-@app.command(epilog=_EXITS)
+@app.command(epilog=EXITS)
 def run(
     overrides: Overrides = None,
     config_dir: ConfigDirs = None,
@@ -83,13 +62,13 @@ def run(
             refuse_secrets(overrides or [], plan.masked_names)
             result = _spread(overrides or [], folders, pool, dask)
         else:
-            result = _sweep(plan, overrides or [], folders)
+            result = run_on_this_machine(_sweep, plan, overrides or [], folders)
         _show(result, as_json=json_)
         regressed = plan.trend.fail and any(row["verdict"] == "regressed" for row in result.trends)
         raise typer.Exit(NOT_ALL_PASSED if regressed else _exit_code(result))
 
 
-@app.command(epilog=_EXITS)
+@app.command(epilog=EXITS)
 def plan(overrides: Overrides = None, config_dir: ConfigDirs = None, json_: Json = False, debug: Debug = False) -> None:
     """Show the cells that a run would have, and why some are impossible. Runs nothing."""
     with exit_on_error(debug):
@@ -101,7 +80,7 @@ def plan(overrides: Overrides = None, config_dir: ConfigDirs = None, json_: Json
         print_output({"cells": cells}, _plan_table(cells), as_json=json_)
 
 
-@app.command(epilog=_EXITS)
+@app.command(epilog=EXITS)
 def devices(
     overrides: Overrides = None, config_dir: ConfigDirs = None, json_: Json = False, debug: Debug = False
 ) -> None:
@@ -173,7 +152,7 @@ def diff(
         raise typer.Exit(NOT_ALL_PASSED if difference.regressions else PASSED)
 
 
-@app.command(epilog=_EXITS)
+@app.command(epilog=EXITS)
 def serve(
     overrides: Overrides = None,
     config_dir: ConfigDirs = None,
@@ -205,7 +184,7 @@ def serve(
         serve.serve_until_stopped(deployment, plan)
 
 
-@app.command(epilog=_EXITS)
+@app.command(epilog=EXITS)
 def recompare(
     overrides: Overrides = None,
     run_: Annotated[
@@ -226,7 +205,7 @@ def recompare(
 
         _, plan = recompare.planned(_store(artifacts), run_, overrides or [])
         prepare(plan)
-        result = _with_progress(plan.cells, lambda: recompare.recompare(artifacts, run_, overrides or []))
+        result = with_progress(plan.cells, lambda: recompare.recompare(artifacts, run_, overrides or []))
         _show(result, as_json=json_)
         raise typer.Exit(_exit_code(result))
 
@@ -260,31 +239,10 @@ def _store(artifacts: str) -> "Store":
     return Store.at(artifacts)
 
 
-def _sweep(plan: "Plan", overrides: list[str], folders: list[str]) -> "SweepResult":
-    from conf.masking import mask_secrets
-    from flows.resources import prepare
-    from flows.run import overrides_with_secrets
+def _sweep(overrides: list[str], folders: list[str]) -> "SweepResult":
     from flows.sweep import sweep
 
-    prepare(plan)  # report what this machine lacks before Prefect starts
-    overrides_with_secrets.set(overrides)
-    masked = mask_secrets(overrides, plan.masked_names)
-    return _with_progress(plan.cells, lambda: sweep(masked, folders))
-
-
-def _with_progress(cells: Sequence["PlannedCell"], flow: Callable[[], "SweepResult"]) -> "SweepResult":
-    """Start Prefect, then call the flow and show the progress of its cells."""
-    from flows.cli import progress
-    from flows.run import on_progress
-    from flows.server import connect
-
-    screen = Console(stderr=True)
-    with _interruptible(screen):
-        with screen.status("starting Prefect …"):
-            connect.ensure()
-        with progress.show_progress(cells, screen) as display:
-            on_progress.set(display.update)
-            return flow()
+    return sweep(overrides, folders)
 
 
 def _spread(overrides: list[str], folders: list[str], pool: str | None, dask: str | None) -> "SweepResult":
@@ -297,7 +255,7 @@ def _spread(overrides: list[str], folders: list[str], pool: str | None, dask: st
         raise RequestError("--pool, --dask: the sweep runs either on a work pool or on Dask; set only one of them")
     screen = Console(stderr=True)
     serve.ensure_server()
-    with _interruptible(screen):
+    with interruptible(screen):
         on_progress.set(progress.ProgressLog((), screen, stages=("shard",)).update)
         return spread(overrides, folders, pool, dask)
 
@@ -338,25 +296,3 @@ def _exit_code(result: "SweepResult") -> int:
     if outcomes & {"failed", "out_of_tolerance"}:
         return NOT_ALL_PASSED
     return DEVICES_UNUSABLE if "infrastructure" in outcomes else PASSED
-
-
-@contextmanager
-def _interruptible(screen: Console) -> Iterator[None]:
-    """Let Ctrl-C end this process and its children at once. No file is damaged, because all are written atomically."""
-
-    def end(*_: object) -> None:
-        import psutil
-
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        for child in psutil.Process().children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                child.kill()
-        screen.show_cursor(True)
-        print("\nqnnsweep: interrupted; run the same command again to continue", file=sys.stderr, flush=True)
-        os._exit(INTERRUPTED)
-
-    before = signal.signal(signal.SIGINT, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

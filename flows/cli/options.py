@@ -5,6 +5,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +17,24 @@ from flows.exit_codes import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, NOT_ALL_PAS
 from tasks.errors import DeviceError, EnvironmentUnusable, QnnsweepError, RequestError
 
 _WIDTH_OF_A_FILE = 160
+
+EXITS = """
+Exit codes: 0 all cells passed · 1 some cell failed or is out of tolerance · 2 the request is wrong, nothing ran ·
+3 this machine lacks something · 4 devices unusable.
+"""
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="OVERRIDE",
+        help="Overrides in Hydra's grammar, including sweeps: model=digits_cnn,efficientnet_lite0 scheme=8a8w "
+        "soc=SM8650 experiment=nightly measure.iterations=10",
+    ),
+]
+ConfigDirs = Annotated[
+    list[Path] | None,
+    typer.Option("--config-dir", help="A folder with model/, scheme/ … of your own; its modules can be imported."),
+]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

@@ -47,6 +47,10 @@ class WorkerPool:
         self._guard = threading.Lock()
         self._zygotes: dict[str, Zygote] = {}
 
+    def warm_up(self) -> None:
+        """Start the fork server before the first call needs it. Does not wait for its imports."""
+        self._supervisor.start_server()
+
     def call(
         self, stage: str, function: Callable[..., Result], *arguments: Any, subject: Subject = (), urgent: bool = False
     ) -> CallResult[Result]:

@@ -1,0 +1,95 @@
+"""Flows that run on this machine while the command line shows their progress. What takes seconds, starts concurrently.
+
+Heavy libraries are imported late: first the fork server of the workers starts, then Prefect's server, and both start
+while this process imports the flow.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, TypeVar
+
+from rich.console import Console
+
+from flows.exit_codes import INTERRUPTED
+from tasks.report.format import plural
+
+if TYPE_CHECKING:
+    from conf.plan import Plan, PlannedCell
+
+T = TypeVar("T")
+
+
+def run_on_this_machine(
+    flow: Callable[[list[str], list[str]], T], plan: "Plan", overrides: list[str], folders: list[str]
+) -> T:
+    """Call a flow of overrides, and show the progress of the plan's cells. Prefect gets the overrides with masks."""
+    impossible = sum(cell.impossible is not None for cell in plan.cells)
+    to_run = plural(len(plan.cells) - impossible, "cell")
+    print(f"{to_run} to run, {impossible} impossible", file=sys.stderr, flush=True)
+    from conf.masking import mask_secrets
+    from conf.schema import Reuse
+    from flows.resources import prepare
+
+    resources = prepare(plan)  # report what this machine lacks before Prefect starts
+    if any(cell.impossible is None and cell.request.reuse is not Reuse.capture for cell in plan.cells):
+        resources.workers.warm_up()
+    masked = mask_secrets(overrides, plan.masked_names)
+
+    def start() -> T:
+        from flows.run import overrides_with_secrets
+
+        overrides_with_secrets.set(overrides)
+        return flow(masked, folders)
+
+    return with_progress(plan.cells, start)
+
+
+def with_progress(cells: Sequence["PlannedCell"], flow: Callable[[], T]) -> T:
+    """Start Prefect, then call the flow and show the progress of its cells."""
+    screen = Console(stderr=True)
+    with interruptible(screen) as before_end:
+        with screen.status("starting Prefect …"):
+            from flows.server import connect
+
+            if (server := connect.start()) is not None:
+                before_end.append(server.expect_end)
+            from flows.cli import progress
+            from flows.run import on_progress
+
+            connect.ensure(server)
+        with progress.show_progress(cells, screen) as display:
+            on_progress.set(display.update)
+            return flow()
+
+
+@contextmanager
+def interruptible(screen: Console) -> Iterator[list[Callable[[], None]]]:
+    """Let Ctrl-C end this process and its children at once. No file is damaged, because all are written atomically.
+
+    Yields a list, to which the caller adds functions to call before the children end.
+    """
+    before_end: list[Callable[[], None]] = []
+
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for function in before_end:
+            function()
+        screen.show_cursor(True)
+        print("\nqnnsweep: interrupted; run the same command again to continue", file=sys.stderr, flush=True)
+        # The threads that lose their workers and their server must not print anything after this line.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+        import psutil
+
+        for child in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+        os._exit(INTERRUPTED)
+
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        yield before_end
+    finally:
+        signal.signal(signal.SIGINT, before)
