@@ -4,8 +4,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tasks.numerics.ladder import worst_rung
 from tasks.numerics.verdict import wrong_integers
-from tasks.records import Comparison, ErrorShare, OperatorComparison
+from tasks.records import Comparison, ErrorShare, OperatorComparison, OutputComparison
 from tasks.records.vocabulary import Cause
 from tasks.results.outcome import CellResult, finals, judge, on_device, problem
 
@@ -64,16 +65,34 @@ def _sentences(comparison: Comparison, unavailable: str | None) -> Iterator[str]
     elif measured.final_snr_db is None:
         yield "The final outputs are those of eager PyTorch, bit by bit."
     else:
-        causes = list(_causes(comparison, worst.output_index))
-        of_which = f", of which {'; '.join(causes)}" if causes else ""
+        causes = "; ".join(_causes(comparison, worst.output_index))
+        captured = {row.sample for row in comparison.operators}
         lowest = f" (the lowest of {len(device)} outputs)" if len(device) > 1 else ""
-        yield f"{measured.final_snr_db:.1f} dB{lowest}{of_which}."
+        if worst.sample in captured or not causes:
+            yield f"{measured.final_snr_db:.1f} dB{lowest}{', of which ' if causes else ''}{causes}."
+        else:
+            known = [row for row in device if row.sample in captured and row.output_index == worst.output_index]
+            yield f"{measured.final_snr_db:.1f} dB{lowest}{_where(comparison, worst)}."
+            yield f"Of the error of the {_captured_outputs(known)}, {causes}."
     if measured.device_snr_db is not None:
         yield f"The device itself is at {measured.device_snr_db:.1f} dB against its design."
     elif measured.device_difference == "none":
         yield "The device computes its design, bit by bit."
     if not comparison.operators:
         yield f"Without operators, the causes are unknown{': ' + unavailable if unavailable else ''}."
+
+
+def _where(comparison: Comparison, output: OutputComparison) -> str:
+    """Return which rung adds most of an output's error. Unlike the causes, this is known without captured operators."""
+    same = (output.sample, output.output_index)
+    rung = worst_rung(row for row in comparison.outputs if (row.sample, row.output_index) == same)
+    return f": sample {output.sample_name}, where the rung {rung} adds most of the error" if rung else ""
+
+
+def _captured_outputs(outputs: Sequence[OutputComparison]) -> str:
+    known = [row.gap.snr_db for row in outputs if row.gap.snr_db is not None]
+    at_least = f" ({min(known):.1f} dB or more)" if known else ""
+    return f"{len(outputs)} outputs whose operators were captured{at_least}"
 
 
 def _causes(comparison: Comparison, output: int) -> Iterator[str]:

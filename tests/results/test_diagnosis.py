@@ -35,7 +35,7 @@ def additions(count: int, **parts: Any) -> Comparison:
     qparams = Quantization(scale=(1.0,), zero_point=(65535,), quant_min=0, quant_max=65535, dtype="uint16", axis=None)
     rows = [
         replace(
-            COMPARISON.operators[0],
+            COMPARISON.operators[0], sample=1,
             operator=replace(
                 CONV, index=number, name=f"add_{number}", target="aten.add.Tensor", module_path=f"layers.{number}",
                 quantization=qparams,
@@ -82,6 +82,22 @@ def test_wrong_booleans_are_named_beside_an_unexplained_share(planned: Request) 
     assert diagnosis(passed_cell(planned, comparison=comparison)) == (
         "30.0 dB (the lowest of 2 outputs), of which 60 % are unexplained, and the device computes wrong booleans or "
         f"integers in layers.0. {DEVICE}"
+    )
+
+
+def test_the_causes_of_captured_outputs_are_not_those_of_an_output_that_was_not_captured(planned: Request) -> None:
+    # The grids of the activations cost the output "c" 19 dB, but its operators were not captured.
+    clipped = replace(ANSWER, sample=2, sample_name="c", gap=replace(ANSWER.gap, snr_db=11.0))
+    rungs = (
+        replace(clipped, rung="edge", gap=replace(ANSWER.gap, snr_db=30.0)),
+        replace(clipped, rung="designed", gap=replace(ANSWER.gap, snr_db=11.5)),
+    )
+    comparison = replace(COMPARISON, outputs=(*COMPARISON.outputs, *rungs, clipped), budget=tuple(totals(weights=1.0)))
+    comparison = replace(comparison, budget=(*comparison.budget, share("weights", 1.0, "conv", "layers.0")))
+    assert diagnosis(passed_cell(planned, comparison=comparison)) == (
+        "11.0 dB (the lowest of 3 outputs): sample c, where the rung designed adds most of the error. Of the error of "
+        "the 2 outputs whose operators were captured (30.0 dB or more), 100 % are the weights of the convolution "
+        f"layers.0. {DEVICE}"
     )
 
 
