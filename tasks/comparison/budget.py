@@ -1,13 +1,15 @@
 """The error budgets of a cell's final outputs. The errors come from the replay of every captured sample."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 
 import numpy as np
 
 from tasks.comparison.evidence import SampleInputs
-from tasks.numerics.budget import Effect, Errors, OutputBudget, errors_at
-from tasks.numerics.element_use import Array, Kernels, NoDerivative, Sensitivity, Value
+from tasks.numerics.budget import Effect, OutputBudget
+from tasks.numerics.element_use import Array, Kernels, Value
 from tasks.numerics.grid import grid_errors
+from tasks.numerics.path import Errors, RunAt, errors_at
 from tasks.numerics.replay import Replayed
 from tasks.records import ErrorShare, LoweredProgram
 from tasks.records.vocabulary import CAUSES, Cause
@@ -47,9 +49,9 @@ class ErrorBudget:
         ):
             if qparams is not None and not np.array_equal(exact, rounded):
                 errors[-1 - position] = grid_errors(exact, rounded, qparams)
-        run = self._halfway(kernels, inputs, errors)
+        run_at = self._path(kernels, inputs, errors)
         for output, budget in enumerate(self._outputs):
-            budget.add(run, output, actual[output], reference[output], errors)
+            budget.add(run_at, output, actual[output], reference[output], errors)
 
     def shares(self) -> Iterator[ErrorShare]:
         """Yield, per final output, the totals of all causes and then the operators, the largest share first."""
@@ -60,20 +62,19 @@ class ErrorBudget:
             for effect in effects:
                 yield self._share(position, budget, effect)
 
-    def _halfway(self, kernels: Kernels, inputs: SampleInputs, errors: Errors) -> Sensitivity | str:
-        """Return the run halfway between the float model and the device, or the reason why there is none."""
+    def _path(self, kernels: Kernels, inputs: SampleInputs, errors: Errors) -> RunAt | str:
+        """Return the runs between the float model's and the device's, or the reason why there are none."""
         for index, parts in errors.items():
             if not all(np.isfinite(error).all() for error in parts.values()):
                 name = self._lowered.operators[index].name if index >= 0 else "an input"
                 return f"the error of {name} is not finite"
-        try:
-            return kernels.halfway(inputs.exact, self._float_constants, errors_at(errors))
-        except NoDerivative as reason:
-            return str(reason)
+        run_at = partial(kernels.between, inputs.exact, self._float_constants, errors_at(errors))
+        return lru_cache(maxsize=1)(run_at)
 
     def _why(self, budget: OutputBudget) -> str | None:
         unknown = len(self._unknown_weights)
-        return budget.why or (f"the float weights of {unknown} operators are not known" if unknown else None)
+        weights = f"the float weights of {unknown} operators are not known" if unknown else None
+        return "; ".join(filter(None, (weights, budget.why))) or None
 
     def _share(self, position: int, budget: OutputBudget, effect: Effect) -> ErrorShare:
         exported = self._lowered.quantized.exported

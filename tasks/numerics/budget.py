@@ -2,38 +2,33 @@
 
 The device's run is the float model's run with an error added at every value: the rounding of weights, the clipping and
 the resolution of the value's grid, and what the device itself computes differently. The effect of an error e on a final
-output is J e, with the Jacobian J of the output at the run halfway between the two, where half of every error is added.
-By the midpoint rule, the sum of all effects is the output's error except for terms of third order in the errors.
+output is J e, with the mean Jacobian J of the output over the path from the float model's run to the device's
+(`tasks.numerics.path`). The sum of all effects is the output's error.
 
-The effects of the causes' totals, and of the errors that matter most, are computed exactly, one forward pass each. To
-find out which errors matter, the energies of all effects are estimated from projections z of the output: the direction
-of the output's own error, and orthonormal random directions in its complement, which count (n - 1) / (K - 1) times. An
-output of n <= K elements is projected on its n axes, which is exact. A projection of an effect, <z, J e> = <J' z, e>,
-costs one backward pass for all operators.
+The effects of the causes' totals, and of the errors that matter most, are computed exactly, one forward pass per point
+of the path. To find out which errors matter, the energies of all effects are estimated from projections z of the
+output: the direction of the output's own error, and orthonormal random directions in its complement, which count
+(n - 1) / (K - 1) times. An output of n <= K elements is projected on its n axes, which is exact. A projection of an
+effect, <z, J e> = <J' z, e>, costs one backward pass per point for all operators.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from tasks.numerics.element_use import Array, NoDerivative, Sensitivity
+from tasks.numerics.element_use import Array, NoDerivative
 from tasks.numerics.metrics import signed_error
+from tasks.numerics.path import ARISING, ENOUGH, Errors, Path, RunAt, energy, path_of
 from tasks.records.vocabulary import Cause
 
 PROJECTIONS = 8
 """The number of projections of a final output, per sample."""
 _EXACT = 8  # per sample and final output: the largest effects that are computed exactly
+_EXACT_PASSES = 72  # for these effects, at most: with 27 points of the path, only the two largest are exact
 _LEAST = 3  # the direction of the error, and two random directions, which have a spread
 _MOST_ELEMENTS = 2**24  # of all directions of an output together
-ARISING: tuple[Cause, ...] = ("weights", "clipping", "resolution", "device")
-"""The causes of error that arise at operators."""
-
-
-Errors = Mapping[int, Mapping[Cause, Array]]
-"""By operator index, the errors that arise at the operator's value, by cause, each of the operator's shape."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,11 +59,11 @@ class OutputBudget:
     _effects: dict[tuple[Cause, int | None], float] = field(default_factory=lambda: defaultdict(float))
     _variances: dict[tuple[Cause, int | None], float] = field(default_factory=lambda: defaultdict(float))
 
-    def add(self, run: Sensitivity | str, output: int, actual: Array, reference: Array, errors: Errors) -> None:
+    def add(self, run_at: RunAt | str, output: int, actual: Array, reference: Array, errors: Errors) -> None:
         """Add a sample: the device's and the float model's final output, and the errors between the two runs.
 
-        `run`: the reason, if there are no derivatives: the output's whole error is unexplained. A sample whose error is
-        not finite is left out.
+        `run_at`: the reason, if there are no derivatives: the output's whole error is unexplained. A sample whose error
+        is not finite is left out.
         """
         error = signed_error(actual, reference, np.float64).reshape(-1)
         if not np.isfinite(error).all():
@@ -77,47 +72,52 @@ class OutputBudget:
         finite = np.where(np.isfinite(reference), reference, 0)
         self.samples += 1
         self._signal += float(np.square(finite, dtype=np.float64).sum())
-        self._energy += _energy(error)
+        self._energy += energy(error)
         try:
-            if isinstance(run, str):
-                raise NoDerivative(run)
-            estimates, unexplained = self._estimate(run, output, error, actual.shape, errors)
+            if isinstance(run_at, str):
+                raise NoDerivative(run_at)
+            path, totals = path_of(run_at, output, error, errors)
+            estimates, unexplained = self._estimate(path, output, error, actual.shape, errors)
         except NoDerivative as reason:
             self.why = self.why or str(reason)
-            self._unexplained += _energy(error)
+            self._unexplained += energy(error)
             return
-        exact: dict[tuple[Cause, int | None], float] = {}
-        explained = np.zeros(error.size)
-        for cause in ARISING:
-            effect = run.effect({index: parts[cause] for index, parts in errors.items() if cause in parts})
-            if effect is None:
-                break
-            explained += effect[output].reshape(-1)
-            exact[cause, None] = _energy(effect[output])
-        else:
-            unexplained = _energy(error - explained)
+        exact: dict[tuple[Cause, int | None], float] = {
+            (cause, None): energy(effect) for cause, effect in totals.items()
+        }
+        if totals:
+            unexplained = energy(error - sum(totals.values()))
+        if unexplained > ENOUGH * energy(error) > 0:
+            self.why = self.why or (
+                "the effects of the operators' errors do not add up with derivatives at "
+                f"{_points(len(path.fractions))} between the float model's run and the device's"
+            )
         ranked = sorted(estimates, key=lambda key: -estimates[key][0])
-        for cause, index in [key for key in ranked if key[1] is not None][:_EXACT]:
-            effect = run.effect({index: errors[index][cause]}) if index is not None and exact else None
+        largest = [key for key in ranked if key[1] is not None][: min(_EXACT, _EXACT_PASSES // len(path.fractions))]
+        for cause, index in largest:
+            effect = path.effect({index: errors[index][cause]}, output) if index is not None and totals else None
             if effect is not None:
-                exact[cause, index] = _energy(effect[output])
+                exact[cause, index] = energy(effect)
         self._unexplained += unexplained
-        for key, (energy, variance) in estimates.items():
-            self._effects[key] += exact.get(key, energy)
+        for key, (estimate, variance) in estimates.items():
+            self._effects[key] += exact.get(key, estimate)
             self._variances[key] += 0.0 if key in exact else variance
 
     def _estimate(
-        self, run: Sensitivity, output: int, error: Array, shape: tuple[int, ...], errors: Errors
+        self, path: Path, output: int, error: Array, shape: tuple[int, ...], errors: Errors
     ) -> tuple[dict[tuple[Cause, int | None], tuple[float, float]], float]:
         """Return the estimated energy of every effect with its variance, and the energy that no effect explains."""
         directions, counts = _directions(error, self.samples)
         projected: dict[tuple[Cause, int | None], Array] = defaultdict(lambda: np.zeros(len(counts)))
-        for number, direction in enumerate(directions):
-            for index, slope in run.gradients(output, direction.reshape(shape)).items():
-                for cause, part in errors[index].items():
-                    effect = float(np.einsum("i,i->", slope.reshape(-1), part.reshape(-1)))
-                    projected[cause, index][number] += effect
-                    projected[cause, None][number] += effect
+        points = len(path.fractions)
+        for fraction in path.fractions if len(directions) else ():
+            run = path.run_at(fraction)
+            for number, direction in enumerate(directions):
+                for index, slope in run.gradients(output, direction.reshape(shape)).items():
+                    for cause, part in errors[index].items():
+                        effect = float(np.einsum("i,i->", slope.reshape(-1), part.reshape(-1))) / points
+                        projected[cause, index][number] += effect
+                        projected[cause, None][number] += effect
         self.projections += len(counts)
         explained = sum((projected[cause, None] for cause in ARISING), np.zeros(len(counts)))
         random = counts != 1.0
@@ -144,23 +144,18 @@ class OutputBudget:
         return totals + [self._effect(cause, index) for cause, index in ranked if index is not None]
 
     def _effect(self, cause: Cause, operator: int | None) -> Effect:
-        energy = self._effects[cause, operator]
+        effect = self._effects[cause, operator]
         return Effect(
             cause=cause,
             operator=operator,
-            share=energy / self._energy,
+            share=effect / self._energy,
             share_error=math.sqrt(self._variances[cause, operator]) / self._energy,
-            alone_snr_db=10 * math.log10(self._signal / energy) if energy > 0 and self._signal > 0 else None,
+            alone_snr_db=10 * math.log10(self._signal / effect) if effect > 0 and self._signal > 0 else None,
         )
 
 
-def errors_at(errors: Errors) -> dict[int, Array]:
-    """Return the sum of the errors at every value, in float32."""
-    return {index: np.asarray(sum(parts.values()), np.float32) for index, parts in errors.items()}
-
-
-def _energy(values: Array) -> float:
-    return float(np.einsum("i,i->", values.reshape(-1), values.reshape(-1), dtype=np.float64))
+def _points(number: int) -> str:
+    return "1 point" if number == 1 else f"{number} points"
 
 
 def _directions(error: Array, seed: int) -> tuple[Array, Array]:

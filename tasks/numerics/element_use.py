@@ -82,13 +82,14 @@ class Kernels(Protocol):
         """Return the values of constants without their errors, and of all constants that depend on them."""
         ...
 
-    def halfway(
-        self, inputs: Sequence[Array], constants: Mapping[int, Value], errors: Mapping[int, Array]
+    def between(
+        self, inputs: Sequence[Array], constants: Mapping[int, Value], errors: Mapping[int, Array], fraction: float
     ) -> "Sensitivity":
-        """Run the program with half of every error added. Raises NoDerivative if an operator cannot be computed.
+        """Return the program's run with a fraction of every error. Raises NoDerivative if there are no derivatives.
 
         `inputs`: the model's inputs, not rounded. `constants`: the constants whose values are not the program's own.
         `errors`: by operator index, the errors of values. The model's inputs have the indices -1, -2 and so on.
+        `fraction`: 0 for the float model's run, 1 for the device's.
         """
         ...
 
@@ -98,7 +99,7 @@ class NoDerivative(Exception):
 
 
 class Sensitivity(Protocol):
-    """The derivatives of the final outputs. `tasks.toolchain.reference.halfway.HalfwayRun` implements it."""
+    """The derivatives of the final outputs. `tasks.toolchain.reference.between.RunBetween` implements it."""
 
     def effect(self, errors: Mapping[int, Array]) -> list[Array] | None:
         """Return, per final output, the sum of d(output) / d(value) * error over all errors.
@@ -110,7 +111,7 @@ class Sensitivity(Protocol):
     def gradients(self, output: int, direction: Array) -> Mapping[int, Array]:
         """Return, by the index of an error, d(<direction, output>) / d(value).
 
-        Raises NoDerivative if an operator has no derivative.
+        Raises NoDerivative if an operator has no derivative, or cannot be computed.
         """
         ...
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from tasks.numerics.element_use import Array, NoDerivative, Value, Weights
 
-from tests.numerics.numpy_halfway import HalfwayRun  # isort: skip
+from tests.numerics.numpy_between import RunBetween  # isort: skip
 
 Pullback = Callable[..., list[Array | None]]
 """Maps the weights of the outputs (None: unused) and the inputs to the derivative of the weighted sum per input."""
@@ -135,10 +135,10 @@ class Program:
                 changed[index] = value
         return changed
 
-    def halfway(
-        self, inputs: Sequence[Array], constants: Mapping[int, Value], errors: Mapping[int, Array]
-    ) -> HalfwayRun:
-        """Run the program with half of every error added. The n-th input is the value of the n-th `entry`."""
+    def between(
+        self, inputs: Sequence[Array], constants: Mapping[int, Value], errors: Mapping[int, Array], fraction: float
+    ) -> RunBetween:
+        """Run the program with a fraction of every error added. The n-th input is the value of the n-th `entry`."""
         entries = [index for index, op in enumerate(self.ops) if not op.reads and not op.constant]
         values: dict[int, Value] = dict(constants)
         for index in range(len(self.ops)):
@@ -147,13 +147,13 @@ class Program:
             value = self.call(index, values)
             if index in entries:
                 position = entries.index(index)
-                value = inputs[position] + 0.5 * errors.get(-1 - position, np.float32(0))
+                value = inputs[position] + fraction * errors.get(-1 - position, np.float32(0))
             if value is None:
                 raise NoDerivative(self.refusals[index])
             if index in errors and isinstance(value, np.ndarray):
-                value = value + 0.5 * errors[index]
+                value = value + fraction * errors[index]
             values[index] = value
-        return HalfwayRun(self, values, {entry: -1 - position for position, entry in enumerate(entries)}, {*errors})
+        return RunBetween(self, values, {entry: -1 - position for position, entry in enumerate(entries)}, {*errors})
 
     def answer(self, values: Mapping[int, Value]) -> list[Array]:
         return [np.asarray(values[index]) for index in self.output_ops]

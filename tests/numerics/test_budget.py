@@ -1,4 +1,4 @@
-"""The error budget of final outputs: the energy of each cause's effect, from a halfway run in NumPy."""
+"""The error budget of final outputs: the energy of each cause's effect, from runs in NumPy."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.numerics.budget import ARISING, PROJECTIONS, Effect, Errors, OutputBudget, errors_at
+from tasks.numerics.budget import PROJECTIONS, Effect, OutputBudget
 from tasks.numerics.element_use import Array, NoDerivative
+from tasks.numerics.path import ARISING, Errors, RunAt, errors_at
 from tasks.records.vocabulary import Cause
 
+from tests.numerics.numpy_between import RunBetween  # isort: skip
 from tests.numerics.numpy_graph import (  # isort: skip
     Program, added, entry, getitem, line, matmul, max_pool, mean, multiplied,
     refused, relu, relu6, scaled, sliced, softmax, transposed,
@@ -50,9 +52,13 @@ def budget_of(
     """Return the budget of one final output on one sample."""
     sums = errors_at(errors)
     actual, reference = (values_with(program, inputs, added)[output] for added in (sums, {}))
-    run, budget = program.halfway(inputs, {}, sums), OutputBudget()
-    budget.add(replace(run, forward=forward), output, actual, reference, errors)
+    budget = OutputBudget()
+    budget.add(run_at(program, inputs, sums, forward=forward), output, actual, reference, errors)
     return budget
+
+
+def run_at(program: Program, inputs: Sequence[Array], errors: Mapping[int, Array], *, forward: bool = True) -> RunAt:
+    return lambda fraction: replace(program.between(inputs, {}, errors, fraction), forward=forward)
 
 
 def shares(budget: OutputBudget) -> dict[tuple[Cause, int | None], float]:
@@ -145,6 +151,51 @@ def test_terms_of_third_order_are_unexplained() -> None:
     assert unexplained[0.5] < unexplained[1.0] / 10
 
 
+def test_errors_as_large_as_the_values_are_explained_by_more_points_of_the_path() -> None:
+    # The errors of -1.5 move every 1 to the flat side of the ReLU. Halfway, a value is not there yet: with the
+    # derivatives of this point, the effects are 1.5 times the output's error. Over the path, the mean slope is 2 / 3.
+    ones = np.ones((2, 3))
+    program = line(entry(ones), scaled(0, 1.0), scaled(1, 1.0), relu(2), scaled(3, 2.0))
+    errors: Errors = {1: {"resolution": -0.5 * ones}, 2: {"device": -ones}}
+    budget = budget_of(program, [ones], errors)
+    assert shares(budget) == pytest.approx(
+        {
+            **dict.fromkeys([("weights", None), ("clipping", None)], 0.0),
+            **dict.fromkeys([("resolution", None), ("resolution", 1)], 1 / 9),
+            **dict.fromkeys([("device", None), ("device", 2)], 4 / 9),
+            ("cross", None): 4 / 9,
+            ("unexplained", None): 0.0,
+        },
+        abs=1e-9,
+    )
+    assert budget.why is None
+    without_forward = budget_of(program, [ones], errors, forward=False)
+    assert totals(without_forward)["unexplained"] == pytest.approx(0.25)
+    assert without_forward.why == (
+        "the effects of the operators' errors do not add up with derivatives at 1 point between the float model's run "
+        "and the device's"
+    )
+
+
+def test_more_points_are_taken_only_while_they_help() -> None:
+    fractions: list[float] = []
+
+    def counted(fraction: float) -> RunBetween:
+        fractions.append(fraction)
+        return LINEAR.between([X], {}, {1: E1}, fraction)
+
+    explained, unknown = OutputBudget(), OutputBudget()
+    explained.add(counted, 0, (2 * X + E1) @ WEIGHT, 2 * X @ WEIGHT, {1: {"device": E1}})
+    assert (set(fractions), explained.why) == ({0.5}, None)
+    unknown.add(counted, 0, (2 * X + 4 * E1) @ WEIGHT, 2 * X @ WEIGHT, {1: {"device": E1}})
+    assert sorted(set(fractions)) == pytest.approx([1 / 6, 1 / 2, 5 / 6])
+    assert totals(unknown)["unexplained"] == pytest.approx(9 / 16)
+    assert unknown.why == (
+        "the effects of the operators' errors do not add up with derivatives at 3 points between the float model's run "
+        "and the device's"
+    )
+
+
 def test_the_errors_of_inputs_belong_to_the_input() -> None:
     program = line(entry(X), scaled(0, 2.0), multiplied(0, 1))
     errors: Errors = {2: {"resolution": E1 / 8}, -1: {"resolution": E1 / 4}}
@@ -182,9 +233,7 @@ def test_random_projections_estimate_shares_within_their_standard_error() -> Non
     x, first, second = normal(400), normal(400, seed=1), 0.5 * normal(400, seed=2)
     program = line(entry(x), scaled(0, 1.0), scaled(1, 1.0))
     errors: Errors = {1: {"resolution": first}, 2: {"device": second}}
-    halfway, together = program.halfway([x], {}, errors_at(errors)), OutputBudget()
-    assert halfway is not None
-    run = replace(halfway, forward=False)
+    together, run = OutputBudget(), run_at(program, [x], errors_at(errors), forward=False)
     singles: list[Effect] = []
     for sample in range(100):
         single = OutputBudget(samples=sample)  # the number of samples is the seed of the directions
@@ -206,7 +255,7 @@ def test_the_energies_of_several_samples_are_added() -> None:
     for errors in ({1: {"device": E1}}, {1: {"resolution": 2 * E1}}):
         sums = errors_at(errors)
         actual, reference = values_with(LINEAR, [X], sums)[0], values_with(LINEAR, [X], {})[0]
-        large.add(LINEAR.halfway([X], {}, sums), 0, actual, reference, errors)
+        large.add(run_at(LINEAR, [X], sums), 0, actual, reference, errors)
     assert shares(small)["device", 1] == pytest.approx(1)
     assert (shares(large)["device", 1], shares(large)["resolution", 1]) == (pytest.approx(0.2), pytest.approx(0.8))
     assert large.samples == 2
@@ -215,7 +264,7 @@ def test_the_energies_of_several_samples_are_added() -> None:
 def test_without_gradients_the_whole_error_is_unexplained() -> None:
     program = line(entry(X), scaled(0, 2.0), refused(1, "no such kernel"))
     with pytest.raises(NoDerivative, match="no such kernel"):
-        program.halfway([X], {}, {1: E1})
+        program.between([X], {}, {1: E1}, 0.5)
     budget = OutputBudget()
     budget.add("no such kernel", 0, X + E1, X, {1: {"device": E1}})
     assert budget.why == "no such kernel"
@@ -227,7 +276,7 @@ def test_without_gradients_the_whole_error_is_unexplained() -> None:
 
 def test_an_error_that_no_cause_has_is_unexplained() -> None:
     budget = OutputBudget()
-    budget.add(LINEAR.halfway([X], {}, {1: E1}), 0, np.ones((2, 2)), np.zeros((2, 2)), {1: {"device": 0 * E1}})
+    budget.add(run_at(LINEAR, [X], {1: E1}), 0, np.ones((2, 2)), np.zeros((2, 2)), {1: {"device": 0 * E1}})
     assert totals(budget)["unexplained"] == 1
     assert {effect.alone_snr_db for effect in budget.effects()} == {None}
 
@@ -253,7 +302,7 @@ def test_a_sample_whose_error_is_not_finite_is_left_out_with_a_reason(wrong: flo
     budget.add("no derivatives", 0, np.full((2, 2), wrong), np.zeros((2, 2)), {1: {"device": E1}})
     assert (budget.effects(), budget.samples) == ([], 0)
     assert budget.why == "a sample is left out, because its output has other infinities or NaNs"
-    run, alone = LINEAR.halfway([X], {}, {1: E1}), OutputBudget()
+    run, alone = run_at(LINEAR, [X], {1: E1}), OutputBudget()
     for other in (budget, alone):
         other.add(run, 0, np.ones((2, 2)), np.zeros((2, 2)), {1: {"device": E1}})
     assert (budget.effects(), budget.samples) == (alone.effects(), 1)
@@ -275,14 +324,14 @@ def test_an_operator_without_a_derivative_is_the_reason_for_an_unexplained_error
             raise NoDerivative("heaviside has none")
 
     budget = OutputBudget()
-    budget.add(Underivable(), 0, X + E1, X, {1: {"device": E1}})
+    budget.add(lambda _: Underivable(), 0, X + E1, X, {1: {"device": E1}})
     assert (totals(budget)["unexplained"], budget.why, budget.projections) == (1, "heaviside has none", 0)
 
 
 def test_an_output_that_is_not_floating_point_is_unexplained() -> None:
     budget = OutputBudget()
     program = Program([entry(X), scaled(0, 1.0), max_pool(1), getitem(2, 1)], [3])
-    budget.add(program.halfway([X[:, :2]], {}, {1: E1[:, :2]}), 0, np.array([[1], [0]]), np.array([[0], [0]]), {1: {}})
+    budget.add(run_at(program, [X[:, :2]], {1: E1[:, :2]}), 0, np.array([[1], [0]]), np.array([[0], [0]]), {1: {}})
     assert totals(budget)["unexplained"] == 1
 
 

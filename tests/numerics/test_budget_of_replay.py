@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.numerics.budget import Errors, OutputBudget, errors_at
+from tasks.numerics.budget import OutputBudget
 from tasks.numerics.element_use import Array, CapturedValue
+from tasks.numerics.path import Errors, errors_at
 from tasks.numerics.replay import replay, unlogged_weight_errors
 from tasks.records.vocabulary import Cause
 from tests.numerics.judged import normal
@@ -50,11 +52,11 @@ def explained(program: Program, captured: Any) -> list[dict[Cause, float]]:
         program, captured, lambda _, error: (error.max_steps or 0) > 0, lambda i: np.asarray(reference[i])
     )
     errors: Errors = {index: operator.errors for index, operator in replayed.items() if operator.errors}
-    run = program.halfway([np.asarray(reference[0])], {}, errors_at(errors))
+    run_at = partial(program.between, [np.asarray(reference[0])], {}, errors_at(errors))
     budgets: list[dict[Cause, float]] = []
     for output, index in enumerate(program.output_ops):
         budget = OutputBudget()
-        budget.add(run, output, captured[index].dequantized(), np.asarray(reference[index]), errors)
+        budget.add(run_at, output, captured[index].dequantized(), np.asarray(reference[index]), errors)
         if budget.effects():
             budgets.append(
                 {effect.cause: effect.share or 0.0 for effect in budget.effects() if effect.operator is None}
@@ -146,8 +148,8 @@ def test_the_error_of_a_weight_is_known_at_a_value_that_was_not_logged(hidden: t
     errors |= {index: {"weights": part} for index, part in unlogged.items()}
     exact = program.call(4, {3: np.asarray(values[0] * (values[1] - error) + values[0])})
     budget = OutputBudget()
-    run = program.halfway([values[0]], floats, errors_at(errors))
-    budget.add(run, 0, values[4], np.asarray(exact), errors)
+    run_at = partial(program.between, [values[0]], floats, errors_at(errors))
+    budget.add(run_at, 0, values[4], np.asarray(exact), errors)
     shares = {(effect.cause, effect.operator): effect.share for effect in budget.effects()}
     assert shares["weights", 2] == pytest.approx(1, abs=0.05)
     assert shares["unexplained", None] == pytest.approx(0, abs=0.05)

@@ -10,7 +10,7 @@ import pytest
 from tests.numerics.judged import normal
 
 from tests.numerics.numpy_graph import (  # isort: skip
-    HalfwayRun, Op, above, added, chosen, entry, gathered, getitem, line, matmul, max_pool, mean, multiplied, relu,
+    RunBetween, Op, above, added, chosen, entry, gathered, getitem, line, matmul, max_pool, mean, multiplied, relu,
     relu6, scaled, sliced, softmax, split, topk, transposed, viewed,
 )  # fmt: skip
 
@@ -37,11 +37,11 @@ OPS: dict[str, Callable[[], list[Op]]] = {
 
 
 @pytest.mark.parametrize("ops", OPS)
-def test_the_derivatives_of_a_halfway_run_are_those_of_differences(ops: str) -> None:
+def test_the_derivatives_of_a_run_are_those_of_differences(ops: str) -> None:
     x = normal(2, 4, seed=3).astype(float)
     program = line(entry(x), *OPS[ops]())
-    run = program.halfway([x], {}, {0: 0 * x})
-    assert isinstance(run, HalfwayRun)
+    run = program.between([x], {}, {0: 0 * x}, 0.5)
+    assert isinstance(run, RunBetween)
     direction = np.random.default_rng(1).standard_normal(program.answer(program.run())[0].shape)
     slope = run.gradients(0, direction)[0]
     for place in np.ndindex(x.shape):

@@ -1,4 +1,4 @@
-"""Reference graphs that are written call by call, with their kernels and halfway runs. Its functions run in workers."""
+"""Reference graphs that are written call by call, with their kernels and runs. Its functions run in workers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def reason_against(target: str, *arguments: Any) -> str:
     """Return why there is no derivative of a graph that doubles its input and calls `target`."""
     kernels = kernels_of([DOUBLED, (target, FIRST, *arguments)])
     try:
-        kernels.halfway([X], {}, {0: HALF}).gradients(0, np.ones_like(X))
+        kernels.between([X], {}, {0: HALF}, 0.5).gradients(0, np.ones_like(X))
     except NoDerivative as reason:
         return str(reason)
     return ""
@@ -48,7 +48,7 @@ def reason_against(target: str, *arguments: Any) -> str:
 
 def effect_and_gradient() -> tuple[Array, Array]:
     """Return the effect of an error of 0.5 before a square, and the derivative of the sum of the squares."""
-    run = kernels_of([DOUBLED, ("aten.mul.Tensor", FIRST, FIRST)]).halfway([X], {}, {0: HALF})
+    run = kernels_of([DOUBLED, ("aten.mul.Tensor", FIRST, FIRST)]).between([X], {}, {0: HALF}, 0.5)
     return run.effect({0: HALF})[0], run.gradients(0, np.ones_like(X))[0]
 
 

@@ -9,8 +9,8 @@ from torch.utils._pytree import tree_map
 
 from tasks.numerics.element_use import Array, Value, Weights
 from tasks.toolchain.data_movement import moves_data
+from tasks.toolchain.reference.between import RunBetween
 from tasks.toolchain.reference.graph import GETITEM, NoKernel, ReferenceGraph
-from tasks.toolchain.reference.halfway import HalfwayRun
 
 
 def _along(source: torch.Tensor, indices: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
@@ -144,11 +144,12 @@ class HostKernels:
                     changed |= {} if again is None else {index: again}
         return {index: _as_numpy(value) for index, value in changed.items()}
 
-    def halfway(
-        self, inputs: Sequence[Array], constants: Mapping[int, Value], errors: Mapping[int, Array]
-    ) -> HalfwayRun:
-        """Run the graph with half of every error added. Raises NoDerivative if a call cannot be computed."""
-        return HalfwayRun(self._graph, inputs, self._constants | self._tensors(constants, constants), errors)
+    def between(
+        self, inputs: Sequence[Array], constants: Mapping[int, Value], errors: Mapping[int, Array], fraction: float
+    ) -> RunBetween:
+        """Return a run with a fraction of every error. Raises NoDerivative if the graph itself rounds activations."""
+        constants = self._constants | self._tensors(constants, constants)
+        return RunBetween(self._graph, inputs, constants, errors, fraction)
 
     def _tensors(self, indices: Iterable[int], values: Mapping[int, Value]) -> dict[int, Any]:
         """Return the values of the calls `indices` as tensors. A call without a value is left out."""

@@ -1,6 +1,7 @@
-"""The run of the reference graph halfway between the float model and the device, with derivatives."""
+"""The runs of the reference graph between those of the float model and of the device, with derivatives."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -11,29 +12,37 @@ from tasks.numerics.element_use import Array, NoDerivative
 from tasks.toolchain.reference.graph import NoKernel, ReferenceGraph
 
 
-class HalfwayRun:
-    """The reference graph on one sample, with half of every error added where it arises.
+class RunBetween:
+    """The reference graph on one sample, with a fraction of every error added where it arises.
 
     `constants`: the values of the calls that depend only on constants, computed from the float weights.
     `errors`: by operator index, the error of the operator's value, of its shape. The model's inputs have the indices
-    -1, -2 and so on.
+    -1, -2 and so on. `fraction`: 0 for the float model's run, 1 for the device's.
 
-    Raises NoDerivative if an operator cannot be computed on the host, or if the graph itself rounds activations.
+    Raises NoDerivative if the graph itself rounds activations.
     """
 
     def __init__(
-        self, graph: ReferenceGraph, inputs: Sequence[Array], constants: Mapping[int, Any], errors: Mapping[int, Array]
+        self,
+        graph: ReferenceGraph,
+        inputs: Sequence[Array],
+        constants: Mapping[int, Any],
+        errors: Mapping[int, Array],
+        fraction: float,
     ) -> None:
         self._graph, self._constants = graph, constants
         self._inputs = [torch.from_numpy(np.array(array)) for array in inputs]
-        self._halves = {index: torch.from_numpy(np.asarray(0.5 * error)) for index, error in errors.items()}
+        self._parts = {index: torch.from_numpy(np.asarray(fraction * error)) for index, error in errors.items()}
         self._points: dict[int, torch.Tensor] = {}
         rounding = next((call.target for index, call in enumerate(graph.calls) if self._rounds(index)), None)
         if rounding is not None:
             raise NoDerivative(f"the edge graph rounds activations itself ({rounding})")
+
+    @cached_property
+    def _outputs(self) -> list[torch.Tensor]:
         try:
             with torch.enable_grad():
-                self._outputs = self._run(self._point)
+                return self._run(self._point)
         except NoKernel as refusal:
             raise NoDerivative(str(refusal)) from refusal
 
@@ -41,7 +50,7 @@ class HalfwayRun:
         """Return, by the index of an error, d(<direction, output>) / d(value). An error without effect is left out.
 
         `direction`: of the shape of the final output with the number `output`. Raises NoDerivative if an operator has
-        no derivative.
+        no derivative, or cannot be computed on the host.
         """
         value = self._outputs[output]
         if not value.requires_grad:
@@ -62,13 +71,13 @@ class HalfwayRun:
     def effect(self, errors: Mapping[int, Array]) -> list[Array] | None:
         """Return, per final output, the sum of d(output) / d(value) * error over all errors.
 
-        Return None if a kernel has no derivative in this direction.
+        Return None if a kernel has no derivative in this direction, or cannot be computed on the host.
         """
 
         def with_tangent(index: int, value: torch.Tensor) -> torch.Tensor:
             primal, tangent = forward_ad.unpack_dual(value)
-            if index in self._halves:
-                primal = primal + self._halves[index].to(primal.dtype)
+            if index in self._parts:
+                primal = primal + self._parts[index].to(primal.dtype)
             if index in errors:
                 error = torch.from_numpy(np.asarray(errors[index])).to(primal.dtype)
                 tangent = error if tangent is None else tangent + error
@@ -99,9 +108,9 @@ class HalfwayRun:
         return index not in self._constants and ".quantize_per_" in self._graph.calls[index].target
 
     def _point(self, index: int, value: torch.Tensor) -> torch.Tensor:
-        if index not in self._halves:
+        if index not in self._parts:
             return value
-        point = value + self._halves[index].to(value.dtype)
+        point = value + self._parts[index].to(value.dtype)
         self._points[index] = point if point.requires_grad else point.requires_grad_()
         return point
 

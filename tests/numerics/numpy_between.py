@@ -1,4 +1,4 @@
-"""The halfway run of a NumPy program, without any code for budgets.
+"""A run of a NumPy program between the float model's and the device's, without any code for budgets.
 
 Implements `tasks.numerics.element_use.Sensitivity`.
 """
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class HalfwayRun:
-    """The values of one run with half of every error added. `inputs`: the index of an input's error by operator."""
+class RunBetween:
+    """The values of a run with a fraction of every error added. `inputs`: the index of an input's error by operator."""
 
     program: Program
     values: Mapping[int, Value]

@@ -1,4 +1,4 @@
-"""The halfway run's derivatives, and graphs that have none. All of it runs in a worker process."""
+"""The derivatives of runs between the float model's and the device's. All of it runs in a worker process."""
 
 from __future__ import annotations
 
