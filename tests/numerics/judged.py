@@ -35,9 +35,9 @@ def nearly(gap: Gap) -> dict[str, Any]:
 
 
 @cache
-def allowed(scheme: str) -> OperatorTolerance:
+def allowed(scheme: str, target: str = "aten.linear.default") -> OperatorTolerance:
     tolerances = load([f"scheme={scheme}"]).cells[0].request.tolerance.operators
-    return limits(tolerances, scheme, "aten.linear.default")
+    return limits(tolerances, scheme, target)
 
 
 @dataclass(frozen=True)
