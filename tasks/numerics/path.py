@@ -59,7 +59,7 @@ def path_of(run_at: RunAt, output: int, error: Array, errors: Errors) -> tuple[P
     }
     by_cause = {cause: parts for cause, parts in by_cause.items() if parts}
     fractions: list[float] = []
-    sums = {cause: np.zeros(error.size) for cause in ARISING}
+    sums: dict[Cause, Array] = {cause: np.zeros(error.size) for cause in by_cause}
     unexplained = np.inf
     while True:
         points = max(3 * len(fractions), 1)
@@ -72,11 +72,11 @@ def path_of(run_at: RunAt, output: int, error: Array, errors: Errors) -> tuple[P
                     return Path(run_at), {}
                 sums[cause] += effects[output].reshape(-1)
         fractions += new
-        effects = {cause: total / points for cause, total in sums.items()}
-        before, unexplained = unexplained, energy(error - sum(effects.values()))
+        totals: dict[Cause, Array] = {cause: total / points for cause, total in sums.items()}
+        before, unexplained = unexplained, energy(error - sum(totals.values()))
         enough = unexplained <= ENOUGH * energy(error) or points >= _MOST_POINTS
         if enough or unexplained > _HELPED * before or not error.any():
-            return Path(run_at, tuple(fractions)), effects
+            return Path(run_at, tuple(fractions)), totals
 
 
 def errors_at(errors: Errors) -> dict[int, Array]:
