@@ -18,12 +18,22 @@ _NOUNS = {
     "aten.add": "addition",
     "aten.addmm": "linear layer",
     "aten.bmm": "matrix product",
+    "aten.cat": "concatenation",
+    "aten.clamp": "clamp",
     "aten.convolution": "convolution",
+    "aten.gelu": "GELU",
+    "aten.hardsigmoid": "hard sigmoid",
+    "aten.hardswish": "hardswish activation",
+    "aten.hardtanh": "clamp",
     "aten.linear": "linear layer",
     "aten.matmul": "matrix product",
+    "aten.mean": "mean",
     "aten.mm": "matrix product",
     "aten.mul": "multiplication",
     "aten.native_layer_norm": "layer norm",
+    "aten.relu": "ReLU",
+    "aten.sigmoid": "sigmoid",
+    "aten.sum": "sum",
 }
 _WHAT: dict[Cause, str] = {
     "weights": "are the weights of {}",
@@ -141,7 +151,7 @@ def _described(group: _Group, rows: Mapping[str, OperatorComparison]) -> str:
 
 
 def _operators(target: str, shares: Sequence[ErrorShare]) -> str:
-    noun = _NOUNS.get(target.rpartition(".")[0], target)
+    noun = _NOUNS.get(target.rpartition(".")[0], f"{target} operator" if target != "input" else target)
     modules = list(dict.fromkeys(share.module_path or share.operator or "" for share in shares))
     if len(shares) == 1:
         return f"the {noun} {modules[0]}".rstrip()

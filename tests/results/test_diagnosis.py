@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from conf.schema import Request
 from tasks.errors import DeviceError
 from tasks.records import Comparison, ErrorParts, ErrorShare, Quantization
@@ -54,6 +56,21 @@ def test_operators_of_one_type_and_cause_are_a_group_with_the_reason_and_the_mod
     assert diagnosis(cell) == (
         "30.0 dB (the lowest of 2 outputs), of which 94 % are the grids of 6 additions (layers.0 +5): the grid reaches "
         f"to -65535, so its step is 1, and 70 of 65536 values are used. {DEVICE}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "noun"),
+    [("aten.hardtanh.default", "clamps"), ("aten.relu.default", "ReLUs"), ("lib.op.out", "lib.op.out operators")],
+)
+def test_operators_have_the_name_of_their_kind(planned: Request, target: str, noun: str) -> None:
+    comparison = additions(2)
+    rows = [replace(row, operator=replace(row.operator, target=target)) for row in comparison.operators]
+    shares = [share("device", 0.5, f"add_{number}", f"layers.{number}") for number in range(2)]
+    comparison = replace(comparison, operators=tuple(rows), budget=(*totals(device=1.0), *shares))
+    assert diagnosis(passed_cell(planned, comparison=comparison)) == (
+        "30.0 dB (the lowest of 2 outputs), of which 100 % is what the device computes differently in 2 "
+        f"{noun} (layers.0 +1). {DEVICE}"
     )
 
 
