@@ -5,19 +5,18 @@ Perfetto can open the trace; Model Explorer can open the graphs and the files wi
 content of every file is a blob of the store, because most contents do not change from night to night.
 """
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
 from conf.schema import Request
 from flows.log import warn
 from flows.runs.results import run_folder
 from tasks.errors import EvidenceError
 from tasks.records import Blob, Capture, LoweredProgram
+from tasks.records.cell_folder import cell_folder
 from tasks.report.model_explorer import edge_graph, exported_node_data, node_data
 from tasks.report.perfetto import trace
 from tasks.results.outcome import CellResult
@@ -28,8 +27,6 @@ from tasks.storage.store import Store
 LOWERED, CAPTURE = "lowered.parquet", "capture.parquet"
 TRACE = "perfetto_trace.json"
 MODEL_EXPLORER = "model_explorer"
-_LONGEST_NAME = 255
-"""The maximum number of bytes in the name of a file on Linux. An escaped name is ASCII."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +47,7 @@ def link_files(cells: Sequence[CellResult], run_id: str, store: Store) -> None:
             if blobs := dict(_files(cell)) | dict(_evidence(cell, store)) | dict(_for_viewers(cell, store)):
                 store.link_named(_folder(run_id, cell.request), blobs)
         except EvidenceError as error:
-            warn(f"{_cell_path(cell.request)}: files are left out: {error}")
+            warn(f"{cell_folder(cell.request.names)}: files are left out: {error}")
 
 
 def read_evidence(run_id: str, request: Request, store: Store) -> CellEvidence | None:
@@ -66,22 +63,7 @@ def read_evidence(run_id: str, request: Request, store: Store) -> CellEvidence |
 
 
 def _folder(run_id: str, request: Request) -> str:
-    return f"{run_folder(run_id)}/files/{_cell_path(request)}"
-
-
-def _cell_path(request: Request) -> str:
-    """Return a path whose components are the names of the cell."""
-    return "/".join(map(_component, request.names))
-
-
-def _component(name: str) -> str:
-    """Return `name` with escapes for what a path cannot contain, shortened with a hash if it is too long for a file."""
-    quoted = quote(name, safe=" ")
-    quoted = quoted.replace(".", "%2E") if quoted.startswith(".") else quoted
-    if len(quoted) <= _LONGEST_NAME:
-        return quoted
-    tail = "-" + hashlib.sha256(name.encode()).hexdigest()[:16]
-    return quoted[: _LONGEST_NAME - len(tail)] + tail
+    return f"{run_folder(run_id)}/files/{cell_folder(request.names)}"
 
 
 def _files(cell: CellResult) -> Iterator[tuple[str, Blob]]:
@@ -132,7 +114,7 @@ def _for_viewers(cell: CellResult, store: Store) -> Iterator[tuple[str, Blob]]:
     if lowered is None or comparison is None:
         return
     if comparison.profile:
-        yield TRACE, store.put_bytes(_json(trace(_cell_path(cell.request), comparison.profile)))
+        yield TRACE, store.put_bytes(_json(trace(cell_folder(cell.request.names), comparison.profile)))
     inputs = lowered.quantized.exported.inputs
     graphs = {"edge": edge_graph(lowered.operators, inputs, store.read(lowered.reference_calls))}
     graphs |= {f"edge_{name}": contents for name, contents in node_data(comparison.operators).items()}

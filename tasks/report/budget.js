@@ -6,7 +6,7 @@ const percent = (share) => `${(100 * share).toFixed(1)} %`;
 const decibels = (value) => (value === null ? NULL : db[0](value));
 
 function swatch(cause) {
-  return element("span", { class: "cause-name", "data-cause": cause, title: shared.meanings.cause[cause] ?? "" }, cause);
+  return explain(element("span", { class: "cause-name", "data-cause": cause, tabindex: "0" }, cause), "cause", cause);
 }
 
 /** Return a bar on a track from `low` to `high`, with a line at each of the marks. All numbers are shares. */
@@ -22,8 +22,8 @@ function shareBar(cause, from, share, [low, high], marks) {
 }
 
 function head(...columns) {
-  return element("thead", {}, element("tr", {}, ...columns.map(([title, style, explained]) =>
-    element("th", { scope: "col", class: style, title: explained ?? "" }, title))));
+  return element("thead", {}, element("tr", {}, ...columns.map(([title, style, term]) =>
+    title ? explain(element("th", { scope: "col", class: style }, title), "term", term) : element("td"))));
 }
 
 /** Return the table of the totals. Each bar begins where the bar above it ends, so that the last bar ends at 100 %. */
@@ -39,8 +39,8 @@ function totalsTable(totals) {
   const all = element("tr", {}, element("th", { scope: "row" }, "all"), element("td", {}),
     element("td", { class: "n strong" }, percent(ends.at(-1))), element("td", {}));
   return element("table", {},
-    head(["cause", ""], ["", ""], ["share", "n", "Of the energy of the error"],
-      ["alone, dB", "n", "SNR of the output if this were the only error"]),
+    head(["cause", ""], ["", ""], ["share", "n", "share"],
+      ["alone, dB", "n", "alone"]),
     element("tbody", {}, ...lines), element("tfoot", {}, all));
 }
 
@@ -63,8 +63,8 @@ function operatorsTable(cell, rows) {
   return element("table", {},
     element("caption", {}, "Operators with the largest shares"),
     head(["module, operator", ""], ["cause", ""], ["", ""],
-      ["share", "n", "Of the energy of the error, ± the standard error of an estimated share"],
-      ["alone, dB", "n", "SNR of the output if this were the only error"]),
+      ["share", "n", "share"],
+      ["alone, dB", "n", "alone"]),
     element("tbody", {}, ...lines));
 }
 
@@ -102,7 +102,7 @@ function drawBudget(figure) {
   }
   const { samples, projections } = totals[0];
   const method = `Over ${samples} ${samples === 1 ? "sample" : "samples"}, from ${whole[0](projections)} projections of the output.`;
-  const totalsHost = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Causes of the error" },
+  const totalsHost = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": labelOf(cell, "Causes of the error") },
     totalsTable(totals));
   figure.replaceChildren(caption, totalsHost, element("p", { class: "readout" }, method));
   beside.replaceChildren(...(operators.length ? operatorsPart(figure, cell, operators) : []));

@@ -1,5 +1,7 @@
 """The data that the report's script reads: tables as column arrays, in JSON that is safe inside HTML."""
 
+import base64
+import gzip
 import json
 import math
 import shlex
@@ -11,6 +13,7 @@ from markupsafe import Markup
 from tasks.records.vocabulary import CAUSES, OPERATOR_STATUSES, RUNGS, VERDICTS
 from tasks.report.figures import BUDGET_COLUMNS, TREND_COLUMNS
 from tasks.report.format import printable
+from tasks.report.glossary import MEASURES, TERMS
 
 
 class View(NamedTuple):
@@ -25,9 +28,11 @@ class View(NamedTuple):
 
 VIEWS: dict[str, tuple[View, ...]] = {
     "operators": (
-        View("#", "operator_index", "whole"),
+        View("module", "module_path", "text"),
         View("operator", "operator", "text"),
         View("verdict", "verdict", "text"),
+        View("final output with only its introduced error, dB", "effect_snr_db", "db"),
+        View("#", "operator_index", "whole"),
         View("status", "status", "text"),
         View("total dB", "snr_db", "db"),
         View("inherited dB", "inherited_snr_db", "db", detail=True),
@@ -39,7 +44,6 @@ VIEWS: dict[str, tuple[View, ...]] = {
         View("gain", "introduced_gain", "real", detail=True),
         View("clipped", "clipped_elements", "whole", detail=True),
         View("codes used", "codes_used", "whole", detail=True),
-        View("outputs with only its introduced error, dB", "effect_snr_db", "db"),
         View("max abs", "max_abs", "real"),
         View("mean abs", "mean_abs", "real", detail=True),
         View("cosine", "cosine", "cosine"),
@@ -59,7 +63,6 @@ VIEWS: dict[str, tuple[View, ...]] = {
         View("took p50", "took_p50", "real"),
         View("in", "took_unit", "text"),
         View("counted in", "counted_in", "text"),
-        View("module", "module_path", "text"),
         View("written at", "stack_trace", "text"),
     ),
     "outputs": (
@@ -97,6 +100,34 @@ VIEWS: dict[str, tuple[View, ...]] = {
         View("on CPU", "occurrences_not_delegated", "whole"),
         View("messages of the compiler", "refusals", "lines"),
     ),
+    "modules": (
+        View("module", "module_path", "text"),
+        View("share of the time", "share", "real"),
+        View("mean", "mean", "real"),
+        View("of the module itself", "own_mean", "real"),
+        View("unit", "unit", "text"),
+        View("program", "program", "text", if_it_varies=True),
+        View("counted in", "counted_in", "text", if_it_varies=True),
+    ),
+    "audit": (
+        View("status", "status", "text"),
+        View("check", "check", "text"),
+        View("subject", "subject", "text"),
+        View("asked", "asked", "text"),
+        View("in the program", "got", "text"),
+        View("program", "program", "text"),
+        View("subgraph", "subgraph", "whole", if_it_varies=True),
+        View("reason", "reason", "text", if_it_varies=True),
+    ),
+    "probe": (
+        View("status", "status", "text"),
+        View("side", "side", "text"),
+        View("mistake", "mistake", "text"),
+        View("relative error", "relative_error", "real"),
+        View("with the mistake", "relative_error_mistaken", "real"),
+        View("sample", "sample", "whole", if_it_varies=True),
+        View("detail", "detail", "text", if_it_varies=True),
+    ),
     "commands": (
         View("exit", "exit_code", "whole"),
         View("seconds", "seconds", "db"),
@@ -110,10 +141,34 @@ EXTRA_COLUMNS: dict[str, tuple[str, ...]] = {
     "trends": TREND_COLUMNS,
 }
 """Columns that are in the page only for the figures and cards."""
+TERM_OF_COLUMN = {
+    "snr_db": "total",
+    "inherited_snr_db": "inherited error",
+    "grid_snr_db": "grid error",
+    "introduced_snr_db": "introduced error",
+    "introduced_channel_snr_db": "worst channel",
+    "introduced_steps": "steps",
+    "introduced_mean_steps": "steps",
+    "introduced_gain": "gain",
+    "clipped_elements": "clipped",
+    "codes_used": "codes used",
+    "effect_snr_db": "alone",
+    "delegated": "delegate",
+    "debug_handle": "handle",
+    "reference": "reference",
+    "rung": "rung",
+}
+"""The terms of the glossary that explain the heads of columns."""
 PAGE_TABLES = (*VIEWS, *(name for name in EXTRA_COLUMNS if name not in VIEWS))
 DETAILED_OPERATORS = 20_000
-MEANINGS = {"verdict": VERDICTS, "status": OPERATOR_STATUSES, "cause": CAUSES, "rung": RUNGS}
-"""What the words in these columns mean. The page shows it as a tooltip."""
+MEANINGS = {
+    "verdict": VERDICTS,
+    "status": OPERATOR_STATUSES,
+    "cause": CAUSES,
+    "rung": RUNGS,
+    "term": {**MEASURES, **TERMS},
+}
+"""What the words in these columns mean, and the terms of the page. The page shows a meaning beside its word."""
 _AS_TEXT: dict[str, Callable[[Any], str]] = {
     "shape": lambda dims: "×".join(str(int(dim)) for dim in dims) or "scalar",
     "argv": shlex.join,
@@ -144,7 +199,10 @@ class StringTable:
         return self._columns.setdefault(values, len(self._columns))
 
     def contents(self) -> dict[str, Any]:
-        return {"strings": list(self._strings), "columns": list(self._columns), "views": VIEWS, "meanings": MEANINGS}
+        return {"strings": list(self._strings), "columns": list(self._columns), "views": VIEWS} | {
+            "meanings": MEANINGS,
+            "terms": TERM_OF_COLUMN,
+        }
 
 
 def page_columns(table: str, *, detailed: bool = True) -> tuple[str, ...]:
@@ -197,3 +255,9 @@ def embedded_json(value: Any) -> Markup:
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)  # noqa: S704 - escaped above
+
+
+def packed_json(value: Any) -> str:
+    """Return `value` as JSON, compressed by gzip, in base64, which has no markup."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()

@@ -119,6 +119,28 @@ def pair(part: float | None, total: float | None) -> str:
     return NULL if part is None and total is None else f"{integer(part)}/{integer(total)}"
 
 
+def limited(written: str, limit: str | None) -> str:
+    """Return a value with its limit, which is None for a value that is not judged."""
+    return written if limit is None else f"{written} ({limit})"
+
+
+def at_least(limit: float | None, scale: float = 1.0, unit: str = "") -> str | None:
+    return None if limit is None else f"≥ {limit * scale:g}{unit}"
+
+
+def at_most(limit: float | None) -> str | None:
+    return None if limit is None else f"≤ {limit:g}"
+
+
+def milliseconds(value: float | None) -> str:
+    """Return a time in the unit in which it has one to three digits before the point."""
+    if value is None:
+        return NULL
+    if value < 1:
+        return f"{1000 * value:.3g} µs"
+    return f"{value:.3g} ms" if value < 1000 else duration(value / 1000)
+
+
 def duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"

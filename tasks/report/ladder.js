@@ -53,7 +53,6 @@ function drawLadder(table) {
       const track = trackOf(step, path[position - 1], position < 0 ? undefined : path[position + 1], x, (value) => clip(value) !== value);
       if (step.worst) track.querySelector(".path")?.classList.add("worst");
       step.row.cells[0].after(element("td", { class: "track" }, track));
-      step.row.cells[0].title = shared.meanings.rung[step.rung] ?? "";
     }
   }
   for (const row of table.querySelectorAll(".eager")) row.cells[0].after(element("td", { class: "track" }));

@@ -1,9 +1,9 @@
 // The functions that all parts of the report's script use: for formats, elements, and the page's JSON data.
-"use strict";
-
 const NULL = "–";
 const SVG = document.querySelector("svg").namespaceURI;
-const shared = JSON.parse(document.getElementById("shared").textContent);
+// What cells share, and the data of every cell: gzip of JSON, because the page of 500 cells would be 20 MB without it.
+const packed = Uint8Array.from(atob(document.getElementById("shared").textContent), (letter) => letter.charCodeAt(0));
+const shared = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
 
 // The formats of columns: [format, aligned right]. A format is called with defined values only.
 const whole = [(v) => v.toLocaleString("en"), true];
@@ -48,14 +48,21 @@ function unpack(table) {
   return rows;
 }
 
+const dataOf = (cell) => shared.cells[cell.id.replace("cell-", "")];
+
 const unpacked = new Map();
 function rowsOf(cell, kind) {
   const key = `${cell.id} ${kind}`;
   if (!unpacked.has(key)) {
-    const data = JSON.parse(cell.querySelector("script.data").textContent);
+    const data = dataOf(cell);
     unpacked.set(key, data[kind] ? unpack(data[kind]) : []);
   }
   return unpacked.get(key);
+}
+
+/** Return the label of a part of a cell. No two parts of the page have the same label. */
+function labelOf(cell, part) {
+  return `${part} of ${cell.querySelector(".permalink").id}`;
 }
 
 /** Return a long name with line-break opportunities after its underscores and dots. */

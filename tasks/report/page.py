@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import jinja2
 from markupsafe import Markup
@@ -20,10 +21,11 @@ from rich.table import Table
 from rich.text import Text
 
 from tasks.records import RunFacts
+from tasks.records.cell_folder import cell_folder
 from tasks.records.tables import CELL_COLUMNS, Row
-from tasks.records.vocabulary import CAUSES, VERDICTS
 from tasks.report import data, figures
 from tasks.report import format as display
+from tasks.report.glossary import GLOSSARY
 from tasks.report.ladder import ladders, worst_output
 
 _CELL = CELL_COLUMNS[1:]
@@ -41,7 +43,10 @@ _MOST_DIAGNOSES = 8  # in the terminal; with more, only those of the cells that 
 _TOP_EVENTS = 24  # per unit and cell: cycles and µs have no common order
 _ERROR_CHARACTERS = 4_000
 _TOP_SHARES, _ALL_SHARES = 40, 10_000  # per final output, and of all cells
-_SCRIPTS = ("page.js", "tables.js", "budget.js", "ladder.js", "profile.js", "trends.js", "matrix.js", "routes.js")
+_SCRIPTS = (
+    *("page.js", "words.js", "tables.js", "budget.js", "ladder.js"),
+    *("depth.js", "operator.js", "trends.js", "matrix.js", "routes.js"),
+)
 _LOG_CHARACTERS, _ALL_LOGS_CHARACTERS = 64_000, 1_000_000
 
 
@@ -56,13 +61,19 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
     evidence = {name: _by_cell(tables.get(name, ())) for name in data.PAGE_TABLES}
     detailed = len(tables.get("operators", ())) <= data.DETAILED_OPERATORS
     columns = {name: data.page_columns(name, detailed=detailed) for name in data.PAGE_TABLES}
-    strings = data.StringTable()
+    strings, of_cells = data.StringTable(), list[dict[str, Any]]()
     most_shares = max(1, min(_TOP_SHARES, _ALL_SHARES // max(1, len(cells))))
     share = log_characters(sum(cell["log"] in logs for cell in cells))
+    column_names = ["soc", *_varying(cells)]
     regressed: list[tuple[Row, list[figures.Row]]] = []
     for number, cell in enumerate(cells):
         rows_of: dict[str, Sequence[figures.Row]] = {name: rows.get(_key(cell), []) for name, rows in evidence.items()}
         cell["number"] = number
+        cell["missed_limits"] = cell["missed_limits"] or ()  # null in runs of earlier versions
+        names = ["model", "scheme", "soc", "backend"]
+        where = cell["farm"] or cell["device"]
+        cell["files"] = quote(cell_folder([*(cell[name] or "" for name in names), where or ""]))
+        cell["permalink"] = "/".join(_named(cell, ["model", "scheme", *column_names]))
         cell["ladders"] = ladders(rows_of["outputs"])
         cell["worst_output"] = worst_output(rows_of["outputs"])
         cell["latency"] = figures.latency(rows_of["profile"])
@@ -75,12 +86,14 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
         cell["budget_shown"] = len(rows_of["budget"])
         rows_of["profile"] = _top_events(rows_of["profile"])
         cell["profile_shown"] = len(rows_of["profile"])
-        cell["data"] = data.embedded_json(_embedded(rows_of, columns, cell["latency"], strings))
-        cell["log_text"] = _tail(display.printable(logs[cell["log"]]), share) if cell["log"] in logs else None
+        of_cells.append(_embedded(rows_of, columns, cell["latency"], strings))
+        cell["has_log"] = cell["log"] in logs
+        if cell["has_log"]:
+            of_cells[-1]["log"], cell["log_is_cut"] = _tail(display.printable(logs[cell["log"]]), share)
         cell["error"] = _head(display.printable(cell["error"] or ""))
         cell["diagnosis"] = display.printable(cell["diagnosis"] or "")
     script = "\n".join(map(_beside, _SCRIPTS))
-    column_names = ["soc", *_varying(cells)]
+    impossible = sum(cell["outcome"] == "impossible" for cell in cells)
     return (
         _environment()
         .get_template("page.html.j2")
@@ -89,15 +102,16 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
             command=shlex.join(run.command),
             cells=cells,
             counts=_counts(cells),
+            impossible=impossible,
             matrix=_matrix(cells, column_names),
-            socs=list(dict.fromkeys(_column(cell, column_names) for cell in cells)),
+            socs=list(dict.fromkeys(_named(cell, column_names) for cell in cells)),
             troubles=_troubles(cells),
             detailed=detailed,
             has_trends=bool(tables.get("trends")),
             causes=figures.causes(regressed),
             regressed=len(regressed),
             measures=data.embedded_json(_measures(cells)),
-            shared=data.embedded_json(strings.contents()),
+            shared=data.packed_json(strings.contents() | {"cells": of_cells}),
             style=Markup(_beside("page.css")),  # noqa: S704 - our own file
             script=Markup(script),  # noqa: S704 - our own file
             script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -129,10 +143,19 @@ def _embedded(
 
 def _measures(cells: Sequence[Row]) -> Row:
     """Return the measures by which the matrix can be coloured and, per cell, its numbers in the measures' order."""
-    numbers = [figures.measured(cell).values() for cell in cells]
+    numbers = [figures.measured(cell) for cell in cells]
+    # The first measure is the one that the page starts with.
+    measures = [
+        measure
+        for measure in figures.MEASURES
+        if measure is figures.MEASURES[0] or any(values[measure.name] is not None for values in numbers)
+    ]
     return {
-        "measures": [asdict(measure) for measure in figures.MEASURES],
-        "cells": [[None if value is None else data.six_digits(value) for value in values] for values in numbers],
+        "measures": [asdict(measure) for measure in measures],
+        "cells": [
+            [None if (value := values[measure.name]) is None else data.six_digits(value) for measure in measures]
+            for values in numbers
+        ],
     }
 
 
@@ -182,7 +205,7 @@ def summary_diagnoses(cells: Sequence[Row]) -> Table | None:
     table = Table.grid(padding=(0, 2, 0, 0))
     names = ["soc", *_varying(cells)]
     for (model, scheme, diagnosis), rows in chosen.items():
-        socs = ", ".join(" ".join(_column(row, names)) for row in rows)
+        socs = ", ".join(" ".join(_named(row, names)) for row in rows)
         table.add_row(Text(display.printable(f"{model} {scheme} {socs}")), Text(display.printable(diagnosis)))
     return table if chosen else None
 
@@ -254,7 +277,7 @@ def _varying(cells: Sequence[Row]) -> list[str]:
     return [name for name in ("device", "backend") if len({cell[name] for cell in cells} - {None}) > 1]
 
 
-def _column(cell: Row, names: Sequence[str]) -> tuple[str, ...]:
+def _named(cell: Row, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(cell[name] or display.NULL for name in names)
 
 
@@ -263,7 +286,7 @@ def _matrix(cells: Sequence[Row], names: Sequence[str]) -> dict[str, dict[str, d
     matrix: dict[str, dict[str, dict[tuple[str, ...], list[Row]]]] = {}
     for cell in cells:
         row = matrix.setdefault(cell["model"], {}).setdefault(cell["scheme"], {})
-        row.setdefault(_column(cell, names), []).append(cell)
+        row.setdefault(_named(cell, names), []).append(cell)
     return matrix
 
 
@@ -313,10 +336,12 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    names = ("breakable", "duration", "integer", "kib", "note", "percent", "plural", "real", "verdict", "words")
+    names = ("breakable", "duration", "integer", "kib", "milliseconds", "note", "percent", "plural", "real", "verdict")
+    names += ("words",)
     environment.filters |= {name: getattr(display, name) for name in names}
-    environment.globals |= {name: getattr(display, name) for name in ("interval", "lowest", "share_interval", "snr")}
-    environment.globals |= {"CAUSES": CAUSES, "VERDICTS": VERDICTS}
+    functions = ("at_least", "at_most", "interval", "limited", "lowest", "share_interval", "snr")
+    environment.globals |= {name: getattr(display, name) for name in functions}
+    environment.globals |= {"GLOSSARY": GLOSSARY, "MEANINGS": data.MEANINGS}
     environment.filters |= {
         "cosine": lambda value: display.decimal(value, 5),
         "db": display.decimal,

@@ -21,8 +21,9 @@ function arrive() {
   const { place, filter } = route();
   if (filter) applyFilter(filter);
   const [anchor, operator] = place.split("/operator-");
-  const target = document.getElementById(anchor);
-  const cell = target?.closest(".cell");
+  const named = document.getElementById(anchor);
+  const cell = named?.closest(".cell");
+  const target = named?.matches(".permalink") ? cell : named;
   // A place that the filter hides has no position to scroll to: clear the filter.
   if (cell?.hidden) applyFilter(new URLSearchParams());
   if (place) history.replaceState(null, "", address(place));
@@ -62,7 +63,8 @@ function up(event) {
 }
 
 function draw(panel) {
-  if (panel.dataset.table === "trends") drawTrends(panel);
+  if (panel.querySelector(".log")) panel.querySelector(".log").textContent = dataOf(panel.closest(".cell")).log;
+  else if (panel.dataset.table === "trends") drawTrends(panel);
   else if (panel.dataset.table) drawTable(panel);
 }
 
@@ -115,5 +117,6 @@ if (form) {
   window.addEventListener("hashchange", arrive);
   applyFilter(route().filter ?? new URLSearchParams());
   // When the page is loaded, the browser goes to the fragment and takes the focus away: go to the place afterwards.
-  if (location.hash) window.addEventListener("load", () => setTimeout(arrive));
+  if (location.hash && document.readyState === "complete") setTimeout(arrive);
+  else if (location.hash) window.addEventListener("load", () => setTimeout(arrive));
 }

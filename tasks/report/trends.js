@@ -1,16 +1,8 @@
 // Distributions and series: a cell's latencies as a histogram, and its numbers over the nights as sparklines.
 
-const latencies = new Map();
-function latencyOf(cell) {
-  if (!latencies.has(cell.id)) {
-    latencies.set(cell.id, JSON.parse(cell.querySelector("script.data").textContent).latency);
-  }
-  return latencies.get(cell.id);
-}
-
 /** Draw the latencies of the shipping program, measured by the runtime's clock, with the percentiles marked. */
 function drawLatency(figure) {
-  const latency = latencyOf(figure.closest(".cell"));
+  const latency = dataOf(figure.closest(".cell")).latency;
   const width = Math.max(260, figure.clientWidth), height = 84, base = 62;
   const high = Math.max(...latency.bins);
   const span = latency.high - latency.low || 1;
@@ -18,7 +10,7 @@ function drawLatency(figure) {
   const bar = (width - 12) / latency.bins.length;
   const [scale, unit] = latency.unit === "us" ? [1000, "ms"] : [1, latency.unit];
   const written = (v) => `${(v / scale).toPrecision(3)} ${unit}`;
-  const summary = `${whole[0](latency.count)} inferences: p10 ${written(latency.p10)}, p50 ${written(latency.p50)}, p90 ${written(latency.p90)}, mean ${written(latency.mean)}`;
+  const summary = `${whole[0](latency.count)} inferences: p10 ${written(latency.p10)}, p90 ${written(latency.p90)}`;
   const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": summary });
   latency.bins.forEach((count, i) => {
     if (!count) return;
@@ -29,12 +21,12 @@ function drawLatency(figure) {
     svg.append(box);
   });
   svg.append(shape("line", { class: "axis", x1: 6, x2: width - 6, y1: base + .5, y2: base + .5 }));
-  for (const name of ["p10", "p50", "p90"]) {
+  for (const name of ["p10", "p90"]) {
     svg.append(shape("line", { class: name, x1: x(latency[name]), x2: x(latency[name]), y1: 6, y2: base + 5 }));
   }
   svg.append(shape("text", { x: 6, y: base + 18 }, written(latency.low)));
   svg.append(shape("text", { x: width - 6, y: base + 18, "text-anchor": "end" }, written(latency.high)));
-  figure.replaceChildren(element("figcaption", {}, "Latency of the shipping program"), svg, element("p", { class: "readout" }, summary));
+  figure.replaceChildren(element("figcaption", {}, `Inference times of the shipping program by its log${figure.dataset.simulated ? ", in the simulator" : ""}`), svg, element("p", { class: "readout" }, summary));
 }
 
 /** Return a sparkline of a series: its level, the noise around it as a band, and the first bad night. */
@@ -96,7 +88,7 @@ function drawTrends(panel) {
     element("td", { class: "verdict" }, (row.verdict ?? NULL).replaceAll("_", " ")),
     element("td", {}, row.first_bad_run ?? NULL),
     element("td", { class: "lines" }, row.changed || NULL)));
-  host.replaceChildren(element("div", { class: "scroll long", tabindex: "0", role: "region", "aria-label": "Trends over nights" },
+  host.replaceChildren(element("div", { class: "scroll long", tabindex: "0", role: "region", "aria-label": labelOf(panel.closest(".cell"), "Trends over nights") },
     element("table", { class: "trends" },
       element("thead", {}, element("tr", {}, ...heads.map((name) => element("th", { scope: "col" }, element("span", {}, name))))),
       element("tbody", {}, ...lines))));

@@ -64,7 +64,7 @@ def lower_model(model: EdgeModel, soc: SocConfig | None, options: LoweringOption
         outputs_edge=model.outputs_edge,
         outputs_designed=model.outputs_designed,
         designed_unavailable=model.designed_unavailable,
-        delegation=delegation_counts(info, ship.log.refusals),
+        delegation=delegation_counts(info, graph, ship.log.refusals),
         delegated_subgraphs=info.num_delegated_subgraphs,
         delegated_graph=store.put_bytes(format_delegated_graph(graph.graph_module).encode()),
         compile_facts=tuple(ship.log.compile_facts),

@@ -82,7 +82,7 @@ def test_the_page_has_only_commands_and_python() -> None:
 
 
 def test_the_summary_of_the_delegation(values: dict) -> None:
-    assert values["summary"] == [["qnn", 1, 17, 1], ["xnnpack", 1, 11, 1]]
+    assert values["summary"] == [["qnn", 1, 17, 0], ["xnnpack", 1, 11, 0]]
     assert "aten_relu_default" in values["graph"]
 
 

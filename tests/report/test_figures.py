@@ -41,16 +41,26 @@ def test_a_cell_has_every_measure_of_the_matrix() -> None:
         "final_cosine": 0.99,
         "top1_agreement": 0.875,
         "latency_p50_ms": 2.5,
+        "timed_on": "device",
     }
     cell |= {"pte_bytes": 2048, "operators_compared": 7, "operators_total": 28}
     measures = measured(cell)
     assert measures == {"snr": 30.5, "cosine": 0.99, "top1": 87.5, "latency": 2.5, "size": 2.0, "coverage": 25.0}
     assert list(measures) == [measure.name for measure in MEASURES]
+    assert measured(cell | {"timed_on": "simulator"})["latency"] is None
 
 
 def test_a_measure_that_is_not_defined_is_null_and_not_zero() -> None:
     cell = dict.fromkeys(
-        ("final_difference", "final_snr_db", "final_cosine", "top1_agreement", "latency_p50_ms", "pte_bytes")
+        (
+            "final_difference",
+            "final_snr_db",
+            "final_cosine",
+            "top1_agreement",
+            "latency_p50_ms",
+            "timed_on",
+            "pte_bytes",
+        )
     )
     assert set(measured(cell | {"operators_compared": None, "operators_total": None}).values()) == {None}
 
@@ -88,10 +98,14 @@ def test_a_cell_without_a_budget_has_the_reason(cell: dict[str, Any], replayed: 
 
 
 def test_latencies_are_counted_in_bins_of_equal_width() -> None:
-    assert latency([counted(["a"], 1.0, []), EXECUTED]) == {
+    assert latency([counted(["a"], 1.0, []), EXECUTED | {"raw": EXECUTED["raw"] * 5}]) == {
         "unit": "us", "count": 4, "p10": 10.3, "p50": 12.0, "p90": 17.2, "mean": 13.25,
-        "low": 10.0, "high": 19.0, "bins": [2, 1, 0, 1],
+        "low": 10.0, "high": 19.0, "bins": [5, 0, 5, *[0] * 3, 5, *[0] * 12, 5],
     }  # fmt: skip
+
+
+def test_a_few_latencies_have_no_histogram() -> None:
+    assert latency([EXECUTED]) is None
 
 
 def test_a_cell_that_was_never_executed_has_no_latencies() -> None:

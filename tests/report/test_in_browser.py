@@ -2,82 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator
+import csv
 from pathlib import Path
+from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
 
-from conf.schema import Request
-from flows.graph import comparison_options
-from flows.resources import Resources
-from flows.runs import results
-from tasks.compare import compare
-from tasks.records import Capture, LoweredProgram
-from tasks.records.vocabulary import CAUSES, VERDICTS
-from tasks.report.page import render
-from tasks.results.outcome import CellResult
-from tasks.results.rows import rows
-from tests.sample_tables import CHANGED, LOGS, NIGHTS, RUN, nightly, sweep, trends
+from tasks.records.vocabulary import CAUSES
+from tasks.report.glossary import MEASURES
+from tests.sample_tables import CHANGED, NIGHTS, nightly
 
 pytestmark = pytest.mark.toolchain
-
-
-@pytest.fixture(scope="module")
-def real(resources: Resources, request_8a8w: Request, lowered: LoweredProgram, capture: Capture) -> str:
-    """The report of a sweep of one cell with the real toolchain and a real device, as `qnnsweep run` writes it."""
-    compared = compare(
-        lowered, capture, comparison_options(request_8a8w), store=resources.store, workers=resources.workers
-    )
-    cell = CellResult(
-        request=request_8a8w,
-        stage="compare",
-        exported=lowered.quantized.exported,
-        quantized=lowered.quantized,
-        lowered=lowered,
-        capture=capture,
-        comparison=compared,
-    )
-    written = results.write(RUN, rows(RUN.run_id, [cell], resources.workers.identity), resources.store, trend=None)
-    return written.page.absolute().as_uri()
-
-
-@pytest.fixture(scope="module")
-def sample_report(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The report of a run of 27 cells of every outcome, with trends over fifty nights."""
-    path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(render(RUN, sweep(nightly()) | {"trends": trends(nightly())}, LOGS))
-    return path.as_uri()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    chromium = shutil.which("chromium")
-    assert chromium, "there is no chromium: .ci/machine installs it"
-    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=sandbox)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A page that must log nothing to its console and must make no request to a network."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, offline=True)
-    page = context.new_page()
-    logged: list[str] = []
-    requested: list[str] = []
-    page.on("console", lambda message: logged.append(message.text))
-    page.on("pageerror", lambda error: logged.append(str(error)))
-    page.on("request", lambda request: requested.append(request.url))
-    page.set_default_timeout(30_000)
-    yield page
-    context.close()
-    assert logged == []
-    assert [url for url in requested if not url.startswith("file:")] == []
 
 
 def fragment(page: Page) -> str:
@@ -101,7 +38,7 @@ def test_a_click_leads_from_the_matrix_to_the_cell_to_the_operator_and_back(
 
     chart = page.locator("#cell-0 .depth svg")
     chart.hover(position={"x": chart.bounding_box()["width"] - 12, "y": 60})
-    expect(page.locator(".depth .readout")).to_contain_text("aten_max_pool2d_with_indices_default[1]: unused")
+    expect(page.locator(".depth .readout")).to_contain_text("16 aten_linear_default: total")
     page.locator(".worst-operator a").click()
     card = page.locator("#cell-0 .operator")
     name = page.locator(".worst-operator").text_content()
@@ -127,9 +64,91 @@ def test_a_click_on_the_chart_shows_the_operator_under_it(page: Page, real: str)
     page.goto(f"{real}#cell-0")
     chart = page.locator("#cell-0 .depth svg")
     chart.click(position={"x": chart.bounding_box()["width"] - 12, "y": 60})
-    expect(page.locator(".operator h4")).to_have_text("17 aten_max_pool2d_with_indices_default[1]")
+    expect(page.locator(".operator h4")).to_have_text("16 aten_linear_default")
     page.go_back()
     expect(page.locator(".operator")).to_be_hidden()
+
+
+def test_a_meaning_is_shown_on_hover_focus_and_touch_and_hidden_by_escape(
+    page: Page, browser: Browser, sample_report: str
+) -> None:
+    page.goto(f"{sample_report}#cell-6")
+    tip, word = page.locator("#tip"), page.locator("#cell-6 .word", has_text="observer effect")
+    expect(tip).to_be_hidden()
+    word.hover()
+    expect(tip).to_have_text(MEASURES["observer effect"])
+    page.mouse.move(0, 0)
+    expect(tip).to_be_hidden()
+    word.focus()
+    expect(tip).to_be_visible()
+    assert word.get_attribute("aria-describedby") == "tip"
+    page.keyboard.press("Escape")
+    expect(tip).to_be_hidden()
+    assert fragment(page) == "cell-6"  # Escape goes up only if no meaning is shown
+    page.locator("#cell-6 .budget .cause-name").first.hover()
+    expect(tip).to_have_text(CAUSES["weights"])
+
+    context = browser.new_context(viewport={"width": 400, "height": 800}, has_touch=True, offline=True)
+    phone = context.new_page()
+    phone.goto(f"{sample_report}#cell-6")
+    phone.locator("#cell-6 .word", has_text="observer effect").tap()
+    expect(phone.locator("#tip")).to_have_text(MEASURES["observer effect"])
+    box = phone.locator("#tip").bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 400
+    context.close()
+
+
+def test_the_table_of_operators_begins_with_the_worst_and_folds_what_does_not_exist_on_the_device(
+    page: Page, sample_report: str
+) -> None:
+    page.goto(f"{sample_report}#cell-6-operators")
+    panel = page.locator("#cell-6-operators")
+    panel.locator("tbody tr").first.wait_for()
+    heads = panel.locator("thead button").all_text_contents()
+    assert heads[:4] == ["module", "operator", "verdict", "final output with only its introduced error, dB"]
+    verdicts = panel.locator("tbody td[data-verdict]").all_text_contents()
+    assert verdicts[0] == "introduced"
+    assert verdicts == sorted(verdicts, key=["introduced", "grid", "inherited", "blind", "within_grid"].index)
+    expect(panel.locator("output")).to_have_text("77 of 80")
+    panel.get_by_label("also the 3 that do not exist").check()
+    expect(panel.locator("output")).to_have_text("80 of 80")
+    panel.get_by_label("Verdict").select_option("introduced")
+    expect(panel.locator("tbody tr")).to_have_count(1)
+    panel.get_by_label("Find").fill("no such operator")
+    expect(panel.locator("output")).to_have_text("no row has all of this")
+
+
+def test_a_table_is_saved_as_csv(page: Page, sample_report: str, tmp_path: Path) -> None:
+    page.goto(f"{sample_report}#cell-6-delegation")
+    with page.expect_download() as download:
+        page.locator("#cell-6-delegation").get_by_role("button", name="Save as CSV").click()
+    assert download.value.suggested_filename == "efficientnet_lite0-8a8w-SM8550-delegation.csv"
+    download.value.save_as(tmp_path / "saved.csv")
+    with (tmp_path / "saved.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["operator", "occurrences_delegated", "occurrences_not_delegated", "refusals"]
+    assert (len(rows), rows[2]["refusals"]) == (4, "[ERROR] Op add: rank 6 is not supported by HTP")
+
+
+def test_a_cell_has_a_link_by_its_names(page: Page, sample_report: str) -> None:
+    page.goto(f"{sample_report}#efficientnet_lite0/8a8w/SM8650")
+    expect(page.locator("#cell-6, #cell-7").locator("visible=true").and_(page.locator(":focus"))).to_have_count(1)
+    page.locator(":focus .permalink").click()
+    assert fragment(page) == "efficientnet_lite0/8a8w/SM8650"
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_axe_finds_nothing(browser: Browser, sample_report: str, real: str, colours: Literal["light", "dark"]) -> None:
+    context = browser.new_context(color_scheme=colours, bypass_csp=True, offline=True)  # axe is no script of the page
+    page = context.new_page()
+    for url in (f"{sample_report}#cell-6/operator-21", f"{real}#cell-0"):
+        page.goto(url)
+        page.locator(".cell.here").first.wait_for()
+        page.locator("details").evaluate_all("parts => parts.slice(-20).forEach(part => { part.open = true })")
+        violations = Axe().run(page).response["violations"]
+        assert [(rule["id"], [node["html"][:200] for node in rule["nodes"]]) for rule in violations] == []
+    context.close()
 
 
 def test_every_step_can_be_done_with_the_keyboard(page: Page, sample_report: str) -> None:
@@ -151,14 +170,14 @@ def test_every_step_can_be_done_with_the_keyboard(page: Page, sample_report: str
         page.keyboard.press("ArrowRight")
     expect(page.locator("#cell-1 .readout").last).to_contain_text("2 aten_add_Tensor_2: total")
     page.keyboard.press("Enter")
-    assert fragment(page) == "cell-1/operator-2"
     expect(page.locator("#cell-1 .operator")).to_be_focused()
+    assert fragment(page) == "cell-1/operator-2"
     page.keyboard.press("Escape")
-    assert fragment(page) == "cell-1"
     expect(page.locator("#cell-1 .operator")).to_be_hidden()
+    assert fragment(page) == "cell-1"
     page.keyboard.press("Escape")
-    assert fragment(page) == "matrix"
     expect(focused).to_have_attribute("data-cell", "1")
+    assert fragment(page) == "matrix"
 
 
 def test_filters_narrow_matrix_and_cells_and_are_stored_in_the_address(page: Page, sample_report: str) -> None:
@@ -244,69 +263,3 @@ def test_the_dark_page_has_its_own_colours(page: Page, sample_report: str, tmp_p
     page.goto(f"{sample_report}#cell-6/operator-21")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(16, 20, 19)"
     page.screenshot(path=tmp_path / "dark.png")
-
-
-def test_a_cell_shows_its_diagnosis_on_top_and_the_error_budget_with_its_totals(
-    page: Page, sample_report: str, tmp_path: Path
-) -> None:
-    page.goto(f"{sample_report}#cell-6")
-    sentence = page.locator("#cell-6 .diagnosis")
-    expect(sentence).to_contain_text("of which 76 % are the grids of 6 additions (layers.0.attention +5)")
-    budget = page.locator("#cell-6 .budget")
-    assert sentence.bounding_box()["y"] < page.locator("#cell-6 .facts").bounding_box()["y"]
-    expect(budget).to_contain_text("Error budget of output logits")
-    totals = budget.locator("tbody tr")
-    assert [total.locator("th").inner_text() for total in totals.all()] == list(CAUSES)
-    assert budget.locator("tr .strong").all_text_contents() == [
-        "21.0 %", "9.0 %", "76.0 %", "5.0 %", "-13.0 %", "2.0 %", "100.0 %",
-    ]  # fmt: skip
-    # A bar begins where the bar above it ends; a negative share goes back.
-    bars = [bar.bounding_box() for bar in budget.locator(".share").all()]
-    assert [bar["x"] for bar in bars[1:4]] == pytest.approx([bar["x"] + bar["width"] for bar in bars[:3]], abs=1)
-    assert bars[4]["x"] + bars[4]["width"] == pytest.approx(bars[3]["x"] + bars[3]["width"], abs=1)
-    assert budget.locator("tr").nth(1).locator(".cause-name").get_attribute("title") == CAUSES["weights"]
-    page.screenshot(path=tmp_path / "budget.png")
-
-
-def test_the_largest_operators_are_named_by_module_and_lead_to_their_cards(page: Page, sample_report: str) -> None:
-    page.goto(f"{sample_report}#cell-6")
-    lines = page.locator("#cell-6 .shares tbody tr")
-    expect(lines).to_have_count(12)
-    expect(lines.first).to_contain_text("features.9.block.7")
-    expect(lines.first).to_contain_text("42.0 %")
-    expect(lines.nth(8)).to_contain_text("2.4 ± 0.5 %")
-    page.locator("#cell-6").get_by_role("button", name="Show all 40").press("Enter")
-    expect(lines).to_have_count(40)
-    expect(lines.nth(12).locator("a")).to_be_focused()
-    page.keyboard.press("Enter")
-    assert fragment(page) == "cell-6/operator-67"
-    expect(page.locator("#cell-6 .operator")).to_be_focused()
-    assert page.locator("#cell-6 .operator td[data-verdict]").get_attribute("title") in VERDICTS.values()
-
-
-def test_the_budget_of_another_final_output_can_be_chosen(page: Page, tmp_path: Path) -> None:
-    tables = sweep(nightly()[1:2])
-    boxes = [row | {"output_index": 1, "output": "boxes", "share": None} for row in tables["budget"]]
-    path = tmp_path / "report.html"
-    path.write_text(render(RUN, tables | {"budget": [*tables["budget"], *boxes]}, LOGS))
-    page.goto(f"{path.as_uri()}#cell-0")
-    choice = page.locator(".budget select")
-    expect(choice).to_have_value("0")
-    choice.select_option("boxes")
-    expect(page.locator(".budget")).to_contain_text("Output boxes has no budget")
-    expect(page.locator(".shares tr")).to_have_count(0)
-    expect(choice).to_be_focused()
-    choice.select_option("logits")
-    expect(page.locator(".shares tbody tr")).to_have_count(12)
-
-
-def test_the_ladder_is_drawn_as_a_path_to_the_device_with_the_worst_rung_marked(page: Page, sample_report: str) -> None:
-    page.goto(f"{sample_report}#cell-6")
-    rungs = page.locator("#cell-6 .ladder tbody tr")
-    expect(rungs.locator(".track svg")).to_have_count(5)
-    names = ["eager", "exported", "edge", "designed", "device", "quantized"]
-    assert [rung.locator("th").inner_text() for rung in rungs.all()] == names
-    assert [rung.locator(".path").count() for rung in rungs.all()] == [0, 1, 2, 2, 1, 0]
-    assert [rung.locator(".path.worst").count() for rung in rungs.all()] == [0, 1, 1, 0, 0, 0]
-    positions = [float(rung.locator("circle").get_attribute("cx") or "") for rung in rungs.all()[1:5]]
-    assert positions == sorted(positions, reverse=True)

@@ -146,18 +146,26 @@ def logged_bytes(tensor: torch.Tensor, element_bytes: int | None = None) -> int:
     return math.ceil(size / _LOG_ALIGNMENT_BYTES) * _LOG_ALIGNMENT_BYTES + _LOG_ALIGNMENT_BYTES
 
 
-def delegation_counts(info: DelegationInfo, refusals: Mapping[str, str]) -> tuple[DelegationCount, ...]:
+def delegation_counts(
+    info: DelegationInfo, lowered: ExportedProgram, refusals: Mapping[str, str]
+) -> tuple[DelegationCount, ...]:
+    """Return the nodes of each operator type that the delegate runs, and of those that stay on the CPU.
+
+    ExecuTorch also counts the getitem nodes that take the outputs of a delegate call. They compute nothing, so they are
+    left out.
+    """
+    outputs = sum(user.target is operator.getitem for node, _ in delegate_calls(lowered) for user in node.users)
+    on_cpu = {kind: count.non_delegated for kind, count in info.delegation_by_operator.items()}
+    on_cpu["getitem"] = on_cpu.get("getitem", 0) - outputs
     reasons: dict[str, set[str]] = defaultdict(set)
     for node_name, reason in refusals.items():
         reasons[re.sub(r"_\d+$", "", node_name)].add(f"{node_name}: {reason}")
     return tuple(
         DelegationCount(
-            operator=kind,
-            delegated=count.delegated,
-            not_delegated=count.non_delegated,
-            refusals=tuple(sorted(reasons[kind])),
+            operator=kind, delegated=count.delegated, not_delegated=on_cpu[kind], refusals=tuple(sorted(reasons[kind]))
         )
         for kind, count in sorted(info.delegation_by_operator.items())
+        if count.delegated or on_cpu[kind]
     )
 
 

@@ -1,0 +1,23 @@
+"""The folder of a cell's files below a run's `files`."""
+
+import hashlib
+from collections.abc import Sequence
+from urllib.parse import quote
+
+_LONGEST_NAME = 255
+"""The maximum number of bytes in the name of a file on Linux. An escaped name is ASCII."""
+
+
+def cell_folder(names: Sequence[str]) -> str:
+    """Return a path whose components are the names of the cell: model, scheme, SoC, backend, and device or farm."""
+    return "/".join(map(_component, names))
+
+
+def _component(name: str) -> str:
+    """Return `name` with escapes for what a path cannot contain, shortened with a hash if it is too long for a file."""
+    quoted = quote(name, safe=" ")
+    quoted = quoted.replace(".", "%2E") if quoted.startswith(".") else quoted
+    if len(quoted) <= _LONGEST_NAME:
+        return quoted
+    tail = "-" + hashlib.sha256(name.encode()).hexdigest()[:16]
+    return quoted[: _LONGEST_NAME - len(tail)] + tail

@@ -1,0 +1,84 @@
+"""Tests the summaries of a run for the terminal and for Prefect."""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+from typing import Any
+
+from rich.console import Console
+
+from tasks.report.page import summary_diagnoses, summary_markdown, summary_rows, summary_table
+from tests.sample_tables import RUN, cell, measured, nightly, table
+
+
+def test_the_terminal_table_shows_rounded_numbers_and_dashes_for_null() -> None:
+    rows = [
+        cell(
+            "[red]m",
+            "8a8w",
+            "SM8650",
+            **measured(random.Random(1), 23.449) | {"lower_s": 57.04, "pte_bytes": 5_242_880},
+        ),
+        cell("m", "fp16", "SM8650", outcome="failed", stage="lower", error_type="ToolchainError", error="died\nlater"),
+    ]
+    written = io.StringIO()
+    Console(file=written, width=200).print(summary_table(RUN, table("cells", rows)))
+    lines = [re.split(r"\s{2,}", line.strip()) for line in written.getvalue().splitlines()]
+    body = [line for line in lines if line[0] in {"[red]m", "m"}]
+    assert body == [
+        ["[red]m", "8a8w", "SM8650", "✓ passed", "23.4 of 8", "100.0", "5,120", "71/80", "148/2", "57.0"],
+        ["m", "fp16", "SM8650", "✗ failed", *"––––––", "ToolchainError: died"],
+    ]
+
+
+def test_a_narrow_terminal_wraps_but_drops_no_number_and_no_note() -> None:
+    row = cell("efficientnet_lite0", "16a8w", "SM8650", **measured(random.Random(1), 11.94), reason="below 20.0 dB")
+    written = io.StringIO()
+    Console(file=written, width=100).print(summary_table(RUN, table("cells", [row | {"outcome": "out_of_tolerance"}])))
+    body = written.getvalue()
+    assert [word for word in ("SM8650", "11.9", "87.5", "71/80", "148/2", "below") if word not in body] == []
+
+
+def diagnosed(count: int) -> list[dict[str, Any]]:
+    """Return passed cells with one diagnosis each, and then a cell out of tolerance and a failed cell."""
+    facts = measured(random.Random(1), 30.0)
+    passed = [cell(f"m{number}", "s", "c", **facts | {"diagnosis": f"D{number}."}) for number in range(count)]
+    bad = cell("bad", "s", "c", **facts | {"diagnosis": "Why."}) | {"outcome": "out_of_tolerance", "reason": "too low"}
+    failed = cell("failed", "s", "c", outcome="failed", error="died", diagnosis="failed in lower: died")
+    return table("cells", [*passed, bad, failed])
+
+
+def printed(rows: list[dict[str, Any]]) -> list[str]:
+    written = io.StringIO()
+    Console(file=written, width=100).print(summary_diagnoses(rows))
+    return [" ".join(line.split()) for line in written.getvalue().splitlines()]
+
+
+def test_the_terminal_shows_every_diagnosis_of_a_few_compared_cells() -> None:
+    assert printed(diagnosed(2)) == ["m0 s c D0.", "m1 s c D1.", "bad s c Why."]
+
+
+def test_the_terminal_shows_of_many_cells_only_the_diagnoses_of_those_that_did_not_pass() -> None:
+    assert printed(diagnosed(8)) == ["bad s c Why."]
+
+
+def test_cells_with_the_same_diagnosis_are_one_line_of_the_terminal() -> None:
+    facts = measured(random.Random(1), 30.0) | {"diagnosis": "D."}
+    assert printed([cell("m", "8a8w", soc, **facts) for soc in ("SM8550", "SM8650")]) == ["m 8a8w SM8550, SM8650 D."]
+
+
+def test_prefect_has_the_diagnoses_after_the_reasons() -> None:
+    notes = [line.split(" | ")[-1] for line in summary_markdown(RUN, diagnosed(1)).splitlines() if line[:2] == "| "]
+    assert notes[2:] == ["died |", "too low — Why. |", "D0. |"]
+    assert [row["diagnosis"] for row in summary_rows(diagnosed(1))] == ["D0.", "Why.", "failed in lower: died"]
+
+
+def test_markdown_has_the_worst_cells_first() -> None:
+    lines = summary_markdown(RUN, table("cells", nightly())).splitlines()
+    body = [line.split(" | ") for line in lines if line.startswith("| ")][2:]
+    outcomes = ["✗ failed"] * 2 + ["! infrastructure"] + ["≠ out of tolerance"] * 3 + ["∅ impossible"] * 3
+    assert [row[3] for row in body] == outcomes + ["✓ passed"] * 18
+    assert lines[2].startswith("27 cells: 2 failed, 1 infrastructure, 3 out of tolerance, 3 impossible, 18 passed.")
+    assert "Report: artifacts/runs/20261121T0230Z-4f1c/report.html" in lines[6]
