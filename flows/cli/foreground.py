@@ -62,7 +62,8 @@ def with_progress(cells: Sequence["PlannedCell"], flow: Callable[[], T]) -> T:
             connect.ensure(server)
         with progress.show_progress(cells, screen) as display:
             on_progress.set(display.update)
-            return flow()
+            with connect.translated_errors():
+                return flow()
 
 
 @contextmanager

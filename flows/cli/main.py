@@ -250,6 +250,7 @@ def _spread(overrides: list[str], folders: list[str], pool: str | None, dask: st
     from flows.cli import progress, serve
     from flows.distribution.spread import spread
     from flows.run import on_progress
+    from flows.server import connect
 
     if pool and dask:
         raise RequestError("--pool, --dask: the sweep runs either on a work pool or on Dask; set only one of them")
@@ -257,7 +258,8 @@ def _spread(overrides: list[str], folders: list[str], pool: str | None, dask: st
     serve.ensure_server()
     with interruptible(screen):
         on_progress.set(progress.ProgressLog((), screen, stages=("shard",)).update)
-        return spread(overrides, folders, pool, dask)
+        with connect.translated_errors():
+            return spread(overrides, folders, pool, dask)
 
 
 def _show(result: "SweepResult", *, as_json: bool) -> None:

@@ -5,6 +5,8 @@ server that accepts requests without a login gives everybody who can reach it th
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from httpx import HTTPError, HTTPStatusError, codes
 from prefect.client.base import ServerType
@@ -51,6 +53,19 @@ def ensure(server: TemporaryServer | None = None) -> None:
     except HTTPError as error:
         raise EnvironmentUnusable(f"Prefect's temporary server does not respond: {error}") from error
     return None
+
+
+@contextmanager
+def translated_errors() -> Iterator[None]:
+    """Raise EnvironmentUnusable if the Prefect API stops to answer, or answers with an error, even after retries."""
+    try:
+        yield
+    except HTTPError as error:
+        (problem, *_) = str(error).splitlines() or [type(error).__name__]
+        raise EnvironmentUnusable(
+            f"PREFECT_API_URL={PREFECT_API_URL.value()}: {problem.partition(' - ')[0]}",
+            remedy="when the server answers again, run the same command again to continue",
+        ) from error
 
 
 def check_login() -> None:

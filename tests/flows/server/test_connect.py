@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
@@ -91,6 +93,41 @@ def test_a_wrong_login_is_refused(served_program: Program, prefect_api: httpx.Cl
     assert ran.stderr.splitlines()[-1] == (
         f"qnnsweep: PREFECT_API_URL={address(prefect_api)}: the server refuses the login; set PREFECT_API_AUTH_STRING "
         "to the value of the server's PREFECT_SERVER_API_AUTH_STRING"
+    )
+
+
+@pytest.mark.parametrize("is_gone", [False, True], ids=["503", "disconnected"])
+def test_a_server_that_fails_after_its_first_answers_is_one_error(
+    open_program: Program, is_gone: bool, tmp_path: Path
+) -> None:
+    answers = {"/api/health": (200, b"true"), "/api/admin/version": (200, b'"3.8.8"'), "/api/csrf-token": (404, b"{}")}
+
+    class Overloaded(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            path = self.path.partition("?")[0]
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if path not in answers and is_gone:
+                return
+            status, body = answers.get(path, (503, b"{}"))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = _answer  # noqa: N815 - http.server's names
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Overloaded) as server:
+        threading.Thread(target=server.serve_forever).start()
+        url = f"http://127.0.0.1:{server.server_port}/api"
+        command = ("run", "model=digits_cnn", "scheme=8a8w", "soc=SM8650", f"artifacts={tmp_path}")
+        ran = open_program.run(*command, PREFECT_API_URL=url, PREFECT_CLIENT_MAX_RETRIES="0")
+        server.shutdown()
+    busy = f"Server error '503 Service Unavailable' for url '{url}/flows/'"
+    problem = "Server disconnected without sending a response." if is_gone else busy
+    assert ran.returncode == 3
+    assert ran.stderr.splitlines()[-1] == (
+        f"qnnsweep: PREFECT_API_URL={url}: {problem}; when the server answers again, run the same command again to "
+        "continue"
     )
 
 
