@@ -21,6 +21,7 @@ import psutil
 from fault_sweep import FirstStage, Ran, Sweep, copied
 from faulty_store import STORE_FAULTS, FaultyStore
 from pyarrow import fs
+from warm_server import WAITING
 
 from tests.devices.loopback import Sshd, running, write_farm
 from tests.flows.kill_and_rerun import Tables
@@ -308,7 +309,8 @@ def _kill(case: Case, process: psutil.Process, chance: random.Random) -> str:
     text = "the sweep had ended"
     family: list[psutil.Process] = []
     with suppress(psutil.NoSuchProcess, IndexError):
-        family = [process, *process.children(recursive=True)] if process.is_running() else []
+        started = process.children(recursive=True) if process.is_running() else []
+        family = [process, *(child for child in started if child.name() != WAITING)]
         victim = family[0] if place < 0.4 else family[int(place * len(family))]
         command = command_of(victim.pid)
         victim.send_signal(number)

@@ -134,6 +134,8 @@ def prepare(root: Path, kinds: Sequence[str], stack: ExitStack) -> Callable[[], 
     prefect_home.mkdir(parents=True)
     server = stack.enter_context(prefect_server(prefect_home, root / "server.log"))
     environment = program_at(root / "home", root).environment | client_environment(server)
+    links = root / "links"
+    links.mkdir()
     store: ObjectStore | None = None
     if "failing store" in kinds:
         store = stack.enter_context(serve_object_store(root))
@@ -141,7 +143,7 @@ def prepare(root: Path, kinds: Sequence[str], stack: ExitStack) -> Callable[[], 
         os.environ.update(store.environment)
 
     def warm_program() -> WarmProgram:
-        warm = WarmProgram(environment)
+        warm = WarmProgram(environment, links)
         stack.callback(warm.close)
         return warm
 

@@ -2,7 +2,7 @@
 
 A fork has its own session, working directory, environment and output files, and ends as a process of Python does. The
 process that imports reads requests from its stdin: one line of JSON per start. It answers with two lines, the id of the
-started process and, at its end, the exit code.
+started process and, at its end, the exit code. The toolchain's fork server is warm too: warm_server.py.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import warm_server
+
+from tasks.toolchain.backends.qnn.sdk import find_sdk
+
 HERE = Path(__file__).parent
 PROGRAM = "from flows.cli.main import main; main()"
 IMPORTS_S = 300.0
@@ -25,13 +29,15 @@ IMPORTS_S = 300.0
 class WarmProgram:
     """The process that has imported the program, and the program that it started last."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], links: Path) -> None:
+        """Start the process. `links`: an existing folder for the links of `find_sdk`."""
         self._environment = dict(environment)
+        linked = {name: text for name, text in find_sdk(environment, links).environment({}).items() if "PATH" in name}
         lines = f"import sys; sys.path[:0] = {[str(HERE), str(HERE.parent)]}; import warm_start; warm_start.fork()"
         self._process = subprocess.Popen(
             # No file: a worker of the program would import the file of its main module.
             [sys.executable, "-c", f"{lines}; {PROGRAM}"],
-            env=self._environment,
+            env=self._environment | linked,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
@@ -82,6 +88,7 @@ def fork() -> None:
     import flows.runs.regressions
     import flows.server.connect
     import flows.sweep  # noqa: F401 - imported for the forks
+    import tasks.toolchain.workers.preload  # noqa: F401 - imported for the forks
 
     print(0, flush=True)
     for line in sys.stdin:
@@ -103,4 +110,5 @@ def _become(request: dict[str, Any]) -> None:
         opened = os.open(name, flags if number == 0 else flags | os.O_CREAT | os.O_TRUNC)
         os.dup2(opened, number)
         os.close(opened)
+    warm_server.offer()
     sys.argv = ["qnnsweep", *request["arguments"]]
