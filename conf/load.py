@@ -26,6 +26,7 @@ from omegaconf import OmegaConf
 from conf.compose import SEARCH_PATH, Overrides, compose, compose_cells, compose_request, quoted
 from conf.describe import is_known, no_such_key
 from conf.errors import RequestError, printable
+from conf.limits import check_override
 from conf.masking import MASK, mask_secrets, names_secret
 from conf.names import AXES, MASKED_NAMES
 from conf.options import GROUPS, SHIPPED, Options
@@ -89,6 +90,8 @@ class ParsedOverrides:
 @contextmanager
 def parse(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Generator[ParsedOverrides]:
     """Yield the parsed overrides. Hydra can compose them only in this context. Raises RequestError for a mistake."""
+    for override in overrides:
+        check_override(override)
     try:
         parsed = _parse(overrides)
     except RecursionError:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf.errors import RequestError, did_you_mean, one_of, printable
+from conf.limits import check_file
 from conf.names import AXES
 
 SHIPPED = Path(__file__).parent
@@ -34,8 +35,8 @@ class Options:
                 raise RequestError(f"{printable(folder)}: not a folder of configuration: it has none of {wanted}")
             for group, options in files.items():
                 for file in sorted((folder / group).glob("*.yaml")):
-                    if not file.is_file():  # to read a pipe or a device would take for ever
-                        raise RequestError(f"{printable(file)}: not a regular file; remove it, or rename it")
+                    if folder != SHIPPED:
+                        check_file(file)
                     _check_unique(group, file, options.setdefault(file.stem, file))
         return cls(files=files, config_dirs=tuple(folder.absolute() for folder in config_dirs), links=links)
 
@@ -89,6 +90,7 @@ class Options:
     def _link(self, group: str, file: Path) -> str:
         if not file.is_file():
             raise RequestError("no such file", key=group, value=printable(file))
+        check_file(file)
         link = self.links / group / file.name
         _check_unique(group, file, self.files[group].setdefault(file.stem, link), new=link)
         if self.files[group][file.stem] == link and not link.exists():
