@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import mmap
 import os
 import shutil
 import signal
@@ -243,6 +244,27 @@ def eat_memory() -> None:
     while True:
         eaten.append(b"x" * (64 << 20))
         time.sleep(0.02)
+
+
+def fill_shared_folder(mebibytes: int) -> str:
+    """Write files to /dev/shm and close them, so that no process has them. Return the name of the last file."""
+    for number in range(mebibytes // 32):
+        path = Path(f"/dev/shm/qnnsweep-test-{os.getpid()}-{number}")
+        path.write_bytes(b"x" * (32 << 20))
+        time.sleep(0.02)
+    return path.name
+
+
+def map_shared_file(mebibytes: int) -> int:
+    """Keep a file of /dev/shm mapped for some seconds, with all its pages resident."""
+    path = Path(f"/dev/shm/qnnsweep-test-{os.getpid()}")
+    with path.open("w+b") as file:
+        file.truncate(mebibytes << 20)
+        with mmap.mmap(file.fileno(), 0) as mapped:
+            for start in range(0, len(mapped), 4096):
+                mapped[start] = 1
+            time.sleep(3)
+            return len(mapped) >> 20
 
 
 def count_company(folder: str) -> int:

@@ -21,6 +21,7 @@ from conf.units import MIB
 from tasks.process_tree import adopt_orphans, die_with_parent, kill_descendants
 from tasks.toolchain.workers.messages import Ended, LogSoFar, Receiver, Request, Started, Unreadable, send
 from tasks.toolchain.workers.output import SharedLog, WorkersLog, flush_native_output, set_log
+from tasks.toolchain.workers.shared_files import mount_private_folder
 
 _PIPE_BYTES = MIB
 _MOST_READS = 8
@@ -37,6 +38,7 @@ def guard(
     `stays`: whether descendants of the child may live longer than the child, until the caller ends them.
     """
     adopt_orphans()
+    mount_private_folder()
     log, (reading, writing) = SharedLog(), os.pipe()
     log_requests, guards_end = Pipe()
     with suppress(OSError):  # a user's pipes may be limited

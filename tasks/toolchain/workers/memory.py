@@ -8,6 +8,8 @@ from typing import Any
 
 import psutil
 
+from tasks.toolchain.workers.shared_files import FOLDER, private_bytes
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryUsage:
@@ -18,6 +20,8 @@ class MemoryUsage:
     """The sum of what is resident per process. Pages that processes share are counted once per process."""
     own_bytes: int = 0
     """The part that the end of the call would free. A fork shares its other pages with its zygote."""
+    shared_file_bytes: int = 0
+    """The files in the call's own /dev/shm, which the other sizes contain."""
 
 
 class MemoryLimit:
@@ -39,20 +43,30 @@ class MemoryLimit:
         largest = max(_sizes(usage.guard_pid, lambda process: process.memory_info().rss), default=0)
         if largest > self._limit_bytes:
             return True
-        proportional = sum(_sizes(usage.guard_pid, _proportional_bytes))
+        size = _bytes_outside_folder if usage.shared_file_bytes else _proportional_bytes
+        proportional = sum(_sizes(usage.guard_pid, size)) + usage.shared_file_bytes
         self._next_s = time.monotonic() + 10 * (time.monotonic() - started_s)
         return proportional > self._limit_bytes
 
 
 def memory_usage(guard_pid: int | None, *, shares: bool) -> MemoryUsage:
     """Return the memory of a guard's descendants. `shares`: whether they share pages with a zygote."""
+    files = 0 if guard_pid is None else private_bytes(guard_pid)
     resident = sum(_sizes(guard_pid, lambda process: process.memory_info().rss))
     freed = sum(_sizes(guard_pid, lambda process: process.memory_full_info().uss)) if shares else resident
-    return MemoryUsage(guard_pid=guard_pid, resident_bytes=resident, own_bytes=freed)
+    return MemoryUsage(
+        guard_pid=guard_pid, resident_bytes=resident + files, own_bytes=freed + files, shared_file_bytes=files
+    )
 
 
 def _proportional_bytes(process: Any) -> int:
     return process.memory_full_info().pss
+
+
+def _bytes_outside_folder(process: Any) -> int:
+    """Return the proportional size without the mapped files of /dev/shm, which are counted as files."""
+    maps = process.memory_maps(grouped=False)
+    return sum(mapped.pss for mapped in maps if not mapped.path.startswith(f"{FOLDER}/"))
 
 
 def _sizes(guard_pid: int | None, size: Callable[[psutil.Process], int]) -> list[int]:
