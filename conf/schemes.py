@@ -88,4 +88,4 @@ class SchemeConfig:
     block_size: dict[str, Block] = field(default_factory=dict[str, list[int]])
     """For block quantization: maps an operator type (`conv2d`, `linear`) to the block's shape."""
     overrides: list[SchemeOverride] = field(default_factory=list[SchemeOverride])
-    """The operators that are quantized in another way."""
+    """The operators that are quantized in another way; see docs/schemes.md."""

@@ -169,9 +169,11 @@ def captured_value(operator: Operator, logged: LoggedOperator) -> CapturedValue 
 
 
 def on_own_grid(value: CapturedValue, operator: Operator) -> CapturedValue:
-    """Return an operator's value as a delegate receives it: it rounds a value that the CPU computed to its grid."""
-    on_cpu = operator.subgraph is None and value.qparams is None and value.elements.dtype.kind == "f"
-    if not on_cpu or operator.quantization is None:
+    """Return an operator's value as its readers receive it: a delegate rounds values that are logged as floats.
+
+    These values come from the CPU, or from a delegate that computes in floats.
+    """
+    if value.qparams is not None or value.elements.dtype.kind != "f" or operator.quantization is None:
         return value
     return CapturedValue(elements=quantize(value.elements, operator.quantization), qparams=operator.quantization)
 

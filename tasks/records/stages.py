@@ -133,6 +133,7 @@ class Operator:
     subgraph: int | None  # the delegated subgraph, numbered in graph order; None on the CPU
     constant: bool  # computed only from parameters; the compiler folds such a value, so it does not exist at run time
     unused: bool  # no node reads this output of a call
+    overrides: tuple[int, ...] = ()  # indices of the scheme's overrides that select the operator
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

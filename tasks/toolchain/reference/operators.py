@@ -20,6 +20,7 @@ from tasks.records import DelegationCount, ExpectedTensor, Operator, Quantizatio
 from tasks.records.keys import METHOD
 from tasks.toolchain.backends.compiler import Compiler
 from tasks.toolchain.export import dtype_name
+from tasks.toolchain.overridden import overrides_of, roots
 
 _LOG_ALIGNMENT_BYTES = 64
 # Calls that do not become kernel calls. A view's debug handle is not replaced by the id of an instruction.
@@ -64,7 +65,7 @@ def operator_of(index: int, node: Node, compiler: Compiler | None = None, *, con
         target=getattr(node.target, "__name__", str(node.target)),
         debug_handle=handle_of(node),
         output_index=output_index_of(node),
-        source_nodes=tuple(_roots(node.meta.get("from_node", []))),
+        source_nodes=tuple(roots(node.meta.get("from_node", ()))),
         module_path=str(modules[-1][0]) if modules else "",
         stack_trace=node.meta.get("stack_trace") or "",
         shape=None if tensor is None else tuple(int(size) for size in tensor.shape),
@@ -74,6 +75,7 @@ def operator_of(index: int, node: Node, compiler: Compiler | None = None, *, con
         subgraph=None,
         constant=constant,
         unused=False,
+        overrides=overrides_of(node),
     )
 
 
@@ -189,11 +191,6 @@ def _constants(edge: ExportedProgram) -> set[Node]:
         if not is_input and all(source in constants for source in node.all_input_nodes):
             constants.add(node)
     return constants
-
-
-def _roots(sources: list[Any]) -> list[str]:
-    """Return the names of the nodes of the exported graph from which a node descends, in order, without duplicates."""
-    return list(dict.fromkeys(name for source in sources for name in _roots(source.from_node) or [source.name]))
 
 
 def delegate_calls(lowered: ExportedProgram) -> Iterator[tuple[Node, Any]]:

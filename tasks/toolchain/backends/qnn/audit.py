@@ -1,6 +1,5 @@
 """The checks of a QNN program: the options of its delegates, and the content of their context binaries."""
 
-from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
@@ -8,7 +7,8 @@ import numpy as np
 from conf.schema import SocConfig
 from tasks.records import DelegateFacts, GraphTensor, Operator, ProgramCheck, Quantization
 from tasks.toolchain.backends.checks import AuditedProgram
-from tasks.toolchain.backends.qnn.elements import has_float_activations, scheme_elements
+from tasks.toolchain.backends.qnn.elements import activation_element, needs_floats, scheme_elements
+from tasks.toolchain.backends.qnn.override_audit import bits, override_checks, settings_of, tensors_by_name
 from tasks.toolchain.data_movement import moves_data
 
 _PACKED = "the HTP compiler packs weights in a form of its own, and no library reads it back"
@@ -23,6 +23,7 @@ def qnn_checks(program: AuditedProgram) -> Iterator[ProgramCheck]:
         yield from _elements(program)
     if program.name == "debug":
         yield from _qparams(program)
+        yield from override_checks(program)
 
 
 def _delegate(
@@ -30,7 +31,7 @@ def _delegate(
 ) -> Iterator[ProgramCheck]:
     """Yield the checks of the options that the delegate is started with, then the checks of its context binary."""
     context = delegate.context
-    precision = "float16" if has_float_activations(program.scheme) else "quantized"
+    precision = "float16" if needs_floats(program.scheme) else "quantized"
     dumps = str(program.name == "debug")
     properties: list[tuple[str, str, str | None]] = [
         ("SoC in the options", soc.name, delegate.soc),
@@ -49,30 +50,37 @@ def _delegate(
 def _elements(program: AuditedProgram) -> Iterator[ProgramCheck]:
     """Yield the checks of the scheme's element types, for all subgraphs together, because some compute only indices."""
     activation, weight = scheme_elements(program.scheme)
+    asked = {element for operator in program.lowered.operators if (element := _element(program, operator))}
     delegates = program.facts.delegates
     kernels = {element for delegate in delegates if delegate.context for element in delegate.context.kernel_elements}
     elements = ", ".join(sorted(kernels))
-    agrees = activation in {element.lstrip("us") for element in kernels}
+    agrees = (asked or {activation}) <= {element.lstrip("us") for element in kernels}
     reason: str | None = None
     if not kernels:
         unread = (delegate.unread for delegate in delegates if delegate.unread)
         reason = next(unread, "the context binary names no kernel")
-    elif not agrees and not any(_computes(operator, activation) for operator in program.lowered.operators):
+    elif not agrees and not asked:
         reason = f"no operator computes in {activation}: the program only moves, compares or counts values ({elements})"
     yield program.check(
-        "activation element of the kernels", activation, None if reason else elements, agrees=agrees, reason=reason
+        "activation element of the kernels",
+        ", ".join(sorted(asked or {activation})),
+        None if reason else elements,
+        agrees=agrees,
+        reason=reason,
     )
     yield program.check("weight element", weight, None, reason=_PACKED)
 
 
-def _computes(operator: Operator, activation: str) -> bool:
-    """Return whether the NPU computes the operator's value in the type `activation`.
+def _element(program: AuditedProgram, operator: Operator) -> str | None:
+    """Return the type in which the NPU computes the operator's value; None if the compiler chooses the type.
 
     The compiler chooses the type of operators that only move values, and of operators with values of other types.
     """
+    element = activation_element(program.scheme, settings_of(program, operator))
     is_compiled = operator.subgraph is not None and not operator.constant and not operator.unused
-    is_float = activation.startswith("float") and (operator.dtype or "").startswith("float")
-    return is_compiled and (is_float or operator.quantization is not None) and not moves_data(operator.target)
+    is_float = element.startswith("float") and (operator.dtype or "").startswith("float")
+    computes = is_compiled and (is_float or operator.quantization is not None) and not moves_data(operator.target)
+    return element if computes else None
 
 
 def _qparams(program: AuditedProgram) -> Iterator[ProgramCheck]:
@@ -80,10 +88,7 @@ def _qparams(program: AuditedProgram) -> Iterator[ProgramCheck]:
 
     Several subgraphs can have a tensor of one name. Then one of these tensors must have the qparams.
     """
-    compiled: dict[str, list[tuple[int, GraphTensor]]] = defaultdict(list)
-    for subgraph, delegate in enumerate(program.facts.delegates):
-        for tensor in delegate.context.tensors if delegate.context else ():
-            compiled[tensor.name].append((subgraph, tensor))
+    compiled = tensors_by_name(program)
     for logged in program.lowered.expected_tensors:
         qparams = logged.quantization
         if qparams is None or len(qparams.scale) != 1:
@@ -93,7 +98,7 @@ def _qparams(program: AuditedProgram) -> Iterator[ProgramCheck]:
         subgraph, tensor = next(iter([*agreeing, *named]), (None, None))
         yield program.check(
             "grid",
-            f"fixed{_bits(qparams)} scale {qparams.scale[0]:.6g} zero point {qparams.zero_point[0]}",
+            f"fixed{bits(qparams)} scale {qparams.scale[0]:.6g} zero point {qparams.zero_point[0]}",
             None if tensor is None else _compiled_qparams(tensor),
             subgraph=subgraph,
             subject=logged.identifier,
@@ -112,12 +117,7 @@ def _are_equal(qparams: Quantization, tensor: GraphTensor) -> bool:
     """Whether the compiled tensor has these qparams. The scales are compared in float32, as QNN stores them."""
     return (
         tensor.scale is not None
-        and tensor.dtype.lstrip("us") == f"fixed{_bits(qparams)}"
+        and tensor.dtype.lstrip("us") == f"fixed{bits(qparams)}"
         and tensor.zero_point == qparams.zero_point[0]
         and float(np.float32(qparams.scale[0])) == tensor.scale
     )
-
-
-def _bits(qparams: Quantization) -> int:
-    """Return the bit width of QNN's type for the quantized integers. torch may use a wider dtype: int32 for 16 bits."""
-    return next(bits for bits in (8, 16, 32, 64) if qparams.quant_max - qparams.quant_min < 2**bits)

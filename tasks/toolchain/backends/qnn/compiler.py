@@ -6,7 +6,6 @@ The steps are internals of ExecuTorch, so tests/toolchain compares the result wi
 """
 
 import contextlib
-import copy
 import operator
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,10 +13,8 @@ from typing import Any
 
 import torch
 from executorch.backends.qualcomm._passes.qnn_pass_manager import get_qnn_pass_manager_cls
-from executorch.backends.qualcomm.export_utils import make_quantizer
 from executorch.backends.qualcomm.partition.qnn_partitioner import QnnOperatorSupport, QnnPartitioner
 from executorch.backends.qualcomm.qnn_preprocess import QnnBackend
-from executorch.backends.qualcomm.quantizer.quantizer import QuantDtype
 from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset, QnnExecuTorchBackendType
 from executorch.backends.qualcomm.utils.constants import QCOM_TENSOR_NAME
 from executorch.backends.qualcomm.utils.qnn_manager_lifecycle import QnnManagerContext
@@ -27,27 +24,28 @@ from executorch.backends.qualcomm.utils.utils import (
     qnn_edge_config,
 )
 from executorch.exir import EdgeCompileConfig
-from executorch.exir.backend.canonical_partitioners.pattern_op_partitioner import generate_partitions_from_list_of_nodes
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
-from torchao.quantization.pt2e import observer as observers
 from torchao.quantization.pt2e.quantizer import Quantizer
 
 from conf.schema import SocConfig
-from conf.schemes import SchemeConfig
-from tasks.errors import RequestError
+from conf.schemes import OverridePrecision, SchemeConfig, SchemeOverride
 from tasks.records import DelegatedNode, ExpectedTensor, Quantization
 from tasks.records.keys import METHOD
 from tasks.toolchain.backends.compiler import Compiler, DelegationLog
 from tasks.toolchain.backends.qnn.compiler_log import compile_facts, errors
-from tasks.toolchain.backends.qnn.elements import has_float_activations
+from tasks.toolchain.backends.qnn.elements import needs_floats
+from tasks.toolchain.backends.qnn.floats import partitions, without_floats_grids, without_grids
+from tasks.toolchain.backends.qnn.quantizer import quantizer_of
 from tasks.toolchain.export import dtype_name
+from tasks.toolchain.overridden import has_precision
 from tasks.toolchain.reference.graph import target_name
 from tasks.toolchain.reference.operators import handle_of, logged_bytes, output_index_of
 from tasks.toolchain.requantized import Requantization
 from tasks.toolchain.workers.output import output_length, output_since
 
+_CPU, _FLOAT16 = OverridePrecision.cpu, OverridePrecision.float16
 _LAST_ERRORS = 5
 _ANY = QcomChipset.SM8750
 """The SoC that is passed where ExecuTorch requires an SoC but the result does not depend on it."""
@@ -63,30 +61,7 @@ class QnnCompiler(Compiler):
         self._passes = get_qnn_pass_manager_cls(QnnExecuTorchBackendType.kHtpBackend)
 
     def quantizer(self, scheme: SchemeConfig, module: GraphModule) -> Quantizer:
-        observer = getattr(observers, scheme.observer, None)
-        if observer is None:
-            names = sorted(name for name in dir(observers) if name.endswith("Observer"))
-            raise RequestError(
-                f"no such observer in torchao; one of {names}", key="scheme.observer", value=scheme.observer
-            )
-        quantizer = make_quantizer(
-            quant_dtype=QuantDtype[f"use_{scheme.quant_dtype}"],
-            per_channel_conv=scheme.per_channel_conv,
-            per_channel_linear=scheme.per_channel_linear,
-            per_channel_embedding=scheme.per_channel_embedding,
-            act_observer=observer,
-            act_symmetric=scheme.activation_symmetric,
-        )
-        # A strict quantizer needs an SoC, to refuse what the SoC cannot compute. The compiler refuses it anyway.
-        quantizer.strict = False
-        if scheme.block_size:
-            quantizer.set_block_size_map(_block_sizes(module, scheme))
-            # Each operator type gets its own copy: types that share a configuration would all get the last block size.
-            config = quantizer.default_quant_config
-            quantizer.set_submodule_qconfig_list(
-                [(lambda node, kind=kind: _kind(node) == kind, copy.deepcopy(config)) for kind in scheme.block_size]
-            )
-        return quantizer
+        return quantizer_of(scheme, module)
 
     def before_edge(self, program: ExportedProgram) -> tuple[ExportedProgram, Sequence[Any] | None]:
         program = self._passes().transform_for_export_pipeline(program)
@@ -96,7 +71,7 @@ class QnnCompiler(Compiler):
         return qnn_edge_config()
 
     def partitioners(self, *, debug: bool, log: DelegationLog) -> list[Any]:
-        return [_RecordingPartitioner(self._specs(debug=debug), log)]
+        return [_RecordingPartitioner(self._specs(debug=debug), self._scheme.overrides, log)]
 
     def profiling(self, level: int) -> "QnnCompiler":
         return QnnCompiler(self._scheme, self._soc, level)
@@ -106,7 +81,7 @@ class QnnCompiler(Compiler):
         assert self._soc is not None, "a QNN program is compiled for one SoC"
         start = output_length()
         try:
-            with QnnManagerContext({METHOD: self._specs(debug=debug)}), _recording_tensors(log):
+            with QnnManagerContext({METHOD: self._specs(debug=debug)}), _recording_tensors(self._scheme.overrides, log):
                 yield
         except AssertionError as error:
             # Where QNN fails, ExecuTorch raises AssertionError. Only the compiler's own messages say why QNN failed.
@@ -122,7 +97,7 @@ class QnnCompiler(Compiler):
     def _specs(self, *, debug: bool) -> list[CompileSpec]:
         return generate_qnn_executorch_compiler_spec(
             soc_model=self._chipset,
-            backend_options=generate_htp_compiler_spec(use_fp16=has_float_activations(self._scheme)),
+            backend_options=generate_htp_compiler_spec(use_fp16=needs_floats(self._scheme)),
             dump_intermediate_outputs=debug,
             profile_level=self._profile_level,
         )
@@ -156,39 +131,58 @@ def axis_order_of(node: Node) -> tuple[int, ...] | None:
 class _RecordingPartitioner(QnnPartitioner):
     """A QnnPartitioner that records the compiler's messages about every node that the compiler refuses."""
 
-    def __init__(self, specs: list[CompileSpec], log: DelegationLog) -> None:
+    def __init__(self, specs: list[CompileSpec], overrides: Sequence[SchemeOverride], log: DelegationLog) -> None:
         super().__init__(specs)
+        self._overrides = overrides
         self._log = log
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_RecordingPartitioner":
         return self
 
     def generate_partitions(self, edge_program: ExportedProgram) -> list[Any]:
-        self.op_support_checker = _RecordingSupport(edge_program, self.compiler_specs_snapshot, self._log)
-        return generate_partitions_from_list_of_nodes(edge_program.graph_module, op_support=self.op_support_checker)
+        self.op_support_checker = _RecordingSupport(
+            edge_program, self.compiler_specs_snapshot, self._overrides, self._log
+        )
+        return partitions(
+            edge_program.graph_module,
+            self.op_support_checker,
+            lambda node: has_precision(node, self._overrides, _FLOAT16),
+        )
 
 
 class _RecordingSupport(QnnOperatorSupport):
-    def __init__(self, edge_program: ExportedProgram, specs: list[CompileSpec], log: DelegationLog) -> None:
-        super().__init__(edge_program, specs, set(), set())
+    def __init__(
+        self,
+        edge_program: ExportedProgram,
+        specs: list[CompileSpec],
+        overrides: Sequence[SchemeOverride],
+        log: DelegationLog,
+    ) -> None:
+        on_cpu = (node.name for node in edge_program.graph.nodes if has_precision(node, overrides, _CPU))
+        super().__init__(edge_program, specs, set(on_cpu), set())
+        self._overrides = overrides
         self._log = log
 
     def is_node_supported(self, _: Any, node: Node) -> bool:
         start = output_length()
-        supported = super().is_node_supported(_, node)
+        is_float = has_precision(node, self._overrides, _FLOAT16)
+        with without_grids(node) if is_float else contextlib.nullcontext():
+            supported = super().is_node_supported(_, node)
         if not supported and node.op == "call_function":
             messages = "; ".join(errors(output_since(start)))
-            self._log.refusals[node.name] = messages or "refused without a message"
+            skipped = "the scheme's overrides keep it on the CPU" if node.name in self.skip_node_id_set else ""
+            self._log.refusals[node.name] = messages or skipped or "refused without a message"
         return supported
 
 
 @contextlib.contextmanager
-def _recording_tensors(log: DelegationLog) -> Iterator[None]:
+def _recording_tensors(overrides: Sequence[SchemeOverride], log: DelegationLog) -> Iterator[None]:
     """Record, for each graph that QNN really builds, its nodes, its schematic, and the debug handles by tensor name."""
     original = QnnBackend._build_op_wrappers
 
     def build_and_record(edge_program: ExportedProgram, *arguments: Any) -> Any:
         _take_schematic(log)  # takes the previous subgraph's schematic before the next one overwrites it
+        without_floats_grids(edge_program.graph, lambda node: has_precision(node, overrides, _FLOAT16))
         wrappers = original(edge_program, *arguments)
         nodes = edge_program.graph_module.graph.nodes
         recorded = {tensor.identifier for tensor in log.dumped}
@@ -282,21 +276,3 @@ def _quantized_node(node: Node, output_index: int) -> Node:
         return node
     users = (user for user in node.users if user.target is operator.getitem and user.args[1] == output_index)
     return next((user for user in users if "quant_attrs" in user.meta), node)
-
-
-def _block_sizes(module: GraphModule, scheme: SchemeConfig) -> dict[str, tuple[int, ...]]:
-    """Map node names to block shapes, for the nodes whose number of input channels is a multiple of the block size."""
-    sizes: dict[str, tuple[int, ...]] = {}
-    for node in module.graph.nodes:
-        block = scheme.block_size.get(_kind(node))
-        if node.op != "call_function" or block is None:
-            continue
-        weight = node.args[1].meta["val"]
-        if len(block) == weight.dim() and weight.shape[1] % block[1] == 0:
-            sizes[node.name] = tuple(block)
-    return sizes
-
-
-def _kind(node: Node) -> str:
-    """Return the operator's name without its overload: `conv2d`, `linear`."""
-    return getattr(node.target, "__name__", "").split(".")[0]

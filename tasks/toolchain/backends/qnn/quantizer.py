@@ -1,0 +1,294 @@
+"""ExecuTorch's quantizer for a scheme, and the changes of its annotations for the scheme's overrides."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import Any
+
+import torch
+from executorch.backends.qualcomm.export_utils import make_quantizer
+from executorch.backends.qualcomm.quantizer.quantizer import ModuleQConfig, QnnQuantizer, QuantDtype
+from torch.fx import GraphModule, Node
+from torchao.quantization.pt2e import observer as observers
+from torchao.quantization.pt2e.observer import FixedQParamsObserver
+from torchao.quantization.pt2e.quantizer import (
+    QuantizationAnnotation,
+    QuantizationSpec,
+    Quantizer,
+    SharedQuantizationSpec,
+)
+from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
+
+from conf.errors import printable
+from conf.schemes import OverridePrecision, SchemeConfig, SchemeOverride
+from tasks.errors import RequestError
+from tasks.toolchain.overridden import operator_type, overrides_of, select
+
+_BLOCKS = "16a4w_block"
+_FLOATS = (OverridePrecision.float16, OverridePrecision.cpu)
+_MOST_NAMES = 6
+_RELUS = {"relu": (0.0, None), "relu6": (0.0, 6.0)}
+_CLAMPS = (*_RELUS, "hardtanh", "clamp", "clamp_min", "clamp_max")
+_NO_BLOCKS = "the number of input channels of no weight is a multiple of the block's, or the shapes differ in rank"
+_NOT_QUANTIZED = "ExecuTorch quantizes none of their results"
+Limits = tuple[float | None, float | None]
+
+
+def quantizer_of(scheme: SchemeConfig, module: GraphModule) -> Quantizer:
+    """Return ExecuTorch's quantizer for the scheme, with all overrides of the scheme."""
+    quantizer = make_quantizer(
+        quant_dtype=QuantDtype[f"use_{scheme.quant_dtype}"],
+        per_channel_conv=scheme.per_channel_conv,
+        per_channel_linear=scheme.per_channel_linear,
+        per_channel_embedding=scheme.per_channel_embedding,
+        act_observer=getattr(observers, scheme.observer),
+        act_symmetric=scheme.activation_symmetric,
+    )
+    # A strict quantizer needs an SoC, to refuse what the SoC cannot compute. The compiler refuses it anyway.
+    quantizer.strict = False
+    if scheme.block_size:
+        quantizer.set_block_size_map(_block_sizes(module, scheme))
+        # Each operator type gets its own copy: types that share a configuration would all get the last block size.
+        config = quantizer.default_quant_config
+        quantizer.set_submodule_qconfig_list(
+            [(lambda node, kind=kind: operator_type(node) == kind, copy.deepcopy(config)) for kind in scheme.block_size]
+        )
+    return OverridingQuantizer(quantizer, scheme) if scheme.overrides else quantizer
+
+
+class OverridingQuantizer(Quantizer):
+    """A QnnQuantizer for a scheme with overrides. The operators are selected in the graph that is annotated."""
+
+    def __init__(self, quantizer: QnnQuantizer, scheme: SchemeConfig) -> None:
+        super().__init__()
+        self._quantizer = quantizer
+        self._scheme = scheme
+
+    def transform_for_annotation(self, model: GraphModule) -> GraphModule:
+        return self._quantizer.transform_for_annotation(model)
+
+    def validate(self, model: GraphModule) -> None:
+        self._quantizer.validate(model)
+
+    def annotate(self, model: GraphModule) -> GraphModule:
+        settings = select(model.graph, self._scheme.overrides)
+        quantizer = self._quantizer
+        quantizer.add_discard_nodes([node.name for node, override in settings.items() if override.precision in _FLOATS])
+        blocks = {node: shape for node, override in settings.items() if (shape := self._block_of(node, override))}
+        overridden = {node.name for node in settings}
+        others = {name: shape for name, shape in quantizer.block_size_map.items() if name not in overridden}
+        quantizer.set_block_size_map(others | {node.name: shape for node, shape in blocks.items()})
+        quantizer.set_submodule_qconfig_list([*self._configs(settings, blocks), *quantizer.submodule_qconfig_list])
+        quantizer.add_custom_quant_annotations([lambda graph: self._adjust(graph, settings, blocks.keys())])
+        quantizer.annotate(model)
+        return model
+
+    def _block_of(self, node: Node, override: SchemeOverride) -> tuple[int, ...] | None:
+        """Return the block's shape for the node's weight; None if its weight has no blocks."""
+        if (override.quant_dtype or self._scheme.quant_dtype) != _BLOCKS:
+            return None
+        shape = override.block_size or self._scheme.block_size.get(operator_type(node))
+        return tuple(shape) if shape is not None and _fits(node, shape) else None
+
+    def _configs(
+        self, settings: Mapping[Node, SchemeOverride], blocks: Mapping[Node, tuple[int, ...]]
+    ) -> list[tuple[Callable[[Node], bool], ModuleQConfig]]:
+        """Return ExecuTorch's configurations of the overridden nodes, each with the nodes that have it.
+
+        Nodes with different blocks need different configurations, because ExecuTorch notes the block in them.
+        """
+        scheme = self._scheme
+        nodes: dict[tuple[Any, ...], set[Node]] = {}
+        for node, override in settings.items():
+            per_channel = override.per_channel
+            key = (
+                override.quant_dtype or scheme.quant_dtype,
+                override.observer or scheme.observer,
+                scheme.activation_symmetric if override.symmetric is None else override.symmetric,
+                *(
+                    default if per_channel is None else per_channel
+                    for default in (scheme.per_channel_conv, scheme.per_channel_linear, scheme.per_channel_embedding)
+                ),
+                blocks.get(node),
+            )
+            nodes.setdefault(key, set()).add(node)
+        return [
+            (
+                nodes_of_key.__contains__,
+                ModuleQConfig(
+                    quant_dtype=QuantDtype[f"use_{dtype}"],
+                    is_conv_per_channel=conv,
+                    is_linear_per_channel=linear,
+                    is_embedding_per_channel=embedding,
+                    act_observer=getattr(observers, observer),
+                    act_symmetric=symmetric,
+                ),
+            )
+            for (dtype, observer, symmetric, conv, linear, embedding, _), nodes_of_key in nodes.items()
+        ]
+
+    def _adjust(self, model: GraphModule, settings: Mapping[Node, SchemeOverride], blocks: AbstractSet[Node]) -> None:
+        """Change the annotations that ExecuTorch's configurations cannot express."""
+        for node, override in settings.items():
+            if override.range is not None and (spec := _result_spec(node)) is not None:
+                _annotation(node).output_qspec = _fixed(spec, override.range)
+        for node, override in settings.items():
+            if override.share_clamp and (clamp := clamp_of(node)) is not None:
+                _share(node, clamp)
+        for node in model.graph.nodes:
+            self._share_inputs(node, settings)
+        self._check_effects(settings, blocks)
+
+    def _share_inputs(self, node: Node, settings: Mapping[Node, SchemeOverride]) -> None:
+        """Let the node read overridden values on the grids that they have, unless it needs another dtype.
+
+        A value that is no operator's result has the grid of the scheme.
+        """
+        annotation = _annotation(node)
+        for source, spec in annotation.input_qspec_map.items():
+            if not isinstance(spec, QuantizationSpec) or (node not in settings and source not in settings):
+                continue
+            result = _result_spec(source)
+            default = self._quantizer.default_quant_config.quant_config.input_activation
+            if result is not None and result.dtype == spec.dtype:
+                annotation.input_qspec_map[source] = SharedQuantizationSpec(source)
+            elif result is None and source.op == "placeholder" and default.dtype == spec.dtype:
+                annotation.input_qspec_map[source] = default
+
+    def _check_effects(self, settings: Mapping[Node, SchemeOverride], blocks: AbstractSet[Node]) -> None:
+        """Raise RequestError for an override that changes none of the operators that it selects."""
+        for index, override in enumerate(self._scheme.overrides):
+            nodes = [node for node in settings if index in overrides_of(node)]
+            for name, reason, has_effect in _EFFECTS:
+                asked = getattr(override, name)
+                ineffective = asked is not None and not any(map(has_effect, nodes))
+                if ineffective and (name != "share_clamp" or asked):
+                    raise _no_effect(index, name, asked, nodes, reason)
+            if override.block_size is not None and blocks.isdisjoint(nodes):
+                raise _no_effect(index, "block_size", override.block_size, nodes, _NO_BLOCKS)
+
+
+def clamp_of(node: Node) -> Node | None:
+    """Return the clamp that is the only reader of the node's value; None if there is no such clamp."""
+    (reader,) = node.users if len(node.users) == 1 else (None,)
+    return reader if reader is not None and operator_type(reader).rstrip("_") in _CLAMPS else None
+
+
+def _no_effect(index: int, name: str, asked: object, nodes: Sequence[Node], reason: str) -> RequestError:
+    names = ", ".join(node.name for node in nodes[:_MOST_NAMES])
+    more = f" and {len(nodes) - _MOST_NAMES} others" if len(nodes) > _MOST_NAMES else ""
+    problem = f"has no effect on the selected operators ({names}{more}): {reason}"
+    return RequestError(problem, key=f"scheme.overrides[{index}].{name}", value=printable(asked))
+
+
+def _annotation(node: Node) -> QuantizationAnnotation:
+    return node.meta.get(Q_ANNOTATION_KEY) or QuantizationAnnotation()
+
+
+def _result_spec(node: Node) -> QuantizationSpec | None:
+    """Return how the node's result is quantized; None if it is not quantized."""
+    spec = _annotation(node).output_qspec
+    while isinstance(spec, SharedQuantizationSpec):
+        shared = spec.edge_or_node
+        spec = (
+            _annotation(shared[1]).input_qspec_map.get(shared[0])
+            if isinstance(shared, tuple)
+            else _annotation(shared).output_qspec
+        )
+    return spec if isinstance(spec, QuantizationSpec) else None
+
+
+def _fixed(spec: QuantizationSpec, limits: Sequence[float]) -> QuantizationSpec:
+    """Return the specification of a grid of the same dtype from the smallest to the largest of `limits`."""
+    info = torch.iinfo(spec.dtype)
+    least = info.min if spec.quant_min is None else spec.quant_min
+    most = info.max if spec.quant_max is None else spec.quant_max
+    smallest, largest = limits
+    scale = (largest - smallest) / (most - least)
+    return QuantizationSpec(
+        dtype=spec.dtype,
+        quant_min=least,
+        quant_max=most,
+        qscheme=torch.per_tensor_affine,
+        observer_or_fake_quant_ctr=FixedQParamsObserver.with_args(
+            scale=scale, zero_point=least - round(smallest / scale)
+        ),
+    )
+
+
+def _share(node: Node, clamp: Node) -> None:
+    """Give the node's result the grid of the clamp that reads it, so that the two observe the same values."""
+    spec = _result_spec(clamp)
+    if spec is None or _result_spec(node) is None:
+        return
+    wrapper: Any = spec.observer_or_fake_quant_ctr
+    limits = _limits(clamp)
+    observer = _clamping(wrapper.p.func, limits).with_args(**wrapper.p.keywords)
+    _annotation(node).output_qspec = replace(spec, observer_or_fake_quant_ctr=observer)
+    _annotation(clamp).input_qspec_map[node] = SharedQuantizationSpec(node)
+    _annotation(clamp).output_qspec = SharedQuantizationSpec(node)
+
+
+def _clamping(observer: type[Any], limits: Limits) -> type[Any]:
+    """Return a kind of the observer that observes the values after the clamp."""
+
+    class Clamping(observer):  # type: ignore[misc]
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            super().forward(values.clamp(*limits))
+            return values
+
+    return Clamping
+
+
+def _limits(clamp: Node) -> Limits:
+    """Return the smallest and the largest result of a clamp; None for a limit that it does not have."""
+    kind = operator_type(clamp).rstrip("_")
+    if kind in _RELUS:
+        return _RELUS[kind]
+    arguments = clamp.target._schema.arguments  # type: ignore[union-attr]
+    values = {argument.name: argument.default_value for argument in arguments}
+    values |= dict(zip((argument.name for argument in arguments), clamp.args, strict=False)) | clamp.kwargs
+    smallest, largest = (values.get(name, values.get(f"{name}_val")) for name in ("min", "max"))
+    return smallest, largest
+
+
+def _block_sizes(module: GraphModule, scheme: SchemeConfig) -> dict[str, tuple[int, ...]]:
+    """Map node names to block shapes, for the nodes whose number of input channels is a multiple of the block size."""
+    nodes = (node for node in module.graph.nodes if node.op == "call_function")
+    return {
+        node.name: tuple(block)
+        for node in nodes
+        if (block := scheme.block_size.get(operator_type(node))) is not None and _fits(node, block)
+    }
+
+
+def _fits(node: Node, block: Sequence[int]) -> bool:
+    """Return whether the node has a weight whose number of input channels is a multiple of the block size."""
+    if not _has_weight(node):
+        return False
+    shape = node.args[1].meta["val"].shape  # type: ignore[union-attr]
+    return len(block) == len(shape) and shape[1] % block[1] == 0
+
+
+def _has_weight(node: Node) -> bool:
+    return node.target in ModuleQConfig().op_axis_dict
+
+
+def _is_quantized(node: Node) -> bool:
+    return _result_spec(node) is not None
+
+
+_EFFECTS: tuple[tuple[str, str, Callable[[Node], bool]], ...] = (
+    ("quant_dtype", _NOT_QUANTIZED, _is_quantized),
+    ("observer", _NOT_QUANTIZED, _is_quantized),
+    ("range", _NOT_QUANTIZED, _is_quantized),
+    ("symmetric", _NOT_QUANTIZED, _is_quantized),
+    ("per_channel", "none has a weight", _has_weight),
+    (
+        "share_clamp",
+        f"no result is read by a clamp alone; clamps are {', '.join(_CLAMPS)}",
+        lambda node: bool(clamp_of(node)),
+    ),
+)
+"""Settings, the reason why they can have no effect, and a function that returns whether they affect an operator."""

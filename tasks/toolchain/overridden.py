@@ -1,0 +1,113 @@
+"""The operators of a graph that the overrides of a scheme select.
+
+The overrides are noted on the nodes that the quantizer annotates. The note is inherited by all nodes that passes derive
+from such a node, and it survives when the program is saved. Therefore the nodes of the edge graph have it too.
+"""
+
+import difflib
+import operator
+import re
+from collections.abc import Collection, Iterator, Sequence
+from fnmatch import fnmatchcase
+
+from torch.fx import Graph, Node
+
+from conf.errors import RequestError, printable
+from conf.overrides import PATTERNS, merged, patterns
+from conf.schemes import OverridePrecision, SchemeOverride
+
+_NOTE = "qnnsweep_overrides"
+_CLOSE, _MOST_NAMES = 0.3, 6
+
+
+def select(graph: Graph, overrides: Sequence[SchemeOverride]) -> dict[Node, SchemeOverride]:
+    """Return, for every selected node, the settings of all overrides that select it. Note the overrides on the node.
+
+    Raises RequestError if a pattern matches nothing, or if the overrides of a node contradict each other.
+    """
+    names = {node: _names(node) for node in graph.nodes if node.op == "call_function" and not _is_part(node)}
+    selected: dict[Node, list[int]] = {}
+    for index, override in enumerate(overrides):
+        nodes = [node for node, of_node in names.items() if _matches(override, of_node)]
+        if not nodes:
+            raise _matches_nothing(index, override, list(names.values()))
+        for node in nodes:
+            for value in (node, *filter(_is_part, node.users)):
+                selected.setdefault(value, []).append(index)
+    settings = {node: merged(overrides, indices, f"the operator {node.name}") for node, indices in selected.items()}
+    for node, indices in selected.items():
+        node.meta["custom"] = {**node.meta.get("custom", {}), _NOTE: indices}
+    return settings
+
+
+def overrides_of(node: Node) -> tuple[int, ...]:
+    """Return the indices of the overrides that select the operator from which a node is derived."""
+    return tuple(node.meta.get("custom", {}).get(_NOTE, ()))
+
+
+def has_precision(node: Node, overrides: Sequence[SchemeOverride], precision: OverridePrecision) -> bool:
+    """Return whether an override sets the precision of the operator from which a node is derived."""
+    return any(overrides[index].precision is precision for index in overrides_of(node))
+
+
+def operator_type(node: Node) -> str:
+    """Return the operator's name without its overload: `conv2d`, `linear`."""
+    return getattr(node.target, "__name__", "").split(".")[0]
+
+
+def roots(sources: Collection[object]) -> list[str]:
+    """Return the names of the nodes of the exported graph from which a node descends, in order, without duplicates.
+
+    `sources`: the node's metadata `from_node`.
+    """
+    return list(dict.fromkeys(_roots(sources)))
+
+
+def _roots(sources: Collection[object]) -> Iterator[str]:
+    for source in sources:
+        earlier = getattr(source, "from_node", ())
+        yield from _roots(earlier) if earlier else [str(getattr(source, "name", ""))]
+
+
+def _is_part(node: Node) -> bool:
+    """Return whether the node only takes a value out of a tuple."""
+    return node.target is operator.getitem
+
+
+def _names(node: Node) -> dict[str, set[str]]:
+    """Return, for each kind of pattern, the names of a node that the pattern may match."""
+    sources = roots(node.meta.get("from_node", ()))
+    # An operator that the quantizer decomposes is selected by the type that it has in the exported program, too.
+    types = {operator_type(node), *(re.sub(r"_\d+$", "", source) for source in sources)}
+    return {"module": {*_modules(node)}, "operator": types, "node": {node.name, *sources}}
+
+
+def _modules(node: Node) -> Iterator[str]:
+    """Yield the paths of the module that calls the operator, and of the modules around it; the model itself is empty.
+
+    The metadata lacks modules that are never called, such as a ModuleList. Every beginning of a path is a module.
+    """
+    paths = [str(path) for path, _ in node.meta.get("nn_module_stack", {}).values()]
+    parts = paths[-1].split(".") if paths else []
+    return (".".join(parts[:length]) for length in range(len(parts) + 1))
+
+
+def _matches(override: SchemeOverride, names: dict[str, set[str]]) -> bool:
+    return all(_any(pattern, names[kind]) for kind, pattern in patterns(override).items())
+
+
+def _any(pattern: str, names: Collection[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names)
+
+
+def _matches_nothing(index: int, override: SchemeOverride, names: Sequence[dict[str, set[str]]]) -> RequestError:
+    key = f"scheme.overrides[{index}]"
+    for kind, pattern in patterns(override).items():
+        if not any(_any(pattern, of_node[kind]) for of_node in names):
+            known = sorted({name for of_node in names for name in of_node[kind] if name})
+            nearest = difflib.get_close_matches(pattern, known, n=_MOST_NAMES, cutoff=_CLOSE) or known[:_MOST_NAMES]
+            others = f", and {len(known) - len(nearest)} others" if len(known) > len(nearest) else ""
+            problem = f"matches no {kind} of the model; there are {', '.join(nearest)}{others}"
+            return RequestError(problem, key=f"{key}.{kind}", value=printable(pattern))
+    both = " and ".join(kind for kind in PATTERNS if getattr(override, kind) is not None)
+    return RequestError(f"no operator of the model matches {both} together; remove one of the patterns", key=key)

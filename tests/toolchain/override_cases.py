@@ -1,0 +1,102 @@
+"""What runs in a worker for the tests of overrides: the quantizer's refusals, and a property of the selection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from types import SimpleNamespace
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
+
+from conf.errors import RequestError
+from conf.schemes import SchemeConfig, SchemeOverride
+from tasks.records import ExportedModel
+from tasks.storage.store import Store
+from tasks.toolchain.backends.select import backend_of
+from tasks.toolchain.overridden import overrides_of, select
+from tasks.toolchain.saved_program import load_program
+
+PATHS = ("", "layers.0", "layers.1", "layers.1.attention", "layers.10", "head")
+TYPES = ("conv2d", "linear", "relu")
+TARGETS = {"conv2d": torch.ops.aten.conv2d.default, "linear": torch.ops.aten.linear.default, "relu": torch.relu}
+
+
+def refusals(exported: ExportedModel, schemes: Sequence[SchemeConfig], store: Store) -> list[str | None]:
+    """Return the message with which the quantizer refuses every scheme before any calibration; None if it accepts."""
+    messages: list[str | None] = []
+    for scheme in schemes:
+        module = load_program(store, exported.program).module()
+        try:
+            prepare_pt2e(module, backend_of("qnn").compiler(scheme, None).quantizer(scheme, module))
+            messages.append(None)
+        except RequestError as error:
+            messages.append(str(error))
+    return messages
+
+
+def graph(operators: Sequence[tuple[str, str]]) -> torch.fx.Graph:
+    """Return a chain of operators, with their modules' paths, types, and names in the exported program."""
+    result = torch.fx.Graph()
+    value = result.placeholder("x")
+    for index, (path, kind) in enumerate(operators):
+        value = result.call_function(TARGETS[kind], (value,))
+        value.meta["nn_module_stack"] = {"L__self__": ("", "Net"), path: (path, "Module")}
+        value.meta["from_node"] = [SimpleNamespace(name=f"input_{index}", from_node=[])]
+    return result
+
+
+PATTERNS = st.builds(
+    SchemeOverride,
+    module=st.sampled_from([None, "*", "layers", "layers.1", "layers.?", "*.attention", "head"]),
+    operator=st.sampled_from([None, "conv2d", "*l*"]),
+    node=st.sampled_from([None, "input_*", "input_1"]),
+    quant_dtype=st.sampled_from(["16a8w", "8a4w"]),
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(st.tuples(st.sampled_from(PATHS), st.sampled_from(TYPES)), min_size=1, max_size=5),
+    st.lists(PATTERNS, min_size=1, max_size=3),
+)
+def _selects_what_all_patterns_match(operators: list[tuple[str, str]], overrides: list[SchemeOverride]) -> None:
+    expected = {
+        index: [
+            number
+            for number, override in enumerate(overrides)
+            if (override.module is None or is_inside(path, override.module))
+            and (override.operator is None or fnmatchcase(kind, override.operator))
+            and (override.node is None or fnmatchcase(f"input_{index}", override.node))
+        ]
+        for index, (path, kind) in enumerate(operators)
+    }
+    dtypes = {index: {overrides[number].quant_dtype for number in numbers} for index, numbers in expected.items()}
+    used = {number for numbers in expected.values() for number in numbers}
+    is_refused = used != {*range(len(overrides))} or any(len(of_operator) > 1 for of_operator in dtypes.values())
+    built = graph(operators)
+    nodes = [node for node in built.nodes if node.op == "call_function"]
+    try:
+        selected = select(built, overrides)
+    except RequestError:
+        assert is_refused
+        assert not any(map(overrides_of, nodes))
+        return
+    assert not is_refused
+    assert [list(overrides_of(node)) for node in nodes] == list(expected.values())
+    assert {nodes.index(node): {override.quant_dtype} for node, override in selected.items()} == {
+        index: of_operator for index, of_operator in dtypes.items() if of_operator
+    }
+
+
+def is_inside(path: str, pattern: str) -> bool:
+    """Return whether the pattern matches the path or a module around it. The model itself has an empty path."""
+    if fnmatchcase(path, pattern):
+        return True
+    return bool(path) and is_inside(path.rpartition(".")[0], pattern)
+
+
+def check_selection() -> None:
+    _selects_what_all_patterns_match()
