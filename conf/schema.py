@@ -31,6 +31,7 @@ from conf.constraints import (
     one_of_numbers,
 )
 from conf.names import DTYPES, MASKED_NAMES, METRICS, OPERATOR_REFERENCES, SHIPPED_BACKENDS
+from conf.repair import BudgetConfig, CertificateConfig, TargetConfig
 from conf.schemes import SchemeConfig
 from conf.tolerances import ToleranceConfig
 
@@ -348,6 +349,9 @@ class Request:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     trend: TrendConfig = field(default_factory=TrendConfig)
+    target: TargetConfig = field(default_factory=TargetConfig)
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
+    certificate: CertificateConfig = field(default_factory=CertificateConfig)
     masked_names: RegularExpression = MASKED_NAMES
     """A variable of `device.environment` or an argument whose name matches this is a secret: if an override sets it,
     the run's files and Prefect have `***` instead. With a Prefect server, only ${oc.env:VARIABLE} is accepted."""

@@ -34,8 +34,9 @@ pandas uses the columns of the earliest run. To get later columns, read one run,
 `tables/<table>/run=<run>`, or pass `schema=pyarrow.parquet.read_schema(FILE)` with a file of the
 latest run. Null means "not defined"; NaN and infinities are never stored. Each file contains
 [its own checksum](storage.md): qnnsweep reads no damaged table. `make docs` writes this page from
-the row classes in [cell_rows.py](../tasks/records/cell_rows.py) and
-[operator_rows.py](../tasks/records/operator_rows.py) and the records that they contain.
+the row classes in [cell_rows.py](../tasks/records/cell_rows.py),
+[operator_rows.py](../tasks/records/operator_rows.py) and
+[repair_rows.py](../tasks/records/repair_rows.py), and the records that they contain.
 """
 
 

@@ -55,13 +55,16 @@ class Submission:
 class Graph:
     """The submissions of one sweep. Cells whose stages have the same inputs share one submission."""
 
-    def __init__(self, resources: Resources, on_progress: ProgressCallback, run_id: str) -> None:
+    def __init__(
+        self, resources: Resources, on_progress: ProgressCallback, run_id: str, codes: dict[str, str] | None = None
+    ) -> None:
+        """`codes`: the digests of the models' code by the digests of the models. Graphs of one run can share them."""
         self._resources = resources
         self._run_id = run_id
         self._on_progress = on_progress
         self._submissions: dict[str, Submission] = {}
         self._started_stages: set[tuple[str, str]] = set()
-        self._codes: dict[str, str] = {}
+        self._codes = {} if codes is None else codes
         self._backend_code = cache(backend_code)  # once per sweep, like the digests of the models' code
 
     def export(self, request: Request) -> Submission:

@@ -63,6 +63,8 @@ def planned(store: Store, run_id: str | None, overrides: Sequence[str]) -> tuple
             names = ", ".join(_CHANGEABLE)
             raise RequestError(f"{override}: to compare a past run again, override only {names}")
     run = results.find_run(store, run_id)
+    if run.command[:2] == ("qnnsweep", "repair"):
+        raise RequestError(f"run {run.run_id} is a repair; only a run of qnnsweep run can be compared again")
     if run.command[:2] != ("qnnsweep", "run"):
         raise RequestError(f"run {run.run_id} was itself a recompare; name the run that it compared: {run.command[2]}")
     arguments = run.command[2:]

@@ -3,7 +3,7 @@
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,6 +22,7 @@ from flows.runs.retention import manifest
 from flows.server.signals import die_on_sigterm
 from tasks.errors import EnvironmentUnusable, RequestError
 from tasks.records import RunFacts, Toolchain
+from tasks.records.tables import Row
 from tasks.results.outcome import CellResult
 from tasks.results.rows import rows
 from tasks.storage.manifest import write_manifest
@@ -93,13 +94,16 @@ class CellResults:
     """Maps the name of every cached result of the cells to True if it was reused, to False if it was computed."""
 
 
-def command(overrides: Sequence[str], folders: Sequence[Path], *options: str) -> tuple[str, ...]:
+def command(overrides: Sequence[str], folders: Sequence[Path], *options: str, verb: str = "run") -> tuple[str, ...]:
     """Return the command line that repeats the run."""
-    return ("qnnsweep", "run", *options, *(f"--config-dir={folder}" for folder in folders), *overrides)
+    return ("qnnsweep", verb, *options, *(f"--config-dir={folder}" for folder in folders), *overrides)
 
 
-def run_cells(plan: Plan, resources: Resources, run_id: str) -> CellResults:
-    """Run every possible cell. Raise a RequestError of an export, and an EnvironmentUnusable that is raised twice."""
+def run_cells(plan: Plan, resources: Resources, run_id: str, codes: dict[str, str] | None = None) -> CellResults:
+    """Run every possible cell. Raise a RequestError of an export, and an EnvironmentUnusable that is raised twice.
+
+    `codes`: the digests of the models' code, which calls for the same run share; see `Graph`.
+    """
     make_importable(plan.folders)
     cells_done, callback = CellsDone(plan.cells, create_progress(run_id, len(plan.cells))), on_progress.get()
 
@@ -107,7 +111,7 @@ def run_cells(plan: Plan, resources: Resources, run_id: str) -> CellResults:
         cells_done.update(stage, label, state)
         callback(stage, label, state)
 
-    graph = Graph(resources, update, run_id)
+    graph = Graph(resources, update, run_id, codes)
     with die_on_sigterm():
         cells = _run_graph(plan, graph, cells_done)
     return CellResults(cells=cells, reused=graph.reused, result_names=graph.result_names)
@@ -157,14 +161,18 @@ def finish_run(
     trend: TrendConfig | None,
     costs: Sequence[CallCost] = (),
     verb: str = "run",
+    more_rows: Mapping[str, Sequence[Row]] | None = None,
 ) -> results.SweepResult:
     """Write a run's manifest, the links to its files, its tables and its report into the store.
 
     `trend`: how to compare the run with earlier runs; if None, the run is not compared.
     `costs`: the costs of toolchain calls. They become the rows of the table `work`.
+    `more_rows`: rows that are not about single cells, by table.
     """
     store = resources.store
     write_manifest(store, run.run_id, manifest(done.cells, done.result_names, store))
     link_files(done.cells, run.run_id, store)
-    contents = rows(run.run_id, done.cells, run.toolchain or resources.workers.identity, costs, verb=verb)
+    contents = rows(run.run_id, done.cells, run.toolchain or resources.workers.identity, costs, verb=verb) | dict(
+        more_rows or {}
+    )
     return results.write(run, contents, store, trend)

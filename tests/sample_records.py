@@ -108,7 +108,8 @@ CAPTURE = Capture(
 GAP = Gap(mse=0.25, mean_abs=0.5, max_abs=0.75, snr_db=40.0, cosine=0.875)
 WORSE = Gap(mse=0.5, mean_abs=0.625, max_abs=1.5, snr_db=30.0, cosine=0.75)
 PARTS = ErrorParts(
-    inherited_snr_db=50.0, grid_snr_db=60.0, clipped_elements=1, codes_used=100, range_used=0.5, introduced_mse=0.125,
+    inherited_snr_db=50.0, grid_snr_db=60.0, clipped_elements=1, codes_used=100, range_used=0.5, least_value=-0.25,
+    largest_value=1.5, introduced_mse=0.125,
     introduced_snr_db=20.0, introduced_channel_snr_db=10.0, introduced_max_abs=0.375, introduced_steps=3.0,
     introduced_p999_steps=2.5, introduced_rms_steps=1.5, introduced_mean_steps=0.25, introduced_mean_steps_error=0.125,
     introduced_gain=1.25,

@@ -15,6 +15,8 @@ from rich.text import Text
 from flows.cli.cache import app as cache
 from flows.cli.foreground import interruptible, run_on_this_machine, with_progress
 from flows.cli.options import EXITS, Artifacts, ConfigDirs, Debug, Json, Overrides, console, exit_on_error, print_output
+from flows.cli.repair import EXITS as REPAIR_EXITS
+from flows.cli.repair import repair
 from flows.exit_codes import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, NOT_ALL_PASSED, PASSED
 from flows.server.settings import configure_prefect
 from tasks.errors import RequestError
@@ -210,6 +212,7 @@ def recompare(
         raise typer.Exit(_exit_code(result))
 
 
+app.command(epilog=REPAIR_EXITS)(repair)
 app.add_typer(cache, name="cache")
 
 

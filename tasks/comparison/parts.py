@@ -12,6 +12,8 @@ def error_parts(replayed: Replayed) -> ErrorParts:
         clipped_elements=use.clipped_elements if use else None,
         codes_used=use.codes_used if use else None,
         range_used=use.range_used if use else None,
+        least_value=use.least if use else None,
+        largest_value=use.largest if use else None,
         introduced_mse=introduced.gap.mse,
         introduced_snr_db=introduced.gap.snr_db,
         introduced_channel_snr_db=introduced.channel_snr_db,

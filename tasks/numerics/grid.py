@@ -27,6 +27,8 @@ class GridUse:
     """The number of different quantized values on the device."""
     range_used: float
     """The range of the value divided by the range of the grid. It is above 1 if the value does not fit the grid."""
+    least: float
+    largest: float
 
 
 def grid_use(captured: CapturedValue, on_host: Array, rounded: Tensor, used: Array | None) -> GridUse | None:
@@ -43,11 +45,14 @@ def grid_use(captured: CapturedValue, on_host: Array, rounded: Tensor, used: Arr
     if sums.error_largest > _HALF_STEP * min(captured.qparams.scale):
         clipped = int(np.count_nonzero(select(_clipped(on_host, whole(rounded), captured.qparams), counted)))
     steps, values = captured.qparams.quant_max - captured.qparams.quant_min, select(on_host, counted)
+    least, largest = float(values.min()), float(values.max())
     return GridUse(
         gap=sums.gap,
         clipped_elements=clipped,
         codes_used=_codes(select(captured.elements, counted), captured.qparams),
-        range_used=float(values.max() - values.min()) / (steps * max(captured.qparams.scale)),
+        range_used=(largest - least) / (steps * max(captured.qparams.scale)),
+        least=least,
+        largest=largest,
     )
 
 

@@ -119,6 +119,10 @@ class ErrorParts:
     """Number of different quantized values in the device's value."""
     range_used: float | None = None
     """Range of this result divided by the range of the device's grid. Above 1, the result does not fit the grid."""
+    least_value: float | None = None
+    """Least element of this result, in the operator's unit; null for a value without a grid."""
+    largest_value: float | None = None
+    """Largest element of this result, in the operator's unit; null for a value without a grid."""
     introduced_mse: float | None = None
     """Mean squared error of the value against the reference operator's result on the device's own inputs."""
     introduced_snr_db: Decibels | None = None

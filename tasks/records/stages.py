@@ -134,6 +134,7 @@ class Operator:
     constant: bool  # computed only from parameters; the compiler folds such a value, so it does not exist at run time
     unused: bool  # no node reads this output of a call
     overrides: tuple[int, ...] = ()  # indices of the scheme's overrides that select the operator
+    sources: tuple[int, ...] = ()  # the indices of the operators whose values it reads
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -129,6 +129,9 @@ OUTCOMES: dict[Outcome, str] = {
 }
 """Every outcome of a cell."""
 
+CertificateSide = Literal["before", "after"]
+"""The schemes that a certificate compares: before and after the repair."""
+
 ProgramName = Literal["shipping", "debug", "profile"]
 """The programs of one cell."""
 

@@ -92,10 +92,10 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
             of_cells[-1]["log"], cell["log_is_cut"] = _tail(display.printable(logs[cell["log"]]), share)
         cell["error"] = _head(display.printable(cell["error"] or ""))
         cell["diagnosis"] = display.printable(cell["diagnosis"] or "")
-    script = "\n".join(map(_beside, _SCRIPTS))
+    script = "\n".join(map(beside, _SCRIPTS))
     impossible = sum(cell["outcome"] == "impossible" for cell in cells)
     return (
-        _environment()
+        environment()
         .get_template("page.html.j2")
         .render(
             run=run,
@@ -112,7 +112,7 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
             regressed=len(regressed),
             measures=data.embedded_json(_measures(cells)),
             shared=data.packed_json(strings.contents() | {"cells": of_cells}),
-            style=Markup(_beside("page.css")),  # noqa: S704 - our own file
+            style=Markup(beside("page.css")),  # noqa: S704 - our own file
             script=Markup(script),  # noqa: S704 - our own file
             script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         )
@@ -324,11 +324,11 @@ def _tail(text: str, characters: int) -> tuple[str, bool]:
     return text[start:], True
 
 
-def _beside(name: str) -> str:
+def beside(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,

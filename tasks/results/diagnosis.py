@@ -4,37 +4,18 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from conf.schemes import SchemeConfig
 from tasks.numerics.ladder import worst_rung
 from tasks.numerics.verdict import wrong_integers
-from tasks.records import Comparison, ErrorShare, OperatorComparison, OutputComparison
+from tasks.records import Comparison, ErrorShare, LoweredProgram, OperatorComparison, OutputComparison
 from tasks.records.vocabulary import Cause
+from tasks.repair.candidates import candidates
+from tasks.repair.wording import operators_phrase
 from tasks.results.outcome import CellResult, finals, judge, on_device, problem
 
 _MENTIONED = 0.1  # a group of operators with a smaller share of the error is not mentioned
 _MOST_GROUPS = 3
 _SPARSE = 0.05  # a value that uses a smaller part of its grid has a grid that is too wide for it
-_NOUNS = {
-    "aten._softmax": "softmax",
-    "aten.add": "addition",
-    "aten.addmm": "linear layer",
-    "aten.bmm": "matrix product",
-    "aten.cat": "concatenation",
-    "aten.clamp": "clamp",
-    "aten.convolution": "convolution",
-    "aten.gelu": "GELU",
-    "aten.hardsigmoid": "hard sigmoid",
-    "aten.hardswish": "hardswish activation",
-    "aten.hardtanh": "clamp",
-    "aten.linear": "linear layer",
-    "aten.matmul": "matrix product",
-    "aten.mean": "mean",
-    "aten.mm": "matrix product",
-    "aten.mul": "multiplication",
-    "aten.native_layer_norm": "layer norm",
-    "aten.relu": "ReLU",
-    "aten.sigmoid": "sigmoid",
-    "aten.sum": "sum",
-}
 _WHAT: dict[Cause, str] = {
     "weights": "are the weights of {}",
     "clipping": "is clipping in {}",
@@ -61,7 +42,15 @@ def diagnosis(cell: CellResult) -> str:
         outcome, reason = judge(cell)
         words = reason or (str(cell.error) if cell.error else "no result")
         return f"{outcome} in {cell.stage}: {_first_line(words)}" if cell.stage else _first_line(words)
-    return " ".join(_sentences(cell.comparison, cell.lowered.debug_unavailable if cell.lowered else None))
+    sentences = _sentences(cell.comparison, cell.lowered.debug_unavailable if cell.lowered else None)
+    return " ".join([*sentences, *_cure(cell.comparison, cell.lowered, cell.request.scheme)])
+
+
+def _cure(comparison: Comparison, lowered: LoweredProgram | None, scheme: SchemeConfig) -> Iterator[str]:
+    """Yield a sentence about the change of the scheme that `qnnsweep repair` would try first."""
+    first = next(iter(candidates(comparison, lowered, scheme)), None) if lowered is not None else None
+    if first is not None:
+        yield f"The first cure to try is {first.description}: {first.predicted_db:+.1f} dB are predicted."
 
 
 def _sentences(comparison: Comparison, unavailable: str | None) -> Iterator[str]:
@@ -144,19 +133,11 @@ def _described(group: _Group, rows: Mapping[str, OperatorComparison]) -> str:
             break
         counted.append(share)
     words = _OF_SEVERAL if len(counted) > 1 else _WHAT
-    what = words[group.cause].format(_operators(group.target, counted))
+    modules = [share.module_path or share.operator or "" for share in counted]
+    what = words[group.cause].format(operators_phrase(group.target, modules))
     text = f"{100 * group.share:.0f} % {what}"
     why = _why(group.cause, [rows[share.operator] for share in counted if share.operator and share.operator in rows])
     return f"{text}{': ' + why if why else ''}"
-
-
-def _operators(target: str, shares: Sequence[ErrorShare]) -> str:
-    noun = _NOUNS.get(target.rpartition(".")[0], f"{target} operator" if target != "input" else target)
-    modules = list(dict.fromkeys(share.module_path or share.operator or "" for share in shares))
-    if len(shares) == 1:
-        return f"the {noun} {modules[0]}".rstrip()
-    more = f" +{len(modules) - 1}" if len(modules) > 1 else ""
-    return f"{len(shares)} {noun}s ({modules[0]}{more})"
 
 
 def _why(cause: Cause, rows: Sequence[OperatorComparison]) -> str | None:

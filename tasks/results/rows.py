@@ -37,17 +37,17 @@ def rows(
     tables: dict[str, list[Row]] = {table: [] for table in TABLES if table != "trends"}
     tables["work"] = [by_columns(_work(run_id, cost)) for cost in costs]
     for cell in cells:
-        identity = _identity(run_id, cell)
-        tables["cells"].append(by_columns(_cell(identity, cell, toolchain, verb)))
+        where = identity(run_id, cell)
+        tables["cells"].append(by_columns(_cell(where, cell, toolchain, verb)))
         for table, rows_of_cell in _ROWS.items():
-            tables[table] += map(by_columns, rows_of_cell(identity, cell))
+            tables[table] += map(by_columns, rows_of_cell(where, cell))
         for table, rows_of_comparison in _ROWS_OF_COMPARISON.items():
             if cell.comparison is not None:
-                tables[table] += map(by_columns, rows_of_comparison(identity, cell.comparison))
+                tables[table] += map(by_columns, rows_of_comparison(where, cell.comparison))
     return tables
 
 
-def _identity(run_id: str, cell: CellResult) -> CellIdentity:
+def identity(run_id: str, cell: CellResult) -> CellIdentity:
     request = cell.request
     return CellIdentity(
         run_id=run_id,

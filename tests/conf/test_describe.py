@@ -8,8 +8,9 @@ from tests.conf.conftest import Refused
 
 REFUSALS = {
     "modle=x": (
-        "modle: no such key; there are: artifacts, backend, cache_folder, device, farm, limits, masked_names, measure, "
-        "model, object_store, retention, reuse, schedule, scheme, soc, tolerance, trend, did you mean model?"
+        "modle: no such key; there are: artifacts, backend, budget, cache_folder, certificate, device, farm, limits, "
+        "masked_names, measure, "
+        "model, object_store, retention, reuse, schedule, scheme, soc, target, tolerance, trend, did you mean model?"
     ),
     "measure.iteration=3": (
         "measure.iteration: no such key; in measure: budget, debug_buffer_bytes, dump_operators, iterations, metrics, "
@@ -33,8 +34,9 @@ REFUSALS = {
     "limits.child_memory_gib=lots": "limits.child_memory_gib=lots: a number",
     "measure.references=exported": "measure.references=exported: a list, each item text",
     "pool=[]": (
-        "pool: no such key; there are: artifacts, backend, cache_folder, device, farm, limits, masked_names, measure, "
-        "model, object_store, retention, reuse, schedule, scheme, soc, tolerance, trend"
+        "pool: no such key; there are: artifacts, backend, budget, cache_folder, certificate, device, farm, limits, "
+        "masked_names, measure, "
+        "model, object_store, retention, reuse, schedule, scheme, soc, target, tolerance, trend"
     ),
 }
 

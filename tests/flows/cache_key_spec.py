@@ -52,6 +52,7 @@ _LABEL = "a label: no result depends on it"
 _WAIT = "does not change the outputs"
 _SWEEP = "how a sweep runs, not its results"
 _NIGHTS = "applied to the finished rows"
+_REPAIR = "the target and the limits of a repair, whose cells have their own keys"
 
 REQUEST = (
     same("model.name", "another", NONE, _LABEL),
@@ -160,6 +161,16 @@ REQUEST = (
     same("limits.child_memory_gib", 1.0, NONE, _SWEEP),
     same("schedule.cron", "0 0 * * *", NONE, _SWEEP),
     same("schedule.timezone", "Europe/Berlin", NONE, _SWEEP),
+    same("target.final_snr_db", 30.0, NONE, _REPAIR),
+    same("target.top1_agreement", 1.0, NONE, _REPAIR),
+    same("target.accuracy", 1.0, NONE, _REPAIR),
+    same("target.introduced_operators", 0, NONE, _REPAIR),
+    same("budget.compilations", 2, NONE, _REPAIR),
+    same("budget.size_ratio", 1.25, NONE, _REPAIR),
+    same("budget.ddr_ratio", 1.25, NONE, _REPAIR),
+    same("budget.cycles_ratio", 1.25, NONE, _REPAIR),
+    same("budget.spill_bytes", 0, NONE, _REPAIR),
+    same("certificate.samples", 2, NONE, _REPAIR),
     same("retention.keep_runs", 1, NONE, _SWEEP),
     same("retention.keep_days", 1.0, NONE, _SWEEP),
     same("retention.max_gib", 1.0, NONE, _SWEEP),

@@ -52,6 +52,8 @@ def test_the_use_of_a_grid_counts_clipped_elements_and_codes() -> None:
         clipped_elements=2,
         codes_used=4,
         range_used=pytest.approx(133 / 127.5),
+        least=-70.0,
+        largest=63.0,
     )
 
 
@@ -64,6 +66,8 @@ def test_unused_and_infinite_elements_do_not_use_the_grid() -> None:
         clipped_elements=0,
         codes_used=2,
         range_used=pytest.approx(0.9 / 127.5),
+        least=pytest.approx(0.1),
+        largest=1.0,
     )
     assert use(value, BYTES, np.zeros(5, np.bool_)) is None
     assert grid_use(CapturedValue(elements=value, qparams=None), value, value, None) is None

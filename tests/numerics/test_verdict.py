@@ -200,7 +200,11 @@ def test_a_wider_limit_lets_no_further_operator_introduce_error(
 def replayed(
     introduced: Introduced = NOTHING, inherited: Gap = EXACT, rounding: Gap | None = None, **facts: Any
 ) -> Replayed:
-    used = None if rounding is None else GridUse(gap=rounding, clipped_elements=0, codes_used=2, range_used=0.5)
+    used = (
+        None
+        if rounding is None
+        else GridUse(gap=rounding, clipped_elements=0, codes_used=2, range_used=0.5, least=-0.5, largest=0.5)
+    )
     return Replayed(introduced=introduced, inherited=inherited, grid_use=used, **facts)
 
 

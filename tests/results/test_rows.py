@@ -75,7 +75,8 @@ def test_every_row_of_every_kind_of_cell_is_stored_and_read_back(planned: Reques
     for table, contents in contents_by_table.items():
         tables.write(store, RUN, table, contents)
         assert len(tables.rows(store, table, RUN)) == len(contents)
-        assert {tuple(row) for row in contents} == {tuple(tables.schema_of(table).names)}
+        of_repairs = table in ("repair", "certificate")
+        assert {tuple(row) for row in contents} == (set() if of_repairs else {tuple(tables.schema_of(table).names)})
 
 
 def test_every_planned_cell_has_one_row_in_the_order_planned(planned: Request) -> None:
@@ -103,7 +104,8 @@ def test_a_cell_that_passed(planned: Request) -> None:
             "outcome": "passed",
             "diagnosis": "30.0 dB (the lowest of 2 outputs), of which 40 % are the weights of the convolution layers.0"
             "; 20 % is what the device computes differently in the convolution layers.0; 10 % are unexplained. "
-            "The device itself is at 45.0 dB against its design.",
+            "The device itself is at 45.0 dB against its design. The first cure to try is 16-bit float for the "
+            "convolution layers.0: +8.9 dB are predicted.",
             "weights": "trained",
             "export_s": 1.5,
             "quantize_s": 2.5,

@@ -34,7 +34,14 @@ def operator_table(edge: ExportedProgram, compiler: Compiler | None = None) -> l
     """
     constants = _constants(edge)
     calls = [node for node in edge.graph.nodes if node.op == "call_function"]
-    rows = [operator_of(index, node, compiler, constant=node in constants) for index, node in enumerate(calls)]
+    indices = {node: index for index, node in enumerate(calls)}
+    rows = [
+        replace(
+            operator_of(index, node, compiler, constant=node in constants),
+            sources=tuple(indices[source] for source in node.all_input_nodes if source in indices),
+        )
+        for node, index in indices.items()
+    ]
     for row, node in zip(tuple(rows), calls, strict=True):
         indices_read = {output_index_of(user) for user in node.users if user.target is operator.getitem}
         for output_index, tensor in enumerate(_tensors(node) if row.shape is None else ()):

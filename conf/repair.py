@@ -1,0 +1,47 @@
+"""The schema of a repair: the target that a scheme must reach, and what the search for this scheme may cost."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from conf.constraints import Count, Decibels, Natural, Share, at_least
+
+Ratio = Annotated[float, at_least(0.01, "a ratio to the program before the repair, such as 1.25")]
+
+
+@dataclass(kw_only=True, slots=True)
+class TargetConfig:
+    """The target of `qnnsweep repair`. Every limit that is not null must be met on every SoC."""
+
+    final_snr_db: Decibels | None = None
+    """The lowest SNR of any final output of any sample, against eager fp32."""
+    top1_agreement: Share | None = None
+    """The share of samples whose largest output is at the same index as in eager fp32."""
+    accuracy: Share | None = None
+    """The share of labelled samples that the device classifies correctly."""
+    introduced_operators: Natural | None = None
+    """The largest number of operators that may introduce error."""
+
+
+@dataclass(kw_only=True, slots=True)
+class BudgetConfig:
+    """The limits of `qnnsweep repair`. A step that is beyond a limit on any SoC is reverted."""
+
+    compilations: Count = 24
+    """The maximum number of compilations. A recipe that is compiled for two SoCs counts as two. The program before the
+    repair counts too, and so do programs that are read from the cache."""
+    size_ratio: Ratio | None = None
+    """The maximum size of the shipping program, divided by its size before the repair."""
+    ddr_ratio: Ratio | None = None
+    """The maximum number of bytes that the program moves from and to DRAM, divided by that before the repair."""
+    cycles_ratio: Ratio | None = None
+    """The maximum number of cycles per inference, divided by that before the repair. Needs measure.profile_level=2."""
+    spill_bytes: Natural | None = None
+    """The maximum number of bytes that the program moves to DRAM because the NPU's own memory is too small."""
+
+
+@dataclass(kw_only=True, slots=True)
+class CertificateConfig:
+    """The samples that judge the repaired scheme. Neither the calibration nor the search uses them."""
+
+    samples: Count = 8
+    """The number of samples that are taken from the model's evaluation data in addition to those of the search."""

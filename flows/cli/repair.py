@@ -1,0 +1,158 @@
+"""The command `qnnsweep repair`. Heavy libraries are imported only after the request has been parsed and checked."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from flows.cli.foreground import run_on_this_machine
+from flows.cli.options import ConfigDirs, Debug, Json, Overrides, console, exit_on_error
+from flows.exit_codes import NOT_ALL_PASSED, PASSED
+from flows.server.settings import configure_prefect
+
+if TYPE_CHECKING:
+    from flows.repair import RepairResult
+    from tasks.records.repair_rows import CertificateRow
+    from tasks.results.repair_search import Step
+
+EXITS = """
+Exit codes: 0 the target is reached · 1 it is not, the best scheme is written · 2 the request is wrong, nothing ran ·
+3 this machine lacks something · 4 devices unusable.
+"""
+
+
+def repair(
+    overrides: Overrides = None, config_dir: ConfigDirs = None, json_: Json = False, debug: Debug = False
+) -> None:
+    """Search a scheme that reaches a target, and certify it on unseen samples. Repeat the command to continue.
+
+    For example: model=minilm_l6 scheme=16a8w soc=SM8650 target.final_snr_db=30 budget.size_ratio=1.25
+    """
+    folders = [str(folder.absolute()) for folder in config_dir or ()]
+    with exit_on_error(debug):
+        configure_prefect()
+        from flows.repair import on_step, planned
+        from flows.repair import repair as flow
+
+        plan = planned(overrides or [], config_dir or [])
+        screen = Console(stderr=True)
+        on_step.set(lambda step: screen.print(_line(step), soft_wrap=True))
+        result = run_on_this_machine(flow, plan, overrides or [], folders)
+        _show(result)
+        if json_:
+            print(json.dumps(_summary(result)))
+        raise typer.Exit(PASSED if result.search.reached else NOT_ALL_PASSED)
+
+
+def _line(step: "Step") -> Text:
+    """Return what the terminal shows about a step that has ended."""
+    from tasks.results.repair import lowest_snr_db
+
+    candidate, measured = step.candidate, [side for side in step.measurements if side is not None]
+    lowest = lowest_snr_db(measured) if measured else None
+    now = f", now {lowest:.1f} dB" if lowest is not None else ""
+    if candidate is None:
+        return Text(f"step 0   the scheme before the repair{now}", "bold")
+    gains = f"predicted {candidate.predicted_db:+.1f} dB, measured {_db(step.measured_db)}"
+    verdict, style = ("accepted", "green") if step.accepted else ("reverted", "yellow")
+    return Text(f"step {step.number:<3} {candidate.description}: {gains}{now}; {verdict}: {step.why}", style)
+
+
+def _db(gain: float | None) -> str:
+    if gain is None:
+        return "nothing"
+    return f"{gain:+.1f} dB" if math.isfinite(gain) else ("an exact output" if gain > 0 else "an infinite error")
+
+
+def _show(result: "RepairResult") -> None:
+    output, search, facts = console(), result.search, result.run.run
+    output.print(_steps_table(search.steps), _certificate_table(result.certificate), sep="\n")
+    output.print(
+        f"{'reached' if search.reached else 'not reached'}: {search.reason}\n"
+        f"{facts.seconds:.0f} s, {facts.toolchain_calls} toolchain calls, {facts.reused} results reused\n"
+        f"scheme {result.recipe.scheme_file}\npage {result.recipe.page}\nreport {facts.report}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _steps_table(steps: Sequence["Step"]) -> Table:
+    from tasks.report.format import kib, plain_table
+    from tasks.results.repair import lowest_snr_db
+
+    right = ("step", "predicted dB", "measured dB", "lowest SNR dB", "pte KiB")
+    table = plain_table("step", "change", "predicted dB", "measured dB", "lowest SNR dB", "pte KiB", "", right=right)
+    for step in steps:
+        candidate, measured = step.candidate, [side for side in step.measurements if side is not None]
+        lowest = lowest_snr_db(measured) if measured else None
+        table.add_row(
+            str(step.number),
+            Text(candidate.description if candidate else "the scheme before the repair"),
+            f"{candidate.predicted_db:+.1f}" if candidate else "",
+            _db(step.measured_db).removesuffix(" dB") if candidate else "",
+            "–" if lowest is None else f"{lowest:.1f}",
+            kib(max(side.size_bytes for side in measured)) if measured else "–",
+            Text("" if candidate is None else "✓ accepted" if step.accepted else f"✗ {step.why}"),
+        )
+    return table
+
+
+def _certificate_table(rows: Sequence["CertificateRow"]) -> Table:
+    from tasks.report.format import kib, percent, plain_table
+
+    samples = rows[0].certificate_samples if rows else 0
+    columns = ("lowest SNR dB", "mean SNR dB", "top-1 %", "accuracy %", "pte KiB", "DRAM KiB", "cycles")
+    title = f"certificate: {samples} samples that neither the calibration nor the search has used"
+    table = plain_table("soc", "scheme", *columns, right=columns, title=title)
+    for row in rows:
+        final = row.finals
+        low, high = final.mean_snr_db_low, final.mean_snr_db_high
+        interval = "" if low is None or high is None else f" ({low:.1f} to {high:.1f})"
+        table.add_row(
+            row.cell.soc,
+            row.side,
+            _number(final.final_snr_db),
+            _number(final.mean_snr_db) + interval,
+            percent(final.top1_agreement),
+            percent(final.accuracy),
+            kib(row.size_bytes),
+            "–" if row.ddr_bytes is None else kib(row.ddr_bytes),
+            "–" if row.cycles is None else f"{row.cycles:,.0f}",
+        )
+    return table
+
+
+def _number(number: float | None) -> str:
+    return "–" if number is None else f"{number:.1f}"
+
+
+def _summary(result: "RepairResult") -> dict[str, Any]:
+    from tasks.results.repair import lowest_snr_db
+
+    search = result.search
+    before, after = ([side for side in step.measurements if side] for step in (search.steps[0], search.accepted))
+    sizes = [max((side.size_bytes for side in measured), default=None) for measured in (before, after)]
+    certificate = [
+        {"soc": row.cell.soc, "side": row.side, "samples": row.certificate_samples, **asdict(row.finals)}
+        for row in result.certificate
+    ]
+    return {
+        "run_id": result.run.run.run_id,
+        "reached": search.reached,
+        "reason": search.reason,
+        "before_snr_db": lowest_snr_db(before),
+        "after_snr_db": lowest_snr_db(after),
+        "changes": [step.candidate.description for step in search.changes if step.candidate],
+        "compilations": search.steps[-1].compilations,
+        "size_ratio": sizes[1] / sizes[0] if sizes[0] and sizes[1] else None,
+        "scheme_file": result.recipe.scheme_file,
+        "page": result.recipe.page,
+        "report": result.run.run.report,
+        "certificate": certificate,
+    }

@@ -1,0 +1,157 @@
+"""The flow of one repair: it searches a scheme that reaches a target, and certifies this scheme on unseen samples.
+
+Every step of the search is an ordinary cell, so that all of its results are cached. A repair that was interrupted
+continues when it is repeated: the steps before the interruption come from the cache, and lead to the same decisions.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from conf.impossible import impossible_reason
+from conf.load import load
+from conf.plan import Plan, PlannedCell
+from conf.repair import TargetConfig
+from conf.schema import Request, Reuse
+from conf.schemes import Precision, SchemeConfig
+from flows.resources import Resources, prepare
+from flows.run import CellResults, RunStart, command, finish_run, overrides_with_secrets, run_cells
+from flows.runs import results
+from flows.runs.artifacts import create_artifacts
+from flows.runs.recipe import Recipe, write_recipe
+from flows.server import leases
+from flows.server.decorator import run_flow
+from tasks.errors import RequestError
+from tasks.records.repair_rows import CertificateRow
+from tasks.records.tables import by_columns
+from tasks.results.outcome import CellResult, judge
+from tasks.results.repair_rows import cells_of, certificate_rows, repair_rows
+from tasks.results.repair_search import Search, Step
+from tasks.results.unseen import unseen_samples
+from tasks.storage import lock
+from tasks.storage.store import Store
+
+on_step: ContextVar[Callable[[Step], None]] = ContextVar("on_step", default=lambda _step: None)
+"""The function that is called with every step of the search. See `flows.run.on_progress`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RepairResult:
+    run: results.SweepResult
+    search: Search
+    certificate: Sequence[CertificateRow]
+    recipe: Recipe
+
+
+@run_flow()
+def repair(overrides: list[str], config_dirs: list[str] | None = None) -> RepairResult:
+    """Search a scheme that reaches the target of a plan. `overrides`: as in `flows.sweep.sweep`.
+
+    Raises RequestError for a wrong request, EnvironmentUnusable for an unusable machine, and the error of a cell whose
+    cause is not in the cell.
+    """
+    folders = [Path(folder) for folder in config_dirs or ()]
+    plan = planned(overrides_with_secrets.get() or overrides, folders)
+    store = Store.at(plan.artifacts, plan.cache_folder, plan.object_store)
+    with lock.shared(store):
+        run_start = RunStart.now()
+        resources = prepare(plan, device_lock=leases.exclusive)
+        first = plan.cells[0].request
+        cells = _Cells(plan, resources, run_start.run_id)
+        search = Search(target=first.target, budget=first.budget, samples=range(searched_samples(first)))
+        search.run(first.scheme, cells.measure, on_step.get())
+        certificate = list(_certificate(run_start.run_id, search, store))
+        run = run_start.compiled_facts(resources, cells.reused, command(overrides, folders, verb="repair"))
+        done = CellResults(
+            cells=[cell for step in search.steps for cell in cells_of(step)],
+            reused=cells.reused,
+            result_names=cells.result_names,
+        )
+        rows = {
+            "repair": [by_columns(row) for row in repair_rows(run.run_id, search.steps)],
+            "certificate": [by_columns(row) for row in certificate],
+        }
+        costs = resources.workers.costs
+        result = finish_run(run, done, resources, trend=None, costs=costs, verb="repair", more_rows=rows)
+        recipe = write_recipe(run, search, rows, store)
+        create_artifacts(result, store)
+    return RepairResult(run=result, search=search, certificate=certificate, recipe=recipe)
+
+
+def planned(overrides: Sequence[str], folders: Sequence[Path]) -> Plan:
+    """Return the plan of a repair: the cells of one model, scheme, backend and device. Raises RequestError."""
+    plan = load(overrides, config_dirs=folders)
+    first = plan.cells[0].request
+    if first.target == TargetConfig():
+        raise RequestError("a repair needs a target, such as target.final_snr_db=30", key="target")
+    for axis in ("model", "scheme", "backend", "where"):
+        if any(getattr(cell.request, axis) != getattr(first, axis) for cell in plan.cells):
+            key = "device" if axis == "where" else axis
+            raise RequestError("a repair has only one value of this key; sweep soc instead", key=key)
+    if first.scheme.precision is not Precision.quantized:
+        raise RequestError("only a quantized scheme can be repaired", key="scheme", value=first.scheme.name)
+    if not (first.measure.dump_operators and first.measure.replay and first.measure.budget):
+        keys = "measure.dump_operators, measure.replay and measure.budget"
+        raise RequestError(f"{keys} must be true: the candidates come from the error budget", key="measure")
+    if first.budget.cycles_ratio is not None and not first.measure.profile_level:
+        raise RequestError("needs measure.profile_level=2, which counts the cycles", key="budget.cycles_ratio")
+    if (impossible := plan.cells[0].impossible) is not None:
+        raise RequestError(f"impossible: {impossible}", key="soc", value=first.soc.name)
+    return replace(plan, cells=tuple(_with_certificate(cell) for cell in plan.cells))
+
+
+def _with_certificate(cell: PlannedCell) -> PlannedCell:
+    """Return the cell with the samples of the certificate after those of the search, and with `reuse=capture`."""
+    request, evaluation = cell.request, cell.request.model.evaluation
+    assert evaluation is not None, "checked by conf.check"
+    count = evaluation.count + request.certificate.samples
+    model = replace(request.model, evaluation=replace(evaluation, count=count))
+    captured = min(request.measure.operator_samples, evaluation.count)
+    measure = replace(request.measure, operator_samples=captured)
+    return replace(cell, request=replace(request, model=model, measure=measure, reuse=Reuse.capture))
+
+
+def searched_samples(request: Request) -> int:
+    """Return the number of samples that the search uses. `request`: that of a planned repair."""
+    assert request.model.evaluation is not None, "checked by conf.check"
+    return request.model.evaluation.count - request.certificate.samples
+
+
+class _Cells:
+    """The cells of all steps. They share one store, and the digests of the model's code."""
+
+    def __init__(self, plan: Plan, resources: Resources, run_id: str) -> None:
+        self._plan = plan
+        self._run = partial(run_cells, resources=resources, run_id=run_id, codes={})
+        self.reused = 0
+        self.result_names: dict[str, bool] = {}
+
+    def measure(self, scheme: SchemeConfig) -> Sequence[CellResult]:
+        """Run a scheme for every SoC. If it is impossible on an SoC, it is compiled for none.
+
+        Raises the error of a cell whose cause is not in the cell, because the scheme is not to blame for it.
+        """
+        requests = [replace(cell.request, scheme=scheme) for cell in self._plan.cells]
+        cells = tuple(PlannedCell(request=request, impossible=impossible_reason(request)) for request in requests)
+        if any(cell.impossible for cell in cells):
+            reasons = (cell.impossible or "impossible on another SoC" for cell in cells)
+            return [
+                CellResult(request=cell.request, impossible=reason) for cell, reason in zip(cells, reasons, strict=True)
+            ]
+        done = self._run(replace(self._plan, cells=cells))
+        self.reused += done.reused
+        self.result_names |= done.result_names
+        for cell in done.cells:
+            if judge(cell)[0] == "infrastructure" and cell.error is not None:
+                raise cell.error
+        return done.cells
+
+
+def _certificate(run_id: str, search: Search, store: Store) -> Iterator[CertificateRow]:
+    exported = search.steps[0].complete[0].exported
+    if exported is not None:
+        further = len(exported.sample_names) - len(search.samples)
+        unseen = unseen_samples(exported, len(search.samples), store)
+        yield from certificate_rows(run_id, search.steps[0], search.accepted, unseen, further - len(unseen))

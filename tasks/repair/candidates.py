@@ -1,0 +1,163 @@
+"""The changes of a scheme that may make a cell more accurate, each with its predicted gain and its estimated cost.
+
+The operators that a family can change are ranked by the error that the change removes. A candidate changes the first
+operators of this ranking: as many as give most gain per cost.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from conf.schemes import Precision, SchemeConfig
+from tasks.records import Comparison, LoweredProgram
+from tasks.records.vocabulary import Cause
+from tasks.repair.facts import OperatorFacts, operator_facts, worst_output
+from tasks.repair.families import FAMILIES, Family, Offer
+from tasks.repair.prediction import ErrorPart, energies, gain_db
+from tasks.repair.schemes import Conflict, Settings, with_settings
+from tasks.repair.wording import operators_phrase
+
+LEAST_GAIN_DB = 0.1
+_MOST_OPERATORS = 64
+_LEAST_ENERGY = 1e-4  # the part of the error below which an operator is left out
+_COST_OF_SIZE = 20.0  # of a program that is twice as large
+_COST_OF_ACTIVATIONS = 5.0  # of activations that are twice as large, which the cycles follow
+_BITS_PER_BYTE = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """A change of a scheme at some operators."""
+
+    cause: Cause
+    change: str
+    """What the change does, such as `16-bit activations`."""
+    operators: tuple[str, ...]
+    """The names of the operators whose error the change removes, the largest error first."""
+    where: str
+    """The operators in words, such as `6 additions (layers.0 +5)`."""
+    scheme: SchemeConfig
+    """The whole scheme with the change."""
+    predicted_db: float
+    cost: float
+
+    @property
+    def description(self) -> str:
+        return f"{self.change} for {self.where}"
+
+    @property
+    def key(self) -> tuple[str, str, tuple[str, ...]]:
+        """What distinguishes the candidate from others. It does not depend on the changes before it."""
+        return self.cause, self.change, tuple(sorted(self.operators))
+
+
+def candidates(
+    comparison: Comparison, lowered: LoweredProgram, scheme: SchemeConfig, *, most_bytes: float = math.inf
+) -> list[Candidate]:
+    """Return the candidates for a cell, the one with most predicted gain per cost first.
+
+    `most_bytes`: by how many bytes the program may grow.
+    """
+    output = worst_output(comparison)
+    if scheme.precision is not Precision.quantized or output is None:
+        return []
+    parts = energies(comparison.budget, output)
+    search = _Search(operator_facts(comparison, lowered), parts, scheme, lowered.program.size)
+    offered = [candidate for family in FAMILIES for candidate in search.candidates(family, most_bytes)]
+    return sorted(offered, key=lambda candidate: -candidate.predicted_db / candidate.cost)
+
+
+class _Search:
+    def __init__(
+        self,
+        facts: Mapping[str, OperatorFacts],
+        parts: Mapping[ErrorPart, float],
+        scheme: SchemeConfig,
+        size_bytes: int,
+    ) -> None:
+        self._facts = facts
+        self._by_index = {operator.operator.index: operator for operator in facts.values()}
+        self._parts = parts
+        self._scheme = scheme
+        self._size_bytes = max(size_bytes, 1)
+        self._activations = max(sum(operator.elements for operator in facts.values()), 1)
+
+    def candidates(self, family: Family, most_bytes: float) -> Iterator[Candidate]:
+        """Yield the family's candidate with most gain per cost and, if it has several operators, the first alone."""
+        offers = {
+            operator.operator.name: offer
+            for operator in self._facts.values()
+            if operator.node is not None
+            and self._parts.get((family.cause, operator.operator.name), 0.0) >= _LEAST_ENERGY
+            and (offer := family.offer(operator, self._scheme)) is not None
+        }
+        ranked = sorted(offers, key=lambda name: -self._removed(name, offers[name]))[:_MOST_OPERATORS]
+        drafts = [self._draft(family, ranked[:count], offers) for count in range(1, len(ranked) + 1)]
+        useful = [draft for draft in drafts if draft.predicted_db >= LEAST_GAIN_DB and draft.more_bytes <= most_bytes]
+        if useful:
+            best = max(useful, key=lambda draft: draft.predicted_db / draft.cost)
+            for draft in (best, useful[0]) if useful[0] is not best else (best,):
+                with suppress(Conflict):
+                    yield self._candidate(family, draft, offers)
+
+    def _removed(self, name: str, offer: Offer) -> float:
+        """Return the energy that an offer removes at an operator."""
+        return sum(self._parts.get((cause, name), 0.0) * (1 - left) for cause, left in offer[1].items())
+
+    def _draft(self, family: Family, names: Sequence[str], offers: Mapping[str, Offer]) -> "_Draft":
+        remaining: dict[ErrorPart, float] = {
+            (cause, name): left for name in names for cause, left in offers[name][1].items()
+        }
+        changed = {name: self._facts[name] for name in names}
+        for name in names if family.with_readers else ():
+            for index in self._facts[name].readers:
+                if (reader := self._by_index.get(index)) is not None:
+                    changed[reader.operator.name] = reader
+        more_bytes = sum(operator.weights for operator in changed.values()) * family.weight_bits / _BITS_PER_BYTE
+        activations = sum(operator.elements for operator in changed.values()) * family.activation_bits / _BITS_PER_BYTE
+        costs = (
+            family.cost,
+            family.operator_cost * len(changed),
+            _COST_OF_SIZE * more_bytes / self._size_bytes,
+            _COST_OF_ACTIVATIONS * activations / self._activations,
+        )
+        return _Draft(
+            names=tuple(names),
+            changed=tuple(changed.values()),
+            predicted_db=gain_db(self._parts, remaining),
+            cost=math.fsum(costs),
+            more_bytes=more_bytes,
+        )
+
+    def _candidate(self, family: Family, draft: "_Draft", offers: Mapping[str, Offer]) -> Candidate:
+        """Return the candidate of a draft. Raises Conflict."""
+        settings: dict[str, Settings] = {}
+        for operator in draft.changed:
+            offer = offers.get(operator.operator.name) or family.offer(operator, self._scheme)
+            if offer is not None and operator.node is not None:
+                settings[operator.node] = offer[0]
+        targets = {self._facts[name].operator.target for name in draft.names}
+        modules = [self._facts[name].operator.module_path or name for name in draft.names]
+        return Candidate(
+            cause=family.cause,
+            change=family.change,
+            operators=draft.names,
+            where=operators_phrase(targets.pop() if len(targets) == 1 else None, modules),
+            scheme=with_settings(self._scheme, settings),
+            predicted_db=draft.predicted_db,
+            cost=draft.cost,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Draft:
+    """A change of the first operators of a family's ranking."""
+
+    names: tuple[str, ...]
+    changed: tuple[OperatorFacts, ...]
+    """The operators of `names` and, if they must change too, the operators that read their values."""
+    predicted_db: float
+    cost: float
+    more_bytes: float
+    """By how many bytes the weights grow."""

@@ -1,0 +1,103 @@
+"""What the search for a repair must know about each operator, over all captured samples."""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tasks.records import Comparison, LoweredProgram, Operator, OperatorComparison
+
+_CLAMPS = ("aten.clamp", "aten.hardtanh", "aten.relu")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OperatorFacts:
+    """An operator of the edge graph, and how it uses its grid. Numbers are None if no sample was compared."""
+
+    operator: Operator
+    node: str | None
+    """The node of the exported program from which the operator descends; None if there is none."""
+    readers: tuple[int, ...]
+    """The indices of the operators that read the value. They are empty for a final output."""
+    least: float | None
+    largest: float | None
+    clipped_elements: int
+    codes_used: tuple[int, int] | None
+    """The smallest and the largest number of quantized values that a sample uses."""
+    feels_steps: bool
+    """Whether the device's error is measured in steps of the grid, so that it is smaller on a finer grid."""
+    before_softmax: bool
+    """Whether a softmax discards elements of the value."""
+    before_clamp: bool
+    """Whether only a clamp reads the value."""
+    weights: int
+    """The number of elements of the constants that the operator reads."""
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.operator.shape or (0,))
+
+    @property
+    def steps(self) -> int | None:
+        """The number of steps of the value's grid; None for a value without a grid."""
+        qparams = self.operator.quantization
+        return None if qparams is None else qparams.quant_max - qparams.quant_min
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The ends of the value's grid; None for a value without a grid or with one grid per channel."""
+        qparams = self.operator.quantization
+        if qparams is None or len(qparams.scale) != 1:
+            return None
+        (scale,), (zero_point,) = qparams.scale, qparams.zero_point
+        return (qparams.quant_min - zero_point) * scale, (qparams.quant_max - zero_point) * scale
+
+
+def operator_facts(comparison: Comparison, lowered: LoweredProgram) -> dict[str, OperatorFacts]:
+    """Return the facts about every operator that computes something, by the operators' names."""
+    rows: dict[int, list[OperatorComparison]] = defaultdict(list)
+    for row in comparison.operators:
+        rows[row.operator.index].append(row)
+    readers: dict[int, list[int]] = defaultdict(list)
+    for operator in lowered.operators:
+        for source in operator.sources:
+            readers[source].append(operator.index)
+    by_index = {operator.index: operator for operator in lowered.operators}
+    return {
+        operator.name: _facts(
+            operator, rows[operator.index], [by_index[index] for index in readers[operator.index]], by_index
+        )
+        for operator in lowered.operators
+        if not operator.constant and not operator.unused
+    }
+
+
+def _facts(
+    operator: Operator, rows: Sequence[OperatorComparison], readers: Sequence[Operator], by_index: dict[int, Operator]
+) -> OperatorFacts:
+    parts = [row.parts for row in rows]
+    least = [part.least_value for part in parts if part.least_value is not None]
+    largest = [part.largest_value for part in parts if part.largest_value is not None]
+    codes = [part.codes_used for part in parts if part.codes_used is not None]
+    masking = {name for row in rows for name in row.masked_by}
+    sources = [by_index[index] for index in operator.sources]
+    return OperatorFacts(
+        operator=operator,
+        node=operator.source_nodes[-1] if operator.source_nodes else None,
+        readers=tuple(reader.index for reader in readers),
+        least=min(least, default=None),
+        largest=max(largest, default=None),
+        clipped_elements=sum(part.clipped_elements or 0 for part in parts),
+        codes_used=(min(codes), max(codes)) if codes else None,
+        feels_steps=any(part.introduced_rms_steps is not None for part in parts),
+        before_softmax=any("softmax" in name for name in masking) or any("softmax" in r.target for r in readers),
+        before_clamp=bool(readers) and all(reader.target.startswith(_CLAMPS) for reader in readers),
+        weights=sum(math.prod(source.shape or (0,)) for source in sources if source.constant),
+    )
+
+
+def worst_output(comparison: Comparison) -> int | None:
+    """Return the position of the final output with the lowest SNR on the device; None if no output has an SNR."""
+    rows = [row for row in comparison.outputs if row.rung == "device" and row.gap.snr_db is not None]
+    worst = min(rows, key=lambda row: row.gap.snr_db or 0.0, default=None)
+    return None if worst is None else worst.output_index

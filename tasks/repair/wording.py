@@ -1,0 +1,44 @@
+"""Operators in words, by the modules of the user's model."""
+
+from collections.abc import Sequence
+
+_NOUNS = {
+    "aten._softmax": "softmax",
+    "aten.add": "addition",
+    "aten.addmm": "linear layer",
+    "aten.bmm": "matrix product",
+    "aten.cat": "concatenation",
+    "aten.clamp": "clamp",
+    "aten.convolution": "convolution",
+    "aten.gelu": "GELU",
+    "aten.hardsigmoid": "hard sigmoid",
+    "aten.hardswish": "hardswish activation",
+    "aten.hardtanh": "clamp",
+    "aten.linear": "linear layer",
+    "aten.matmul": "matrix product",
+    "aten.mean": "mean",
+    "aten.mm": "matrix product",
+    "aten.mul": "multiplication",
+    "aten.native_layer_norm": "layer norm",
+    "aten.relu": "ReLU",
+    "aten.sigmoid": "sigmoid",
+    "aten.sum": "sum",
+}
+
+
+def operators_phrase(target: str | None, modules: Sequence[str]) -> str:
+    """Return a phrase such as `6 additions (layers.0 +5)`.
+
+    `target`: the function that the operators call; None if they call several. `modules`: the module or the name of each
+    operator.
+    """
+    noun = "operator" if target is None else _noun(target)
+    if len(modules) == 1:
+        return f"the {noun} {modules[0]}".rstrip()
+    distinct = list(dict.fromkeys(modules))
+    more = f" +{len(distinct) - 1}" if len(distinct) > 1 else ""
+    return f"{len(modules)} {noun}s ({distinct[0]}{more})"
+
+
+def _noun(target: str) -> str:
+    return _NOUNS.get(target.rpartition(".")[0], target if target == "input" else f"{target} operator")

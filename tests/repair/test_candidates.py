@@ -1,0 +1,172 @@
+"""The candidates for a cell, from sample records: additions before a softmax, convolutions, and a damaged scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from conf.schemes import OverridePrecision, Precision, SchemeConfig, SchemeOverride
+from tasks.records import Comparison, ErrorParts, ErrorShare, LoweredProgram, Operator, OperatorComparison, Quantization
+from tasks.records.vocabulary import Cause
+from tasks.repair.candidates import Candidate, candidates
+
+from tests.sample_records import ANSWER, COMPARISON, CONV, LOWERED, blob  # isort: skip
+
+WIDE = Quantization(scale=(1.0,), zero_point=(65535,), quant_min=0, quant_max=65535, dtype="uint16", axis=None)
+BYTES = Quantization(scale=(0.1,), zero_point=(0,), quant_min=0, quant_max=255, dtype="uint8", axis=None)
+ADD, CONVOLUTION, RELU = "aten.add.Tensor", "aten.convolution.default", "aten.relu.default"
+
+
+def operator(name: str, target: str, qparams: Quantization | None = BYTES, **fields: Any) -> Operator:
+    defaults: dict[str, Any] = {"index": 0, "source_nodes": (f"node_{name}",), "module_path": f"layers.{name}"}
+    return replace(CONV, name=name, target=target, quantization=qparams, **defaults | fields)
+
+
+def cell(
+    operators: Sequence[Operator], shares: dict[tuple[Cause, str], float], **rows: dict[str, Any]
+) -> tuple[Comparison, LoweredProgram]:
+    """Return a cell with this budget. `rows`: by operator, the parts of its error and the fields of its row."""
+    numbered = [replace(row, index=index) for index, row in enumerate(operators)]
+    compared: list[OperatorComparison] = []
+    for row in numbered:
+        fields = dict(rows.get(row.name, {}))
+        masked_by = fields.pop("masked_by", ())
+        parts = ErrorParts(introduced_rms_steps=0.2, **fields)
+        compared.append(replace(COMPARISON.operators[0], operator=row, parts=parts, masked_by=masked_by))
+    totals: dict[Cause, float] = dict.fromkeys(("weights", "clipping", "resolution", "device"), 0.0)
+    for (cause, _), value in shares.items():
+        totals[cause] += value
+    budget = [share(cause, value, None) for cause, value in totals.items()]
+    budget += [share("cross", 0.0, None), share("unexplained", 1.0 - sum(totals.values()), None)]
+    budget += [share(cause, value, name) for (cause, name), value in shares.items()]
+    comparison = replace(COMPARISON, outputs=(ANSWER,), operators=tuple(compared), budget=tuple(budget))
+    return comparison, replace(LOWERED, operators=tuple(numbered), program=blob("1", 1_000_000))
+
+
+def share(cause: Cause, value: float, name: str | None) -> ErrorShare:
+    return ErrorShare(
+        output_index=ANSWER.output_index, output="logits", cause=cause, operator=name, operator_index=None,
+        module_path=None, share=value, share_error=0.0, alone_snr_db=None, samples=4, projections=32,
+    )  # fmt: skip
+
+
+def scheme(dtype: str, *overrides: SchemeOverride) -> SchemeConfig:
+    return SchemeConfig(name=dtype, quant_dtype=dtype, overrides=list(overrides))
+
+
+def described(offered: Sequence[Candidate]) -> list[str]:
+    return [candidate.description for candidate in offered]
+
+
+def test_additions_with_a_mask_are_one_candidate_with_ranges_that_softmax_can_see() -> None:
+    additions = [operator(f"add{number}", ADD, WIDE) for number in range(6)]
+    uses = {"least_value": -5.0, "largest_value": 15.0, "range_used": 0.0003, "masked_by": ("softmax_1",)}
+    budget: dict[tuple[Cause, str], float] = {("resolution", f"add{number}"): 0.15 for number in range(6)}
+    comparison, lowered = cell(additions, budget, **{row.name: dict(uses) for row in additions})
+    first = candidates(comparison, lowered, scheme("16a8w"))[0]
+    assert first.description == "a narrower fixed range for 6 additions (layers.add0 +5)"
+    assert first.predicted_db == pytest.approx(10.0, abs=1e-3), "90 % of the error is removed"
+    # The values with a tenth of their range as margin, and 20 more below: e^-20 is nothing to softmax.
+    assert first.scheme == scheme(
+        "16a8w", *(SchemeOverride(node=f"node_add{number}", range=[-27.0, 17.0]) for number in range(6))
+    )
+
+
+def test_a_range_without_a_softmax_behind_it_is_not_extended() -> None:
+    comparison, lowered = cell(
+        [operator("add", ADD, WIDE)], {("resolution", "add"): 0.9}, add={"least_value": 0.0, "largest_value": 10.0}
+    )
+    (first, *_) = candidates(comparison, lowered, scheme("16a8w"))
+    assert first.scheme.overrides == [SchemeOverride(node="node_add", range=[0.0, 11.0])]
+
+
+def test_the_range_of_a_value_that_is_clipped_becomes_wider() -> None:
+    uses = {"least_value": -1.0, "largest_value": 49.0, "clipped_elements": 7, "range_used": 2.0}
+    comparison, lowered = cell([operator("conv", CONVOLUTION)], {("clipping", "conv"): 0.8}, conv=uses)
+    first = candidates(comparison, lowered, scheme("8a8w"))[0]
+    assert (first.cause, first.change) == ("clipping", "a wider fixed range")
+    assert first.scheme.overrides == [SchemeOverride(node="node_conv", range=[-6.0, 54.0])]
+
+
+def test_damage_by_overrides_is_undone_and_nothing_else_is_changed() -> None:
+    """Three layers: 4-bit weights, a range of half, and a range that is 40 times too wide."""
+    coarse = replace(BYTES, scale=(10.0,))
+    operators = [operator("a", CONVOLUTION), operator("b", CONVOLUTION), operator("c", ADD, coarse)]
+    damage = [
+        SchemeOverride(node="node_a", quant_dtype="8a4w"),
+        SchemeOverride(node="node_b", range=[0.0, 12.0]),
+        SchemeOverride(node="node_c", range=[0.0, 2550.0]),
+    ]
+    comparison, lowered = cell(
+        operators,
+        {("weights", "a"): 0.4, ("clipping", "b"): 0.3, ("resolution", "c"): 0.25},
+        b={"least_value": 0.0, "largest_value": 24.0, "clipped_elements": 90},
+        c={"least_value": 0.0, "largest_value": 64.0},
+    )
+    offered = candidates(comparison, lowered, scheme("8a8w", *damage))
+    undone = {
+        offered[0].operators[0]: offered[0] for offered in ([new] for new in offered) if "the " in offered[0].change
+    }
+    assert {name: candidate.change for name, candidate in undone.items()} == {
+        "a": "the scheme's weights",
+        "b": "the calibrated range",
+        "c": "the calibrated range",
+    }
+    for name, others in (("a", damage[1:]), ("b", [damage[0], damage[2]]), ("c", damage[:2])):
+        assert undone[name].scheme == scheme("8a8w", *others)
+
+
+def test_16_bit_activations_need_the_readers_too() -> None:
+    operators = [operator("conv", CONVOLUTION), operator("add", ADD, sources=(0,)), operator("last", ADD, sources=(1,))]
+    comparison, lowered = cell(operators, {("resolution", "conv"): 0.9})
+    offered = [new for new in candidates(comparison, lowered, scheme("8a8w")) if new.change == "16-bit activations"]
+    assert [new.operators for new in offered] == [("conv",)]
+    assert offered[0].scheme.overrides == [
+        SchemeOverride(node="node_conv", quant_dtype="16a8w"),
+        SchemeOverride(node="node_add", quant_dtype="16a8w"),
+    ]
+    assert offered[0].predicted_db == pytest.approx(10.0, abs=0.01)
+
+
+def test_a_convolution_before_a_clamp_can_have_the_grid_of_the_clamp() -> None:
+    operators = [operator("conv", CONVOLUTION), operator("relu", RELU, sources=(0,))]
+    comparison, lowered = cell(operators, {("resolution", "conv"): 0.9})
+    changes = {new.change: new for new in candidates(comparison, lowered, scheme("8a8w"))}
+    assert changes["the grid of the clamp"].scheme.overrides == [SchemeOverride(node="node_conv", share_clamp=True)]
+
+
+def test_what_the_device_computes_wrongly_goes_to_another_precision_and_last_to_the_cpu() -> None:
+    comparison, lowered = cell([operator("conv", CONVOLUTION)], {("device", "conv"): 0.9})
+    offered = candidates(comparison, lowered, scheme("16a8w"))
+    assert described(offered) == [
+        "16-bit float for the convolution layers.conv",
+        "the CPU for the convolution layers.conv",
+    ]
+    assert offered[1].scheme.overrides == [SchemeOverride(node="node_conv", precision=OverridePrecision.cpu)]
+
+
+def test_weights_with_more_bits_are_limited_by_the_size_of_the_program() -> None:
+    weight = operator(
+        "weight", "quantized_decomposed.dequantize_per_channel.default", None, shape=(500, 800), constant=True
+    )
+    operators = [weight, operator("conv", CONVOLUTION, sources=(0,))]
+    comparison, lowered = cell(operators, {("weights", "conv"): 0.9})
+    finer = "16-bit weights for the convolution layers.conv"
+    assert finer in described(candidates(comparison, lowered, scheme("8a8w")))
+    assert finer in described(candidates(comparison, lowered, scheme("8a8w"), most_bytes=400_000))
+    assert finer not in described(candidates(comparison, lowered, scheme("8a8w"), most_bytes=399_999))
+
+
+def test_most_gain_per_cost_comes_first_and_a_float_scheme_has_no_candidates() -> None:
+    operators = [operator("a", ADD, WIDE), operator("conv", CONVOLUTION)]
+    uses = {"least_value": 0.0, "largest_value": 1.0}
+    comparison, lowered = cell(operators, {("resolution", "a"): 0.6, ("weights", "conv"): 0.2}, a=uses)
+    offered = candidates(comparison, lowered, scheme("8a8w"))
+    assert [new.predicted_db / new.cost for new in offered] == sorted(
+        (n.predicted_db / n.cost for n in offered), reverse=True
+    )
+    assert offered[0].operators == ("a",)
+    assert candidates(comparison, lowered, SchemeConfig(name="fp16", precision=Precision.float16)) == []

@@ -1,0 +1,53 @@
+"""New settings of single nodes in a scheme."""
+
+from __future__ import annotations
+
+import pytest
+
+from conf.schemes import OverridePrecision, SchemeConfig, SchemeOverride
+from tasks.repair.schemes import Conflict, setting, with_settings
+
+
+def scheme(*overrides: SchemeOverride) -> SchemeConfig:
+    return SchemeConfig(name="8a8w", quant_dtype="8a8w", overrides=list(overrides))
+
+
+def test_settings_of_a_node_are_added_to_those_that_it_has() -> None:
+    before = scheme(SchemeOverride(node="conv", symmetric=True), SchemeOverride(node="add", per_channel=False))
+    after = with_settings(before, {"conv": {"range": [-1.0, 1.0]}, "linear": {"quant_dtype": "16a8w"}})
+    assert after == scheme(
+        SchemeOverride(node="conv", symmetric=True, range=[-1.0, 1.0]),
+        SchemeOverride(node="add", per_channel=False),
+        SchemeOverride(node="linear", quant_dtype="16a8w"),
+    )
+    assert before.overrides[0] == SchemeOverride(node="conv", symmetric=True), "the scheme itself is not changed"
+
+
+def test_an_override_without_settings_is_removed() -> None:
+    damaged = scheme(SchemeOverride(node="conv", range=[-1.0, 1.0]), SchemeOverride(node="add", range=[-2.0, 2.0]))
+    assert with_settings(damaged, {"conv": {"range": None}}) == scheme(SchemeOverride(node="add", range=[-2.0, 2.0]))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        SchemeOverride(node="conv*", range=[-1.0, 1.0]),
+        SchemeOverride(operator="conv2d", range=[-1.0, 1.0]),
+        SchemeOverride(node="conv", module="features.*", range=[-1.0, 1.0]),
+    ],
+)
+def test_a_setting_that_a_pattern_has_already_is_a_conflict(other: SchemeOverride) -> None:
+    with pytest.raises(Conflict):
+        with_settings(scheme(other), {"conv": {"range": None}})
+    assert with_settings(scheme(other), {"conv": {"symmetric": True}}).overrides[1:] == [
+        SchemeOverride(node="conv", symmetric=True)
+    ]
+
+
+def test_the_setting_of_a_node_is_that_of_its_override() -> None:
+    cpu = scheme(
+        SchemeOverride(node="conv", precision=OverridePrecision.cpu), SchemeOverride(operator="add", range=[0, 1])
+    )
+    assert setting(cpu, "conv", "precision") is OverridePrecision.cpu
+    assert setting(cpu, "conv", "range") is None
+    assert setting(cpu, "add", "range") is None
