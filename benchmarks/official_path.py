@@ -76,10 +76,11 @@ def lower(exported: ExportedModel, module: Any, scheme: SchemeConfig, soc: SocCo
     assert edge._etrecord is not None
     assert edge._etrecord.graph_map is not None
     before: Any = edge._etrecord.graph_map[f"edge_after_transform/{METHOD}"]
-    info = get_delegation_info(edge.exported_program().graph_module)
+    lowered = edge.exported_program()
+    info = get_delegation_info(lowered.graph_module)
     return Official(
         operators=tuple(operator_table(before, backend_of("qnn").compiler(scheme, soc))),
-        delegation=delegation_counts(info, {}),
+        delegation=delegation_counts(info, lowered, {}),
         delegated_subgraphs=info.num_delegated_subgraphs,
         program=store.put_bytes(edge.to_executorch().buffer),
     )
