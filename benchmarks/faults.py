@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from depth_plot import Series, svg
 from fault_kinds import BUCKET, KINDS, Bench, Case
 from fault_sweep import Sweep, judge
-from warm_start import WarmProgram
+from warm_start import WarmProgram, WarmProgramEnded
 
 from tests.flows.cluster import client_environment, prefect_server
 from tests.flows.kill_and_rerun import Tables
@@ -88,6 +88,8 @@ def run_fault(bench: Bench, number: int, kinds: Sequence[str]) -> Survived:
             heals = last.word == "equal" or judge(case.sweep.run(), case.sweep, case.expected).word == "equal"
             if case.sweep.url is None and word == "equal":
                 assert_no_leftovers(case.sweep.artifacts)
+        except WarmProgramEnded:
+            raise
         except Exception as error:  # noqa: BLE001 - it is counted and printed
             word, text, fault = "lost", f"{type(error).__name__}: {error}", fault or case.fault
     if word != "lost":
@@ -116,7 +118,11 @@ def run_faults(
                     number = waiting.get_nowait()
                 except queue.Empty:
                     return
-                survived.append(run_fault(bench, number, kinds))
+                try:
+                    survived.append(run_fault(bench, number, kinds))
+                except WarmProgramEnded:
+                    print(f"{number} and later: a process of the benchmark itself was killed", flush=True)
+                    return
                 show(survived[-1])
 
         benches = [new_bench() for _ in range(threads)]

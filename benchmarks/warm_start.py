@@ -26,6 +26,10 @@ PROGRAM = "from flows.cli.main import main; main()"
 IMPORTS_S = 300.0
 
 
+class WarmProgramEnded(Exception):
+    """The process that imports has ended: the benchmark cannot go on."""
+
+
 class WarmProgram:
     """The process that has imported the program, and the program that it started last."""
 
@@ -50,7 +54,10 @@ class WarmProgram:
         """Start the program and return the id of its process. Its output goes to the files `out` and `err`."""
         request = {"arguments": list(arguments), "folder": str(folder), "environment": self._environment | environment}
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        except BrokenPipeError as error:
+            raise WarmProgramEnded from error
         pid = self._answer(IMPORTS_S)
         assert pid is not None
         return pid
@@ -74,7 +81,7 @@ class WarmProgram:
                 return None
             octet = os.read(self._process.stdout.fileno(), 1)
             if not octet:
-                raise RuntimeError("the process that starts the program has ended")
+                raise WarmProgramEnded
             line += octet
         return int(line)
 
