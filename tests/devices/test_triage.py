@@ -57,7 +57,7 @@ def test_the_time_of_a_search_is_bounded_for_any_output(repeated: str) -> None:
     for text in (LONG[repeated], "libQnn" + LONG[repeated]):
         started = time.process_time()
         assert (triage.of_runner(text, text), triage.of_channel(text)) == (None, None)
-        assert time.process_time() - started < 5
+        assert time.process_time() - started < 0.5
 
 
 @pytest.mark.parametrize("name", MESSAGES)
