@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -164,3 +165,38 @@ def test_bytes_of_another_type_are_distinguished_from_other_units() -> None:
     counts = np.arange(-6, 6, dtype=np.float32).reshape(1, 12)
     (row,) = check_io(model(spec("n", 1, 12)), {"0/0": counts}, {}, {"0/0": counts.astype(np.int32).view(np.float32)})
     assert (row.side, row.status, row.detail) == ("output", "failed", "its bytes are int32")
+
+
+@QUIET
+@given(
+    data=st.binary(min_size=64, max_size=64),
+    right=st.binary(min_size=64, max_size=64),
+    dtype=st.sampled_from(["float16", "float32", "float64", "int8", "int32", "int64", "uint16"]),
+    samples=st.integers(1, 2),
+)
+def test_no_bytes_of_a_device_or_of_a_model_end_the_check(data: bytes, right: bytes, dtype: str, samples: int) -> None:
+    shape = (2, 32 // np.dtype(dtype).itemsize)
+    actual, eager = (np.frombuffer(content, dtype).reshape(shape) for content in (data, right))
+    keys = [f"{sample}/0" for sample in range(samples)]
+    rows = check_io(
+        model(spec("y", *shape, dtype=dtype), samples=samples),
+        dict.fromkeys(keys, eager),
+        {},
+        dict.fromkeys(keys, actual),
+    )
+    assert [row.mistake for row in rows] == [
+        "output y is laid out in the axis order [1, 0]",
+        "output y is of another type or in other units",
+    ]
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6, -3e7])
+def test_values_in_other_units_are_explained_if_they_differ_little_from_each_other(offset: float) -> None:
+    right = noise(4, 3, 5)
+    rows = check_io(
+        model(spec("y", 3, 5, dtype="float64")),
+        {"0/0": right.astype(np.float64)},
+        {},
+        {"0/0": right.astype(np.float64) * 1e-6 + offset},
+    )
+    assert failed(rows) == [("output y is of another type or in other units", "it is in other units")]
