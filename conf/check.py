@@ -155,7 +155,7 @@ def _scheme(scheme: SchemeConfig) -> Iterator[RequestError]:
             yield _error("scheme.quant_dtype", dtype, f"null when scheme.precision={scheme.precision.name}")
     elif dtype not in QUANT_DTYPES:
         guess = did_you_mean(dtype or "", QUANT_DTYPES)
-        yield _error("scheme.quant_dtype", dtype, f"{one_of(QUANT_DTYPES)} when scheme.precision=quantized{guess}")
+        yield _error("scheme.quant_dtype", dtype, f"{guess}{one_of(QUANT_DTYPES)} when scheme.precision=quantized")
     # Without block sizes ExecuTorch silently builds 16a4w under the name of 16a4w_block.
     if (dtype == "16a4w_block") != bool(scheme.block_size):
         needs = "at least one operator type" if dtype == "16a4w_block" else f"empty for quant_dtype {printable(dtype)}"
@@ -175,7 +175,7 @@ def unknown_socs(requests: Collection[Request]) -> Iterator[RequestError]:
         name, socs = request.soc.name, planned_backend(request.backend.kind).socs
         if socs is not None and name not in known:
             backend = f"backend {printable(request.backend.name)} has no such SoC"
-            yield _error("soc.name", name, f"{backend}; {one_of(socs)}{did_you_mean(name, socs)}")
+            yield _error("soc.name", name, f"{backend}; {did_you_mean(name, socs)}{one_of(socs)}")
 
 
 def _calibration(model: ModelConfig, scheme: SchemeConfig) -> Iterator[RequestError]:

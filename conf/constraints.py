@@ -56,7 +56,7 @@ def not_blank(accepted: str) -> Constraint:
 
 def choice(choices: tuple[str, ...], noun: str) -> Constraint:
     def constraint(word: str) -> str | None:
-        return None if word in choices else f"no such {noun}; {one_of(choices)}{did_you_mean(word, choices)}"
+        return None if word in choices else f"no such {noun}; {did_you_mean(word, choices)}{one_of(choices)}"
 
     return constraint
 
@@ -104,7 +104,7 @@ def function_path_or(choices: tuple[str, ...], noun: str = "function") -> Constr
     def constraint(text: str) -> str | None:
         if text in choices or not function_path(text):
             return None
-        return f"package.module:{noun}, or {one_of(choices)}{did_you_mean(text, choices)}"
+        return f"{did_you_mean(text, choices)}package.module:{noun}, or {one_of(choices)}"
 
     return constraint
 

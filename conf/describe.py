@@ -35,11 +35,13 @@ def no_such_key(key: str, *, schema: object = None) -> RequestError:
     """
     parent, _, last = key.rpartition(".")
     keys = _keys(schema) or _keys(_annotation(parent))
+    if not keys and parent and not is_known(parent):
+        return no_such_key(parent)
     if not keys:  # below a mapping to which the user may add keys, such as model.arguments
         return RequestError(f"no such key; write +{printable(key)}=… to add it", key=printable(key))
     where = f"in {printable(parent)}" if parent else "there are"
     return RequestError(
-        f"no such key; {where}: {', '.join(sorted(keys))}{did_you_mean(last, keys)}", key=printable(key)
+        f"no such key; {did_you_mean(last, keys)}{where}: {', '.join(sorted(keys))}", key=printable(key)
     )
 
 

@@ -4,9 +4,10 @@
 """
 
 import copyreg
-import difflib
 from collections.abc import Iterable
 from typing import Any
+
+_MOST_NEAREST = 3
 
 
 class QnnsweepError(Exception):
@@ -46,6 +47,29 @@ def one_of(choices: Iterable[str]) -> str:
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return a text such as `, did you mean x?` if a choice is similar to `word`, otherwise an empty string."""
-    close = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
-    return f", did you mean {printable(close[0])}?" if close else ""
+    """Return a text such as `did you mean x or y? `, with the choices nearest to `word`. It is empty if none is near.
+
+    Near are the choices with the least number of edits, at most one edit for two letters, and otherwise the choices
+    that begin with `word`. Upper and lower case are the same.
+    """
+    distances = {choice: _edits(word.lower(), choice.lower()) for choice in choices}
+    least = min(distances.values(), default=0)
+    if least <= len(word) / 2:
+        nearest = sorted(choice for choice, distance in distances.items() if distance == least)
+    else:
+        nearest = sorted(choice for choice in distances if choice.lower().startswith(word.lower()))
+    return f"did you mean {' or '.join(map(printable, nearest[:_MOST_NEAREST]))}? " if nearest else ""
+
+
+def _edits(word: str, other: str) -> int:
+    """Return the least number of edits from a word to another: insert, delete or replace a letter, swap neighbours."""
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(word, start=1):
+        previous, row, older = row, [i], before
+        for j, wanted in enumerate(other, start=1):
+            row.append(min(previous[j] + 1, row[j - 1] + 1, previous[j - 1] + (letter != wanted)))
+            if i > 1 and j > 1 and (letter, word[i - 2]) == (other[j - 2], wanted):
+                row[j] = min(row[j], older[j - 2] + 1)
+        before = previous
+    return row[-1]

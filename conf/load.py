@@ -32,6 +32,7 @@ from conf.names import AXES, MASKED_NAMES
 from conf.options import GROUPS, SHIPPED, Options
 from conf.plan import SWEEP_KEYS, Plan, plan
 from conf.schema import DeviceConfig, Request
+from conf.syntax import explain
 
 MOST_CELLS = 10_000
 SHARED_BY = ("model", "scheme")
@@ -138,10 +139,10 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     try:
         return OverridesParser.create().parse_overrides(list(overrides))
     except OverrideParseException as error:
-        noise = ("Error parsing override", "LexerNoViableAltException", "See ")
-        lines = (line.strip(" ^") for line in str(error.message).splitlines())
-        problem = next((line for line in lines if line and not line.startswith(noise)), "a character out of place")
-        raise _error(error.override, f"not of the form key=value: {printable(problem)}") from None
+        override = str(error.override)
+        is_secret = names_secret(override.partition("=")[0], MASKED_NAMES)
+        problem = "put the value in quotes" if is_secret else explain(override, str(error.message))
+        raise _error(override, f"cannot be parsed: {problem}") from None
 
 
 def _search_path(overrides: Iterable[Override]) -> list[Path]:

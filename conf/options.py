@@ -58,12 +58,14 @@ class Options:
         """
         options = self.files[group]
         if not isinstance(value, str) or not value:
-            problem = f"{one_of(options)}; to sweep write {group}=a,b"
+            names = [str(item) for item in value] if isinstance(value, list) else []
+            noun = "a list in brackets; " if names else "an empty list; " if isinstance(value, list) else ""
+            problem = f"{noun}{one_of(options)}; to sweep write {group}={','.join(names) or 'a,b'}"
             raise RequestError(problem, key=group, value=printable(value))
         if value.endswith(".yaml"):
             return self._link(group, Path(value).expanduser())
         if value not in options:
-            problem = f"no such {group}; {one_of(options)}{did_you_mean(value, options)}"
+            problem = f"no such {group}; {did_you_mean(value, options)}{one_of(options)}"
             raise RequestError(problem, key=group, value=printable(value))
         return value
 

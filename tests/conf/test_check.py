@@ -32,11 +32,11 @@ REFUSALS = {
         "schedule.cron=0 22 * * * * *: must be five fields, for example 0 22 * * * for every night at ten"
     ),
     "measure.metrics=[mse,l3]": (
-        "measure.metrics=l3: package.module:function, or one of cosine, l1, max_abs, max_steps, max_ulp, mean_abs, "
-        "mean_steps, mse, nmse, psnr_db, relative_l1, snr_db, sqnr_db, did you mean l1?"
+        "measure.metrics=l3: did you mean l1? package.module:function, or one of cosine, l1, max_abs, max_steps, "
+        "max_ulp, mean_abs, mean_steps, mse, nmse, psnr_db, relative_l1, snr_db, sqnr_db"
     ),
     "measure.references=[edge,quantised]": (
-        "measure.references=quantised: no such reference; one of edge, exported, quantized, did you mean quantized?"
+        "measure.references=quantised: no such reference; did you mean quantized? one of edge, exported, quantized"
     ),
     "measure.profile_level=1": "measure.profile_level=1: one of 0, 2, 3",
     "measure.debug_buffer_bytes=0": "measure.debug_buffer_bytes=0: 1 or more",
@@ -76,7 +76,7 @@ REFUSALS = {
         "model.inputs=[]: a model has at least one input, each with a name, a shape and a dtype (model my_net)"
     ),
     "model.inputs.0.dtype=flot32": (
-        f"model.inputs[0].dtype=flot32: no such dtype; one of {DTYPES}, did you mean float32? (model my_net)"
+        f"model.inputs[0].dtype=flot32: no such dtype; did you mean float32? one of {DTYPES} (model my_net)"
     ),
     "model.inputs.0.shape=[0,3]": "model.inputs[0].shape=[0, 3]: every dimension is 1 or more (model my_net)",
     "model.inputs.0.name=''": (
@@ -92,18 +92,18 @@ REFUSALS = {
         "give model.calibration.source"
     ),
     "scheme.quant_dtype=8a9w": (
-        f"scheme.quant_dtype=8a9w: one of {QUANT_DTYPES} when scheme.precision=quantized, did you mean 8a8w? "
+        f"scheme.quant_dtype=8a9w: did you mean 8a4w or 8a8w? one of {QUANT_DTYPES} when scheme.precision=quantized "
         "(scheme 8a8w)"
     ),
-    "soc.name=SM8651": f"soc.name=SM8651: backend qnn has no such SoC; one of {SOCS}, did you mean SM8650?",
+    "soc.name=SM8651": f"soc.name=SM8651: backend qnn has no such SoC; did you mean SM8650? one of {SOCS}",
     "scheme.precision=float16": "scheme.quant_dtype=8a8w: null when scheme.precision=float16 (scheme 8a8w)",
     "scheme.quant_dtype=16a4w_block": "scheme.block_size={}: at least one operator type (scheme 8a8w)",
     "+scheme.block_size.conv2d=[1,16]": (
         "scheme.block_size={'conv2d': [1, 16]}: empty for quant_dtype 8a8w (scheme 8a8w)"
     ),
     "scheme.observer=MinMax": (
-        "scheme.observer=MinMax: no such observer; one of HistogramObserver, MinMaxObserver, "
-        "MovingAverageMinMaxObserver, did you mean MinMaxObserver? (scheme 8a8w)"
+        "scheme.observer=MinMax: no such observer; did you mean MinMaxObserver? one of HistogramObserver, "
+        "MinMaxObserver, MovingAverageMinMaxObserver (scheme 8a8w)"
     ),
 }
 

@@ -31,7 +31,7 @@ def test_a_violation_names_its_own_key_at_any_depth() -> None:
     assert [str(error) for error in violations(whole, "key")] == [
         "key.part.word=blue: no such colour; one of green, red",
         "key.number=0: 1 or more",
-        "key.parts[1].word=gren: no such colour; one of green, red, did you mean green?",
+        "key.parts[1].word=gren: no such colour; did you mean green? one of green, red",
         "key.shares.a\\n=2.0: a share from 0 to 1",
         "key.shape=[1, 0]: sizes",
         "key.gains=nan: a number of dB",

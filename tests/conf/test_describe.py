@@ -8,13 +8,19 @@ from tests.conf.conftest import Refused
 
 REFUSALS = {
     "modle=x": (
-        "modle: no such key; there are: artifacts, backend, budget, cache_folder, certificate, device, farm, limits, "
-        "masked_names, measure, "
-        "model, object_store, retention, reuse, schedule, scheme, soc, target, tolerance, trend, did you mean model?"
+        "modle: no such key; did you mean model? there are: artifacts, backend, budget, cache_folder, certificate, "
+        "device, farm, limits, masked_names, measure, model, object_store, retention, reuse, schedule, scheme, soc, "
+        "target, tolerance, trend"
+    ),
+    "measur.iterations=3": (
+        "measur: no such key; did you mean measure? there are: artifacts, backend, budget, cache_folder, certificate, "
+        "device, farm, limits, masked_names, measure, model, object_store, retention, reuse, schedule, scheme, soc, "
+        "target, tolerance, trend"
     ),
     "measure.iteration=3": (
-        "measure.iteration: no such key; in measure: budget, debug_buffer_bytes, dump_operators, iterations, metrics, "
-        "operator_samples, performance_mode, profile_level, references, replay, warm_up, did you mean iterations?"
+        "measure.iteration: no such key; did you mean iterations? in measure: budget, debug_buffer_bytes, "
+        "dump_operators, iterations, metrics, operator_samples, performance_mode, profile_level, references, replay, "
+        "warm_up"
     ),
     "+soc.colour=red": "soc.colour: no such key; in soc: arch, name, vtcm_mib",
     "++limits={colour: red}": (

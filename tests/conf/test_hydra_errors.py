@@ -21,15 +21,15 @@ FILES = {
         "ModelConfig. value: [... (in model/wrong.yaml)"
     ),
     "nam: x": (
-        "model.nam: no such key; in model: arguments, calibration, classifier, evaluation, factory, inputs, name, "
-        "did you mean name? (in model/wrong.yaml)"
+        "model.nam: no such key; did you mean name? in model: arguments, calibration, classifier, evaluation, factory, "
+        "inputs, name (in model/wrong.yaml)"
     ),
     "evaluation: {source: a.b:c, count: some}": "model.evaluation.count=some: a whole number (in model/wrong.yaml)",
     "inputs: [{name: x, shape: [1, wide]}]": (
         "shape[1]=wide: Value 'wide' of type 'str' could not be converted to Integer (in model/wrong.yaml)"
     ),
     "inputs: [{name: x, shap: [1]}]": (
-        "shap: no such key; there are: dtype, name, shape, did you mean shape? (in model/wrong.yaml)"
+        "shap: no such key; did you mean shape? there are: dtype, name, shape (in model/wrong.yaml)"
     ),
     "arguments: {2: x}": "model.arguments.2: Key 2 (int) is incompatible with (str) (in model/wrong.yaml)",
     "name: ${soc.nam}": "model.name: Interpolation key 'soc.nam' not found (in model='wrong')",

@@ -8,16 +8,23 @@ from pathlib import Path
 import pytest
 
 from conf.load import load
+from conf.options import SHIPPED
 from tests.conf.conftest import Refused
 
 SCHEMES = "16a16w, 16a2w, 16a4w, 16a4w_block, 16a8w, 8a4w, 8a8w, fp16, fp16a8w, fp32"
+SOCS = ", ".join(sorted(file.stem for file in (SHIPPED / "soc").glob("*.yaml")))
 REFUSALS = {
-    "scheme=9a9w": f"scheme=9a9w: no such scheme; one of {SCHEMES}, did you mean 8a8w?",
+    "scheme=9a9w": f"scheme=9a9w: no such scheme; did you mean 8a4w or 8a8w? one of {SCHEMES}",
     "scheme=": f"scheme=: one of {SCHEMES}; to sweep write scheme=a,b",
     "scheme=null": f"scheme=null: one of {SCHEMES}; to sweep write scheme=a,b",
-    "scheme=[8a8w,16a8w]": f"scheme=['8a8w', '16a8w']: one of {SCHEMES}; to sweep write scheme=a,b",
+    "scheme=[8a8w,16a8w]": (
+        f"scheme=['8a8w', '16a8w']: a list in brackets; one of {SCHEMES}; to sweep write scheme=8a8w,16a8w"
+    ),
+    "scheme=[]": f"scheme=[]: an empty list; one of {SCHEMES}; to sweep write scheme=a,b",
+    "soc=SM8560": f"soc=SM8560: no such soc; did you mean SM8550 or SM8650? one of {SOCS}",
+    "soc=sm8650": f"soc=sm8650: no such soc; did you mean SM8650? one of {SOCS}",
     "backend=gpu": "backend=gpu: no such backend; one of portable, qnn, xnnpack",
-    "experiment=nightli": "experiment=nightli: no such experiment; one of nightly, quickstart, did you mean nightly?",
+    "experiment=nightli": "experiment=nightli: no such experiment; did you mean nightly? one of nightly, quickstart",
     "device=no/such/file.yaml": "device=no/such/file.yaml: no such file",
     "farm=nowhere": "farm=nowhere: no such farm; one of local",
     "hydra.searchpath=[/no/where]": (

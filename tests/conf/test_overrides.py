@@ -36,15 +36,17 @@ RANGE = "two numbers, [smallest, largest], with 0 between them or equal to one o
 OF_A = "for the operators of module=a"
 REFUSALS = {
     "{module:a,quant_dtype:8a9w}": (
-        "scheme.overrides[0].quant_dtype=8a9w: no such dtype; one of 16a16w, 16a2w, 16a4w, 16a4w_block, 16a8w, 8a4w, "
-        "8a8w, fp16a8w, did you mean 8a8w?"
+        "scheme.overrides[0].quant_dtype=8a9w: no such dtype; did you mean 8a4w or 8a8w? "
+        "one of 16a16w, 16a2w, 16a4w, 16a4w_block, 16a8w, 8a4w, "
+        "8a8w, fp16a8w"
     ),
     "{module:a,quant_dtype:fp16a8w}": (
         "scheme.overrides[0].quant_dtype=fp16a8w: it has float activations; write scheme.overrides[0].precision=float16"
     ),
     "{module:a,observer:MinMax}": (
-        "scheme.overrides[0].observer=MinMax: no such observer; one of HistogramObserver, MinMaxObserver, "
-        "MovingAverageMinMaxObserver, did you mean MinMaxObserver?"
+        "scheme.overrides[0].observer=MinMax: no such observer; did you mean MinMaxObserver? "
+        "one of HistogramObserver, MinMaxObserver, "
+        "MovingAverageMinMaxObserver"
     ),
     "{module:a,range:[1,2]}": f"scheme.overrides[0].range=[1.0, 2.0]: {RANGE}",
     "{module:a,range:[0]}": f"scheme.overrides[0].range=[0.0]: {RANGE}",

@@ -95,10 +95,7 @@ def test_its_code_is_part_of_the_cache_keys(
 def test_a_backend_that_cannot_be_imported_is_refused_in_one_line(program: Program) -> None:
     for kind, problem in (
         ("no_such_module:Toy", "backend.kind=no_such_module:Toy: cannot be imported: No module named 'no_such_module'"),
-        (
-            "xnpack",
-            "backend.kind=xnpack: package.module:Class, or one of portable, qnn, xnnpack, did you mean xnnpack?",
-        ),
+        ("xnpack", "backend.kind=xnpack: did you mean xnnpack? package.module:Class, or one of portable, qnn, xnnpack"),
     ):
         ran = program.run("plan", "model=digits_cnn", f"backend.kind={kind}")
         assert (ran.returncode, ran.stdout) == (2, "")
