@@ -14,9 +14,9 @@ def calibrate_random_weights(module: nn.Module, images: torch.Tensor) -> None:
     """Set the statistics of every batch norm to those of `images` (float32 [N, …], N ≥ 2), and scale the last layer.
 
     The batch norms of a new module have mean 0 and variance 1. If the activations have another mean and variance, they
-    shrink from layer to layer until the outputs are close to zero, and the SNR of the outputs means nothing. The last
-    `nn.Linear` is initialised again (some classifiers initialise it with zeros) and scaled so that the spread of its
-    outputs is `LOGIT_SPREAD`.
+    shrink from layer to layer until the outputs are close to zero, and the SNR of the outputs means nothing. The linear
+    layer or convolution that is executed last is initialised again (some classifiers initialise it with zeros) and
+    scaled so that the spread of the module's outputs is `LOGIT_SPREAD`.
 
     Uses torch's random generator, and leaves the module in eval mode.
     """
@@ -39,9 +39,24 @@ def _measure_batch_norms(module: nn.Module, images: torch.Tensor) -> None:
 
 
 def _spread_head(module: nn.Module, images: torch.Tensor) -> None:
-    *_, head = (layer for layer in module.modules() if isinstance(layer, nn.Linear))
     with torch.no_grad():
-        nn.init.normal_(head.weight, std=1 / math.sqrt(head.in_features))
+        head = _last_layer(module, images)
+        if head is None:
+            return
+        nn.init.normal_(head.weight, std=1 / math.sqrt(head.weight[0].numel()))
         if head.bias is not None:
             nn.init.zeros_(head.bias)
-        head.weight *= LOGIT_SPREAD / module(images).std(dim=-1).mean()
+        spread = module(images).std(dim=-1).mean()
+        if spread > 0:
+            head.weight *= LOGIT_SPREAD / spread
+
+
+def _last_layer(module: nn.Module, images: torch.Tensor) -> nn.Linear | nn.Conv2d | None:
+    """Return the linear layer or convolution that is executed last; None if the module executes no such layer."""
+    executed: list[nn.Linear | nn.Conv2d] = []
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    hooks = [layer.register_forward_pre_hook(lambda layer, _: executed.append(layer)) for layer in layers]
+    module(images)
+    for hook in hooks:
+        hook.remove()
+    return executed[-1] if executed else None

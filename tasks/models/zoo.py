@@ -4,6 +4,7 @@ Nothing is downloaded. The files are in the cache if torchvision or timm has bee
 """
 
 import importlib
+from collections.abc import Collection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from conf.errors import did_you_mean
 from tasks.errors import RequestError
 from tasks.models.photographs import photographs
 from tasks.models.random_weights import calibrate_random_weights
@@ -21,6 +23,7 @@ from tasks.models.torchvision_import import torchvision
 
 SEED = 0
 CALIBRATION_PHOTOGRAPHS = 4
+_AUXILIARY = ("googlenet", "inception_v3")
 
 
 def torchvision_classifier(architecture: str, *, size: int, mean: list[float], std: list[float]) -> nn.Module:
@@ -28,16 +31,17 @@ def torchvision_classifier(architecture: str, *, size: int, mean: list[float], s
 
     Its input is float32 [N, 3, size, size], and its output is float32 [N, 1000]. `size`, `mean`, `std`: the arguments
     with which `photographs` creates the model's samples. A few photographs are used to calibrate random weights. Raises
-    RequestError if torchvision is not installed.
+    RequestError if torchvision is not installed or has no such classifier.
     """
     models = _torchvision(architecture).models
+    _check(architecture, models.list_models(module=models), "torchvision.models")
     weights = models.get_model_weights(architecture).DEFAULT
     file = Path(torch.hub.get_dir(), "checkpoints", Path(urlparse(weights.url).path).name)
     pretrained = torch.load(file, map_location="cpu", weights_only=True) if file.is_file() else None
-    # The pretrained Inception has an auxiliary head, for training only, and normalises its input again.
-    inception: dict[str, Any] = {"transform_input": pretrained is not None, "init_weights": True}
+    # The pretrained models have auxiliary heads, for training only, and normalise their input again.
+    options: dict[str, Any] = {"transform_input": pretrained is not None, "init_weights": True}
     with reproducible(SEED):
-        model = models.get_model(architecture, weights=None, **(inception if architecture == "inception_v3" else {}))
+        model = models.get_model(architecture, weights=None, **(options if architecture in _AUXILIARY else {}))
         return _with_weights(model, pretrained, size, mean, std)
 
 
@@ -45,9 +49,10 @@ def timm_classifier(architecture: str, *, size: int, mean: list[float], std: lis
     """Return timm's `architecture` with its default weights in eval mode; see `torchvision_classifier`."""
     _torchvision(architecture)  # timm imports torchvision
     timm = _optional("timm", architecture)
+    _check(architecture.partition(".")[0], timm.list_models(), "timm")
     hub = importlib.import_module("huggingface_hub")
     repository = timm.get_pretrained_cfg(architecture).hf_hub_id
-    file = hub.try_to_load_from_cache(repository, "model.safetensors")
+    file = hub.try_to_load_from_cache(repository, "model.safetensors") if repository else None
     pretrained = load_file(file) if isinstance(file, str) else None
     with reproducible(SEED):
         model = timm.create_model(architecture, pretrained=False)
@@ -62,10 +67,18 @@ def _with_weights(
         calibrate_random_weights(model, torch.cat([sample["inputs"]["x"] for sample in samples]))
     else:
         model.load_state_dict(pretrained)
-    if getattr(model, "AuxLogits", None) is not None:
-        model.aux_logits, model.AuxLogits = False, None  # pyright: ignore[reportArgumentType]
+    for name in ("AuxLogits", "aux1", "aux2"):
+        if getattr(model, name, None) is not None:
+            setattr(model, name, None)
+            model.aux_logits = False  # pyright: ignore[reportArgumentType]
     model.weights_origin = "random" if pretrained is None else "pretrained"  # pyright: ignore[reportArgumentType]
     return model.eval().requires_grad_(False)
+
+
+def _check(architecture: str, known: Collection[str], package: str) -> None:
+    if architecture not in known:
+        problem = f"no such classifier in {package}; {did_you_mean(architecture, known)}{package}.list_models() has all"
+        raise RequestError(problem, key="model.arguments.architecture", value=architecture)
 
 
 def _torchvision(architecture: str) -> ModuleType:

@@ -73,3 +73,17 @@ def test_the_same_seed_gives_the_same_bits(images: torch.Tensor) -> None:
         calibrate_random_weights(model, images)
         answers.append(model(images))
     assert torch.equal(*answers)
+
+
+def test_a_last_layer_that_is_a_convolution_gets_the_same_spread(images: torch.Tensor) -> None:
+    torch.manual_seed(0)
+    head = nn.Conv2d(4, 10, 1)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), head, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    calibrate_random_weights(model, images)
+    torch.testing.assert_close(model(images).std(dim=-1).mean().item(), LOGIT_SPREAD, rtol=1e-5, atol=0)
+
+
+def test_a_model_without_such_a_layer_is_not_scaled(images: torch.Tensor) -> None:
+    model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    calibrate_random_weights(model, images)
+    torch.testing.assert_close(model(images), images.mean((2, 3)))
