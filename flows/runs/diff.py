@@ -12,7 +12,7 @@ from rich.text import Text
 from conf.errors import printable
 from conf.names import AXES
 from conf.schema import TrendConfig
-from flows.runs.history import Gaps, Key, Row, changes, key, names, target, value, worst_gaps
+from flows.runs.history import Gaps, Key, Row, changes, is_judged, key, names, target, value, worst_gaps
 from flows.runs.regressions import with_unit
 from tasks.errors import RequestError
 from tasks.numerics.series import OPERATOR_SERIES, SERIES, Series
@@ -153,8 +153,11 @@ def _series(a: Row, b: Row, trends: Mapping[tuple[Key, str], Row], config: Trend
             verdict = "improved" if passed[1] else "regressed"
         yield Change(what="outcome", before=a["outcome"], after=b["outcome"], verdict=verdict)
     for name, series in SERIES.items():
-        if name != "passed":
-            yield from _changed(name, None, series, value(a, name), value(b, name), config, trends.get((key(b), name)))
+        before, after = value(a, name), value(b, name)
+        if name != "passed" and is_judged(name, a, b):
+            yield from _changed(name, None, series, before, after, config, trends.get((key(b), name)))
+        elif name != "passed" and before != after:
+            yield Change(what=name, unit=series.unit, before=before, after=after, verdict="changed")
 
 
 def _changed(

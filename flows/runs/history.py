@@ -28,7 +28,7 @@ DIGESTS = {"model_digest": "model", "scheme_digest": "scheme", "soc_digest": "so
 _DERIVED = {"passed", "coverage"}
 CELLS = (
     *CELL_COLUMNS,
-    *("farm", "verb", "outcome", "operators_total", "operators_compared"),
+    *("farm", "verb", "outcome", "timed_on", "operators_total", "operators_compared"),
     *(name for name in SERIES if name not in _DERIVED),
     *VERSION_COLUMNS,
     *DIGESTS,
@@ -76,7 +76,9 @@ def trends(
         nights = [*past.nights.get(key(cell), ()), cell]
         for name, series in SERIES.items():
             history = _history(nights, [value(night, name) for night in nights], name, None, past)
-            assessment = assess(history[:-1], history[-1], series, getattr(config.floors, name), config)
+            assessment = Assessment(verdict="undefined")
+            if is_judged(name, cell):
+                assessment = assess(history[:-1], history[-1], series, getattr(config.floors, name), config)
             rows.append(_row(name, None, series, nights, history, assessment, config))
     rows += _worse_operators(source, past, cells, operators, _worse_cells(rows, cells), config)
     for problem in sorted(source.problems):
@@ -101,6 +103,11 @@ def value(cell: Row, series: str) -> float | None:
         compared = cell["outcome"] in ("passed", "out_of_tolerance") and cell["operators_total"]
         return (cell["operators_compared"] or 0) / cell["operators_total"] if compared else None
     return None if cell[series] is None else float(cell[series])
+
+
+def is_judged(series: str, *cells: Row) -> bool:
+    """Return whether a change of the series can be a regression. The latency of a simulator is only shown."""
+    return series != "latency_p50_ms" or all(cell["timed_on"] != "simulator" for cell in cells)
 
 
 def changes(before: Row, after: Row) -> list[str]:

@@ -162,6 +162,6 @@ TREND_VERDICTS: dict[TrendVerdict, str] = {
     "improved": "The value is better than its baseline by more than the limit.",
     "new": "The series has no earlier night.",
     "no_baseline": "Too few earlier nights can be used as a baseline.",
-    "undefined": "The value is not defined tonight.",
+    "undefined": "The value is not defined tonight, or is the latency of a simulator, which is not judged.",
 }
 """Every verdict on one night of a series."""

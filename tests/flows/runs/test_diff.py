@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from conf.load import load
-from conf.schema import Request, TrendConfig
+from conf.schema import Request, RunnerKind, TrendConfig
 from flows.runs.history import trends
 from tasks.errors import DeviceError
 from tasks.records import Gap, Toolchain
@@ -20,7 +20,7 @@ from tasks.results.rows import rows
 from tasks.storage import tables
 from tasks.storage.store import Store
 from tests.program import Program
-from tests.sample_records import COMPARISON, LOWERED, passed_cell, up_to_lower
+from tests.sample_records import CAPTURE, COMPARISON, LOWERED, SHIPPING, passed_cell, up_to_lower
 
 OLD = Toolchain(python="3.11.7", torch="2.13.0", executorch="1.5.1", torchao="0.18.0", qnn="v2.49.40")
 NEW = replace(OLD, qnn="v2.50.1")
@@ -93,6 +93,22 @@ def test_a_regression_is_shown_with_the_changed_inputs_and_the_exit_code_is_1(
     assert [change[-1] for change in changes(json.loads(back.stdout))] == [
         "steady", "improved", "improved", "changed", "improved",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("runner", "exit_code", "verdict"), [(RunnerKind.python, 0, "changed"), (RunnerKind.native, 1, "regressed")]
+)
+def test_the_latency_of_a_simulator_is_shown_and_not_judged(
+    program: Program, request_8a8w: Request, tmp_path: Path, runner: RunnerKind, exit_code: int, verdict: str
+) -> None:
+    request = replace(request_8a8w, device=replace(request_8a8w.device, runner=runner))
+    slower = replace(SHIPPING, latencies_ms=(4.0, 12.0))
+    capture = replace(CAPTURE, execution=replace(CAPTURE.execution, results=(slower,)))
+    write(tmp_path, RUNS[0], [passed_cell(request)])
+    write(tmp_path, RUNS[1], [passed_cell(request, capture=capture)])
+    ran = program.run("diff", RUNS[0], RUNS[1], "--json", f"--artifacts={tmp_path}")
+    assert (ran.returncode, ran.stderr) == (exit_code, "")
+    assert changes(json.loads(ran.stdout)) == [(None, "latency_p50_ms", 4.0, 8.0, verdict)]
 
 
 def test_the_terminal_shows_regressions_and_the_cells_that_only_one_run_has(

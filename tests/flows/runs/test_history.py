@@ -210,6 +210,13 @@ def test_a_night_out_of_tolerance_is_not_part_of_a_baseline(tmp_path: Path) -> N
     assert verdicts(rows, "toy", "passed")[5:9] == ["no_baseline", "steady", "regressed", "still_bad"]
 
 
+@pytest.mark.parametrize(("timed_on", "last"), [("device", "regressed"), ("simulator", "undefined")])
+def test_the_latency_of_a_simulator_is_in_the_table_and_is_not_judged(tmp_path: Path, timed_on: str, last: str) -> None:
+    columns = [{"timed_on": timed_on, "latency_p50_ms": ms} for ms in (*[2.0] * 8, 3.0)]
+    rows = [row for row in write_history(tmp_path, columns)[-1] if row["series"] == "latency_p50_ms"]
+    assert [(row["verdict"], row["value"], row["values"][-2:]) for row in rows] == [(last, 3.0, [2.0, 3.0])]
+
+
 def test_a_cell_is_identified_by_its_farm_or_else_by_its_device(tmp_path: Path) -> None:
     rows = write_history(tmp_path, [{"device": "a"}, {"device": "b"}, {"farm": "f"}, {"farm": "f", "device": "b"}])
     assert verdicts(rows, "toy", "final_snr_db") == ["new", "new", "new", "no_baseline"]
