@@ -9,7 +9,7 @@ from tasks.devices.device import Device
 from tasks.devices.native_runner import RUNNER
 from tasks.devices.runner_cli import OUTPUT_FOLDER, blob_path, last_lines, latencies_ms, native_folder, runner_arguments
 from tasks.devices.transport import RunRequest, require_success
-from tasks.devices.triage import of_runner
+from tasks.devices.triage import missing_operators, of_runner
 from tasks.errors import DeadlinePassed, DeviceError, RunnerFailed
 from tasks.records import Command, Deployment, Execution, Launch, LaunchResult
 from tasks.stage import stage
@@ -55,6 +55,11 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
         failure = f"the {launch.name} program ended with {ending} on {device.name}\n{end}"
         if (known := of_runner(printed, errors)) is not None:
             raise DeviceError(f"{known.name}: {known.remedy}; {failure}")
+        if missing := missing_operators(printed, errors):
+            failure = (
+                f"ExecuTorch's runtime on {device.name} lacks {', '.join(missing)}, which runs on the CPU: "
+                f"replace it in the model's forward, or use a native runner that has it; {failure}"
+            )
         raise RunnerFailed(failure, log=log.sha256, command=command)
     latencies = latencies_ms(printed)
     if (latencies or result.dropped_bytes) and len(latencies) != launch.samples:

@@ -7,6 +7,8 @@ from tasks.errors import DeviceProblem
 
 _SEARCHED_CHARACTERS = 2**16
 _LINE_CHARACTERS = 1000
+_MISSING_OPERATOR = r"Missing operator: \[\d+\] ([\w:.]{1,100})"
+"""ExecuTorch's message in runtime/executor/method.cpp. Its only other message about this is the error code 0x14."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,6 +104,12 @@ def of_runner(*outputs: str) -> Signature | None:
     """Return the first entry of `RUNNER` whose message is in a runner's outputs; None if no entry matches."""
     searched = "\n".join(_searched(output) for output in outputs)
     return next((signature for signature in RUNNER if re.search(signature.pattern, searched)), None)
+
+
+def missing_operators(*outputs: str) -> list[str]:
+    """Return the names of the operators for which ExecuTorch's runtime has no kernel, according to its messages."""
+    names = (name for output in outputs for name in re.findall(_MISSING_OPERATOR, _searched(output)))
+    return list(dict.fromkeys(names))
 
 
 def _searched(text: str) -> str:

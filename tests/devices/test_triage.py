@@ -65,3 +65,12 @@ def test_a_runner_that_fails_because_of_the_device_is_retried_on_a_sibling(bench
     code = f"import os\nif '/here/' not in os.getcwd():\n    {EXITS.format(text=MESSAGES[name])}\n{WRITES}"
     assert bench.measure(bench.bundle(code), bench.over_adb, bench.here).execution.device == "here"
     assert str(bench.farm.quarantined["phone"]).startswith(f"{name}: ")
+
+
+def test_every_operator_that_the_runtime_lacks_is_named_once() -> None:
+    lines = [
+        "[method.cpp:822] Missing operator: [0] aten::rand_like.out",
+        "[method.cpp:822] Missing operator: [3] a::b.out",
+    ]
+    assert triage.missing_operators("loaded", "\n".join([*lines, *lines])) == ["aten::rand_like.out", "a::b.out"]
+    assert triage.missing_operators("loaded", "RuntimeError: Failed to execute method forward, error: 0x12") == []
