@@ -16,6 +16,7 @@ from conf.schema import MeasureConfig, Request, Reuse
 from flows.resources import Resources
 from tasks.bundle import bundle_task
 from tasks.compare import compare_task
+from tasks.errors import RequestError
 from tasks.export import export_task
 from tasks.lower import lower_task
 from tasks.measure import measure_task
@@ -28,6 +29,8 @@ from tasks.storage.digest import digest
 from tasks.toolchain.backends.select import backend_code, backend_of
 from tasks.toolchain.source_digest import code_digest, functions_digest
 
+Codes = dict[str, str | RequestError]
+"""Maps the digest of a model to the digest of the model's code and files, or to the error if they cannot be read."""
 ProgressCallback = Callable[[str, str, str], None]
 """A function that is called with a stage, its label (see `work_label`) and its state (see `tasks.stage.OnChange`)."""
 
@@ -56,22 +59,24 @@ class Graph:
     """The submissions of one sweep. Cells whose stages have the same inputs share one submission."""
 
     def __init__(
-        self, resources: Resources, on_progress: ProgressCallback, run_id: str, codes: dict[str, str] | None = None
+        self, resources: Resources, on_progress: ProgressCallback, run_id: str, codes: Codes | None = None
     ) -> None:
-        """`codes`: the digests of the models' code by the digests of the models. Graphs of one run can share them."""
+        """`codes`: see `Codes`. Graphs of one run can share them."""
         self._resources = resources
         self._run_id = run_id
         self._on_progress = on_progress
         self._submissions: dict[str, Submission] = {}
         self._started_stages: set[tuple[str, str]] = set()
-        self._codes = {} if codes is None else codes
+        self._codes: Codes = {} if codes is None else codes
         self._backend_code = cache(backend_code)  # once per sweep, like the digests of the models' code
 
+    def code_error(self, request: Request) -> RequestError | None:
+        """Return the error of a model whose code or files cannot be read. No stage of such a model can be submitted."""
+        code = self._code(request)
+        return code if isinstance(code, RequestError) else None
+
     def export(self, request: Request) -> Submission:
-        model = digest(request.model)
-        if model not in self._codes:  # once per sweep: all cells must use the same code, even if a file changes
-            self._codes[model] = code_digest(request.model)
-        return self._submit(export_task, request, request.model, self._codes[model], workers=self._resources.workers)
+        return self._submit(export_task, request, request.model, self._code(request), workers=self._resources.workers)
 
     def forget(self, submission: Submission) -> None:
         """Forget a stage that has ended with an error, so that it runs again if it is submitted again."""
@@ -110,8 +115,13 @@ class Graph:
 
     def result(self, planned: PlannedCell, submissions: dict[str, Submission]) -> CellResult:
         """Wait for a cell's stages. Return the records up to the first failed stage, and the error of that stage."""
-        code = self._codes.get(digest(planned.request.model))
-        cell = CellResult(request=planned.request, impossible=planned.impossible, code=code)
+        cell = CellResult(request=planned.request, impossible=planned.impossible)
+        if planned.impossible is None:
+            code = self._code(planned.request)
+            if isinstance(code, RequestError):
+                cell.stage, cell.error = "export", code
+                return cell
+            cell.code = code
         for record, submission in submissions.items():
             result, cell.error = await_result(submission.future)
             if cell.error is not None:
@@ -132,6 +142,16 @@ class Graph:
     def result_names(self) -> dict[str, bool]:
         """Maps the name of every cached result of this sweep to True if it was reused, to False if it was computed."""
         return result_names(submission.future for submission in self._submissions.values())
+
+    def _code(self, request: Request) -> str | RequestError:
+        """Return the digest of the model's code and files, or the error if they cannot be read."""
+        model = digest(request.model)
+        if model not in self._codes:  # once per sweep: all cells must use the same code, even if a file changes
+            try:
+                self._codes[model] = code_digest(request.model)
+            except RequestError as error:
+                self._codes[model] = error
+        return self._codes[model]
 
     def _submit(self, task: Task[..., Any], request: Request, *inputs: Any, **resources: Any) -> Submission:
         key = digest([task.name, *(value.key if isinstance(value, Submission) else value for value in inputs)])

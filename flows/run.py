@@ -12,8 +12,8 @@ from pathlib import Path
 from conf.backends import make_importable
 from conf.names import COMPILE_STAGES
 from conf.plan import Plan
-from conf.schema import TrendConfig
-from flows.graph import Graph, ProgressCallback, Submission, await_result
+from conf.schema import Request, TrendConfig
+from flows.graph import Codes, Graph, ProgressCallback, Submission, await_result
 from flows.resources import Resources
 from flows.runs import results
 from flows.runs.artifacts import UPDATE_EVERY_S, CellsDone, create_progress
@@ -99,10 +99,11 @@ def command(overrides: Sequence[str], folders: Sequence[Path], *options: str, ve
     return ("qnnsweep", verb, *options, *(f"--config-dir={folder}" for folder in folders), *overrides)
 
 
-def run_cells(plan: Plan, resources: Resources, run_id: str, codes: dict[str, str] | None = None) -> CellResults:
-    """Run every possible cell. Raise a RequestError of an export, and an EnvironmentUnusable that is raised twice.
+def run_cells(plan: Plan, resources: Resources, run_id: str, codes: Codes | None = None) -> CellResults:
+    """Run every possible cell. If a model is wrong, its cells fail, and the other cells run.
 
     `codes`: the digests of the models' code, which calls for the same run share; see `Graph`.
+    Raises RequestError if every model is wrong, and EnvironmentUnusable if an export raises it twice.
     """
     make_importable(plan.folders)
     cells_done, callback = CellsDone(plan.cells, create_progress(run_id, len(plan.cells))), on_progress.get()
@@ -119,19 +120,21 @@ def run_cells(plan: Plan, resources: Resources, run_id: str, codes: dict[str, st
 
 def _run_graph(plan: Plan, graph: Graph, cells_done: CellsDone) -> list[CellResult]:
     # Wait for every export before anything is compiled, because an export detects mistakes in a model's configuration.
-    requests = [cell.request for cell in plan.cells if cell.impossible is None]
-    exports = {export.key: export for export in map(graph.export, requests)}
-    unusable = [export for export in exports.values() if _is_unusable(export)]
+    requests = [cell.request for cell in plan.cells if cell.impossible is None and not graph.code_error(cell.request)]
+    unreadable = [error for cell in plan.cells if cell.impossible is None and (error := graph.code_error(cell.request))]
+    unusable = [export for export, error in _exports(graph, requests) if isinstance(error, EnvironmentUnusable)]
     for export in unusable:
         graph.forget(export)
-    if unusable:
-        # A disk that was full for a moment must not end all cells. If it is still full, this attempt fails too.
-        for export in [graph.export(request) for request in requests]:
-            if _is_unusable(export):
-                _, error = await_result(export.future)
-                assert error is not None
-                raise error
-    submissions = [graph.cell(cell.request) if cell.impossible is None else {} for cell in plan.cells]
+    # A disk that was full for a moment must not end all cells. If it is still full, this attempt fails too.
+    errors = [*unreadable, *(error for _, error in _exports(graph, requests))]
+    if lasting := [error for error in errors if isinstance(error, EnvironmentUnusable)]:
+        raise lasting[0]
+    if (wrong := [error for error in errors if isinstance(error, RequestError)]) and len(wrong) == len(errors):
+        raise wrong[0]
+    submissions = [
+        graph.cell(cell.request) if cell.impossible is None and not graph.code_error(cell.request) else {}
+        for cell in plan.cells
+    ]
     futures = {submission.key: submission.future for cell in submissions for submission in cell.values()}
     # Count the futures that are done. Their states cannot be polled: a task whose input failed stays pending forever.
     done = threading.Semaphore(0)
@@ -145,12 +148,10 @@ def _run_graph(plan: Plan, graph: Graph, cells_done: CellsDone) -> list[CellResu
     return [graph.result(cell, submitted) for cell, submitted in zip(plan.cells, submissions, strict=True)]
 
 
-def _is_unusable(export: Submission) -> bool:
-    """Wait for an export. Return whether it raised EnvironmentUnusable. Raise the error if it is a RequestError."""
-    _, error = await_result(export.future)
-    if isinstance(error, RequestError):
-        raise error
-    return isinstance(error, EnvironmentUnusable)
+def _exports(graph: Graph, requests: Sequence[Request]) -> list[tuple[Submission, BaseException | None]]:
+    """Wait for the exports of all requests. Return each export with its error, or with None if it has no error."""
+    exports = {export.key: export for export in [graph.export(request) for request in requests]}
+    return [(export, await_result(export.future)[1]) for export in exports.values()]
 
 
 def finish_run(

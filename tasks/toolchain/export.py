@@ -120,7 +120,8 @@ def _answer(model: ModelConfig, module: torch.nn.Module, inputs: tuple[torch.Ten
     except Exception as error:  # a user's own code may raise anything
         line = next(iter(str(error).strip().splitlines()), "")
         raise RequestError(
-            f"model.inputs: {model.name} raises an error for its own sample: {type(error).__name__}: {line}"
+            f"the model {model.name} cannot run on an evaluation sample: {type(error).__name__}: {line}; "
+            f"correct its forward, or the arguments of model.factory={model.factory}"
         ) from error
     if not flat_outputs(answer):
         raise RequestError(f"model.factory={model.factory}: the module returns no tensor")

@@ -270,7 +270,8 @@ def test_a_sample_that_does_not_fit_is_refused_by_its_number(kind: str, message:
 
 def test_a_model_that_refuses_its_own_sample_is_refused_with_pytorchs_first_line(store: Store) -> None:
     message = refused(config(factory="torch.nn:Linear", arguments={"in_features": 3, "out_features": 1}), store)
-    assert message.startswith("model.inputs: my_net raises an error for its own sample: TypeError: ")
+    assert message.startswith("the model my_net cannot run on an evaluation sample: TypeError: ")
+    assert message.endswith("; correct its forward, or the arguments of model.factory=torch.nn:Linear")
 
 
 @pytest.mark.toolchain
