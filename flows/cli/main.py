@@ -71,15 +71,31 @@ def run(
 
 
 @app.command(epilog=EXITS)
-def plan(overrides: Overrides = None, config_dir: ConfigDirs = None, json_: Json = False, debug: Debug = False) -> None:
-    """Show the cells that a run would have, and why some are impossible. Runs nothing."""
+def plan(
+    overrides: Overrides = None,
+    config_dir: ConfigDirs = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Also create every model and run it on a sample. Compiles nothing.")
+    ] = False,
+    json_: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show the cells that a run would have, and why some are impossible. Without --check, no code of a model runs."""
     with exit_on_error(debug):
         from conf.load import load
         from conf.names import AXES
 
-        planned = load(overrides or [], config_dirs=config_dir or []).cells
-        cells = [dict(zip(AXES, cell.request.names, strict=True)) | {"impossible": cell.impossible} for cell in planned]
+        planned = load(overrides or [], config_dirs=config_dir or [])
+        cells: list[dict[str, str | None]] = [
+            dict(zip(AXES, cell.request.names, strict=True)) | {"impossible": cell.impossible} for cell in planned.cells
+        ]
+        if check:
+            from flows.cli.check_models import model_errors
+
+            for cell, error in zip(cells, model_errors(planned), strict=True):
+                cell["error"] = error
         print_output({"cells": cells}, _plan_table(cells), as_json=json_)
+        raise typer.Exit(NOT_ALL_PASSED if any(cell.get("error") for cell in cells) else PASSED)
 
 
 @app.command(epilog=EXITS)
@@ -225,11 +241,13 @@ def _plan_table(cells: Sequence[Mapping[str, str | None]]) -> Table:
     from conf.names import AXES
     from tasks.report.format import plain_table
 
-    possible = sum(cell["impossible"] is None for cell in cells)
-    table = plain_table(*AXES, "note", caption=f"{possible} to run, {len(cells) - possible} impossible")
+    impossible = sum(cell["impossible"] is not None for cell in cells)
+    wrong = sum(cell.get("error") is not None for cell in cells)
+    caption = f"{len(cells) - impossible} to run, {impossible} impossible" + (f", {wrong} will fail" if wrong else "")
+    table = plain_table(*AXES, "note", caption=caption)
     for cell in cells:
-        note = f"impossible: {cell['impossible']}" if cell["impossible"] else ""
-        table.add_row(*(Text(str(cell[axis])) for axis in AXES), Text(note), style="dim" if note else "")
+        note = f"impossible: {cell['impossible']}" if cell["impossible"] else cell.get("error") or ""
+        table.add_row(*(Text(str(cell[axis])) for axis in AXES), Text(note), style="dim" if cell["impossible"] else "")
     return table
 
 

@@ -28,6 +28,12 @@ def export_model(model: ModelConfig, store: Store) -> ExportedModel:
     return export.export_model(model, store)
 
 
+def check_model(model: ModelConfig) -> None:
+    from tasks.toolchain import export
+
+    export.check_model(model)
+
+
 def quantize_model(exported: ExportedModel, scheme: SchemeConfig, kind: str, store: Store) -> QuantizedModel:
     from tasks.toolchain import quantize
 

@@ -25,11 +25,7 @@ def export_model(model: ModelConfig, store: Store) -> ExportedModel:
     Raises RequestError if the factory or a data source fails, or if the samples do not match the configured inputs.
     An error of torch.export is raised unchanged.
     """
-    make_deterministic()
-    module = _module(model)
-    assert model.evaluation is not None, "checked by conf.load"
-    evaluation = _samples(model, "evaluation", model.evaluation)
-    calibration = _samples(model, "calibration", model.calibration) if model.calibration else []
+    module, evaluation, calibration = _built(model)
     arguments = [_arguments(model, sample) for sample in evaluation]
     with torch.no_grad():
         answers = [_answer(model, module, inputs) for inputs in arguments]
@@ -58,6 +54,22 @@ def export_model(model: ModelConfig, store: Store) -> ExportedModel:
         mistaken_outputs=put_tensors(store, mistaken),
         weights=str(getattr(module, "weights_origin", "unstated")),
     )
+
+
+def check_model(model: ModelConfig) -> None:
+    """Create the model and its samples, and run the model on one of them. Raises RequestError like `export_model`."""
+    module, evaluation, _ = _built(model)
+    with torch.no_grad():
+        _answer(model, module, _arguments(model, evaluation[0]))
+
+
+def _built(model: ModelConfig) -> tuple[torch.nn.Module, list[Sample], list[Sample]]:
+    """Return the module, the evaluation samples and the calibration samples."""
+    make_deterministic()
+    module = _module(model)
+    assert model.evaluation is not None, "checked by conf.load"
+    evaluation = _samples(model, "evaluation", model.evaluation)
+    return module, evaluation, _samples(model, "calibration", model.calibration) if model.calibration else []
 
 
 def make_deterministic() -> None:

@@ -90,3 +90,19 @@ def test_the_cells_of_wrong_models_fail_and_the_other_cells_pass(
 def test_a_request_whose_only_model_is_wrong_is_refused(folder: Path, served_program: Program, tmp_path: Path) -> None:
     ran = served_program.run("run", f"--config-dir={folder}", "model=factory_raises", f"artifacts={tmp_path}/a")
     assert (ran.returncode, ran.stderr.splitlines()[-1]) == (2, f"qnnsweep: {ERRORS['factory_raises']}")
+
+
+def test_a_plan_that_is_checked_has_the_same_messages_and_compiles_nothing(
+    folder: Path, program: Program, tmp_path: Path
+) -> None:
+    models = "factory_raises,forward_raises,wrong_shape,no_module,digits_cnn"
+    artifacts = f"artifacts={tmp_path}/artifacts"
+    ran = program.run("plan", "--check", "--json", f"--config-dir={folder}", f"model={models}", artifacts)
+    cells = json.loads(ran.stdout)["cells"]
+    assert (ran.returncode, {cell["model"]: cell["error"] for cell in cells}) == (
+        1,
+        {name: ERRORS[name] for name in MODELS if name != "no_kernel"} | {"digits_cnn": None},
+    )
+    assert not list((tmp_path / "artifacts").glob("results/*"))
+    table = program.run("plan", "--check", f"--config-dir={folder}", "model=factory_raises", artifacts).stdout
+    assert table.splitlines()[-1].strip() == "1 to run, 0 impossible, 1 will fail"
