@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from conf.errors import RequestError, did_you_mean, one_of, printable
 from conf.limits import check_file
@@ -58,9 +59,9 @@ class Options:
         """
         options = self.files[group]
         if not isinstance(value, str) or not value:
-            names = [str(item) for item in value] if isinstance(value, list) else []
+            names = [str(item) for item in cast(list[object], value)] if isinstance(value, list) else []
             noun = "a list in brackets; " if names else "an empty list; " if isinstance(value, list) else ""
-            problem = f"{noun}{one_of(options)}; to sweep write {group}={','.join(names) or 'a,b'}"
+            problem = f"{noun}{one_of(options)}; to sweep write {group}={printable(','.join(names)) or 'a,b'}"
             raise RequestError(problem, key=group, value=printable(value))
         if value.endswith(".yaml"):
             return self._link(group, Path(value).expanduser())

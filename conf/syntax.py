@@ -110,5 +110,5 @@ def _short(value: str) -> str:
 
 
 def _at(character: str, position: int, part: str = "value") -> str:
-    shown = character if character.isprintable() and not character.isspace() else repr(character)
-    return f"{shown} (character {position + 1} of the {part})"
+    printable = character if character.isprintable() and not character.isspace() else repr(character)
+    return f"{printable} (character {position + 1} of the {part})"

@@ -54,8 +54,12 @@ def _spread_head(module: nn.Module, images: torch.Tensor) -> None:
 def _last_layer(module: nn.Module, images: torch.Tensor) -> nn.Linear | nn.Conv2d | None:
     """Return the linear layer or convolution that is executed last; None if the module executes no such layer."""
     executed: list[nn.Linear | nn.Conv2d] = []
-    layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
-    hooks = [layer.register_forward_pre_hook(lambda layer, _: executed.append(layer)) for layer in layers]
+
+    def record(layer: nn.Module, _: object) -> None:
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            executed.append(layer)
+
+    hooks = [layer.register_forward_pre_hook(record) for layer in module.modules()]
     module(images)
     for hook in hooks:
         hook.remove()

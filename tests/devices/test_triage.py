@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tasks.devices import triage
+from tasks.errors import RunnerFailed
 from tests.devices.bench import WRITES, Bench
 
 EXITS = "import sys; print({text!r}); sys.exit(1)"
@@ -74,3 +75,13 @@ def test_every_operator_that_the_runtime_lacks_is_named_once() -> None:
     ]
     assert triage.missing_operators("loaded", "\n".join([*lines, *lines])) == ["aten::rand_like.out", "a::b.out"]
     assert triage.missing_operators("loaded", "RuntimeError: Failed to execute method forward, error: 0x12") == []
+
+
+def test_a_program_whose_runtime_lacks_an_operator_fails_with_the_name_and_the_remedy(bench: Bench) -> None:
+    code = EXITS.format(text="[method.cpp:822] Missing operator: [0] aten::rand_like.out")
+    with pytest.raises(RunnerFailed) as failed:
+        bench.measure(bench.bundle(code), bench.here)
+    assert str(failed.value).splitlines()[0] == (
+        "ExecuTorch's runtime on here lacks aten::rand_like.out, which runs on the CPU: replace it in the model's "
+        "forward, or use a native runner that has it; the shipping program ended with exit code 1 on here"
+    )
