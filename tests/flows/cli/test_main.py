@@ -116,10 +116,10 @@ def test_a_plan_as_json_is_one_line_of_all_cells_in_order(program: Program) -> N
 
 WRONG = {
     "model=nope": "model=nope: no such model; one of ",
-    "scheme=9a9w": "scheme=9a9w: no such scheme; one of ",
+    "scheme=9a9w": "scheme=9a9w: no such scheme; did you mean 8a4w or 8a8w? one of ",
     "soc=SM1": "soc=SM1: no such soc; one of ",
-    "modle=x": "modle: no such key; there are: artifacts, backend, budget, cache_folder, ",
-    "measure.iteration=3": "measure.iteration: no such key; in measure: ",
+    "modle=x": "modle: no such key; did you mean model? there are: artifacts, backend, budget, cache_folder, ",
+    "measure.iteration=3": "measure.iteration: no such key; did you mean iterations? in measure: ",
     "measure.iterations=0": "measure.iterations=0: 1 or more",
     "model.calibration=null": "model.calibration=null: scheme 8a8w is quantized and model digits_cnn has nothing to ",
     "model.factory=net": "model.factory=net: not of the form package.module:function (model digits_cnn)",
