@@ -59,10 +59,11 @@ class Options:
         """
         options = self.files[group]
         if not isinstance(value, str) or not value:
-            names = [str(item) for item in cast(list[object], value)] if isinstance(value, list) else []
-            noun = "a list in brackets; " if names else "an empty list; " if isinstance(value, list) else ""
+            is_list = isinstance(value, list)
+            names = [str(item) for item in cast(list[object], value)] if is_list else []
+            noun = "a list in brackets; " if names else "an empty list; " if is_list else ""
             problem = f"{noun}{one_of(options)}; to sweep write {group}={printable(','.join(names)) or 'a,b'}"
-            raise RequestError(problem, key=group, value=printable(value))
+            raise RequestError(problem, key=group, value=printable(cast(object, value)))
         if value.endswith(".yaml"):
             return self._link(group, Path(value).expanduser())
         if value not in options:
