@@ -25,6 +25,8 @@ MEASURE_STEPS: tuple[Stage, ...] = ("deploy", "execute", "collect")
 """The stages that `measure` runs on one device. The result of `measure` contains the results of these stages."""
 COMPILE_STAGES: tuple[Stage, ...] = ("export", "quantize", "lower")
 """The stages whose worker processes count as toolchain calls. The workers of other stages only run operators again."""
+WORKER_STAGES: tuple[Stage, ...] = (*COMPILE_STAGES, "compare")
+"""The stages that run in worker processes. Each call waits for a core."""
 CACHED_STAGES: tuple[Stage, ...] = tuple(stage for stage in STAGES if stage not in MEASURE_STEPS)
 """The stages whose results are stored under a cache key."""
 CELL_STAGES: tuple[Stage, ...] = tuple(stage for stage in STAGES if stage != "measure")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from prefect import Task
@@ -10,7 +10,15 @@ from prefect.futures import PrefectFuture
 from prefect.utilities.annotations import opaque
 
 from conf.impossible import can_run_on
-from conf.names import CELL_STAGES, MEASURE_STEPS, METRICS, OPERATOR_REFERENCES, SHIPPED_BACKENDS, OperatorReference
+from conf.names import (
+    CELL_STAGES,
+    MEASURE_STEPS,
+    METRICS,
+    OPERATOR_REFERENCES,
+    SHIPPED_BACKENDS,
+    WORKER_STAGES,
+    OperatorReference,
+)
 from conf.plan import PlannedCell
 from conf.schema import MeasureConfig, Request, Reuse
 from flows.resources import Resources
@@ -32,7 +40,11 @@ from tasks.toolchain.source_digest import code_digest, functions_digest
 Codes = dict[str, str | RequestError]
 """Maps the digest of a model to the digest of the model's code and files, or to the error if they cannot be read."""
 ProgressCallback = Callable[[str, str, str], None]
-"""A function that is called with a stage, its label (see `work_label`) and its state (see `tasks.stage.OnChange`)."""
+"""A function that is called with a stage, its label (see `work_label`) and its state.
+
+The states are those of `tasks.stage.OnChange`, and `queued`: the task of a worker runs already, but waits for a core.
+"""
+_QUEUED = {("running", stage) for stage in WORKER_STAGES}
 
 
 def work_label(stage: str, request: Request) -> str:
@@ -159,6 +171,9 @@ class Graph:
             # Without `opaque` Prefect would search every value of a result for futures, and would ask its server for
             # the state of a bare future.
             values = [opaque(value.future) if isinstance(value, Submission) else value for value in inputs]
+            if "workers" in resources:
+                on_start = partial(self._on_progress, task.name, work_label(task.name, request), "running")
+                resources["workers"] = self._resources.workers.reporting(on_start)
             future = self._configure_task(task, request).submit(*values, store=self._resources.store, **resources)
             self._submissions[key] = Submission(key=key, future=future)
         return self._submissions[key]
@@ -170,7 +185,7 @@ class Graph:
             # If the capture is reused, so are its steps deploy, execute and collect.
             for name in MEASURE_STEPS if (task.name, state) == ("measure", "reused") else (task.name,):
                 self._started_stages.add((name, label))
-                self._on_progress(name, label, state)
+                self._on_progress(name, label, "queued" if (state, name) in _QUEUED else state)
 
         refresh = task.name == "measure" and request.reuse is not Reuse.capture
         return configure_task(

@@ -95,9 +95,15 @@ def _submit(cell: PlannedCell, evidence: CellEvidence | None, resources: Resourc
         return None
     label = work_label("compare", cell.request)
     report = partial(on_progress.get(), "compare", label)
-    task = configure_task(compare_task, f"compare {label}", store=resources.store, on_change=report)
+    task = configure_task(
+        compare_task,
+        f"compare {label}",
+        store=resources.store,
+        on_change=lambda state: report("queued" if state == "running" else state),
+    )
     options = comparison_options(cell.request)
-    return task.submit(evidence.lowered, evidence.capture, options, store=resources.store, workers=resources.workers)
+    workers = resources.workers.reporting(partial(report, "running"))
+    return task.submit(evidence.lowered, evidence.capture, options, store=resources.store, workers=workers)
 
 
 def _result(

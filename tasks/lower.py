@@ -13,7 +13,7 @@ from tasks.storage.store import Store
 from tasks.toolchain import entrypoints
 from tasks.toolchain.backends.select import backend_of
 from tasks.toolchain.readback.audit import audit, differences
-from tasks.toolchain.workers.pool import WorkerPool, Zygote
+from tasks.toolchain.workers.pool import SharedZygote, WorkerPool
 
 
 def lower(
@@ -29,7 +29,7 @@ def lower(
     shared = quantized, replace(options, dump_operators=False, profile_level=0)
     names = quantized.exported.model, scheme.name, kind
     with workers.zygote(digest(shared), "edge", entrypoints.edge_model, *shared, store, subject=names) as edge:
-        lowered = replace(_compile(edge, soc, options, store), edge_seconds=edge.seconds)
+        lowered = replace(_compile(edge, soc, options, store), edge_seconds=edge.zygote.seconds)
     return confirm(lowered, scheme, kind, soc, workers.identity)
 
 
@@ -48,8 +48,8 @@ def confirm(
     return replace(lowered, checks=checks)
 
 
-def _compile(edge: Zygote, soc: SocConfig | None, options: LoweringOptions, store: Store) -> LoweredProgram:
-    subject = (*edge.subject, soc.name) if soc else edge.subject
+def _compile(edge: SharedZygote, soc: SocConfig | None, options: LoweringOptions, store: Store) -> LoweredProgram:
+    subject = (*edge.zygote.subject, soc.name) if soc else edge.zygote.subject
     try:
         result = edge.call("lower", entrypoints.lower_model, soc, options, store, subject=subject)
     except ToolchainError as error:

@@ -285,7 +285,7 @@ def _spread(overrides: list[str], folders: list[str], pool: str | None, dask: st
 
 def _show(result: "SweepResult", *, as_json: bool) -> None:
     from flows.runs.regressions import count, regressions_table
-    from tasks.report.page import summary_diagnoses, summary_table
+    from tasks.report.terminal import summary_diagnoses, summary_table
 
     facts, output = result.run, console()
     copy = f"\n  here {result.page}" if "://" in facts.report else ""

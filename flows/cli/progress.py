@@ -2,8 +2,9 @@
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -13,56 +14,122 @@ from conf.names import CELL_STAGES
 from conf.plan import PlannedCell
 from flows.graph import work_label
 from flows.runs.eta import EtaEstimate
-from tasks.report.format import plain_table
 
-_MARKS = {"waiting": ("·", "dim"), "done": ("✓", "green"), "reused": ("↺", "blue"), "failed": ("✗", "bold red")}
+_MARKS = {
+    "waiting": ("·", "dim"),
+    "queued": ("…", "yellow"),
+    "running": ("▶", "bold cyan"),
+    "done": ("✓", "green"),
+    "reused": ("↺", "blue"),
+    "failed": ("✗", "bold red"),
+}
+_ORDER = ("running", "queued", "waiting", "failed", "done")
+"""The states of cells. If the screen is too small, the cells of the first states are shown."""
+_STYLES = {"running": "bold", "failed": "red", "waiting": "dim", "queued": "dim"}
 _REFRESHES_PER_SECOND = 4
-_LINES_AROUND = 6  # the title, the head, the rules and the counts below the table
+_LINES_AROUND = 4  # the head, the rule, the counts below the table, and a line for the cursor
+_BETWEEN = "  "
+_LEAST_NAME = 16
+_NOW_WIDTH = 16  # "quantize  9999 s"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Line:
+    """A cell. `stages`: per stage, its state and for how many seconds it has had this state."""
+
+    name: str
+    stages: Mapping[str, tuple[str, float]]
+
+    @property
+    def state(self) -> str:
+        """The state of the cell, a member of `_ORDER`."""
+        states = [state for state, _ in self.stages.values()]
+        if states[-1] in ("done", "reused"):
+            return "done"
+        return next((state for state in ("failed", "running", "queued") if state in states), "waiting")
 
 
 class ProgressTable:
-    """The state of every stage of every cell, as a live table. `update` is thread-safe."""
+    """The state of every stage of every cell, as a live table with one line per cell. `update` is thread-safe."""
 
-    def __init__(self, cells: Sequence[PlannedCell]) -> None:
+    def __init__(self, cells: Sequence[PlannedCell], clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._cells = [cell.request for cell in cells if cell.impossible is None]
         self._impossible = len(cells) - len(self._cells)
         self._lock = threading.Lock()
-        self._eta = EtaEstimate(cells)
+        self._eta = EtaEstimate(cells, clock)
         self._states: dict[tuple[str, str], tuple[str, float]] = {}
         """Maps a stage and the label of its work to the state of this work and the time at which the state began."""
 
     def update(self, stage: str, label: str, state: str) -> None:
-        """Record the new state of the stage's work with this label: `running`, `done`, `reused` or `failed`."""
+        """Record the new state of the stage's work with this label; see `EtaEstimate.update`."""
         with self._lock:
             self._eta.update(stage, label, state)
-            self._states[stage, label] = (state, time.monotonic())
+            self._states[stage, label] = (state, self._clock())
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         with self._lock:
-            states, summary = dict(self._states), self._eta.summary()
-        lines = []
+            now, summary = self._clock(), self._eta.summary()
+            states = {work: (state, now - since) for work, (state, since) in self._states.items()}
+        lines: list[_Line] = []
         for request in self._cells:
-            stages = [states.get((stage, work_label(stage, request)), ("waiting", 0.0)) for stage in CELL_STAGES]
-            ended = any(state == "failed" for state, _ in stages) or stages[-1][0] in ("done", "reused")
-            lines.append((ended, work_label("compare", request), [_mark(*stage) for stage in stages]))
+            work = {stage: (stage, work_label(stage, request)) for stage in CELL_STAGES}
+            stages = {stage: states.get(label, ("waiting", 0.0)) for stage, label in work.items()}
+            lines.append(_Line(name=work_label("compare", request), stages=stages))
         room = max(3, (options.height or console.height) - _LINES_AROUND)
-        # If the screen is too small for all cells, those that have ended are left out.
-        unfinished = [line for line in lines if not line[0]]
-        visible = lines if len(lines) <= room else (unfinished or lines)[:room]
-        table = plain_table("cell")
-        for stage in CELL_STAGES:
-            table.add_column(stage, justify="center", min_width=len(stage))
-        for _, name, cells in visible:
-            table.add_row(Text(name), *cells)
-        yield table
-        counts = [summary]
+        visible = lines if len(lines) <= room else sorted(lines, key=lambda line: _ORDER.index(line.state))[:room]
+        yield from _table(visible, options.max_width)
+        in_state = {state: sum(line.state == state for line in lines) for state in ("running", "queued", "waiting")}
+        counts = [summary, *(f"{count} {state}" for state, count in in_state.items() if count)]
         counts += [f"{self._impossible} impossible"] if self._impossible else []
         counts += [f"{len(lines) - len(visible)} not shown"] if len(visible) < len(lines) else []
-        yield Text(", ".join(counts), "dim")
+        yield Text(f" {', '.join(counts)}", "dim", no_wrap=True, overflow="ellipsis")
 
 
-def _mark(state: str, since: float) -> Text:
-    return Text(f"{time.monotonic() - since:.0f} s", "bold cyan") if state == "running" else Text(*_MARKS[state])
+def _table(lines: Sequence[_Line], width: int) -> Iterator[Text]:
+    """Yield the head, a rule, and one line per cell. A narrow table has one character per stage."""
+    head = "".join(f"{_BETWEEN}{stage}" for stage in CELL_STAGES)
+    longest = max((len(line.name) for line in lines), default=0)
+    is_narrow = 2 + max(longest, _LEAST_NAME) + len(head) > width
+    if is_narrow:
+        head = f"{_BETWEEN}{'stages':<{len(CELL_STAGES)}}{_BETWEEN}{'now':<{_NOW_WIDTH}}"
+    name_width = max(_LEAST_NAME, min(longest, width - 2 - len(head)))
+    yield Text(f" {'cell':<{name_width}}{head}".rstrip(), "bold", no_wrap=True, overflow="crop")
+    yield Text(f" {'─' * (name_width + len(head))}", no_wrap=True, overflow="crop")
+    for line in lines:
+        text = Text(f" {_shortened(line.name, name_width):<{name_width}}", no_wrap=True, overflow="crop")
+        text.stylize(_STYLES.get(line.state, ""))
+        yield text.append_text(_marks(line) if is_narrow else _columns(line))
+
+
+def _columns(line: _Line) -> Text:
+    """Return a cell's stages in a column each. The column of a running stage has its seconds."""
+    columns = Text()
+    for stage, (state, seconds) in line.stages.items():
+        mark, style = _MARKS[state]
+        mark = f"{seconds:.0f} s" if state == "running" else mark
+        columns.append(f"{_BETWEEN}{mark:^{len(stage)}}", style)
+    return columns
+
+
+def _marks(line: _Line) -> Text:
+    """Return a character per stage, then the running stage with its seconds, or the stage that waits for a core."""
+    marks = Text(_BETWEEN)
+    for state, _ in line.stages.values():
+        marks.append(*_MARKS[state])
+    for stage, (state, seconds) in line.stages.items():
+        if state == line.state in ("running", "queued", "failed"):
+            now = f"{seconds:.0f} s" if state == "running" else state
+            return marks.append(f"{_BETWEEN}{stage} {now}", _MARKS[state][1])
+    return marks
+
+
+def _shortened(name: str, width: int) -> str:
+    """Return the name, without characters of its middle if it is too long: its end distinguishes the cells best."""
+    if len(name) <= width:
+        return name
+    end = (width - 1) * 2 // 3
+    return f"{name[: width - 1 - end]}…{name[-end:]}"
 
 
 class ProgressLog:
@@ -82,7 +149,7 @@ class ProgressLog:
         with self._lock:
             ended = self._eta.ended
             self._eta.update(stage, label, state)
-            if state == "running":
+            if state in ("queued", "running"):
                 self._since[stage, label] = time.monotonic()
                 return
             start = self._since.get((stage, label))

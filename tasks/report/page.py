@@ -1,4 +1,4 @@
-"""The report of a run, from its rows: a self-contained HTML page, and summaries for Prefect and the terminal.
+"""The report of a run, from its rows: a self-contained HTML page, and summaries for Prefect.
 
 The functions read no files but the page's template, style and scripts beside this module. They round numbers for
 display; the tables have the numbers as measured.
@@ -17,8 +17,6 @@ from urllib.parse import quote
 
 import jinja2
 from markupsafe import Markup
-from rich.table import Table
-from rich.text import Text
 
 from tasks.records import RunFacts
 from tasks.records.cell_folder import cell_folder
@@ -30,7 +28,7 @@ from tasks.report.ladder import ladders, worst_output
 
 _CELL = CELL_COLUMNS[1:]
 """The columns that identify a cell within its run."""
-_NUMBERS = ("lowest SNR dB", "top-1 %", "pte KiB", "operators", "delegated / CPU", "lower s")
+NUMBERS = ("lowest SNR dB", "top-1 %", "pte KiB", "operators", "delegated / CPU", "lower s")
 _SUMMARY_COLUMNS = (
     *("model", "scheme", "soc", "device", "backend", "outcome", "stage", "error_type"),
     *("final_difference", "final_snr_db", "samples", "device_difference", "device_snr_db", "worst_rung"),
@@ -38,8 +36,6 @@ _SUMMARY_COLUMNS = (
     *("operators_compared", "operators_total", "delegated_nodes", "non_delegated_nodes"),
     *("worst_operator", "worst_operator_cause", "diagnosis"),
 )
-_NOTE_CHARACTERS = 72  # in the terminal; the page has the whole note
-_MOST_DIAGNOSES = 8  # in the terminal; with more, only those of the cells that did not pass
 _TOP_EVENTS = 24  # per unit and cell: cycles and µs have no common order
 _ERROR_CHARACTERS = 4_000
 _TOP_SHARES, _ALL_SHARES = 40, 10_000  # per final output, and of all cells
@@ -64,7 +60,7 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
     strings, of_cells = data.StringTable(), list[dict[str, Any]]()
     most_shares = max(1, min(_TOP_SHARES, _ALL_SHARES // max(1, len(cells))))
     share = log_characters(sum(cell["log"] in logs for cell in cells))
-    column_names = ["soc", *_varying(cells)]
+    column_names = ["soc", *varying(cells)]
     regressed: list[tuple[Row, list[figures.Row]]] = []
     for number, cell in enumerate(cells):
         rows_of: dict[str, Sequence[figures.Row]] = {name: rows.get(_key(cell), []) for name, rows in evidence.items()}
@@ -73,7 +69,7 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
         names = ["model", "scheme", "soc", "backend"]
         where = cell["farm"] or cell["device"]
         cell["files"] = quote(cell_folder([*(cell[name] or "" for name in names), where or ""]))
-        cell["permalink"] = "/".join(_named(cell, ["model", "scheme", *column_names]))
+        cell["permalink"] = "/".join(named(cell, ["model", "scheme", *column_names]))
         cell["ladders"] = ladders(rows_of["outputs"])
         cell["worst_output"] = worst_output(rows_of["outputs"])
         cell["latency"] = figures.latency(rows_of["profile"])
@@ -104,7 +100,7 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
             counts=_counts(cells),
             impossible=impossible,
             matrix=_matrix(cells, column_names),
-            socs=list(dict.fromkeys(_named(cell, column_names) for cell in cells)),
+            socs=list(dict.fromkeys(named(cell, column_names) for cell in cells)),
             troubles=_troubles(cells),
             detailed=detailed,
             has_trends=bool(tables.get("trends")),
@@ -165,12 +161,12 @@ def summary_markdown(run: RunFacts, cells: Sequence[Row]) -> str:
     calls = display.plural(run.toolchain_calls, "toolchain call")
     lines = [
         f"# Run {display.markdown(run.run_id)}",
-        f"{display.plural(len(rows), 'cell')}: {', '.join(_counts_in_words(rows)) or 'nothing planned'}.",
+        f"{display.plural(len(rows), 'cell')}: {', '.join(counts_in_words(rows)) or 'nothing planned'}.",
         f"Took {display.duration(run.seconds)}, {calls}, {run.reused} reused.",
         f"Report: {display.markdown(run.report)}  \nTables: {display.markdown(run.tables)}",
     ]
     if rows:
-        head, *body = _summary(rows, display.note_and_diagnosis)
+        head, *body = summary(rows, display.note_and_diagnosis)
         lines.append(display.markdown_table(head, body))
     return "\n\n".join(lines) + "\n"
 
@@ -180,52 +176,13 @@ def summary_rows(cells: Sequence[Row]) -> list[Row]:
     return [{name: row[name] for name in _SUMMARY_COLUMNS} for row in cells]
 
 
-def summary_table(run: RunFacts, cells: Sequence[Row]) -> Table:
-    """Return the summary for the terminal: one line per cell, in the order of the plan."""
-    title, caption = Text(f"run {run.run_id}"), Text("  ".join(_counts_in_words(cells)))
-    head, *body = _summary(cells, display.note)
-    table = display.plain_table(*head, right=_NUMBERS, title=title, caption=caption, caption_justify="center")
-    for row, line in zip(cells, body, strict=True):
-        line[-1] = line[-1] if len(line[-1]) <= _NOTE_CHARACTERS else f"{line[-1][: _NOTE_CHARACTERS - 1]}…"
-        style = display.OUTCOMES.get(row["outcome"], ("", "", "bold red"))[2]
-        table.add_row(
-            *(Text(value, style if name == "outcome" else "") for name, value in zip(head, line, strict=True))
-        )
-    return table
-
-
-def summary_diagnoses(cells: Sequence[Row]) -> Table | None:
-    """Return the diagnoses for the terminal: one line per diagnosis, with the names of its cells. None without one.
-
-    If there are many diagnoses, only those of the cells that did not pass are returned.
-    """
-    chosen = _by_diagnosis(cells)
-    if len(chosen) > _MOST_DIAGNOSES:
-        chosen = _by_diagnosis([cell for cell in cells if cell["outcome"] != "passed"])
-    table = Table.grid(padding=(0, 2, 0, 0))
-    names = ["soc", *_varying(cells)]
-    for (model, scheme, diagnosis), rows in chosen.items():
-        socs = ", ".join(" ".join(_named(row, names)) for row in rows)
-        table.add_row(Text(display.printable(f"{model} {scheme} {socs}")), Text(display.printable(diagnosis)))
-    return table if chosen else None
-
-
-def _by_diagnosis(cells: Sequence[Row]) -> dict[tuple[str, str, str], list[Row]]:
-    """Return the cells that were compared, by model, scheme and diagnosis. Other diagnoses only repeat a note."""
-    by_diagnosis: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
-    for cell in cells:
-        if display.compared(cell) and cell["diagnosis"]:
-            by_diagnosis[cell["model"], cell["scheme"], cell["diagnosis"]].append(cell)
-    return by_diagnosis
-
-
-def _summary(rows: Sequence[Row], note: Callable[[Row], str]) -> list[list[str]]:
+def summary(rows: Sequence[Row], note: Callable[[Row], str]) -> list[list[str]]:
     """Return the head of the summary table and one line per cell. The texts have no control characters.
 
     `note`: the function that returns a cell's text for the last column.
     """
-    where = ["model", "scheme", "soc", *_varying(rows)]
-    lines = [[*where, "outcome", *_NUMBERS, "note"]]
+    where = ["model", "scheme", "soc", *varying(rows)]
+    lines = [[*where, "outcome", *NUMBERS, "note"]]
     for row in rows:
         lines.append(
             [
@@ -268,16 +225,16 @@ def _counts(rows: Sequence[Row]) -> dict[str, int]:
     return dict.fromkeys(display.OUTCOMES, 0) | Counter(row["outcome"] for row in rows)
 
 
-def _counts_in_words(rows: Sequence[Row]) -> list[str]:
+def counts_in_words(rows: Sequence[Row]) -> list[str]:
     return [f"{count} {display.words(outcome)}" for outcome, count in _counts(rows).items() if count]
 
 
-def _varying(cells: Sequence[Row]) -> list[str]:
+def varying(cells: Sequence[Row]) -> list[str]:
     """Return `device` if the run has several devices, and `backend` if it has several backends."""
     return [name for name in ("device", "backend") if len({cell[name] for cell in cells} - {None}) > 1]
 
 
-def _named(cell: Row, names: Sequence[str]) -> tuple[str, ...]:
+def named(cell: Row, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(cell[name] or display.NULL for name in names)
 
 
@@ -286,7 +243,7 @@ def _matrix(cells: Sequence[Row], names: Sequence[str]) -> dict[str, dict[str, d
     matrix: dict[str, dict[str, dict[tuple[str, ...], list[Row]]]] = {}
     for cell in cells:
         row = matrix.setdefault(cell["model"], {}).setdefault(cell["scheme"], {})
-        row.setdefault(_named(cell, names), []).append(cell)
+        row.setdefault(named(cell, names), []).append(cell)
     return matrix
 
 

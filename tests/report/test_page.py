@@ -19,7 +19,8 @@ from tasks.records import RunFacts
 from tasks.report import data
 from tasks.report.format import milliseconds
 from tasks.report.glossary import GLOSSARY
-from tasks.report.page import render, summary_markdown, summary_table
+from tasks.report.page import render, summary_markdown
+from tasks.report.terminal import summary_table
 from tasks.storage.tables import schema_of
 from tests.sample_tables import LOG, LOGS, RUN, cell, measured, nightly, sweep, table, trends
 
@@ -185,19 +186,16 @@ def test_an_empty_run_has_a_report() -> None:
     nothing = table("cells", [])
     assert "Nothing was planned" in render(RUN, {"cells": nothing}, {})
     assert "0 cells: nothing planned." in summary_markdown(RUN, nothing)
-    assert summary_table(RUN, nothing).row_count == 0
+    assert summary_table(RUN, nothing).rows == []
 
 
 def test_devices_and_backends_are_columns_only_where_they_differ() -> None:
     same = [cell("m", "fp16", "SM8650"), cell("m", "fp16", "SM8550")]
     different = [cell("m", "fp16", "SM8650"), cell("m", "fp16", "SM8650") | {"device": "bench-3", "backend": "xnnpack"}]
-    heads = [
-        [str(column.header) for column in summary_table(RUN, table("cells", rows)).columns]
-        for rows in (same, different)
-    ]
+    heads = [summary_table(RUN, table("cells", rows)).columns for rows in (same, different)]
     numbers = ["lowest SNR dB", "top-1 %", "pte KiB", "operators", "delegated / CPU", "lower s"]
-    assert heads[0] == ["model", "scheme", "soc", "outcome", *numbers, "note"]
-    assert heads[1] == ["model", "scheme", "soc", "device", "backend", "outcome", *numbers, "note"]
+    assert heads[0] == ["model", "scheme", "soc", "outcome", *numbers]
+    assert heads[1] == ["model", "scheme", "soc", "device", "backend", "outcome", *numbers]
 
 
 @pytest.mark.parametrize(

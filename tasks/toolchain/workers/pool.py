@@ -6,12 +6,13 @@ which is a worker that has done this computation already.
 """
 
 import contextlib
+import copy
 import os
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,6 +47,13 @@ class WorkerPool:
         self._supervisor = supervisor
         self._guard = threading.Lock()
         self._zygotes: dict[str, Zygote] = {}
+        self._on_start: Callable[[], None] = lambda: None
+
+    def reporting(self, on_start: Callable[[], None]) -> "WorkerPool":
+        """Return this pool with another callback. `on_start` is called when a call has got its core."""
+        pool = copy.copy(self)
+        pool._on_start = on_start
+        return pool
 
     def warm_up(self) -> None:
         """Start the fork server before the first call needs it. Does not wait for its imports."""
@@ -62,6 +70,7 @@ class WorkerPool:
         """
         supervisor = self._supervisor
         with supervisor.slot(stage, subject, urgent=urgent), supervisor.scratch(stage) as scratch:
+            self._on_start()
             supervisor.count(stage)
             supervisor.start_server()
             start = time.monotonic()
@@ -71,7 +80,7 @@ class WorkerPool:
     @contextlib.contextmanager
     def zygote(
         self, key: str, stage: str, function: Callable[..., Any], *arguments: Any, subject: Subject = ()
-    ) -> Generator["Zygote"]:
+    ) -> Generator["SharedZygote"]:
         """Yield a zygote, whose process runs `function(*arguments)` once. Calls are then forked from this process.
 
         All users of one `key` share the process. It starts at the first call, and ends when the last user leaves.
@@ -81,7 +90,7 @@ class WorkerPool:
             zygote = self._zygotes.setdefault(key, Zygote(self._supervisor, stage, subject, call))
             zygote.users += 1
         try:
-            yield zygote
+            yield SharedZygote(zygote, self._on_start)
         finally:
             with self._guard:
                 zygote.users -= 1
@@ -89,6 +98,20 @@ class WorkerPool:
                     del self._zygotes[key]
             if is_last:
                 zygote.close()
+
+
+@dataclass(frozen=True, slots=True)
+class SharedZygote:
+    """A zygote, and the callback of the pool through which it is used."""
+
+    zygote: "Zygote"
+    on_start: Callable[[], None]
+
+    def call(
+        self, stage: str, function: Callable[..., Result], *arguments: Any, subject: Subject = ()
+    ) -> CallResult[Result]:
+        """See `Zygote.call`."""
+        return self.zygote.call(stage, function, *arguments, subject=subject, on_start=self.on_start)
 
 
 class Zygote:
@@ -108,16 +131,22 @@ class Zygote:
         self._resources = contextlib.ExitStack()
 
     def call(
-        self, stage: str, function: Callable[..., Result], *arguments: Any, subject: Subject = ()
+        self,
+        stage: str,
+        function: Callable[..., Result],
+        *arguments: Any,
+        subject: Subject = (),
+        on_start: Callable[[], None] = lambda: None,
     ) -> CallResult[Result]:
         """Run `function(value, *arguments)` in a fork. `value` is the value that the zygote's function returned.
 
         The call's log begins with a copy of the zygote's log. Everything else is as in `WorkerPool.call`.
         """
-        worker = self._worker()
+        worker = self._worker(on_start)
         supervisor = self._supervisor
         # Urgent: the zygote holds memory until its last call has returned.
         with supervisor.slot(stage, subject, urgent=True), supervisor.scratch(stage) as scratch:
+            on_start()
             supervisor.count(stage)
             start = time.monotonic()
             try:
@@ -132,22 +161,23 @@ class Zygote:
         """End the worker and release its memory."""
         self._resources.close()
 
-    def _worker(self) -> ZygoteWorker:
+    def _worker(self, on_start: Callable[[], None]) -> ZygoteWorker:
         """Return the worker. The first call starts it; others wait. If the start fails, every call raises the error."""
         with self._starting:
             if self._started is None:
                 try:
-                    self._started = self._start()
+                    self._started = self._start(on_start)
                 except Exception as error:  # noqa: BLE001 - every call raises the error, whatever it is
                     self._started = error
         if isinstance(self._started, Exception):
             raise self._started
         return self._started
 
-    def _start(self) -> ZygoteWorker:
+    def _start(self, on_start: Callable[[], None]) -> ZygoteWorker:
         supervisor = self._supervisor
         with contextlib.ExitStack() as resources:
             with supervisor.slot(self._stage, self.subject, urgent=False):
+                on_start()
                 supervisor.start_server()
                 scratch = resources.enter_context(supervisor.scratch(self._stage))
                 start = time.monotonic()

@@ -85,7 +85,7 @@ def test_a_failure_ends_all_cells_that_depend_on_it_and_drops_the_work_of_these_
     for stage in CELL_STAGES[2:]:
         played.do(stage, 0, 1.0)
     assert played.eta.ended == 3
-    assert played.eta.seconds_left() == pytest.approx(6.0 * 9 / 8)  # the duration of a failure does not count
+    assert played.eta.seconds_left() == pytest.approx(6.0)
 
 
 @pytest.mark.parametrize(
@@ -109,3 +109,29 @@ def test_the_time_left_is_rounded(seconds: float, words: str, played: PlayedSwee
 def test_an_impossible_cell_is_not_counted() -> None:
     cells = load(["model=digits_cnn", "scheme=8a8w,fp16", "soc=SM8350"]).cells
     assert EtaEstimate(cells).summary() == "0 of 1 cells"
+
+
+def test_works_that_wait_for_a_core_do_not_shorten_the_estimate() -> None:
+    """Forty models are exported one after the other, although the tasks of all exports have started."""
+    clock = Clock()
+    overrides = ["model=digits_cnn", "soc=SM8650", "scheme=8a8w", f"model.name={','.join(f'm{n}' for n in range(40))}"]
+    cells = load(overrides).cells
+    eta = EtaEstimate(cells, clock)
+
+    def label(stage: str, cell: int) -> str:
+        return work_label(stage, cells[cell].request)
+
+    for cell in range(40):
+        eta.update("export", label("export", cell), "queued")
+    for cell in range(40):
+        eta.update("export", label("export", cell), "running")
+        clock.now += 1.0
+        eta.update("export", label("export", cell), "done")
+        assert eta.seconds_left() is None
+    for cell in range(40):
+        for stage in CELL_STAGES[1:]:
+            eta.update(stage, label(stage, cell), "running")
+            clock.now += 1.0
+            eta.update(stage, label(stage, cell), "done")
+        expected = None if cell < 2 else pytest.approx(7.0 * (39 - cell))
+        assert eta.seconds_left() == expected

@@ -317,3 +317,24 @@ def test_a_failed_call_gives_its_place_to_the_next(workers_with: WorkersWith) ->
         with pytest.raises(ToolchainError):
             workers.call("lower", faulty_calls.leave_at_once, 3)
     assert workers.call("lower", faulty_calls.give, "fine").value == "fine"
+
+
+def test_a_call_reports_its_start_only_when_it_has_a_core(workers_with: WorkersWith) -> None:
+    starts: list[float] = []
+    workers = workers_with(parallel=1).reporting(lambda: starts.append(time.monotonic()))
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda _: workers.call("export", time.sleep, 1.0), range(2)))
+    first, second = starts
+    assert second - first >= 1.0
+
+
+def test_a_zygote_and_its_call_report_their_starts_to_the_pool_through_which_they_are_used(
+    workers_with: WorkersWith,
+) -> None:
+    starts: list[str] = []
+    workers = workers_with()
+    with workers.reporting(lambda: starts.append("a")).zygote("key", "edge", faulty_calls.give, "value") as zygote:
+        zygote.call("lower", isinstance, str)
+        with workers.reporting(lambda: starts.append("b")).zygote("key", "edge", faulty_calls.give, "value") as same:
+            same.call("lower", isinstance, str)
+    assert starts == ["a", "a", "b"]

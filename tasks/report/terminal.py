@@ -1,0 +1,86 @@
+"""The summary of a run for the terminal. It fits into any width."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from tasks.records import RunFacts
+from tasks.records import tables as records
+from tasks.report import format as display
+from tasks.report import one_line_table
+from tasks.report.one_line_table import OneLineTable
+from tasks.report.page import NUMBERS, counts_in_words, named, summary, varying
+
+_DROPPED_FIRST = ("lower s", "delegated / CPU", "pte KiB", "operators", "top-1 %")
+_NOTE_CHARACTERS = 300  # the page has the whole note
+_MOST_DIAGNOSES = 8  # with more, only those of the cells that did not pass
+_SIDE_BY_SIDE_WIDTH = 100
+
+
+def summary_table(run: RunFacts, cells: Sequence[records.Row]) -> OneLineTable:
+    """Return one line per cell, in the order of the plan. A note has lines of its own below its cell."""
+    head, *body = summary(cells, display.note)
+    rows: list[one_line_table.Row] = []
+    for cell, (*line, note) in zip(cells, body, strict=True):
+        style = display.OUTCOMES.get(cell["outcome"], ("", "", "bold red"))[2]
+        values = {
+            name: Text(value, style if name == "outcome" else "") for name, value in zip(head[:-1], line, strict=True)
+        }
+        note = note if len(note) <= _NOTE_CHARACTERS else f"{note[: _NOTE_CHARACTERS - 1]}…"
+        rows.append(one_line_table.Row(values=values, note=Text(note, "dim")))
+    return OneLineTable(
+        columns=head[:-1],
+        rows=rows,
+        dropped_first=_DROPPED_FIRST,
+        right=NUMBERS,
+        title=f"run {run.run_id}",
+        caption="  ".join(counts_in_words(cells)),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Diagnoses:
+    """Diagnoses, each after the names of its cells: beside the names if the terminal is wide, below them otherwise."""
+
+    diagnoses: Sequence[tuple[str, str]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if options.max_width < _SIDE_BY_SIDE_WIDTH:
+            for cells, diagnosis in self.diagnoses:
+                yield Text(cells, "bold")
+                yield Padding(Text(diagnosis), (0, 0, 0, 2))
+            return
+        table = Table.grid(padding=(0, 2, 0, 0))
+        for cells, diagnosis in self.diagnoses:
+            table.add_row(Text(cells), Text(diagnosis))
+        yield table
+
+
+def summary_diagnoses(cells: Sequence[records.Row]) -> Diagnoses | None:
+    """Return every diagnosis with the names of its cells; None if there is no diagnosis.
+
+    If there are many diagnoses, only those of the cells that did not pass are returned.
+    """
+    chosen = _by_diagnosis(cells)
+    if len(chosen) > _MOST_DIAGNOSES:
+        chosen = _by_diagnosis([cell for cell in cells if cell["outcome"] != "passed"])
+    names = ["soc", *varying(cells)]
+    diagnoses: list[tuple[str, str]] = []
+    for (model, scheme, diagnosis), rows in chosen.items():
+        socs = ", ".join(" ".join(named(row, names)) for row in rows)
+        diagnoses.append((display.printable(f"{model} {scheme} {socs}"), display.printable(diagnosis)))
+    return Diagnoses(diagnoses=diagnoses) if diagnoses else None
+
+
+def _by_diagnosis(cells: Sequence[records.Row]) -> dict[tuple[str, str, str], list[records.Row]]:
+    """Return the cells that were compared, by model, scheme and diagnosis. Other diagnoses only repeat a note."""
+    by_diagnosis: dict[tuple[str, str, str], list[records.Row]] = defaultdict(list)
+    for cell in cells:
+        if display.compared(cell) and cell["diagnosis"]:
+            by_diagnosis[cell["model"], cell["scheme"], cell["diagnosis"]].append(cell)
+    return by_diagnosis
