@@ -28,6 +28,21 @@ def is_known(key: str) -> bool:
     return _annotation(key) is not None
 
 
+def keys_that_begin_with(text: str) -> list[str]:
+    """Return the groups and keys that begin with `text`. Only keys with the same parent are returned."""
+    parent, dot, last = text.rpartition(".")
+    annotation = _annotation(parent) if parent else Request
+    return [f"{parent}{dot}{key}" for key in _keys(annotation) if key.startswith(last)]
+
+
+def choices(key: str) -> list[str]:
+    """Return the values that a key accepts, if there are only a few: the members of an enumeration, true and false."""
+    kind = _without_none(_annotation(key))
+    if isinstance(kind, EnumType):
+        return list(kind.__members__)
+    return ["true", "false"] if kind is bool else []
+
+
 def no_such_key(key: str, *, schema: object = None) -> RequestError:
     """Return the error for a key that the schema does not have. The message lists the keys below the same parent.
 

@@ -8,7 +8,8 @@ import typer
 from rich.table import Table
 
 from conf.units import GIB, KIB, MIB, TIB
-from flows.cli.options import Artifacts, Debug, Json, bytes_done, exit_on_error, print_output
+from flows.cli.completion import complete_run
+from flows.cli.options import RUN_NAMES, Artifacts, Debug, Json, bytes_done, exit_on_error, print_output
 from flows.exit_codes import NOT_ALL_PASSED, PASSED
 from tasks.errors import RequestError
 from tasks.report.format import plain_table, plural
@@ -47,7 +48,13 @@ def show(
 @app.command()
 def prune(
     run: Annotated[
-        list[str] | None, typer.Option("--run", metavar="RUN", help="Remove this run. Can be given several times.")
+        list[str] | None,
+        typer.Option(
+            "--run",
+            metavar="RUN",
+            help=f"Remove this run: {RUN_NAMES}. Can be given several times.",
+            autocompletion=complete_run,
+        ),
     ] = None,
     older_than: Annotated[
         str | None,
@@ -79,18 +86,19 @@ def prune(
     blobs that are at least a day old.
     """
     with exit_on_error(debug):
+        from flows.runs.names import resolve
         from tasks.storage import lock
         from tasks.storage.retention import Selection, apply, plan_prune
 
         by_rule = older_than is not None or larger_than is not None
+        store = _store(artifacts)
         selection = Selection(
-            runs=tuple(dict.fromkeys(run or ())),
+            runs=tuple(dict.fromkeys(resolve(store, name) for name in run or ())),
             at_most=keep if not by_rule and not run else None,
             older_than_s=None if older_than is None else _parsed("--older-than", older_than, _TIMES),
             larger_than=None if larger_than is None else int(_parsed("--larger-than", larger_than, _SIZES)),
             protected=keep or 0,
         )
-        store = _store(artifacts)
         plan = plan_prune(store, selection)
         if not json_:
             print(_summary(plan, dry_run=dry_run))

@@ -1,6 +1,8 @@
 """The command line. Heavy libraries are imported only after the request has been parsed and checked."""
 
 import json
+import sys
+import webbrowser
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -13,17 +15,32 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.cli.cache import app as cache
+from flows.cli.completion import complete_run
 from flows.cli.foreground import interruptible, run_on_this_machine, with_progress
-from flows.cli.options import EXITS, Artifacts, ConfigDirs, Debug, Json, Overrides, console, exit_on_error, print_output
+from flows.cli.lists import list_
+from flows.cli.options import (
+    EXITS,
+    RUN_NAMES,
+    Artifacts,
+    ArtifactsOfSweep,
+    ConfigDirs,
+    Debug,
+    Json,
+    Overrides,
+    console,
+    exit_on_error,
+    print_output,
+    store_at,
+    with_artifacts,
+)
 from flows.cli.repair import EXITS as REPAIR_EXITS
 from flows.cli.repair import repair
 from flows.exit_codes import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, NOT_ALL_PASSED, PASSED
 from flows.server.settings import configure_prefect
-from tasks.errors import RequestError
+from tasks.errors import EnvironmentUnusable, RequestError
 
 if TYPE_CHECKING:
     from flows.runs.results import SweepResult
-    from tasks.storage.store import Store
 
 app = typer.Typer(
     help="Compile PyTorch models for Snapdragon NPUs, execute them and compare them operator by operator.\n" + EXITS,
@@ -31,7 +48,12 @@ app = typer.Typer(
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+_WITHOUT_OVERRIDES = ("cache", "diff", "doctor", "list", "recompare", "report")
+"""The commands in which the word `artifacts=PLACE` is not an override, and means the option `--artifacts`."""
+_RUN = typer.Argument(metavar="RUN", help=f"A run: {RUN_NAMES}. By default the latest.", autocompletion=complete_run)
 
 Pool = Annotated[
     str | None,
@@ -43,6 +65,24 @@ Dask = Annotated[
 ]
 
 
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        from importlib import metadata
+
+        versions = (f"{name} {metadata.version(name)}" for name in ("executorch", "torch", "prefect"))
+        print(f"qnnsweep {metadata.version('qnnsweep')} ({', '.join(versions)})")
+        raise typer.Exit
+
+
+@app.callback()
+def _program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    del version  # the callback has shown it
+
+
 @app.command(epilog=EXITS)
 def run(
     overrides: Overrides = None,
@@ -51,6 +91,7 @@ def run(
     dask: Dask = None,
     json_: Json = False,
     debug: Debug = False,
+    artifacts: ArtifactsOfSweep = None,
 ) -> None:
     """Run a sweep: every combination of models, schemes and SoCs in the overrides. Repeat the command to continue."""
     folders = [str(folder.absolute()) for folder in config_dir or ()]
@@ -58,13 +99,14 @@ def run(
         from conf.load import load
         from conf.masking import refuse_secrets
 
-        plan = load(overrides or [], config_dirs=config_dir or [])
+        overrides = with_artifacts(overrides, artifacts)
+        plan = load(overrides, config_dirs=config_dir or [])
         configure_prefect()
         if pool or dask:
-            refuse_secrets(overrides or [], plan.masked_names)
-            result = _spread(overrides or [], folders, pool, dask)
+            refuse_secrets(overrides, plan.masked_names)
+            result = _spread(overrides, folders, pool, dask)
         else:
-            result = run_on_this_machine(_sweep, plan, overrides or [], folders)
+            result = run_on_this_machine(_sweep, plan, overrides, folders)
         _show(result, as_json=json_)
         regressed = plan.trend.fail and any(row["verdict"] == "regressed" for row in result.trends)
         raise typer.Exit(NOT_ALL_PASSED if regressed else _exit_code(result))
@@ -79,13 +121,14 @@ def plan(
     ] = False,
     json_: Json = False,
     debug: Debug = False,
+    artifacts: ArtifactsOfSweep = None,
 ) -> None:
     """Show the cells that a run would have, and why some are impossible. Without --check, no code of a model runs."""
     with exit_on_error(debug):
         from conf.load import load
         from conf.names import AXES
 
-        planned = load(overrides or [], config_dirs=config_dir or [])
+        planned = load(with_artifacts(overrides, artifacts), config_dirs=config_dir or [])
         cells: list[dict[str, str | None]] = [
             dict(zip(AXES, cell.request.names, strict=True)) | {"impossible": cell.impossible} for cell in planned.cells
         ]
@@ -100,13 +143,17 @@ def plan(
 
 @app.command(epilog=EXITS)
 def devices(
-    overrides: Overrides = None, config_dir: ConfigDirs = None, json_: Json = False, debug: Debug = False
+    overrides: Overrides = None,
+    config_dir: ConfigDirs = None,
+    json_: Json = False,
+    debug: Debug = False,
+    artifacts: ArtifactsOfSweep = None,
 ) -> None:
     """Show the properties of every device and whether it can be used. Select devices with device= or farm=."""
     with exit_on_error(debug):
         from flows.cli.devices import devices_table, survey
 
-        statuses = survey(overrides or [], config_dir or [])
+        statuses = survey(with_artifacts(overrides, artifacts), config_dir or [])
         print_output({"devices": list(map(asdict, statuses))}, devices_table(statuses), as_json=json_)
         raise typer.Exit(PASSED if all(status.usable for status in statuses) else DEVICES_UNUSABLE)
 
@@ -120,20 +167,21 @@ def doctor(json_: Json = False, debug: Debug = False, artifacts: Artifacts = "ar
     with exit_on_error(debug):
         from flows.cli.doctor import checks, checks_table
 
-        results = checks(_store(artifacts))
+        results = checks(store_at(artifacts))
         print_output({"checks": list(map(asdict, results))}, checks_table(results), as_json=json_)
         raise typer.Exit(PASSED if all(check.ok or not check.needed for check in results) else ENVIRONMENT_UNUSABLE)
 
 
 @app.command()
 def report(
-    run_id: Annotated[str | None, typer.Argument(metavar="RUN", help="The id of a run; the latest by default.")] = None,
+    run_id: Annotated[str | None, _RUN] = None,
     tsv: Annotated[
         Path | None,
         typer.Option(
             "--tsv", metavar="FOLDER", help="Also write every table of the run to this folder, for spreadsheets."
         ),
     ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
     json_: Json = False,
     debug: Debug = False,
     artifacts: Artifacts = "artifacts",
@@ -142,19 +190,21 @@ def report(
     with exit_on_error(debug):
         from flows.runs.results import export_tsv, rerender
 
-        store = _store(artifacts)
+        store = store_at(artifacts)
         result = rerender(store, run_id)
         if tsv is not None:
             export_tsv(store, result.run.run_id, tsv)
         _show(result, as_json=json_)
+        if open_ and not webbrowser.open(result.page.absolute().as_uri()):
+            raise EnvironmentUnusable(f"no browser can be started; open {result.page}, or set BROWSER")
 
 
 @app.command(epilog="Exit codes: 0 no regression · 1 a regression · 2 there is no such run.")
 def diff(
-    run_a: Annotated[
-        str, typer.Argument(metavar="RUN_A", help="The id of a run, the beginning of an id, `latest` or `previous`.")
+    run_a: Annotated[str, typer.Argument(metavar="RUN_A", help=f"A run: {RUN_NAMES}.", autocompletion=complete_run)],
+    run_b: Annotated[
+        str, typer.Argument(metavar="RUN_B", help="The run to compare with RUN_A.", autocompletion=complete_run)
     ],
-    run_b: Annotated[str, typer.Argument(metavar="RUN_B", help="The run to compare with RUN_A.")],
     json_: Json = False,
     debug: Debug = False,
     artifacts: Artifacts = "artifacts",
@@ -164,7 +214,7 @@ def diff(
         from flows.runs.diff import diff as compare_runs
         from flows.runs.diff import diff_table
 
-        difference = compare_runs(_store(artifacts), run_a, run_b)
+        difference = compare_runs(store_at(artifacts), run_a, run_b)
         contents = asdict(difference) | {"regressions": difference.regressions}
         print_output(contents, diff_table(difference), as_json=json_)
         raise typer.Exit(NOT_ALL_PASSED if difference.regressions else PASSED)
@@ -179,6 +229,7 @@ def serve(
     ] = "nightly",
     pool: Pool = None,
     debug: Debug = False,
+    artifacts: ArtifactsOfSweep = None,
 ) -> None:
     """Run the sweep on its schedule (schedule.cron=…) and on request from Prefect's UI.
 
@@ -189,15 +240,16 @@ def serve(
         from conf.load import load
         from conf.masking import refuse_secrets
 
-        plan = load(overrides or [], config_dirs=folders)
-        refuse_secrets(overrides or [], plan.masked_names)
+        overrides = with_artifacts(overrides, artifacts)
+        plan = load(overrides, config_dirs=folders)
+        refuse_secrets(overrides, plan.masked_names)
         configure_prefect()
         from flows.cli import serve
         from flows.resources import prepare
 
         if pool is None:
             prepare(plan)
-        deployment = serve.deployment(plan, name, overrides or [], folders, pool)
+        deployment = serve.deployment(plan, name, overrides, folders, pool)
         serve.ensure_server()
         serve.serve_until_stopped(deployment, plan)
 
@@ -206,7 +258,10 @@ def serve(
 def recompare(
     overrides: Overrides = None,
     run_: Annotated[
-        str | None, typer.Option("--run", metavar="RUN", help="The id of a run; the latest by default.")
+        str | None,
+        typer.Option(
+            "--run", metavar="RUN", help=f"A run: {RUN_NAMES}. By default the latest.", autocompletion=complete_run
+        ),
     ] = None,
     json_: Json = False,
     debug: Debug = False,
@@ -221,7 +276,7 @@ def recompare(
         from flows import recompare
         from flows.resources import prepare
 
-        _, plan = recompare.planned(_store(artifacts), run_, overrides or [])
+        _, plan = recompare.planned(store_at(artifacts), run_, overrides or [])
         prepare(plan)
         result = with_progress(plan.cells, lambda: recompare.recompare(artifacts, run_, overrides or []))
         _show(result, as_json=json_)
@@ -229,11 +284,15 @@ def recompare(
 
 
 app.command(epilog=REPAIR_EXITS)(repair)
+app.command("list")(list_)
 app.add_typer(cache, name="cache")
 
 
 def main() -> None:
-    app(prog_name="qnnsweep")
+    words = sys.argv[1:]
+    if words and words[0] in _WITHOUT_OVERRIDES:
+        words = [f"--{word}" if word.startswith("artifacts=") else word for word in words]
+    app(words, prog_name="qnnsweep")
 
 
 def _plan_table(cells: Sequence[Mapping[str, str | None]]) -> Table:
@@ -249,15 +308,6 @@ def _plan_table(cells: Sequence[Mapping[str, str | None]]) -> Table:
         note = f"impossible: {cell['impossible']}" if cell["impossible"] else cell.get("error") or ""
         table.add_row(*(Text(str(cell[axis])) for axis in AXES), Text(note), style="dim" if cell["impossible"] else "")
     return table
-
-
-def _store(artifacts: str) -> "Store":
-    from conf.check import artifacts_problems
-    from tasks.storage.store import Store
-
-    for error in artifacts_problems(artifacts, key="--artifacts"):
-        raise error
-    return Store.at(artifacts)
 
 
 def _sweep(overrides: list[str], folders: list[str]) -> "SweepResult":

@@ -6,15 +6,19 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from flows.cli.completion import complete_override
 from flows.exit_codes import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, NOT_ALL_PASSED, REQUEST_WRONG
 from tasks.errors import DeviceError, EnvironmentUnusable, QnnsweepError, RequestError
+
+if TYPE_CHECKING:
+    from tasks.storage.store import Store
 
 _WIDTH_OF_A_FILE = 160
 
@@ -23,10 +27,13 @@ Exit codes: 0 all cells passed · 1 some cell failed or is out of tolerance · 2
 3 this machine lacks something · 4 devices unusable.
 """
 
+RUN_NAMES = "an id, the beginning of an id, `latest` or `previous`"
+
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="OVERRIDE",
+        autocompletion=complete_override,
         help="Overrides in Hydra's grammar, including sweeps: model=digits_cnn,efficientnet_lite0 scheme=8a8w "
         "soc=SM8650 experiment=nightly measure.iterations=10",
     ),
@@ -38,14 +45,32 @@ ConfigDirs = Annotated[
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-Artifacts = Annotated[
-    str,
-    typer.Option(
-        "--artifacts",
-        metavar="PLACE",
-        help="Where the store, the tables and the reports are: a folder or s3://bucket/prefix.",
-    ),
-]
+_ARTIFACTS = typer.Option(
+    "--artifacts",
+    metavar="PLACE",
+    help="Where the store, the tables and the reports are: a folder or s3://bucket/prefix. Also artifacts=PLACE.",
+)
+Artifacts = Annotated[str, _ARTIFACTS]
+ArtifactsOfSweep = Annotated[str | None, _ARTIFACTS]
+
+
+def with_artifacts(overrides: list[str] | None, artifacts: str | None) -> list[str]:
+    """Return the overrides of a sweep, with the override that means the same as the option `--artifacts`."""
+    if artifacts is None:
+        return list(overrides or [])
+    from conf.compose import quoted
+
+    return [*(overrides or []), f"artifacts={quoted(artifacts)}"]
+
+
+def store_at(artifacts: str) -> "Store":
+    """Return the store at `artifacts`. Raises RequestError."""
+    from conf.check import artifacts_problems
+    from tasks.storage.store import Store
+
+    for error in artifacts_problems(artifacts, key="--artifacts"):
+        raise error
+    return Store.at(artifacts)
 
 
 def console() -> Console:

@@ -12,7 +12,16 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.cli.foreground import run_on_this_machine
-from flows.cli.options import ConfigDirs, Debug, Json, Overrides, console, exit_on_error
+from flows.cli.options import (
+    ArtifactsOfSweep,
+    ConfigDirs,
+    Debug,
+    Json,
+    Overrides,
+    console,
+    exit_on_error,
+    with_artifacts,
+)
 from flows.exit_codes import NOT_ALL_PASSED, PASSED
 from flows.server.settings import configure_prefect
 
@@ -28,7 +37,11 @@ Exit codes: 0 the target is reached Â· 1 it is not, the best scheme is written Â
 
 
 def repair(
-    overrides: Overrides = None, config_dir: ConfigDirs = None, json_: Json = False, debug: Debug = False
+    overrides: Overrides = None,
+    config_dir: ConfigDirs = None,
+    json_: Json = False,
+    debug: Debug = False,
+    artifacts: ArtifactsOfSweep = None,
 ) -> None:
     """Search a scheme that reaches a target, and certify it on unseen samples. Repeat the command to continue.
 
@@ -40,10 +53,11 @@ def repair(
         from flows.repair import on_step, planned
         from flows.repair import repair as flow
 
-        plan = planned(overrides or [], config_dir or [])
+        overrides = with_artifacts(overrides, artifacts)
+        plan = planned(overrides, config_dir or [])
         screen = Console(stderr=True)
         on_step.set(lambda step: screen.print(_line(step), soft_wrap=True))
-        result = run_on_this_machine(flow, plan, overrides or [], folders)
+        result = run_on_this_machine(flow, plan, overrides, folders)
         _show(result)
         if json_:
             print(json.dumps(_summary(result)))

@@ -13,8 +13,8 @@ from conf.errors import printable
 from conf.names import AXES
 from conf.schema import TrendConfig
 from flows.runs.history import Gaps, Key, Row, changes, is_judged, key, names, target, value, worst_gaps
+from flows.runs.names import resolve
 from flows.runs.regressions import with_unit
-from tasks.errors import RequestError
 from tasks.numerics.series import OPERATOR_SERIES, SERIES, Series
 from tasks.records.vocabulary import COMPARED
 from tasks.report.format import plain_table, plural
@@ -108,19 +108,6 @@ def _trends(store: Store, run_id: str) -> Sequence[Row]:
     for problem in problems:
         _LOG.warning("diff: the noise of earlier nights is left out: %s", problem)
     return rows
-
-
-def resolve(store: Store, name: str) -> str:
-    """Return the id of the run that `name` means: an id, its beginning, `latest` or `previous`. Raises RequestError."""
-    known = tables.runs(store)
-    matches = {"latest": known[-1:], "previous": known[-2:-1]}.get(name, [run for run in known if run.startswith(name)])
-    if name in known:
-        return name
-    if not name or not matches:
-        raise RequestError(f"no run {name!r} in {store.location}; there are: {', '.join(known) or 'none'}")
-    if len(matches) > 1:
-        raise RequestError(f"{name!r} matches several runs in {store.location}: {', '.join(matches)}; name one of them")
-    return matches[0]
 
 
 def _pairs(before: Sequence[Row], after: Sequence[Row]) -> list[tuple[Row, Row]]:

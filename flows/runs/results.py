@@ -12,6 +12,7 @@ from pathlib import Path
 
 from conf.schema import TrendConfig
 from flows.runs.history import trends
+from flows.runs.names import resolve
 from tasks.errors import EvidenceError, RequestError
 from tasks.records import RunFacts, Toolchain
 from tasks.records.tables import Row
@@ -81,21 +82,17 @@ def export_tsv(store: Store, run_id: str, folder: Path) -> None:
         raise RequestError(f"--tsv={folder}: cannot be written: {error.strerror}; choose another folder") from error
 
 
-def rerender(store: Store, run_id: str | None) -> SweepResult:
-    """Render the report of a past run (None: the latest) again. Raises RequestError if there is no such run."""
+def rerender(store: Store, name: str | None) -> SweepResult:
+    """Render the report of a past run again; see `find_run`. Raises RequestError if there is no such run."""
     if store.url or tables.runs(store):  # create no folder where there is no run
         store.check_writable()
-    run = find_run(store, run_id)
+    run = find_run(store, name)
     return _rendered(run, _rows(run, store, tables.TABLES), store)
 
 
-def find_run(store: Store, run_id: str | None) -> RunFacts:
-    """Return the facts of a past run (None: the latest). Raises RequestError if there is no such run."""
-    known = tables.runs(store)
-    if not known or run_id not in (None, *known):
-        wanted = "no run" if run_id is None else f"no run {run_id!r}"
-        raise RequestError(f"{wanted} in {store.location}; there are: {', '.join(known) or 'none'}")
-    return read_facts(run_id or known[-1], store)
+def find_run(store: Store, name: str | None) -> RunFacts:
+    """Return the facts of the run that `name` means; see `resolve`. Raises RequestError if there is no such run."""
+    return read_facts(resolve(store, name), store)
 
 
 def read_facts(run_id: str, store: Store) -> RunFacts:

@@ -115,7 +115,7 @@ def test_a_dry_run_removes_nothing_and_invalid_options_are_refused(
     for options, line in (
         (["--older-than=soon"], "--older-than=soon: must be a number followed by one of h, d, w"),
         (["--larger-than=3 GB"], "--larger-than=3 GB: must be a number followed by one of KiB, MiB, GiB, TiB"),
-        (["--run=none"], f"--run none: no such run in {artifacts}; there are: {known}"),
+        (["--run=none"], f"no run 'none' in {artifacts}; there are: {known}"),
     ):
         ran = program.run("cache", "prune", *options, f"--artifacts={artifacts}")
         assert (ran.returncode, ran.stderr) == (2, f"qnnsweep: {line}\n")

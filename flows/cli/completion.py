@@ -1,0 +1,58 @@
+"""Shell completion: the keys and values of overrides, and the ids of runs.
+
+Bash splits a word at each `=`, so the key of a value may be an earlier word. Other shells pass the whole word.
+"""
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import typer
+
+from conf.errors import QnnsweepError
+
+
+def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the overrides that begin with `incomplete`: a key, or a key and a value."""
+    *before, last = [*(ctx.params.get("overrides") or ()), *ctx.args] or [""]
+    if last == "=" and before:
+        return list(_values(ctx, before[-1], incomplete))
+    if last and not incomplete and "=" not in (last + "".join(before[-1:])):  # after `key=`, without a value yet
+        return list(_values(ctx, last, ""))
+    key, equals, value = incomplete.partition("=")
+    if equals:
+        return [f"{key}={completed}" for completed in _values(ctx, key, value)]
+    from conf.describe import keys_that_begin_with
+
+    return [f"{completed}=" for completed in keys_that_begin_with(key)]
+
+
+def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of runs that begin with `incomplete`: `latest`, `previous` and the ids, newest first."""
+    from tasks.storage import tables
+    from tasks.storage.store import Store
+
+    known: list[str] = []
+    with suppress(QnnsweepError):
+        known = tables.runs(Store.at(str(ctx.params.get("artifacts") or "artifacts")))
+    return [name for name in ("latest", "previous", *reversed(known)) if name.startswith(incomplete)]
+
+
+def _values(ctx: typer.Context, key: str, value: str) -> Iterator[str]:
+    """Yield the values that the override `key` accepts. Of several values, the last is completed."""
+    first, comma, last = value.rpartition(",")
+    for choice in _choices(key, ctx.params.get("config_dir") or ()):
+        if choice.startswith(last) and choice not in first.split(","):
+            yield f"{first}{comma}{choice}"
+
+
+def _choices(key: str, config_dirs: Iterable[Path]) -> list[str]:
+    from conf.describe import choices
+    from conf.options import GROUPS, Options
+
+    if key not in GROUPS:
+        return choices(key)
+    with suppress(QnnsweepError), tempfile.TemporaryDirectory() as links:
+        return sorted(Options.of(list(config_dirs), links=Path(links)).files[key])
+    return []

@@ -1,0 +1,85 @@
+"""The command `qnnsweep list`: the names that other commands accept."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from flows.cli.options import Artifacts, ConfigDirs, Debug, Json, exit_on_error, print_output, store_at
+from tasks.report.format import plain_table
+
+if TYPE_CHECKING:
+    from tasks.storage.store import Store
+
+
+class Kind(Enum):
+    """What can be listed. Each value is also the key of the JSON output."""
+
+    models = "models"
+    schemes = "schemes"
+    socs = "socs"
+    devices = "devices"
+    runs = "runs"
+    operators = "operators"
+
+
+_GROUPS = {Kind.models: "model", Kind.schemes: "scheme", Kind.socs: "soc", Kind.devices: "device"}
+_OPERATOR = ("model", "operator", "target", "module_path")
+
+
+def list_(
+    kind: Annotated[Kind, typer.Argument(metavar="KIND", help=f"One of {', '.join(kind.value for kind in Kind)}.")],
+    config_dir: ConfigDirs = None,
+    json_: Json = False,
+    debug: Debug = False,
+    artifacts: Artifacts = "artifacts",
+) -> None:
+    """List the names that other commands accept: of models, schemes, SoCs, devices, runs, or of a run's operators.
+
+    The operators are those of the latest run.
+    """
+    with exit_on_error(debug):
+        rows = _listed(kind, store_at(artifacts), config_dir or [])
+        table = plain_table(*(rows[0] if rows else ("nothing",)))
+        for row in rows:
+            table.add_row(*(Text(str(value)) for value in row.values()))
+        print_output({kind.value: rows}, table, as_json=json_)
+
+
+def _listed(kind: Kind, store: "Store", config_dirs: Sequence[Path]) -> list[Mapping[str, str | int | None]]:
+    """Return one mapping per name. Operators are those of the latest run. Raises RequestError."""
+    if kind in _GROUPS:
+        return _options(_GROUPS[kind], config_dirs)
+    return _runs(store) if kind is Kind.runs else _operators(store)
+
+
+def _options(group: str, config_dirs: Sequence[Path]) -> list[Mapping[str, str | int | None]]:
+    from conf.options import Options
+
+    with tempfile.TemporaryDirectory() as links:
+        files = Options.of(config_dirs, links=Path(links)).files[group]
+    return [{group: name, "file": str(file)} for name, file in sorted(files.items())]
+
+
+def _runs(store: "Store") -> list[Mapping[str, str | int | None]]:
+    """Return the runs, newest first."""
+    from tasks.storage import tables
+
+    rows: list[Mapping[str, str | int | None]] = []
+    for run_id in reversed(tables.runs(store)):
+        outcomes = [cell["outcome"] for cell in tables.rows(store, "cells", run_id)]
+        rows.append({"run": run_id, "cells": len(outcomes), "passed": outcomes.count("passed")})
+    return rows
+
+
+def _operators(store: "Store") -> list[Mapping[str, str | int | None]]:
+    from flows.runs.names import resolve
+    from tasks.storage import tables
+
+    rows = tables.rows(store, "operators", resolve(store, "latest"))
+    unique = dict.fromkeys(tuple(row[name] for name in _OPERATOR) for row in rows)
+    return [dict(zip(_OPERATOR, operator, strict=True)) for operator in unique]
