@@ -93,12 +93,12 @@ class EtaEstimate:
             done = len(self._durations[stage])
             if done < min(_BASIS, max(1, (done + count) // 4)):
                 return None
-        means = {stage: fmean(self._durations[stage]) for stage in remaining}
+        mean_s = {stage: fmean(self._durations[stage]) for stage in remaining}
         work_s: dict[str, float] = defaultdict(float)
         for stage, count in remaining.items():
-            work_s[_RESOURCES[stage]] += count * means[stage]
+            work_s[_RESOURCES[stage]] += count * mean_s[stage]
         for (stage, _), since in self._since.items():
-            work_s[_RESOURCES[stage]] -= min(now - since, means[stage])
+            work_s[_RESOURCES[stage]] -= min(now - since, mean_s[stage])
         for usage in self._usage.values():
             usage.change(now)
         busy_s = sum(usage.busy_s for usage in self._usage.values())
@@ -109,7 +109,7 @@ class EtaEstimate:
             if self._usage[resource].busy_s
         ]
         stages_left = max(self._stages_left, default=0)
-        last_cell = sum(means.get(stage, 0.0) for stage in CELL_STAGES[len(CELL_STAGES) - stages_left :])
+        last_cell = sum(mean_s.get(stage, 0.0) for stage in CELL_STAGES[len(CELL_STAGES) - stages_left :])
         return max([all_work, last_cell, *by_resource])
 
     def summary(self) -> str:
