@@ -94,7 +94,7 @@ def main() -> None:
             server = client_environment(client)
             bench.seconds([*PROGRAM, *CELL], more=server)  # compiles the cell
             rounds = [measured(bench, server) for _ in range(options.rounds)]
-    result = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
+    result = {name: statistics.median(times[name] for times in rounds) for name in rounds[0]}
     for name, seconds in result.items():
         limit = f"  limit {LIMITS_S[name]:g}" if name in LIMITS_S else ""
         print(f"{name:<24} {seconds:6.2f}{limit}")
