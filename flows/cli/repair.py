@@ -87,10 +87,11 @@ def _db(gain: float | None) -> str:
 def _show(result: "RepairResult") -> None:
     output, search, facts = console(), result.search, result.run.run
     output.print(_steps_table(search.steps), _certificate_table(result.certificate), sep="\n")
+    files = result.recipe
     output.print(
         f"{'reached' if search.reached else 'not reached'}: {search.reason}\n"
         f"{facts.seconds:.0f} s, {facts.toolchain_calls} toolchain calls, {facts.reused} results reused\n"
-        f"scheme {result.recipe.scheme_file}\npage {result.recipe.page}\nreport {facts.report}",
+        f"scheme {files.scheme_file}\nrecipe {files.recipe_file}\npage {files.page}\nreport {facts.report}",
         highlight=False,
         soft_wrap=True,
     )
@@ -166,6 +167,7 @@ def _summary(result: "RepairResult") -> dict[str, Any]:
         "compilations": search.steps[-1].compilations,
         "size_ratio": sizes[1] / sizes[0] if sizes[0] and sizes[1] else None,
         "scheme_file": result.recipe.scheme_file,
+        "recipe_file": result.recipe.recipe_file,
         "page": result.recipe.page,
         "report": result.run.run.report,
         "certificate": certificate,

@@ -1,4 +1,4 @@
-"""The files of a repair, in the folder of its run: the repaired scheme, and the page with all steps."""
+"""The files of a repair, in the folder of its run: the repaired scheme in two forms, and the page with all steps."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,6 +7,7 @@ from flows.runs.results import run_folder
 from tasks.records import RunFacts
 from tasks.records.tables import Row
 from tasks.report.repair import render_repair
+from tasks.results.quant_recipe import quant_recipe
 from tasks.results.recipe import scheme_yaml
 from tasks.results.repair_search import Search
 from tasks.storage.store import Store
@@ -17,6 +18,7 @@ class Recipe:
     """The paths of a repair's files on this machine."""
 
     scheme_file: str
+    recipe_file: str
     page: str
 
 
@@ -29,8 +31,9 @@ def write_recipe(run: RunFacts, search: Search, rows: Mapping[str, Sequence[Row]
         replace(step.scheme, name=name), [f"Written by qnnsweep repair, run {run.run_id}: {search.reason}.", *changes]
     )
     page = render_repair(run, search.reason, rows["repair"], rows["certificate"], text)
-    files = {f"{folder}/{name}.yaml": text, f"{folder}/repair.html": page}
+    recipe = quant_recipe(step.scheme, f"The QuantRecipe of {name}. Written by qnnsweep repair, run {run.run_id}.")
+    files = {f"{folder}/{name}.yaml": text, f"{folder}/recipe.py": recipe, f"{folder}/repair.html": page}
     for file, content in files.items():
         store.files.write(file, content.encode())
-    scheme_file, page_file = (str(store.files.local(file)) for file in files)
-    return Recipe(scheme_file=scheme_file, page=page_file)
+    scheme_file, recipe_file, page_file = (str(store.files.local(file)) for file in files)
+    return Recipe(scheme_file=scheme_file, recipe_file=recipe_file, page=page_file)

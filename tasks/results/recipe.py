@@ -1,4 +1,4 @@
-"""A scheme as text: a YAML file that `scheme=` takes, and Python that builds ExecuTorch's QuantRecipe."""
+"""A scheme as a YAML file that `scheme=` takes."""
 
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict, fields

@@ -1,44 +1,113 @@
-"""`qnnsweep repair` with the real toolchain."""
+"""`qnnsweep repair` with the real toolchain: a scheme that was damaged on purpose is repaired, and only there."""
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from tests.flows.sweep_outputs import read_table, result_of
+from tests.flows.sweep_outputs import assert_files_are_complete, assert_no_leftovers, read_table, result_of
 from tests.program import Program
 
 pytestmark = pytest.mark.toolchain
 
-MODEL = ["model=digits_cnn", "scheme=8a8w", "soc=SM8650", "model.calibration.count=32", "model.evaluation.count=20"]
+DAMAGE = {"input_1": {"quant_dtype": "8a4w"}, "input_3": {"range": "[0,1.4]"}, "res": {"range": "[-400,400]"}}
+"""4-bit weights of a convolution, half of the range of a relu, and 40 times the range of the last layer."""
+OVERRIDES = ",".join(
+    "{" + ",".join([f"node:{node}", *(f"{key}:{value}" for key, value in settings.items())]) + "}"
+    for node, settings in DAMAGE.items()
+)
+MODEL = ["model=digits_cnn", "scheme=8a8w", "soc=SM8650", "model.evaluation.count=20"]
 REPAIR = ["repair", "--json", *MODEL, "certificate.samples=30"]
+TIMES = {"run_id"}
 
 
-def test_a_target_that_is_not_reached_is_exit_code_1_with_the_reason(program: Program, tmp_path: Path) -> None:
-    impossible = program.run(*REPAIR, "target.final_snr_db=200", "budget.compilations=1", f"artifacts={tmp_path}")
+def rows(artifacts: Path, table: str, run_id: str) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in read_table(artifacts, table, run_id)]
+
+
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("repair")
+
+
+@pytest.fixture(scope="module")
+def undamaged_db(program: Program, artifacts: Path) -> float:
+    """The lowest SNR of the undamaged program over the samples of the search."""
+    impossible = program.run(*REPAIR, "target.final_snr_db=200", "budget.compilations=1", f"artifacts={artifacts}")
     assert impossible.returncode == 1, impossible.stderr
     result = result_of(impossible)
     assert result["reason"] == (
         f"budget.compilations=1 is used up; final SNR {result['after_snr_db']:.1f} dB is below 200 dB"
     )
     assert (result["reached"], result["changes"], result["size_ratio"]) == (False, [], 1.0)
+    return result["before_snr_db"]
+
+
+def test_damage_is_named_undone_and_certified_and_a_killed_repair_continues(
+    program: Program, artifacts: Path, undamaged_db: float
+) -> None:
+    command = [
+        *REPAIR, f"scheme.overrides=[{OVERRIDES}]", f"target.final_snr_db={undamaged_db - 1:.3f}",
+        "budget.compilations=8", f"artifacts={artifacts}",
+    ]  # fmt: skip
+    with program.start(*command) as process:
+        wait_for_step(process, 1)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=120)
+    ran = program.run(*command)
+    assert ran.returncode == 0, ran.stderr
+    result = result_of(ran)
+    steps = rows(artifacts, "repair", result["run_id"])
+    # Exactly the three damaged layers are changed, and each change is accepted at once.
+    assert [step["accepted"] for step in steps] == [True] * 4
+    assert {step["operators"][0]: step["candidate"].partition(" for ")[0] for step in steps[1:]} == {
+        "aten_convolution_default": "the scheme's weights",
+        "aten_relu_default": "the calibrated range",
+        "aten_linear_default": "the calibrated range",
+    }
+    assert result["after_snr_db"] == pytest.approx(undamaged_db, abs=1e-9), "the scheme is the undamaged one again"
+    assert result["compilations"] == 4
+    assert len([step for step in steps[1:] if abs(step["predicted_db"] - step["measured_db"]) <= 2]) >= 2
+    certificate = rows(artifacts, "certificate", result["run_id"])
+    assert [(row["side"], row["certificate_samples"], row["left_out"]) for row in certificate] == [
+        ("before", 30, 0),
+        ("after", 30, 0),
+    ]
+    assert certificate[1]["mean_snr_db_low"] > certificate[0]["mean_snr_db_high"]
     assert yaml.safe_load(Path(result["scheme_file"]).read_text()) == {
         "name": "8a8w_repaired",
         "precision": "quantized",
         "quant_dtype": "8a8w",
     }
-    (step,) = read_table(tmp_path, "repair", result["run_id"])
-    assert (step["step"], step["candidate"], step["accepted"], step["compilations"]) == (0, None, True, 1)
-    certificate = read_table(tmp_path, "certificate", result["run_id"])
-    assert [(row["side"], row["certificate_samples"], row["left_out"]) for row in certificate] == [
-        ("before", 30, 0),
-        ("after", 30, 0),
-    ]
-    (cell,) = read_table(tmp_path, "cells", result["run_id"])
-    assert (cell["verb"], cell["samples"], cell["final_snr_db"]) == ("repair", 20, result["before_snr_db"])
-    assert certificate[0]["final_snr_db"] != cell["final_snr_db"], "other samples"
+    cells = read_table(artifacts, "cells", result["run_id"])
+    assert [cell["scheme"] for cell in cells] == ["8a8w", "8a8w step 1", "8a8w step 2", "8a8w step 3"]
+    assert {(cell["verb"], cell["samples"], cell["outcome"]) for cell in cells[1:]} == {("repair", 20, "passed")}
+    assert_files_are_complete(artifacts)
+    assert_no_leftovers(artifacts)
+    # The same command again compiles nothing, and ends with the same rows.
+    again = result_of(program.run(*command))
+    assert rows(artifacts, "repair", again["run_id"]) == steps
+    assert rows(artifacts, "certificate", again["run_id"]) == certificate
+    facts = json.loads((artifacts / "runs" / again["run_id"] / "run.json").read_text())
+    assert facts["toolchain_calls"] == 0
+
+
+def wait_for_step(process: subprocess.Popen[str], number: int) -> None:
+    """Wait until the program has printed the line of this step on stderr."""
+    assert process.stderr is not None
+    deadline = time.monotonic() + 500
+    for line in process.stderr:
+        if line.startswith(f"step {number} "):
+            return
+        assert time.monotonic() < deadline
+    raise AssertionError(f"the program has ended before step {number}")
 
 
 WRONG = {
