@@ -8,22 +8,31 @@ of the server and in the settings of the process that started it.
 """
 
 import atexit
+import fcntl
+import logging
 import os
+import re
 import secrets
 import socket
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 
 from flows.exit_codes import ENVIRONMENT_UNUSABLE
 from tasks.environment import changed_environment
 
 STARTUP_S = 120.0
 """The longest start of the server. It takes up to half a minute on a small machine."""
+_RETRY_S = 0.2
 _END_S = 5.0
+_NOT_STARTED = 3
+"""The exit code of a server whose application does not start. The code is that of uvicorn."""
 _SERVER_ENVIRONMENT = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
 _SERVER_LOGIN = "PREFECT_SERVER_API_AUTH_STRING"
+_REASON = re.compile(r"[\w.]+(Error|Exception): ")
 _CLIENT_URL, _CLIENT_LOGIN = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"
 _USER = "qnnsweep"
 
@@ -52,13 +61,26 @@ class TemporaryServer:
 
         Raises httpx.HTTPError if the server does not respond.
         """
-        import httpx
         from prefect.context import refresh_global_settings_context
 
-        httpx.get(f"{self._url}/health", timeout=STARTUP_S, auth=(_USER, self._password)).raise_for_status()
+        self._wait_for_answer(time.monotonic() + STARTUP_S)
         # The environment is changed only for a moment, so that child processes do not inherit the login.
         with changed_environment({_CLIENT_URL: self._url, _CLIENT_LOGIN: f"{_USER}:{self._password}"}):
             refresh_global_settings_context()
+
+    def _wait_for_answer(self, latest: float) -> None:
+        """Repeat a request until the server answers. If the server dies, `_exit_with_server` ends this process."""
+        import httpx
+
+        while True:
+            remaining_s = max(latest - time.monotonic(), _RETRY_S)
+            try:
+                httpx.get(f"{self._url}/health", timeout=remaining_s, auth=(_USER, self._password)).raise_for_status()
+                return
+            except httpx.TransportError:  # a connection can be reset while the server starts or dies
+                if time.monotonic() > latest:
+                    raise
+                time.sleep(_RETRY_S)
 
     def expect_end(self) -> None:
         """Do not report the end of the server any more, because this process ends it."""
@@ -79,10 +101,14 @@ class TemporaryServer:
         """
         code = self._process.wait()
         if not self._stopped:
-            problem = f"Prefect's temporary server died (exit code {code}); the same command continues"
-            show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""
-            print(f"{show_cursor}qnnsweep: {problem}", file=sys.stderr, flush=True)
+            if code != _NOT_STARTED:  # the server itself has said why it does not start
+                _print_error(f"Prefect's temporary server died (exit code {code}); the same command continues")
             os._exit(ENVIRONMENT_UNUSABLE)
+
+
+def _print_error(problem: str) -> None:
+    show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""
+    print(f"{show_cursor}qnnsweep: {problem}", file=sys.stderr, flush=True)
 
 
 def _protect_database() -> None:
@@ -112,15 +138,55 @@ def _expire_leases_of_dead_holders() -> None:
             service.run_in_ephemeral = True
 
 
+@contextmanager
+def _only_one_starts() -> Generator[None]:
+    """Wait until no other temporary server of this user starts, because two servers cannot create one database."""
+    from prefect.settings import PREFECT_HOME
+
+    PREFECT_HOME.value().mkdir(parents=True, exist_ok=True)
+    folder = os.open(PREFECT_HOME.value(), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def _startup_error_printed() -> Generator[None]:
+    """Print the reason in one line if uvicorn exits because the application does not start."""
+    from prefect.settings import PREFECT_HOME
+
+    log = logging.getLogger("uvicorn.error")
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())
+    log.addHandler(handler)
+    try:
+        yield
+    except SystemExit:
+        reasons = [line for message in messages for line in message.splitlines() if _REASON.match(line)]
+        reason = reasons[-1] if reasons else "no reason was logged"
+        _print_error(f"Prefect's temporary server does not start, PREFECT_HOME={PREFECT_HOME.value()}: {reason}")
+        raise
+    finally:
+        log.removeHandler(handler)
+
+
 def main() -> None:
     """Serve requests on the listening socket whose descriptor is the only argument."""
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     import uvicorn
 
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            with _only_one_starts(), _startup_error_printed():
+                await super().startup(sockets)
+
     _protect_database()
     _expire_leases_of_dead_holders()
     application = "prefect.server.api.server:create_app"
-    server = uvicorn.Server(uvicorn.Config(application, factory=True, log_level="error", lifespan="on"))
+    server = Server(uvicorn.Config(application, factory=True, log_level="error", lifespan="on"))
     server.run(sockets=[socket.socket(fileno=int(sys.argv[1]))])
     sys.exit(0 if server.started else 1)
 

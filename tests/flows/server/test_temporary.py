@@ -1,16 +1,23 @@
-"""The temporary Prefect server serves only the process that started it, although every user can reach its port."""
+"""The temporary Prefect server of a process: its login, its start and its end.
+
+It serves only the process that started it, although every user can reach its port.
+"""
 
 from __future__ import annotations
 
 import base64
+import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import httpx
 import psutil
+import pytest
 
-from tests.program import Program
+from tests.flows.cluster import wait_until
+from tests.program import Program, new_program
 
 NOBODY = 65534
 START = """
@@ -29,6 +36,19 @@ input()
 """
 
 
+def start(program: Program, **environment: str) -> subprocess.Popen[str]:
+    """Start a process that uses a temporary server, prints what it sees of the server, and waits for a line."""
+    return subprocess.Popen(
+        [sys.executable, "-c", START],
+        cwd=program.folder,
+        env=program.environment | environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
 def status_of(url: str, login: str | None = None) -> int:
     headers = {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"} if login else {}
     return httpx.post(f"{url}/flow_runs/filter", json={}, headers=headers, timeout=60).status_code
@@ -45,14 +65,7 @@ def test_the_temporary_server_refuses_requests_without_the_login_of_its_client(p
     home.mkdir(parents=True, exist_ok=True)
     (home / "prefect.db").touch(mode=0o644)
     configured = "admin:the login for another server"
-    process = subprocess.Popen(
-        [sys.executable, "-c", START],
-        cwd=program.folder,
-        env=program.environment | {"PREFECT_API_AUTH_STRING": configured, "PREFECT_SERVER_API_AUTH_STRING": configured},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    process = start(program, PREFECT_API_AUTH_STRING=configured, PREFECT_SERVER_API_AUTH_STRING=configured)
     try:
         assert process.stdout is not None
         url, flows = process.stdout.readline().split()
@@ -72,3 +85,41 @@ def test_the_temporary_server_refuses_requests_without_the_login_of_its_client(p
         assert (home / "prefect.db").stat().st_size > 0
     finally:
         process.communicate("\n", timeout=60)
+
+
+def test_a_server_waits_until_no_other_server_creates_the_database(tmp_path_factory: pytest.TempPathFactory) -> None:
+    program = new_program(tmp_path_factory)
+    home = Path(program.environment["PREFECT_HOME"])
+    home.mkdir()
+    folder = os.open(home, os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)  # as another server that creates the database
+    process = start(program)
+    try:
+        wait_until(lambda: waits_for_lock(psutil.Process(process.pid).children()), 180, "the server waits for the lock")
+        assert not (home / "prefect.db").exists()
+    finally:
+        os.close(folder)
+    out, err = process.communicate("\n", timeout=180)
+    assert (process.returncode, err) == (0, "")
+    assert out.startswith("http://127.0.0.1:")
+    assert (home / "prefect.db").stat().st_size > 0
+
+
+def waits_for_lock(processes: list[psutil.Process]) -> bool:
+    waiting = [line.split() for line in Path("/proc/locks").read_text().splitlines() if " -> FLOCK " in line]
+    return {int(words[5]) for words in waiting} & {process.pid for process in processes} != set()
+
+
+def test_a_server_that_cannot_start_is_one_line_with_the_reason(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """When such a server ends, the connection of its client is reset. This is not reported in place of the reason."""
+    program = new_program(tmp_path_factory)
+    home = Path(program.environment["PREFECT_HOME"])
+    home.mkdir()
+    (home / "prefect.db").write_text("these words are no database")
+    process = start(program)
+    out, err = process.communicate("\n", timeout=180)
+    assert (process.returncode, out) == (3, "")
+    assert err == (
+        f"qnnsweep: Prefect's temporary server does not start, PREFECT_HOME={home}: "
+        "sqlalchemy.exc.DatabaseError: (sqlite3.DatabaseError) file is not a database\n"
+    )
