@@ -168,10 +168,15 @@ def test_two_simultaneous_sweeps_in_one_place_both_pass(hosts: list[Program], pl
 
 
 def test_a_missing_bucket_is_one_line_of_stderr_and_nothing_starts(hosts: list[Program]) -> None:
-    for verb in (("run", "artifacts=s3://seweps/nights"), ("report", "--artifacts=s3://seweps/nights")):
+    count = ["1 cell to run, 0 impossible"]
+    for verb, before in (
+        (("run", "artifacts=s3://seweps/nights"), count),
+        (("report", "--artifacts=s3://seweps/nights"), []),
+    ):
         ran = hosts[0].run(*verb)
         assert ran.returncode == 3, ran.stderr
-        (line,) = ran.stderr.splitlines()
+        *lines, line = ran.stderr.splitlines()
+        assert lines == before
         assert line.startswith("qnnsweep: artifacts=s3://seweps/nights: ")
         assert line.endswith("NO_SUCH_BUCKET during PutObject operation: The specified bucket does not exist; "
                              "create the bucket, or correct its name")  # fmt: skip

@@ -28,15 +28,15 @@ def test_a_paraphrase_is_each_sentences_nearest_neighbour(embeddings: torch.Tens
 
 
 def test_an_embedding_is_a_unit_vector(embeddings: torch.Tensor) -> None:
-    assert (embeddings.shape, embeddings.dtype) == ((12, 384), torch.float32)
-    torch.testing.assert_close(embeddings.norm(dim=1), torch.ones(12))
+    assert (embeddings.shape, embeddings.dtype) == ((24, 384), torch.float32)
+    torch.testing.assert_close(embeddings.norm(dim=1), torch.ones(24))
 
 
 def test_it_equals_the_published_recipe_on_the_published_weights(embeddings: torch.Tensor) -> None:
     from transformers import BertModel  # here, after `minilm_l6` has repaired the import
 
     bert = BertModel.from_pretrained(get_model_path(), local_files_only=True, attn_implementation="eager")
-    for sample, embedding in zip(sentences(12, split="evaluation", tokens=32), embeddings, strict=True):
+    for sample, embedding in zip(sentences(24, split="evaluation", tokens=32), embeddings, strict=True):
         with torch.no_grad():
             tokens = bert(**sample["inputs"]).last_hidden_state
         mask = sample["inputs"]["attention_mask"].unsqueeze(2)
@@ -73,5 +73,5 @@ def test_the_splits_share_no_sentence() -> None:
 
 
 def test_more_sentences_than_there_are_is_refused() -> None:
-    with pytest.raises(RequestError, match=r"^the evaluation sentences: 12 samples, but count is 13: lower count$"):
-        sentences(13, split="evaluation", tokens=32)
+    with pytest.raises(RequestError, match=r"^the evaluation sentences: 24 samples, but count is 25: lower count$"):
+        sentences(25, split="evaluation", tokens=32)

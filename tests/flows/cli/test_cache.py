@@ -23,7 +23,8 @@ SMALL = ("model=digits_cnn", "model.evaluation.count=4", "scheme=fp32", "backend
 
 def states(ran: subprocess.CompletedProcess[str]) -> dict[str, str]:
     """Return whether each stage was `done` or `reused`."""
-    words = [line.split("  ") for line in ran.stderr.splitlines()]
+    _, *lines = ran.stderr.splitlines()  # the first line says how many cells run
+    words = [line.split("  ") for line in lines]
     return {line[0].split()[0]: "reused" if "reused" in line else "done" for line in words}
 
 
@@ -125,6 +126,7 @@ def test_a_prune_is_refused_while_a_sweep_runs(program: Program, artifacts: Path
     command = ["run", "--json", *SMALL, "measure.warm_up=1", f"artifacts={artifacts}"]
     with program.start(*command) as sweep:
         assert sweep.stderr is not None
+        assert sweep.stderr.readline() == "1 cell to run, 0 impossible\n"
         assert sweep.stderr.readline().startswith(("export", "quantize"))
         ran = program.run("cache", "prune", "--keep=0", f"--artifacts={artifacts}")
         assert sweep.poll() is None, "the sweep ended too soon"
