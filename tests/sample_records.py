@@ -11,6 +11,7 @@ from tasks.records import (
     Comparison,
     ContextFacts,
     DelegateFacts,
+    ErrorDetail,
     ErrorParts,
     ErrorShare,
     Gap,
@@ -117,6 +118,11 @@ PARTS = ErrorParts(
 TOTALS: dict[Cause, float] = {
     "weights": 0.5, "clipping": 0.25, "resolution": 0.125, "device": 0.25, "cross": -0.25, "unexplained": 0.125,
 }  # fmt: skip
+DETAIL = ErrorDetail(
+    operator="conv", operator_index=0, sample=1, unit="steps", largest_error=1.5, histogram=(1, 0, 7), channel_axis=1,
+    channels=2, channel_errors=(0.5, 0.25), heat_rows=2, heat_columns=1, heat=(0.5, 0.125), value_least=-1.0,
+    value_largest=2.0, grid_least=-2.0, grid_largest=2.0,
+)  # fmt: skip
 BUDGET = (
     *(
         ErrorShare(
@@ -173,6 +179,7 @@ COMPARISON = Comparison(
     unexpected_events=(),
     io_checks=(PROBED,),
     budget=BUDGET,
+    details=(DETAIL,),
 )  # fmt: skip
 
 

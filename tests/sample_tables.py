@@ -131,6 +131,7 @@ def operators(identity: dict[str, Any], count: int, chance: random.Random) -> It
                 "output_index": 0,
                 "module_path": f"features.{index // 8}.block.{index % 8}",
                 "stack_trace": f'File "/net.py", line {index}, in forward\n    x = self.layers[{index}](x)',
+                "reads": [index - 1] if index else [],
                 "shape": [1, 32, 112 >> (index // 24), 112 >> (index // 24)],
                 "dtype": "uint16" if identity["scheme"] == "16a8w" else "uint8",
                 "delegated": index > 1,
@@ -169,6 +170,34 @@ def budget(identity: dict[str, Any], rows: list[dict[str, Any]], final: float) -
             "share": share,
             "share_error": 0.0 if rank < 8 else 0.2 * share,
             "alone_snr_db": final - 10 * math.log10(share),
+        }
+
+
+def details(identity: dict[str, Any], rows: list[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    """Yield the distribution of the error of every compared operator."""
+    for row in rows:
+        if row["status"] != "compared":
+            continue
+        index = row["operator_index"]
+        channels = [0.2 + (number * 7 + index) % 11 / 40 for number in range(32)]
+        heat = [abs(7.5 - row) * abs(7.5 - column) / 100 for row in range(16) for column in range(16)]
+        yield identity | {
+            "operator": row["operator"],
+            "operator_index": index,
+            "sample": 0,
+            "unit": "steps",
+            "largest_error": 2.5,
+            "histogram": [max(0, 900 - 80 * abs(step - 16)) for step in range(33)],
+            "channel_axis": 1,
+            "channels": 32,
+            "channel_errors": [*channels[:21], 1.75, *channels[22:]],
+            "heat_rows": 16,
+            "heat_columns": 16,
+            "heat": heat,
+            "value_least": -0.75,
+            "value_largest": 6.0,
+            "grid_least": -1.0,
+            "grid_largest": 7.0,
         }
 
 
@@ -211,6 +240,7 @@ def sweep(cells: list[dict[str, Any]], count: int = 80) -> dict[str, list[Row]]:
         if row.get("final_snr_db") is not None:
             rows_of_operators = list(operators(identity, count, chance))
             rows["operators"].extend(rows_of_operators)
+            rows["details"].extend(details(identity, rows_of_operators))
             rows["budget"].extend(budget(identity, rows_of_operators, row["final_snr_db"]))
             for name, more in evidence(identity, row["final_snr_db"], chance).items():
                 rows[name].extend(more)

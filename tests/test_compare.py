@@ -5,16 +5,19 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from conf.schema import DeviceConfig, MeasureConfig
 from conf.tolerances import OperatorTolerance
 from flows.resources import Resources
 from tasks.bundle import bundle
 from tasks.compare import compare
-from tasks.errors import EvidenceError
+from tasks.comparison.tensors import operator_tensors
+from tasks.errors import EvidenceError, RequestError
 from tasks.measure import measure
 from tasks.numerics.noise import in_db, noise_by_sample
 from tasks.records import Capture, Comparison, LoweredProgram, OperatorComparison
@@ -69,6 +72,48 @@ def test_every_operator_and_every_output_has_one_row(
     assert finals(comparison).device_difference == "finite"
     assert comparison.observer_effect in ("none", "finite")
     assert {row.name for row in comparison.profile} >= {"Method::execute", "Program::load_method"}
+
+
+def test_the_operators_that_matter_have_the_distribution_of_their_error(
+    lowered: LoweredProgram, capture: Capture, resources: Resources
+) -> None:
+    comparison = compared(resources, lowered, capture)
+    largest = next(share for share in comparison.budget if share.operator_index is not None)
+    assert largest.operator in {detail.operator for detail in comparison.details}
+    samples = {detail.sample for detail in comparison.details}
+    assert len(samples) == 1
+    rows = {row.operator.name: row for row in comparison.operators if row.sample in samples}
+    for detail in comparison.details:
+        row = rows[detail.operator]
+        assert sum(detail.histogram) == np.prod(row.operator.shape or ())
+        assert detail.unit == ("steps" if row.operator.quantization else "value")
+        if row.parts.range_used is not None:
+            assert None not in (detail.grid_least, detail.grid_largest, detail.value_least)
+    image = next(detail for detail in comparison.details if detail.heat_rows)
+    assert len(image.heat) == image.heat_rows * (image.heat_columns or 0)
+    assert compared(resources, lowered, capture, replay=False).details == ()
+
+
+def test_all_elements_of_an_operator_can_be_read(
+    lowered: LoweredProgram, capture: Capture, resources: Resources
+) -> None:
+    comparison = compared(resources, lowered, capture)
+    row = next(
+        row for row in comparison.operators if row.sample == 1 and row.parts.range_used and row.status == "compared"
+    )
+
+    def tensors_of(operator: str, sample: int) -> dict[str, NDArray[Any]]:
+        arguments = (lowered, capture, operator, sample, resources.store)
+        return resources.workers.call("compare", operator_tensors, *arguments).value
+
+    tensors = tensors_of(row.operator.name, 1)
+    assert list(tensors) == ["device", "reference", "quantized", "on_host"]
+    assert {tensor.shape for tensor in tensors.values()} == {row.operator.shape}
+    assert np.square(tensors["device"] - tensors["reference"]).mean() == pytest.approx(row.gap.mse)
+    with pytest.raises(RequestError, match="OPERATOR=nothing: no such operator; `qnnsweep list operators` lists them"):
+        tensors_of("nothing", 0)
+    with pytest.raises(RequestError, match="--sample=7: choose one of 0 to 1"):
+        tensors_of(row.operator.name, 7)
 
 
 def test_the_rung_designed_has_the_noise_of_the_device(

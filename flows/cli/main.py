@@ -35,6 +35,7 @@ from flows.cli.options import (
 )
 from flows.cli.repair import EXITS as REPAIR_EXITS
 from flows.cli.repair import repair
+from flows.cli.tensors import tensors
 from flows.exit_codes import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, NOT_ALL_PASSED, PASSED
 from flows.server.settings import configure_prefect
 from tasks.errors import EnvironmentUnusable, RequestError
@@ -51,7 +52,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_WITHOUT_OVERRIDES = ("cache", "diff", "doctor", "list", "recompare", "report")
+_WITHOUT_OVERRIDES = ("cache", "diff", "doctor", "list", "recompare", "report", "tensors")
 """The commands in which the word `artifacts=PLACE` is not an override, and means the option `--artifacts`."""
 _RUN = typer.Argument(metavar="RUN", help=f"A run: {RUN_NAMES}. By default the latest.", autocompletion=complete_run)
 
@@ -285,6 +286,7 @@ def recompare(
 
 app.command(epilog=REPAIR_EXITS)(repair)
 app.command("list")(list_)
+app.command(epilog="Exit codes: 0 written · 2 there is no such tensor.")(tensors)
 app.add_typer(cache, name="cache")
 
 

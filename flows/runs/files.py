@@ -45,14 +45,19 @@ def link_files(cells: Sequence[CellResult], run_id: str, store: Store) -> None:
     for cell in cells:
         try:
             if blobs := dict(_files(cell)) | dict(_evidence(cell, store)) | dict(_for_viewers(cell, store)):
-                store.link_named(_folder(run_id, cell.request), blobs)
+                store.link_named(_files_folder(run_id, cell_folder(cell.request.names)), blobs)
         except EvidenceError as error:
             warn(f"{cell_folder(cell.request.names)}: files are left out: {error}")
 
 
 def read_evidence(run_id: str, request: Request, store: Store) -> CellEvidence | None:
     """Return the evidence of a cell, or None if the cell has no capture. Raises EvidenceError for a damaged file."""
-    folder = _folder(run_id, request)
+    return read_cell_evidence(run_id, cell_folder(request.names), store)
+
+
+def read_cell_evidence(run_id: str, cell: str, store: Store) -> CellEvidence | None:
+    """Return the evidence in the folder of a cell; see `read_evidence`."""
+    folder = _files_folder(run_id, cell)
     try:
         lowered, capture = (decode(store.read_named(folder, name)) for name in (LOWERED, CAPTURE))
     except FileNotFoundError:
@@ -62,8 +67,8 @@ def read_evidence(run_id: str, request: Request, store: Store) -> CellEvidence |
     return CellEvidence(lowered=lowered, capture=capture)
 
 
-def _folder(run_id: str, request: Request) -> str:
-    return f"{run_folder(run_id)}/files/{cell_folder(request.names)}"
+def _files_folder(run_id: str, cell: str) -> str:
+    return f"{run_folder(run_id)}/files/{cell}"
 
 
 def _files(cell: CellResult) -> Iterator[tuple[str, Blob]]:

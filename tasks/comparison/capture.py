@@ -43,4 +43,5 @@ def compare_capture(lowered: LoweredProgram, capture: Capture, options: Comparis
         unexpected_events=evidence.unexpected if evidence else (),
         other_references=tuple(row for sample in samples for row in sample.other_references),
         budget=tuple(comparer.budget()) if comparer else (),
+        details=tuple(detail for sample in samples for detail in sample.details),
     )

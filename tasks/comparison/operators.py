@@ -3,7 +3,8 @@
 This module runs in a worker process, because it computes operators again with PyTorch.
 """
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from conf.tolerances import OperatorTolerance
 from tasks.comparison.budget import ErrorBudget
+from tasks.comparison.details import error_details
 from tasks.comparison.evidence import Evidence, LoggedOperator, SampleInputs
 from tasks.comparison.metrics import Pair, metric_template
 from tasks.comparison.parts import error_parts
@@ -22,10 +24,11 @@ from tasks.comparison.weights import weight_errors
 from tasks.numerics.align import AlignedOperator
 from tasks.numerics.element_use import Kernels, Value
 from tasks.numerics.introduced import Introduced
+from tasks.numerics.metrics import snr_db
 from tasks.numerics.operators import Compared, compare_operator, to_reference_layout_and_scale
 from tasks.numerics.replay import Replayed, replay, unlogged_weight_errors
 from tasks.numerics.verdict import has_own_error, limits, verdict
-from tasks.records import ErrorShare, Gap, LoweredProgram, Operator, OperatorComparison, OtherReference
+from tasks.records import ErrorDetail, ErrorShare, Gap, LoweredProgram, Operator, OperatorComparison, OtherReference
 from tasks.records.keys import tensor_key
 from tasks.records.options import ComparisonOptions
 from tasks.records.vocabulary import COMPARED
@@ -44,6 +47,7 @@ class SampleComparison:
     requantized: tuple[OperatorComparison, ...]  # one row per requantized tensor
     other_references: tuple[OperatorComparison, ...]  # per reference: one row per operator or unclaimed node
     pairs: tuple[Pair, ...]  # the compared tensors; empty if `options.metrics` is empty
+    details: tuple[ErrorDetail, ...]  # empty but for the worst sample
 
 
 class OperatorComparer:
@@ -114,9 +118,25 @@ class OperatorComparer:
             row for other, values in self._others for row in self._against(other, values, sample, logged, replayed)
         ]
         conversions = compare_requantized(self._lowered, self._evidence, sample, self._options, captured, replayed)
+        details: Iterable[ErrorDetail] = ()
+        if self._budget is not None and sample == self._worst_sample():
+            details = error_details(rows, tuple(self._budget.shares()), replayed, captured)
         return SampleComparison(
-            operators=tuple(rows), requantized=tuple(conversions), other_references=tuple(others), pairs=tuple(pairs)
+            operators=tuple(rows),
+            requantized=tuple(conversions),
+            other_references=tuple(others),
+            pairs=tuple(pairs),
+            details=tuple(details),
         )
+
+    def _worst_sample(self) -> int:
+        """Return the captured sample whose final outputs have the lowest SNR."""
+        return min(self._evidence.samples, key=self._lowest_snr_db)
+
+    def _lowest_snr_db(self, sample: int) -> float:
+        pairs = zip(self._final_outputs(self._device, sample), self._final_outputs(self._eager, sample), strict=True)
+        ratios = (snr_db(actual, reference) for actual, reference in pairs if actual.shape == reference.shape)
+        return min((ratio for ratio in ratios if ratio is not None), default=math.inf)
 
     def _final_outputs(self, tensors: Tensors, sample: int) -> list[Array]:
         return [tensors[tensor_key(sample, index)] for index in range(len(self._lowered.quantized.exported.outputs))]

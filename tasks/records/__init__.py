@@ -1,6 +1,7 @@
 """The records that stages take and return, and the facts of a run."""
 
 from tasks.records.comparison import *
+from tasks.records.error_detail import *
 from tasks.records.program import *
 from tasks.records.run import *
 from tasks.records.stages import *

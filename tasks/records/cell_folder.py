@@ -1,7 +1,7 @@
 """The folder of a cell's files below a run's `files`."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
 _LONGEST_NAME = 255
@@ -21,3 +21,9 @@ def _component(name: str) -> str:
         return quoted
     tail = "-" + hashlib.sha256(name.encode()).hexdigest()[:16]
     return quoted[: _LONGEST_NAME - len(tail)] + tail
+
+
+def folder_of(cell: Mapping[str, str | None]) -> str:
+    """Return the folder of the cell that has this row in the table `cells`."""
+    where = cell["farm"] or cell["device"]
+    return cell_folder([*(cell[name] or "" for name in ("model", "scheme", "soc", "backend")), where or ""])

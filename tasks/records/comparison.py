@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from tasks.records.error_detail import ErrorDetail
 from tasks.records.hints import Decibels, Share, Steps
 from tasks.records.stages import Operator
 from tasks.records.vocabulary import (
@@ -323,3 +324,4 @@ class Comparison:
     io_checks: tuple[IoCheck, ...] = ()
     other_references: tuple[OperatorComparison, ...] = ()
     budget: tuple[ErrorShare, ...] = ()  # per final output: the totals of all causes, then operators, largest first
+    details: tuple[ErrorDetail, ...] = ()  # of the operators whose errors matter, the most important first

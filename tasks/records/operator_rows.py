@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from tasks.records.cell_rows import CellIdentity
 from tasks.records.comparison import ErrorParts, ErrorShare, Gap, MetricValue, ModuleTime, OutputComparison, Spread
+from tasks.records.error_detail import ErrorDetail
 from tasks.records.hints import Decibels
 from tasks.records.vocabulary import EventKind, OperatorStatus, ProgramName, Reference, Verdict
 
@@ -32,6 +33,8 @@ class OperatorRow:
     """The lines of the model's source that called the operator."""
     source_nodes: tuple[str, ...]
     """The nodes of the row's reference that are the operator's counterpart; for `edge`, the nodes that torch traced."""
+    reads: tuple[int, ...]
+    """The `operator_index` of every operator whose value the operator reads."""
     shape: tuple[int, ...] | None
     """Shape of the value in PyTorch's layout; null if the value is a tuple."""
     dtype: str | None
@@ -154,3 +157,12 @@ class MetricRow:
 
     cell: CellIdentity
     value: MetricValue
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DetailRow:
+    """One row per operator whose error matters, at most 40 per cell: how the error is distributed over the steps of
+    the grid, the channels and the plane."""
+
+    cell: CellIdentity
+    detail: ErrorDetail

@@ -24,6 +24,7 @@ TABLES: dict[str, type[Any]] = {
     "modules": operator_rows.ModuleRow,
     "metrics": operator_rows.MetricRow,
     "budget": operator_rows.BudgetRow,
+    "details": operator_rows.DetailRow,
     "delegation": cell_rows.DelegationRow,
     "audit": cell_rows.AuditRow,
     "probe": cell_rows.ProbeRow,

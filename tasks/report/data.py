@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from tasks.records.vocabulary import CAUSES, OPERATOR_STATUSES, RUNGS, VERDICTS
-from tasks.report.figures import BUDGET_COLUMNS, TREND_COLUMNS
+from tasks.report.figures import BUDGET_COLUMNS, DETAIL_COLUMNS, TREND_COLUMNS
 from tasks.report.format import printable
 from tasks.report.glossary import MEASURES, TERMS
 
@@ -136,8 +136,9 @@ VIEWS: dict[str, tuple[View, ...]] = {
 }
 """The long tables of a cell and their columns, in order. A column that is listed here is in the page."""
 EXTRA_COLUMNS: dict[str, tuple[str, ...]] = {
-    "operators": ("took_with",),
+    "operators": ("took_with", "reads"),
     "budget": BUDGET_COLUMNS,
+    "details": DETAIL_COLUMNS,
     "trends": TREND_COLUMNS,
 }
 """Columns that are in the page only for the figures and cards."""
@@ -180,6 +181,10 @@ _AS_TEXT: dict[str, Callable[[Any], str]] = {
     "changed": "\n".join,
     "runs": " ".join,
     "values": lambda numbers: " ".join("-" if undefined(number) else _short(number) for number in numbers),
+    "reads": lambda indices: " ".join(map(str, indices)),
+    "histogram": lambda counts: " ".join(map(str, counts)),
+    "channel_errors": lambda errors: " ".join(f"{error:.3g}" for error in errors),
+    "heat": lambda errors: _shares_of_largest(errors),
     # Only the frame that called the operator: all frames of all operators would be larger than the rest of the page.
     "stack_trace": lambda trace: "\n".join([line for line in trace.strip().splitlines() if line.strip(" ^~")][-2:]),
 }
@@ -240,6 +245,13 @@ def undefined(value: float | None) -> bool:
 def _short(value: float) -> str:
     """Return an integer in full, and any other number with four significant digits. A sparkline needs no more."""
     return f"{value:.0f}" if value == int(value) else f"{value:.4g}"
+
+
+def _shares_of_largest(values: Sequence[float]) -> str:
+    """Return the largest value, and then every value in percent of it. An empty text without values."""
+    largest = max(values, default=0.0)
+    shares = (f"{100 * value / largest:.0f}" if largest else "0" for value in values)
+    return " ".join([f"{largest:.3g}", *shares]) if len(values) else ""
 
 
 def six_digits(value: Any) -> int | float | str:

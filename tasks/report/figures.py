@@ -24,6 +24,10 @@ BUDGET_COLUMNS = (
     *("output_index", "output", "cause", "operator", "operator_index", "module_path"),
     *("share", "share_error", "alone_snr_db", "samples", "projections"),
 )
+DETAIL_COLUMNS = (
+    *("operator_index", "sample", "unit", "largest_error", "histogram", "channel_axis", "channels", "channel_errors"),
+    *("heat_rows", "heat_columns", "heat", "value_least", "value_largest", "grid_least", "grid_largest"),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,6 +81,11 @@ def budget_of_page(budget: Iterable[Row], most: int) -> list[Row]:
         ranked = [row for row in rows if row["operator"] is not None and row["share"] is not None]
         rows_of_page += sorted(ranked, key=lambda row: -row["share"])[:most]
     return rows_of_page
+
+
+def details_of_page(details: Iterable[Row], worst_operator: str | None, most: int) -> list[Row]:
+    """Return the details of the `most` operators that matter most, the worst operator first."""
+    return sorted(details, key=lambda row: row["operator"] != worst_operator)[:most]
 
 
 def without_budget(cell: Row, operators: Iterable[Row]) -> str | None:

@@ -71,7 +71,10 @@ function showOperator(cell, index) {
         element("a", { href: `#${cell.id}-operators/operator-${index}` }, "in the table"), " ",
         element("a", { href: `#${cell.id}` }, "↑ cell"))),
     facts,
-    element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": labelOf(cell, `Comparison of ${row.operator}`) }, table));
+    neighboursOf(cell, index),
+    detailOf(cell, index),
+    element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": labelOf(cell, `Comparison of ${row.operator}`) }, table),
+    tensorsCommand(cell, row));
   return card;
 }
 

@@ -19,7 +19,7 @@ import jinja2
 from markupsafe import Markup
 
 from tasks.records import RunFacts
-from tasks.records.cell_folder import cell_folder
+from tasks.records.cell_folder import folder_of
 from tasks.records.tables import CELL_COLUMNS, Row
 from tasks.report import data, figures
 from tasks.report import format as display
@@ -39,9 +39,11 @@ _SUMMARY_COLUMNS = (
 _TOP_EVENTS = 24  # per unit and cell: cycles and µs have no common order
 _ERROR_CHARACTERS = 4_000
 _TOP_SHARES, _ALL_SHARES = 40, 10_000  # per final output, and of all cells
+_TOP_DETAILS, _ALL_DETAILS = 16, 600  # per cell, and of all cells
+STYLES = ("page.css", "detail.css")
 _SCRIPTS = (
     *("page.js", "words.js", "tables.js", "budget.js", "ladder.js"),
-    *("depth.js", "operator.js", "trends.js", "matrix.js", "routes.js"),
+    *("depth.js", "detail.js", "operator.js", "trends.js", "matrix.js", "routes.js"),
 )
 _LOG_CHARACTERS, _ALL_LOGS_CHARACTERS = 64_000, 1_000_000
 
@@ -59,6 +61,7 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
     columns = {name: data.page_columns(name, detailed=detailed) for name in data.PAGE_TABLES}
     strings, of_cells = data.StringTable(), list[dict[str, Any]]()
     most_shares = max(1, min(_TOP_SHARES, _ALL_SHARES // max(1, len(cells))))
+    most_details = max(1, min(_TOP_DETAILS, _ALL_DETAILS // max(1, len(cells))))
     share = log_characters(sum(cell["log"] in logs for cell in cells))
     column_names = ["soc", *varying(cells)]
     regressed: list[tuple[Row, list[figures.Row]]] = []
@@ -66,9 +69,8 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
         rows_of: dict[str, Sequence[figures.Row]] = {name: rows.get(_key(cell), []) for name, rows in evidence.items()}
         cell["number"] = number
         cell["missed_limits"] = cell["missed_limits"] or ()  # null in runs of earlier versions
-        names = ["model", "scheme", "soc", "backend"]
-        where = cell["farm"] or cell["device"]
-        cell["files"] = quote(cell_folder([*(cell[name] or "" for name in names), where or ""]))
+        cell["folder"] = folder_of(cell)
+        cell["files"] = quote(cell["folder"])
         cell["permalink"] = "/".join(named(cell, ["model", "scheme", *column_names]))
         cell["ladders"] = ladders(rows_of["outputs"])
         cell["worst_output"] = worst_output(rows_of["outputs"])
@@ -80,6 +82,7 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
         cell["without_budget"] = None if rows_of["budget"] else figures.without_budget(cell, rows_of["operators"])
         rows_of["budget"] = figures.budget_of_page(rows_of["budget"], most_shares)
         cell["budget_shown"] = len(rows_of["budget"])
+        rows_of["details"] = figures.details_of_page(rows_of["details"], cell["worst_operator"], most_details)
         rows_of["profile"] = _top_events(rows_of["profile"])
         cell["profile_shown"] = len(rows_of["profile"])
         of_cells.append(_embedded(rows_of, columns, cell["latency"], strings))
@@ -108,7 +111,7 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
             regressed=len(regressed),
             measures=data.embedded_json(_measures(cells)),
             shared=data.packed_json(strings.contents() | {"cells": of_cells}),
-            style=Markup(beside("page.css")),  # noqa: S704 - our own file
+            style=Markup("\n".join(map(beside, STYLES))),  # noqa: S704 - our own files
             script=Markup(script),  # noqa: S704 - our own file
             script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         )

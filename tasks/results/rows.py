@@ -16,7 +16,7 @@ from tasks.numerics.timing import spread
 from tasks.numerics.verdict import worst_operator
 from tasks.records import Blob, Command, Comparison, ErrorShare, Gap, LoweredProgram, OperatorComparison, Toolchain
 from tasks.records.cell_rows import AuditRow, CellIdentity, CellRow, CommandRow, DelegationRow, ProbeRow, WorkRow
-from tasks.records.operator_rows import BudgetRow, MetricRow, ModuleRow, OperatorRow, OutputRow, ProfileRow
+from tasks.records.operator_rows import BudgetRow, DetailRow, MetricRow, ModuleRow, OperatorRow, OutputRow, ProfileRow
 from tasks.records.tables import SUBJECT_COLUMNS, TABLES, Row, by_columns
 from tasks.records.vocabulary import OWN_ERROR, TimedOn
 from tasks.results.diagnosis import diagnosis
@@ -226,6 +226,7 @@ def _operator(identity: CellIdentity, row: OperatorComparison, effects: Mapping[
         module_path=operator.module_path,
         stack_trace=operator.stack_trace,
         source_nodes=operator.source_nodes if row.nodes is None else row.nodes,
+        reads=operator.sources,
         shape=operator.shape,
         dtype=operator.dtype,
         scale=qparams.scale if qparams else None,
@@ -317,6 +318,7 @@ _ROWS_OF_COMPARISON: dict[str, Callable[[CellIdentity, Comparison], Iterable[Any
     "profile": _profile,
     "modules": lambda cell, comparison: (ModuleRow(cell=cell, time=time) for time in module_times(comparison.profile)),
     "budget": lambda cell, comparison: (BudgetRow(cell=cell, share=share) for share in comparison.budget),
+    "details": lambda cell, comparison: (DetailRow(cell=cell, detail=detail) for detail in comparison.details),
     "metrics": lambda cell, comparison: (MetricRow(cell=cell, value=value) for value in comparison.metrics),
     "probe": lambda cell, comparison: (ProbeRow(cell=cell, check=check) for check in comparison.io_checks),
 }

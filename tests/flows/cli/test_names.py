@@ -52,6 +52,27 @@ def test_the_artifacts_folder_has_the_same_two_forms_in_every_command(program: P
 
 
 @pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        (
+            "digits_cnn/8",
+            "CELL=digits_cnn/8: no cell of run 20260103T220000Z-cccc; write one of digits_cnn/8a8w/SM8650/",
+        ),
+        (
+            "digits_cnn",
+            "CELL=digits_cnn: several cells of run 20260103T220000Z-cccc; write one of digits_cnn/8a8w/SM8650/",
+        ),
+        ("digits_cnn/8a8w", "CELL=digits_cnn/8a8w: nothing was captured of this cell; see its row in the report"),
+    ],
+)
+def test_a_wrong_cell_is_answered_with_the_right_names(
+    program: Program, artifacts: Path, cell: str, message: str
+) -> None:
+    ran = program.run("tensors", "latest", cell, "conv", f"artifacts={artifacts}")
+    assert (ran.returncode, ran.stderr.startswith(f"qnnsweep: {message}")) == (2, True)
+
+
+@pytest.mark.parametrize(
     ("kind", "name"), [("models", "digits_cnn"), ("schemes", "8a8w"), ("socs", "SM8650"), ("devices", "local")]
 )
 def test_the_options_of_a_group_are_listed_with_their_files(program: Program, kind: str, name: str) -> None:

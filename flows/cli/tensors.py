@@ -1,0 +1,74 @@
+"""The command `qnnsweep tensors`: all elements of one operator's tensors, as a file for NumPy."""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from flows.cli.completion import complete_run
+from flows.cli.options import RUN_NAMES, Artifacts, Debug, Json, exit_on_error, print_output, store_at
+from tasks.errors import RequestError
+from tasks.report.format import plain_table
+
+if TYPE_CHECKING:
+    from tasks.storage.store import Store
+
+
+def tensors(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help=f"A run: {RUN_NAMES}.", autocompletion=complete_run)],
+    cell: Annotated[str, typer.Argument(metavar="CELL", help="A cell, such as MODEL/SCHEME/SOC.")],
+    operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="The name of an operator.")],
+    sample: Annotated[int, typer.Option("--sample", help="The captured sample.")] = 0,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="FILE", help="Where to write. By default OPERATOR.npz.")
+    ] = None,
+    json_: Json = False,
+    debug: Debug = False,
+    artifacts: Artifacts = "artifacts",
+) -> None:
+    """Write the tensors of one operator, on the device and on the host, to a file that numpy.load reads.
+
+    The tensors are in PyTorch's layout. `device` is what the device computed, `on_host` what the host computes from the
+    device's own inputs, `reference` what the host computes from the model's inputs, `quantized` the device's integers.
+    """
+    with exit_on_error(debug):
+        import numpy as np
+
+        from flows.runs.files import read_cell_evidence
+        from flows.runs.names import resolve
+        from tasks.comparison.tensors import operator_tensors
+
+        for library in ("torch", "torchao"):
+            logging.getLogger(library).setLevel(logging.ERROR)  # they warn about GPU libraries that are missing
+        store = store_at(artifacts)
+        run_id = resolve(store, run_id)
+        evidence = read_cell_evidence(run_id, _folder(store, run_id, cell), store)
+        if evidence is None:
+            raise RequestError(f"CELL={cell}: nothing was captured of this cell; see its row in the report")
+        by_name = operator_tensors(evidence.lowered, evidence.capture, operator, sample, store)
+        path = to or Path(f"{operator}.npz")
+        try:
+            with path.open("wb") as file:
+                np.savez(file, **by_name)  # pyright: ignore[reportArgumentType] - every name is a tensor's
+        except OSError as error:
+            raise RequestError(f"--to={path}: cannot be written: {error.strerror}; name another file") from error
+        table = plain_table("tensor", "type", "shape", caption=f"numpy.load reads {path}")
+        for name, tensor in by_name.items():
+            table.add_row(Text(name), Text(str(tensor.dtype)), Text("×".join(map(str, tensor.shape)) or "scalar"))
+        print_output({"file": str(path), "tensors": list(by_name)}, table, as_json=json_)
+
+
+def _folder(store: "Store", run_id: str, cell: str) -> str:
+    """Return the folder of the only cell of a run whose names begin with `cell`. Raises RequestError."""
+    from tasks.records.cell_folder import folder_of
+    from tasks.storage import tables
+
+    folders = [folder_of(row) for row in tables.rows(store, "cells", run_id)]
+    wanted = cell.strip("/")
+    matches = [folder for folder in folders if f"{folder}/".startswith(f"{wanted}/")]
+    if len(matches) != 1:
+        which = "no cell" if not matches else "several cells"
+        raise RequestError(f"CELL={cell}: {which} of run {run_id}; write one of {', '.join(matches or folders)}")
+    return matches[0]

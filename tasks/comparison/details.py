@@ -1,0 +1,79 @@
+"""The details of the errors that matter: those of the operators with the largest shares or with a bad verdict."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from tasks.numerics.dequantize import step_sizes
+from tasks.numerics.element_use import CapturedValue
+from tasks.numerics.error_distribution import error_distribution
+from tasks.numerics.replay import Replayed
+from tasks.records import ErrorDetail, ErrorShare, OperatorComparison, Quantization
+from tasks.records.vocabulary import Verdict
+
+MOST_DETAILS = 40
+"""The largest number of operators per cell whose errors are described in detail."""
+_BAD: tuple[Verdict, ...] = ("introduced", "contradicted", "biased", "grid")
+
+
+def error_details(
+    rows: Sequence[OperatorComparison],
+    shares: Sequence[ErrorShare],
+    replayed: Mapping[int, Replayed],
+    captured: Mapping[int, CapturedValue],
+) -> Iterator[ErrorDetail]:
+    """Yield the details of the operators that matter most on one sample, the most important first.
+
+    `rows`: the sample's rows of the edge graph. `replayed`, `captured`: their errors by cause, and their values.
+    """
+    by_index = {row.operator.index: row for row in rows}
+    # An operator with a bad verdict may have a small share of the error, but its reader asks why the verdict is bad.
+    shared = [share.operator_index for share in shares if share.operator_index is not None and share.share]
+    bad = sorted((row for row in rows if row.verdict in _BAD), key=lambda row: _BAD.index(row.verdict))
+    ranked = [*shared[: MOST_DETAILS // 2], *(row.operator.index for row in bad), *shared[MOST_DETAILS // 2 :]]
+    known = [index for index in dict.fromkeys(ranked) if index in by_index and index in replayed and index in captured]
+    for index in known[:MOST_DETAILS]:
+        detail = _detail(by_index[index], replayed[index], captured[index].qparams)
+        if detail is not None:
+            yield detail
+
+
+def _detail(row: OperatorComparison, replayed: Replayed, qparams: Quantization | None) -> ErrorDetail | None:
+    parts = list(replayed.errors.values())
+    if not parts or not parts[0].size:
+        return None
+    error = parts[0]
+    for part in parts[1:]:
+        error = error + part
+    if not np.isfinite(error).all():
+        return None
+    ends: Sequence[float | None] = (None, None)
+    if qparams is not None:
+        error = np.asarray(error / step_sizes(qparams, error.shape).astype(np.float32))
+        ends = _ends(qparams)
+    distribution, use = error_distribution(error), replayed.grid_use
+    return ErrorDetail(
+        operator=row.operator.name,
+        operator_index=row.operator.index,
+        sample=row.sample,
+        unit="value" if qparams is None else "steps",
+        largest_error=distribution.largest_error,
+        histogram=distribution.histogram,
+        channel_axis=distribution.channel_axis,
+        channels=distribution.channels,
+        channel_errors=distribution.channel_errors,
+        heat_rows=distribution.heat_rows,
+        heat_columns=distribution.heat_columns,
+        heat=distribution.heat,
+        value_least=use.least if use else None,
+        value_largest=use.largest if use else None,
+        grid_least=ends[0],
+        grid_largest=ends[1],
+    )
+
+
+def _ends(qparams: Quantization) -> tuple[float, float]:
+    """Return the least and the largest value on a grid. Of several channels, the widest grid counts."""
+    codes = np.array([[qparams.quant_min], [qparams.quant_max]], np.float64)
+    least, largest = (codes - np.array(qparams.zero_point)) * np.array(qparams.scale)
+    return float(least.min()), float(largest.max())

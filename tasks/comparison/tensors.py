@@ -1,0 +1,49 @@
+"""All elements of the tensors of one operator on one sample. This module computes with PyTorch, like a comparison."""
+
+from itertools import islice
+from typing import Any
+
+from numpy.typing import NDArray
+
+from tasks.comparison.evidence import Evidence
+from tasks.errors import RequestError
+from tasks.numerics.device_run import DeviceRun
+from tasks.numerics.operators import to_reference_layout_and_scale
+from tasks.records import Capture, LoweredProgram
+from tasks.storage.store import Store
+
+
+def operator_tensors(
+    lowered: LoweredProgram, capture: Capture, operator: str, sample: int, store: Store
+) -> dict[str, NDArray[Any]]:
+    """Return the tensors of an operator in PyTorch's layout, by name.
+
+    `device` is the device's value, `reference` that of the edge graph from the model's inputs, and `on_host` the result
+    of the operator on the host from the device's own inputs. If the value is quantized on the device, `quantized` has
+    the integers. Raises RequestError for an operator or a sample without a logged tensor.
+    """
+    names = {known.name: known.index for known in lowered.operators}
+    if operator not in names:
+        raise RequestError(f"OPERATOR={operator}: no such operator; `qnnsweep list operators` lists them")
+    if capture.etdump_debug is None:
+        raise RequestError("CELL: its operators were not captured; run it again with measure.operator_samples=1")
+    evidence, index = Evidence(lowered, capture, store), names[operator]
+    if sample not in evidence.samples:
+        raise RequestError(f"--sample={sample}: choose one of 0 to {len(evidence.samples) - 1}")
+    logged = evidence.logged_operators(sample).get(index)
+    if logged is None:
+        status = next(row.reason for row in evidence.aligned(sample) if row.operator.index == index)
+        raise RequestError(f"OPERATOR={operator}: the device logged no tensor of it (status {status}); name another")
+    expected, reference = logged.match.expected, evidence.reference(sample, index)
+    tensors = {
+        "device": to_reference_layout_and_scale(expected.quantization, expected.axis_order, logged.elements, reference),
+        "reference": reference,
+    }
+    captured = evidence.captured_values(sample)
+    if index in captured and captured[index].qparams is not None:
+        tensors["quantized"] = captured[index].elements
+    kernels, _ = next(islice(evidence.kernels(), sample, None))
+    run = DeviceRun(kernels, captured, evidence.requantized_values(sample, kernels.sources, captured))
+    if index in run.on_host:
+        tensors["on_host"] = run.on_host[index]
+    return tensors
