@@ -50,7 +50,7 @@ def _detail(row: OperatorComparison, replayed: Replayed, qparams: Quantization |
     ends: Sequence[float | None] = (None, None)
     if qparams is not None:
         error = np.asarray(error / step_sizes(qparams, error.shape).astype(np.float32))
-        ends = _ends(qparams)
+        ends = _grid_ends(qparams)
     distribution, use = error_distribution(error), replayed.grid_use
     return ErrorDetail(
         operator=row.operator.name,
@@ -72,7 +72,7 @@ def _detail(row: OperatorComparison, replayed: Replayed, qparams: Quantization |
     )
 
 
-def _ends(qparams: Quantization) -> tuple[float, float]:
+def _grid_ends(qparams: Quantization) -> tuple[float, float]:
     """Return the least and the largest value on a grid. Of several channels, the widest grid counts."""
     codes = np.array([[qparams.quant_min], [qparams.quant_max]], np.float64)
     least, largest = (codes - np.array(qparams.zero_point)) * np.array(qparams.scale)

@@ -69,21 +69,21 @@ def _histogram(error: Array, largest: float) -> tuple[int, ...]:
 
 
 def _channel_errors(squares: Array, axis: int) -> tuple[float, ...]:
-    means = squares.mean(axis=tuple(other for other in range(squares.ndim) if other != axis), dtype=np.float64)
-    means = np.atleast_1d(means)
-    return tuple(np.sqrt(_joined(means, MOST_CHANNELS, 0)).tolist())
+    mean_squares = squares.mean(axis=tuple(other for other in range(squares.ndim) if other != axis), dtype=np.float64)
+    mean_squares = np.atleast_1d(mean_squares)
+    return tuple(np.sqrt(_joined(mean_squares, MOST_CHANNELS, 0)).tolist())
 
 
 def _heat(squares: Array, plane: tuple[int, int]) -> Array:
-    means = squares.mean(axis=tuple(axis for axis in range(squares.ndim) if axis not in plane), dtype=np.float64)
-    return np.sqrt(_joined(_joined(means, HEAT_SIDE, 0), HEAT_SIDE, 1))
+    mean_squares = squares.mean(axis=tuple(axis for axis in range(squares.ndim) if axis not in plane), dtype=np.float64)
+    return np.sqrt(_joined(_joined(mean_squares, HEAT_SIDE, 0), HEAT_SIDE, 1))
 
 
-def _joined(means: Array, most: int, axis: int) -> Array:
+def _joined(mean_squares: Array, most: int, axis: int) -> Array:
     """Return the means of neighbours along an axis, so that at most `most` are left."""
-    size = means.shape[axis]
+    size = mean_squares.shape[axis]
     if size <= most:
-        return means
+        return mean_squares
     starts = np.array([size * group // most for group in range(most + 1)], np.intp)
-    widths = np.diff(starts).reshape(-1, *(1,) * (means.ndim - axis - 1))
-    return np.add.reduceat(means, starts[:-1], axis=axis) / widths
+    widths = np.diff(starts).reshape(-1, *(1,) * (mean_squares.ndim - axis - 1))
+    return np.add.reduceat(mean_squares, starts[:-1], axis=axis) / widths
