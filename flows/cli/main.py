@@ -39,6 +39,7 @@ from flows.cli.tensors import tensors
 from flows.exit_codes import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, NOT_ALL_PASSED, PASSED
 from flows.server.settings import configure_prefect
 from tasks.errors import EnvironmentUnusable, RequestError
+from tasks.report.formats.names import Format
 
 if TYPE_CHECKING:
     from flows.runs.results import SweepResult
@@ -183,15 +184,22 @@ def report(
         ),
     ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
+    format_: Annotated[
+        Format | None,
+        typer.Option("--format", help="Print the run for another tool instead: see docs/report.md.", show_choices=True),
+    ] = None,
     json_: Json = False,
     debug: Debug = False,
     artifacts: Artifacts = "artifacts",
 ) -> None:
     """Show the summary of a run and write its report.html again."""
     with exit_on_error(debug):
-        from flows.runs.results import export_tsv, rerender
+        from flows.runs.results import export_tsv, formatted, rerender
 
         store = store_at(artifacts)
+        if format_ is not None:
+            sys.stdout.write(formatted(store, run_id, format_))
+            return
         result = rerender(store, run_id)
         if tsv is not None:
             export_tsv(store, result.run.run_id, tsv)

@@ -16,6 +16,8 @@ from flows.runs.names import resolve
 from tasks.errors import EvidenceError, RequestError
 from tasks.records import RunFacts, Toolchain
 from tasks.records.tables import Row
+from tasks.report.formats.formats import FORMATS
+from tasks.report.formats.names import Format
 from tasks.report.page import log_characters, render
 from tasks.storage import tables
 from tasks.storage.store import Store
@@ -80,6 +82,12 @@ def export_tsv(store: Store, run_id: str, folder: Path) -> None:
             (folder / f"{table}.tsv").write_text(tables.tsv(store, table, run_id))
     except OSError as error:
         raise RequestError(f"--tsv={folder}: cannot be written: {error.strerror}; choose another folder") from error
+
+
+def formatted(store: Store, name: str | None, format_: Format) -> str:
+    """Return a past run as text for another tool; see `find_run`. Raises RequestError if there is no such run."""
+    run = find_run(store, name)
+    return FORMATS[format_](run, _rows(run, store, ("cells", "delegation", "outputs", "operators")))
 
 
 def rerender(store: Store, name: str | None) -> SweepResult:

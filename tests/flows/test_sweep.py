@@ -251,6 +251,19 @@ def test_files_for_perfetto_and_model_explorer_lie_beside_the_programs(
         assert set(results) <= nodes
 
 
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [("junit", "<?xml "), ("hud", "[\n {\n  "), ("suite", "Test ID,"), ("github", "::error title=digits_cnn/8a8w/")],
+)
+def test_a_run_is_printed_in_the_format_of_another_tool(
+    two_runs: list[subprocess.CompletedProcess[str]], artifacts: Path, program: Program, name: str, start: str
+) -> None:
+    run = result_of(two_runs[0])["run_id"]
+    ran = program.run("report", run, f"--format={name}", f"--artifacts={artifacts}")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.startswith(start)
+
+
 def test_stderr_has_one_line_per_progress_event_and_nothing_else(
     two_runs: list[subprocess.CompletedProcess[str]],
 ) -> None:

@@ -39,9 +39,9 @@ def test_a_large_log_needs_little_memory_and_the_report_has_its_end(tmp_path: Pa
         assert tracemalloc.get_traced_memory()[1] < log.size / 2
     finally:
         tracemalloc.stop()
-    shown = log_of(html)
-    assert shown is not None
-    assert shown.endswith("calibrated layer\nthe last line\n")
+    end = log_of(html)
+    assert end is not None
+    assert end.endswith("calibrated layer\nthe last line\n")
     assert "The part before this is left out" in html
 
 

@@ -1,0 +1,81 @@
+"""A run as annotations for a GitHub workflow: at the lines of the user's model that introduce errors, and per cell.
+
+The form is that of the workflow command `::error file=…,line=…,title=…::message`.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
+
+from tasks.records import RunFacts
+from tasks.records.tables import Row
+from tasks.records.vocabulary import OWN_ERROR
+from tasks.report.formats import cells as of
+
+_FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
+_PACKAGES = "site-packages"
+
+
+def github(_: RunFacts, tables: Mapping[str, Sequence[Row]]) -> str:
+    """Return one line per annotation: first the cells that did not pass, then the operators that introduce errors.
+
+    An operator's annotation is an error if some cell with this operator did not pass, and otherwise a warning.
+    """
+    lines = [*_cells(tables["cells"]), *_operators(tables["cells"], tables["operators"])]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _cells(cells: Sequence[Row]) -> Iterator[str]:
+    for cell in cells:
+        if of.outcome(cell) not in {"passed", "impossible"}:
+            yield _command("error", {"title": f"{of.name(cell)}: {of.outcome(cell)}"}, of.problem(cell))
+
+
+def _operators(cells: Sequence[Row], operators: Sequence[Row]) -> Iterator[str]:
+    passed = {of.name(cell) for cell in cells if of.outcome(cell) == "passed"}
+    lowest: dict[tuple[str, int], dict[tuple[str, str], float | None]] = defaultdict(dict)
+    for row in operators:
+        if (
+            row["verdict"] in OWN_ERROR
+            and row["reference"] == "edge"
+            and (line := users_line(row["stack_trace"] or ""))
+        ):
+            key, known = (row["operator"], of.name(row)), lowest[line]
+            numbers = [number for number in (known.get(key), row["introduced_snr_db"]) if number is not None]
+            known[key] = min(numbers, default=None)
+    for (file, number), introduced in lowest.items():
+        level = "warning" if all(cell in passed for _, cell in introduced) else "error"
+        names = ", ".join(dict.fromkeys(operator for operator, _ in introduced))
+        message = "\n".join(
+            f"{operator} in {cell}" + ("" if snr_db is None else f": introduces an error, {snr_db:.1f} dB")
+            for (operator, cell), snr_db in introduced.items()
+        )
+        place = {"file": file, "line": str(number), "title": f"The device computes {names} differently"}
+        yield _command(level, place, message)
+
+
+def users_line(stack_trace: str) -> tuple[str, int] | None:
+    """Return the file and the line of the innermost call in a trace that is no installed package's.
+
+    The file is relative to the working folder if it is in this folder.
+    """
+    calls = [(PurePath(file), int(line)) for file, line in _FRAME.findall(stack_trace)]
+    of_user = [(file, line) for file, line in calls if _PACKAGES not in file.parts]
+    if not of_user:
+        return None
+    file, line = of_user[-1]
+    here = Path.cwd()
+    return str(file.relative_to(here) if file.is_relative_to(here) else file), line
+
+
+def _command(level: str, properties: Mapping[str, str], message: str) -> str:
+    """Return a workflow command, escaped as GitHub's toolkit does it."""
+    escaped = ",".join(f"{name}={_escaped(value, property_=True)}" for name, value in properties.items())
+    return f"::{level} {escaped}::{_escaped(message)}"
+
+
+def _escaped(text: str, *, property_: bool = False) -> str:
+    for character in "%\r\n" + (":," if property_ else ""):
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text
