@@ -33,6 +33,7 @@ from tasks.records.keys import tensor_key
 from tasks.records.options import ComparisonOptions
 from tasks.records.vocabulary import COMPARED
 from tasks.storage.store import Store
+from tasks.toolchain.reference.threads import in_threads
 
 Array = NDArray[Any]
 Tensors = Mapping[str, Array]
@@ -100,15 +101,16 @@ class OperatorComparer:
                 requantized,
                 float_constants=self._float_constants,
                 with_errors=self._budget is not None,
+                map_operators=in_threads,
             )
             if self._budget is not None and inputs is not None:
                 unlogged = unlogged_weight_errors(kernels, captured, requantized, self._float_constants)
                 actual, reference = (self._final_outputs(tensors, sample) for tensors in (self._device, self._eager))
                 self._budget.add(kernels, inputs, replayed, unlogged, actual, reference)
-        rows = [
-            self._row(sample, aligned, logged, replayed.get(aligned.operator.index), kernels)
-            for aligned in self._evidence.aligned(sample)
-        ]
+        rows = in_threads(
+            lambda aligned: self._row(sample, aligned, logged, replayed.get(aligned.operator.index), kernels),
+            self._evidence.aligned(sample),
+        )
         pairs = [
             self._pair(row, logged[row.operator.index], replayed.get(row.operator.index))
             for row in (rows if self._options.metrics else ())

@@ -14,11 +14,12 @@ effect, <z, J e> = <J' z, e>, costs one backward pass per point for all operator
 
 import math
 from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from tasks.numerics.element_use import Array, NoDerivative
+from tasks.numerics.element_use import Array, NoDerivative, Sensitivity
 from tasks.numerics.metrics import signed_error
 from tasks.numerics.path import ARISING, ENOUGH, Errors, Path, RunAt, energy, path_of
 from tasks.records.vocabulary import Cause
@@ -29,6 +30,9 @@ _EXACT = 8  # per sample and final output: the largest effects that are computed
 _EXACT_PASSES = 72  # for these effects, at most: with 27 points of the path, only the two largest are exact
 _LEAST = 3  # the direction of the error, and two random directions, which have a spread
 _MOST_ELEMENTS = 2**24  # of all directions of an output together
+
+Effects = dict[tuple[Cause, int], float]
+MapDirections = Callable[[Callable[[Array], Effects], Iterable[Array]], Iterable[Effects]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +53,8 @@ class Effect:
 class OutputBudget:
     """The sums of one final output over samples. Call `add` with each sample, then `effects`."""
 
+    map_directions: MapDirections = map
+    """Calls a function with every direction, like `map`, and returns the results in the same order."""
     projections: int = 0
     samples: int = 0
     why: str | None = None
@@ -112,12 +118,19 @@ class OutputBudget:
         points = len(path.fractions)
         for fraction in path.fractions if len(directions) else ():
             run = path.run_at(fraction)
-            for number, direction in enumerate(directions):
-                for index, slope in run.gradients(output, direction.reshape(shape)).items():
-                    for cause, part in errors[index].items():
-                        effect = float(np.einsum("i,i->", slope.reshape(-1), part.reshape(-1))) / points
-                        projected[cause, index][number] += effect
-                        projected[cause, None][number] += effect
+
+            def effects_in(direction: Array, run: Sensitivity = run) -> Effects:
+                slopes = run.gradients(output, direction.reshape(shape))
+                return {
+                    (cause, index): float(np.einsum("i,i->", slope.reshape(-1), part.reshape(-1)))
+                    for index, slope in slopes.items()
+                    for cause, part in errors[index].items()
+                }
+
+            for number, effects in enumerate(self.map_directions(effects_in, directions)):
+                for (cause, index), effect in effects.items():
+                    projected[cause, index][number] += effect / points
+                    projected[cause, None][number] += effect / points
         self.projections += len(counts)
         explained = sum((projected[cause, None] for cause in ARISING), np.zeros(len(counts)))
         random = counts != 1.0

@@ -11,7 +11,7 @@ that the clamp discards.
 """
 
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -27,6 +27,8 @@ from tasks.records.vocabulary import Cause
 
 IsSuspect = Callable[[int, Introduced], bool]
 """Decides whether an operator's own error is beyond its tolerance."""
+MapOperators = Callable[[Callable[[int], "Replayed"], Iterable[int]], Iterable["Replayed"]]
+"""Calls a function with every index, like `map`, and returns the results in the same order."""
 
 _FAR_SMALLER = 0.5  # the share of an error's energy that another explanation leaves, at most
 _FELT = 0.25  # an operator whose total error has less than this share of its own error's energy has no error
@@ -68,18 +70,19 @@ def replay(
     requantized: Requantized | None = None,
     float_constants: Mapping[int, Value] | None = None,
     with_errors: bool = True,
+    map_operators: MapOperators = map,
 ) -> dict[int, Replayed]:
     """Return the error of every captured operator, by operator index.
 
     `reference`: returns an operator's value in the reference's own run, None if it is not known.
     `float_constants`: the values of constants that depend on weights, computed from the float weights. `with_errors`:
-    whether `Replayed.errors` is needed.
+    whether `Replayed.errors` is needed. `map_operators`: computes the operators, which do not depend on each other.
 
     Operators that the host cannot compute again are left out: `kernels.refusals` has the reasons.
     """
     run = DeviceRun(kernels, captured, requantized or {})
     attribution = _Attribution(run, is_suspect, reference, float_constants or {}, with_errors)
-    operators = {index: attribution.replayed(index) for index in run.on_host}
+    operators = dict(zip(run.on_host, map_operators(attribution.replayed, run.on_host), strict=True))
     for index in [index for index, operator in operators.items() if is_suspect(index, operator.introduced)]:
         readers = [reader for reader in run.readers(index) if reader in operators]
         if not readers:
