@@ -87,6 +87,7 @@ def prune(
     """
     with exit_on_error(debug):
         from flows.runs.names import resolve
+        from flows.runs.results import write_index
         from tasks.storage import lock
         from tasks.storage.retention import Selection, apply, plan_prune
 
@@ -106,6 +107,7 @@ def prune(
             with lock.exclusive(store):
                 plan = plan_prune(store, selection)  # another run may have ended since
                 apply(store, plan)
+                write_index(store)
         print_output(asdict(plan) | {"dry_run": dry_run}, _prune_table(plan, dry_run=dry_run), as_json=json_)
 
 

@@ -218,14 +218,19 @@ def diff(
     debug: Debug = False,
     artifacts: Artifacts = "artifacts",
 ) -> None:
-    """Compare two runs, cell by cell and operator by operator, and show what changed between them."""
+    """Compare two runs, cell by cell and operator by operator, show what changed, and write it as a page."""
     with exit_on_error(debug):
         from flows.runs.diff import diff as compare_runs
         from flows.runs.diff import diff_table
+        from flows.runs.diff_page import write_page
 
-        difference = compare_runs(store_at(artifacts), run_a, run_b)
-        contents = asdict(difference) | {"regressions": difference.regressions}
+        store = store_at(artifacts)
+        difference = compare_runs(store, run_a, run_b)
+        page = write_page(difference, store)
+        contents = asdict(difference) | {"regressions": difference.regressions, "page": str(page)}
         print_output(contents, diff_table(difference), as_json=json_)
+        if not json_:
+            console().print(f"page {page}", highlight=False, soft_wrap=True)
         raise typer.Exit(NOT_ALL_PASSED if difference.regressions else PASSED)
 
 

@@ -220,7 +220,7 @@ def diff_table(difference: Difference) -> Table:
     styles = {"regressed": "bold red", "improved": "green"}
     for pair in difference.cells:
         relevant = [change for change in pair.changes if change.verdict not in ("steady", "undefined")]
-        cell = _cell_name(pair.cell)
+        cell = cell_name(pair.cell)
         if pair.changed:
             table.add_row(Text(cell), Text(f"changed: {', '.join(pair.changed)}"))
         for change in sorted(relevant, key=lambda change: (*styles, "changed").index(change.verdict)):
@@ -230,10 +230,11 @@ def diff_table(difference: Difference) -> Table:
             table.add_row(Text(cell), Text(what), *map(Text, numbers), verdict)
     for run, cells in ((difference.run_a, difference.only_in_a), (difference.run_b, difference.only_in_b)):
         for cell in cells:
-            table.add_row(Text(_cell_name(cell)), Text(f"only in {run}"))
+            table.add_row(Text(cell_name(cell)), Text(f"only in {run}"))
     return table
 
 
-def _cell_name(cell: Mapping[str, str | None]) -> str:
+def cell_name(cell: Mapping[str, str | None]) -> str:
+    """Return the names of a cell, on one line."""
     where = cell["farm"] or cell["device"]
     return printable(" · ".join(filter(None, (cell["model"], cell["scheme"], cell["soc"], cell["backend"], where))))

@@ -19,7 +19,9 @@ from tasks.records.tables import Row
 from tasks.report.formats.formats import FORMATS
 from tasks.report.formats.names import Format
 from tasks.report.page import log_characters, render
+from tasks.report.run_index import MOST_RUNS, render_index
 from tasks.storage import tables
+from tasks.storage.query import select
 from tasks.storage.store import Store
 
 _BYTES_PER_CHARACTER = 4  # the most that a character of UTF-8 has
@@ -134,7 +136,17 @@ def _rows(run: RunFacts, store: Store, names: Iterable[str]) -> dict[str, list[R
 def _rendered(run: RunFacts, contents: Mapping[str, Sequence[Row]], store: Store) -> SweepResult:
     name, cells = report_name(run.run_id), contents["cells"]
     store.files.write(name, render(run, contents, _logs(store, cells)).encode())
+    write_index(store)
     return SweepResult(run=run, cells=cells, trends=contents["trends"], page=store.files.local(name))
+
+
+def write_index(store: Store) -> None:
+    """Write the list of the newest runs, `runs/index.html`. Runs whose rows cannot be read are left out."""
+    known = tables.runs(store)
+    newest = known[-MOST_RUNS:]
+    columns = ("run_id", "model", "scheme", "soc", "outcome")
+    cells = select(store, "cells", columns, runs=set(newest), problems=set())
+    store.files.write("runs/index.html", render_index(cells, len(known) - len(newest)).encode())
 
 
 def _logs(store: Store, cells: Sequence[Row]) -> dict[str, str]:

@@ -6,6 +6,7 @@ from prefect.logging import get_run_logger
 
 from conf.schema import RetentionConfig
 from conf.units import GIB
+from flows.runs.results import write_index
 from tasks.errors import EnvironmentUnusable
 from tasks.results.outcome import CellResult
 from tasks.storage import lock
@@ -45,6 +46,7 @@ def apply_retention(config: RetentionConfig, store: Store, run_id: str) -> None:
         with lock.exclusive(store):
             plan = plan_prune(store, selection)
             apply(store, plan)
+            write_index(store)
     except EnvironmentUnusable as error:
         get_run_logger().warning("retention: %s", error)
         return

@@ -128,6 +128,13 @@ VIEWS: dict[str, tuple[View, ...]] = {
         View("sample", "sample", "whole", if_it_varies=True),
         View("detail", "detail", "text", if_it_varies=True),
     ),
+    "work": (
+        View("call", "stage", "text"),
+        View("seconds", "seconds", "db"),
+        View("peak memory, MiB", "peak_bytes", "mebibytes"),
+        View("for the scheme", "scheme", "text"),
+        View("for the SoC", "soc", "text"),
+    ),
     "commands": (
         View("exit", "exit_code", "whole"),
         View("seconds", "seconds", "db"),

@@ -87,7 +87,7 @@ function filterCells() {
     body.hidden = [...body.rows].every((row) => row.hidden || row.classList.contains("model"));
   }
   hideColumns(wanted.soc);
-  form.querySelector("output").textContent = shown === cells.length ? `${shown}` : `${shown} of ${cells.length}`;
+  form.querySelector("output").textContent = `${shown === cells.length ? "" : `${shown} of `}${cells.length} ${cells.length === 1 ? "cell" : "cells"}`;
   form.querySelector(".clear").disabled = filterValues().size === 0;
   rove(links.find((link) => link.tabIndex === 0 && link.offsetParent) ?? links.find((link) => link.offsetParent && !link.classList.contains("faded")));
 }

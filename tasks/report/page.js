@@ -13,6 +13,7 @@ const real = [(v) => {
   return Math.abs(v) >= 1e-3 && Math.abs(v) < 1e6 ? v.toPrecision(4) : v.toExponential(2);
 }, true];
 const cosine = [(v) => v.toFixed(6), true];
+const mebibytes = [(v) => (v / 2 ** 20).toFixed(0), true];
 const text = [String, false];
 const lines = [String, false, "lines"];
 const place = [(v) => (v ? "delegate" : "CPU"), false];

@@ -43,7 +43,7 @@ _TOP_DETAILS, _ALL_DETAILS = 16, 600  # per cell, and of all cells
 STYLES = ("page.css", "detail.css")
 _SCRIPTS = (
     *("page.js", "words.js", "tables.js", "budget.js", "ladder.js"),
-    *("depth.js", "detail.js", "operator.js", "trends.js", "matrix.js", "routes.js"),
+    *("depth.js", "detail.js", "operator.js", "trends.js", "matrix.js", "beside.js", "routes.js"),
 )
 _LOG_CHARACTERS, _ALL_LOGS_CHARACTERS = 64_000, 1_000_000
 
@@ -67,6 +67,7 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
     regressed: list[tuple[Row, list[figures.Row]]] = []
     for number, cell in enumerate(cells):
         rows_of: dict[str, Sequence[figures.Row]] = {name: rows.get(_key(cell), []) for name, rows in evidence.items()}
+        rows_of["work"] = _work_of(cell, tables.get("work", ()))
         cell["number"] = number
         cell["missed_limits"] = cell["missed_limits"] or ()  # null in runs of earlier versions
         cell["folder"] = folder_of(cell)
@@ -99,6 +100,7 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
         .render(
             run=run,
             command=shlex.join(run.command),
+            compared_run=_compared_run(run),
             cells=cells,
             counts=_counts(cells),
             impossible=impossible,
@@ -205,6 +207,19 @@ def summary(rows: Sequence[Row], note: Callable[[Row], str]) -> list[list[str]]:
 
 def _key(row: Row) -> tuple[str | None, ...]:
     return tuple(row[name] for name in _CELL)
+
+
+def _work_of(cell: Row, work: Iterable[Row]) -> list[Row]:
+    """Return the toolchain's calls for a cell. A call that several cells share has no scheme or no SoC."""
+    subject = ("model", "scheme", "backend", "soc")
+    return [row for row in work if row["model"] and all(row[name] in (None, cell[name]) for name in subject)]
+
+
+def _compared_run(run: RunFacts) -> str | None:
+    """Return the run whose captures `qnnsweep recompare` can compare again; None for a repair."""
+    if run.command[1:2] == ("recompare",):
+        return run.command[2].removeprefix("--run=")
+    return run.run_id if run.command[1:2] == ("run",) else None
 
 
 def _by_cell(rows: Iterable[Row]) -> dict[tuple[str | None, ...], list[Row]]:

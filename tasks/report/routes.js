@@ -20,7 +20,8 @@ function visit(place) {
 function arrive() {
   const { place, filter } = route();
   if (filter) applyFilter(filter);
-  const [anchor, operator] = place.split("/operator-");
+  const [before, operator] = place.split("/operator-");
+  const [anchor, other] = before.split("/with-");
   const named = document.getElementById(anchor);
   const cell = named?.closest(".cell");
   const target = named?.matches(".permalink") ? cell : named;
@@ -39,6 +40,7 @@ function arrive() {
   const card = cell.querySelector(".operator");
   if (card && target === cell) card.hidden = true;
   if (target.matches("details")) {
+    if (other !== undefined) target.dataset.other = other;
     target.open = true;
     draw(target);
     return focusAndScroll(target, target.querySelector("summary"));
@@ -64,6 +66,7 @@ function up(event) {
 
 function draw(panel) {
   if (panel.querySelector(".log")) panel.querySelector(".log").textContent = dataOf(panel.closest(".cell")).log;
+  else if (panel.querySelector(".beside-host")) drawBeside(panel);
   else if (panel.dataset.table === "trends") drawTrends(panel);
   else if (panel.dataset.table) drawTable(panel);
 }

@@ -1,6 +1,6 @@
 // The long tables. A table is drawn when it is opened, sorted by a click on a column head, and filtered by text and status.
 
-const FORMATS = { cosine, db, lines, place, real, text, whole };
+const FORMATS = { cosine, db, lines, mebibytes, place, real, text, whole };
 
 // The worst verdict first.
 const VERDICT_ORDER = ["introduced", "contradicted", "biased", "grid", "inherited", "blind", "within_grid", "exact"];

@@ -188,7 +188,7 @@ def test_filters_narrow_matrix_and_cells_and_are_stored_in_the_address(page: Pag
     assert fragment(page) == "matrix?measure=latency&scheme=8a8w&soc=SM8650"
     expect(page.locator(".matrix a:visible")).to_have_count(3)
     expect(page.locator(".cell:visible")).to_have_count(3)
-    expect(page.locator("#filter output")).to_have_text("3 of 27")
+    expect(page.locator("#filter output")).to_have_text("3 of 27 cells")
 
     page.reload()
     expect(page.locator(".matrix a:visible")).to_have_count(3)

@@ -9,6 +9,7 @@ import math
 import random
 import re
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -353,3 +354,45 @@ def test_five_hundred_cells_stay_below_ten_megabytes_and_seconds() -> None:
     html = render(RUN, tables, logs)
     assert len(html.encode()) < 10_000_000
     assert time.process_time() - started < 30
+
+
+@pytest.mark.parametrize(
+    ("command", "run"),
+    [
+        (("qnnsweep", "run", "model=m"), RUN.run_id),
+        (("qnnsweep", "recompare", "--run=20260101T000000Z-aaaa", "tolerance=none"), "20260101T000000Z-aaaa"),
+        (("qnnsweep", "repair", "model=m"), None),
+    ],
+)
+def test_the_panel_of_files_has_the_command_that_compares_again(command: tuple[str, ...], run: str | None) -> None:
+    row = cell("m", "s", "c", **measured(random.Random(1), 30.0))
+    html = render(replace(RUN, command=command), sweep([row]), {})
+    assert re.findall("qnnsweep recompare --run=(.*?) ", html[html.index("<article") :]) == ([run] if run else [])
+
+
+def test_the_panel_of_files_links_only_files_that_the_cell_has() -> None:
+    row = cell("m 1", "s", "c", **measured(random.Random(1), 30.0))
+    for facts, count in (({}, 8), ({"debug_pte_bytes": None, "operators_compared": None}, 6)):
+        html = render(RUN, sweep([row | facts]), {})
+        links = re.findall('class="file" href="(.*?)">(.*?)</a>', html)
+        assert [link for link, name in links] == [f"files/m%201/s/c/qnn/local/{name}" for _, name in links]
+        assert len(links) == count
+
+
+def test_the_cost_of_compilation_has_the_calls_of_the_cell_and_those_that_it_shares() -> None:
+    rows = [cell("m", scheme, "c", **measured(random.Random(1), 30.0)) for scheme in ("s", "t")]
+    calls = [
+        ("export", "m", None, None),
+        ("export", "n", None, None),
+        ("lower", "m", "s", "c"),
+        ("lower", "m", "t", "c"),
+    ]
+    work = [
+        {"stage": stage, "model": model, "scheme": scheme, "soc": soc, "seconds": 2.0, "peak_bytes": 3 << 20}
+        for stage, model, scheme, soc in calls
+    ]
+    page = Page(render(RUN, sweep(rows) | {"work": table("work", work)}, {}))
+    strings = page.data[-1]["strings"]
+    assert page.data[0]["work"]["rows"] == 2
+    stages = page.data[-1]["columns"][page.data[0]["work"]["@$stage"]]
+    assert [strings[number] for number in stages] == ["export", "lower"]

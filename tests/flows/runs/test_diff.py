@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -65,7 +66,21 @@ def test_two_equal_runs_have_no_difference(program: Program, request_8a8w: Reque
         "only_in_b": [],
         "cells": [{"cell": names | {"farm": None}, "changed": [], "changes": []}],
         "regressions": 0,
+        "page": str(tmp_path / "runs" / RUNS[1] / f"diff-{RUNS[0]}.html"),
     }
+
+
+def test_the_differences_are_written_as_a_page(program: Program, request_8a8w: Request, tmp_path: Path) -> None:
+    worse = replace(COMPARISON, operators=WORSE_OPERATORS)
+    write(tmp_path, RUNS[0], [passed_cell(request_8a8w)])
+    write(tmp_path, RUNS[1], [passed_cell(request_8a8w, comparison=worse)], NEW)
+    ran = program.run("diff", RUNS[0], RUNS[1], f"--artifacts={tmp_path}")
+    page = Path(ran.stdout.splitlines()[-1].removeprefix("page "))
+    text = re.sub("<.*?>", "|", page.read_text())
+    assert page == tmp_path / "runs" / RUNS[1] / f"diff-{RUNS[0]}.html"
+    assert "|3 regressions|" in text
+    assert "Changed inputs: qnn v2.49.40 -&gt; v2.50.1." in text
+    assert "|conv snr_db||40 dB||35 dB||3 dB||regressed|" in text
 
 
 def test_a_regression_is_shown_with_the_changed_inputs_and_the_exit_code_is_1(
@@ -123,7 +138,7 @@ def test_the_terminal_shows_regressions_and_the_cells_that_only_one_run_has(
     cell = "digits_cnn · 8a8w · {} · qnn · local"
     assert lines[0] == "cell what before after limit verdict"
     assert f"{cell.format('SM8650')} outcome passed failed – regressed" in lines
-    assert lines[-3:] == [
+    assert lines[-4:-1] == [
         f"{cell.format('SM8550')} only in {RUNS[0]}",
         f"{cell.format('SM8750')} only in {RUNS[1]}",
         f"1 regression, {RUNS[0]} -> {RUNS[1]}",

@@ -1,0 +1,43 @@
+"""The page that lists the runs, newest first, with a link to the report of each."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from markupsafe import Markup
+
+from tasks.records.tables import Row
+from tasks.report.page import STYLES, beside, counts_in_words, environment
+
+MOST_RUNS = 400
+_MOST_NAMES = 3
+
+
+def render_index(cells: Sequence[Row], left_out: int = 0) -> str:
+    """Return the list of runs as one HTML document. `cells`: the rows of all runs, the oldest run first.
+
+    `left_out`: the number of older runs that the list does not have.
+    """
+    runs = [_summary(run_id, list(rows)) for run_id, rows in groupby(cells, key=lambda row: row["run_id"])]
+    style = Markup("\n".join(map(beside, STYLES)))  # noqa: S704 - our own files
+    return environment().get_template("index.html.j2").render(runs=runs[::-1], left_out=left_out, style=style)
+
+
+def _summary(run_id: str, cells: Sequence[Row]) -> dict[str, Any]:
+    return {
+        "run_id": run_id,
+        "page": f"{run_id}/report.html",
+        "verdict": ", ".join(counts_in_words(cells)),
+        "passed": all(cell["outcome"] in ("passed", "impossible") for cell in cells),
+        "models": _names(cells, "model"),
+        "schemes": _names(cells, "scheme"),
+        "socs": _names(cells, "soc"),
+        "cells": len(cells),
+    }
+
+
+def _names(cells: Sequence[Row], column: str) -> str:
+    """Return the different names in a column: all if they are few, otherwise the first and how many are left out."""
+    names = list(dict.fromkeys(cell[column] for cell in cells if cell[column]))
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

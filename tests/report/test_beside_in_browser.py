@@ -1,0 +1,116 @@
+"""Tests two cells side by side in a real browser, and the pages of all runs and of the differences of two runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from tasks.report.differences import CellDifferences, render_differences
+from tasks.report.run_index import render_index
+from tests.sample_tables import RUN, nightly, table
+
+pytestmark = pytest.mark.toolchain
+
+REGRESSED = {"what": "final_snr_db", "before": "30 dB", "after": "20 dB", "limit": "1 dB", "verdict": "regressed"}
+STEADY = {"what": "pte_bytes", "before": "1,000 B", "after": "1,001 B", "limit": "10 B", "verdict": "steady"}
+CHANGED = CellDifferences(name="m · 8a8w · SM8650", changed=["qnn"], changes=[REGRESSED], steady=[STEADY])
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    rows = table("cells", nightly())
+    older = [row | {"run_id": f"2026{month:02d}01T000000Z-aaaa"} for month in (1, 2) for row in rows[3:4]]
+    path = tmp_path / "index.html"
+    path.write_text(render_index([*older, *rows], left_out=2))
+    return path
+
+
+@pytest.fixture
+def differences(tmp_path: Path) -> Path:
+    path = tmp_path / "diff.html"
+    path.write_text(render_differences("20260101T000000Z-aaaa", RUN.run_id, 1, [CHANGED], ["only · here"], []))
+    return path
+
+
+def test_a_second_cell_is_chosen_and_its_address_can_be_shared(page: Page, sample_report: str, tmp_path: Path) -> None:
+    page.goto(f"{sample_report}#cell-6-beside")
+    panel = page.locator("#cell-6-beside")
+    choice = panel.get_by_label("Second cell")
+    expect(choice.locator("option")).to_have_count(27)
+    nearest = choice.locator("option").nth(1).text_content() or ""
+    assert nearest.startswith("efficientnet_lite0/")
+    choice.focus()
+    choice.select_option(label="efficientnet_lite0/16a8w/SM8550")
+    expect(choice).to_be_focused()
+    assert page.url.endswith("#cell-6-beside/with-3")
+    facts = panel.locator("table").first
+    expect(facts.locator("thead th")).to_have_text(
+        ["efficientnet_lite0/8a8w/SM8550", "efficientnet_lite0/16a8w/SM8550"]
+    )
+    expect(facts.locator("tbody tr").first).to_have_text("outcomepassedpassed")
+    expect(facts.locator("tr.same").first).to_be_visible()
+    operators = panel.locator("table").nth(1).locator("tbody tr")
+    expect(operators).to_have_count(40)
+    expect(operators.first.locator("small")).to_have_text("aten_convolution_default_21")  # damaged in 8a8w only
+    expect(operators.first.locator("td[data-verdict]")).to_have_text(["introduced", "biased"])
+    expect(panel).to_contain_text("31 more have smaller changes")
+    page.screenshot(path=tmp_path / "beside.png")
+    page.reload()
+    expect(operators).to_have_count(40)
+    operators.first.locator("th a").first.click()
+    expect(page.locator("#cell-6 .operator")).to_be_focused()
+    page.goto(f"{sample_report}#cell-6-beside/with-26")
+    expect(panel).to_contain_text("No operator was compared in both cells.")
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_the_second_cell_fits_into_any_window(page: Page, sample_report: str, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(f"{sample_report}#cell-6-beside/with-3")
+    page.locator("#cell-6-beside table").first.wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_the_list_of_runs_has_the_newest_first(page: Page, runs: Path) -> None:
+    page.goto(runs.as_uri())
+    expect(page.locator("h1")).to_have_text("3 runs")
+    lines = page.locator("tbody tr")
+    expect(lines.locator("a")).to_have_text([RUN.run_id, "20260201T000000Z-aaaa", "20260101T000000Z-aaaa"])
+    expect(lines.first.locator("td")).to_have_text(
+        [
+            RUN.run_id,
+            "2 failed, 1 infrastructure, 3 out of tolerance, 3 impossible, 18 passed",
+            "efficientnet_lite0, minilm_l6, digits",
+            "fp16, 16a8w, 8a8w",
+            "SM8550, SM8650, SM8850",
+            "27",
+        ]
+    )
+    assert lines.first.locator("a").get_attribute("href") == f"{RUN.run_id}/report.html"
+    expect(page.locator(".remark")).to_have_text("2 older runs left out; qnnsweep list runs lists all.")
+
+
+def test_the_differences_of_two_runs_are_a_page(page: Page, differences: Path) -> None:
+    page.goto(differences.as_uri())
+    expect(page.locator("h1")).to_have_text("1 regression")
+    expect(page.locator("article").first).to_contain_text("Changed inputs: qnn.")
+    expect(page.locator("tbody tr").first.locator("td")).to_have_text(list(REGRESSED.values()))
+    page.get_by_text("1 value within the limits").click()
+    expect(page.locator("tbody tr").nth(1).locator("td")).to_have_text(list(STEADY.values()))
+    expect(page.locator("article").last).to_have_text("Only in 20260101T000000Z-aaaaonly · here")
+
+
+def test_axe_finds_nothing_beside_in_the_list_and_in_the_differences(
+    browser: Browser, sample_report: str, runs: Path, differences: Path
+) -> None:
+    context = browser.new_context(bypass_csp=True, offline=True)  # axe is no script of the page
+    page = context.new_page()
+    for url in (f"{sample_report}#cell-6-beside/with-3", runs.as_uri(), differences.as_uri()):
+        page.goto(url)
+        page.locator("table.side").first.wait_for()
+        violations = Axe().run(page).response["violations"]
+        assert [(rule["id"], [node["html"][:200] for node in rule["nodes"]]) for rule in violations] == []
+    context.close()
