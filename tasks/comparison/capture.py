@@ -7,6 +7,7 @@ from itertools import chain
 
 from safetensors.numpy import load
 
+from tasks.comparison.biases import bias_uses
 from tasks.comparison.evidence import Evidence
 from tasks.comparison.metrics import compute_metrics
 from tasks.comparison.operators import OperatorComparer
@@ -44,4 +45,5 @@ def compare_capture(lowered: LoweredProgram, capture: Capture, options: Comparis
         other_references=tuple(row for sample in samples for row in sample.other_references),
         budget=tuple(comparer.budget()) if comparer else (),
         details=tuple(detail for sample in samples for detail in sample.details),
+        bias_uses=tuple(bias_uses(lowered, store)) if options.budget else (),
     )

@@ -205,6 +205,19 @@ class ErrorShare:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class BiasUse:
+    """How much of the range of a 32-bit bias an operator would need with 16-bit weights and 16-bit activations.
+
+    The numbers are the largest bias divided by the largest that can be represented. Above 1, the bias is clipped.
+    """
+
+    operator_index: int
+    channels: int  # of the result, so that there is one bias per channel
+    per_channel: float  # with one scale per channel of the weight
+    per_tensor: float  # with one scale for the whole weight
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ProfiledEvent:
     """A timed event in the log of a program."""
 
@@ -325,3 +338,4 @@ class Comparison:
     other_references: tuple[OperatorComparison, ...] = ()
     budget: tuple[ErrorShare, ...] = ()  # per final output: the totals of all causes, then operators, largest first
     details: tuple[ErrorDetail, ...] = ()  # of the operators whose errors matter, the most important first
+    bias_uses: tuple[BiasUse, ...] = ()  # of a quantized scheme's operators with a weight and a bias

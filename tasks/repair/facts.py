@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tasks.records import Comparison, LoweredProgram, Operator, OperatorComparison
+from tasks.records import BiasUse, Comparison, LoweredProgram, Operator, OperatorComparison
 
 _CLAMPS = ("aten.clamp", "aten.hardtanh", "aten.relu")
 
@@ -32,6 +32,8 @@ class OperatorFacts:
     """Whether only a clamp reads the value."""
     weights: int
     """The number of elements of the constants that the operator reads."""
+    bias_use: BiasUse | None
+    """None if the operator has no bias, or if its floats are not known."""
 
     @property
     def elements(self) -> int:
@@ -63,9 +65,14 @@ def operator_facts(comparison: Comparison, lowered: LoweredProgram) -> dict[str,
         for source in operator.sources:
             readers[source].append(operator.index)
     by_index = {operator.index: operator for operator in lowered.operators}
+    bias_uses = {use.operator_index: use for use in comparison.bias_uses}
     return {
         operator.name: _facts(
-            operator, rows[operator.index], [by_index[index] for index in readers[operator.index]], by_index
+            operator,
+            rows[operator.index],
+            [by_index[index] for index in readers[operator.index]],
+            by_index,
+            bias_uses.get(operator.index),
         )
         for operator in lowered.operators
         if not operator.constant and not operator.unused
@@ -73,7 +80,11 @@ def operator_facts(comparison: Comparison, lowered: LoweredProgram) -> dict[str,
 
 
 def _facts(
-    operator: Operator, rows: Sequence[OperatorComparison], readers: Sequence[Operator], by_index: dict[int, Operator]
+    operator: Operator,
+    rows: Sequence[OperatorComparison],
+    readers: Sequence[Operator],
+    by_index: dict[int, Operator],
+    bias_use: BiasUse | None,
 ) -> OperatorFacts:
     parts = [row.parts for row in rows]
     least = [part.least_value for part in parts if part.least_value is not None]
@@ -93,6 +104,7 @@ def _facts(
         before_softmax=any("softmax" in name for name in masking) or any("softmax" in r.target for r in readers),
         before_clamp=bool(readers) and all(reader.target.startswith(_CLAMPS) for reader in readers),
         weights=sum(math.prod(source.shape or (0,)) for source in sources if source.constant),
+        bias_use=bias_use,
     )
 
 

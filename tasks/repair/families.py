@@ -141,21 +141,46 @@ def _scheme_weights(operator: OperatorFacts, scheme: SchemeConfig) -> Offer | No
     return {"quant_dtype": None}, {"weights": 1 / _FINER[coarse][1]}
 
 
-def _finer_weights(bits: int) -> OfferOf:
-    def offer(operator: OperatorFacts, scheme: SchemeConfig) -> Offer | None:
-        finer, gain = _FINER.get(_dtype(operator, scheme), ("", 1))
-        if not operator.weights or not finer.endswith(f"a{bits}w") or finer == scheme.quant_dtype:
-            return None
-        return {"quant_dtype": finer}, {"weights": 1 / gain}
+def _finer(operator: OperatorFacts, scheme: SchemeConfig, bits: int) -> tuple[str, float] | None:
+    """Return the dtype with weights of so many bits, and the factor of their energy that is left."""
+    finer, gain = _FINER.get(_dtype(operator, scheme), ("", 1))
+    if not operator.weights or not finer.endswith(f"a{bits}w") or finer == scheme.quant_dtype:
+        return None
+    return finer, 1 / gain
 
-    return offer
+
+def _8_bit_weights(operator: OperatorFacts, scheme: SchemeConfig) -> Offer | None:
+    finer = _finer(operator, scheme, 8)
+    return None if finer is None else ({"quant_dtype": finer[0]}, {"weights": finer[1]})
+
+
+def _16_bit_weights(operator: OperatorFacts, scheme: SchemeConfig) -> Offer | None:
+    finer, use = _finer(operator, scheme, 16), operator.bias_use
+    if finer is None:
+        return None
+    dtype, left = finer
+    if use is None or (use.per_channel if _is_per_channel(operator, scheme) else use.per_tensor) <= 1:
+        return {"quant_dtype": dtype}, {"weights": left}
+    if use.per_tensor <= 1:
+        # The energy of a rounding grows at most by the number of channels, if a single one has the largest weights.
+        return {"quant_dtype": dtype, "per_channel": False}, {"weights": min(left * use.channels, 1.0)}
+    return None
+
+
+def _is_per_channel(operator: OperatorFacts, scheme: SchemeConfig) -> bool:
+    per_channel = _setting(operator, scheme, "per_channel")
+    if per_channel is not None:
+        return per_channel
+    return scheme.per_channel_conv if "conv" in operator.operator.target else scheme.per_channel_linear
 
 
 def _per_channel(operator: OperatorFacts, scheme: SchemeConfig) -> Offer | None:
-    target, per_channel = operator.operator.target, _setting(operator, scheme, "per_channel")
-    if per_channel is None:
-        per_channel = scheme.per_channel_conv if "conv" in target else scheme.per_channel_linear
-    return None if per_channel or not operator.weights else ({"per_channel": True}, {"weights": _PER_CHANNEL_LEAVES})
+    if not operator.weights or _is_per_channel(operator, scheme):
+        return None
+    use = operator.bias_use
+    if _dtype(operator, scheme) == "16a16w" and use is not None and use.per_channel > 1:
+        return None
+    return {"per_channel": True}, {"weights": _PER_CHANNEL_LEAVES}
 
 
 def _clamp_grid(operator: OperatorFacts, scheme: SchemeConfig) -> Offer | None:
@@ -189,8 +214,8 @@ FAMILIES = (
     ),
     Family(cause="weights", change="the scheme's weights", offer=_scheme_weights, weight_bits=4, cost=_UNDO),
     Family(cause="weights", change="one scale per channel", offer=_per_channel),
-    Family(cause="weights", change="8-bit weights", offer=_finer_weights(8), weight_bits=4),
-    Family(cause="weights", change="16-bit weights", offer=_finer_weights(16), weight_bits=8, activation_bits=8),
+    Family(cause="weights", change="8-bit weights", offer=_8_bit_weights, weight_bits=4),
+    Family(cause="weights", change="16-bit weights", offer=_16_bit_weights, weight_bits=8, activation_bits=8),
     Family(
         cause="weights",
         change=_FLOAT,
