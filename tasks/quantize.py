@@ -44,4 +44,4 @@ def _uncalibrated(exported: ExportedModel) -> ExportedModel:
     return replace(exported, calibration=None, calibration_samples=0)
 
 
-quantize_task = stage(quantize, version=4, key_inputs=_key_inputs)
+quantize_task = stage(quantize, version=5, key_inputs=_key_inputs)

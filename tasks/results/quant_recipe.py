@@ -17,6 +17,8 @@ usage:
     quantizer.set_recipe(recipe())
 """
 
+import dataclasses
+
 import torch
 from executorch.backends.qualcomm.quantizer.quant_recipe import QuantGranularity, QuantizationStrategy, QuantRecipe
 from executorch.backends.qualcomm.quantizer.quantizer import ModuleQConfig, QuantDtype
@@ -65,7 +67,7 @@ def recipe():
     for name, node in NODES.items():
         per_channel = {{f"per_channel_{{kind}}": node["per_channel"] for kind in KINDS if "per_channel" in node}}
         built._strategies.append(NodeStrategy(name, scheme | node | per_channel))
-    built.custom_quant_annotations = [fix_ranges]
+    built.custom_quant_annotations = [fix_ranges, fit_biases]
     return built
 
 
@@ -89,6 +91,18 @@ def fix_ranges(graph_module):
             read = reader.meta[Q_ANNOTATION_KEY].input_qspec_map if Q_ANNOTATION_KEY in reader.meta else {{}}
             if isinstance(read.get(node), QuantizationSpec) and read[node].dtype == spec.dtype:
                 read[node] = SharedQuantizationSpec(node)
+
+
+def fit_biases(graph_module):
+    """Let the largest bias fit an int32. It would be 2^31 - 1, which float32 rounds up to 2^31."""
+    for node in graph_module.graph.nodes:
+        annotation = node.meta.get(Q_ANNOTATION_KEY)
+        if annotation is None or NODES.keys().isdisjoint(names_of(node)):
+            continue
+        for source, spec in annotation.input_qspec_map.items():
+            if isinstance(spec, QuantizationSpec) and spec.quant_max == torch.iinfo(torch.int32).max:
+                limits = {{"quant_min": 128 - 2**31, "quant_max": 2**31 - 128}}
+                annotation.input_qspec_map[source] = dataclasses.replace(spec, **limits)
 
 
 def names_of(node):

@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from conf.schemes import OverridePrecision, Precision, SchemeConfig, SchemeOverride
-from tasks.records import Comparison, ErrorParts, ErrorShare, LoweredProgram, Operator, OperatorComparison, Quantization
+from tasks.records import (
+    BiasUse,
+    Comparison,
+    ErrorParts,
+    ErrorShare,
+    LoweredProgram,
+    Operator,
+    OperatorComparison,
+    Quantization,
+)
 from tasks.records.vocabulary import Cause
 from tasks.repair.candidates import Candidate, candidates
 
@@ -158,6 +167,32 @@ def test_weights_with_more_bits_are_limited_by_the_size_of_the_program() -> None
     assert finer in described(candidates(comparison, lowered, scheme("8a8w")))
     assert finer in described(candidates(comparison, lowered, scheme("8a8w"), most_bytes=400_000))
     assert finer not in described(candidates(comparison, lowered, scheme("8a8w"), most_bytes=399_999))
+
+
+@pytest.mark.parametrize(
+    ("per_channel", "per_tensor", "override", "gain_db"),
+    [
+        (0.9, 0.1, {"quant_dtype": "16a16w"}, 10.0),
+        (1.1, 0.9, {"quant_dtype": "16a16w", "per_channel": False}, 9.97),
+        (1.1, 1.1, None, None),
+    ],
+)
+def test_16_bit_weights_have_one_scale_where_the_bias_would_be_clipped_and_are_not_offered_where_it_still_is(
+    per_channel: float, per_tensor: float, override: dict[str, Any] | None, gain_db: float | None
+) -> None:
+    weight = operator(
+        "weight", "quantized_decomposed.dequantize_per_channel.default", None, shape=(64, 8), constant=True
+    )
+    operators = [weight, operator("conv", CONVOLUTION, sources=(0,))]
+    comparison, lowered = cell(operators, {("weights", "conv"): 0.9})
+    use = BiasUse(operator_index=1, channels=64, per_channel=per_channel, per_tensor=per_tensor)
+    offered = candidates(replace(comparison, bias_uses=(use,)), lowered, scheme("8a8w"))
+    finer = [new for new in offered if new.change == "16-bit weights"]
+    assert [new.scheme.overrides for new in finer] == (
+        [] if override is None else [[SchemeOverride(node="node_conv", **override)]]
+    )
+    # With one scale, up to 64 times the energy of the rounding is left.
+    assert [new.predicted_db for new in finer] == ([] if gain_db is None else [pytest.approx(gain_db, abs=0.01)])
 
 
 def test_most_gain_per_cost_comes_first_and_a_float_scheme_has_no_candidates() -> None:

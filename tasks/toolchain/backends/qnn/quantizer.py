@@ -26,6 +26,7 @@ from tasks.errors import RequestError
 from tasks.toolchain.overridden import operator_type, overrides_of, select
 
 _BLOCKS = "16a4w_block"
+_LARGEST_BIAS = 2**31 - 128  # the largest int32 that is a float32
 _FLOATS = (OverridePrecision.float16, OverridePrecision.cpu)
 _MOST_NAMES = 6
 _RELUS = {"relu": (0.0, None), "relu6": (0.0, 6.0)}
@@ -136,6 +137,7 @@ class OverridingQuantizer(Quantizer):
         for node, override in settings.items():
             if override.share_clamp and (clamp := clamp_of(node)) is not None:
                 _share(node, clamp)
+            _fit_bias(node)
         for node in model.graph.nodes:
             self._share_inputs(node, settings)
         self._check_effects(settings, blocks)
@@ -215,6 +217,18 @@ def _fixed(spec: QuantizationSpec, limits: Sequence[float]) -> QuantizationSpec:
             scale=scale, zero_point=least - round(smallest / scale)
         ),
     )
+
+
+def _fit_bias(node: Node) -> None:
+    """Let the largest bias fit the grid of the node's bias.
+
+    With one scale for the whole weight, the largest bias of ExecuTorch's grid has the quantized value 2^31 - 1. PyTorch
+    computes it in float32, which rounds it to 2^31, and as an int32 this is -2^31: the bias changes its sign.
+    """
+    specs = _annotation(node).input_qspec_map
+    for source, spec in specs.items():
+        if isinstance(spec, QuantizationSpec) and spec.quant_max == torch.iinfo(torch.int32).max:
+            specs[source] = replace(spec, quant_min=-_LARGEST_BIAS, quant_max=_LARGEST_BIAS)
 
 
 def _share(node: Node, clamp: Node) -> None:
