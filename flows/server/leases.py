@@ -6,6 +6,7 @@ expires. A process may have a temporary server of its own. All these servers sha
 """
 
 import hashlib
+import logging
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
 
@@ -19,6 +20,14 @@ from prefect.concurrency._asyncio import ConcurrencySlotAcquisitionError  # isor
 
 from tasks.devices.farm import DeviceBusy
 from tasks.errors import EnvironmentUnusable
+
+
+def _is_of_no_acquisition(record: logging.LogRecord) -> bool:
+    return not (isinstance(record.args, tuple) and record.args[:1] == ("ConcurrencySlotAcquisitionWithLeaseService",))
+
+
+# Prefect logs an error whenever a slot is not free. Here, `exclusive` raises it, and the caller asks every second.
+logging.getLogger("prefect._internal.concurrency").addFilter(_is_of_no_acquisition)
 
 LEASE_S = 90.0
 """The duration of a lease. A holder renews its lease after 3/4 of this time. A dead holder's lease ends by itself."""

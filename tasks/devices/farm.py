@@ -51,6 +51,7 @@ class Farm:
         self._device_lock = device_lock or (lambda _: contextlib.nullcontext())
         self._changed = threading.Condition()
         self._held: set[str] = set()
+        self._waited: set[str] = set()
         self._uses: Counter[str] = Counter()
         self._quarantined: dict[str, DeviceError] = {}
         self._socs: dict[str, str | None] = {}
@@ -120,8 +121,18 @@ class Farm:
             for config in free:
                 if self._take(config, hold):
                     return config
+            self._say_that_another_process_holds(free)
             with self._changed:
                 self._changed.wait(_POLL_S)
+
+    def _say_that_another_process_holds(self, devices: Sequence[DeviceConfig]) -> None:
+        """Log once per device why a cell waits for it. Nothing is logged about a device that this process holds."""
+        with self._changed:
+            others = [config for config in devices if self._key(config) not in self._held]
+            new = [config for config in others if config.name not in self._waited]
+            self._waited.update(config.name for config in new)
+        for config in new:
+            _LOG.warning("waiting for the device %s, which another process uses", config.name)
 
     def _take(self, config: DeviceConfig, hold: contextlib.ExitStack) -> bool:
         """Hold the device until `hold` is closed. Return False if another holder has the device."""

@@ -13,7 +13,7 @@ from conf.schemes import Precision, SchemeConfig
 from tasks.records import Comparison, LoweredProgram
 from tasks.records.vocabulary import Cause
 from tasks.repair.facts import OperatorFacts, operator_facts, worst_output
-from tasks.repair.families import FAMILIES, Family, Offer
+from tasks.repair.families import FAMILIES, Family, Offer, merged_settings
 from tasks.repair.prediction import ErrorPart, energies, gain_db
 from tasks.repair.schemes import Conflict, Settings, with_settings
 from tasks.repair.wording import operators_phrase
@@ -99,7 +99,7 @@ class _Search:
             best = max(useful, key=lambda draft: draft.predicted_db / draft.cost)
             for draft in (best, useful[0]) if useful[0] is not best else (best,):
                 with suppress(Conflict):
-                    yield self._candidate(family, draft, offers)
+                    yield self._candidate(family, draft)
 
     def _removed(self, name: str, offer: Offer) -> float:
         """Return the energy that an offer removes at an operator."""
@@ -109,13 +109,10 @@ class _Search:
         remaining: dict[ErrorPart, float] = {
             (cause, name): left for name in names for cause, left in offers[name][1].items()
         }
-        changed = {name: self._facts[name] for name in names}
-        for name in names if family.with_readers else ():
-            for index in self._facts[name].readers:
-                if (reader := self._by_index.get(index)) is not None:
-                    changed[reader.operator.name] = reader
-        more_bytes = sum(operator.weights for operator in changed.values()) * family.weight_bits / _BITS_PER_BYTE
-        activations = sum(operator.elements for operator in changed.values()) * family.activation_bits / _BITS_PER_BYTE
+        settings = self._settings(family, names, offers)
+        changed = [operator for operator in self._facts.values() if operator.node in settings]
+        more_bytes = sum(self._facts[name].weights for name in names) * family.weight_bits / _BITS_PER_BYTE
+        activations = sum(operator.elements for operator in changed) * family.activation_bits / _BITS_PER_BYTE
         costs = (
             family.cost,
             family.operator_cost * len(changed),
@@ -124,19 +121,34 @@ class _Search:
         )
         return _Draft(
             names=tuple(names),
-            changed=tuple(changed.values()),
+            settings=settings,
             predicted_db=gain_db(self._parts, remaining),
             cost=math.fsum(costs),
             more_bytes=more_bytes,
         )
 
-    def _candidate(self, family: Family, draft: "_Draft", offers: Mapping[str, Offer]) -> Candidate:
-        """Return the candidate of a draft. Raises Conflict."""
+    def _settings(self, family: Family, names: Sequence[str], offers: Mapping[str, Offer]) -> dict[str, Settings]:
+        """Return the new settings by node: of the operators, of their readers, and of what is merged with them."""
+        changed = {name: self._facts[name] for name in names}
+        for name in names if family.with_readers else ():
+            readers = (self._by_index.get(index) for index in self._facts[name].readers)
+            changed |= {reader.operator.name: reader for reader in readers if reader is not None}
         settings: dict[str, Settings] = {}
-        for operator in draft.changed:
-            offer = offers.get(operator.operator.name) or family.offer(operator, self._scheme)
-            if offer is not None and operator.node is not None:
-                settings[operator.node] = offer[0]
+        merged: dict[str, Settings] = {}
+        for name, operator in changed.items():
+            offer = offers.get(name) or family.offer(operator, self._scheme)
+            if offer is None or operator.node is None:
+                continue
+            settings[operator.node] = offer[0]
+            for index in operator.merged_with:
+                other = self._by_index.get(index)
+                needed = merged_settings(other, offer[0], self._scheme) if other is not None else None
+                if other is not None and other.node is not None and needed is not None:
+                    merged[other.node] = needed
+        return merged | settings
+
+    def _candidate(self, family: Family, draft: "_Draft") -> Candidate:
+        """Return the candidate of a draft. Raises Conflict."""
         targets = {self._facts[name].operator.target for name in draft.names}
         modules = [self._facts[name].operator.module_path or name for name in draft.names]
         return Candidate(
@@ -144,7 +156,7 @@ class _Search:
             change=family.change,
             operators=draft.names,
             where=operators_phrase(targets.pop() if len(targets) == 1 else None, modules),
-            scheme=with_settings(self._scheme, settings),
+            scheme=with_settings(self._scheme, draft.settings),
             predicted_db=draft.predicted_db,
             cost=draft.cost,
         )
@@ -155,8 +167,8 @@ class _Draft:
     """A change of the first operators of a family's ranking."""
 
     names: tuple[str, ...]
-    changed: tuple[OperatorFacts, ...]
-    """The operators of `names` and, if they must change too, the operators that read their values."""
+    settings: Mapping[str, Settings]
+    """The new settings by node, of the operators of `names` and of others that must change too."""
     predicted_db: float
     cost: float
     more_bytes: float

@@ -30,6 +30,9 @@ class OperatorFacts:
     """Whether a softmax discards elements of the value."""
     before_clamp: bool
     """Whether only a clamp reads the value."""
+    merged_with: tuple[int, ...]
+    """The indices of the clamp behind the operator or, for a clamp, of the operator before it. The compiler merges the
+    two, so that the values between them are not rounded. It cannot merge them if they have different bits."""
     weights: int
     """The number of elements of the constants that the operator reads."""
     bias_use: BiasUse | None
@@ -73,6 +76,7 @@ def operator_facts(comparison: Comparison, lowered: LoweredProgram) -> dict[str,
             [by_index[index] for index in readers[operator.index]],
             by_index,
             bias_uses.get(operator.index),
+            [index for index in operator.sources if len(readers[index]) == 1 and not by_index[index].constant],
         )
         for operator in lowered.operators
         if not operator.constant and not operator.unused
@@ -85,6 +89,7 @@ def _facts(
     readers: Sequence[Operator],
     by_index: dict[int, Operator],
     bias_use: BiasUse | None,
+    only_read_here: Sequence[int],
 ) -> OperatorFacts:
     parts = [row.parts for row in rows]
     least = [part.least_value for part in parts if part.least_value is not None]
@@ -92,6 +97,8 @@ def _facts(
     codes = [part.codes_used for part in parts if part.codes_used is not None]
     masking = {name for row in rows for name in row.masked_by}
     sources = [by_index[index] for index in operator.sources]
+    before_clamp = bool(readers) and all(reader.target.startswith(_CLAMPS) for reader in readers)
+    before = only_read_here if operator.target.startswith(_CLAMPS) else ()
     return OperatorFacts(
         operator=operator,
         node=operator.source_nodes[-1] if operator.source_nodes else None,
@@ -102,7 +109,8 @@ def _facts(
         codes_used=(min(codes), max(codes)) if codes else None,
         feels_steps=any(part.introduced_rms_steps is not None for part in parts),
         before_softmax=any("softmax" in name for name in masking) or any("softmax" in r.target for r in readers),
-        before_clamp=bool(readers) and all(reader.target.startswith(_CLAMPS) for reader in readers),
+        before_clamp=before_clamp,
+        merged_with=tuple(reader.index for reader in readers) if before_clamp else tuple(before),
         weights=sum(math.prod(source.shape or (0,)) for source in sources if source.constant),
         bias_use=bias_use,
     )

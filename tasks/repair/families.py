@@ -63,6 +63,18 @@ def _setting(operator: OperatorFacts, scheme: SchemeConfig, name: str) -> Any:
     return setting(scheme, operator.node, name) if operator.node is not None else None
 
 
+def merged_settings(merged: OperatorFacts, settings: Settings, scheme: SchemeConfig) -> Settings | None:
+    """Return what an operator needs so that it is still merged with the operator that gets `settings`; None if nothing.
+
+    Without it, the value between them would be rounded to the 8-bit grid before the clamp, which is much wider.
+    """
+    if (precision := settings.get("precision")) is not None:
+        return dict.fromkeys(SETTINGS) | {"precision": precision}
+    wider = _WIDER.get(_dtype(merged, scheme))
+    asked = settings.get("quant_dtype")
+    return {"quant_dtype": wider} if wider is not None and asked is not None and asked.startswith("16a") else None
+
+
 def fitted_range(operator: OperatorFacts) -> tuple[float, float] | None:
     """Return the range of the operator's used values with a margin; None if the values are not known.
 

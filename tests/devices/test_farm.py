@@ -6,13 +6,15 @@ import contextlib
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from conf.schema import DeviceConfig
-from tasks.devices.farm import Farm
+from tasks.devices import farm as farm_module
+from tasks.devices.farm import DeviceBusy, Farm
 from tasks.errors import DeviceError
 from tests.storage.test_atomic import dead_process, name_of
 
@@ -41,6 +43,25 @@ def test_a_device_is_held_by_one_lease_at_a_time(farm: Farm) -> None:
         folders = list(threads.map(hold, range(16)))
     assert most == 1
     assert len(set(folders)) == 16
+
+
+def test_a_wait_for_another_process_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(farm_module, "_POLL_S", 0.01)
+    busy = 3
+
+    @contextlib.contextmanager
+    def lock(_: str) -> Iterator[None]:
+        nonlocal busy
+        if busy:
+            busy -= 1
+            raise DeviceBusy
+        yield
+
+    farm = Farm(host_environment={}, folder=tmp_path, device_lock=lock)
+    with farm.lease([DeviceConfig(name="phone")]):
+        assert caplog.messages == ["waiting for the device phone, which another process uses"]
 
 
 def test_two_devices_are_held_at_once(farm: Farm, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ OVERRIDES = {
     "none": (),
     "weights": (SchemeOverride(node="input_1", quant_dtype="8a4w"),),
     "range": (SchemeOverride(node="input_3", range=[0.0, 1.5]),),
+    "16-bit weights with one scale": (SchemeOverride(node="input_1", quant_dtype="16a16w", per_channel=False),),
     "activations and a symmetric range": (
         SchemeOverride(node="res", quant_dtype="16a8w", symmetric=True),
         SchemeOverride(node="input_4", range=[-3.0, 3.0], per_channel=False),
