@@ -47,7 +47,8 @@ class Layer:
 
     node: str
     module_path: str
-    settings: Settings
+    settings: Mapping[str, Settings]
+    """The new settings by node, of the layer and of the clamp that is merged with it."""
     more_bytes: int
     share: float
     """The energy of the final output's error that the rounding of the layer's weights causes."""
@@ -58,6 +59,7 @@ def main() -> int:
     parser.add_argument("models", nargs="*", default=list(MODELS), help="models, by default all of the benchmark")
     parser.add_argument("--count", type=int, default=8, help="how many layers are raised")
     parser.add_argument("--growth", type=float, default=0.1, help="by how much the program may grow, as a part of it")
+    parser.add_argument("--samples", type=int, help="evaluation samples, by default those of the model's file")
     parser.add_argument("--soc", default="SM8650")
     parser.add_argument("--artifacts", default="artifacts", help="the folder of the cache")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line")
@@ -72,6 +74,7 @@ def main() -> int:
     for model in options.models:
         overrides = [f"model={model}", f"scheme={MODELS.get(model, '8a8w')}", f"soc={options.soc}"]
         overrides += [f"artifacts={options.artifacts}", "reuse=capture"]
+        overrides += [] if options.samples is None else [f"model.evaluation.count={options.samples}"]
         run = flow(name="repair benchmark", validate_parameters=False)(measure)
         measured[model] = run(overrides, options.count, options.growth)
         show(model, measured[model])
@@ -130,7 +133,7 @@ def measured(plan: Plan, resources: Resources, scheme: SchemeConfig, *, dump: bo
 def layers_of(cell: CellResult, scheme: SchemeConfig) -> dict[str, Layer]:
     """Return the layers whose weights can have 16 bits, by the names of their nodes."""
     from tasks.repair.facts import operator_facts, worst_output
-    from tasks.repair.families import FAMILIES
+    from tasks.repair.families import FAMILIES, merged_settings
     from tasks.repair.prediction import energies
 
     comparison, lowered = cell.comparison, cell.lowered
@@ -139,14 +142,21 @@ def layers_of(cell: CellResult, scheme: SchemeConfig) -> dict[str, Layer]:
     output = worst_output(comparison)
     parts = {} if output is None else energies(comparison.budget, output)
     (family,) = (family for family in FAMILIES if family.change == "16-bit weights")
+    by_index = {operator.operator.index: operator for operator in operator_facts(comparison, lowered).values()}
     offers: list[tuple[OperatorFacts, Any]] = [
-        (operator, family.offer(operator, scheme)) for operator in operator_facts(comparison, lowered).values()
+        (operator, family.offer(operator, scheme)) for operator in by_index.values()
     ]
+
+    def merged(operator: OperatorFacts, settings: Settings) -> dict[str, Settings]:
+        others = [by_index[index] for index in operator.merged_with]
+        needed = {other.node: merged_settings(other, settings, scheme) for other in others}
+        return {node: values for node, values in needed.items() if node is not None and values is not None}
+
     return {
         operator.node: Layer(
             node=operator.node,
             module_path=operator.operator.module_path,
-            settings=offer[0],
+            settings=merged(operator, offer[0]) | {operator.node: offer[0]},
             more_bytes=operator.weights,
             share=parts.get(("weights", operator.operator.name), 0.0),
         )
@@ -168,7 +178,7 @@ def first_that_fit(order: Sequence[str], layers: Mapping[str, Layer], count: int
 def raised(scheme: SchemeConfig, layers: Sequence[Layer]) -> SchemeConfig:
     from tasks.repair.schemes import with_settings
 
-    return with_settings(scheme, {layer.node: layer.settings for layer in layers})
+    return with_settings(scheme, {node: values for layer in layers for node, values in layer.settings.items()})
 
 
 def seconds_of(cell: CellResult) -> float:

@@ -26,6 +26,7 @@ from tests.sample_records import ANSWER, COMPARISON, CONV, LOWERED, blob  # isor
 
 WIDE = Quantization(scale=(1.0,), zero_point=(65535,), quant_min=0, quant_max=65535, dtype="uint16", axis=None)
 BYTES = Quantization(scale=(0.1,), zero_point=(0,), quant_min=0, quant_max=255, dtype="uint8", axis=None)
+FLOAT = {"precision": OverridePrecision.float16}
 ADD, CONVOLUTION, RELU = "aten.add.Tensor", "aten.convolution.default", "aten.relu.default"
 
 
@@ -145,6 +146,29 @@ def test_a_convolution_before_a_clamp_can_have_the_grid_of_the_clamp() -> None:
     comparison, lowered = cell(operators, {("resolution", "conv"): 0.9})
     changes = {new.change: new for new in candidates(comparison, lowered, scheme("8a8w"))}
     assert changes["the grid of the clamp"].scheme.overrides == [SchemeOverride(node="node_conv", share_clamp=True)]
+
+
+@pytest.mark.parametrize(
+    ("share", "change", "settings"),
+    [
+        (("weights", "conv"), "16-bit weights", ({"quant_dtype": "16a8w"}, {"quant_dtype": "16a16w"})),
+        (("resolution", "conv"), "16-bit activations", ({"quant_dtype": "16a8w"}, {"quant_dtype": "16a8w"})),
+        (("resolution", "relu"), "16-bit activations", ({"quant_dtype": "16a8w"}, {"quant_dtype": "16a8w"})),
+        (("weights", "conv"), "16-bit float", (FLOAT, FLOAT)),
+    ],
+)
+def test_an_operator_and_the_clamp_behind_it_get_the_same_bits_because_the_compiler_merges_them(
+    share: tuple[Cause, str], change: str, settings: tuple[dict[str, Any], dict[str, Any]]
+) -> None:
+    weight = operator("weight", "quantized_decomposed.dequantize_per_channel.default", None, constant=True)
+    operators = [weight, operator("conv", CONVOLUTION, sources=(0,)), operator("relu", RELU, sources=(1,))]
+    comparison, lowered = cell(operators, {share: 0.9})
+    (offered,) = (new for new in candidates(comparison, lowered, scheme("8a8w")) if new.change == change)
+    clamp, convolution = settings
+    assert {override.node: override for override in offered.scheme.overrides} == {
+        "node_relu": SchemeOverride(node="node_relu", **clamp),
+        "node_conv": SchemeOverride(node="node_conv", **convolution),
+    }
 
 
 def test_what_the_device_computes_wrongly_goes_to_another_precision_and_last_to_the_cpu() -> None:
