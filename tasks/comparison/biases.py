@@ -26,8 +26,8 @@ def bias_uses(lowered: LoweredProgram, store: Store) -> Iterator[BiasUse]:
     by_index = {operator.index: operator for operator in lowered.operators}
 
     def constant(index: int) -> Floats | None:
-        found = [floats[name] for name in by_index[index].source_nodes if name in floats]
-        return found[0].astype(np.float64) if by_index[index].constant and len(found) == 1 else None
+        matching = [floats[name] for name in by_index[index].source_nodes if name in floats]
+        return matching[0].astype(np.float64) if by_index[index].constant and len(matching) == 1 else None
 
     for operator in lowered.operators:
         match operator.sources:
