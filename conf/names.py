@@ -36,6 +36,8 @@ OperatorReference = Literal["exported", "quantized", "edge"]
 OPERATOR_REFERENCES: tuple[OperatorReference, ...] = get_args(OperatorReference)
 """The graphs that operators can be compared with, in the pipeline's order. `measure.references` accepts these names."""
 
+ENDS_TO_FAIL_ON = ("failed", "infrastructure", "out_of_tolerance", "regressed")
+"""The outcomes of cells that `prefect.fail_on` accepts, and `regressed` for a cell that is worse than before."""
 METRICS = (
     *("mse", "mean_abs", "max_abs", "snr_db", "cosine", "l1", "nmse", "relative_l1", "psnr_db", "sqnr_db"),
     *("max_ulp", "mean_steps", "max_steps"),

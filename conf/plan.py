@@ -9,9 +9,27 @@ from conf.check import problems, unknown_socs
 from conf.errors import RequestError, printable
 from conf.impossible import impossible_reason
 from conf.names import AXES, SHIPPED_BACKENDS
-from conf.schema import LimitsConfig, ObjectStoreConfig, Request, RetentionConfig, ScheduleConfig, TrendConfig
+from conf.schema import (
+    LimitsConfig,
+    ObjectStoreConfig,
+    PrefectConfig,
+    Request,
+    RetentionConfig,
+    ScheduleConfig,
+    TrendConfig,
+)
 
-SWEEP_KEYS = ("artifacts", "cache_folder", "limits", "schedule", "retention", "trend", "masked_names", "object_store")
+SWEEP_KEYS = (
+    "artifacts",
+    "cache_folder",
+    "limits",
+    "schedule",
+    "retention",
+    "trend",
+    "prefect",
+    "masked_names",
+    "object_store",
+)
 """The keys whose value must be the same in all cells of a sweep."""
 
 
@@ -35,6 +53,7 @@ class Plan:
     schedule: ScheduleConfig
     retention: RetentionConfig
     trend: TrendConfig
+    prefect: PrefectConfig
     masked_names: str
     object_store: ObjectStoreConfig
     folders: tuple[Path, ...] = ()

@@ -30,7 +30,7 @@ from conf.constraints import (
     not_blank,
     one_of_numbers,
 )
-from conf.names import DTYPES, MASKED_NAMES, METRICS, OPERATOR_REFERENCES, SHIPPED_BACKENDS
+from conf.names import DTYPES, ENDS_TO_FAIL_ON, MASKED_NAMES, METRICS, OPERATOR_REFERENCES, SHIPPED_BACKENDS
 from conf.repair import BudgetConfig, CertificateConfig, TargetConfig
 from conf.schemes import SchemeConfig
 from conf.tolerances import ToleranceConfig
@@ -268,6 +268,17 @@ class ScheduleConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class PrefectConfig:
+    """How Prefect shows a sweep."""
+
+    fail_on: list[Annotated[str, choice(ENDS_TO_FAIL_ON, "outcome")]] = field(default_factory=list[str])
+    """The outcomes of which one cell makes the state of the flow run Failed. `regressed` is a regression. With none,
+    the state is Completed, with a name such as `Completed: 4 of 6 failed`."""
+    reports_url: str = "http://127.0.0.1:4280"
+    """The address at which `qnnsweep ui` serves reports, for the links in Prefect. Change it with `--port` of `ui`."""
+
+
+@dataclass(kw_only=True, slots=True)
 class RetentionConfig:
     """Limits for past runs. After each run, runs beyond a limit are removed, but never the newest. null: no limit."""
 
@@ -349,6 +360,7 @@ class Request:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     trend: TrendConfig = field(default_factory=TrendConfig)
+    prefect: PrefectConfig = field(default_factory=PrefectConfig)
     target: TargetConfig = field(default_factory=TargetConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     certificate: CertificateConfig = field(default_factory=CertificateConfig)

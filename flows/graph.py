@@ -1,6 +1,6 @@
 """The graph of one sweep: the stages whose results each stage uses, and the work that cells share."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -32,7 +32,7 @@ from tasks.numerics.verdict import of_scheme
 from tasks.quantize import quantize_task
 from tasks.records.options import ComparisonOptions, LoweringOptions
 from tasks.results.outcome import CellResult
-from tasks.stage import configure_task, is_reused, result_name
+from tasks.stage import Upstream, configure_task, is_reused, result_name
 from tasks.storage.digest import digest
 from tasks.toolchain.backends.select import backend_code, backend_of
 from tasks.toolchain.source_digest import code_digest, functions_digest
@@ -65,6 +65,8 @@ class Submission:
 
     key: str
     future: PrefectFuture[Any]
+    label: str
+    """The name of the task run."""
 
 
 class Graph:
@@ -170,15 +172,22 @@ class Graph:
         if key not in self._submissions:
             # Without `opaque` Prefect would search every value of a result for futures, and would ask its server for
             # the state of a bare future.
-            values = [opaque(value.future) if isinstance(value, Submission) else value for value in inputs]
+            awaited = {
+                id(value): Upstream(value.future, value.label) for value in inputs if isinstance(value, Submission)
+            }
+            values = [opaque(awaited[id(value)]) if id(value) in awaited else value for value in inputs]
             if "workers" in resources:
                 on_start = partial(self._on_progress, task.name, work_label(task.name, request), "running")
                 resources["workers"] = self._resources.workers.reporting(on_start)
-            future = self._configure_task(task, request).submit(*values, store=self._resources.store, **resources)
-            self._submissions[key] = Submission(key=key, future=future)
+            configured = self._configure_task(task, request, [*awaited.values()])
+            future = configured.submit(*values, store=self._resources.store, **resources)
+            label = f"{task.name} {work_label(task.name, request)}"
+            self._submissions[key] = Submission(key=key, future=future, label=label)
         return self._submissions[key]
 
-    def _configure_task(self, task: Task[..., Any], request: Request) -> Task[..., Any]:
+    def _configure_task(
+        self, task: Task[..., Any], request: Request, inputs: Sequence[Upstream] = ()
+    ) -> Task[..., Any]:
         label = work_label(task.name, request)
 
         def on_change(state: str) -> None:
@@ -189,7 +198,12 @@ class Graph:
 
         refresh = task.name == "measure" and request.reuse is not Reuse.capture
         return configure_task(
-            task, f"{task.name} {label}", store=self._resources.store, on_change=on_change, refresh=refresh
+            task,
+            f"{task.name} {label}",
+            store=self._resources.store,
+            on_change=on_change,
+            refresh=refresh,
+            inputs=inputs,
         )
 
 

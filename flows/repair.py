@@ -76,7 +76,7 @@ def repair(overrides: list[str], config_dirs: list[str] | None = None) -> Repair
         costs = resources.workers.costs
         result = finish_run(run, done, resources, trend=None, costs=costs, verb="repair", more_rows=rows)
         recipe = write_recipe(run, search, rows, store)
-        create_artifacts(result, store)
+        create_artifacts(result, store, plan.prefect.reports_url)
     return RepairResult(run=result, search=search, certificate=certificate, recipe=recipe)
 
 

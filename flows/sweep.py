@@ -8,7 +8,7 @@ from pathlib import Path
 from conf.load import load
 from flows.resources import prepare
 from flows.run import RunStart, command, finish_run, overrides_with_secrets, run_cells
-from flows.runs import notifications, results
+from flows.runs import flow_state, notifications, results
 from flows.runs.artifacts import create_artifacts
 from flows.runs.retention import apply_retention
 from flows.server import leases
@@ -23,6 +23,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
 
     Secrets may be masked in `overrides`, as long as `overrides_with_secrets` has the overrides without masks.
 
+    Call it with `return_state=True` and `flow_state.returned`, because `prefect.fail_on` can make its state Failed.
     Raises RequestError for a wrong request, before any work. Raises EnvironmentUnusable for an unusable machine.
     """
     folders = [Path(folder) for folder in config_dirs or ()]
@@ -31,14 +32,15 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     notifiers = notifications.load_notifiers(plan.trend.notify)
     with lock.shared(store), _frozen_gc():
         run_start = RunStart.now()
+        flow_state.tag_request(plan)
         resources = prepare(plan, device_lock=leases.exclusive)
         done = run_cells(plan, resources, run_start.run_id)
         run = run_start.compiled_facts(resources, done.reused, command(overrides, folders))
         result = finish_run(run, done, resources, trend=plan.trend, costs=resources.workers.costs)
-        create_artifacts(result, store)
+        create_artifacts(result, store, plan.prefect.reports_url)
     notifications.send(notifiers, result, store)
     apply_retention(plan.retention, store, run_start.run_id)
-    return result
+    return flow_state.end_state(result, plan.prefect.fail_on)
 
 
 @contextmanager

@@ -36,6 +36,7 @@ from flows.cli.options import (
 from flows.cli.repair import EXITS as REPAIR_EXITS
 from flows.cli.repair import repair
 from flows.cli.tensors import tensors
+from flows.cli.ui import ui
 from flows.exit_codes import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, NOT_ALL_PASSED, PASSED
 from flows.server.settings import configure_prefect
 from tasks.errors import EnvironmentUnusable, RequestError
@@ -53,7 +54,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_WITHOUT_OVERRIDES = ("cache", "diff", "doctor", "list", "recompare", "report", "tensors")
+_WITHOUT_OVERRIDES = ("cache", "diff", "doctor", "list", "recompare", "report", "ui")
 """The commands in which the word `artifacts=PLACE` is not an override, and means the option `--artifacts`."""
 _RUN = typer.Argument(metavar="RUN", help=f"A run: {RUN_NAMES}. By default the latest.", autocompletion=complete_run)
 
@@ -300,6 +301,7 @@ def recompare(
 app.command(epilog=REPAIR_EXITS)(repair)
 app.command("list")(list_)
 app.command(epilog="Exit codes: 0 written · 2 there is no such tensor.")(tensors)
+app.command()(ui)
 app.add_typer(cache, name="cache")
 
 
@@ -326,9 +328,10 @@ def _plan_table(cells: Sequence[Mapping[str, str | None]]) -> Table:
 
 
 def _sweep(overrides: list[str], folders: list[str]) -> "SweepResult":
+    from flows.runs.flow_state import returned
     from flows.sweep import sweep
 
-    return sweep(overrides, folders)
+    return returned(sweep(overrides, folders, return_state=True))
 
 
 def _spread(overrides: list[str], folders: list[str], pool: str | None, dask: str | None) -> "SweepResult":
@@ -336,6 +339,7 @@ def _spread(overrides: list[str], folders: list[str], pool: str | None, dask: st
     from flows.cli import progress, serve
     from flows.distribution.spread import spread
     from flows.run import on_progress
+    from flows.runs.flow_state import returned
     from flows.server import connect
 
     if pool and dask:
@@ -345,7 +349,7 @@ def _spread(overrides: list[str], folders: list[str], pool: str | None, dask: st
     with interruptible(screen):
         on_progress.set(progress.ProgressLog((), screen, stages=("shard",)).update)
         with connect.translated_errors():
-            return spread(overrides, folders, pool, dask)
+            return returned(spread(overrides, folders, pool, dask, return_state=True))
 
 
 def _show(result: "SweepResult", *, as_json: bool) -> None:

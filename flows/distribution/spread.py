@@ -28,7 +28,7 @@ from flows.distribution.dask import dask_task_runner
 from flows.distribution.shard import not_started, shard, shard_store, shards_folder
 from flows.graph import await_result
 from flows.run import RunStart, command, on_progress
-from flows.runs import notifications, results
+from flows.runs import flow_state, notifications, results
 from flows.runs.artifacts import create_artifacts
 from flows.runs.retention import apply_retention
 from flows.server.decorator import run_flow
@@ -77,6 +77,7 @@ def spread(
     store = Store.at(plan.artifacts, plan.cache_folder, plan.object_store)
     store.check_writable()
     notifiers = notifications.load_notifiers(plan.trend.notify)
+    flow_state.tag_request(plan)
     with lock.shared(store):
         shared = {"config_dirs": list(map(str, folders)), "run_id": run_id}
         possible = [part for part in parts if any(cell.impossible is None for cell in part.plan.cells)]
@@ -110,10 +111,10 @@ def spread(
         write_manifest(store, run_id, join_manifests(read_manifest(place, run_id) for place in stores.values()))
         result = results.join(run, list(stores.values()), store, plan.trend)
         store.files.remove_all(shards_folder(run_id))
-        create_artifacts(result, store)
+        create_artifacts(result, store, plan.prefect.reports_url)
     notifications.send(notifiers, result, store)
     apply_retention(plan.retention, store, run_id)
-    return result
+    return flow_state.end_state(result, plan.prefect.fail_on)
 
 
 @task(

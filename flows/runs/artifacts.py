@@ -13,7 +13,7 @@ from conf.plan import PlannedCell
 from flows.runs.eta import EtaEstimate
 from flows.runs.regressions import regressions_markdown
 from flows.runs.results import SweepResult, report_name, run_folder
-from tasks.report.page import summary_markdown, summary_rows
+from tasks.report.page import counts_in_words, summary_markdown, summary_rows
 from tasks.storage.store import Store
 
 UPDATE_EVERY_S = 1.0
@@ -65,12 +65,26 @@ def create_progress(run_id: str, cells: int) -> Callable[[float], object]:
     return lambda percent: artifacts.update_progress_artifact(artifact_id=artifact, progress=percent)
 
 
-def create_artifacts(result: SweepResult, store: Store) -> None:
-    """Create the run's artifacts under keys that all runs of the flow share."""
+def create_artifacts(result: SweepResult, store: Store, reports_url: str) -> None:
+    """Create the run's artifacts under keys that all runs of the flow share.
+
+    `reports_url`: where `qnnsweep ui` serves the reports. A browser opens no local file from a link in Prefect's UI.
+    """
     run, cells = result.run, result.cells
-    markdown = summary_markdown(run, cells) + regressions_markdown(result.trends)
-    artifacts.create_markdown_artifact(key="sweep", markdown=markdown, description=shlex.join(run.command))
-    artifacts.create_table_artifact(key="cells", table=summary_rows(cells), description=run.run_id)
-    report, files = store.link(report_name(run.run_id)), store.link(f"{run_folder(run.run_id)}/files")
-    artifacts.create_link_artifact(key="report", link=report, description=run.run_id)
-    artifacts.create_link_artifact(key="files", link=files, description=f"{run.run_id}: programs, dumps, traces")
+    report = f"{reports_url}/{report_name(run.run_id)}"
+    files = f"{reports_url}/{run_folder(run.run_id)}/files/"
+    needs = f"while this runs: `qnnsweep ui --artifacts={shlex.quote(store.display_path('').rstrip('/'))}`"
+    links = f"[Report]({report}) and [files]({files}), {needs}"
+    markdown = summary_markdown(run, cells, links) + regressions_markdown(result.trends)
+    artifacts.create_markdown_artifact(key="sweep", markdown=markdown, description=f"`{shlex.join(run.command)}`")
+    about = f"{run.run_id}: {', '.join(counts_in_words(cells))}"
+    artifacts.create_table_artifact(key="cells", table=summary_rows(cells), description=about)
+    artifacts.create_link_artifact(
+        key="report", link=report, link_text=f"Report of {run.run_id}", description=f"{run.run_id}: opens {needs}"
+    )
+    artifacts.create_link_artifact(
+        key="files",
+        link=files,
+        link_text=f"Files of {run.run_id}: programs, dumps, traces",
+        description=f"{run.run_id}: opens {needs}",
+    )

@@ -29,13 +29,6 @@ from tasks.report.ladder import ladders, worst_output
 _CELL = CELL_COLUMNS[1:]
 """The columns that identify a cell within its run."""
 NUMBERS = ("lowest SNR dB", "top-1 %", "pte KiB", "operators", "delegated / CPU", "lower s")
-_SUMMARY_COLUMNS = (
-    *("model", "scheme", "soc", "device", "backend", "outcome", "stage", "error_type"),
-    *("final_difference", "final_snr_db", "samples", "device_difference", "device_snr_db", "worst_rung"),
-    *("final_cosine", "top1_agreement", "latency_p50_ms", "pte_bytes"),
-    *("operators_compared", "operators_total", "delegated_nodes", "non_delegated_nodes"),
-    *("worst_operator", "worst_operator_cause", "diagnosis"),
-)
 _TOP_EVENTS = 24  # per unit and cell: cycles and µs have no common order
 _ERROR_CHARACTERS = 4_000
 _TOP_SHARES, _ALL_SHARES = 40, 10_000  # per final output, and of all cells
@@ -160,14 +153,18 @@ def _measures(cells: Sequence[Row]) -> Row:
     }
 
 
-def summary_markdown(run: RunFacts, cells: Sequence[Row]) -> str:
-    """Return the summary for Prefect's Markdown artifact: counts of outcomes, paths, and the cells, worst first."""
+def summary_markdown(run: RunFacts, cells: Sequence[Row], links: str = "") -> str:
+    """Return the summary for Prefect's Markdown artifact: counts of outcomes, paths, and the cells, worst first.
+
+    `links`: the lines of Markdown that say where to read more.
+    """
     rows = sorted(cells, key=_badness)
     calls = display.plural(run.toolchain_calls, "toolchain call")
     lines = [
         f"# Run {display.markdown(run.run_id)}",
         f"{display.plural(len(rows), 'cell')}: {', '.join(counts_in_words(rows)) or 'nothing planned'}.",
         f"Took {display.duration(run.seconds)}, {calls}, {run.reused} reused.",
+        *([links] if links else []),
         f"Report: {display.markdown(run.report)}  \nTables: {display.markdown(run.tables)}",
     ]
     if rows:
@@ -177,8 +174,9 @@ def summary_markdown(run: RunFacts, cells: Sequence[Row]) -> str:
 
 
 def summary_rows(cells: Sequence[Row]) -> list[Row]:
-    """Return the summary for Prefect's table artifact: exact numbers, one row per cell, in the order of the plan."""
-    return [{name: row[name] for name in _SUMMARY_COLUMNS} for row in cells]
+    """Return the summary for Prefect's table artifact: rounded numbers, one row per cell, in the order of the plan."""
+    head, *body = summary(cells, display.note_and_diagnosis)
+    return [dict(zip(head, line, strict=True)) for line in body]
 
 
 def summary(rows: Sequence[Row], note: Callable[[Row], str]) -> list[list[str]]:

@@ -36,6 +36,8 @@ from tasks.storage.codec import decode, encode
 from tasks.storage.manifest import KEYS, RECORDS, referenced_blobs
 from tasks.storage.store import Store
 
+RESULT_SUFFIX = ".parquet"
+"""The end of the name of every result."""
 Accepts = Callable[[Any], bool]
 """Returns whether a stage can have computed this result."""
 
@@ -66,7 +68,7 @@ class RecordSerializer(Serializer):  # `Serializer[Any]` cannot be subclassed
     type: str = "qnnsweep-record"
 
     def dumps(self, obj: Any) -> bytes:
-        return encode(obj)
+        return b"" if isinstance(obj, BaseException) else encode(obj)
 
     def loads(self, blob: bytes) -> Any:
         result, _last_read.result = _last_read.result, None
@@ -89,6 +91,8 @@ class _AtomicFiles(WritableFileSystem):
         return self.read_path(path)
 
     def write_path(self, path: str, content: bytes, **_: Any) -> str:  # type: ignore[override]
+        if Path(path).suffix != RESULT_SUFFIX:  # the error of a task, which Prefect would store under a random name
+            return path
         self._store.files.write(self._file(path), content)
         return path
 

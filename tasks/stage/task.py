@@ -7,18 +7,23 @@ arguments are resources. They have no effect on the key.
 
 import copy
 import dataclasses
+import functools
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from prefect import Task
 from prefect.cache_policies import NO_CACHE, CachePolicy
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext
+from prefect.states import Cancelled
 
-from tasks.stage.result_cache import Accepts, RecordSerializer, storage_blocks
+from tasks.errors import QnnsweepError
+from tasks.stage.result_cache import RESULT_SUFFIX, Accepts, RecordSerializer, storage_blocks
+from tasks.stage.task_log import log_failure, log_success
+from tasks.stage.upstream import NotCompleted, Upstream
 from tasks.storage.digest import digest
 from tasks.storage.store import Store
 
@@ -58,15 +63,35 @@ def stage(
 
 
 def configure_task(
-    task: Task[P, R], name: str, *, store: Store, on_change: OnChange, refresh: bool = False
+    task: Task[P, R],
+    name: str,
+    *,
+    store: Store,
+    on_change: OnChange,
+    refresh: bool = False,
+    inputs: Sequence[Upstream] = (),
 ) -> Task[P, R]:
     """Return a copy of the task for one sweep, with a run name, a store for its results and a callback for its states.
 
-    `refresh`: ignore a cached result, but cache the new result.
+    `refresh`: ignore a cached result, but cache the new result. `inputs`: the results of other tasks among its
+    arguments. If one of them did not complete, the task ends as cancelled, and has not called its function.
     """
 
+    @functools.wraps(task.fn)
+    def function(*args: P.args, **kwargs: P.kwargs) -> R:
+        if (problem := _problem(inputs)) is not None:
+            return cast("R", Cancelled(message=problem.reason))
+        try:
+            result = task.fn(*args, **kwargs)
+        except QnnsweepError as error:
+            log_failure(error, store)
+            raise
+        log_success(result, store)
+        return result
+
     def on_running(_task: object, _run: TaskRun, _state: State) -> None:
-        on_change("running")
+        if _problem(inputs) is None:
+            on_change("running")
 
     def on_completion(_task: object, _run: TaskRun, state: State) -> None:
         on_change("reused" if is_reused(state) else "done")
@@ -75,6 +100,7 @@ def configure_task(
         on_change("failed")
 
     configured = copy.copy(task)  # not `with_options`, which reads and parses the function's source again
+    configured.fn = function
     configured.task_run_name = name.replace("{", "{{").replace("}", "}}")  # Prefect formats it with the arguments
     configured.on_running_hooks, configured.on_completion_hooks = [on_running], [on_completion]
     configured.on_failure_hooks = [on_failure]
@@ -86,6 +112,10 @@ def configure_task(
         # Assigned here, because Task's constructor accepts only a block that a server has registered.
         configured.result_storage = records
     return configured
+
+
+def _problem(inputs: Iterable[Upstream]) -> NotCompleted | None:
+    return next((problem for upstream in inputs if (problem := upstream.problem) is not None), None)
 
 
 def is_reused(state: State) -> bool:
@@ -123,9 +153,11 @@ class _RecordKey(CachePolicy):
         inputs: dict[str, Any],
         flow_parameters: dict[str, Any],  # noqa: ARG002 - Prefect passes it
         **kwargs: Any,  # noqa: ARG002
-    ) -> str:
+    ) -> str | None:
+        if any(isinstance(value, NotCompleted) for value in inputs.values()):
+            return None
         parameters = inspect.signature(task_ctx.task.fn).parameters.values()
         values = [inputs[parameter.name] for parameter in parameters if parameter.kind is not parameter.KEYWORD_ONLY]
         selected = values if self.key_inputs is None else self.key_inputs(*values)
         toolchain = getattr(inputs.get("workers"), "identity", None)
-        return f"{self.stage}-{digest([self.stage, self.version, toolchain, selected])}.parquet"
+        return f"{self.stage}-{digest([self.stage, self.version, toolchain, selected])}{RESULT_SUFFIX}"

@@ -185,6 +185,8 @@ REQUEST = (
     *(same(f"trend.floors.{field.name}", 0.5, NONE, _NIGHTS) for field in fields(FloorConfig)),
     same("trend.fail", True, NONE, _NIGHTS),
     same("trend.notify", ["custom-webhook/team"], NONE, _NIGHTS),
+    same("prefect.fail_on", ["failed"], NONE, _SWEEP),
+    same("prefect.reports_url", "http://127.0.0.1:1", NONE, _SWEEP),
     same("artifacts", "elsewhere", NONE, "the location of the store; keys do not depend on it"),
 )
 

@@ -147,7 +147,7 @@ class SimulatedGraph(Graph):
             code = (version, self._world.toolchain)
             self._cache[key] = getattr(self, f"_{task.name}")(code, *values)
         future: Any = self._cache[key]
-        return Submission(key=key, future=future)
+        return Submission(key=key, future=future, label=task.name)
 
     def _export(self, code: Any, model: ModelConfig, _code: str) -> ExportedModel:
         assert model.calibration is not None

@@ -213,14 +213,16 @@ def test_prefect_has_the_progress_the_cells_and_the_links_of_a_run(
     }
     assert set(data) == {"cells-done", "sweep", "cells", "report", "files"}
     assert data["cells-done"] == 100.0
-    assert data["report"].endswith(f"({(artifacts / 'runs' / run_id / 'report.html').as_uri()})")
-    assert data["files"].endswith(f"({(artifacts / 'runs' / run_id / 'files').as_uri()})")
+    assert data["report"] == f"[Report of {run_id}](http://127.0.0.1:4280/runs/{run_id}/report.html)"
+    assert data["files"].endswith(f"(http://127.0.0.1:4280/runs/{run_id}/files/)")
+    assert f"`qnnsweep ui --artifacts={artifacts}`" in data["sweep"]
     rows = json.loads(data["cells"])
     assert [(row["scheme"], row["device"], row["outcome"]) for row in rows] == [
-        ("8a8w", "local", "passed"), ("8a8w", "starved", "failed"),
-        ("fp16", "local", "impossible"), ("fp16", "starved", "impossible"),
+        ("8a8w", "local", "✓ passed"), ("8a8w", "starved", "✗ failed"),
+        ("fp16", "local", "∅ impossible"), ("fp16", "starved", "∅ impossible"),
     ]  # fmt: skip
-    assert [type(row["final_snr_db"]) for row in rows] == [float, *[type(None)] * 3]
+    rounded = [re.fullmatch(r"\d+\.\d of 8|–", row["lowest SNR dB"]) for row in rows]
+    assert all(rounded), rows
 
 
 def test_files_for_perfetto_and_model_explorer_lie_beside_the_programs(

@@ -66,7 +66,7 @@ def test_cells_with_the_same_diagnosis_are_one_line_of_the_terminal() -> None:
 def test_prefect_has_the_diagnoses_after_the_reasons() -> None:
     notes = [line.split(" | ")[-1] for line in summary_markdown(RUN, diagnosed(1)).splitlines() if line[:2] == "| "]
     assert notes[2:] == ["died |", "too low — Why. |", "D0. |"]
-    assert [row["diagnosis"] for row in summary_rows(diagnosed(1))] == ["D0.", "Why.", "failed in lower: died"]
+    assert [row["note"] for row in summary_rows(diagnosed(1))] == ["D0.", "too low — Why.", "died"]
 
 
 def test_markdown_has_the_worst_cells_first() -> None:

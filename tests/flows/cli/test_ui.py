@@ -1,0 +1,128 @@
+"""`qnnsweep ui` serves the reports and files of runs, nothing else, to pages of this machine, and changes nothing."""
+
+from __future__ import annotations
+
+import http.client
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from flows.cli.ui import ReportServer
+from tasks.storage import tables
+from tasks.storage.store import Store
+from tests.devices.loopback import free_port
+from tests.program import Program
+from tests.sample_tables import cell, table
+
+RUN = "20260101T220000Z-aaaa"
+SECRET = b"not for a browser"
+SANDBOX = "sandbox; default-src 'none'; style-src 'unsafe-inline'"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """A store with one run, and files around it that nobody must read."""
+    store = Store.at(str(tmp_path / "store"))
+    store.check_writable()
+    rows = [row | {"run_id": RUN} for row in table("cells", [cell("digits_cnn", "8a8w", "SM8650")])]
+    tables.write(store, RUN, "cells", rows)
+    run = store.root / "runs" / RUN
+    files = {
+        "report.html": "<!doctype html>report",
+        "files/a&b/log.txt": "log",
+        "files/page.html": "<script>x</script>",
+    }
+    for name, text in files.items():
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text(text)
+    (tmp_path / "secret").write_bytes(SECRET)
+    (run / "files" / "link").symlink_to(tmp_path / "secret")
+    (run / "files" / "folder").symlink_to(tmp_path)
+    (store.root / "runs" / "absent").mkdir()
+    (store.root / "runs" / "absent" / "report.html").write_bytes(SECRET)
+    (store.root / "blobs" / "aa").write_bytes(SECRET)
+    return store
+
+
+@pytest.fixture
+def server(store: Store) -> Iterator[ReportServer]:
+    with ReportServer(store, 0) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield server
+        server.shutdown()
+
+
+def answer(server: ReportServer, path: str, method: str = "GET", host: str | None = None) -> tuple[int, str, bytes]:
+    """Return the status, the content type with the content security policy, and the body. The path is sent as it is."""
+    with closing(http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)) as connection:
+        connection.putrequest(method, path, skip_host=True)
+        connection.putheader("Host", host or urlsplit(server.url).netloc)
+        connection.endheaders()
+        response = connection.getresponse()
+        headers = [response.headers[name] for name in ("Content-Type", "Content-Security-Policy")]
+        return response.status, " | ".join(filter(None, headers)), response.read()
+
+
+def test_the_report_and_the_files_of_a_run_are_served(server: ReportServer) -> None:
+    assert answer(server, f"/runs/{RUN}/report.html") == (200, "text/html; charset=utf-8", b"<!doctype html>report")
+    kind = f"text/plain; charset=utf-8 | {SANDBOX}"
+    assert answer(server, f"/runs/{RUN}/files/a%26b/log.txt") == (200, kind, b"log")
+    assert answer(server, f"/runs/{RUN}/report.html", "HEAD") == (200, "text/html; charset=utf-8", b"")
+
+
+def test_a_page_among_the_files_is_text_in_which_no_script_runs(server: ReportServer) -> None:
+    kind = f"text/plain; charset=utf-8 | {SANDBOX}"
+    assert answer(server, f"/runs/{RUN}/files/page.html") == (200, kind, b"<script>x</script>")
+
+
+def test_the_first_page_lists_the_runs_and_the_page_of_a_run_lists_its_files(server: ReportServer) -> None:
+    status, _, runs = answer(server, "/")
+    assert (status, runs.count(b"<li>"), f'<a href="/runs/{RUN}/">{RUN}</a>'.encode() in runs) == (200, 1, True)
+    status, _, files = answer(server, f"/runs/{RUN}/")
+    assert (status, files.count(b"<li>")) == (200, 3)
+    assert f'<a href="/runs/{RUN}/files/a%26b/log.txt">files/a&amp;b/log.txt</a>'.encode() in files
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../secret", f"/runs/{RUN}/../../../secret", f"/runs/{RUN}/..%2f..%2f..%2fsecret", "//etc/passwd",
+        f"/runs/{RUN}/files/link", f"/runs/{RUN}/files/folder/secret", f"/runs/{RUN}/files/%00", "/blobs/aa",
+        "/runs/absent/report.html", "/runs/../blobs/aa", "/tables/", f"/runs/{RUN}/files/../../../blobs/aa", "/runs/",
+        f"/runs/./{RUN}/report.html", "file:///etc/passwd",
+    ],
+)  # fmt: skip
+def test_nothing_else_is_served(server: ReportServer, path: str) -> None:
+    status, _, body = answer(server, path)
+    assert status == 404
+    assert SECRET not in body
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_nothing_can_be_changed(server: ReportServer, store: Store, method: str) -> None:
+    assert answer(server, f"/runs/{RUN}/report.html", method)[0] == 501
+    assert (store.root / "runs" / RUN / "report.html").read_text() == "<!doctype html>report"
+
+
+def test_a_foreign_page_whose_name_has_the_address_of_this_machine_gets_nothing(server: ReportServer) -> None:
+    status, _, body = answer(server, f"/runs/{RUN}/report.html", host=f"evil.example:{server.server_port}")
+    assert (status, body) == (403, f"open {server.url}\n".encode())
+    assert answer(server, "/", host=f"localhost:{server.server_port}")[0] == 200
+
+
+def test_the_command_prints_its_address_and_ends_with_ctrl_c(program: Program, store: Store) -> None:
+    port = free_port()
+    with program.start("ui", f"--port={port}", f"artifacts={store.root}") as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == f"reports of {store.root}: http://127.0.0.1:{port}/\n"
+        taken = program.run("ui", f"--port={port}", f"artifacts={store.root}")
+        assert (taken.returncode, taken.stderr) == (
+            3, f"qnnsweep: --port={port}: Address already in use; choose another port\n",
+        )  # fmt: skip
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 0
