@@ -54,7 +54,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_WITHOUT_OVERRIDES = ("cache", "diff", "doctor", "list", "recompare", "report", "ui")
+_WITHOUT_OVERRIDES = ("cache", "diff", "doctor", "list", "recompare", "report", "tensors", "ui")
 """The commands in which the word `artifacts=PLACE` is not an override, and means the option `--artifacts`."""
 _RUN = typer.Argument(metavar="RUN", help=f"A run: {RUN_NAMES}. By default the latest.", autocompletion=complete_run)
 

@@ -120,8 +120,8 @@ def test_the_command_prints_its_address_and_ends_with_ctrl_c(program: Program, s
     with program.start("ui", f"--port={port}", f"artifacts={store.root}") as process:
         assert process.stderr is not None
         assert process.stderr.readline() == f"reports of {store.root}: http://127.0.0.1:{port}/\n"
-        taken = program.run("ui", f"--port={port}", f"artifacts={store.root}")
-        assert (taken.returncode, taken.stderr) == (
+        second = program.run("ui", f"--port={port}", f"artifacts={store.root}")
+        assert (second.returncode, second.stderr) == (
             3, f"qnnsweep: --port={port}: Address already in use; choose another port\n",
         )  # fmt: skip
         process.send_signal(signal.SIGINT)
