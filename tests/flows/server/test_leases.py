@@ -55,8 +55,11 @@ class Holder:
         """Send a line (`try` releases the lease again, `hold` does not) and return the answer: `held` or `busy`."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{verb} {device}\n")
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(f"{verb} {device}\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise AssertionError(f"the process has ended: {self.kill()}") from None
         return self._process.stdout.readline().strip()
 
     def kill(self) -> str:
