@@ -51,7 +51,7 @@ function factsBeside(cell, other) {
       element("td", { class: "n" }, before), element("td", { class: "n" }, after));
   });
   return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": labelOf(cell, "Facts beside another cell") },
-    element("table", { class: "side" }, head(["", ""], [nameOf(cell), "n"], [nameOf(other), "n"]), element("tbody", {}, ...lines)));
+    element("table", { class: "side facts-side" }, head(["", ""], [nameOf(cell), "n"], [nameOf(other), "n"]), element("tbody", {}, ...lines)));
 }
 
 /** Return the worst row of every operator that was compared, by module, function and position among equal ones. */
@@ -91,5 +91,5 @@ function operatorsBeside(cell, other) {
           ["introduced dB", "n", "introduced error"], ["second", "n"]),
         element("tbody", {}, ...lines))),
     element("p", { class: "remark" }, `${both.length} operators of the same module and function were compared in both cells, the largest change of the total SNR below ${MATTERS_DB} dB first`
-      + (left > 0 ? `; ${left} more have smaller changes` : "") + (alone ? `; ${alone} have no counterpart` : "") + "."));
+      + (left > 0 ? `; ${left} more with smaller changes` : "") + (alone ? `; ${alone} without a counterpart` : "") + "."));
 }

@@ -4,7 +4,11 @@ const PICTURE = { width: 300, height: 132, top: 8, bottom: 112 };
 const MOST_NEIGHBOURS = 4; // on each side
 
 const numbersIn = (written) => (written ? written.split(" ").map(Number) : []);
-const short = (value) => (value === 0 ? "0" : Math.abs(value) >= 1e4 || Math.abs(value) < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(3))));
+const short = (value) => {
+  const size = Math.abs(value);
+  if (size >= 1000 && size < 1e7) return Math.round(value).toLocaleString("en");
+  return value && (size >= 1e7 || size < 1e-3) ? value.toExponential(1) : String(Number(value.toPrecision(3)));
+};
 
 /** Return a figure with a title, a picture that has a description, and a sentence below it. */
 function picture(title, description, shapes, sentence) {
@@ -71,7 +75,7 @@ function heatPicture(detail, unit) {
   }));
   const frame = shape("rect", { class: "frame", x: 0, y: 0, width: columns * side, height: rows * side });
   return picture("Error over the plane", `Heat map of ${rows} times ${columns} parts of the plane`, [...tiles, frame],
-    `From ${short(largest * Math.min(...parts) / 100)} (lightest) to ${short(largest)} ${unit} rms (darkest).`);
+    `From ${short(largest * Math.min(...parts) / 100)} to ${short(largest)} ${unit} rms (the strongest colour).`);
 }
 
 /** Return the pictures of an operator's error; a sentence if the page has no details of this operator. */
@@ -93,7 +97,7 @@ function detailOf(cell, index) {
 /** Return the command that writes all elements of the tensors of an operator. */
 function tensorsCommand(cell, row) {
   const sample = rowsOf(cell, "details").find((detail) => detail.operator_index === row.operator_index)?.sample ?? row.sample;
-  const command = `qnnsweep tensors ${document.body.dataset.run} ${cell.dataset.folder} ${row.operator} --sample=${sample}`;
+  const command = `qnnsweep tensors ${document.body.dataset.run} ${cell.dataset.folder} ${row.operator} --sample=${sample}${document.body.dataset.artifacts}`;
   return element("p", { class: "remark" }, "All elements, on the device and on the host: ", element("code", {}, command));
 }
 

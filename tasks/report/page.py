@@ -94,6 +94,7 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
             run=run,
             command=shlex.join(run.command),
             compared_run=_compared_run(run),
+            artifacts=_artifacts(run),
             cells=cells,
             counts=_counts(cells),
             impossible=impossible,
@@ -218,6 +219,12 @@ def _compared_run(run: RunFacts) -> str | None:
     if run.command[1:2] == ("recompare",):
         return run.command[2].removeprefix("--run=")
     return run.run_id if run.command[1:2] == ("run",) else None
+
+
+def _artifacts(run: RunFacts) -> str:
+    """Return the word by which a command finds the run, after a space; nothing if that is the default."""
+    place = run.tables.removesuffix("/tables")
+    return "" if place == "artifacts" else f" artifacts={shlex.quote(place)}"
 
 
 def _by_cell(rows: Iterable[Row]) -> dict[tuple[str | None, ...], list[Row]]:

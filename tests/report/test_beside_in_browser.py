@@ -56,7 +56,7 @@ def test_a_second_cell_is_chosen_and_its_address_can_be_shared(page: Page, sampl
     expect(operators).to_have_count(40)
     expect(operators.first.locator("small")).to_have_text("aten_convolution_default_21")  # damaged in 8a8w only
     expect(operators.first.locator("td[data-verdict]")).to_have_text(["introduced", "biased"])
-    expect(panel).to_contain_text("31 more have smaller changes")
+    expect(panel).to_contain_text("31 more with smaller changes")
     page.screenshot(path=tmp_path / "beside.png")
     page.reload()
     expect(operators).to_have_count(40)
@@ -72,6 +72,10 @@ def test_the_second_cell_fits_into_any_window(page: Page, sample_report: str, wi
     page.goto(f"{sample_report}#cell-6-beside/with-3")
     page.locator("#cell-6-beside table").first.wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") == width
+    heights = page.locator("#cell-6-beside tbody tr").evaluate_all("rows => rows.map(row => row.offsetHeight)")
+    assert max(heights) < 120  # no column is so narrow that each letter is on a line of its own
+    facts = page.locator("#cell-6-beside .facts-side")
+    assert facts.evaluate("table => table.scrollWidth <= table.parentElement.clientWidth")
 
 
 def test_the_list_of_runs_has_the_newest_first(page: Page, runs: Path) -> None:

@@ -28,7 +28,7 @@ def test_the_card_of_an_operator_has_pictures_of_its_error(page: Page, sample_re
             "8.9 % of 10,140 elements are within ±0.0781.",
             "Axis 1. Largest: channel 21, 1.75 steps rms; median 0.35.",
             "Values -0.75 to 6 use 84.4 % of the grid, -1 to 7.",
-            "From 0 (lightest) to 0.562 steps rms (darkest).",
+            "From 0 to 0.562 steps rms (the strongest colour).",
         ]
     )
     bars = [figures.nth(number).locator("rect.column") for number in (0, 1)]
