@@ -138,7 +138,7 @@ def future_files(case: Case, chance: random.Random) -> str:
     copied(case.bench.prepared, case.sweep.artifacts)
     work = _work(case, chance, at_rest=True)
     days = chance.choice((-400, -1, 1, 400, 4000))
-    (last,) = (path.name for path in (case.sweep.artifacts / "runs").iterdir())
+    (last,) = (path.name for path in (case.sweep.artifacts / "runs").iterdir() if path.is_dir())
     other = f"{int(last[:4]) + (1 if days > 0 else -1)}{last[4:]}"
     for folder in [case.sweep.artifacts / "runs" / last, *case.sweep.artifacts.glob(f"tables/*/run={last}")]:
         folder.rename(folder.with_name(folder.name.replace(last, other)))

@@ -210,7 +210,7 @@ def _blobs_of(store: Store, results: Iterable[str]) -> Iterator[str]:
 
 def _sizes(store: Store, runs: Iterable[str]) -> _Sizes:
     root = store.root
-    started = [path.name for path in (root / "runs").glob("*")]
+    started = [path.name for path in (root / "runs").glob("*") if path.is_dir()]
     started += [path.name.removeprefix("run=") for path in (root / "tables").glob("*/run=*")]
     return _Sizes(
         runs={run: bytes_of_run(root, run) for run in sorted({*runs, *started})},

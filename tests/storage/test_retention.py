@@ -186,6 +186,13 @@ def test_an_incomplete_run_is_removed_a_day_after_its_last_write(tmp_path: Path)
     assert plan_prune(store, Selection()).remains == (RUNS[0],)
 
 
+def test_the_list_of_runs_is_no_incomplete_run(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.files.write("runs/index.html", b"<html>")
+    os.utime(tmp_path / "runs" / "index.html", (0, 0))
+    assert plan_prune(store, Selection()).remains == ()
+
+
 def test_a_result_that_a_removed_run_recomputed_keeps_its_blobs_for_a_remaining_run(tmp_path: Path) -> None:
     """A repeated measurement gives other latencies: under the same key, the result of the newer run is cached."""
     store = Store(tmp_path)
