@@ -6,6 +6,7 @@ The id of a node is the node's name in its graph. This module writes the edge gr
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from posixpath import commonpath
 from typing import Any
 
 from tasks.records import Operator, OperatorComparison, TensorSpec
@@ -13,6 +14,8 @@ from tasks.records.vocabulary import Verdict
 
 EDGE_GRAPH, EXPORTED_GRAPH = "edge", "graph"
 """Ids of graphs. Model Explorer's adapter gives the graph of every `.pt2` file the id `graph`."""
+
+_INPUT = "input:"
 
 # From orange (worst) to blue (best), as in the report. A value has the colour of the first bound that is >= the value.
 _SNR_DB = ((0.0, "#e8813a"), (10.0, "#f3a35c"), (20.0, "#f6cfa6"), (40.0, "#d9e4ea"), (1e9, "#79b4e4"))
@@ -30,12 +33,13 @@ def edge_graph(operators: Sequence[Operator], inputs: Sequence[TensorSpec], call
         {"id": _input(number), "label": spec.name, "namespace": "inputs", "outputsMetadata": _shape(spec)}
         for number, spec in enumerate(inputs)
     ]
+    namespaces = _namespaces(operators, graph["calls"])
     for operator, (target, *arguments, _) in zip(operators, graph["calls"], strict=False):
         nodes.append(
             {
                 "id": operator.name,
                 "label": target,
-                "namespace": operator.module_path.replace(".", "/"),
+                "namespace": namespaces[operator.name],
                 "attrs": list(_attributes(operator)),
                 "incomingEdges": _edges(operators, arguments),
                 "outputsMetadata": _shape(operator),
@@ -95,6 +99,34 @@ def _words(name: str, values: Mapping[str, Verdict]) -> dict[str, Any]:
     return {"name": name, "results": results}
 
 
+def _namespaces(operators: Sequence[Operator], calls: Sequence[Any]) -> dict[str, str]:
+    """Map each node to its namespace: its module or, for a node that is computed from constants alone, its readers'.
+
+    Model Explorer draws the nodes of one namespace beside each other. Weights outside the namespace of their reader
+    make the graph so wide that nothing in it can be read.
+    """
+    namespaces: dict[str, str] = {}
+    readers: dict[str, list[str]] = {}
+    depends: set[str] = set()  # the nodes that depend on the program's inputs
+    sources = [[*_sources(operators, arguments)] for _, *arguments, _ in calls]
+    for operator, read in zip(operators, sources, strict=False):
+        if any(source in depends or source.startswith(_INPUT) for source in read):
+            depends.add(operator.name)
+    # From the last node to the first, because the namespace of a weight's reader can be that of another reader.
+    for operator, read in reversed([*zip(operators, sources, strict=False)]):
+        module = operator.module_path.replace(".", "/")
+        read_in = readers.get(operator.name, [])
+        namespaces[operator.name] = module if operator.name in depends or not read_in else _common(read_in)
+        for source in read:
+            readers.setdefault(source, []).append(namespaces[operator.name])
+    return namespaces
+
+
+def _common(namespaces: Sequence[str]) -> str:
+    """Return the innermost namespace that contains all of these."""
+    return commonpath(namespaces)
+
+
 def _attributes(operator: Operator) -> Iterator[dict[str, str]]:
     attributes = {
         "debug handle": operator.debug_handle,
@@ -130,7 +162,7 @@ def _sources(operators: Sequence[Operator], encoded: Any) -> Iterator[str]:
 
 
 def _input(number: int) -> str:
-    return f"input:{number}"
+    return f"{_INPUT}{number}"
 
 
 def _shape(tensor: Operator | TensorSpec) -> list[dict[str, Any]]:

@@ -71,6 +71,35 @@ def test_the_edge_graph_has_a_node_for_every_call_under_its_operators_name() -> 
     }  # fmt: skip
 
 
+def test_a_weight_is_in_the_namespace_of_its_readers() -> None:
+    """Operators of constants have no module: `scale` is read by two layers, `table` by a weight of the second layer."""
+    weight = replace(CONV, name="weight", module_path="")
+    names = {
+        "weight": "", "scale": "", "table": "", "second_weight": "", "first": "layers.0.conv", "second": "layers.1",
+    }  # fmt: skip
+    operators = [replace(weight, index=n, name=name, module_path=path) for n, (name, path) in enumerate(names.items())]
+    by_name = {name: {"operator": number} for number, name in enumerate(names)}
+
+    def call(*arguments: object) -> list[object]:
+        return ["aten.call.default", list(arguments), {}, None]
+
+    calls = [call({"constant": "w"}), call({"constant": "s"}), call({"constant": "t"}), call(by_name["table"])]
+    calls += [call({"input": 0}, by_name["weight"], by_name["scale"])]
+    calls += [call(by_name["first"], by_name["second_weight"], by_name["scale"])]
+    data = json.dumps({"calls": calls, "outputs": [by_name["second"]]}).encode()
+    nodes = edge_graph(operators, EXPORTED.inputs, data)["graphs"][0]["nodes"]
+    assert {node["id"]: node["namespace"] for node in nodes} == {
+        "input:0": "inputs",
+        "weight": "layers/0/conv",
+        "scale": "layers",
+        "table": "layers/1",
+        "second_weight": "layers/1",
+        "first": "layers/0/conv",
+        "second": "layers/1",
+        "output": "",
+    }
+
+
 def test_a_node_has_its_operators_worst_sample_and_its_worst_verdict() -> None:
     rows = [*COMPARISON.operators, OperatorComparison(operator=CONV, sample=2, status="compared", gap=WORSE)]
     rows += [OperatorComparison(operator=UNUSED, sample=0, status="unused", gap=Gap())]
