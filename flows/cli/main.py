@@ -86,7 +86,7 @@ def _program(
     del version  # the callback has shown it
 
 
-@app.command(epilog=EXITS)
+@app.command(epilog=EXITS, short_help="Run a sweep. Repeat the command to continue.")
 def run(
     overrides: Overrides = None,
     config_dir: ConfigDirs = None,
@@ -115,7 +115,7 @@ def run(
         raise typer.Exit(NOT_ALL_PASSED if regressed else _exit_code(result))
 
 
-@app.command(epilog=EXITS)
+@app.command(epilog=EXITS, short_help="Show the cells that a run would have.")
 def plan(
     overrides: Overrides = None,
     config_dir: ConfigDirs = None,
@@ -144,7 +144,7 @@ def plan(
         raise typer.Exit(NOT_ALL_PASSED if any(cell.get("error") for cell in cells) else PASSED)
 
 
-@app.command(epilog=EXITS)
+@app.command(epilog=EXITS, short_help="Show the devices and whether they can be used.")
 def devices(
     overrides: Overrides = None,
     config_dir: ConfigDirs = None,
@@ -161,7 +161,7 @@ def devices(
         raise typer.Exit(PASSED if all(status.usable for status in statuses) else DEVICES_UNUSABLE)
 
 
-@app.command()
+@app.command(short_help="Show what this machine lacks, and how to install it.")
 def doctor(json_: Json = False, debug: Debug = False, artifacts: Artifacts = "artifacts") -> None:
     """Check this machine and show what is missing and how to install it.
 
@@ -175,7 +175,7 @@ def doctor(json_: Json = False, debug: Debug = False, artifacts: Artifacts = "ar
         raise typer.Exit(PASSED if all(check.ok or not check.needed for check in results) else ENVIRONMENT_UNUSABLE)
 
 
-@app.command()
+@app.command(short_help="Show a run and write its report again.")
 def report(
     run_id: Annotated[str | None, _RUN] = None,
     tsv: Annotated[
@@ -209,7 +209,9 @@ def report(
             raise EnvironmentUnusable(f"no browser can be started; open {result.page}, or set BROWSER")
 
 
-@app.command(epilog="Exit codes: 0 no regression · 1 a regression · 2 there is no such run.")
+@app.command(
+    epilog="Exit codes: 0 no regression · 1 a regression · 2 there is no such run.", short_help="Compare two runs."
+)
 def diff(
     run_a: Annotated[str, typer.Argument(metavar="RUN_A", help=f"A run: {RUN_NAMES}.", autocompletion=complete_run)],
     run_b: Annotated[
@@ -235,7 +237,7 @@ def diff(
         raise typer.Exit(NOT_ALL_PASSED if difference.regressions else PASSED)
 
 
-@app.command(epilog=EXITS)
+@app.command(epilog=EXITS, short_help="Run a sweep on a schedule, or on request from Prefect.")
 def serve(
     overrides: Overrides = None,
     config_dir: ConfigDirs = None,
@@ -269,7 +271,7 @@ def serve(
         serve.serve_until_stopped(deployment, plan)
 
 
-@app.command(epilog=EXITS)
+@app.command(epilog=EXITS, short_help="Compare a past run again with other tolerances.")
 def recompare(
     overrides: Overrides = None,
     run_: Annotated[
@@ -298,11 +300,13 @@ def recompare(
         raise typer.Exit(_exit_code(result))
 
 
-app.command(epilog=REPAIR_EXITS)(repair)
-app.command("list")(list_)
-app.command(epilog="Exit codes: 0 written · 2 there is no such tensor.")(tensors)
-app.command()(ui)
-app.add_typer(cache, name="cache")
+app.command(epilog=REPAIR_EXITS, short_help="Search a scheme that reaches a target, and certify it.")(repair)
+app.command("list", short_help="List models, schemes, SoCs, devices, runs or operators.")(list_)
+app.command(
+    epilog="Exit codes: 0 written · 2 there is no such tensor.", short_help="Write the tensors of one operator."
+)(tensors)
+app.command(short_help="Serve the reports to browsers of this machine.")(ui)
+app.add_typer(cache, name="cache", short_help="Show, check and remove what is stored.")
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ADDRESS = "127.0.0.1"
 PORT = 4280
-_RUNS = "runs"
+_RUNS, _INDEX = "runs", "runs/index.html"
 _TYPES = {".json": "application/json", ".csv": "text/csv", ".tsv": "text/tab-separated-values", ".svg": "image/svg+xml"}
 _TEXTS = (".txt", ".log", ".yaml", ".md", ".html", ".py")
 _AS_DATA = "sandbox; default-src 'none'; style-src 'unsafe-inline'"
@@ -110,6 +110,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _index(self, _name: str, with_body: bool) -> None:
         from tasks.storage import tables
 
+        if self._names(_INDEX):
+            self._head(HTTPStatus.FOUND, "text/plain", 0, policy=_AS_DATA, location=f"/{_INDEX}")
+            return
         runs = {run: f"/{_RUNS}/{quote(run)}/" for run in reversed(tables.runs(self.server.store))}
         self._page("Runs, newest first", runs, with_body)
 
@@ -124,11 +127,12 @@ class _Handler(BaseHTTPRequestHandler):
         if name not in self._names(name):
             raise _Refused(HTTPStatus.NOT_FOUND, f"there is no file {name}")
         path = self.server.store.files.local(name)
-        is_report = name.endswith("/report.html") and name.count("/") == 2
-        kind = "text/html; charset=utf-8" if is_report else _type_of(name)
+        # qnnsweep itself writes the pages in the folder of a run, such as report.html. They have policies of their own.
+        is_page = name.endswith(".html") and "/files/" not in name
+        kind = "text/html; charset=utf-8" if is_page else _type_of(name)
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            self._head(HTTPStatus.OK, kind, size, policy=None if is_report else _AS_DATA)
+            self._head(HTTPStatus.OK, kind, size, policy=None if is_page else _AS_DATA)
             if with_body:
                 shutil.copyfileobj(file, self.wfile)
 
@@ -141,6 +145,8 @@ class _Handler(BaseHTTPRequestHandler):
 
         store, (top, _, rest) = self.server.store, name.partition("/")
         run = rest.partition("/")[0]
+        if name == _INDEX:
+            return [name] if store.files.size(name) is not None and (store.url or _is_below(name, store)) else []
         if top != _RUNS or run not in tables.runs(store):
             return []
         names = store.files.names(f"{_RUNS}/{run}")
@@ -160,7 +166,7 @@ class _Handler(BaseHTTPRequestHandler):
         if with_body:
             self.wfile.write(body)
 
-    def _head(self, status: HTTPStatus, kind: str, size: int, *, policy: str | None) -> None:
+    def _head(self, status: HTTPStatus, kind: str, size: int, *, policy: str | None, location: str = "") -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(size))
@@ -168,6 +174,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Cross-Origin-Resource-Policy", "same-origin")
         self.send_header("Referrer-Policy", "no-referrer")
         self.send_header("Cache-Control", "no-cache")
+        if location:
+            self.send_header("Location", location)
         if policy is not None:
             self.send_header("Content-Security-Policy", policy)
         self.end_headers()

@@ -61,6 +61,12 @@ def test_the_program_shows_the_help_of_the_golden(program: Program) -> None:
     assert GOLDEN.read_text().startswith(f"$ qnnsweep --help\n{page}\n")
 
 
+def test_the_list_of_commands_cuts_no_sentence_at_80_columns(program: Program) -> None:
+    commands = program.run("--help", COLUMNS="80").stdout.partition("Commands:\n")[2].splitlines()
+    assert len(commands) >= 13
+    assert [line for line in commands if not line.endswith(".") or line.endswith("...")] == []
+
+
 def test_the_examples_in_the_help_of_recompare_are_valid_overrides() -> None:
     (examples,) = re.findall(r"For example: (\S+), or '(\S+)'\.", GOLDEN.read_text())
     assert [len(load(["model=digits_cnn", example]).cells) for example in examples] == [1, 1]

@@ -80,6 +80,16 @@ def test_a_page_among_the_files_is_text_in_which_no_script_runs(server: ReportSe
     assert answer(server, f"/runs/{RUN}/files/page.html") == (200, kind, b"<script>x</script>")
 
 
+def test_the_first_page_is_the_list_of_runs_that_the_runs_have_written(server: ReportServer, store: Store) -> None:
+    index = store.root / "runs" / "index.html"
+    index.write_text("<!doctype html>runs")
+    assert answer(server, "/")[0] == 302
+    assert answer(server, "/runs/index.html") == (200, "text/html; charset=utf-8", b"<!doctype html>runs")
+    index.unlink()
+    index.symlink_to(store.root.parent / "secret")
+    assert answer(server, "/runs/index.html")[0] == 404
+
+
 def test_the_first_page_lists_the_runs_and_the_page_of_a_run_lists_its_files(server: ReportServer) -> None:
     status, _, runs = answer(server, "/")
     assert (status, runs.count(b"<li>"), f'<a href="/runs/{RUN}/">{RUN}</a>'.encode() in runs) == (200, 1, True)
