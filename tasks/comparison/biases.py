@@ -33,7 +33,10 @@ def bias_uses(lowered: LoweredProgram, store: Store) -> Iterator[BiasUse]:
         match operator.sources:
             case (source, weight_index, bias_index) if not operator.constant:
                 weight, bias, width = constant(weight_index), constant(bias_index), _width(by_index[source])
-                if weight is not None and bias is not None and width and weight.shape[:1] == bias.shape:
+                if weight is None or bias is None or not width:
+                    continue
+                # The weight of a norm has one axis. It has no scale per channel.
+                if weight.ndim > 1 and weight.shape[:1] == bias.shape:
                     yield _bias_use(operator.index, width, weight, bias)
             case _:
                 pass

@@ -60,3 +60,7 @@ def test_a_channel_without_weights_fits_no_bias_but_zero(tmp_path: Path) -> None
 
 def test_an_operator_whose_input_has_no_grid_has_no_bias_use(tmp_path: Path) -> None:
     assert uses(np.ones((1, 1), np.float32), np.ones(1, np.float32), tmp_path, qparams=None) == []
+
+
+def test_a_norm_has_no_bias_use_because_its_weight_has_one_axis(tmp_path: Path) -> None:
+    assert uses(np.ones(4, np.float32), np.ones(4, np.float32), tmp_path) == []
