@@ -26,8 +26,8 @@ _NOUNS = {
 }
 
 
-def operators_phrase(target: str | None, modules: Sequence[str]) -> str:
-    """Return a phrase such as `6 additions (layers.0 +5)`.
+def operators_phrase(target: str | None, modules: Sequence[str], named: int = 1) -> str:
+    """Return a phrase such as `6 additions (layers.0 +5)` or, with two named modules, `(layers.0, layers.1 +4)`.
 
     `target`: the function that the operators call; None if they call several. `modules`: the module or the name of each
     operator.
@@ -36,8 +36,8 @@ def operators_phrase(target: str | None, modules: Sequence[str]) -> str:
     if len(modules) == 1:
         return f"the {noun} {modules[0]}".rstrip()
     distinct = list(dict.fromkeys(modules))
-    more = f" +{len(distinct) - 1}" if len(distinct) > 1 else ""
-    return f"{len(modules)} {noun}s ({distinct[0]}{more})"
+    more = f" +{len(distinct) - named}" if len(distinct) > named else ""
+    return f"{len(modules)} {noun}s ({', '.join(distinct[:named])}{more})"
 
 
 def _noun(target: str) -> str:

@@ -91,7 +91,7 @@ function drawBudget(figure) {
   const ofOutput = rows.filter((row) => row.output_index === chosen);
   const totals = ofOutput.filter((row) => row.operator === null);
   const operators = ofOutput.filter((row) => row.operator !== null);
-  const caption = element("figcaption", {}, "Error budget of output ");
+  const caption = element("figcaption", {}, "Error budget of the final output ");
   const beside = cell.querySelector(".shares");
   const choice = outputChoice(figure, rows, chosen);
   caption.append(choice ?? ofOutput[0].output);

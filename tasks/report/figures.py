@@ -88,6 +88,11 @@ def details_of_page(details: Iterable[Row], worst_operator: str | None, most: in
     return sorted(details, key=lambda row: row["operator"] != worst_operator)[:most]
 
 
+def module_of(operator: str | None, operators: Iterable[Row]) -> str | None:
+    """Return the module of an operator, which is empty for an operator outside all modules; None if it is not known."""
+    return next((row["module_path"] for row in operators if row["operator"] == operator), None)
+
+
 def without_budget(cell: Row, operators: Iterable[Row]) -> str | None:
     """Return why a cell has no error budget. None if the cell was not compared, so that it has no error either.
 

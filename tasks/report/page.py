@@ -70,6 +70,7 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
         cell["worst_output"] = worst_output(rows_of["outputs"])
         cell["latency"] = figures.latency(rows_of["profile"])
         regressed += [(cell, rows)] if (rows := figures.regressions(rows_of["trends"])) else []
+        cell["worst_module"] = figures.module_of(cell["worst_operator"], rows_of["operators"])
         rows_of["operators"] = figures.with_times(rows_of["operators"], rows_of["profile"])
         rows_of["trends"] = figures.trends_of_page(rows_of["trends"])
         cell["counts"] = {name: len(rows) for name, rows in rows_of.items()}
@@ -278,10 +279,16 @@ def _troubles(cells: Sequence[Row]) -> list[tuple[str, str, list[Row]]]:
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for cell in cells:
         if cell["outcome"] != "passed":
-            # Cells out of tolerance are one group: the numbers in their notes differ from cell to cell.
-            groups[cell["outcome"], "" if cell["outcome"] == "out_of_tolerance" else display.note(cell)].append(cell)
+            groups[cell["outcome"], _trouble(cell)].append(cell)
     ordered = sorted(groups.items(), key=lambda group: (_rank(group[0][0]), -len(group[1])))
     return [(outcome, note, sorted(members, key=_badness)) for (outcome, note), members in ordered]
+
+
+def _trouble(cell: Row) -> str:
+    """Return the note of a cell. Of a cell out of tolerance, return the cause: the numbers in the notes differ."""
+    if cell["outcome"] != "out_of_tolerance":
+        return display.note(cell)
+    return f"largest error by {cell['worst_operator_cause']}" if cell["worst_operator_cause"] else ""
 
 
 def _top_events(rows: Sequence[figures.Row]) -> list[figures.Row]:

@@ -8,13 +8,14 @@ from conf.schemes import SchemeConfig
 from tasks.numerics.ladder import worst_rung
 from tasks.numerics.verdict import wrong_integers
 from tasks.records import Comparison, ErrorShare, LoweredProgram, OperatorComparison, OutputComparison
-from tasks.records.vocabulary import Cause
+from tasks.records.vocabulary import Cause, Rung
 from tasks.repair.candidates import candidates
 from tasks.repair.wording import operators_phrase
 from tasks.results.outcome import CellResult, finals, judge, on_device, problem
 
 _MENTIONED = 0.1  # a group of operators with a smaller share of the error is not mentioned
 _MOST_GROUPS = 3
+_COMPARABLE = 0.5  # an operator with at least this part of the largest operator's share is named too
 _SPARSE = 0.05  # a value that uses a smaller part of its grid has a grid that is too wide for it
 _WHAT: dict[Cause, str] = {
     "weights": "are the weights of {}",
@@ -22,6 +23,13 @@ _WHAT: dict[Cause, str] = {
     "resolution": "is the grid of {}",
     "device": "is what the device computes differently in {}",
 }
+_FROM: dict[Rung, str] = {
+    "exported": "the export",
+    "edge": "the rounding of weights and the backend's passes",
+    "designed": "the rounding of values to their grids",
+    "device": "what the device computes differently",
+}
+"""Per rung, where the error comes from that the rung adds."""
 _OF_SEVERAL: dict[Cause, str] = {**_WHAT, "resolution": "are the grids of {}"}
 
 
@@ -33,7 +41,7 @@ class _Group:
     target: str
     shares: list[ErrorShare] = field(default_factory=list["ErrorShare"])
     share: float = 0.0
-    """The part of the sum of all causes."""
+    """The part of the error's energy. Errors cancel each other, so that the parts can add up to more than 1."""
 
 
 def diagnosis(cell: CellResult) -> str:
@@ -66,12 +74,14 @@ def _sentences(comparison: Comparison, unavailable: str | None) -> Iterator[str]
     else:
         causes = "; ".join(_causes(comparison, worst.output_index))
         captured = {row.sample for row in comparison.operators}
-        lowest = f" (the lowest of {len(device)} outputs)" if len(device) > 1 else ""
+        lowest = f"the lowest of {len(device)} outputs" if len(device) > 1 else ""
         if worst.sample in captured or not causes:
-            yield f"{measured.final_snr_db:.1f} dB{lowest}{', of which ' if causes else ''}{causes}."
+            of_outputs = f" ({lowest})" if lowest else ""
+            yield f"{measured.final_snr_db:.1f} dB{of_outputs}{', of which ' if causes else ''}{causes}."
         else:
             known = [row for row in device if row.sample in captured and row.output_index == worst.output_index]
-            yield f"{measured.final_snr_db:.1f} dB{lowest}{_where(comparison, worst)}."
+            of_sample = f'({lowest}, of sample "{worst.sample_name}")'
+            yield f"{measured.final_snr_db:.1f} dB {of_sample}{_where(comparison, worst)}."
             yield f"Of the error of the {_captured_outputs(known)}, {causes}."
     if measured.device_snr_db is not None:
         yield f"The device itself is at {measured.device_snr_db:.1f} dB against its design."
@@ -85,13 +95,13 @@ def _where(comparison: Comparison, output: OutputComparison) -> str:
     """Return which rung adds most of an output's error. Unlike the causes, this is known without captured operators."""
     same = (output.sample, output.output_index)
     rung = worst_rung(row for row in comparison.outputs if (row.sample, row.output_index) == same)
-    return f": sample {output.sample_name}, where the rung {rung} adds most of the error" if rung else ""
+    return f", most of it from {_FROM[rung]} (rung `{rung}`)" if rung else ""
 
 
 def _captured_outputs(outputs: Sequence[OutputComparison]) -> str:
     known = [row.gap.snr_db for row in outputs if row.gap.snr_db is not None]
     at_least = f" ({min(known):.1f} dB or more)" if known else ""
-    return f"{len(outputs)} outputs whose operators were captured{at_least}"
+    return f"{len(outputs)} output{'s' if len(outputs) > 1 else ''} with captured operators{at_least}"
 
 
 def _causes(comparison: Comparison, output: int) -> Iterator[str]:
@@ -99,7 +109,6 @@ def _causes(comparison: Comparison, output: int) -> Iterator[str]:
     totals = {share.cause: share.share or 0.0 for share in shares if share.operator is None}
     if not totals:
         return
-    # Errors cancel each other, so shares can add up to more than 1. In the sentence, the causes add up to 100 %.
     whole = sum(max(totals[cause], 0.0) for cause in totals if cause != "cross") or 1.0
     of_operators: dict[Cause, float] = defaultdict(float)
     for share in shares:
@@ -112,16 +121,18 @@ def _causes(comparison: Comparison, output: int) -> Iterator[str]:
         target = rows[share.operator].operator.target if share.operator in rows else "input"
         group = groups.setdefault((share.cause, target), _Group(share.cause, target))
         group.shares.append(share)
-        group.share += (share.share or 0.0) / (of_operators[share.cause] or 1.0) * totals[share.cause] / whole
+        group.share += (share.share or 0.0) / (of_operators[share.cause] or 1.0) * totals[share.cause]
     largest = sorted(groups.values(), key=lambda group: -group.share)
-    for group in [group for group in largest if group.share >= _MENTIONED][:_MOST_GROUPS]:
+    for group in [group for group in largest if group.share >= _MENTIONED * whole][:_MOST_GROUPS]:
         yield _described(group, rows)
     if totals["unexplained"] >= _MENTIONED * whole:
         wrong = wrong_integers(comparison.operators)
         modules = dict.fromkeys(row.operator.module_path or row.operator.name for row in wrong)
         why = next((share.why for share in shares if share.why), None)
         where = f", and the device computes wrong booleans or integers in {', '.join(modules)}" if wrong else ""
-        yield f"{100 * totals['unexplained'] / whole:.0f} % are unexplained{f' ({why})' if why else ''}{where}"
+        yield f"{100 * totals['unexplained']:.0f} % are unexplained{f' ({why})' if why else ''}{where}"
+    if abs(cross := totals["cross"]) >= _MENTIONED:
+        yield f"{100 * cross:+.0f} % because errors {'add up' if cross > 0 else 'cancel each other'}"
 
 
 def _described(group: _Group, rows: Mapping[str, OperatorComparison]) -> str:
@@ -134,7 +145,9 @@ def _described(group: _Group, rows: Mapping[str, OperatorComparison]) -> str:
         counted.append(share)
     words = _OF_SEVERAL if len(counted) > 1 else _WHAT
     modules = [share.module_path or share.operator or "" for share in counted]
-    what = words[group.cause].format(operators_phrase(group.target, modules))
+    # The first operator stands for all others, unless the second has about the same share.
+    named = 2 if len(counted) > 1 and (counted[1].share or 0.0) >= _COMPARABLE * (counted[0].share or 0.0) else 1
+    what = words[group.cause].format(operators_phrase(group.target, modules, named=named))
     text = f"{100 * group.share:.0f} % {what}"
     why = _why(group.cause, [rows[share.operator] for share in counted if share.operator and share.operator in rows])
     return f"{text}{': ' + why if why else ''}"

@@ -49,7 +49,7 @@ def test_a_cell_shows_its_diagnosis_on_top_and_the_error_budget_with_its_totals(
     expect(sentence).to_contain_text("of which 76 % are the grids of 6 additions (layers.0.attention +5)")
     budget = page.locator("#cell-6 .budget")
     assert sentence.bounding_box()["y"] < page.locator("#cell-6 .facts").bounding_box()["y"]
-    expect(budget).to_contain_text("Error budget of output logits")
+    expect(budget).to_contain_text("Error budget of the final output logits")
     totals = budget.locator("tbody tr")
     assert [total.locator("th").inner_text() for total in totals.all()] == list(CAUSES)
     assert budget.locator("tr .strong").all_text_contents() == [
