@@ -175,7 +175,8 @@ def on_own_grid(value: CapturedValue, operator: Operator) -> CapturedValue:
     """
     if value.qparams is not None or value.elements.dtype.kind != "f" or operator.quantization is None:
         return value
-    return CapturedValue(elements=quantize(value.elements, operator.quantization), qparams=operator.quantization)
+    rounded = quantize(value.elements, operator.quantization)
+    return CapturedValue(elements=rounded, qparams=operator.quantization, inferred=True)
 
 
 def _runs(dump: ETDump, samples: int) -> list[int]:

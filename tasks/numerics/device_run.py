@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from tasks.numerics.dequantize import fake_quantize
 from tasks.numerics.element_use import Array, CapturedValue, Kernels, Value
 from tasks.numerics.introduced import Difference
 
@@ -59,14 +60,27 @@ class DeviceRun:
     def call(self, index: int, instead: Mapping[int, Value] | None = None) -> Value | None:
         """Compute an operator from the values that it received on the device.
 
-        `instead`: replaces values of other operators, but not those that the operator received on another grid.
+        `instead`: replaces values of other operators, but not logged values that the operator received on another
+        grid. Where the device rounds a value without logging the result, the replacement is rounded too.
         """
         received = {
-            source: self.received[index, source]
+            source: self.received_value(index, source, instead or {})
             for source in self.kernels.sources[index]
             if (index, source) in self.received
         }
         return self.kernels.call(index, ChainMap({**(instead or {}), **received}, self.values))
+
+    def received_value(self, index: int, source: int, instead: Mapping[int, Value]) -> Value:
+        """Return the value of `source` on the other grid on which operator `index` received it; see `call`."""
+        qparams, replacement = self.requantized[index, source].qparams, instead.get(source)
+        if self.has_logged_conversion(index, source) or qparams is None or not isinstance(replacement, np.ndarray):
+            return self.received[index, source]
+        return fake_quantize(replacement, qparams).astype(np.float32)
+
+    def has_logged_conversion(self, index: int, source: int) -> bool:
+        """Return whether operator `index` received the value of `source` on another grid, and this value was logged."""
+        conversion = self.requantized.get((index, source))
+        return conversion is not None and not conversion.inferred
 
     def call_unrounded(self, index: int, depth: int) -> tuple[Value | None, tuple[int, ...]]:
         """Compute an operator from the unrounded results of the operators that it reads, and theirs, `depth` deep.

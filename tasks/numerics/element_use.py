@@ -122,6 +122,7 @@ class CapturedValue:
 
     elements: Array
     qparams: Quantization | None  # None if the elements are not quantized
+    inferred: bool = False  # whether no such value was logged: the host has rounded the logged value to this grid
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -159,7 +159,7 @@ class _Attribution:
             result = run.call(index, instead)
             assert isinstance(result, np.ndarray), "the same call"
             on_host = result
-            spans = (*spans, *(source for source in instead if (index, source) not in run.received))
+            spans = (*spans, *(source for source in instead if not run.has_logged_conversion(index, source)))
         error = self._own_error(index, on_host)
         if not instead:
             self._logged[index] = error.introduced
@@ -215,7 +215,7 @@ class _Attribution:
         """
         run = self._run
         conversion = run.requantized.get((reader, index))
-        if conversion is None:
+        if conversion is None or conversion.inferred:
             result = run.call(reader, {index: expected})
             assert isinstance(result, np.ndarray), "the same call"
             return self.explains(reader, self._own_error(reader, result).introduced, self._logged[reader])
@@ -287,7 +287,7 @@ class _Attribution:
             clipped = grid_errors(plain, rounded, conversion.qparams).get("clipping")
             stages["clipping"][source] = plain if clipped is None else plain + clipped
             stages["resolution"][source] = rounded
-            stages["device"][source] = run.received[index, source]
+            stages["device"][source] = run.received_value(index, source, instead)
         before = run.kernels.call(index, values) if received else None
         for cause, inputs in stages.items():
             after = run.kernels.call(index, ChainMap(inputs, values)) if isinstance(before, np.ndarray) else None

@@ -9,13 +9,13 @@ from tests.conf.conftest import Refused
 REFUSALS = {
     "modle=x": (
         "modle: no such key; did you mean model? there are: artifacts, backend, budget, cache_folder, certificate, "
-        "device, farm, limits, masked_names, measure, model, object_store, retention, reuse, schedule, scheme, soc, "
-        "target, tolerance, trend"
+        "device, farm, limits, masked_names, measure, model, object_store, prefect, retention, reuse, schedule, "
+        "scheme, soc, target, tolerance, trend"
     ),
     "measur.iterations=3": (
         "measur: no such key; did you mean measure? there are: artifacts, backend, budget, cache_folder, certificate, "
-        "device, farm, limits, masked_names, measure, model, object_store, retention, reuse, schedule, scheme, soc, "
-        "target, tolerance, trend"
+        "device, farm, limits, masked_names, measure, model, object_store, prefect, retention, reuse, schedule, "
+        "scheme, soc, target, tolerance, trend"
     ),
     "measure.iteration=3": (
         "measure.iteration: no such key; did you mean iterations? in measure: budget, debug_buffer_bytes, "
@@ -42,7 +42,7 @@ REFUSALS = {
     "pool=[]": (
         "pool: no such key; there are: artifacts, backend, budget, cache_folder, certificate, device, farm, limits, "
         "masked_names, measure, "
-        "model, object_store, retention, reuse, schedule, scheme, soc, target, tolerance, trend"
+        "model, object_store, prefect, retention, reuse, schedule, scheme, soc, target, tolerance, trend"
     ),
 }
 

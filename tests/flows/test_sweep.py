@@ -209,7 +209,7 @@ def test_prefect_has_the_progress_the_cells_and_the_links_of_a_run(
     data = {
         artifact["key"]: artifact["data"]
         for artifact in json.loads(ran.stdout)
-        if artifact["description"].startswith((run_id, "`qnnsweep run"))
+        if artifact["description"].startswith(run_id) or str(artifact["data"]).startswith(f"# Run {run_id}")
     }
     assert set(data) == {"cells-done", "sweep", "cells", "report", "files"}
     assert data["cells-done"] == 100.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tasks.numerics.dequantize import quantize
 from tasks.numerics.element_use import CapturedValue
 from tasks.numerics.introduced import Introduced
 from tasks.numerics.replay import converted, replay
@@ -116,5 +117,20 @@ def test_a_wrong_log_is_contradicted_by_a_right_conversion() -> None:
     assert float(np.abs(replayed[2].errors["resolution"]).max()) < 1e-3
 
 
+def test_a_wrong_log_of_floats_is_contradicted_by_a_reader_that_rounds_them() -> None:
+    program, captured, value = requantized_for_a_matmul(16)
+    assert value.qparams is not None
+    captured[1] = CapturedValue(elements=np.roll(captured[1].dequantized(np.float32), 1, 1), qparams=None)
+    rounded = quantize(captured[1].elements, value.qparams)
+    inferred = CapturedValue(elements=rounded, qparams=value.qparams, inferred=True)
+    replayed = replay(program, captured, beyond_two_steps, requantized={(2, 1): inferred, (3, 1): inferred})
+    assert {index: operator.contradicted for index, operator in replayed.items()} == {
+        0: False, 1: True, 2: False, 3: False,
+    }  # fmt: skip
+    assert float(np.abs(replayed[2].errors["device"]).max()) < 1e-3
+
+
 def beyond_two_steps(_: int, introduced: Introduced) -> bool:
-    return (introduced.max_steps or 0) > 2
+    if introduced.max_steps is None:  # a value without a grid
+        return (introduced.gap.max_abs or 0) > 0.1
+    return introduced.max_steps > 2
