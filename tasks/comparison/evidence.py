@@ -19,6 +19,7 @@ from tasks.records.keys import tensor_key
 from tasks.storage.store import Store
 from tasks.toolchain.entrypoints import reference_kernels
 from tasks.toolchain.readback.etdump import ETDump, read_etdump, tensor
+from tasks.toolchain.reference.threads import in_threads
 
 Array = NDArray[Any]
 
@@ -70,10 +71,9 @@ class Evidence:
         self._requantized: dict[int, list[AlignedOperator]] = {run: [] for run in self._runs}
         for row in alignment.requantized:
             self._requantized[row.run].append(row)
-        store.verify(capture.debug_buffer)
+        in_threads(store.verify, (capture.debug_buffer, lowered.reference))
         path = store.path(capture.debug_buffer)
         self._buffer = np.memmap(path, np.uint8, "r") if capture.debug_buffer.size else np.empty(0, np.uint8)
-        store.verify(lowered.reference)
         self._reference = safe_open(store.path(lowered.reference), framework="np")
         self._referenced = frozenset(self._reference.keys())
 

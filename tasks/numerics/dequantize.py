@@ -79,7 +79,9 @@ def dequantize_block(quantized: NDArray[Any], qparams: Quantization, part: slice
     scale, zero_point = broadcastable(qparams, quantized.shape)
     if qparams.axis is not None:
         scale, zero_point = (np.broadcast_to(tensor, quantized.shape).flat[part] for tensor in (scale, zero_point))
-    return np.subtract(quantized.reshape(-1)[part], zero_point, dtype=np.float64) * scale
+    values = quantized.reshape(-1)[part].astype(np.float64)
+    np.subtract(values, zero_point, out=values)
+    return np.multiply(values, scale, out=values)
 
 
 def step_sizes(qparams: Quantization, shape: tuple[int, ...]) -> NDArray[np.float64]:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tasks.numerics.blocks import Array, block_of
+from tasks.numerics.blocks import Array, block_of, blocks
 from tasks.numerics.dequantize import dequantize, dequantize_block
 from tasks.numerics.metrics import signed_error
 from tasks.records import Quantization
@@ -40,6 +40,7 @@ class Kernels(Protocol):
     `constants`: the operators that depend only on parameters.
     `clamped`: the operators that only clamps read. The compiler rounds only the clamp's result.
     `data_movement_ops`: the operators that only move elements. They use the elements that their own readers use.
+    `linear`: operators whose result is linear in every source, for example convolutions.
     `getitem_index`: per getitem operator, the position of its value in the tuple that it reads.
     `refusals`: per operator that the host cannot compute, the reason.
     """
@@ -54,6 +55,8 @@ class Kernels(Protocol):
     def clamped(self) -> frozenset[int]: ...
     @property
     def data_movement_ops(self) -> frozenset[int]: ...
+    @property
+    def linear(self) -> frozenset[int]: ...
     @property
     def getitem_index(self) -> Mapping[int, int]: ...
     @property
@@ -163,6 +166,8 @@ class ElementUse:
         for reader, sources in enumerate(kernels.sources):
             for source in sources:
                 self._readers.setdefault(source, []).append(reader)
+        # By reader, source and seed. The derivatives of a linear reader are the same for every value of the source.
+        self._linear_slopes: dict[tuple[int, int, int], Array] = {}
 
     def used_mask(self, index: int, actual: Array, expected: Array) -> tuple[Array | None, tuple[int, ...]]:
         """Return which elements of operator `index` are used, and the readers that do not use all of them.
@@ -221,7 +226,7 @@ class ElementUse:
             return None
         largest: Array | None = None
         for seed in range(2):
-            slope, rounding = self._slope(reader, source, value, masks, _largest_rounding, seed)
+            slope, rounding = self._usual_slope(reader, source, value, masks, seed)
             if slope is None:
                 return None
             # If every element changes some result by more than the rounding of the largest result, all are read. By
@@ -241,6 +246,20 @@ class ElementUse:
             # An element whose derivative is NaN counts as read.
             read = ~(slope * pair.change <= _UNUSED * rounding)
         return None if read.all() else read
+
+    def _usual_slope(
+        self, reader: int, source: int, value: Array, masks: Sequence[Array | bool | None], seed: int
+    ) -> tuple[Array | None, float]:
+        """Return the derivative of the reader's results, and the rounding of the largest result; see `_slope`."""
+        key = (reader, source, seed)
+        if key in self._linear_slopes and masks == [True]:
+            result = self._result(reader, source, value)
+            assert isinstance(result, np.ndarray), "the same call"
+            return self._linear_slopes[key], float(_largest_rounding(result)[0])
+        slope, rounding = self._slope(reader, source, value, masks, _largest_rounding, seed)
+        if slope is not None and reader in self._kernels.linear and masks == [True]:
+            self._linear_slopes[key] = slope
+        return slope, rounding
 
     def _slope(
         self,
@@ -290,6 +309,11 @@ class ElementUse:
         Return None if the reader cannot be computed. An operator that only moves elements uses the elements that its
         own readers use, and a tuple's outputs are used as their getitem operators are.
         """
+        if reader not in pair.masks:
+            pair.masks[reader] = self._masks_of_outputs(reader, source, pair)
+        return pair.masks[reader]
+
+    def _masks_of_outputs(self, reader: int, source: int, pair: "_Pair") -> list[Array | bool | None] | None:
         getitems = [other for other in self._readers.get(reader, ()) if other in self._kernels.getitem_index]
         if not getitems and reader not in self._kernels.data_movement_ops:
             return [True]
@@ -329,6 +353,7 @@ class _Pair:
 
     def __init__(self, actual: Array, expected: Array, differs: Array) -> None:
         self.actual, self.expected, self.differs = actual, expected, differs
+        self.masks: dict[int, list[Array | bool | None] | None] = {}  # of the readers' outputs
 
     @cached_property
     def usual(self) -> float:
@@ -365,8 +390,8 @@ def _weights(mask: Array | bool, scale: Array, shape: tuple[int, ...], seed: int
 
 def _rms(values: Array) -> float:
     """Return the root mean square of the finite values."""
-    flat = values.reshape(-1).astype(np.float64, copy=False)
-    energy = float(np.einsum("i,i->", flat, flat))
+    read = (block_of(values, part) for part in blocks(values.size))
+    energy = sum(float(np.einsum("i,i->", block, block)) for block in read)
     if not math.isfinite(energy):
         return _rms(values[np.isfinite(values)]) if not np.isfinite(values).all() else math.inf
     return math.sqrt(energy / max(values.size, 1))

@@ -72,7 +72,10 @@ def _codes(elements: Array, qparams: Quantization) -> int:
         return np.unique(elements).size
     # For few steps, this is ten times faster than to sort the elements.
     counted = np.zeros(qparams.quant_max - qparams.quant_min + 1, np.bool_)
-    counted[np.clip(elements.astype(np.int64), qparams.quant_min, qparams.quant_max) - qparams.quant_min] = True
+    inside = elements.dtype.kind in "iu" and qparams.quant_min <= elements.min() <= elements.max() <= qparams.quant_max
+    if not inside:
+        elements = np.clip(elements.astype(np.int64), qparams.quant_min, qparams.quant_max)
+    counted[np.subtract(elements, qparams.quant_min, dtype=np.intp)] = True
     return int(np.count_nonzero(counted))
 
 

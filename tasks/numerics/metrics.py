@@ -203,8 +203,10 @@ def sums_of_finite(actual: Tensor, reference: Tensor, used: Array | None) -> tup
 
 
 def _dot(left: Array, right: Array) -> float:
-    starts = range(0, left.size, ONE_THREAD)
-    return sum(float(np.dot(left[start : start + ONE_THREAD], right[start : start + ONE_THREAD])) for start in starts)
+    rows, rest = divmod(left.size, ONE_THREAD)
+    end = left.size - rest
+    products = np.vecdot(left[:end].reshape(rows, ONE_THREAD), right[:end].reshape(rows, ONE_THREAD))
+    return float(np.add.reduce(products) + np.dot(left[end:], right[end:]))
 
 
 def _exponent(largest: float) -> int:

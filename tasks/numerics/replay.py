@@ -13,6 +13,7 @@ that the clamp discards.
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -27,11 +28,17 @@ from tasks.records.vocabulary import Cause
 
 IsSuspect = Callable[[int, Introduced], bool]
 """Decides whether an operator's own error is beyond its tolerance."""
-MapOperators = Callable[[Callable[[int], "Replayed"], Iterable[int]], Iterable["Replayed"]]
-"""Calls a function with every index, like `map`, and returns the results in the same order."""
+
+T = TypeVar("T")
 
 _FAR_SMALLER = 0.5  # the share of an error's energy that another explanation leaves, at most
 _FELT = 0.25  # an operator whose total error has less than this share of its own error's energy has no error
+
+
+class MapOperators(Protocol):
+    """Calls a function with every index, like `map`, and returns the results in the same order."""
+
+    def __call__(self, function: Callable[[int], T], indices: Sequence[int], /) -> Iterable[T]: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,14 +89,10 @@ def replay(
     """
     run = DeviceRun(kernels, captured, requantized or {})
     attribution = _Attribution(run, is_suspect, reference, float_constants or {}, with_errors)
-    operators = dict(zip(run.on_host, map_operators(attribution.replayed, run.on_host), strict=True))
-    for index in [index for index, operator in operators.items() if is_suspect(index, operator.introduced)]:
-        readers = [reader for reader in run.readers(index) if reader in operators]
-        if not readers:
-            continue
-        expected = attribution.expected(index)
-        if all(attribution.contradicts(reader, index, expected) for reader in readers):
-            again = {reader: attribution.replayed(reader, {index: expected}) for reader in readers}
+    operators = dict(zip(run.on_host, map_operators(attribution.replayed, list(run.on_host)), strict=True))
+    suspects = [index for index, operator in operators.items() if is_suspect(index, operator.introduced)]
+    for index, again in zip(suspects, map_operators(attribution.contradicting_readers, suspects), strict=True):
+        if again:
             rounding = {cause: error for cause, error in operators[index].errors.items() if cause != "device"}
             operators |= again | {index: replace(operators[index], contradicted=True, errors=rounding)}
     spans = {index: operator.spans for index, operator in operators.items()}
@@ -207,6 +210,16 @@ class _Attribution:
         if worse.nonfinite or worse.gap.mse is None or better.gap.mse is None:
             return True
         return better.gap.mse <= _FAR_SMALLER * worse.gap.mse
+
+    def contradicting_readers(self, index: int) -> dict[int, Replayed]:
+        """Return the errors of all readers, computed from the right value, if all contradict the logged value."""
+        readers = [reader for reader in self._run.readers(index) if reader in self._run.on_host]
+        if not readers:
+            return {}
+        expected = self.expected(index)
+        if not all(self.contradicts(reader, index, expected) for reader in readers):
+            return {}
+        return {reader: self.replayed(reader, {index: expected}) for reader in readers}
 
     def contradicts(self, reader: int, index: int, expected: Array) -> bool:
         """Return whether a reader's value follows from the right value of operator `index`, not from the logged one.

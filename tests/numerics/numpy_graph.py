@@ -32,6 +32,7 @@ class Op:
     forward: Callable[..., Value]
     pullback: Pullback | None = None
     moves: bool = False
+    linear: bool = False
     clamps: bool = False
     getitem_index: int | None = None
     constant: bool = False
@@ -73,6 +74,10 @@ class Program:
     @property
     def data_movement_ops(self) -> frozenset[int]:
         return frozenset(index for index, op in enumerate(self.ops) if op.moves)
+
+    @property
+    def linear(self) -> frozenset[int]:
+        return frozenset(index for index, op in enumerate(self.ops) if op.linear)
 
     @property
     def getitem_index(self) -> Mapping[int, int]:
@@ -196,16 +201,24 @@ def scaled(source: int, by: float) -> Op:
 
 
 def matmul(source: int, weight: Array) -> Op:
-    return Op(reads=(source,), forward=lambda x: x @ weight, pullback=lambda w, x: [w[0] @ weight.T])
+    return Op(reads=(source,), forward=lambda x: x @ weight, pullback=lambda w, x: [w[0] @ weight.T], linear=True)
 
 
 def added(a: int, b: int) -> Op:
-    return Op(reads=(a, b), forward=lambda x, y: x + y, pullback=lambda w, x, y: [_summed(w[0], x), _summed(w[0], y)])
+    return Op(
+        reads=(a, b),
+        forward=lambda x, y: x + y,
+        pullback=lambda w, x, y: [_summed(w[0], x), _summed(w[0], y)],
+        linear=a != b,
+    )
 
 
 def multiplied(a: int, b: int) -> Op:
     return Op(
-        reads=(a, b), forward=lambda x, y: x * y, pullback=lambda w, x, y: [_summed(w[0] * y, x), _summed(w[0] * x, y)]
+        reads=(a, b),
+        forward=lambda x, y: x * y,
+        pullback=lambda w, x, y: [_summed(w[0] * y, x), _summed(w[0] * x, y)],
+        linear=a != b,
     )
 
 

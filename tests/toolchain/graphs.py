@@ -231,6 +231,7 @@ def facts(name: str, inputs: Sequence[Array]) -> dict[str, Any]:
         "outputs": targets_of(kernels.outputs),
         "constants": targets_of(kernels.constants),
         "data_movement_ops": targets_of(kernels.data_movement_ops),
+        "linear": targets_of(kernels.linear),
         "getitem_index": {targets[index]: position for index, position in kernels.getitem_index.items()},
     }
 

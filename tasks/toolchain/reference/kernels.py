@@ -43,6 +43,15 @@ _SELECTIONS: Mapping[tuple[str, int], Callable[..., torch.Tensor]] = {
     ("aten.max_pool2d_with_indices.default", 1): _pooled,
 }
 
+# The derivative of such a call with respect to an input does not depend on this input, if no other input is the same.
+_LINEAR = frozenset(
+    (
+        "aten._adaptive_avg_pool2d", "aten.adaptive_avg_pool2d", "aten.add", "aten.addmm", "aten.avg_pool2d",
+        "aten.bmm", "aten.convolution", "aten.linear", "aten.matmul", "aten.mean", "aten.mm", "aten.mul", "aten.sub",
+        "aten.sum",
+    )
+)  # fmt: skip
+
 
 class HostKernels:
     """The calls of one graph, computed for one sample's inputs. Implements `tasks.numerics.element_use.Kernels`."""
@@ -55,6 +64,11 @@ class HostKernels:
         self.constants = frozenset(graph.constant_calls)
         self.clamped = graph.clamped_calls
         self.data_movement_ops = frozenset(index for index, call in enumerate(graph.calls) if moves_data(call.target))
+        self.linear = frozenset(
+            index
+            for index, call in enumerate(graph.calls)
+            if call.target.rpartition(".")[0] in _LINEAR and len(set(self.sources[index])) == len(self.sources[index])
+        )
         self.getitem_index = {
             index: call.arguments[1] for index, call in enumerate(graph.calls) if call.target == GETITEM
         }

@@ -61,6 +61,7 @@ def test_a_graphs_facts_are_what_readers_ask_for(resources: Resources) -> None:
         "outputs": ["mul"],
         "constants": ["_to_dim_order_copy", "_to_dim_order_copy"],
         "data_movement_ops": ["_to_dim_order_copy", "split_with_sizes_copy", "getitem", "_to_dim_order_copy"],
+        "linear": ["mul", "mul"],
         "getitem_index": {"getitem": 1},
     }
 
