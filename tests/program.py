@@ -77,7 +77,13 @@ def new_program(tmp_path_factory: pytest.TempPathFactory) -> Program:
 def program_at(home: Path, folder: Path) -> Program:
     """Return the program with its Prefect home in `home` and the working directory `folder`."""
     inherited = {name: os.environ[name] for name in ("HOME", "LANG", "PATH", "QNN_SDK_ROOT") if name in os.environ}
-    changed = {"PREFECT_HOME": str(home / "prefect"), "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+    changed = {
+        "PREFECT_HOME": str(home / "prefect"),
+        "QNNSWEEP_TOOLCHAINS": str(home / "toolchains"),
+        "COLUMNS": "100",
+        "NO_COLOR": "1",
+        "TERM": "dumb",
+    }
     return Program(folder=folder, environment=inherited | changed)
 
 

@@ -59,7 +59,9 @@ VIEW = Operator(
     module_path="", stack_trace="", shape=None, dtype=None, quantization=None, axis_order=None, subgraph=None,
     constant=False, unused=False,
 )  # fmt: skip
-CONTEXT = ContextFacts(build="v2", soc="SM8650", arch=75, vtcm_mib=8, kernel_elements=("ufixed8",), tensors=())
+CONTEXT = ContextFacts(
+    build="v2", soc="SM8650", arch=75, vtcm_mib=8, optimization_level=3, kernel_elements=("ufixed8",), tensors=()
+)
 DELEGATE = DelegateFacts(
     backend="QnnBackend", size=500, calls=1, soc="SM8650", arch=75, vtcm_mib=8, precision="quantized", dumps=False,
     context=CONTEXT, unread=None,

@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib import metadata
 
 import psutil
@@ -20,6 +21,8 @@ from tasks.report.format import plain_table
 from tasks.storage.store import Store
 from tasks.toolchain.backends.backend import DoctorCheck
 from tasks.toolchain.backends.select import backend_of
+from tasks.toolchain.prepared.probe import probe
+from tasks.toolchain.prepared.record import prepared_toolchains
 
 LEAST_FREE_GIB = 5.0
 LEAST_MEMORY_GIB = 6.0
@@ -31,7 +34,7 @@ def checks(store: Store) -> list[DoctorCheck]:
     with ThreadPoolExecutor() as threads:  # a process lists ExecuTorch's backends while Prefect is imported here
         backends = threads.submit(lambda: list(_backends(store)))
         server = list(_prefect_server())
-        return [*machine, *backends.result(), *_farm(), *server]
+        return [*machine, *backends.result(), *_toolchains(), *_farm(), *server]
 
 
 def _python() -> Iterator[DoctorCheck]:
@@ -88,6 +91,33 @@ def _machine(store: Store) -> Iterator[DoctorCheck]:
 def _backends(store: Store) -> Iterator[DoctorCheck]:
     for kind in SHIPPED_BACKENDS:
         yield from backend_of(kind).doctor(store.root / "toolchain")
+
+
+def _toolchains() -> Iterator[DoctorCheck]:
+    """Yield one check per toolchain of `qnnsweep toolchain add`: its files are read, and the probe runs again."""
+    for toolchain in prepared_toolchains(os.environ):
+        if isinstance(toolchain, EnvironmentUnusable):
+            yield DoctorCheck(
+                what="toolchain", found=toolchain.problem, ok=False, needed=False, remedy=toolchain.remedy
+            )
+            continue
+        what = f"toolchain {toolchain.name}"
+        try:
+            toolchain.check_files(read_all=True)
+            toolchain = replace(toolchain, probed=probe(toolchain.sdk.environment(os.environ)))
+        except EnvironmentUnusable as error:
+            remedy = error.remedy or f"run `qnnsweep toolchain remove {toolchain.name}`, then add it again"
+            yield DoctorCheck(what=what, found=error.problem, ok=False, needed=False, remedy=remedy)
+            continue
+        bridge = "" if toolchain.bridge is None else f", with the bridge `{toolchain.bridge}`"
+        lost = "" if toolchain.provisional is None else f"; provisional: {toolchain.provisional}"
+        yield DoctorCheck(
+            what=what,
+            found=f"{toolchain.build} from {toolchain.origin}{bridge}{lost}",
+            ok=not lost,
+            needed=False,
+            remedy="do not compare it with other releases: it does not do what is asked",
+        )
 
 
 def _farm() -> Iterator[DoctorCheck]:

@@ -36,6 +36,7 @@ from flows.cli.options import (
 from flows.cli.repair import EXITS as REPAIR_EXITS
 from flows.cli.repair import repair
 from flows.cli.tensors import tensors
+from flows.cli.toolchain import app as toolchain
 from flows.cli.ui import ui
 from flows.exit_codes import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, NOT_ALL_PASSED, PASSED
 from flows.server.settings import configure_prefect
@@ -307,6 +308,7 @@ app.command(
 )(tensors)
 app.command(short_help="Serve the reports to browsers of this machine.")(ui)
 app.add_typer(cache, name="cache", short_help="Show, check and remove what is stored.")
+app.add_typer(toolchain, name="toolchain", short_help="Prepare, list and remove other QNN releases.")
 
 
 def main() -> None:

@@ -34,6 +34,7 @@ class ContextFacts:
     soc: str
     arch: int
     vtcm_mib: int
+    optimization_level: int  # of the graphs; the lowest if they differ
     kernel_elements: tuple[str, ...]  # QNN's names of the element types of the HTP's kernels; empty if none was found
     tensors: tuple[GraphTensor, ...]
 

@@ -1,7 +1,8 @@
 """The records that stages take and return: frozen dataclasses of values and blobs.
 
 A later stage reads nothing but these records. A field with `IDENTITY_NEUTRAL` metadata (logs, seconds, names) is stored
-with its record and left out of the record's digest.
+with its record and left out of the record's digest. A field with `IDENTITY_UNLESS_NONE` metadata is left out if it is
+None, so that a new field does not change the digests of records without it.
 """
 
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from tasks.records.program import ProgramCheck, ProgramFacts
 from tasks.records.vocabulary import OperatorStatus, ProgramName, Reference
 
 IDENTITY_NEUTRAL: dict[str, Any] = {"identity": False}
+IDENTITY_UNLESS_NONE: dict[str, Any] = {"identity": "unless None"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +38,10 @@ class Toolchain:
     """Version of torchao."""
     qnn: str
     """QNN's build id, for example `v2.49.40.260701`."""
+    qnn_files: str | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)
+    """Digest of QNN's libraries, if the toolchain was prepared; null for the toolchain of this Python environment."""
+    bridge: str | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)
+    """The bridge between ExecuTorch and this QNN release; null if the release needs none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

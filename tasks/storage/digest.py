@@ -13,9 +13,9 @@ def digest(value: object) -> str:
     """Return the sha256 (hex) of the canonical JSON of `value`.
 
     A value consists of dataclasses, lists, tuples, dicts, enums, str, int, float, bool and None, nested to any depth. A
-    dataclass is represented by its type's name and its fields; fields with the metadata `identity: False` are left
-    out, at any depth. A list and a tuple of equal items have the same digest. The order of a dict has no effect. The
-    digests of 1, 1.0 and True differ.
+    dataclass is represented by its type's name and its fields; fields with the metadata `identity: False`, and fields
+    that are None with the metadata `identity: "unless None"`, are left out, at any depth. A list and a tuple of equal
+    items have the same digest. The order of a dict has no effect. The digests of 1, 1.0 and True differ.
 
     Raises TypeError, with the position in `value`, for any other type: a set has no order, and a path or an open file
     has no content. Raises ValueError for NaN and infinities.
@@ -44,9 +44,10 @@ def _text(canonical: object) -> str:
 
 
 @cache
-def _identity_fields(kind: type[Any]) -> tuple[str, ...]:
-    """Return the names of the fields of a dataclass that are part of its identity."""
-    return tuple(field.name for field in fields(kind) if field.metadata.get("identity", True))
+def _identity_fields(kind: type[Any]) -> tuple[tuple[str, bool], ...]:
+    """Return the fields of a dataclass that are part of its identity: their names, and whether None is left out."""
+    identities = ((field.name, field.metadata.get("identity", True)) for field in fields(kind))
+    return tuple((name, identity == "unless None") for name, identity in identities if identity)
 
 
 def _canonical(value: object, position: _Position) -> object:
@@ -78,7 +79,8 @@ def _canonical(value: object, position: _Position) -> object:
         case _ if is_dataclass(value) and not isinstance(value, type):
             values = [
                 [name, _canonical(getattr(value, name), (position, _FIELD, name))]
-                for name in _identity_fields(type(value))
+                for name, unless_none in _identity_fields(type(value))
+                if not (unless_none and getattr(value, name) is None)
             ]
             return {"record": [type(value).__qualname__, values]}
         case _:

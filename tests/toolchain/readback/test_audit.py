@@ -102,6 +102,7 @@ def test_a_program_tells_from_its_own_bytes_what_it_is(lowered: LoweredProgram, 
                     soc="SM8650",
                     arch=75,
                     vtcm_mib=8,
+                    optimization_level=3,
                     kernel_elements=("float32", "int32", "ufixed8"),
                     tensors=(
                         GraphTensor(
@@ -136,7 +137,7 @@ def test_every_check_of_a_program_as_asked_is_met_and_what_no_library_reads_says
     assert differences(audited) is None
     interface = ["number of inputs", "input", "number of outputs", "output", "delegated subgraphs", "backend", "calls"]
     options = ["SoC in the options", "arch in the options", "precision flag", "dumps tensors"]
-    context = ["SoC in the context", "arch in the context", "VTCM of the graph", "QNN build"]
+    context = ["SoC in the context", "arch in the context", "VTCM of the graph", "optimization level", "QNN build"]
     expected = [*interface, *options, *context, "activation element of the kernels", "weight element"]
     assert [(check.program, check.check) for check in audited if check.check != "grid"] == [
         (program, check) for program in ("shipping", "debug") for check in expected
@@ -297,7 +298,7 @@ def test_a_context_that_cannot_be_read_is_no_difference_but_says_why(
         assert differing(read, request_8a8w, resources) == []
         unread = [check for check in checks(read, request_8a8w, resources) if check.status == "unread"]
         assert [check.check for check in unread if check.program == "shipping"] == [
-            *("SoC in the context", "arch in the context", "VTCM of the graph", "QNN build"),
+            *("SoC in the context", "arch in the context", "VTCM of the graph", "optimization level", "QNN build"),
             *("activation element of the kernels", "weight element"),
         ]
         assert reason in (unread[0].reason or "")

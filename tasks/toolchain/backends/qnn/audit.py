@@ -11,6 +11,8 @@ from tasks.toolchain.backends.qnn.elements import activation_element, needs_floa
 from tasks.toolchain.backends.qnn.override_audit import bits, override_checks, settings_of, tensors_by_name
 from tasks.toolchain.data_movement import moves_data
 
+OPTIMIZATION_LEVEL = 3
+"""The level that ExecuTorch's QNN backend asks of the compiler for every graph, seen at its call of graphCreate."""
 _PACKED = "the HTP compiler packs weights in a form of its own, and no library reads it back"
 
 
@@ -41,10 +43,13 @@ def _delegate(
         ("SoC in the context", soc.name, context.soc if context else None),
         ("arch in the context", f"v{soc.arch}", f"v{context.arch}" if context else None),
         ("VTCM of the graph", f"{soc.vtcm_mib} MiB", f"{context.vtcm_mib} MiB" if context else None),
+        ("optimization level", str(OPTIMIZATION_LEVEL), str(context.optimization_level) if context else None),
         ("QNN build", program.toolchain.qnn, context.build if context else None),
     ]
     for check, asked, got in properties:
         yield program.check(check, asked, got, subgraph=subgraph, reason=delegate.unread)
+    if program.toolchain.bridge is not None:
+        yield program.check("bridge to QNN", program.toolchain.bridge, program.toolchain.bridge, subgraph=subgraph)
 
 
 def _elements(program: AuditedProgram) -> Iterator[ProgramCheck]:

@@ -164,18 +164,19 @@ def _facts(info: _BinaryInfo, binary: bytes) -> ContextFacts:
         build=_text(info.build),
         soc=_SOC_NAMES.get(info.soc_model, f"SoC model {info.soc_model}"),
         arch=info.context_blob.contents.arch,
-        vtcm_mib=max(_vtcm_bytes(graph) for graph in graphs) // 2**20,
+        vtcm_mib=max(_blob(graph).vtcm_bytes for graph in graphs) // 2**20,
+        optimization_level=min(_blob(graph).optimization_level for graph in graphs),
         kernel_elements=kernel_elements(binary),
         tensors=tuple(tensor for graph in graphs for tensor in _tensors(graph)),
     )
 
 
-def _vtcm_bytes(graph: _Graph) -> int:
+def _blob(graph: _Graph) -> _GraphBlob:
     _require_version("graph info", graph.version, (_GRAPH_INFO_VERSION,))
     if not graph.blob:
         raise _refusal("its graph contains no VTCM size")
     _require_version("graph blob", graph.blob.contents.version, (_BLOB_VERSION,))
-    return graph.blob.contents.vtcm_bytes
+    return graph.blob.contents
 
 
 def _tensors(graph: _Graph) -> Iterator[GraphTensor]:

@@ -49,7 +49,7 @@ def find_sdk(environ: Mapping[str, str], links: Path) -> Sdk:
                 remedy="point it at an unpacked Qualcomm AI Engine Direct SDK, or unset it to use the onnxruntime-qnn "
                 "wheel",
             )
-        return Sdk(root=root, build=_build_id(root), origin="QNN_SDK_ROOT", runtime_libraries=())
+        return Sdk(root=root, build=build_id(root), origin="QNN_SDK_ROOT", runtime_libraries=())
 
     wheel = util.find_spec("onnxruntime_qnn")
     if wheel is None or not wheel.submodule_search_locations:
@@ -63,7 +63,7 @@ def find_sdk(environ: Mapping[str, str], links: Path) -> Sdk:
     _link_all(package, root / LIBRARY_FOLDER)
     return Sdk(
         root=root,
-        build=_build_id(root),
+        build=build_id(root),
         origin=f"onnxruntime-qnn {version}",
         runtime_libraries=(package.parent / "onnxruntime_qnn.libs",),
     )
@@ -93,7 +93,8 @@ def _link_all(package: Path, folder: Path) -> None:
             new_link.replace(link)
 
 
-def _build_id(root: Path) -> str:
+def build_id(root: Path) -> str:
+    """Return the build id in the bytes of the libQnnHtp.so of an SDK. Raises EnvironmentUnusable if it has none."""
     library = root / LIBRARY_FOLDER / "libQnnHtp.so"
     build = _BUILD_ID.search(library.read_bytes())
     if build is None:

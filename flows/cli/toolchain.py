@@ -1,0 +1,108 @@
+"""`qnnsweep toolchain`: prepares, lists and removes other QNN releases, for the key `toolchain`."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from conf.toolchains import DEFAULT_TOOLCHAIN, toolchains_folder
+from flows.cli.options import Debug, Json, console, exit_on_error, print_output
+from tasks.errors import EnvironmentUnusable, RequestError
+from tasks.report.format import plain_table
+
+if TYPE_CHECKING:
+    from tasks.toolchain.prepared.record import PreparedToolchain
+
+_HELP = "Prepare, list and remove other QNN releases: see docs/toolchains.md."
+_EXITS = "Exit codes: 0 done · 2 nothing was changed, and one line says why."
+
+app = typer.Typer(help=_HELP, no_args_is_help=True)
+
+
+@app.command(epilog=_EXITS)
+def add(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[NAME] qnn=RELEASE",
+            help="A name, by default qnn-RELEASE, and a QNN release: qnn=2.51, qnn=onnxruntime-qnn==2.7.0, or the path "
+            "of a Qualcomm AI Engine Direct SDK.",
+        ),
+    ],
+    json_: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Prepare a toolchain in a folder of its own, once. This Python environment is not changed.
+
+    pip gets the release from the index that it is configured to use. About 250 MB are stored.
+    """
+    with exit_on_error(debug):
+        from tasks.toolchain.prepared.prepare import add as prepare
+
+        name, qnn = _parsed(words)
+        toolchain = prepare(name, qnn, os.environ)
+        print_output(_summary(toolchain), as_json=json_)
+        if not json_:
+            bridged = "" if toolchain.bridge is None else f", with the bridge `{toolchain.bridge}`"
+            console().print(f"toolchain={toolchain.name}: QNN {toolchain.build} from {toolchain.origin}{bridged}")
+            if toolchain.provisional is not None:
+                console().print(f"provisional: {toolchain.provisional}", soft_wrap=True)
+
+
+@app.command("list", epilog=_EXITS)
+def list_(json_: Json = False, debug: Debug = False) -> None:
+    """List the toolchains that can be selected with toolchain=NAME."""
+    with exit_on_error(debug):
+        from tasks.toolchain.prepared.record import prepared_toolchains
+
+        toolchains = [entry for entry in prepared_toolchains(os.environ) if not isinstance(entry, EnvironmentUnusable)]
+        contents = {"folder": str(toolchains_folder(os.environ)), "toolchains": list(map(_summary, toolchains))}
+        print_output(contents, _table(toolchains), as_json=json_)
+
+
+@app.command(epilog=_EXITS)
+def remove(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a prepared toolchain.")], debug: Debug = False
+) -> None:
+    """Remove a prepared toolchain. Results of its cells stay in the store."""
+    with exit_on_error(debug):
+        from tasks.toolchain.prepared.prepare import remove as remove_toolchain
+
+        remove_toolchain(name, os.environ)
+
+
+def _parsed(words: Sequence[str]) -> tuple[str | None, str]:
+    """Return the name, or None, and the release. Raises RequestError."""
+    names = [word for word in words if "=" not in word]
+    values = dict(word.split("=", 1) for word in words if "=" in word)
+    for key in values.keys() - {"qnn"}:
+        raise RequestError("no such key; the only key is qnn", key=key, value=values[key])
+    if len(names) > 1 or not values.get("qnn"):
+        raise RequestError("write `qnnsweep toolchain add NAME qnn=2.51`")
+    return next(iter(names), None), values["qnn"]
+
+
+def _summary(toolchain: "PreparedToolchain") -> dict[str, Any]:
+    return {
+        "name": toolchain.name,
+        "folder": str(toolchain.folder),
+        "qnn": toolchain.build,
+        "origin": toolchain.origin,
+        "executorch": toolchain.executorch,
+        "bridge": toolchain.bridge,
+        "provisional": toolchain.provisional,
+        "digest": toolchain.digest,
+        "probed": list(map(asdict, toolchain.probed)),
+    }
+
+
+def _table(toolchains: "Sequence[PreparedToolchain]") -> Table:
+    table = plain_table("toolchain", "QNN", "from", "bridge", "note")
+    table.add_row(DEFAULT_TOOLCHAIN, "", "this Python environment, or QNN_SDK_ROOT", "", "see `qnnsweep doctor`")
+    for toolchain in toolchains:
+        note = "" if toolchain.provisional is None else f"provisional: {toolchain.provisional}"
+        table.add_row(toolchain.name, toolchain.build, toolchain.origin, toolchain.bridge or "", note)
+    return table

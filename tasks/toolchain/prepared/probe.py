@@ -1,0 +1,119 @@
+"""The probe of a toolchain: a small program is compiled for two SoCs, read back from its bytes, and run.
+
+As a program, this module is the probe itself. It must be started with the environment of the toolchain, and prints one
+line of JSON. `probe` starts it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+
+from tasks.errors import EnvironmentUnusable
+from tasks.toolchain.prepared.record import ProbedProperty
+
+SOCS = ("SM8650", "SA8797")
+"""Two SoCs that differ in architecture and VTCM, so that a setting that did not arrive cannot be right by chance."""
+_DEADLINE_S = 300
+_LEAST_SNR_DB = 40.0
+_ANSWER = "probed: "
+
+
+class ProbeFailed(EnvironmentUnusable):
+    """ExecuTorch cannot compile or run a program with the toolchain. `problem` has QNN's words."""
+
+
+def probe(environment: Mapping[str, str]) -> tuple[ProbedProperty, ...]:
+    """Return what arrived in the probe's programs. Raises ProbeFailed.
+
+    `environment`: the variables with which a process finds the toolchain.
+    """
+    with tempfile.TemporaryDirectory(prefix="qnnsweep-probe-") as folder:
+        try:
+            ran = subprocess.run(
+                [sys.executable, "-m", "tasks.toolchain.prepared.probe"],
+                env=dict(os.environ) | dict(environment) | {"PYTHONSAFEPATH": "1"},
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_DEADLINE_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise ProbeFailed(f"the probe did not end within {_DEADLINE_S} s") from None
+    for line in ran.stdout.splitlines():
+        if line.startswith(_ANSWER):
+            return tuple(ProbedProperty(**row) for row in json.loads(line.removeprefix(_ANSWER)))
+    raise ProbeFailed(_words(ran.stdout + ran.stderr) or f"the probe ended with exit code {ran.returncode}")
+
+
+def _words(output: str) -> str:
+    """Return QNN's first messages about errors; if there are none, the last line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if "[ERROR]" in line]
+    return "; ".join(line.rpartition("]:")[2].strip() or line for line in errors[:2]) or next(reversed(lines), "")
+
+
+def main() -> None:
+    import torch
+    from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset, _soc_info_table
+    from executorch.backends.qualcomm.utils.utils import (
+        generate_htp_compiler_spec,
+        generate_qnn_executorch_compiler_spec,
+        to_edge_transform_and_lower_to_qnn,
+    )
+    from executorch.extension.pybindings import _C
+
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 4, 3)).eval()
+    inputs = (torch.randn(1, 3, 8, 8),)
+    rows: list[ProbedProperty] = []
+    for soc in SOCS:
+        htp = _soc_info_table[QcomChipset[soc]].htp_info
+        options = generate_htp_compiler_spec(use_fp16=True)
+        spec = generate_qnn_executorch_compiler_spec(soc_model=QcomChipset[soc], backend_options=options)
+        program = to_edge_transform_and_lower_to_qnn(net, inputs, spec).to_executorch()
+        rows += _properties(program.buffer, soc, f"v{int(htp.htp_arch)}", f"{htp.vtcm_size_in_mb} MiB")
+        actual = _C._load_for_executorch_from_buffer(program.buffer).run_method("forward", list(inputs))[0]
+        expected = net(*inputs)
+        snr_db = 20 * torch.log10(expected.norm() / (actual - expected).norm()).item()
+        right = f"an SNR above {_LEAST_SNR_DB:g} dB"
+        got = right if snr_db > _LEAST_SNR_DB else f"{snr_db:.1f} dB"
+        rows.append(ProbedProperty(soc=soc, name="outputs", asked=right, got=got))
+    print(_ANSWER + json.dumps([_as_dict(row) for row in rows]), flush=True)
+
+
+def _properties(buffer: bytes, soc: str, arch: str, vtcm: str) -> list[ProbedProperty]:
+    """Return the properties in the bytes of a finished program."""
+    from executorch.exir._serialize._program import deserialize_pte_binary
+
+    from tasks.toolchain.backends.qnn.audit import OPTIMIZATION_LEVEL
+    from tasks.toolchain.backends.qnn.backend import Qnn
+
+    program = deserialize_pte_binary(buffer).program
+    (delegate,) = program.execution_plan[0].delegates
+    processed = program.backend_delegate_data[delegate.processed.index].data
+    facts = Qnn().read_delegate(delegate, processed, 1)
+    if facts.context is None:
+        return [ProbedProperty(soc=soc, name="context", asked="readable", got=str(facts.unread))]
+    context = facts.context
+    is_float = "float16" in context.kernel_elements
+    pairs = [
+        ("SoC", soc, context.soc),
+        ("arch", arch, f"v{context.arch}"),
+        ("VTCM", vtcm, f"{context.vtcm_mib} MiB"),
+        ("optimization level", str(OPTIMIZATION_LEVEL), str(context.optimization_level)),
+        ("precision", "float16", "float16" if is_float else ", ".join(context.kernel_elements)),
+    ]
+    return [ProbedProperty(soc=soc, name=name, asked=asked, got=got) for name, asked, got in pairs]
+
+
+def _as_dict(row: ProbedProperty) -> dict[str, str]:
+    return {"soc": row.soc, "name": row.name, "asked": row.asked, "got": row.got}
+
+
+if __name__ == "__main__":
+    main()

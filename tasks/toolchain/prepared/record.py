@@ -1,0 +1,136 @@
+"""The record of a prepared toolchain: its folder, its files, its QNN build, and what its probe showed."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from conf.toolchains import toolchains_folder
+from tasks.errors import EnvironmentUnusable
+from tasks.toolchain.backends.qnn.sdk import Sdk
+
+RECORD = "toolchain.json"
+OPTIONS = "toolchain"
+FILES = "files"
+SDK = "sdk"
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LibraryFile:
+    """A library of the toolchain. `path` is relative to the toolchain's folder; it can be a link to the user's SDK."""
+
+    path: str
+    size: int
+    changed_ns: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProbedProperty:
+    """A property that the probe asked of the compiler, and the value in the bytes of the program."""
+
+    soc: str
+    name: str
+    asked: str
+    got: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedToolchain:
+    """A toolchain that `qnnsweep toolchain add` prepared."""
+
+    name: str
+    folder: Path
+    origin: str
+    """The package and its version, or the path of the user's SDK."""
+    build: str
+    """QNN's build id, for example `v2.51.0.260929181845`, read from the bytes of libQnnHtp.so."""
+    executorch: str
+    """The version of ExecuTorch with which the toolchain was probed."""
+    bridge: str | None
+    """The bridge that ExecuTorch needs for this release; None if it needs none. See docs/toolchains.md."""
+    files: tuple[LibraryFile, ...]
+    probed: tuple[ProbedProperty, ...]
+
+    @property
+    def digest(self) -> str:
+        """The digest of the names and contents of all libraries."""
+        return hashlib.sha256("".join(f"{file.path} {file.sha256}\n" for file in self.files).encode()).hexdigest()
+
+    @property
+    def sdk(self) -> Sdk:
+        libraries = self.folder / "package" / "onnxruntime_qnn.libs"  # with the package's own libc++
+        return Sdk(
+            root=self.folder / SDK,
+            build=self.build,
+            origin=self.origin,
+            runtime_libraries=(libraries,) if libraries.is_dir() else (),
+        )
+
+    @property
+    def provisional(self) -> str | None:
+        """The settings that did not arrive in the probe's programs, in one line; None if all arrived."""
+        lost = (f"{row.name} for {row.soc}: asked {row.asked}, got {row.got}" for row in self.probed)
+        return "; ".join(text for text, row in zip(lost, self.probed, strict=True) if row.asked != row.got) or None
+
+    def check_files(self, *, read_all: bool = False) -> None:
+        """Raise EnvironmentUnusable if a library is missing or has another content than when it was added.
+
+        A library with the same size and time is not read, unless `read_all` is set.
+        """
+        for file in self.files:
+            path = self.folder / file.path
+            try:
+                status = path.stat()
+                same = (status.st_size, status.st_mtime_ns) == (file.size, file.changed_ns)
+                if (same and not read_all) or file_sha256(path) == file.sha256:
+                    continue
+                problem = "has another content than when it was added"
+            except OSError as error:
+                problem = f"cannot be read: {error.strerror}"
+            raise EnvironmentUnusable(
+                f"toolchain {self.name}: {path} {problem}",
+                remedy=f"run `qnnsweep toolchain remove {self.name}`, then `qnnsweep toolchain add` again",
+            )
+
+
+def read_record(folder: Path) -> PreparedToolchain:
+    """Return the toolchain in a folder. Raises EnvironmentUnusable if the folder has none."""
+    try:
+        fields: dict[str, Any] = json.loads((folder / RECORD).read_bytes())
+        files = tuple(LibraryFile(**file) for file in fields.pop("files"))
+        probed = tuple(ProbedProperty(**row) for row in fields.pop("probed"))
+        return PreparedToolchain(**fields, folder=folder, files=files, probed=probed)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise EnvironmentUnusable(
+            f"toolchain.folder={folder}: no prepared toolchain ({type(error).__name__})",
+            remedy="prepare one with `qnnsweep toolchain add`; `qnnsweep toolchain list` shows those that there are",
+        ) from error
+
+
+def record_bytes(toolchain: PreparedToolchain) -> bytes:
+    """Return the content of the record's file. It does not contain the folder, which can be moved."""
+    fields = asdict(toolchain)
+    del fields["folder"]
+    return json.dumps(fields, indent=1).encode()
+
+
+def prepared_toolchains(environ: Mapping[str, str]) -> Iterator[PreparedToolchain | EnvironmentUnusable]:
+    """Yield all prepared toolchains by name; instead of one that cannot be read, yield the error."""
+    root = toolchains_folder(environ)
+    for option in sorted((root / OPTIONS).glob("*.yaml")):
+        try:
+            yield read_record(root / FILES / option.stem)
+        except EnvironmentUnusable as error:
+            yield error
+
+
+def file_sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(_READ_BYTES):
+            digest.update(part)
+    return digest.hexdigest()
