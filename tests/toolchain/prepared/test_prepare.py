@@ -109,8 +109,8 @@ def test_a_release_that_executorch_cannot_use_is_refused_in_the_words_of_qnn(tmp
             "new",
             "2.46",
             (
-                "qnn=2.46: no such release; one of 2.47, 2.48, 2.49, 2.50, 2.51, onnxruntime-qnn==VERSION, or the path of "
-                "a Qualcomm AI Engine Direct SDK"
+                "qnn=2.46: no such release; one of 2.47, 2.48, 2.49, 2.50, 2.51, onnxruntime-qnn==VERSION, or the path "
+                "of a Qualcomm AI Engine Direct SDK"
             ),
         ),
         (
