@@ -184,22 +184,22 @@ def summary_rows(cells: Sequence[Row]) -> list[Row]:
 def summary(rows: Sequence[Row], note: Callable[[Row], str]) -> list[list[str]]:
     """Return the head of the summary table and one line per cell. The texts have no control characters.
 
-    `note`: the function that returns a cell's text for the last column.
+    `note`: the function that returns a cell's text for the column `note`.
     """
     where = ["model", "scheme", "soc", *varying(rows)]
-    lines = [[*where, "outcome", *NUMBERS, "note"]]
+    lines = [[*where, "outcome", "note", *NUMBERS]]
     for row in rows:
         lines.append(
             [
                 *(" ".join(display.printable(row[name] or display.NULL).split()) for name in where),
                 f"{display.symbol(row['outcome'])} {display.words(row['outcome'])}",
+                note(row),
                 display.lowest(row["final_difference"], row["final_snr_db"], row["samples"]),
                 display.percent(row["top1_agreement"]),
                 display.kib(row["pte_bytes"]),
                 display.pair(row["operators_compared"], row["operators_total"]),
                 display.pair(row["delegated_nodes"], row["non_delegated_nodes"]),
                 display.decimal(row["lower_s"]),
-                note(row),
             ]
         )
     return lines

@@ -26,15 +26,14 @@ def summary_table(run: RunFacts, cells: Sequence[records.Row]) -> OneLineTable:
     """Return one line per cell, in the order of the plan. A note has lines of its own below its cell."""
     head, *body = summary(cells, display.note)
     rows: list[one_line_table.Row] = []
-    for cell, (*line, note) in zip(cells, body, strict=True):
+    for cell, line in zip(cells, body, strict=True):
         style = display.OUTCOMES.get(cell["outcome"], ("", "", "bold red"))[2]
-        values = {
-            name: Text(value, style if name == "outcome" else "") for name, value in zip(head[:-1], line, strict=True)
-        }
+        values = {name: Text(value, style if name == "outcome" else "") for name, value in zip(head, line, strict=True)}
+        note = values.pop("note").plain
         note = note if len(note) <= _NOTE_CHARACTERS else f"{note[: _NOTE_CHARACTERS - 1]}…"
         rows.append(one_line_table.Row(values=values, note=Text(note, "dim")))
     return OneLineTable(
-        columns=head[:-1],
+        columns=[name for name in head if name != "note"],
         rows=rows,
         dropped_first=_DROPPED_FIRST,
         right=NUMBERS,

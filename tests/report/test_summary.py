@@ -63,9 +63,11 @@ def test_cells_with_the_same_diagnosis_are_one_line_of_the_terminal() -> None:
     assert printed([cell("m", "8a8w", soc, **facts) for soc in ("SM8550", "SM8650")]) == ["m 8a8w SM8550, SM8650 D."]
 
 
-def test_prefect_has_the_diagnoses_after_the_reasons() -> None:
-    notes = [line.split(" | ")[-1] for line in summary_markdown(RUN, diagnosed(1)).splitlines() if line[:2] == "| "]
-    assert notes[2:] == ["died |", "too low — Why. |", "D0. |"]
+def test_prefect_has_the_diagnoses_after_the_reasons_and_both_beside_the_outcome() -> None:
+    lines = [line.split(" | ") for line in summary_markdown(RUN, diagnosed(1)).splitlines() if line[:2] == "| "]
+    assert [line[3:5] for line in (lines[0], *lines[2:])] == [
+        ["outcome", "note"], ["✗ failed", "died"], ["≠ out of tolerance", "too low — Why."], ["✓ passed", "D0."],
+    ]  # fmt: skip
     assert [row["note"] for row in summary_rows(diagnosed(1))] == ["D0.", "too low — Why.", "died"]
 
 
