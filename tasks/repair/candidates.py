@@ -16,7 +16,7 @@ from tasks.repair.facts import OperatorFacts, operator_facts, worst_output
 from tasks.repair.families import FAMILIES, Family, Offer, merged_settings
 from tasks.repair.prediction import ErrorPart, energies, gain_db
 from tasks.repair.schemes import Conflict, Settings, with_settings
-from tasks.repair.wording import operators_phrase
+from tasks.repair.wording import named_targets, operators_phrase
 
 LEAST_GAIN_DB = 0.1
 _MOST_OPERATORS = 64
@@ -78,6 +78,7 @@ class _Search:
     ) -> None:
         self._facts = facts
         self._by_index = {operator.operator.index: operator for operator in facts.values()}
+        self._targets = named_targets(self._by_index[index].operator for index in sorted(self._by_index))
         self._parts = parts
         self._scheme = scheme
         self._size_bytes = max(size_bytes, 1)
@@ -149,7 +150,7 @@ class _Search:
 
     def _candidate(self, family: Family, draft: "_Draft") -> Candidate:
         """Return the candidate of a draft. Raises Conflict."""
-        targets = {self._facts[name].operator.target for name in draft.names}
+        targets = {self._targets[name] for name in draft.names}
         modules = [self._facts[name].operator.module_path or name for name in draft.names]
         return Candidate(
             cause=family.cause,

@@ -1,6 +1,8 @@
 """Operators in words, by the modules of the user's model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+from tasks.records import Operator
 
 _NOUNS = {
     "aten._softmax": "softmax",
@@ -16,6 +18,7 @@ _NOUNS = {
     "aten.hardtanh": "clamp",
     "aten.linear": "linear layer",
     "aten.matmul": "matrix product",
+    "aten.max_pool2d_with_indices": "max pool",
     "aten.mean": "mean",
     "aten.mm": "matrix product",
     "aten.mul": "multiplication",
@@ -24,6 +27,21 @@ _NOUNS = {
     "aten.sigmoid": "sigmoid",
     "aten.sum": "sum",
 }
+
+
+def named_targets(operators: Iterable[Operator]) -> dict[str, str]:
+    """Return, by operator name, the function that computes the operator's value.
+
+    A getitem operator, which reads an element of a tuple, has the function that returns the tuple. `operators`: in the
+    order of the graph.
+    """
+    targets: dict[str, str] = {}
+    tuples = ""
+    for operator in operators:
+        if operator.shape is None:
+            tuples = operator.target
+        targets[operator.name] = tuples if operator.target == "getitem" and tuples else operator.target
+    return targets
 
 
 def operators_phrase(target: str | None, modules: Sequence[str], named: int = 1) -> str:

@@ -10,7 +10,7 @@ from tasks.numerics.verdict import wrong_integers
 from tasks.records import Comparison, ErrorShare, LoweredProgram, OperatorComparison, OutputComparison
 from tasks.records.vocabulary import Cause, Rung
 from tasks.repair.candidates import candidates
-from tasks.repair.wording import operators_phrase
+from tasks.repair.wording import named_targets, operators_phrase
 from tasks.results.outcome import CellResult, finals, judge, on_device, problem
 
 _MENTIONED = 0.1  # a group of operators with a smaller share of the error is not mentioned
@@ -114,11 +114,12 @@ def _causes(comparison: Comparison, output: int) -> Iterator[str]:
     for share in shares:
         of_operators[share.cause] += (share.share or 0.0) if share.operator else 0.0
     rows = {row.operator.name: row for row in reversed(comparison.operators)}
+    targets = named_targets(row.operator for row in comparison.operators)
     groups: dict[tuple[Cause, str], _Group] = {}
     for share in shares:
         if share.operator is None:
             continue
-        target = rows[share.operator].operator.target if share.operator in rows else "input"
+        target = targets.get(share.operator, "input")
         group = groups.setdefault((share.cause, target), _Group(share.cause, target))
         group.shares.append(share)
         group.share += (share.share or 0.0) / (of_operators[share.cause] or 1.0) * totals[share.cause]

@@ -77,6 +77,19 @@ def test_operators_have_the_name_of_their_kind(planned: Request, target: str, no
     )
 
 
+def test_an_element_of_a_tuple_has_the_name_of_the_operator_that_returns_the_tuple(planned: Request) -> None:
+    comparison = additions(2)
+    pool, element = (row.operator for row in comparison.operators)
+    pool = replace(pool, target="aten.max_pool2d_with_indices.default", shape=None)
+    element = replace(element, target="getitem")
+    rows = [replace(row, operator=of) for row, of in zip(comparison.operators, (pool, element), strict=True)]
+    budget = (*totals(device=1.0), share("device", 1.0, "add_1", "features.1"))
+    assert diagnosis(passed_cell(planned, comparison=replace(comparison, operators=tuple(rows), budget=budget))) == (
+        "30.0 dB (the lowest of 2 outputs), of which 100 % is what the device computes differently in the max "
+        f"pool features.1. {DEVICE}"
+    )
+
+
 def test_clipping_is_described_by_the_number_of_elements(planned: Request) -> None:
     comparison = replace(
         additions(1, clipped_elements=19),
