@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-import torch
-
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -18,6 +16,8 @@ def in_threads(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
 
     PyTorch uses one thread per computation: therefore results do not depend on the number of cores.
     """
+    import torch  # here, because the process that only plans the stages never loads PyTorch
+
     threads = min(len(os.sched_getaffinity(0)), _MOST_THREADS)
     with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         return list(pool.map(function, items))

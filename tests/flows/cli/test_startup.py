@@ -42,3 +42,8 @@ def test_help_and_wrong_arguments_import_no_library_that_plans_or_runs_cells(
 def test_a_plan_writes_no_file_and_imports_no_heavy_library(program: Program, tmp_path: Path) -> None:
     assert imported(program, tmp_path, "plan", "--json", "experiment=nightly") == (0, list(PLANNING))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_process_that_plans_the_stages_of_a_sweep_loads_no_library_of_the_workers(program: Program) -> None:
+    ran = program.python("import sys, flows.sweep; print({'torch', 'executorch', 'pandas'} & {*sys.modules})")
+    assert (ran.stdout, ran.stderr) == ("set()\n", "")
