@@ -59,6 +59,13 @@ CAUSES: dict[Cause, str] = {
     "unexplained": "The part of the final error that the other causes do not account for.",
 }
 """Every cause of a final output's error."""
+CAUSE_STAGES: dict[Cause, str] = {
+    "weights": "quantize",
+    "clipping": "quantize",
+    "resolution": "quantize",
+    "device": "execute",
+}
+"""The stage in which the error of a cause arises."""
 
 EventKind = Literal["program", "kernel", "operator_call", "delegate_call", "operator", "accelerator"]
 EVENT_KINDS: dict[EventKind, str] = {

@@ -28,6 +28,8 @@ MEASURES: Mapping[str, str] = {
     "masked": "The operators that are compared only over the elements that their readers use. Differences in the "
     "others have no effect.",
     "worst operator": "The operator to examine first: its error has the largest effect on a final output.",
+    "stage of this cause": "The stage in which this error arises: in quantize, from the weights and the grids that "
+    "were chosen; in execute, from what the device computes.",
     "final output with only this error": "The SNR of the final output if the worst operator's error by this cause were "
     "the only error.",
     "operators compared": "The operators whose value was logged by the device and compared with the reference.",

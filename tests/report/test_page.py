@@ -208,9 +208,21 @@ def test_an_snr_that_is_null_is_shown_as_equal_as_infinitely_noisy_or_as_unknown
     facts = {"final_difference": difference, "final_snr_db": snr_db, "samples": 8, "observer_effect": difference}
     rows = table("cells", [cell("m", "s", "c", **facts, observer_effect_snr_db=snr_db)])
     lines = summary_markdown(RUN, rows).splitlines()
-    assert lines[-1].split(" | ")[4] == text
+    assert lines[-1].split(" | ")[5] == text
     facts = facts_of(render(RUN, {"cells": rows}, {}))
     assert facts["lowest final SNR, dB"] == facts["observer effect, dB"] == text.removesuffix(" of 8")
+
+
+@pytest.mark.parametrize(("cause", "stage"), [("weights", "quantize"), ("device", "execute")])
+def test_a_cell_begins_with_the_worst_operator_its_module_the_cause_and_its_stage(cause: str, stage: str) -> None:
+    tables = sweep([cell("m", "s", "c", **measured(random.Random(1), 30.0))])
+    (name, module), *_ = [(row["operator"], row["module_path"]) for row in tables["operators"] if row["module_path"]]
+    tables["cells"] = [row | {"worst_operator": name, "worst_operator_cause": cause} for row in tables["cells"]]
+    html = render(RUN, tables, {})
+    begin = html[html.index("<article") : html.index('class="diagnosis"')]
+    assert re.sub(r"<[^>]*>", "", begin[begin.index('class="culprit"') :]).split("\n")[1:5] == [
+        f"worst operator{name}", f"its module{module}", f"its cause of error{cause}", f"stage of this cause{stage}",
+    ]  # fmt: skip
 
 
 def test_a_cell_begins_with_its_diagnosis_and_then_has_the_reason() -> None:
