@@ -38,6 +38,11 @@ LONG_FILES = (
     "flows/server/test_leases.py",
     "flows/test_references.py",
     "flows/test_inspector_doc.py",
+    "flows/test_repair.py",
+    "toolchain/test_faults.py",
+    "test_extending.py",
+    "report/test_page.py",
+    "report/test_in_browser.py",
 )
 """Files of tests that take minutes. They start first, so that none of them runs alone at the end."""
 

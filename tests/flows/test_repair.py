@@ -33,6 +33,11 @@ def rows(artifacts: Path, table: str, run_id: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
+def program(served_program: Program) -> Program:
+    return served_program
+
+
+@pytest.fixture(scope="module")
 def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("repair")
 
