@@ -44,9 +44,9 @@ def identity_of(row: dict[str, Any]) -> dict[str, Any]:
 
 def diagnosis(snr: float) -> str:
     return (
-        f"{snr:.1f} dB (the lowest of 8 outputs), of which 76 % are the grids of 6 additions (layers.0.attention +5): "
-        "the grid reaches to -65535, so its step is 1, and 2 to 19 of 65536 values are used. "
-        f"The device itself is at {snr + 8:.1f} dB against its design."
+        f"{snr:.1f} dB (the lowest of 8 outputs), of which 76 % are the grids of 6 additions (layers.0.attention "
+        "and 5 more): the grid reaches to -65535, so its step is 1, and 2 to 19 of 65536 values are used. "
+        f"Compared with the same program on the host, the device is at {snr + 8:.1f} dB."
     )
 
 

@@ -59,6 +59,13 @@ CAUSES: dict[Cause, str] = {
     "unexplained": "The part of the final error that the other causes do not account for.",
 }
 """Every cause of a final output's error."""
+CAUSE_NAMES: dict[Cause, str] = {
+    "weights": "rounding of the weights",
+    "clipping": "clipping at the ends of the grid",
+    "resolution": "rounding to the steps of the grid",
+    "device": "arithmetic of the device",
+}
+"""The causes that arise at an operator, in words."""
 CAUSE_STAGES: dict[Cause, str] = {
     "weights": "quantize",
     "clipping": "quantize",

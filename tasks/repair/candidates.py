@@ -36,7 +36,7 @@ class Candidate:
     operators: tuple[str, ...]
     """The names of the operators whose error the change removes, the largest error first."""
     where: str
-    """The operators in words, such as `6 additions (layers.0 +5)`."""
+    """The operators in words, such as `6 additions (layers.0 and 5 more)`."""
     scheme: SchemeConfig
     """The whole scheme with the change."""
     predicted_db: float

@@ -45,7 +45,7 @@ def named_targets(operators: Iterable[Operator]) -> dict[str, str]:
 
 
 def operators_phrase(target: str | None, modules: Sequence[str], named: int = 1) -> str:
-    """Return a phrase such as `6 additions (layers.0 +5)` or, with two named modules, `(layers.0, layers.1 +4)`.
+    """Return a phrase such as `6 additions (layers.0 and 5 more)` or, with two named modules, `(a, b and 4 more)`.
 
     `target`: the function that the operators call; None if they call several. `modules`: the module or the name of each
     operator.
@@ -54,7 +54,7 @@ def operators_phrase(target: str | None, modules: Sequence[str], named: int = 1)
     if len(modules) == 1:
         return f"the {noun} {modules[0]}".rstrip()
     distinct = list(dict.fromkeys(modules))
-    more = f" +{len(distinct) - named}" if len(distinct) > named else ""
+    more = f" and {len(distinct) - named} more" if len(distinct) > named else ""
     return f"{len(modules)} {noun}s ({', '.join(distinct[:named])}{more})"
 
 

@@ -21,7 +21,7 @@ from markupsafe import Markup
 from tasks.records import RunFacts
 from tasks.records.cell_folder import folder_of
 from tasks.records.tables import CELL_COLUMNS, Row
-from tasks.records.vocabulary import CAUSE_STAGES
+from tasks.records.vocabulary import CAUSE_NAMES, CAUSE_STAGES
 from tasks.report import data, figures
 from tasks.report import format as display
 from tasks.report.glossary import GLOSSARY
@@ -333,6 +333,7 @@ def environment() -> jinja2.Environment:
     environment.filters |= {
         "cosine": lambda value: display.decimal(value, 5),
         "db": display.decimal,
+        "cause": lambda cause: CAUSE_NAMES.get(cause, cause),
         "stage": lambda cause: CAUSE_STAGES.get(cause, display.NULL),
         "icon": lambda outcome: outcome if outcome in display.OUTCOMES else "unknown",
     }

@@ -84,9 +84,9 @@ def _sentences(comparison: Comparison, unavailable: str | None) -> Iterator[str]
             yield f"{measured.final_snr_db:.1f} dB {of_sample}{_where(comparison, worst)}."
             yield f"Of the error of the {_captured_outputs(known)}, {causes}."
     if measured.device_snr_db is not None:
-        yield f"The device itself is at {measured.device_snr_db:.1f} dB against its design."
+        yield f"Compared with the same program on the host, the device is at {measured.device_snr_db:.1f} dB."
     elif measured.device_difference == "none":
-        yield "The device computes its design, bit by bit."
+        yield "The device computes what the same program computes on the host, bit by bit."
     if not comparison.operators:
         yield f"Without operators, the causes are unknown{': ' + unavailable if unavailable else ''}."
 
@@ -95,7 +95,7 @@ def _where(comparison: Comparison, output: OutputComparison) -> str:
     """Return which rung adds most of an output's error. Unlike the causes, this is known without captured operators."""
     same = (output.sample, output.output_index)
     rung = worst_rung(row for row in comparison.outputs if (row.sample, row.output_index) == same)
-    return f", most of it from {_FROM[rung]} (rung `{rung}`)" if rung else ""
+    return f", most of it from {_FROM[rung]}" if rung else ""
 
 
 def _captured_outputs(outputs: Sequence[OutputComparison]) -> str:

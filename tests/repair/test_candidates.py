@@ -77,7 +77,7 @@ def test_additions_with_a_mask_are_one_candidate_with_ranges_that_softmax_can_se
     budget: dict[tuple[Cause, str], float] = {("resolution", f"add{number}"): 0.15 for number in range(6)}
     comparison, lowered = cell(additions, budget, **{row.name: dict(uses) for row in additions})
     first = candidates(comparison, lowered, scheme("16a8w"))[0]
-    assert first.description == "a narrower fixed range for 6 additions (layers.add0 +5)"
+    assert first.description == "a narrower fixed range for 6 additions (layers.add0 and 5 more)"
     assert first.predicted_db == pytest.approx(10.0, abs=1e-3), "90 % of the error is removed"
     # The values with a tenth of their range as margin, and 20 more below: e^-20 is nothing to softmax.
     assert first.scheme == scheme(

@@ -46,7 +46,7 @@ def test_a_cell_shows_its_diagnosis_on_top_and_the_error_budget_with_its_totals(
 ) -> None:
     page.goto(f"{sample_report}#cell-6")
     sentence = page.locator("#cell-6 .diagnosis")
-    expect(sentence).to_contain_text("of which 76 % are the grids of 6 additions (layers.0.attention +5)")
+    expect(sentence).to_contain_text("of which 76 % are the grids of 6 additions (layers.0.attention and 5 more)")
     budget = page.locator("#cell-6 .budget")
     assert sentence.bounding_box()["y"] < page.locator("#cell-6 .facts").bounding_box()["y"]
     expect(budget).to_contain_text("Error budget of the final output logits")

@@ -213,15 +213,20 @@ def test_an_snr_that_is_null_is_shown_as_equal_as_infinitely_noisy_or_as_unknown
     assert facts["lowest final SNR, dB"] == facts["observer effect, dB"] == text.removesuffix(" of 8")
 
 
-@pytest.mark.parametrize(("cause", "stage"), [("weights", "quantize"), ("device", "execute")])
-def test_a_cell_begins_with_the_worst_operator_its_module_the_cause_and_its_stage(cause: str, stage: str) -> None:
+@pytest.mark.parametrize(
+    ("cause", "words", "stage"),
+    [("weights", "rounding of the weights", "quantize"), ("device", "arithmetic of the device", "execute")],
+)
+def test_a_cell_begins_with_the_worst_operator_its_module_the_cause_and_its_stage(
+    cause: str, words: str, stage: str
+) -> None:
     tables = sweep([cell("m", "s", "c", **measured(random.Random(1), 30.0))])
     (name, module), *_ = [(row["operator"], row["module_path"]) for row in tables["operators"] if row["module_path"]]
     tables["cells"] = [row | {"worst_operator": name, "worst_operator_cause": cause} for row in tables["cells"]]
     html = render(RUN, tables, {})
     begin = html[html.index("<article") : html.index('class="diagnosis"')]
     assert re.sub(r"<[^>]*>", "", begin[begin.index('class="culprit"') :]).split("\n")[1:5] == [
-        f"worst operator{name}", f"its module{module}", f"its cause of error{cause}", f"stage of this cause{stage}",
+        f"worst operator{name}", f"its module{module}", f"its cause of error{words}", f"stage of this cause{stage}",
     ]  # fmt: skip
 
 

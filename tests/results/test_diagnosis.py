@@ -15,7 +15,7 @@ from tasks.results.diagnosis import diagnosis
 
 from tests.sample_records import ANSWER, COMPARISON, CONV, passed_cell, up_to_lower, without_debug_program  # isort: skip
 
-DEVICE = "The device itself is at 45.0 dB against its design."
+DEVICE = "Compared with the same program on the host, the device is at 45.0 dB."
 
 
 def share(
@@ -56,9 +56,9 @@ def test_operators_of_one_type_and_cause_are_a_group_with_the_reason_and_the_mod
         planned, comparison=replace(comparison, budget=(*totals(resolution=1.41, device=0.09, cross=-0.5), *shares))
     )
     assert diagnosis(cell) == (
-        "30.0 dB (the lowest of 2 outputs), of which 141 % are the grids of 6 additions (layers.0, layers.1 +4): the "
-        "grid reaches to -65535, so its step is 1, and 70 of 65536 values are used; -50 % because errors cancel each "
-        f"other. {DEVICE}"
+        "30.0 dB (the lowest of 2 outputs), of which 141 % are the grids of 6 additions (layers.0, layers.1 and 4 "
+        "more): the grid reaches to -65535, so its step is 1, and 70 of 65536 values are used; -50 % because errors "
+        f"cancel each other. {DEVICE}"
     )
 
 
@@ -128,8 +128,8 @@ def test_the_causes_of_captured_outputs_are_not_those_of_an_output_that_was_not_
     comparison = replace(COMPARISON, outputs=(*COMPARISON.outputs, *rungs, clipped), budget=tuple(totals(weights=1.0)))
     comparison = replace(comparison, budget=(*comparison.budget, share("weights", 1.0, "conv", "layers.0")))
     assert diagnosis(passed_cell(planned, comparison=comparison)) == (
-        '11.0 dB (the lowest of 3 outputs, of sample "c"), most of it from the rounding of values to their grids (rung '
-        "`designed`). Of the error of the 2 outputs with captured operators (30.0 dB or more), 100 % are the weights "
+        '11.0 dB (the lowest of 3 outputs, of sample "c"), most of it from the rounding of values to their grids. Of '
+        "the error of the 2 outputs with captured operators (30.0 dB or more), 100 % are the weights "
         f"of the convolution layers.0. {DEVICE} The first cure to try is 16-bit float for the convolution layers.0: "
         "+30.0 dB are predicted."
     )
@@ -139,7 +139,8 @@ def test_equal_outputs_have_no_causes(planned: Request) -> None:
     equal = replace(ANSWER, status="exact", gap=replace(ANSWER.gap, mse=0.0, snr_db=None), previous_snr_db=None)
     comparison = replace(COMPARISON, outputs=(replace(equal, previous_status="exact"),), budget=())
     assert diagnosis(passed_cell(planned, comparison=comparison)) == (
-        "The final outputs are those of eager PyTorch, bit by bit. The device computes its design, bit by bit."
+        "The final outputs are those of eager PyTorch, bit by bit. The device computes what the same program computes "
+        "on the host, bit by bit."
     )
 
 

@@ -104,8 +104,8 @@ def test_a_cell_that_passed(planned: Request) -> None:
             "outcome": "passed",
             "diagnosis": "30.0 dB (the lowest of 2 outputs), of which 50 % are the weights of the convolution layers.0"
             "; 25 % is what the device computes differently in the convolution layers.0; 12 % are unexplained; -25 % "
-            "because errors cancel each other. The device itself is at 45.0 dB against its design. The first cure to "
-            "try is 16-bit float for the convolution layers.0: +8.9 dB are predicted.",
+            "because errors cancel each other. Compared with the same program on the host, the device is at 45.0 dB. "
+            "The first cure to try is 16-bit float for the convolution layers.0: +8.9 dB are predicted.",
             "weights": "trained",
             "export_s": 1.5,
             "quantize_s": 2.5,
