@@ -41,7 +41,7 @@ def show(
     with exit_on_error(debug):
         from tasks.storage.inventory import inventory
 
-        contents = inventory(_store(artifacts), runs)
+        contents = inventory(_store(artifacts, writes=False), runs)
         print_output(asdict(contents), *_tables(contents), as_json=json_)
 
 
@@ -92,7 +92,7 @@ def prune(
         from tasks.storage.retention import Selection, apply, plan_prune
 
         by_rule = older_than is not None or larger_than is not None
-        store = _store(artifacts)
+        store = _store(artifacts, writes=not dry_run)
         selection = Selection(
             runs=tuple(dict.fromkeys(resolve(store, name) for name in run or ())),
             at_most=keep if not by_rule and not run else None,
@@ -130,7 +130,7 @@ def verify(
         from tasks.storage import lock
         from tasks.storage.integrity import verify as verify_store
 
-        store = _store(artifacts)
+        store = _store(artifacts, writes=True)
         with (lock.exclusive if repair else lock.shared)(store), bytes_done("checking") as show:
             verification = verify_store(store, repair=repair, on_progress=show)
         if not json_:
@@ -157,7 +157,7 @@ def _verified(verification: "Verification") -> str:
     return line + (f"; {verification.other_versions} of another version" if verification.other_versions else "")
 
 
-def _store(artifacts: str) -> "Store":
+def _store(artifacts: str, *, writes: bool) -> "Store":
     from tasks.storage.store import Store
 
     store = Store.at(artifacts)
@@ -167,7 +167,8 @@ def _store(artifacts: str) -> "Store":
         )
     if not store.blobs.is_dir():
         raise RequestError(f"--artifacts={artifacts}: nothing is stored there; name the folder of a sweep")
-    store.check_writable()
+    if writes:
+        store.check_writable()
     return store
 
 

@@ -231,10 +231,11 @@ def diff(
         store = store_at(artifacts)
         difference = compare_runs(store, run_a, run_b)
         page = write_page(difference, store)
-        contents = asdict(difference) | {"regressions": difference.regressions, "page": str(page)}
+        contents = asdict(difference) | {"regressions": difference.regressions, "page": page and str(page)}
         print_output(contents, diff_table(difference), as_json=json_)
         if not json_:
-            console().print(f"page {page}", highlight=False, soft_wrap=True)
+            line = f"page {page}" if page else "no page: the folder of RUN_B is not writable"
+            console().print(line, highlight=False, soft_wrap=True)
         raise typer.Exit(NOT_ALL_PASSED if difference.regressions else PASSED)
 
 

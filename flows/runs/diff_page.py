@@ -6,14 +6,15 @@ from pathlib import Path
 from flows.runs.diff import CellDifference, Change, Difference, cell_name
 from flows.runs.regressions import with_unit
 from flows.runs.results import run_folder
+from tasks.errors import EnvironmentUnusable
 from tasks.report.differences import CellDifferences, Line, render_differences
 from tasks.storage.store import Store
 
 _ORDER = ("regressed", "improved", "changed", "steady", "undefined")
 
 
-def write_page(difference: Difference, store: Store) -> Path:
-    """Write the page, and return its path on this machine."""
+def write_page(difference: Difference, store: Store) -> Path | None:
+    """Write the page, and return its path on this machine; None if the folder of the second run is not writable."""
     name = f"{run_folder(difference.run_b)}/diff-{difference.run_a}.html"
     page = render_differences(
         difference.run_a,
@@ -23,7 +24,10 @@ def write_page(difference: Difference, store: Store) -> Path:
         [cell_name(cell) for cell in difference.only_in_a],
         [cell_name(cell) for cell in difference.only_in_b],
     )
-    store.files.write(name, page.encode())
+    try:
+        store.files.write(name, page.encode())
+    except EnvironmentUnusable:
+        return None
     return store.files.local(name)
 
 

@@ -83,6 +83,17 @@ def test_the_differences_are_written_as_a_page(program: Program, request_8a8w: R
     assert "|conv snr_db||40 dB||35 dB||3 dB||regressed|" in text
 
 
+def test_a_page_that_cannot_be_written_is_missing_and_the_differences_are_shown(
+    program: Program, request_8a8w: Request, tmp_path: Path
+) -> None:
+    for run in RUNS[:2]:
+        write(tmp_path, run, [passed_cell(request_8a8w)])
+    (tmp_path / "runs" / RUNS[1] / f"diff-{RUNS[0]}.html").mkdir(parents=True)
+    ran = program.run("diff", RUNS[0], RUNS[1], f"--artifacts={tmp_path}")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.splitlines()[-1] == "no page: the folder of RUN_B is not writable"
+
+
 def test_a_regression_is_shown_with_the_changed_inputs_and_the_exit_code_is_1(
     program: Program, request_8a8w: Request, tmp_path: Path
 ) -> None:
