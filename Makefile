@@ -42,9 +42,11 @@ install: .venv/installed
 	$(BIN)/pip check
 	touch $@
 
-.venv/installed-dev: .venv/installed requirements/dev.txt
+.venv/installed-dev: .venv/installed requirements/dev.txt requirements/qnn.txt
 	$(HASHED) -r requirements/dev.txt
 	$(BIN)/pip check
+	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --require-hashes --dest .venv/wheels \
+	  -r requirements/qnn.txt
 	touch $@
 
 clean:

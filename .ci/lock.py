@@ -35,7 +35,9 @@ FILES = {
     "torch": "PyTorch of the public index, and the libraries that only this PyTorch needs.",
     "run": "What qnnsweep needs, without PyTorch.",
     "dev": "What the tests and the models of the zoo need in addition.",
+    "qnn": "The second QNN release of the tests, which is downloaded and not installed.",
 }
+QNN = "onnxruntime-qnn==2.7.0"
 Digests = dict[str, set[str]]
 """By requirement, such as `numpy==2.4.6`, the digests of its files."""
 
@@ -132,6 +134,7 @@ def main() -> None:
             "torch": pip.files_of(only_torch, environment=public),
             "run": pip.files_of(run.values()),
             "dev": pip.files_of(pins.values()),
+            "qnn": pip.files_of([QNN]),
         }
     folder.mkdir(exist_ok=True)
     for name, text in FILES.items():

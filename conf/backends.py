@@ -54,6 +54,11 @@ class PlannedBackend(Protocol):
         ...
 
     @property
+    def prepared_toolchains(self) -> bool:
+        """Whether a toolchain that `qnnsweep toolchain add` prepared has the backend's compiler and runtime."""
+        ...
+
+    @property
     def overrides(self) -> bool:
         """Whether schemes can have overrides."""
         ...

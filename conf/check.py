@@ -128,8 +128,8 @@ def _duplicates(names: Iterable[str]) -> list[str]:
 
 
 def _names(request: Request) -> Iterator[RequestError]:
-    groups = (request.model, request.scheme, request.soc, request.backend, *request.devices, request.tolerance)
-    for group in (*groups, request.farm) if request.pool else groups:
+    groups = (request.model, request.scheme, request.soc, request.toolchain, request.backend, *request.devices)
+    for group in (*groups, request.tolerance, request.farm) if request.pool else (*groups, request.tolerance):
         key = f"{type(group).__name__.removesuffix('Config').lower()}.name"
         if not group.name.strip():
             yield _error(key, group.name, f"empty; any text of 1 to {LONGEST_NAME} characters")

@@ -3,7 +3,7 @@
 from conf.backends import Rule, planned_backend
 from conf.errors import printable
 from conf.overrides import computed_in
-from conf.schema import PROBE, DeviceConfig, Request
+from conf.schema import PROBE, DeviceConfig, Request, RunnerKind, TransportKind
 
 
 def impossible_reason(request: Request) -> str | None:
@@ -13,16 +13,31 @@ def impossible_reason(request: Request) -> str | None:
         return f"the {printable(request.backend.name)} backend does not compile for {printable(soc)}"
     if request.scheme.overrides and not backend.overrides:
         return f"the {printable(request.backend.name)} backend has no schemes with overrides"
+    if request.toolchain.folder is not None and (reason := _excludes_toolchains(request)) is not None:
+        return reason
     reason = next((rule.reason for rule in backend.rules if _excludes(rule, request)), None)
     if reason is None and not any(can_run_on(device, request) for device in request.devices):
         return f"no device of {printable(request.where)} is a {printable(soc)} or a simulator host"
     return reason
 
 
+def _excludes_toolchains(request: Request) -> str | None:
+    """Return why no cell can use a prepared toolchain with this backend or these devices; None if it can."""
+    toolchain = printable(request.toolchain.name)
+    if not planned_backend(request.backend.kind).prepared_toolchains:
+        return f"the {printable(request.backend.name)} backend uses nothing of the toolchain {toolchain}"
+    local = (TransportKind.local, RunnerKind.python)
+    if not any((device.transport, device.runner) == local for device in request.devices):
+        return f"toolchain {toolchain} is on this machine, and {printable(request.where)} has its own QNN"
+    return None
+
+
 def can_run_on(device: DeviceConfig, request: Request) -> bool:
     """Return whether the device, as configured, can execute the cell. With `device.soc=probe`, any SoC is allowed."""
     backend = planned_backend(request.backend.kind)
     fits = not backend.needs_soc or device.soc in (None, PROBE, request.soc.name)
+    if request.toolchain.folder is not None and device.transport is not TransportKind.local:
+        return False
     return fits and device.runner in backend.runners
 
 

@@ -44,9 +44,9 @@ ConfigStore.instance().store(name="request", node=Request)
 def load(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> Plan:
     """Return the plan of the overrides. Its cells are the product of all swept keys.
 
-    In the order of the cells, model varies slowest, followed by scheme, soc, backend and device. `config_dirs`: the
-    user's folders, with subfolders model/, scheme/ … like the shipped folder. The override `group=file.yaml` selects a
-    single file. Raises RequestError, with a message of one line, for any mistake in the request.
+    In the order of the cells, model varies slowest, followed by scheme, soc, toolchain, backend and device.
+    `config_dirs`: the user's folders, with subfolders model/, scheme/ … like the shipped folder. The override
+    `group=file.yaml` selects a single file. Raises RequestError, with a message of one line, for any mistake.
     """
     with parse(overrides, config_dirs) as parsed:
         swept = [key for key, values in parsed.values.items() if len(values) > 1]

@@ -2,7 +2,7 @@
 
 from typing import Literal, get_args
 
-AXES = ("model", "scheme", "soc", "backend", "device")
+AXES = ("model", "scheme", "soc", "toolchain", "backend", "device")
 """The axes of a sweep; the first varies slowest. A cell is identified by the names of its options on these axes."""
 
 QUANT_DTYPES = ("16a16w", "16a2w", "16a4w", "16a4w_block", "16a8w", "8a4w", "8a8w", "fp16a8w")

@@ -1,5 +1,6 @@
 """The options of each configuration group, from the shipped folder, the user's folders and single files."""
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import cast
 from conf.errors import RequestError, did_you_mean, one_of, printable
 from conf.limits import check_file
 from conf.names import AXES
+from conf.toolchains import toolchains_folder
 
 SHIPPED = Path(__file__).parent
 GROUPS = (*AXES, "farm", "tolerance", "experiment")
@@ -21,6 +23,8 @@ class Options:
     files: Mapping[str, dict[str, Path]]
     config_dirs: tuple[Path, ...]
     links: Path
+    toolchains: tuple[Path, ...] = ()
+    """The folder of the toolchains that `qnnsweep toolchain add` prepared, if there is one."""
 
     @classmethod
     def of(cls, config_dirs: Sequence[Path], *, links: Path) -> "Options":
@@ -30,7 +34,9 @@ class Options:
         group that have equal names, because Hydra would use the first option without a message.
         """
         files: dict[str, dict[str, Path]] = {group: {} for group in GROUPS}
-        for folder in (SHIPPED, *config_dirs):
+        prepared = toolchains_folder(os.environ)
+        toolchains = (prepared,) if (prepared / "toolchain").is_dir() else ()
+        for folder in (SHIPPED, *toolchains, *config_dirs):
             if not any((folder / group).is_dir() for group in GROUPS):
                 wanted = ", ".join(f"{group}/" for group in GROUPS)
                 raise RequestError(f"{printable(folder)}: not a folder of configuration: it has none of {wanted}")
@@ -39,12 +45,14 @@ class Options:
                     if folder != SHIPPED:
                         check_file(file)
                     _check_unique(group, file, options.setdefault(file.stem, file))
-        return cls(files=files, config_dirs=tuple(folder.absolute() for folder in config_dirs), links=links)
+        folders = tuple(folder.absolute() for folder in config_dirs)
+        return cls(files=files, config_dirs=folders, links=links, toolchains=toolchains)
 
     @property
     def search_path(self) -> tuple[Path, ...]:
         """The folders that Hydra must search in addition to the shipped folder."""
-        return (*self.config_dirs, self.links) if any(self.links.iterdir()) else self.config_dirs
+        links = (self.links,) if any(self.links.iterdir()) else ()
+        return (*self.toolchains, *self.config_dirs, *links)
 
     @property
     def user_folders(self) -> tuple[Path, ...]:
@@ -68,6 +76,8 @@ class Options:
             return self._link(group, Path(value).expanduser())
         if value not in options:
             problem = f"no such {group}; {did_you_mean(value, options)}{one_of(options)}"
+            if group == "toolchain":
+                problem += "; prepare others with `qnnsweep toolchain add`"
             raise RequestError(problem, key=group, value=printable(value))
         return value
 

@@ -34,6 +34,7 @@ from conf.names import DTYPES, ENDS_TO_FAIL_ON, MASKED_NAMES, METRICS, OPERATOR_
 from conf.repair import BudgetConfig, CertificateConfig, TargetConfig
 from conf.schemes import SchemeConfig
 from conf.tolerances import ToleranceConfig
+from conf.toolchains import ToolchainConfig
 
 PROBE = "probe"
 """The value of `device.soc` that makes qnnsweep read the SoC from the device."""
@@ -345,6 +346,8 @@ class Request:
     model: ModelConfig
     scheme: SchemeConfig
     soc: SocConfig
+    toolchain: ToolchainConfig = field(default_factory=ToolchainConfig)
+    """`default`, or the name of a toolchain that `qnnsweep toolchain add` prepared; see docs/toolchains.md."""
     backend: BackendConfig
     device: DeviceConfig
     tolerance: ToleranceConfig
@@ -381,7 +384,8 @@ class Request:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the cell's options on the axes in `conf.names.AXES`. These names identify the cell in a plan."""
-        return self.model.name, self.scheme.name, self.soc.name, self.backend.name, self.where
+        target = self.model.name, self.scheme.name, self.soc.name, self.toolchain.name
+        return *target, self.backend.name, self.where
 
     @property
     def where(self) -> str:

@@ -17,7 +17,7 @@ NAME_FORM = "letters, digits and . _ -, at most 60, the first a letter or a digi
 @dataclass(kw_only=True, slots=True)
 class ToolchainConfig:
     name: str = DEFAULT_TOOLCHAIN
-    folder: Annotated[str | None, not_blank("a folder that `qnnsweep toolchain add` prepared, or null")] = None
+    folder: Annotated[str, not_blank("a folder that `qnnsweep toolchain add` prepared, or null")] | None = None
     """The folder that `qnnsweep toolchain add` prepared. null is the toolchain of this Python environment."""
 
 

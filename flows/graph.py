@@ -21,6 +21,7 @@ from conf.names import (
 )
 from conf.plan import PlannedCell
 from conf.schema import MeasureConfig, Request, Reuse
+from conf.toolchains import DEFAULT_TOOLCHAIN
 from flows.resources import Resources
 from tasks.bundle import bundle_task
 from tasks.compare import compare_task
@@ -56,6 +57,8 @@ def work_label(stage: str, request: Request) -> str:
         names.append(request.soc.name)
     if stage not in ("export", "quantize", "lower") and request.where != "local":
         names.append(request.where)
+    if request.toolchain.name != DEFAULT_TOOLCHAIN:
+        names.append(request.toolchain.name)
     return " · ".join(names)
 
 
@@ -90,7 +93,8 @@ class Graph:
         return code if isinstance(code, RequestError) else None
 
     def export(self, request: Request) -> Submission:
-        return self._submit(export_task, request, request.model, self._code(request), workers=self._resources.workers)
+        workers = self._resources.workers_of(request)
+        return self._submit(export_task, request, request.model, self._code(request), workers=workers)
 
     def forget(self, submission: Submission) -> None:
         """Forget a stage that has ended with an error, so that it runs again if it is submitted again."""
@@ -98,7 +102,7 @@ class Graph:
 
     def cell(self, request: Request) -> dict[str, Submission]:
         """Submit all stages of a cell. Map `CellResult`'s fields to the submissions of the results they will hold."""
-        kind, scheme, workers = request.backend.kind, request.scheme, self._resources.workers
+        kind, scheme, workers = request.backend.kind, request.scheme, self._resources.workers_of(request)
         soc = request.soc if backend_of(kind).needs_soc else None
         code = self._backend_code(kind)
         exported = self.export(request)
@@ -114,7 +118,7 @@ class Graph:
             soc,
             workers.identity,
             self._run_id,
-            farm=self._resources.farm,
+            farm=self._resources.farm_of(request),
             step=lambda task: self._configure_task(task, request),
         )
         comparison = self._submit(compare_task, request, lowered, capture, comparison_options(request), workers=workers)
@@ -131,6 +135,7 @@ class Graph:
         """Wait for a cell's stages. Return the records up to the first failed stage, and the error of that stage."""
         cell = CellResult(request=planned.request, impossible=planned.impossible)
         if planned.impossible is None:
+            cell.toolchain = self._resources.workers_of(planned.request).identity
             code = self._code(planned.request)
             if isinstance(code, RequestError):
                 cell.stage, cell.error = "export", code
@@ -168,7 +173,13 @@ class Graph:
         return self._codes[model]
 
     def _submit(self, task: Task[..., Any], request: Request, *inputs: Any, **resources: Any) -> Submission:
-        key = digest([task.name, *(value.key if isinstance(value, Submission) else value for value in inputs)])
+        key = digest(
+            [
+                task.name,
+                request.toolchain.name,
+                *(value.key if isinstance(value, Submission) else value for value in inputs),
+            ]
+        )
         if key not in self._submissions:
             # Without `opaque` Prefect would search every value of a result for futures, and would ask its server for
             # the state of a bare future.
@@ -178,7 +189,7 @@ class Graph:
             values = [opaque(awaited[id(value)]) if id(value) in awaited else value for value in inputs]
             if "workers" in resources:
                 on_start = partial(self._on_progress, task.name, work_label(task.name, request), "running")
-                resources["workers"] = self._resources.workers.reporting(on_start)
+                resources["workers"] = resources["workers"].reporting(on_start)
             configured = self._configure_task(task, request, [*awaited.values()])
             future = configured.submit(*values, store=self._resources.store, **resources)
             label = f"{task.name} {work_label(task.name, request)}"

@@ -45,6 +45,8 @@ def recompare(artifacts: str, run_id: str | None, overrides: list[str]) -> resul
             futures = [_submit(*inputs, resources) for inputs in zip(plan.cells, evidence, strict=True)]
             cells = zip(plan.cells, evidence, futures, strict=True)
             compared = [_result(past.run_id, *cell) for cell in cells]
+            for cell in compared if resources.others else ():  # the facts of the past run have only one toolchain
+                cell.toolchain = resources.workers_of(cell.request).identity
         done = CellResults(
             cells=compared,
             reused=sum(cell.capture is not None for cell in compared),
@@ -102,7 +104,7 @@ def _submit(cell: PlannedCell, evidence: CellEvidence | None, resources: Resourc
         on_change=lambda state: report("queued" if state == "running" else state),
     )
     options = comparison_options(cell.request)
-    workers = resources.workers.reporting(partial(report, "running"))
+    workers = resources.workers_of(cell.request).reporting(partial(report, "running"))
     return task.submit(evidence.lowered, evidence.capture, options, store=resources.store, workers=workers)
 
 

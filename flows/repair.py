@@ -73,7 +73,7 @@ def repair(overrides: list[str], config_dirs: list[str] | None = None) -> Repair
             "repair": [by_columns(row) for row in repair_rows(run.run_id, search.steps)],
             "certificate": [by_columns(row) for row in certificate],
         }
-        costs = resources.workers.costs
+        costs = resources.costs
         result = finish_run(run, done, resources, trend=None, costs=costs, verb="repair", more_rows=rows)
         recipe = write_recipe(run, search, rows, store)
         create_artifacts(result, store, plan.prefect.reports_url)
@@ -86,7 +86,7 @@ def planned(overrides: Sequence[str], folders: Sequence[Path]) -> Plan:
     first = plan.cells[0].request
     if first.target == TargetConfig():
         raise RequestError("a repair needs a target, such as target.final_snr_db=30", key="target")
-    for axis in ("model", "scheme", "backend", "where"):
+    for axis in ("model", "scheme", "toolchain", "backend", "where"):
         if any(getattr(cell.request, axis) != getattr(first, axis) for cell in plan.cells):
             key = "device" if axis == "where" else axis
             raise RequestError("a repair has only one value of this key; sweep soc instead", key=key)

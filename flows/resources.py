@@ -2,23 +2,28 @@
 
 import os
 import shutil
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import psutil
 
 from conf.impossible import can_run_on
 from conf.plan import Plan
-from conf.schema import RunnerKind
+from conf.schema import Request, RunnerKind
+from conf.toolchains import ToolchainConfig
 from conf.units import GIB, MIB
 from flows import expected_costs
 from tasks.devices.farm import DeviceLock, Farm
 from tasks.devices.native_runner import native_files
 from tasks.errors import EnvironmentUnusable
+from tasks.records import Toolchain
 from tasks.storage.store import Store
-from tasks.toolchain.backends.qnn.sdk import find_sdk, identity
+from tasks.toolchain.backends.qnn.sdk import Sdk, find_sdk, identity
+from tasks.toolchain.prepared.record import read_record
 from tasks.toolchain.workers.pool import WorkerPool, check_temporary_folder
 from tasks.toolchain.workers.scheduler import Scheduler
-from tasks.toolchain.workers.supervisor import Supervisor
+from tasks.toolchain.workers.supervisor import CallCost, Supervisor
 
 MIN_FREE_BYTES = 64 * MIB
 MAX_MEMORY_SHARE = 0.8
@@ -31,7 +36,30 @@ class Resources:
 
     store: Store
     workers: WorkerPool
+    """The workers of the first cell's toolchain."""
     farm: Farm
+    """The farm whose processes on this machine use the first cell's toolchain."""
+    others: Mapping[str, tuple[WorkerPool, Farm]] = field(default_factory=dict[str, tuple[WorkerPool, Farm]])
+    """The workers and the farm of each other toolchain, by name. All workers share the limits of this machine."""
+
+    def workers_of(self, request: Request) -> WorkerPool:
+        return self.others[request.toolchain.name][0] if request.toolchain.name in self.others else self.workers
+
+    def farm_of(self, request: Request) -> Farm:
+        return self.others[request.toolchain.name][1] if request.toolchain.name in self.others else self.farm
+
+    @property
+    def costs(self) -> list[CallCost]:
+        """The costs of the calls of all workers."""
+        return [cost for workers in self._all_workers for cost in workers.costs]
+
+    def count_calls(self, stages: Collection[str]) -> int:
+        """Return the number of calls of these stages, in the workers of all toolchains."""
+        return sum(count for workers in self._all_workers for stage, count in workers.calls.items() if stage in stages)
+
+    @property
+    def _all_workers(self) -> list[WorkerPool]:
+        return [self.workers, *(workers for workers, _ in self.others.values())]
 
 
 def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
@@ -50,20 +78,39 @@ def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
             remedy=f"free some space, or set {key}=FOLDER to a folder on another disk",
         )
     check_temporary_folder()
-    sdk = find_sdk(os.environ, store.root / "toolchain")
-    environment, limits = sdk.environment(os.environ), plan.limits
+    limits = plan.limits
     memory = psutil.virtual_memory().total * MAX_MEMORY_SHARE if limits.memory_gib is None else limits.memory_gib * GIB
-    supervisor = Supervisor(
-        environment=environment,
-        store=store,
-        scheduler=Scheduler(parallel=limits.parallel or os.cpu_count() or 1, memory_bytes=int(memory)),
-        deadline_s=limits.child_deadline_s,
-        memory_bytes=int(limits.child_memory_gib * GIB),
-        estimates=expected_costs.estimates(store),
-    )
+    scheduler = Scheduler(parallel=limits.parallel or os.cpu_count() or 1, memory_bytes=int(memory))
+    estimates = expected_costs.estimates(store)
+    pools: dict[str, tuple[WorkerPool, dict[str, str]]] = {}
+    for toolchain in {cell.request.toolchain.name: cell.request.toolchain for cell in plan.cells}.values():
+        sdk, versions = _toolchain(toolchain, store)
+        supervisor = Supervisor(
+            environment=sdk.environment(os.environ),
+            store=store,
+            scheduler=scheduler,
+            deadline_s=limits.child_deadline_s,
+            memory_bytes=int(limits.child_memory_gib * GIB),
+            estimates=estimates,
+            toolchain=toolchain.name,
+            is_prepared=toolchain.folder is not None,
+        )
+        pools[toolchain.name] = WorkerPool(versions, supervisor), supervisor.environment
     for cell in plan.cells:
         for device in cell.request.devices:
             if device.runner is RunnerKind.native and cell.impossible is None and can_run_on(device, cell.request):
                 native_files(device, cell.request.soc.arch, os.environ)  # raises if the device's runner is not complete
+    (workers, environment), *_ = pools.values()
     farm = Farm(host_environment=environment, folder=store.root / "devices", device_lock=device_lock)
-    return Resources(store=store, workers=WorkerPool(identity(sdk), supervisor), farm=farm)
+    others = {name: (pool, farm.with_environment(variables)) for name, (pool, variables) in [*pools.items()][1:]}
+    return Resources(store=store, workers=workers, farm=farm, others=others)
+
+
+def _toolchain(toolchain: ToolchainConfig, store: Store) -> tuple[Sdk, Toolchain]:
+    """Return the QNN libraries of a toolchain, and its versions. Raises EnvironmentUnusable."""
+    if toolchain.folder is None:
+        sdk = find_sdk(os.environ, store.root / "toolchain")
+        return sdk, identity(sdk)
+    prepared = read_record(Path(toolchain.folder))
+    prepared.check_files()
+    return prepared.sdk, replace(identity(prepared.sdk), qnn_files=prepared.digest, bridge=prepared.bridge)

@@ -62,9 +62,8 @@ class RunStart:
 
     def compiled_facts(self, resources: Resources, reused: int, command: tuple[str, ...]) -> RunFacts:
         """Return the facts of a run that ends now and whose cells were all run with these resources."""
-        workers = resources.workers
-        calls = sum(count for stage, count in workers.calls.items() if stage in COMPILE_STAGES)
-        return self.facts(resources.store, command, toolchain_calls=calls, reused=reused, toolchain=workers.identity)
+        calls, toolchain = resources.count_calls(COMPILE_STAGES), resources.workers.identity
+        return self.facts(resources.store, command, toolchain_calls=calls, reused=reused, toolchain=toolchain)
 
     def facts(
         self, store: Store, command: tuple[str, ...], *, toolchain_calls: int, reused: int, toolchain: Toolchain | None

@@ -36,7 +36,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
         resources = prepare(plan, device_lock=leases.exclusive)
         done = run_cells(plan, resources, run_start.run_id)
         run = run_start.compiled_facts(resources, done.reused, command(overrides, folders))
-        result = finish_run(run, done, resources, trend=plan.trend, costs=resources.workers.costs)
+        result = finish_run(run, done, resources, trend=plan.trend, costs=resources.costs)
         create_artifacts(result, store, plan.prefect.reports_url)
     notifications.send(notifiers, result, store)
     apply_retention(plan.retention, store, run_start.run_id)

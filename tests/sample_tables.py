@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tasks.records import RunFacts
-from tasks.records.tables import TABLES, Row
+from tasks.records.tables import CELL_COLUMNS, TABLES, Row
 from tasks.records.vocabulary import PREVIOUS_RUNG, Cause, Rung
 from tasks.storage.tables import schema_of
 from tests.sample_records import TOOLCHAIN
@@ -34,12 +34,12 @@ def table(name: str, rows: Iterable[Row]) -> list[Row]:
 
 
 def cell(model: str, scheme: str, soc: str, **facts: Any) -> dict[str, Any]:
-    identity = {"run_id": RUN.run_id, "model": model, "scheme": scheme, "soc": soc, "device": "local", "backend": "qnn"}
-    return identity | {"outcome": "passed", "stage": "compare", "log": LOG} | facts
+    names = {"model": model, "scheme": scheme, "soc": soc, "device": "local", "backend": "qnn", "toolchain": "default"}
+    return {"run_id": RUN.run_id} | names | {"outcome": "passed", "stage": "compare", "log": LOG} | facts
 
 
 def identity_of(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in ("run_id", "model", "scheme", "soc", "device", "backend")}
+    return {name: row[name] for name in CELL_COLUMNS}
 
 
 def diagnosis(snr: float) -> str:

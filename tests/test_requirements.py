@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "requirements"
+RUN_FILES = ("run.txt", "torch-cpu.txt", "torch.txt")
 
 
 def pins(path: Path) -> dict[str, str]:
@@ -40,7 +41,7 @@ def test_the_packages_with_digests_are_those_of_the_constraints() -> None:
 
 def test_every_package_has_a_digest() -> None:
     files = sorted(FOLDER.iterdir())
-    assert [file.name for file in files] == ["build.txt", "dev.txt", "run.txt", "torch-cpu.txt", "torch.txt"]
+    assert [file.name for file in files] == ["build.txt", "dev.txt", "qnn.txt", *RUN_FILES]
     assert [entry for file in files for entry in without_digests(file)] == []
 
 
@@ -57,6 +58,13 @@ def test_make_installs_every_file_of_requirements_and_requires_its_digests() -> 
         "$(PIP) -e .",
         "$(HASHED) -r requirements/dev.txt",
     ]
+
+
+def test_make_downloads_the_second_release_of_qnn_and_does_not_install_it() -> None:
+    (command,) = re.findall(r"pip download (.+) \\\n\t  (.+)", (ROOT / "Makefile").read_text())
+    assert {"--no-deps", "--require-hashes"} <= set(command[0].split())
+    assert command[1] == "-r requirements/qnn.txt"
+    assert pins(FOLDER / "qnn.txt") != {"onnxruntime-qnn": pins(FOLDER / "run.txt")["onnxruntime-qnn"]}
 
 
 def test_pip_refuses_a_file_with_another_digest(tmp_path: Path) -> None:

@@ -322,15 +322,18 @@ def main() -> None:
 def _plan_table(cells: Sequence[Mapping[str, str | None]]) -> Table:
     """Return a table with one line per cell. Its caption has the number of cells that can run."""
     from conf.names import AXES
+    from conf.toolchains import DEFAULT_TOOLCHAIN
     from tasks.report.format import plain_table
 
+    others = any(cell["toolchain"] != DEFAULT_TOOLCHAIN for cell in cells)
+    axes = [axis for axis in AXES if axis != "toolchain" or others]
     impossible = sum(cell["impossible"] is not None for cell in cells)
     wrong = sum(cell.get("error") is not None for cell in cells)
     caption = f"{len(cells) - impossible} to run, {impossible} impossible" + (f", {wrong} will fail" if wrong else "")
-    table = plain_table(*AXES, "note", caption=caption)
+    table = plain_table(*axes, "note", caption=caption)
     for cell in cells:
         note = f"impossible: {cell['impossible']}" if cell["impossible"] else cell.get("error") or ""
-        table.add_row(*(Text(str(cell[axis])) for axis in AXES), Text(note), style="dim" if cell["impossible"] else "")
+        table.add_row(*(Text(str(cell[axis])) for axis in axes), Text(note), style="dim" if cell["impossible"] else "")
     return table
 
 

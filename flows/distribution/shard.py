@@ -42,7 +42,7 @@ def shard(overrides: list[str], config_dirs: list[str], run_id: str, number: int
             done = CellResults(cells=not_started(plan, error), reused=0, result_names={})
         run = run_start.compiled_facts(resources, done.reused, command(overrides, folders))
         link_files(done.cells, run_id, resources.store)
-        contents = rows(run_id, done.cells, run.toolchain, resources.workers.costs)
+        contents = rows(run_id, done.cells, run.toolchain, resources.costs)
         part = shard_store(resources.store, run_id, number)
         write_manifest(part, run_id, manifest(done.cells, done.result_names, resources.store))
         results.write_rows(run, contents, part)

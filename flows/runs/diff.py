@@ -18,6 +18,7 @@ from flows.runs.regressions import with_unit
 from tasks.numerics.series import OPERATOR_SERIES, SERIES, Series
 from tasks.records.vocabulary import COMPARED
 from tasks.report.format import plain_table, plural
+from tasks.report.formats.cells import other_toolchain
 from tasks.storage import tables
 from tasks.storage.query import select
 from tasks.storage.store import Store
@@ -236,5 +237,6 @@ def diff_table(difference: Difference) -> Table:
 
 def cell_name(cell: Mapping[str, str | None]) -> str:
     """Return the names of a cell, on one line."""
-    where = cell["farm"] or cell["device"]
-    return printable(" · ".join(filter(None, (cell["model"], cell["scheme"], cell["soc"], cell["backend"], where))))
+    where, others = cell["farm"] or cell["device"], other_toolchain(cell).values()
+    names = (cell["model"], cell["scheme"], cell["soc"], *others, cell["backend"], where)
+    return printable(" · ".join(filter(None, names)))

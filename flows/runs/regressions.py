@@ -8,6 +8,7 @@ from rich.text import Text
 from tasks.numerics.trend import BAD
 from tasks.records.tables import Row
 from tasks.report.format import markdown_table, plain_table, plural, printable
+from tasks.report.formats.cells import other_toolchain
 
 _COLUMNS = ("cell", "worse", "is", "was", "since", "changed then")
 
@@ -45,7 +46,8 @@ def _lines(trends: Sequence[Row]) -> list[tuple[bool, list[str]]]:
     """Return a pair per bad series: whether it regressed in this run, and its `_COLUMNS`. New regressions are first."""
     lines: list[tuple[bool, list[str]]] = []
     for row in sorted((row for row in trends if row["verdict"] in BAD), key=lambda row: row["verdict"] != "regressed"):
-        cell = " · ".join(filter(None, (row["model"], row["scheme"], row["soc"], row["farm"] or row["device"])))
+        names = (row["model"], row["scheme"], row["soc"], *other_toolchain(row).values())
+        cell = " · ".join(filter(None, (*names, row["farm"] or row["device"])))
         worse = f"{row['operator']} {row['series']}" if row["operator"] else row["series"]
         numbers = (with_unit(row[name], row["unit"]) for name in ("value", "level"))
         changed = ", ".join(row["changed"]) or "nothing known"

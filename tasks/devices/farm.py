@@ -1,6 +1,7 @@
 """A farm of devices: it selects a device for a cell, leases it to one holder, and quarantines failed devices."""
 
 import contextlib
+import copy
 import json
 import logging
 import os
@@ -55,6 +56,12 @@ class Farm:
         self._uses: Counter[str] = Counter()
         self._quarantined: dict[str, DeviceError] = {}
         self._socs: dict[str, str | None] = {}
+
+    def with_environment(self, host_environment: Mapping[str, str]) -> "Farm":
+        """Return this farm with other variables for processes on this machine. Both share all leases and devices."""
+        farm = copy.copy(self)
+        farm._host_environment = dict(host_environment)
+        return farm
 
     @property
     def quarantined(self) -> dict[str, DeviceError]:

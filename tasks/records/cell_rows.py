@@ -25,6 +25,8 @@ class CellIdentity:
     """The device that ran the cell. If the cell reached no device: the requested device or farm."""
     backend: str | None
     """The backend's name in the configuration."""
+    toolchain: str | None
+    """The toolchain's name in the configuration. `default` is the toolchain of the Python environment."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,12 +18,14 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup
 
+from conf.toolchains import DEFAULT_TOOLCHAIN
 from tasks.records import RunFacts
 from tasks.records.cell_folder import folder_of
 from tasks.records.tables import CELL_COLUMNS, Row
 from tasks.records.vocabulary import CAUSE_NAMES, CAUSE_STAGES
 from tasks.report import data, figures
 from tasks.report import format as display
+from tasks.report.formats.cells import other_toolchain
 from tasks.report.glossary import GLOSSARY
 from tasks.report.ladder import ladders, worst_output
 
@@ -66,6 +68,7 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
         cell["missed_limits"] = cell["missed_limits"] or ()  # null in runs of earlier versions
         cell["folder"] = folder_of(cell)
         cell["files"] = quote(cell["folder"])
+        cell["other_toolchain"] = other_toolchain(cell).get("toolchain")
         cell["permalink"] = "/".join(named(cell, ["model", "scheme", *column_names]))
         cell["ladders"] = ladders(rows_of["outputs"])
         cell["worst_output"] = worst_output(rows_of["outputs"])
@@ -212,7 +215,7 @@ def _key(row: Row) -> tuple[str | None, ...]:
 
 def _work_of(cell: Row, work: Iterable[Row]) -> list[Row]:
     """Return the toolchain's calls for a cell. A call that several cells share has no scheme or no SoC."""
-    subject = ("model", "scheme", "backend", "soc")
+    subject = ("model", "scheme", "backend", "soc", "toolchain")
     return [row for row in work if row["model"] and all(row[name] in (None, cell[name]) for name in subject)]
 
 
@@ -255,8 +258,10 @@ def counts_in_words(rows: Sequence[Row]) -> list[str]:
 
 
 def varying(cells: Sequence[Row]) -> list[str]:
-    """Return `device` if the run has several devices, and `backend` if it has several backends."""
-    return [name for name in ("device", "backend") if len({cell[name] for cell in cells} - {None}) > 1]
+    """Return `toolchain`, `device` and `backend`, as far as the run has several. One other toolchain is shown too."""
+    names = [name for name in ("toolchain", "device", "backend") if len({cell[name] for cell in cells} - {None}) > 1]
+    others = {cell["toolchain"] for cell in cells} - {None, DEFAULT_TOOLCHAIN}
+    return ["toolchain", *names] if others and "toolchain" not in names else names
 
 
 def named(cell: Row, names: Sequence[str]) -> tuple[str, ...]:

@@ -9,7 +9,16 @@ from conf.schema import Request
 from tasks.errors import DeviceError, EnvironmentUnusable, EvidenceError
 from tasks.numerics.interval import bootstrap_interval, wilson_interval
 from tasks.numerics.noise import in_db, lowest_snr, noise_by_sample
-from tasks.records import Bundle, Capture, Comparison, ExportedModel, LoweredProgram, OutputComparison, QuantizedModel
+from tasks.records import (
+    Bundle,
+    Capture,
+    Comparison,
+    ExportedModel,
+    LoweredProgram,
+    OutputComparison,
+    QuantizedModel,
+    Toolchain,
+)
 from tasks.records.cell_rows import Finals, Limits
 from tasks.records.vocabulary import OWN_ERROR, Outcome
 
@@ -22,6 +31,7 @@ class CellResult:
 
     request: Request
     impossible: str | None = None  # why the plan excludes the cell
+    toolchain: Toolchain | None = None  # the versions of the cell's toolchain; None if no stage needed it
     code: str | None = None  # digest of the model's code and files; None if no stage needed it
     exported: ExportedModel | None = None
     quantized: QuantizedModel | None = None

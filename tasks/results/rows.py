@@ -33,7 +33,10 @@ def rows(
     *,
     verb: str = "run",
 ) -> dict[str, list[Row]]:
-    """Return the rows of all tables except `trends`, in the order of the plan. `toolchain`: None if not needed."""
+    """Return the rows of all tables except `trends`, in the order of the plan.
+
+    `toolchain`: the toolchain of the cells that state none; None if not needed.
+    """
     tables: dict[str, list[Row]] = {table: [] for table in TABLES if table != "trends"}
     tables["work"] = [by_columns(_work(run_id, cost)) for cost in costs]
     for cell in cells:
@@ -56,6 +59,7 @@ def identity(run_id: str, cell: CellResult) -> CellIdentity:
         soc=request.soc.name,
         device=cell.capture.execution.device if cell.capture else request.where,
         backend=request.backend.name,
+        toolchain=request.toolchain.name,
     )
 
 
@@ -118,7 +122,7 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
         worst_operator_cause=worst.cause if worst else None,
         worst_operator_introduced_snr_db=worst.row.parts.introduced_snr_db if worst else None,
         worst_operator_effect_snr_db=worst.effect_snr_db if worst else None,
-        toolchain=toolchain,
+        toolchain=cell.toolchain or toolchain,
         log=_log(cell),
         verb=verb,
         farm=request.farm.name if request.pool else None,
@@ -168,6 +172,7 @@ def _log(cell: CellResult) -> str | None:
 
 def _work(run_id: str, cost: CallCost) -> WorkRow:
     names: dict[str, str | None] = dict.fromkeys(("model", "scheme", "soc", "device", "backend"))
+    names["toolchain"] = cost.toolchain
     names |= zip(SUBJECT_COLUMNS, cost.subject, strict=False)
     identity = CellIdentity(run_id=run_id, **names)
     return WorkRow(cell=identity, stage=cost.stage, seconds=cost.seconds, peak_bytes=cost.peak_bytes)

@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from conf.toolchains import DEFAULT_TOOLCHAIN
 from tasks.errors import EvidenceError, RequestError
 from tasks.records.tables import CELL_COLUMNS, TABLES, Row, columns
 from tasks.storage.checksum import METADATA, ChecksumError, check, with_checksum
@@ -27,6 +28,9 @@ from tasks.storage.store import Store
 
 _ROW_GROUP = 8192
 """The number of rows that are read or skipped together. Rows are sorted by cell: a cell is in one or two groups."""
+_EARLIER = {"toolchain": DEFAULT_TOOLCHAIN}
+"""The values of columns that runs of earlier versions lack: these runs had only the default toolchain."""
+_FIRST_COLUMNS = tuple(name for name in CELL_COLUMNS if name not in _EARLIER)
 SCHEMAS = {
     table: pa.schema([(column.name, arrow_type(column.kind)) for column in columns(kind)])
     for table, kind in TABLES.items()
@@ -146,7 +150,7 @@ def _read_part(store: Store, name: str, schema: pa.Schema) -> pa.Table:
         check(data)
         part = decoded(data)
         part.validate(full=True)  # text that is not UTF-8 would raise an error only when it is used
-        if part.column_names[: len(CELL_COLUMNS)] != list(CELL_COLUMNS):
+        if part.column_names[: len(_FIRST_COLUMNS)] != list(_FIRST_COLUMNS):
             raise ValueError(f"not a table of cells: {part.column_names[:8]}")
         return with_schema(part, schema)
 
@@ -161,9 +165,10 @@ def decoded(data: bytes, names: Collection[str] | None = None) -> pa.Table:
 
 def with_schema(part: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return the rows with the columns of `schema`. Raises ValueError for a column that `schema` lacks."""
-    # A run of an earlier version lacks columns that were added later: they are null.
+    # A run of an earlier version lacks columns that were added later: they are null, unless all rows had one value.
     for missing in (name for name in schema.names if name not in part.column_names):
-        part = part.append_column(missing, pa.nulls(part.num_rows, schema.field(missing).type))
+        values = pa.repeat(pa.scalar(_EARLIER.get(missing), schema.field(missing).type), part.num_rows)
+        part = part.append_column(missing, values)
     # `cast` raises for unknown columns. It changes nothing but the name that Parquet gives to a list's items.
     return part.select([*schema.names, *(set(part.column_names) - set(schema.names))]).cast(schema)
 

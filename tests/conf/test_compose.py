@@ -38,6 +38,7 @@ OPTIONS = {
     "model": ["digits_cnn", "minilm_l6", "my_net", "my_other_net"],
     "scheme": ["8a8w", "fp16", "16a4w_block"],
     "soc": ["SM8350", "SM8650", "interpolated"],
+    "toolchain": ["default"],
     "backend": ["qnn", "xnnpack"],
     "device": ["local", "global"],
 }

@@ -35,8 +35,8 @@ def lab(tmp_path: Path) -> Path:
 def test_a_cell_has_the_name_of_its_farm_and_may_go_to_each_of_its_devices(lab: Path) -> None:
     plan = load(["farm=all", "scheme=8a8w,16a8w"], config_dirs=[lab])
     assert [cell.request.names for cell in plan.cells] == [
-        ("digits_cnn", "8a8w", "SM8650", "qnn", "all"),
-        ("digits_cnn", "16a8w", "SM8650", "qnn", "all"),
+        ("digits_cnn", "8a8w", "SM8650", "default", "qnn", "all"),
+        ("digits_cnn", "16a8w", "SM8650", "default", "qnn", "all"),
     ]
     for cell in plan.cells:
         assert [device.name for device in cell.request.devices] == ["one", "two", "three", "local"]

@@ -40,8 +40,8 @@ REFUSALS = {
         "measure.iterations=range(1,1000000000): a sweep has at most 10000 cells"
     ),
     "measure.iterations=glob(*)": (
-        "measure.iterations=glob(*): glob is valid only for the options of model, scheme, soc, backend, device, "
-        "farm, tolerance, experiment"
+        "measure.iterations=glob(*): glob is valid only for the options of model, scheme, soc, toolchain, backend, "
+        "device, farm, tolerance, experiment"
     ),
     "hydra.run.dir=x": "hydra.run.dir=x: the only key of Hydra that is accepted is hydra.searchpath",
     "hydra/launcher=basic": "hydra/launcher=basic: the only key of Hydra that is accepted is hydra.searchpath",
@@ -55,7 +55,7 @@ def names(plan: Plan) -> list[str]:
 
 def test_the_default_is_one_cell_of_the_smallest_model_on_this_machine() -> None:
     plan = load([])
-    assert names(plan) == ["digits_cnn 8a8w SM8650 qnn local"]
+    assert names(plan) == ["digits_cnn 8a8w SM8650 default qnn local"]
     assert (plan.artifacts, plan.limits, plan.schedule, plan.trend) == (
         "artifacts", LimitsConfig(), ScheduleConfig(), TrendConfig(),
     )  # fmt: skip
@@ -70,14 +70,14 @@ def test_the_model_is_outermost_in_any_order_of_the_overrides(mine: Path) -> Non
     overrides = ["soc=SM8550,SM8650", "scheme=8a8w,16a8w", "model=my_net,my_other_net", "measure.iterations=5"]
     plan = load(overrides, config_dirs=[mine])
     assert names(plan) == [
-        "my_net 8a8w SM8550 qnn local",
-        "my_net 8a8w SM8650 qnn local",
-        "my_net 16a8w SM8550 qnn local",
-        "my_net 16a8w SM8650 qnn local",
-        "my_other_net 8a8w SM8550 qnn local",
-        "my_other_net 8a8w SM8650 qnn local",
-        "my_other_net 16a8w SM8550 qnn local",
-        "my_other_net 16a8w SM8650 qnn local",
+        "my_net 8a8w SM8550 default qnn local",
+        "my_net 8a8w SM8650 default qnn local",
+        "my_net 16a8w SM8550 default qnn local",
+        "my_net 16a8w SM8650 default qnn local",
+        "my_other_net 8a8w SM8550 default qnn local",
+        "my_other_net 8a8w SM8650 default qnn local",
+        "my_other_net 16a8w SM8550 default qnn local",
+        "my_other_net 16a8w SM8650 default qnn local",
     ]
     assert {cell.request.measure.iterations for cell in plan.cells} == {5}
 
@@ -85,17 +85,17 @@ def test_the_model_is_outermost_in_any_order_of_the_overrides(mine: Path) -> Non
 def test_globs_and_choices_sweep(mine: Path) -> None:
     plan = load(["model=glob(my_*)", "scheme=choice(fp16,8a8w)"], config_dirs=[mine])
     assert names(plan) == [
-        "my_net fp16 SM8650 qnn local",
-        "my_net 8a8w SM8650 qnn local",
-        "my_other_net fp16 SM8650 qnn local",
-        "my_other_net 8a8w SM8650 qnn local",
+        "my_net fp16 SM8650 default qnn local",
+        "my_net 8a8w SM8650 default qnn local",
+        "my_other_net fp16 SM8650 default qnn local",
+        "my_other_net 8a8w SM8650 default qnn local",
     ]
 
 
 def test_the_quickstart_is_nine_cells() -> None:
     plan = load(["experiment=quickstart"])
     assert names(plan) == [
-        f"digits_cnn {scheme} {soc} qnn local"
+        f"digits_cnn {scheme} {soc} default qnn local"
         for scheme in ("fp16", "8a8w", "16a8w")
         for soc in ("SM8550", "SM8650", "SM8750")
     ]
@@ -104,7 +104,7 @@ def test_the_quickstart_is_nine_cells() -> None:
 
 def test_the_nightly_sweep_is_every_model_in_two_schemes_on_six_phones() -> None:
     assert names(load(["experiment=nightly"])) == [
-        f"{model} {scheme} {soc} qnn local"
+        f"{model} {scheme} {soc} default qnn local"
         for model in ("digits_cnn", "efficientnet_lite0", "minilm_l6")
         for scheme in ("8a8w", "16a8w")
         for soc in ("SM8350", "SM8450", "SM8550", "SM8650", "SM8750", "SM8850")
@@ -114,7 +114,7 @@ def test_the_nightly_sweep_is_every_model_in_two_schemes_on_six_phones() -> None
 @pytest.mark.parametrize("experiment", ["experiment=quickstart", "+experiment=quickstart"])
 def test_the_command_line_takes_precedence_over_the_experiment(experiment: str) -> None:
     plan = load([experiment, "soc=SM8450", "scheme=8a8w,16a8w"])
-    assert names(plan) == ["digits_cnn 8a8w SM8450 qnn local", "digits_cnn 16a8w SM8450 qnn local"]
+    assert names(plan) == ["digits_cnn 8a8w SM8450 default qnn local", "digits_cnn 16a8w SM8450 default qnn local"]
 
 
 def test_a_users_experiment_sets_values_and_axes(mine: Path) -> None:
@@ -126,20 +126,20 @@ def test_a_users_experiment_sets_values_and_axes(mine: Path) -> None:
         "hydra: {sweeper: {params: {model: 'my_net,my_other_net'}}}\n"
     )
     plan = load(["experiment=weekly"], config_dirs=[mine])
-    assert names(plan) == ["my_net 8a8w SM8650 qnn local", "my_other_net 8a8w SM8650 qnn local"]
+    assert names(plan) == ["my_net 8a8w SM8650 default qnn local", "my_other_net 8a8w SM8650 default qnn local"]
     assert {(cell.request.tolerance.name, cell.request.measure.iterations) for cell in plan.cells} == {("none", 7)}
 
 
 def test_hydras_search_path_adds_a_folder(mine: Path) -> None:
-    assert names(load(["model=my_net", f"hydra.searchpath=[{mine}]"])) == ["my_net 8a8w SM8650 qnn local"]
+    assert names(load(["model=my_net", f"hydra.searchpath=[{mine}]"])) == ["my_net 8a8w SM8650 default qnn local"]
 
 
 def test_a_single_file_is_selected_by_its_path(mine: Path, tmp_path: Path) -> None:
     file = (mine / "model" / "my_net.yaml").rename(tmp_path / "elsewhere.yaml")
-    assert names(load([f"model={file}"])) == ["my_net 8a8w SM8650 qnn local"]
+    assert names(load([f"model={file}"])) == ["my_net 8a8w SM8650 default qnn local"]
     assert names(load([f"model={file},my_other_net"], config_dirs=[mine])) == [
-        "my_net 8a8w SM8650 qnn local",
-        "my_other_net 8a8w SM8650 qnn local",
+        "my_net 8a8w SM8650 default qnn local",
+        "my_other_net 8a8w SM8650 default qnn local",
     ]
 
 
@@ -174,7 +174,7 @@ def test_loading_leaves_nothing_behind(mine: Path, tmp_path: Path, monkeypatch: 
 def test_a_refused_request_does_not_affect_the_next(mine: Path) -> None:
     with pytest.raises(RequestError):
         load(["model=my_net", "measure.iterations=x"], config_dirs=[mine])
-    assert names(load(["model=my_net"], config_dirs=[mine])) == ["my_net 8a8w SM8650 qnn local"]
+    assert names(load(["model=my_net"], config_dirs=[mine])) == ["my_net 8a8w SM8650 default qnn local"]
 
 
 def test_a_plan_can_be_read_without_importing_hydra() -> None:

@@ -28,8 +28,8 @@ REFUSALS = {
     "device=no/such/file.yaml": "device=no/such/file.yaml: no such file",
     "farm=nowhere": "farm=nowhere: no such farm; one of local",
     "hydra.searchpath=[/no/where]": (
-        "/no/where: not a folder of configuration: it has none of model/, scheme/, soc/, backend/, device/, "
-        "farm/, tolerance/, experiment/"
+        "/no/where: not a folder of configuration: it has none of model/, scheme/, soc/, toolchain/, backend/, "
+        "device/, farm/, tolerance/, experiment/"
     ),
 }
 

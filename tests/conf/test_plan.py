@@ -11,8 +11,9 @@ from conf.load import load
 from tests.conf.conftest import Refused
 
 TWO_OF_ONE_NAME = (
-    "two different cells would both be named model={} scheme=8a8w soc=SM8650 backend=qnn device=local; "
-    "only the names of model, scheme, soc, backend, device distinguish cells: choose different names"
+    "two different cells would both be named model={} scheme=8a8w soc=SM8650 toolchain=default backend=qnn "
+    "device=local; only the names of model, scheme, soc, toolchain, backend, device distinguish cells: "
+    "choose different names"
 )
 REFUSALS = {
     "measure.iterations=1,2": f"measure.iterations: {TWO_OF_ONE_NAME.format('my_net')}",

@@ -98,6 +98,8 @@ REQUEST = (
     same("soc.name", "SM8550", LOWER_ON, "the target of the compiler, not of the quantizer"),
     same("soc.arch", 73, LOWER_ON, "a program is audited against it"),
     same("soc.vtcm_mib", 4, LOWER_ON, "a program is audited against it"),
+    same("toolchain.name", "another", NONE, _LABEL),
+    same("toolchain.folder", "/another", NONE, "the location of its files, whose digest is in the keys"),
     same("backend.name", "another", NONE, _LABEL),
     differs("backend.kind", "xnnpack", QUANTIZE_ON, LOWER_ON, "selects the quantizer and the compiler"),
     same("device.name", "another", MEASURE_ON, "outputs are specific to a device"),

@@ -20,7 +20,7 @@ assert _SPEC.loader is not None
 generated = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(generated)
 
-CELL = CellIdentity(run_id="r", model="m", scheme=None, soc="s", device="d", backend="b")
+CELL = CellIdentity(run_id="r", model="m", scheme=None, soc="s", device="d", backend="b", toolchain="t")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +45,7 @@ def test_a_record_in_a_row_stands_for_its_columns_in_its_place() -> None:
     assert [column.name for column in columns(SampleRow)] == names
     versions = Toolchain(python="3", torch="2", executorch="1", torchao="0", qnn="q", qnn_files="f")
     row = SampleRow(cell=CELL, status="bad", toolchain=versions, loss=None, undocumented=(1.0,))
-    values = ["r", "m", None, "s", "d", "b", "bad", "3", "2", "1", "0", "q", "f", None, None, (1.0,)]
+    values = ["r", "m", None, "s", "d", "b", "t", "bad", "3", "2", "1", "0", "q", "f", None, None, (1.0,)]
     assert by_columns(row) == dict(zip(names, values, strict=True))
     absent = by_columns(SampleRow(cell=CELL, status="bad", toolchain=None, loss=2.0, undocumented=()))
     assert [absent[name] for name in ("status", *VERSION_COLUMNS, "loss")] == ["bad", *[None] * 7, 2.0]

@@ -141,7 +141,7 @@ def test_a_line_of_the_users_model_that_introduces_an_error_is_annotated() -> No
     tables = sweep(
         [cell("m", scheme, "SM8650", outcome=outcome) for scheme, outcome in (("8a8w", "passed"), ("16a8w", "passed"))]
     )
-    names = {name: tables["cells"][0][name] for name in ("run_id", "model", "soc", "device", "backend")}
+    names = {name: tables["cells"][0][name] for name in ("run_id", "model", "soc", "toolchain", "device", "backend")}
     introduces = {
         "operator": "linear",
         "verdict": "introduced",

@@ -52,14 +52,14 @@ def _records(run: RunFacts, cell: Row) -> Iterator[dict[str, Any]]:
 
 
 def _record(run: RunFacts, cell: Row, metric: dict[str, Any]) -> dict[str, Any]:
-    toolchain = run.toolchain
-    versions = {} if toolchain is None else {"executorch": toolchain.executorch, "qnn": toolchain.qnn}
+    versions = {name: cell[name] for name in ("executorch", "qnn") if cell[name] is not None}
     about = {
         "app_type": "qnnsweep",
         "job_conclusion": _CONCLUSIONS.get(of.outcome(cell), "failure"),
         "run_id": run.run_id,
         "started": run.started,
         "soc": cell["soc"],
+        **of.other_toolchain(cell),
         **versions,
     }
     return {

@@ -1,5 +1,9 @@
 """What the formats for other tools have in common: the name of a cell, its seconds and the problem that it has."""
 
+from collections.abc import Mapping
+from typing import Any
+
+from conf.toolchains import DEFAULT_TOOLCHAIN
 from tasks.records.tables import Row
 from tasks.records.vocabulary import Outcome
 
@@ -7,8 +11,15 @@ STAGE_SECONDS = ("export_s", "quantize_s", "edge_s", "lower_s", "execute_s")
 
 
 def scheme_and_place(cell: Row) -> str:
-    """Return a cell's name without its model, as in `8a8w/SM8650/qnn/local`."""
-    return "/".join(str(cell[name] or "-") for name in ("scheme", "soc", "backend", "device"))
+    """Return a cell's name without its model, as in `8a8w/SM8650/qnn/local` or `8a8w/SM8650/qnn-2.51/qnn/local`."""
+    names = ("scheme", "soc", *other_toolchain(cell), "backend", "device")
+    return "/".join(str(cell[name] or "-") for name in names)
+
+
+def other_toolchain(cell: Mapping[str, Any]) -> dict[str, str]:
+    """Return the name of the cell's toolchain, as an entry of a dict; nothing for the default toolchain."""
+    name = cell["toolchain"]
+    return {} if name in (None, DEFAULT_TOOLCHAIN) else {"toolchain": name}
 
 
 def name(cell: Row) -> str:

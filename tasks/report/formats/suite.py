@@ -62,7 +62,7 @@ def _line(cell: Row, delegation: Sequence[Row], outputs: Sequence[Row]) -> dict[
         "Test Case": cell["model"],
         "Subtest": 0,
         "Flow": f"{cell['backend']}_{cell['scheme']}",
-        "Params": json.dumps({"soc": cell["soc"], "device": cell["device"]}),
+        "Params": json.dumps({"soc": cell["soc"], "device": cell["device"]} | of.other_toolchain(cell)),
         "Result": result,
         "Result Detail": detail,
         "Delegated": str(bool(cell["delegated_nodes"])),
@@ -105,7 +105,7 @@ def _errors(outputs: Sequence[Row]) -> dict[str, str]:
 
 
 def _of_cell(rows: Iterable[Row], cell: Row) -> list[Row]:
-    names = ("model", "scheme", "soc", "device", "backend")
+    names = ("model", "scheme", "soc", "toolchain", "device", "backend")
     return [row for row in rows if all(row[name] == cell[name] for name in names)]
 
 

@@ -40,14 +40,15 @@ class DoctorCheck:
 class Backend(ABC):
     """One vendor's backend. It is created without arguments, once per process that needs it.
 
-    `needs_soc`, `socs`, `runners`, `simulating_runners`, `overrides` and `rules` are for planning: see
-    `conf.backends.PlannedBackend`.
+    `needs_soc`, `socs`, `runners`, `simulating_runners`, `prepared_toolchains`, `overrides` and `rules` are for
+    planning: see `conf.backends.PlannedBackend`.
     """
 
     needs_soc: bool = False
     socs: Collection[str] | None = None
     runners: Collection[RunnerKind] = (RunnerKind.python,)
     simulating_runners: Collection[RunnerKind] = ()
+    prepared_toolchains: bool = False
     overrides: bool = False
     rules: Sequence[Rule] = ()
     delegate: str | None = None

@@ -6,7 +6,6 @@ import signal
 import threading
 import time
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerContext
 from multiprocessing.reduction import send_handle
 from typing import Any
 
@@ -24,6 +23,7 @@ from tasks.toolchain.workers.messages import (
     Unreadable,
     send,
 )
+from tasks.toolchain.workers.server import ToolchainContext
 from tasks.toolchain.workers.worker import Call, serve_call, serve_zygote
 
 _EXIT_TIMEOUT_S = 5.0
@@ -123,7 +123,7 @@ class Process:
 class Worker(Process):
     """A process that the fork server forks for one call."""
 
-    def __init__(self, context: ForkServerContext, call: Call) -> None:
+    def __init__(self, context: ToolchainContext, call: Call) -> None:
         answers, sending = context.Pipe(duplex=False)
         control, guards_end = context.Pipe(duplex=True)
         super().__init__(answers, control)
@@ -134,9 +134,9 @@ class Worker(Process):
         self._process.kill()
         self._process.join(_EXIT_TIMEOUT_S)
 
-    def _start(self, context: ForkServerContext, target: Any, passed: tuple[Connection, ...], call: Call) -> None:
+    def _start(self, context: ToolchainContext, target: Any, passed: tuple[Connection, ...], call: Call) -> None:
         self._process = context.Process(target=target, args=(*passed, call), daemon=False)
-        self._process.start()
+        context.start(self._process)
         self._guard_pid = self._process.pid
         for end in passed:
             end.close()
@@ -149,7 +149,7 @@ class Worker(Process):
 class ZygoteWorker(Worker):
     """A worker that does not end after its call. Every fork of it has the value that the call returned."""
 
-    def __init__(self, context: ForkServerContext, call: Call) -> None:
+    def __init__(self, context: ToolchainContext, call: Call) -> None:
         answers, sending = context.Pipe(duplex=False)
         control, guards_end = context.Pipe(duplex=True)
         self._requests, zygotes_end = context.Pipe(duplex=True)
@@ -157,7 +157,7 @@ class ZygoteWorker(Worker):
         Process.__init__(self, answers, control)
         self._start(context, serve_zygote, (guards_end, sending, zygotes_end), call)
 
-    def fork(self, context: ForkServerContext, call: Call, timeout_s: float) -> "Fork":
+    def fork(self, context: ToolchainContext, call: Call, timeout_s: float) -> "Fork":
         """Start a call; the zygote's value is its first argument. Raises OSError or EOFError if the zygote is dead."""
         answers, sending = context.Pipe(duplex=False)
         control, guards_end = context.Pipe(duplex=True)

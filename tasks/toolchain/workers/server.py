@@ -1,13 +1,16 @@
-"""The fork server of the workers: its start and its end."""
+"""The fork servers of the workers, one per toolchain: their start and their end."""
 
 import atexit
 import contextlib
 import os
 import shutil
+import threading
 from collections.abc import Mapping
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
 from multiprocessing.util import get_temp_dir
+from typing import Any
 
 from tasks.environment import changed_environment
 
@@ -16,13 +19,51 @@ _SOCKET_FOLDER = "QNNSWEEP_SOCKET_FOLDER"
 """The environment variable with the folder of the fork server's socket."""
 
 
-def start_server(context: ForkServerContext, environment: Mapping[str, str]) -> None:
-    """Start the fork server unless it runs already. Not thread-safe: it changes the environment for a moment."""
+class ToolchainContext(ForkServerContext):
+    """A context whose processes are forked by the fork server of one toolchain.
+
+    A prepared toolchain has a server of its own, because the dynamic linker reads the environment only once. All
+    contexts with equal environments share the server. The default toolchain has the server of Python's own context.
+    """
+
+    def __init__(self, environment: Mapping[str, str] | None) -> None:
+        """`environment`: the variables of a prepared toolchain; None for the default toolchain."""
+        super().__init__()
+        with _servers_lock:
+            key = () if environment is None else tuple(sorted(environment.items()))
+            self.server = _servers.setdefault(key, forkserver.ForkServer())
+
+    def start(self, process: BaseProcess) -> None:
+        """Start a process that this context created."""
+        _selected.server = self.server
+        try:
+            process.start()
+        finally:
+            del _selected.server
+
+
+_DEFAULT_SERVER = forkserver._forkserver  # type: ignore[attr-defined]
+_servers: dict[tuple[tuple[str, str], ...], Any] = {(): _DEFAULT_SERVER}
+_servers_lock = threading.Lock()
+_start_lock = threading.Lock()
+_selected = threading.local()
+
+
+def _connect_to_new_process(fds: list[int]) -> tuple[int, int]:
+    """Ask the fork server that this thread selected for a process. Python would always ask its only server."""
+    return getattr(_selected, "server", _DEFAULT_SERVER).connect_to_new_process(fds)
+
+
+forkserver.connect_to_new_process = _connect_to_new_process
+
+
+def start_server(context: ToolchainContext, environment: Mapping[str, str]) -> None:
+    """Start the context's fork server unless it runs already. For a moment, the environment of this process changes."""
     # PYTHONSAFEPATH: a folder `tasks` in the user's working directory must not be imported.
     changes = {**environment, "PYTHONSAFEPATH": "1", _SOCKET_FOLDER: get_temp_dir()}
-    with changed_environment(changes):
-        context.set_forkserver_preload([_PRELOAD])
-        forkserver.ensure_running()
+    with _start_lock, changed_environment(changes):
+        context.server.set_forkserver_preload([_PRELOAD])
+        context.server.ensure_running()
 
 
 def end_with_caller() -> None:

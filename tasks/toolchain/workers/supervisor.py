@@ -1,17 +1,16 @@
 """The supervision of one call in a worker process: its slot on the machine, its limits, its log, and its cost."""
 
 import contextlib
-import multiprocessing
 import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from conf.toolchains import DEFAULT_TOOLCHAIN
 from conf.units import GIB, KIB
 from tasks.errors import ToolchainError
 from tasks.records import Blob
@@ -20,7 +19,7 @@ from tasks.toolchain.workers.handle import Process
 from tasks.toolchain.workers.memory import MemoryLimit
 from tasks.toolchain.workers.messages import Ended, Message, Raised, Refused, Returned
 from tasks.toolchain.workers.scheduler import CostEstimate, Scheduler
-from tasks.toolchain.workers.server import start_server
+from tasks.toolchain.workers.server import ToolchainContext, start_server
 
 Result = TypeVar("Result")
 
@@ -47,6 +46,7 @@ class CallCost:
 
     stage: str
     subject: Subject
+    toolchain: str = DEFAULT_TOOLCHAIN
     seconds: float
     peak_bytes: int
     """Peak of the resident memory. For a fork of a zygote, the pages that it shares with the zygote are not counted."""
@@ -71,12 +71,19 @@ class Supervisor:
     """The limit of the memory of a worker and its descendants."""
     estimates: Mapping[tuple[str, Subject], CostEstimate] = field(default_factory=dict)
     """The expected costs of calls, by stage and subject."""
+    toolchain: str = DEFAULT_TOOLCHAIN
+    """The name of the toolchain that the workers use."""
+    is_prepared: bool = False
+    """Whether `qnnsweep toolchain add` prepared the toolchain. Its workers then have a fork server of their own."""
     calls: Counter[str] = field(default_factory=Counter, init=False)
     """The number of calls per stage. Zygotes are not counted."""
     costs: list[CallCost] = field(default_factory=list, init=False)
     """The costs of all calls, zygotes included, in the order in which the calls ended."""
-    context: ForkServerContext = field(default_factory=lambda: multiprocessing.get_context("forkserver"), init=False)
+    context: ToolchainContext = field(init=False)
     _guard: threading.Lock = field(default_factory=threading.Lock, init=False)
+
+    def __post_init__(self) -> None:
+        self.context = ToolchainContext(self.environment if self.is_prepared else None)
 
     def slot(self, stage: str, subject: Subject, *, urgent: bool) -> contextlib.AbstractContextManager[None]:
         """Wait for a core and the memory that the call is expected to need."""
@@ -119,7 +126,9 @@ class Supervisor:
             if not stays:
                 process.close()
         seconds = time.monotonic() - start
-        self.costs.append(CallCost(stage=stage, subject=subject, seconds=seconds, peak_bytes=peak))
+        self.costs.append(
+            CallCost(stage=stage, subject=subject, toolchain=self.toolchain, seconds=seconds, peak_bytes=peak)
+        )
         log += process.log()
         stored_log = self.store.put_bytes(log)
         ended_by = None

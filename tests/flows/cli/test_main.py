@@ -108,7 +108,7 @@ def test_a_plan_is_a_table_of_cells_with_the_reasons_of_impossible_ones(program:
 def test_a_plan_as_json_is_one_line_of_all_cells_in_order(program: Program) -> None:
     ran = program.run("plan", "--json", "scheme=fp16,8a8w", "soc=SM8350,SM8650")
     assert (ran.returncode, ran.stderr, ran.stdout.count("\n")) == (0, "", 1)
-    local = {"model": "digits_cnn", "backend": "qnn", "device": "local"}
+    local = {"model": "digits_cnn", "toolchain": "default", "backend": "qnn", "device": "local"}
     reason = "Hexagon v68 computes no 16-bit float; v69 or newer does"
     assert json.loads(ran.stdout) == {
         "cells": [

@@ -20,9 +20,9 @@ FIRST = datetime(2026, 9, 1, 22, tzinfo=UTC)
 OPERATORS = ("conv", "relu", "linear")
 
 HEALTHY: Row = {
-    "scheme": "8a8w", "soc": "SM8650", "device": "phone", "backend": "qnn", "farm": None, "verb": "run",
-    "outcome": "passed", "pte_bytes": 70_000, "delegated_nodes": 17, "non_delegated_nodes": 1, "spill_bytes": 0,
-    "operators_total": 18, "operators_compared": 12, "operators_introduced": 0, "final_snr_db": 30.0,
+    "scheme": "8a8w", "soc": "SM8650", "device": "phone", "backend": "qnn", "toolchain": "default", "farm": None,
+    "verb": "run", "outcome": "passed", "pte_bytes": 70_000, "delegated_nodes": 17, "non_delegated_nodes": 1,
+    "spill_bytes": 0, "operators_total": 18, "operators_compared": 12, "operators_introduced": 0, "final_snr_db": 30.0,
     "final_cosine": 0.999, "top1_agreement": 0.98, "accuracy": 0.95, "observer_effect_snr_db": 60.0,
     "latency_p50_ms": 2.0, "timed_on": "device", "python": "3.11.7", "torch": "2.13.0", "executorch": "1.5.1",
     "torchao": "0.18.0", "qnn": "v2.49.40", "model_digest": "m", "scheme_digest": "s", "soc_digest": "c",

@@ -58,7 +58,14 @@ def test_two_equal_runs_have_no_difference(program: Program, request_8a8w: Reque
         write(tmp_path, run, [passed_cell(request_8a8w)])
     ran = program.run("diff", "previous", "latest", "--json", f"--artifacts={tmp_path}")
     assert (ran.returncode, ran.stderr) == (0, "")
-    names = {"model": "digits_cnn", "scheme": "8a8w", "soc": "SM8650", "backend": "qnn", "device": "local"}
+    names = {
+        "model": "digits_cnn",
+        "scheme": "8a8w",
+        "soc": "SM8650",
+        "toolchain": "default",
+        "backend": "qnn",
+        "device": "local",
+    }
     assert json.loads(ran.stdout) == {
         "run_a": RUNS[0],
         "run_b": RUNS[1],

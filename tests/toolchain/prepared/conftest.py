@@ -9,6 +9,9 @@ import pytest
 
 from tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER, find_sdk
 
+WHEELS = Path(__file__).parents[3] / ".venv" / "wheels"
+"""The package of the release with the bridge, which `make test` downloads: see the Makefile."""
+
 
 @pytest.fixture(scope="session")
 def user_sdk(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:

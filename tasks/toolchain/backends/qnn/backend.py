@@ -32,6 +32,7 @@ class Qnn(Backend):
     socs = CHIPSETS
     runners = (RunnerKind.python, RunnerKind.native)
     simulating_runners = (RunnerKind.python,)
+    prepared_toolchains = True
     overrides = True
     rules = RULES
     delegate = "QnnBackend"
