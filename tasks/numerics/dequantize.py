@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,7 @@ def undo_layout(x: NDArray[Any], axis_order: Sequence[int] | None) -> NDArray[An
     return np.transpose(x, [axis_order.index(axis) for axis in range(x.ndim)])
 
 
+@lru_cache(maxsize=256)
 def broadcastable(qparams: Quantization, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return scale and zero point, broadcastable against a tensor of shape `shape` in PyTorch's layout.
 
@@ -124,4 +126,7 @@ def broadcastable(qparams: Quantization, shape: tuple[int, ...]) -> tuple[NDArra
         )
     if not all(math.isfinite(step) and step > 0 for step in scale):
         raise EvidenceError(f"the scales of a quantization must be positive numbers, not {scale}")
-    return np.array(scale, np.float64).reshape(broadcast), np.array(zero_point, np.float64).reshape(broadcast)
+    arrays = tuple(np.array(values, np.float64).reshape(broadcast) for values in (scale, zero_point))
+    for array in arrays:
+        array.flags.writeable = False  # several callers have the same arrays
+    return arrays[0], arrays[1]

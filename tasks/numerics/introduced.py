@@ -170,7 +170,7 @@ def _channel_snr_db(difference: Difference, counted: Array | None) -> float | No
     elements = size if counted is None else int(np.count_nonzero(counted))
     noises, signals = _energies(difference, counted)
     members = None if counted is None else _sums_by_channel(counted)
-    ratios: list[float] = []
+    ratios: list[Array] = []
     for axis, (noise, signal) in enumerate(zip(noises, signals, strict=True)):
         if noise.size == 1 or size // noise.size < _CHANNEL_ELEMENTS:
             continue
@@ -178,8 +178,10 @@ def _channel_snr_db(difference: Difference, counted: Array | None) -> float | No
         wrong = (noise > 0) & (sizes >= _CHANNEL_ELEMENTS)
         whole = float(signal.sum()) / max(elements, 1)
         with np.errstate(over="ignore", invalid="ignore"):
-            ratios += (10 * np.log10(np.maximum(signal, whole * sizes)[wrong] / noise[wrong])).tolist()
-    return min((ratio for ratio in ratios if math.isfinite(ratio)), default=None)
+            ratios.append(10 * np.log10(np.maximum(signal, whole * sizes)[wrong] / noise[wrong]))
+    finite = [ratio.min(initial=math.inf, where=np.isfinite(ratio)) for ratio in ratios]
+    worst = float(min(finite, default=math.inf))
+    return worst if math.isfinite(worst) else None
 
 
 def _energies(difference: Difference, counted: Array | None) -> tuple[list[Array], list[Array]]:

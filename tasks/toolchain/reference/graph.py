@@ -6,7 +6,7 @@ list of calls and their constants. Its inputs are in the order of the user's mod
 
 import json
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -242,5 +242,12 @@ def _is_float(value: object) -> TypeGuard[torch.Tensor]:
 
 def _named(encoded: Any, kind: str) -> list[int]:
     """Return the numbers in the mappings `{kind: number}` that `encoded` contains, without duplicates."""
-    leaves = tree_leaves(encoded, is_leaf=lambda value: isinstance(value, dict) and set(value) == {kind})
-    return list(dict.fromkeys(leaf[kind] for leaf in leaves if isinstance(leaf, dict)))
+    return list(dict.fromkeys(_numbers(encoded, kind)))
+
+
+def _numbers(encoded: Any, kind: str) -> Iterator[int]:
+    if isinstance(encoded, dict) and encoded.keys() == {kind}:
+        yield encoded[kind]
+    elif isinstance(encoded, dict | list | tuple):
+        for element in encoded.values() if isinstance(encoded, dict) else encoded:
+            yield from _numbers(element, kind)
