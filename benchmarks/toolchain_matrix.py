@@ -63,7 +63,7 @@ def outcome(environment: Mapping[str, str], *arguments: str) -> tuple[float | st
 def main(place: str) -> None:
     store = Store.at(place)
     run = tables.runs(store)[-1]
-    rows: list[Mapping[str, Any]] = tables.rows(store, "cells", run)
+    rows = tables.rows(store, "cells", run)
     names = list(dict.fromkeys(str(row["toolchain"]) for row in rows))
     for scheme in dict.fromkeys(row["scheme"] for row in rows):
         matrix(store, run, str(scheme), names)
