@@ -9,27 +9,21 @@ import math
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
 import numpy as np
 
-from tasks.numerics.blocks import Array, block_of, blocks
+from tasks.numerics.blocks import Array, block_of
 from tasks.numerics.dequantize import dequantize, dequantize_block
-from tasks.numerics.metrics import signed_error
+from tasks.numerics.element_change import CHANGE, ValuePair, differ, largest_rounding, output_weights, roundings
 from tasks.records import Quantization
 
 Value = Array | tuple[Array, ...]
 Weights = Callable[[Sequence[Array]], Sequence[Array | None]]
 """Returns the weights of an operator's outputs, None for an output that has no weight."""
 
-_EPSILON = float(np.finfo(np.float32).eps)
-_FLOOR = 1e-36  # the share of the reader's largest result below which float32 cannot hold weights of results
-_LEAST = 1e-30  # the rounding of a smaller result is no normal number of float32
 _UNUSED = 1e-3  # an element is unused if it changes no result by more than this share of the result's rounding
-_CHANGE = 1e-3  # how much an element is changed, as a share of its size, if the device's value is right
 _MOSTLY = 0.999  # derivatives that are exactly zero for more elements than the rest are no chance
-_SAME = 1e-6  # a difference up to this share of a result is rounding: the results agree
 
 
 class Kernels(Protocol):
@@ -175,13 +169,13 @@ class ElementUse:
         `actual`: the operator's value on the device. `expected`: the right value. The mask has the shape of both, and
         is None if all elements are used.
         """
-        pair = _Pair(self._as_read(index, actual), self._as_read(index, expected), actual != expected)
+        pair = ValuePair(self._as_read(index, actual), self._as_read(index, expected), actual != expected)
         return self._union(index, actual.shape, lambda reader: self._used_by(reader, index, pair))
 
     def read_mask(self, index: int, value: Array) -> Array | None:
         """Return which elements of operator `index` some reader's result depends on, if the operator has this value."""
         same = self._as_read(index, value)
-        pair = _Pair(same, same, np.zeros(same.shape, np.bool_))
+        pair = ValuePair(same, same, np.zeros(same.shape, np.bool_))
         return self._union(index, value.shape, lambda reader: self._read_by(reader, index, same, pair))[0]
 
     def _union(
@@ -196,7 +190,7 @@ class ElementUse:
         union = np.logical_or.reduce([np.zeros(shape, np.bool_), *partial.values()])
         return None if union.all() else union, tuple(partial)
 
-    def _used_by(self, reader: int, source: int, pair: "_Pair") -> Array | None:
+    def _used_by(self, reader: int, source: int, pair: ValuePair) -> Array | None:
         used = self._read_by(reader, source, pair.actual, pair)
         # The derivatives at the device's value say nothing about other values. Check that the reader's result is right
         # once the used elements are corrected. If it is not, add what the reader reads of the right value, and then
@@ -215,7 +209,7 @@ class ElementUse:
             used = used | also
         return None
 
-    def _read_by(self, reader: int, source: int, value: Array, pair: "_Pair") -> Array | None:
+    def _read_by(self, reader: int, source: int, value: Array, pair: ValuePair) -> Array | None:
         """Return which elements of operator `source` the reader's results depend on, if the operator has this value.
 
         An element is read if changing it changes some result by more than the rounding of float32 in that result.
@@ -232,7 +226,7 @@ class ElementUse:
             # If every element changes some result by more than the rounding of the largest result, all are read. By
             # chance, the weighted derivatives of an element can cancel once, but not twice.
             largest = slope if largest is None else np.maximum(largest, slope)
-            if not slope.size or largest.min() * _CHANGE * pair.usual > _UNUSED * rounding:
+            if not slope.size or largest.min() * CHANGE * pair.usual > _UNUSED * rounding:
                 return None
             with np.errstate(invalid="ignore", over="ignore"):
                 read = np.reshape(largest * pair.change > _UNUSED * rounding, value.shape)
@@ -240,7 +234,7 @@ class ElementUse:
                 return None if read.all() else read
             if np.count_nonzero(slope) < _MOSTLY * slope.size:
                 break
-        slope, rounding = self._slope(reader, source, value, masks, _roundings)
+        slope, rounding = self._slope(reader, source, value, masks, roundings)
         assert slope is not None, "the same call"
         with np.errstate(invalid="ignore", over="ignore"):
             # An element whose derivative is NaN counts as read.
@@ -255,8 +249,8 @@ class ElementUse:
         if key in self._linear_slopes and masks == [True]:
             result = self._result(reader, source, value)
             assert isinstance(result, np.ndarray), "the same call"
-            return self._linear_slopes[key], float(_largest_rounding(result)[0])
-        slope, rounding = self._slope(reader, source, value, masks, _largest_rounding, seed)
+            return self._linear_slopes[key], float(largest_rounding(result)[0])
+        slope, rounding = self._slope(reader, source, value, masks, largest_rounding, seed)
         if slope is not None and reader in self._kernels.linear and masks == [True]:
             self._linear_slopes[key] = slope
         return slope, rounding
@@ -286,7 +280,7 @@ class ElementUse:
                 (float(rounding.min(initial=math.inf)) for rounding in roundings if rounding is not None), default=0.0
             )
             return [
-                None if rounding is None or mask is None else _weights(mask, least / rounding, output.shape, seed)
+                None if rounding is None or mask is None else output_weights(mask, least / rounding, output.shape, seed)
                 for output, rounding, mask in zip(outputs, roundings, masks, strict=True)
             ]
 
@@ -303,7 +297,7 @@ class ElementUse:
     def _with(self, source: int, value: Array) -> Mapping[int, Value]:
         return ChainMap({source: value}, self._values)
 
-    def _output_masks(self, reader: int, source: int, pair: "_Pair") -> list[Array | bool | None] | None:
+    def _output_masks(self, reader: int, source: int, pair: ValuePair) -> list[Array | bool | None] | None:
         """Return, per output of the reader, which elements are used; None for an output that nothing reads.
 
         Return None if the reader cannot be computed. An operator that only moves elements uses the elements that its
@@ -313,7 +307,7 @@ class ElementUse:
             pair.masks[reader] = self._masks_of_outputs(reader, source, pair)
         return pair.masks[reader]
 
-    def _masks_of_outputs(self, reader: int, source: int, pair: "_Pair") -> list[Array | bool | None] | None:
+    def _masks_of_outputs(self, reader: int, source: int, pair: ValuePair) -> list[Array | bool | None] | None:
         getitems = [other for other in self._readers.get(reader, ()) if other in self._kernels.getitem_index]
         if not getitems and reader not in self._kernels.data_movement_ops:
             return [True]
@@ -336,90 +330,13 @@ class ElementUse:
     def _all_or(mask: Array | None) -> Array | bool:
         return True if mask is None else mask
 
-    def _differing(self, reader: int, source: int, result: Value | None, right: Value | None, pair: "_Pair") -> Array:
+    def _differing(self, reader: int, source: int, result: Value | None, right: Value | None, pair: ValuePair) -> Array:
         """Return which used elements differ between two results or, for tuples, which outputs differ."""
         masks = self._output_masks(reader, source, pair)
         if result is None or right is None or masks is None:
             return np.ones(1, np.bool_)
         if isinstance(result, np.ndarray) and isinstance(right, np.ndarray):
             captured = self._captured.get(reader)
-            return _differ(result, right, captured.qparams if captured else None) & masks[0]
+            return differ(result, right, captured.qparams if captured else None) & masks[0]
         outputs = zip(result, right, masks, strict=True)
-        return np.array([bool((_differ(a, r, None) & mask).any()) for a, r, mask in outputs if mask is not None])
-
-
-class _Pair:
-    """An operator's value on the device and the right value, in the type in which readers receive them."""
-
-    def __init__(self, actual: Array, expected: Array, differs: Array) -> None:
-        self.actual, self.expected, self.differs = actual, expected, differs
-        self.masks: dict[int, list[Array | bool | None] | None] = {}  # of the readers' outputs
-
-    @cached_property
-    def usual(self) -> float:
-        """The root mean square of the right value, or 1 if the value is all zeros."""
-        return _rms(self.expected) or 1.0
-
-    @cached_property
-    def change(self) -> Array:
-        """By how much each element is changed: by its error, or by a small share of its size if that is larger.
-
-        The change is finite, so that it has no effect on a result whose derivative is zero. Only NaN stays NaN.
-        """
-        least = np.asarray(self.usual, self.expected.dtype)
-        with np.errstate(invalid="ignore", over="ignore"):
-            change = np.abs(self.expected, out=np.empty_like(self.expected))
-            np.multiply(np.maximum(change, least, out=change), _CHANGE, out=change)
-            if self.differs.any():
-                np.maximum(np.abs(signed_error(self.actual, self.expected)), change, out=change)
-            return np.minimum(change, np.finfo(np.float32).max, out=change)
-
-
-@lru_cache(maxsize=64)
-def _unequal(shape: tuple[int, ...], seed: int) -> Array:
-    """Return different weights. In a plain sum, derivatives can cancel, as if the element were unused."""
-    return np.random.default_rng(seed).uniform(0.5, 1.5, shape).astype(np.float32)
-
-
-def _weights(mask: Array | bool, scale: Array, shape: tuple[int, ...], seed: int) -> Array:
-    weights = _unequal(shape, seed)
-    if mask is not True or scale.size > 1 or scale.item() != 1:
-        weights = weights * scale.astype(np.float32) * mask
-    return weights
-
-
-def _rms(values: Array) -> float:
-    """Return the root mean square of the finite values."""
-    read = (block_of(values, part) for part in blocks(values.size))
-    energy = sum(float(np.einsum("i,i->", block, block)) for block in read)
-    if not math.isfinite(energy):
-        return _rms(values[np.isfinite(values)]) if not np.isfinite(values).all() else math.inf
-    return math.sqrt(energy / max(values.size, 1))
-
-
-def _largest_rounding(results: Array) -> Array:
-    """Return the rounding of float32 in the largest finite result, as an array of one element."""
-    largest = max(float(results.max(initial=0.0)), -float(results.min(initial=0.0)))
-    if not math.isfinite(largest):
-        largest = float(np.abs(results[np.isfinite(results)]).max(initial=0.0))
-    return np.full(1, _EPSILON * (largest or 1.0))
-
-
-def _roundings(results: Array) -> Array:
-    """Return the rounding of float32 in every result."""
-    sizes = np.abs(results.astype(np.float32, copy=False))
-    if not np.isfinite(sizes).all():
-        sizes = np.where(np.isfinite(sizes), sizes, np.float32(0))
-    largest = float(sizes.max(initial=0.0))
-    return np.float32(_EPSILON) * np.maximum(sizes, np.float32(max(_FLOOR * largest, _LEAST) if largest else 1.0))
-
-
-def _differ(result: Array, right: Array, qparams: Quantization | None) -> Array:
-    """Return which elements differ by more than rounding explains. On a grid, rounding explains up to half a step."""
-    if right.dtype.kind != "f":
-        return result != right
-    sizes = np.abs(right)
-    largest = float(sizes[np.isfinite(sizes)].max(initial=0.0))
-    least = _SAME * np.maximum(sizes, _FLOOR * largest) if qparams is None else min(qparams.scale) / 2
-    with np.errstate(invalid="ignore"):
-        return ~((np.abs(result - right) <= least) | (result == right) | (np.isnan(result) & np.isnan(right)))
+        return np.array([bool((differ(a, r, None) & mask).any()) for a, r, mask in outputs if mask is not None])
