@@ -39,7 +39,7 @@ class Resources:
     """The workers of the first cell's toolchain."""
     farm: Farm
     """The farm whose processes on this machine use the first cell's toolchain."""
-    others: Mapping[str, tuple[WorkerPool, Farm]] = field(default_factory=dict[str, tuple[WorkerPool, Farm]])
+    others: Mapping[str, tuple[WorkerPool, Farm]] = field(default_factory=dict[str, tuple[WorkerPool, Farm]], hash=False)
     """The workers and the farm of each other toolchain, by name. All workers share the limits of this machine."""
 
     def workers_of(self, request: Request) -> WorkerPool:

@@ -35,7 +35,8 @@ def table(name: str, rows: Iterable[Row]) -> list[Row]:
 
 def cell(model: str, scheme: str, soc: str, **facts: Any) -> dict[str, Any]:
     names = {"model": model, "scheme": scheme, "soc": soc, "device": "local", "backend": "qnn", "toolchain": "default"}
-    return {"run_id": RUN.run_id} | names | {"outcome": "passed", "stage": "compare", "log": LOG} | facts
+    versions = {"executorch": TOOLCHAIN.executorch, "qnn": TOOLCHAIN.qnn}
+    return {"run_id": RUN.run_id} | names | versions | {"outcome": "passed", "stage": "compare", "log": LOG} | facts
 
 
 def identity_of(row: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Mapping
 
 from tasks.errors import EnvironmentUnusable
+from tasks.records.keys import METHOD
 from tasks.toolchain.prepared.record import ProbedProperty
 
 SOCS = ("SM8650", "SA8797")
@@ -77,7 +78,7 @@ def main() -> None:
         spec = generate_qnn_executorch_compiler_spec(soc_model=QcomChipset[soc], backend_options=options)
         program = to_edge_transform_and_lower_to_qnn(net, inputs, spec).to_executorch()
         rows += _properties(program.buffer, soc, f"v{int(htp.htp_arch)}", f"{htp.vtcm_size_in_mb} MiB")
-        actual = _C._load_for_executorch_from_buffer(program.buffer).run_method("forward", list(inputs))[0]
+        actual = _C._load_for_executorch_from_buffer(program.buffer).run_method(METHOD, list(inputs))[0]
         expected = net(*inputs)
         snr_db = 20 * torch.log10(expected.norm() / (actual - expected).norm()).item()
         right = f"an SNR above {_LEAST_SNR_DB:g} dB"
