@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -19,7 +19,7 @@ from tasks.devices.native_runner import native_files
 from tasks.errors import EnvironmentUnusable
 from tasks.records import Toolchain
 from tasks.storage.store import Store
-from tasks.toolchain.backends.qnn.sdk import Sdk, find_sdk, identity
+from tasks.toolchain.backends.qnn.sdk import find_sdk, identity
 from tasks.toolchain.prepared.record import read_record
 from tasks.toolchain.workers.pool import WorkerPool, check_temporary_folder
 from tasks.toolchain.workers.scheduler import Scheduler
@@ -39,7 +39,9 @@ class Resources:
     """The workers of the first cell's toolchain."""
     farm: Farm
     """The farm whose processes on this machine use the first cell's toolchain."""
-    others: Mapping[str, tuple[WorkerPool, Farm]] = field(default_factory=dict[str, tuple[WorkerPool, Farm]], hash=False)
+    others: Mapping[str, tuple[WorkerPool, Farm]] = field(
+        default_factory=dict[str, tuple[WorkerPool, Farm]], hash=False
+    )
     """The workers and the farm of each other toolchain, by name. All workers share the limits of this machine."""
 
     def workers_of(self, request: Request) -> WorkerPool:
@@ -84,9 +86,9 @@ def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
     estimates = expected_costs.estimates(store)
     pools: dict[str, tuple[WorkerPool, dict[str, str]]] = {}
     for toolchain in {cell.request.toolchain.name: cell.request.toolchain for cell in plan.cells}.values():
-        sdk, versions = _toolchain(toolchain, store)
+        environment, versions = _toolchain(toolchain, store)
         supervisor = Supervisor(
-            environment=sdk.environment(os.environ),
+            environment=environment,
             store=store,
             scheduler=scheduler,
             deadline_s=limits.child_deadline_s,
@@ -106,11 +108,11 @@ def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
     return Resources(store=store, workers=workers, farm=farm, others=others)
 
 
-def _toolchain(toolchain: ToolchainConfig, store: Store) -> tuple[Sdk, Toolchain]:
-    """Return the QNN libraries of a toolchain, and its versions. Raises EnvironmentUnusable."""
+def _toolchain(toolchain: ToolchainConfig, store: Store) -> tuple[dict[str, str], Toolchain]:
+    """Return the environment variables of a toolchain, and its versions. Raises EnvironmentUnusable."""
     if toolchain.folder is None:
         sdk = find_sdk(os.environ, store.root / "toolchain")
-        return sdk, identity(sdk)
+        return sdk.environment(os.environ), identity(sdk)
     prepared = read_record(Path(toolchain.folder))
     prepared.check_files()
-    return prepared.sdk, replace(identity(prepared.sdk), qnn_files=prepared.digest, bridge=prepared.bridge)
+    return prepared.environment(os.environ), prepared.identity

@@ -104,16 +104,17 @@ def _toolchains() -> Iterator[DoctorCheck]:
         what = f"toolchain {toolchain.name}"
         try:
             toolchain.check_files(read_all=True)
-            toolchain = replace(toolchain, probed=probe(toolchain.sdk.environment(os.environ)))
+            toolchain = replace(toolchain, probed=probe(toolchain.environment(os.environ)))
         except EnvironmentUnusable as error:
             remedy = error.remedy or f"run `qnnsweep toolchain remove {toolchain.name}`, then add it again"
             yield DoctorCheck(what=what, found=error.problem, ok=False, needed=False, remedy=remedy)
             continue
         bridge = "" if toolchain.bridge is None else f", with the bridge `{toolchain.bridge}`"
+        changes = f"; {toolchain.changes}" if toolchain.changes else ""
         lost = "" if toolchain.provisional is None else f"; provisional: {toolchain.provisional}"
         yield DoctorCheck(
             what=what,
-            found=f"{toolchain.build} from {toolchain.origin}{bridge}{lost}",
+            found=f"{toolchain.build} from {toolchain.origin}{bridge}{changes}{lost}",
             ok=not lost,
             needed=False,
             remedy="do not compare it with other releases: it does not do what is asked",

@@ -1,4 +1,4 @@
-"""`qnnsweep toolchain`: prepares, lists and removes other QNN releases, for the key `toolchain`."""
+"""`qnnsweep toolchain`: prepares, lists and removes other toolchains, for the key `toolchain`."""
 
 import os
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from rich.table import Table
 
 from conf.toolchains import DEFAULT_TOOLCHAIN, toolchains_folder
 from flows.cli.options import Debug, Json, console, exit_on_error, print_output
-from tasks.errors import EnvironmentUnusable, RequestError
+from tasks.errors import EnvironmentUnusable
 from tasks.report.format import plain_table
 
 if TYPE_CHECKING:
     from tasks.toolchain.prepared.record import PreparedToolchain
 
-_HELP = "Prepare, list and remove other QNN releases: see docs/toolchains.md."
+_HELP = "Prepare, list and remove other QNN releases and commits of ExecuTorch: see docs/toolchains.md."
 _EXITS = "Exit codes: 0 done · 2 nothing was changed, and one line says why."
 
 app = typer.Typer(help=_HELP, no_args_is_help=True)
@@ -27,9 +27,10 @@ def add(
     words: Annotated[
         list[str],
         typer.Argument(
-            metavar="[NAME] qnn=RELEASE",
-            help="A name, by default qnn-RELEASE, and a QNN release: qnn=2.51, qnn=onnxruntime-qnn==2.7.0, or the path "
-            "of a Qualcomm AI Engine Direct SDK.",
+            metavar="[NAME] KEY=VALUE",
+            help="A name, by default one made of the values, and: qnn=2.51, qnn=onnxruntime-qnn==2.7.0 or qnn=PATH of "
+            "a Qualcomm AI Engine Direct SDK; executorch=CLONE@COMMIT for the QNN backend of another commit of a git "
+            "clone; passes_off=[PASS,…]; operators_skipped=[OPERATOR,…].",
         ),
     ],
     json_: Json = False,
@@ -37,17 +38,20 @@ def add(
 ) -> None:
     """Prepare a toolchain in a folder of its own, once. This Python environment is not changed.
 
-    pip gets the release from the index that it is configured to use. About 250 MB are stored.
+    pip gets a release from the index that it is configured to use. About 250 MB are stored.
     """
     with exit_on_error(debug):
         from tasks.toolchain.prepared.prepare import add as prepare
+        from tasks.toolchain.prepared.wanted import parsed_words
 
-        name, qnn = _parsed(words)
-        toolchain = prepare(name, qnn, os.environ)
+        name, wanted = parsed_words(words)
+        toolchain = prepare(name, wanted, os.environ)
         print_output(_summary(toolchain), as_json=json_)
         if not json_:
             bridged = "" if toolchain.bridge is None else f", with the bridge `{toolchain.bridge}`"
             console().print(f"toolchain={toolchain.name}: QNN {toolchain.build} from {toolchain.origin}{bridged}")
+            if toolchain.changes:
+                console().print(toolchain.changes, soft_wrap=True, highlight=False)
             if toolchain.provisional is not None:
                 console().print(f"provisional: {toolchain.provisional}", soft_wrap=True)
 
@@ -74,17 +78,6 @@ def remove(
         remove_toolchain(name, os.environ)
 
 
-def _parsed(words: Sequence[str]) -> tuple[str | None, str]:
-    """Return the name, or None, and the release. Raises RequestError."""
-    names = [word for word in words if "=" not in word]
-    values = dict(word.split("=", 1) for word in words if "=" in word)
-    for key in values.keys() - {"qnn"}:
-        raise RequestError("no such key; the only key is qnn", key=key, value=values[key])
-    if len(names) > 1 or not values.get("qnn"):
-        raise RequestError("write `qnnsweep toolchain add NAME qnn=2.51`")
-    return next(iter(names), None), values["qnn"]
-
-
 def _summary(toolchain: "PreparedToolchain") -> dict[str, Any]:
     return {
         "name": toolchain.name,
@@ -93,6 +86,9 @@ def _summary(toolchain: "PreparedToolchain") -> dict[str, Any]:
         "origin": toolchain.origin,
         "executorch": toolchain.executorch,
         "bridge": toolchain.bridge,
+        "commit": toolchain.commit,
+        "passes_off": toolchain.passes_off,
+        "operators_skipped": toolchain.operators_skipped,
         "provisional": toolchain.provisional,
         "digest": toolchain.digest,
         "probed": list(map(asdict, toolchain.probed)),
@@ -103,6 +99,7 @@ def _table(toolchains: "Sequence[PreparedToolchain]") -> Table:
     table = plain_table("toolchain", "QNN", "from", "bridge", "note")
     table.add_row(DEFAULT_TOOLCHAIN, "", "this Python environment, or QNN_SDK_ROOT", "", "see `qnnsweep doctor`")
     for toolchain in toolchains:
-        note = "" if toolchain.provisional is None else f"provisional: {toolchain.provisional}"
+        lost = "" if toolchain.provisional is None else f"provisional: {toolchain.provisional}"
+        note = "; ".join(filter(None, (toolchain.changes, lost)))
         table.add_row(toolchain.name, toolchain.build, toolchain.origin, toolchain.bridge or "", note)
     return table

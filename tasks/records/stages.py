@@ -42,6 +42,12 @@ class Toolchain:
     """Digest of QNN's libraries, if the toolchain was prepared; null for the toolchain of this Python environment."""
     bridge: str | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)
     """The bridge between ExecuTorch and this QNN release; null if the release needs none."""
+    executorch_files: str | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)
+    """Digest of the Python files of another commit of ExecuTorch that the toolchain uses; null for those installed."""
+    passes_off: str | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)
+    """The passes of ExecuTorch that the toolchain switches off, with commas; null if there are none."""
+    operators_skipped: str | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)
+    """The operators that the toolchain keeps on the CPU, with commas; null if there are none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,5 @@
-"""The preparation of a toolchain: QNN's libraries in a folder of their own, with the bridge if ExecuTorch needs it.
+"""The preparation of a toolchain: QNN's libraries in a folder of their own, with the bridge if ExecuTorch needs it, and
+the Python files of another commit of ExecuTorch if that is wanted.
 
 Everything is built in a temporary folder, which is renamed when it is complete. No file of Qualcomm's is changed.
 """
@@ -18,8 +19,10 @@ from conf.errors import RequestError, one_of, printable
 from conf.toolchains import DEFAULT_TOOLCHAIN, NAME_FORM, is_toolchain_name, toolchains_folder
 from tasks.errors import EnvironmentUnusable
 from tasks.storage.atomic import remove_stale, temporary_name
-from tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER, build_id
+from tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER, build_id, find_sdk
 from tasks.toolchain.prepared.bridge import with_bridge
+from tasks.toolchain.prepared.names import names
+from tasks.toolchain.prepared.overlay import commit_files, commit_sha, lay_over, split_commit
 from tasks.toolchain.prepared.probe import ProbeFailed, probe
 from tasks.toolchain.prepared.record import (
     FILES,
@@ -32,6 +35,7 @@ from tasks.toolchain.prepared.record import (
     read_record,
     record_bytes,
 )
+from tasks.toolchain.prepared.wanted import Wanted
 
 PACKAGE = "onnxruntime-qnn"
 RELEASES = {"2.47": "2.3.0", "2.48": "2.4.0", "2.49": "2.5.0", "2.50": "2.6.0", "2.51": "2.7.0"}
@@ -39,31 +43,36 @@ RELEASES = {"2.47": "2.3.0", "2.48": "2.4.0", "2.49": "2.5.0", "2.50": "2.6.0", 
 _HTP = "libQnnHtp.so"
 _PARTIAL = "partial"
 _LEAST_FREE_BYTES = 1 << 30
+_LEAST_FREE_BYTES_OF_LINKS = 64 << 20
 _DEADLINE_S = 1800
 
 
-def add(name: str | None, qnn: str, environ: Mapping[str, str]) -> PreparedToolchain:
-    """Prepare a toolchain and return it. `qnn`: a release, `onnxruntime-qnn==VERSION`, or the path of an SDK.
+def add(name: str | None, wanted: Wanted, environ: Mapping[str, str], *, is_probed: bool = True) -> PreparedToolchain:
+    """Prepare a toolchain and return it. `is_probed`: whether to compile and run the probe with it.
 
     Raises RequestError, with a message of one line, if nothing could be prepared.
     """
     root = toolchains_folder(environ)
-    name = name or _default_name(qnn)
+    with _one_line(root, wanted):
+        name = name or wanted.default_name
     if not is_toolchain_name(name) or name == DEFAULT_TOOLCHAIN:
         raise RequestError(f"not a name; {NAME_FORM}; not {DEFAULT_TOOLCHAIN}", key="NAME", value=printable(name))
     if (root / OPTIONS / f"{name}.yaml").exists():
         raise RequestError(f"exists already; `qnnsweep toolchain remove {name}` removes it", key="NAME", value=name)
-    with _one_line(root, qnn):
+    with _one_line(root, wanted):
         remove_stale(root / _PARTIAL)
         folder = root / _PARTIAL / temporary_name()
         folder.mkdir(parents=True)
         try:
-            if (free := shutil.disk_usage(folder).free) < _LEAST_FREE_BYTES:
+            least = _LEAST_FREE_BYTES if wanted.qnn is not None else _LEAST_FREE_BYTES_OF_LINKS
+            if (free := shutil.disk_usage(folder).free) < least:
                 raise RequestError(
-                    f"{free >> 20} MiB free at {root}, but a toolchain needs {_LEAST_FREE_BYTES >> 20}: free some "
+                    f"{free >> 20} MiB free at {root}, but a toolchain needs {least >> 20}: free some "
                     "space, or set QNNSWEEP_TOOLCHAINS to a folder on another disk"
                 )
-            toolchain = _probed(_built(folder, name, qnn, environ), environ)
+            toolchain = _built(folder, name, wanted, environ)
+            if is_probed:
+                toolchain = _probed(toolchain, wanted, environ)
             (folder / RECORD).write_bytes(record_bytes(toolchain))
             final = root / FILES / name
             final.parent.mkdir(exist_ok=True)
@@ -86,27 +95,30 @@ def remove(name: str, environ: Mapping[str, str]) -> None:
     shutil.rmtree(root / FILES / name, ignore_errors=True)
 
 
-def _default_name(qnn: str) -> str:
-    return f"qnn-{re.sub(r'[^A-Za-z0-9._-]+', '-', Path(qnn).name).strip('-')}"[:60]
-
-
 @contextmanager
-def _one_line(root: Path, qnn: str) -> Iterator[None]:
+def _one_line(root: Path, wanted: Wanted) -> Iterator[None]:
     """Turn an error of the file system, or of what this machine lacks, into a RequestError."""
     try:
         yield
     except EnvironmentUnusable as error:
-        raise RequestError(str(error), key="qnn", value=printable(qnn)) from error
+        key, value = ("qnn", wanted.qnn) if wanted.qnn else ("executorch", wanted.executorch)
+        raise RequestError(str(error), key=key, value=printable(value)) from error
     except OSError as error:
         remedy = "free some space there, make it writable, or set QNNSWEEP_TOOLCHAINS to another folder"
         raise RequestError(f"cannot write {error.filename or root}: {error.strerror}; {remedy}") from error
 
 
-def _built(folder: Path, name: str, qnn: str, environ: Mapping[str, str]) -> PreparedToolchain:
-    """Put QNN's libraries, or links to those of the user's SDK, into `folder`."""
+def _built(folder: Path, name: str, wanted: Wanted, environ: Mapping[str, str]) -> PreparedToolchain:
+    """Put ExecuTorch's changes, and QNN's libraries or links to installed ones, into `folder`."""
     libraries = folder / SDK / LIBRARY_FOLDER
     libraries.mkdir(parents=True)
-    if _is_path(qnn):
+    changed = _changed(folder, name, wanted)
+    if wanted.passes_off or wanted.operators_skipped:
+        _check_names(changed, wanted)
+    qnn = wanted.qnn
+    if qnn is None:
+        origin = _link_default(folder, libraries, environ)
+    elif _is_path(qnn):
         origin = _link_sdk(Path(qnn).expanduser().absolute(), libraries)
     else:
         origin = _install(_version(qnn), folder, environ)
@@ -117,16 +129,56 @@ def _built(folder: Path, name: str, qnn: str, environ: Mapping[str, str]) -> Pre
     build = build_id(folder / SDK)
     if qnn in RELEASES and not build.startswith(f"v{qnn}."):
         raise RequestError(f"{origin} has the QNN build {build}, which is another release", key="qnn", value=qnn)
+    return replace(changed, origin=origin, build=build, files=tuple(_library_file(path, folder) for path in paths))
+
+
+def _changed(folder: Path, name: str, wanted: Wanted) -> PreparedToolchain:
+    """Return the toolchain, still without QNN's libraries, with the Python files of the wanted commit."""
+    commit, python_files = None, []
+    if wanted.executorch is not None:
+        clone, short = split_commit(wanted.executorch)
+        sha = commit_sha(clone, short)
+        commit, python_files = f"{clone}@{sha}", lay_over(folder, commit_files(clone, sha))
     return PreparedToolchain(
         name=name,
         folder=folder,
-        origin=origin,
-        build=build,
+        origin="",
+        build="",
         executorch=metadata.version("executorch"),
         bridge=None,
-        files=tuple(_library_file(path, folder) for path in paths),
+        files=(),
+        commit=commit,
+        python_files=tuple(_library_file(path, folder) for path in python_files),
+        passes_off=wanted.passes_off,
+        operators_skipped=wanted.operators_skipped,
         probed=(),
     )
+
+
+def _check_names(toolchain: PreparedToolchain, wanted: Wanted) -> None:
+    """Raise RequestError if ExecuTorch has no pass or operator of a wanted name."""
+    try:
+        passes, operators = names(toolchain.environment({}))
+    except ProbeFailed as error:
+        raise RequestError(f"cannot be imported: {printable(error.problem)}", key="executorch") from None
+    for key, chosen, known in (
+        ("passes_off", wanted.passes_off, passes),
+        ("operators_skipped", wanted.operators_skipped, operators),
+    ):
+        for name in chosen:
+            if name not in known:
+                raise RequestError(f"no such name; {one_of(known)}", key=key, value=printable(name))
+
+
+def _link_default(folder: Path, libraries: Path, environ: Mapping[str, str]) -> str:
+    """Fill the folder `libraries` with links to those of the default toolchain."""
+    sdk = find_sdk(environ, folder / "default")
+    for library in (sdk.root / LIBRARY_FOLDER).iterdir():
+        (libraries / library.name).symlink_to(library.resolve())
+    for runtime in sdk.runtime_libraries:
+        (folder / "package").mkdir()
+        (folder / "package" / runtime.name).symlink_to(runtime)
+    return sdk.origin
 
 
 def _is_path(qnn: str) -> bool:
@@ -207,13 +259,16 @@ def _library_file(path: Path, folder: Path) -> LibraryFile:
     )
 
 
-def _probed(toolchain: PreparedToolchain, environ: Mapping[str, str]) -> PreparedToolchain:
+def _probed(toolchain: PreparedToolchain, wanted: Wanted, environ: Mapping[str, str]) -> PreparedToolchain:
     """Probe the toolchain; if ExecuTorch cannot use it as it is, add the bridge and probe it again."""
-    environment = toolchain.sdk.environment(environ)
+    environment = toolchain.environment(environ)
     try:
         return replace(toolchain, probed=probe(environment))
     except ProbeFailed as error:
         without = error.problem
+    if wanted.qnn is None:
+        problem = f"ExecuTorch with {toolchain.changes} compiles no program: {printable(without)}"
+        raise RequestError(problem, key="executorch" if wanted.executorch else "passes_off")
     bridged = with_bridge(toolchain, environ)
     try:
         return replace(bridged, probed=probe(environment))

@@ -68,6 +68,9 @@ def main() -> None:
     )
     from executorch.extension.pybindings import _C
 
+    from tasks.toolchain.backends.qnn.switched_off import pass_manager
+
+    pass_manager()  # switches off the passes that the toolchain names
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 4, 3)).eval()
     inputs = (torch.randn(1, 3, 8, 8),)

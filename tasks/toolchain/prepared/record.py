@@ -2,14 +2,17 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from conf.toolchains import toolchains_folder
 from tasks.errors import EnvironmentUnusable
-from tasks.toolchain.backends.qnn.sdk import Sdk
+from tasks.records import Toolchain
+from tasks.toolchain.backends.qnn.sdk import OPERATORS_SKIPPED, PASSES_OFF, Sdk, identity
+from tasks.toolchain.prepared.overlay import PYTHON
 
 RECORD = "toolchain.json"
 OPTIONS = "toolchain"
@@ -20,7 +23,7 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LibraryFile:
-    """A library of the toolchain. `path` is relative to the toolchain's folder; it can be a link to the user's SDK."""
+    """A library or a Python file of the toolchain. `path`: relative to the toolchain's folder; it can be a link."""
 
     path: str
     size: int
@@ -53,12 +56,52 @@ class PreparedToolchain:
     bridge: str | None
     """The bridge that ExecuTorch needs for this release; None if it needs none. See docs/toolchains.md."""
     files: tuple[LibraryFile, ...]
+    commit: str | None = None
+    """The clone and the commit whose Python files of the QNN backend are used; None for those installed."""
+    python_files: tuple[LibraryFile, ...] = ()
+    """The Python files of that commit."""
+    passes_off: tuple[str, ...] = ()
+    operators_skipped: tuple[str, ...] = ()
     probed: tuple[ProbedProperty, ...]
 
     @property
     def digest(self) -> str:
         """The digest of the names and contents of all libraries."""
-        return hashlib.sha256("".join(f"{file.path} {file.sha256}\n" for file in self.files).encode()).hexdigest()
+        return _digest(self.files)
+
+    @property
+    def identity(self) -> Toolchain:
+        """The versions and digests that are part of the cache keys."""
+        return replace(
+            identity(self.sdk),
+            qnn_files=self.digest,
+            bridge=self.bridge,
+            executorch_files=_digest(self.python_files) if self.python_files else None,
+            passes_off=",".join(self.passes_off) or None,
+            operators_skipped=",".join(self.operators_skipped) or None,
+        )
+
+    def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables for a process that uses the toolchain."""
+        variables = self.sdk.environment(inherited)
+        if self.python_files:
+            search = filter(None, (str(self.folder / PYTHON), inherited.get("PYTHONPATH")))
+            variables["PYTHONPATH"] = os.pathsep.join(search)
+        if self.passes_off:
+            variables[PASSES_OFF] = ",".join(self.passes_off)
+        if self.operators_skipped:
+            variables[OPERATORS_SKIPPED] = ",".join(self.operators_skipped)
+        return variables
+
+    @property
+    def changes(self) -> str:
+        """What the toolchain changes in ExecuTorch, in one line; empty if it changes nothing."""
+        parts = (
+            f"QNN backend of {self.commit}" if self.commit else "",
+            f"passes off: {', '.join(self.passes_off)}" if self.passes_off else "",
+            f"operators skipped: {', '.join(self.operators_skipped)}" if self.operators_skipped else "",
+        )
+        return "; ".join(filter(None, parts))
 
     @property
     def sdk(self) -> Sdk:
@@ -72,7 +115,9 @@ class PreparedToolchain:
 
     @property
     def provisional(self) -> str | None:
-        """The settings that did not arrive in the probe's programs, in one line; None if all arrived."""
+        """The settings that did not arrive in the probe's programs, in one line; `not probed`; None if all arrived."""
+        if not self.probed:
+            return "not probed"
         lost = (f"{row.name} for {row.soc}: asked {row.asked}, got {row.got}" for row in self.probed)
         return "; ".join(text for text, row in zip(lost, self.probed, strict=True) if row.asked != row.got) or None
 
@@ -81,7 +126,7 @@ class PreparedToolchain:
 
         A library with the same size and time is not read, unless `read_all` is set.
         """
-        for file in self.files:
+        for file in (*self.files, *self.python_files):
             path = self.folder / file.path
             try:
                 status = path.stat()
@@ -101,9 +146,14 @@ def read_record(folder: Path) -> PreparedToolchain:
     """Return the toolchain in a folder. Raises EnvironmentUnusable if the folder has none."""
     try:
         fields: dict[str, Any] = json.loads((folder / RECORD).read_bytes())
-        files = tuple(LibraryFile(**file) for file in fields.pop("files"))
+        files, python_files = (
+            tuple(LibraryFile(**file) for file in fields.pop(key, ())) for key in ("files", "python_files")
+        )
+        switched_off: dict[str, Any] = {key: tuple(fields.pop(key, ())) for key in ("passes_off", "operators_skipped")}
         probed = tuple(ProbedProperty(**row) for row in fields.pop("probed"))
-        return PreparedToolchain(**fields, folder=folder, files=files, probed=probed)
+        return PreparedToolchain(
+            **fields, **switched_off, folder=folder, files=files, python_files=python_files, probed=probed
+        )
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise EnvironmentUnusable(
             f"toolchain.folder={folder}: no prepared toolchain ({type(error).__name__})",
@@ -126,6 +176,10 @@ def prepared_toolchains(environ: Mapping[str, str]) -> Iterator[PreparedToolchai
             yield read_record(root / FILES / option.stem)
         except EnvironmentUnusable as error:
             yield error
+
+
+def _digest(files: Iterable[LibraryFile]) -> str:
+    return hashlib.sha256("".join(f"{file.path} {file.sha256}\n" for file in files).encode()).hexdigest()
 
 
 def file_sha256(path: Path) -> str:

@@ -12,6 +12,8 @@ from tests.toolchain.prepared.conftest import user_sdk as user_sdk
 
 pytestmark = pytest.mark.toolchain
 
+KEYS = "qnn, executorch, passes_off, operators_skipped"
+
 
 def test_a_toolchain_is_added_listed_diagnosed_and_removed(
     program: Program, user_sdk: tuple[Path, dict[str, str]], tmp_path: Path
@@ -43,8 +45,17 @@ def test_a_toolchain_is_added_listed_diagnosed_and_removed(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["add", "mine"], "write `qnnsweep toolchain add NAME qnn=2.51`"),
-        (["add", "qnn=2.51", "torch=2.0"], "torch=2.0: no such key; the only key is qnn"),
+        (
+            ["add", "mine"],
+            (
+                "write `qnnsweep toolchain add NAME qnn=2.51`, or another of qnn, executorch, passes_off, "
+                "operators_skipped"
+            ),
+        ),
+        (
+            ["add", "qnn=2.51", "torch=2.0"],
+            "torch=2.0: no such key; one of qnn, executorch, passes_off, operators_skipped",
+        ),
         (["remove", "absent"], "NAME=absent: no such toolchain; there are none"),
     ],
 )

@@ -19,6 +19,7 @@ from tasks.toolchain.prepared import prepare
 from tasks.toolchain.prepared.bridge import BRIDGE, with_bridge
 from tasks.toolchain.prepared.probe import ProbeFailed, probe
 from tasks.toolchain.prepared.record import PreparedToolchain, prepared_toolchains, read_record
+from tasks.toolchain.prepared.wanted import Wanted
 
 pytestmark = pytest.mark.toolchain
 
@@ -41,7 +42,7 @@ def toolchain(environ: dict[str, str], user_sdk: tuple[Path, dict[str, str]]) ->
     left = Path(environ["QNNSWEEP_TOOLCHAINS"], "partial", temporary_name().replace(f"-{os.getpid()}-", "-{}-"))
     left = left.with_name(left.name.format(int(process.stdout)))
     left.mkdir(parents=True)
-    prepared = prepare.add("mine", str(user_sdk[0]), environ)
+    prepared = prepare.add("mine", Wanted(qnn=str(user_sdk[0])), environ)
     assert not any(left.parent.iterdir())
     return prepared
 
@@ -133,7 +134,7 @@ def test_a_wrong_request_is_one_line(
     toolchain: PreparedToolchain, environ: dict[str, str], name: str, qnn: str, message: str
 ) -> None:
     with pytest.raises(RequestError) as caught:
-        prepare.add(name, qnn, environ)
+        prepare.add(name, Wanted(qnn=qnn), environ)
     assert str(caught.value) == message
     assert [entry.name for entry in prepared_toolchains(environ)] == ["mine"]  # type: ignore[union-attr]
 
@@ -141,7 +142,7 @@ def test_a_wrong_request_is_one_line(
 def test_a_package_that_is_not_on_the_index_is_one_line(environ: dict[str, str], tmp_path: Path) -> None:
     offline = environ | {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}
     with pytest.raises(RequestError) as caught:
-        prepare.add("new", "2.50", offline)
+        prepare.add("new", Wanted(qnn="2.50"), offline)
     assert str(caught.value) == (
         "pip cannot install onnxruntime-qnn==2.6.0: No matching distribution found for onnxruntime-qnn==2.6.0; "
         "check pip's index with `pip config list`"
@@ -154,7 +155,7 @@ def test_a_disk_that_is_nearly_full_is_one_line(
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=3 << 20))
     with pytest.raises(RequestError) as caught:
-        prepare.add("new", str(user_sdk[0]), environ)
+        prepare.add("new", Wanted(qnn=str(user_sdk[0])), environ)
     assert str(caught.value) == (
         f"3 MiB free at {environ['QNNSWEEP_TOOLCHAINS']}, but a toolchain needs 1024: free some space, or set "
         "QNNSWEEP_TOOLCHAINS to a folder on another disk"
@@ -164,7 +165,7 @@ def test_a_disk_that_is_nearly_full_is_one_line(
 def test_a_folder_that_is_not_writable_is_one_line(environ: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RequestError) as caught:
-        prepare.add("new", "2.50", environ | {"QNNSWEEP_TOOLCHAINS": str(tmp_path / "file")})
+        prepare.add("new", Wanted(qnn="2.50"), environ | {"QNNSWEEP_TOOLCHAINS": str(tmp_path / "file")})
     assert str(caught.value) == (
         f"cannot write {tmp_path / 'file' / 'partial'}: Not a directory; free some space there, make it writable, or "
         "set QNNSWEEP_TOOLCHAINS to another folder"
@@ -172,7 +173,7 @@ def test_a_folder_that_is_not_writable_is_one_line(environ: dict[str, str], tmp_
 
 
 def test_a_removed_toolchain_leaves_nothing(environ: dict[str, str], user_sdk: tuple[Path, dict[str, str]]) -> None:
-    prepare.add("short", str(user_sdk[0]), environ)
+    prepare.add("short", Wanted(qnn=str(user_sdk[0])), environ)
     prepare.remove("short", environ)
     assert [path.name for path in Path(environ["QNNSWEEP_TOOLCHAINS"]).rglob("*short*")] == []
     with pytest.raises(RequestError) as caught:

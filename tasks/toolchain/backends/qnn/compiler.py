@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from executorch.backends.qualcomm._passes.qnn_pass_manager import get_qnn_pass_manager_cls
 from executorch.backends.qualcomm.partition.qnn_partitioner import QnnOperatorSupport, QnnPartitioner
 from executorch.backends.qualcomm.qnn_preprocess import QnnBackend
-from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset, QnnExecuTorchBackendType
+from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
 from executorch.backends.qualcomm.utils.constants import QCOM_TENSOR_NAME
 from executorch.backends.qualcomm.utils.qnn_manager_lifecycle import QnnManagerContext
 from executorch.backends.qualcomm.utils.utils import (
@@ -38,6 +37,7 @@ from tasks.toolchain.backends.qnn.compiler_log import compile_facts, errors
 from tasks.toolchain.backends.qnn.elements import needs_floats
 from tasks.toolchain.backends.qnn.floats import partitions, without_floats_grids, without_grids
 from tasks.toolchain.backends.qnn.quantizer import quantizer_of
+from tasks.toolchain.backends.qnn.switched_off import pass_manager, skipped_operators
 from tasks.toolchain.export import dtype_name
 from tasks.toolchain.overridden import has_precision
 from tasks.toolchain.reference.graph import target_name
@@ -58,7 +58,7 @@ class QnnCompiler(Compiler):
         super().__init__(scheme, soc)
         self._profile_level = profile_level
         self._chipset = _ANY if soc is None else QcomChipset[soc.name]
-        self._passes = get_qnn_pass_manager_cls(QnnExecuTorchBackendType.kHtpBackend)
+        self._passes = pass_manager()
 
     def quantizer(self, scheme: SchemeConfig, module: GraphModule) -> Quantizer:
         return quantizer_of(scheme, module)
@@ -159,7 +159,7 @@ class _RecordingSupport(QnnOperatorSupport):
         log: DelegationLog,
     ) -> None:
         on_cpu = (node.name for node in edge_program.graph.nodes if has_precision(node, overrides, _CPU))
-        super().__init__(edge_program, specs, set(on_cpu), set())
+        super().__init__(edge_program, specs, set(on_cpu), skipped_operators())
         self._overrides = overrides
         self._log = log
 
@@ -171,6 +171,8 @@ class _RecordingSupport(QnnOperatorSupport):
         if not supported and node.op == "call_function":
             messages = "; ".join(errors(output_since(start)))
             skipped = "the scheme's overrides keep it on the CPU" if node.name in self.skip_node_id_set else ""
+            if target_name(node.target) in self.skip_node_op_set:
+                skipped = "the toolchain keeps it on the CPU"
             self._log.refusals[node.name] = messages or skipped or "refused without a message"
         return supported
 

@@ -13,6 +13,9 @@ from tasks.errors import EnvironmentUnusable
 from tasks.records import Toolchain
 
 LIBRARY_FOLDER = Path("lib", "x86_64-linux-clang")
+PASSES_OFF = "QNNSWEEP_PASSES_OFF"
+OPERATORS_SKIPPED = "QNNSWEEP_OPERATORS_SKIPPED"
+"""The environment variables with the passes and operators that a prepared toolchain switches off, with commas."""
 _NEEDED = ("libQnnHtp.so", "libQnnSystem.so")
 _BUILD_ID = re.compile(rb"v\d+\.\d+\.\d+\.\d{6,}")
 

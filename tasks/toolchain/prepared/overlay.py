@@ -1,0 +1,124 @@
+"""A private copy of the installed ExecuTorch whose QNN backend has the Python files of a commit of the user's clone.
+
+Only the folder of the QNN backend is a copy. All else are links to the installed package, which is never changed.
+"""
+
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Mapping
+from importlib import util
+from pathlib import Path
+
+from conf.errors import RequestError, printable
+from tasks.errors import EnvironmentUnusable
+
+PYTHON = "python"
+"""The folder, in the folder of a toolchain, that contains the private copy."""
+BACKEND = Path("backends", "qualcomm")
+_SCHEMA = "serialization/qc_compiler_spec.fbs"
+_DEADLINE_S = 120
+
+
+def split_commit(executorch: str) -> tuple[Path, str]:
+    """Return the clone and the commit of `CLONE@COMMIT`. Raises RequestError."""
+    clone, _, commit = executorch.rpartition("@")
+    if not clone or not commit or commit.startswith("-"):
+        raise RequestError(
+            "write executorch=PATH@COMMIT, with the path of a git clone of ExecuTorch",
+            key="executorch",
+            value=printable(executorch),
+        )
+    return Path(clone).expanduser().absolute(), commit
+
+
+def commit_sha(clone: Path, commit: str) -> str:
+    """Return the full name of a commit of a clone. Raises RequestError if there is no such clone or commit."""
+    value = printable(f"{clone}@{commit}")
+    if not clone.is_dir():
+        raise RequestError("there is no such folder", key="executorch", value=value)
+    git(clone, "rev-parse", "--git-dir")
+    try:
+        found = git(clone, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
+    except RequestError:
+        remedy = f"`git -C {printable(clone)} fetch` may bring it"
+        raise RequestError(f"the clone has no such commit; {remedy}", key="executorch", value=value) from None
+    return found.decode().strip()
+
+
+def git(clone: Path, *words: str) -> bytes:
+    """Return what a git command prints. Raises RequestError with git's own last line if the command fails."""
+    program, value = shutil.which("git"), printable(clone)
+    if program is None:
+        raise EnvironmentUnusable("there is no git to read the clone with", remedy="install git")
+    argv = [program, "-C", str(clone), *words]
+    try:
+        ran = subprocess.run(argv, capture_output=True, timeout=_DEADLINE_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise RequestError(f"git did not end within {_DEADLINE_S} s", key="executorch", value=value) from None
+    if ran.returncode:
+        lines = ran.stderr.decode(errors="replace").strip().splitlines()
+        problem = printable(lines[-1] if lines else f"git ended with exit code {ran.returncode}")
+        raise RequestError(problem, key="executorch", value=value)
+    return ran.stdout
+
+
+def commit_files(clone: Path, sha: str) -> dict[str, bytes]:
+    """Map the path of each Python file of the QNN backend, relative to its folder, to its content at a commit.
+
+    Raises RequestError if the commit has no QNN backend, or another schema of the options that C++ code reads.
+    """
+    value = printable(f"{clone}@{sha}")
+    try:
+        packed = git(clone, "archive", "--format=tar", sha, str(BACKEND))
+    except RequestError:
+        raise RequestError(f"the commit has no folder {BACKEND}", key="executorch", value=value) from None
+    files: dict[str, bytes] = {}
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        for member in archive:
+            if member.isfile() and (content := archive.extractfile(member)) is not None:
+                files[str(Path(member.name).relative_to(BACKEND))] = content.read()
+    schema = installed_executorch() / BACKEND / _SCHEMA
+    if files.get(_SCHEMA, b"").strip() != schema.read_bytes().strip():
+        problem = f"{BACKEND / _SCHEMA} differs from that of the installed release, whose C++ code reads it"
+        raise RequestError(f"{problem}: such a commit needs a build", key="executorch", value=value)
+    return {path: content for path, content in files.items() if path.endswith(".py")}
+
+
+def lay_over(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
+    """Create the private copy in `folder`. Return its Python files, which are those of `files`."""
+    installed, copy = installed_executorch(), folder / PYTHON / "executorch"
+    (copy / BACKEND).mkdir(parents=True)
+    # The installed package may have no __init__.py. With one, this folder alone is the package.
+    if not (installed / "__init__.py").exists():
+        (copy / "__init__.py").touch()
+    for source, target, private in (
+        (installed, copy, BACKEND.parts[0]),
+        (installed / BACKEND.parts[0], copy / BACKEND.parts[0], BACKEND.parts[1]),
+    ):
+        for entry in source.iterdir():
+            if entry.name not in (private, "__pycache__"):
+                (target / entry.name).symlink_to(entry)
+    for place, _, names in os.walk(installed / BACKEND):
+        relative = Path(place).relative_to(installed)
+        if relative.name == "__pycache__":
+            continue
+        (copy / relative).mkdir(exist_ok=True)
+        for name in names:
+            if not name.endswith(".py"):
+                (copy / relative / name).symlink_to(Path(place, name))
+    for path, content in files.items():
+        target = copy / BACKEND / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+    return sorted(copy / BACKEND / path for path in files)
+
+
+def installed_executorch() -> Path:
+    """Return the folder of the installed ExecuTorch. Raises EnvironmentUnusable if there is none."""
+    found = util.find_spec("executorch")
+    if found is None or not found.submodule_search_locations:
+        raise EnvironmentUnusable("ExecuTorch is not installed", remedy="run `pip install executorch`")
+    return Path(next(iter(found.submodule_search_locations))).absolute()
