@@ -41,11 +41,11 @@ def commit_sha(clone: Path, commit: str) -> str:
         raise RequestError("there is no such folder", key="executorch", value=value)
     git(clone, "rev-parse", "--git-dir")
     try:
-        found = git(clone, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
+        resolved = git(clone, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
     except RequestError:
         remedy = f"`git -C {printable(clone)} fetch` may bring it"
         raise RequestError(f"the clone has no such commit; {remedy}", key="executorch", value=value) from None
-    return found.decode().strip()
+    return resolved.decode().strip()
 
 
 def git(clone: Path, *words: str) -> bytes:
@@ -118,7 +118,7 @@ def lay_over(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
 
 def installed_executorch() -> Path:
     """Return the folder of the installed ExecuTorch. Raises EnvironmentUnusable if there is none."""
-    found = util.find_spec("executorch")
-    if found is None or not found.submodule_search_locations:
+    package = util.find_spec("executorch")
+    if package is None or not package.submodule_search_locations:
         raise EnvironmentUnusable("ExecuTorch is not installed", remedy="run `pip install executorch`")
-    return Path(next(iter(found.submodule_search_locations))).absolute()
+    return Path(next(iter(package.submodule_search_locations))).absolute()

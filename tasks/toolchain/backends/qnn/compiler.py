@@ -65,7 +65,7 @@ class QnnCompiler(Compiler):
 
     def before_edge(self, program: ExportedProgram) -> tuple[ExportedProgram, Sequence[Any] | None]:
         program = self._passes().transform_for_export_pipeline(program)
-        return program, self._passes().get_to_edge_transform_passes(program)
+        return program, self._passes().get_to_edge_transform_passes(program, skip_node_op_set=skipped_operators())
 
     def compile_config(self) -> EdgeCompileConfig:
         return qnn_edge_config()

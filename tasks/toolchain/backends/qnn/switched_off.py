@@ -24,7 +24,7 @@ def pass_manager() -> type[QnnPassManager]:
         manager._qnnsweep_without = off  # type: ignore[attr-defined]
         activations = manager.get_default_pass_activations
         manager.get_default_pass_activations = classmethod(  # type: ignore[assignment, method-assign]
-            lambda _cls: [(each, active and each.__name__ not in off) for each, active in activations()]
+            lambda _cls: [(entry, active and entry.__name__ not in off) for entry, active in activations()]
         )
         for name in ("get_annotation_passes", "get_export_passes", "get_preprocess_passes"):
             setattr(manager, name, classmethod(_without(getattr(manager, name), off)))
@@ -40,13 +40,13 @@ def pass_names() -> list[str]:
     """Return the names of all passes of the HTP, sorted."""
     manager = get_qnn_pass_manager_cls(QnnExecuTorchBackendType.kHtpBackend)
     lists = (manager.get_annotation_passes(), manager.get_export_passes(), manager.get_preprocess_passes(True))
-    active = [each for each, is_active in manager.get_default_pass_activations() if is_active]
-    return sorted({each.__name__ for passes in (active, *lists) for each in passes})
+    active = [entry for entry, is_active in manager.get_default_pass_activations() if is_active]
+    return sorted({entry.__name__ for passes in (active, *lists) for entry in passes})
 
 
 def _without(passes: Any, off: set[str]) -> Any:
     return lambda _cls, *arguments, **options: [
-        each for each in passes(*arguments, **options) if each.__name__ not in off
+        entry for entry in passes(*arguments, **options) if entry.__name__ not in off
     ]
 
 
