@@ -33,6 +33,7 @@ from tasks.records.keys import tensor_key
 from tasks.records.options import ComparisonOptions
 from tasks.records.vocabulary import COMPARED
 from tasks.storage.store import Store
+from tasks.toolchain.reference.processes import in_processes
 from tasks.toolchain.reference.threads import in_threads
 
 Array = NDArray[Any]
@@ -101,7 +102,7 @@ class OperatorComparer:
                 requantized,
                 float_constants=self._float_constants,
                 with_errors=self._budget is not None,
-                map_operators=in_threads,
+                map_operators=in_processes,
             )
             if self._budget is not None and inputs is not None:
                 unlogged = unlogged_weight_errors(kernels, captured, requantized, self._float_constants)

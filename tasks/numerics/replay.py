@@ -13,6 +13,7 @@ that the clamp discards.
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -46,6 +47,8 @@ class Replayed:
     """The error of one operator's value on the device, divided by cause. All parts are over the used elements."""
 
     introduced: Introduced
+    by_log: Introduced | None = field(default=None, compare=False, repr=False)
+    """The own error if the operator read all values as they were logged; None if another value was assumed."""
     inherited: Gap = field(default_factory=Gap)
     """The error of `on_host`. It is empty if the operator has no reference value."""
     grid_use: GridUse | None = None
@@ -91,7 +94,8 @@ def replay(
     attribution = _Attribution(run, is_suspect, reference, float_constants or {}, with_errors)
     operators = dict(zip(run.on_host, map_operators(attribution.replayed, list(run.on_host)), strict=True))
     suspects = [index for index, operator in operators.items() if is_suspect(index, operator.introduced)]
-    for index, again in zip(suspects, map_operators(attribution.contradicting_readers, suspects), strict=True):
+    contradicting = partial(attribution.contradicting_readers, dict(operators))
+    for index, again in zip(suspects, map_operators(contradicting, suspects), strict=True):
         if again:
             rounding = {cause: error for cause, error in operators[index].errors.items() if cause != "device"}
             operators |= again | {index: replace(operators[index], contradicted=True, errors=rounding)}
@@ -151,8 +155,6 @@ class _Attribution:
         self._run, self._is_suspect, self._reference = run, is_suspect, reference
         self._float_constants, self._with_errors = float_constants, with_errors
         self._use = ElementUse(run.kernels, run.captured, run.values)
-        # By operator index, the own error for the logged values of the operators that it reads.
-        self._logged: dict[int, Introduced] = {}
 
     def replayed(self, index: int, instead: Mapping[int, Value] | None = None) -> Replayed:
         """Return an operator's error. `instead`: values to compute the operator from, instead of the logged values."""
@@ -164,8 +166,7 @@ class _Attribution:
             on_host = result
             spans = (*spans, *(source for source in instead if not run.has_logged_conversion(index, source)))
         error = self._own_error(index, on_host)
-        if not instead:
-            self._logged[index] = error.introduced
+        by_log = None if instead else error.introduced
         for depth in range(1, CHAIN + 1):
             if instead or not self._is_suspect(index, error.introduced):
                 break
@@ -190,6 +191,7 @@ class _Attribution:
         captured = run.captured[index]
         return Replayed(
             introduced=error.introduced,
+            by_log=by_log,
             inherited=inherited,
             grid_use=grid_use(captured, error.on_host, error.difference.expected, used),
             masked=0 if error.used is None else int(np.count_nonzero(~error.used & error.difference.differing)),
@@ -211,19 +213,24 @@ class _Attribution:
             return True
         return better.gap.mse <= _FAR_SMALLER * worse.gap.mse
 
-    def contradicting_readers(self, index: int) -> dict[int, Replayed]:
-        """Return the errors of all readers, computed from the right value, if all contradict the logged value."""
+    def contradicting_readers(self, operators: Mapping[int, Replayed], index: int) -> dict[int, Replayed]:
+        """Return the errors of all readers, computed from the right value, if all contradict the logged value.
+
+        `operators`: the errors of all operators, computed from the logged values.
+        """
         readers = [reader for reader in self._run.readers(index) if reader in self._run.on_host]
         if not readers:
             return {}
         expected = self.expected(index)
-        if not all(self.contradicts(reader, index, expected) for reader in readers):
+        by_log = [operators[reader].by_log for reader in readers]
+        if not all(map(partial(self.contradicts, index, expected), readers, by_log)):
             return {}
         return {reader: self.replayed(reader, {index: expected}) for reader in readers}
 
-    def contradicts(self, reader: int, index: int, expected: Array) -> bool:
+    def contradicts(self, index: int, expected: Array, reader: int, by_log: Introduced | None) -> bool:
         """Return whether a reader's value follows from the right value of operator `index`, not from the logged one.
 
+        `expected`: the right value. `by_log`: the reader's own error if it read the logged value.
         A reader that received the value on another grid contradicts the log if the converted value does.
         """
         run = self._run
@@ -231,7 +238,8 @@ class _Attribution:
         if conversion is None or conversion.inferred:
             result = run.call(reader, {index: expected})
             assert isinstance(result, np.ndarray), "the same call"
-            return self.explains(reader, self._own_error(reader, result).introduced, self._logged[reader])
+            assert by_log is not None, "an operator that was computed from the log"
+            return self.explains(reader, self._own_error(reader, result).introduced, by_log)
         right, logged = (
             introduced_error(Difference.between(conversion, source))
             for source in (expected, run.values[index])
