@@ -14,12 +14,12 @@ effect, <z, J e> = <J' z, e>, costs one backward pass per point for all operator
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from tasks.numerics.element_use import Array, NoDerivative, Sensitivity
+from tasks.numerics.map import Map
 from tasks.numerics.metrics import signed_error
 from tasks.numerics.path import ARISING, ENOUGH, Errors, Path, RunAt, energy, path_of
 from tasks.records.vocabulary import Cause
@@ -32,7 +32,6 @@ _LEAST = 3  # the direction of the error, and two random directions, which have 
 _MOST_ELEMENTS = 2**24  # of all directions of an output together
 
 Effects = dict[tuple[Cause, int], float]
-MapDirections = Callable[[Callable[[Array], Effects], Iterable[Array]], Iterable[Effects]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,8 +52,8 @@ class Effect:
 class OutputBudget:
     """The sums of one final output over samples. Call `add` with each sample, then `effects`."""
 
-    map_directions: MapDirections = map
-    """Calls a function with every direction, like `map`, and returns the results in the same order."""
+    map_directions: Map = map
+    """Computes the derivatives in every direction."""
     projections: int = 0
     samples: int = 0
     why: str | None = None
@@ -127,7 +126,7 @@ class OutputBudget:
                     for cause, part in errors[index].items()
                 }
 
-            for number, effects in enumerate(self.map_directions(effects_in, directions)):
+            for number, effects in enumerate(self.map_directions(effects_in, list(directions))):
                 for (cause, index), effect in effects.items():
                     projected[cause, index][number] += effect / points
                     projected[cause, None][number] += effect / points

@@ -11,10 +11,9 @@ that the clamp discards.
 """
 
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from tasks.numerics.device_run import CHAIN, DeviceRun, Requantized
 from tasks.numerics.element_use import Array, CapturedValue, ElementUse, Kernels, Value
 from tasks.numerics.grid import GridUse, grid_errors, grid_use
 from tasks.numerics.introduced import Difference, Introduced, introduced_error
+from tasks.numerics.map import Map
 from tasks.numerics.metrics import signed_error, sums_of_finite
 from tasks.records import Gap
 from tasks.records.vocabulary import Cause
@@ -30,16 +30,8 @@ from tasks.records.vocabulary import Cause
 IsSuspect = Callable[[int, Introduced], bool]
 """Decides whether an operator's own error is beyond its tolerance."""
 
-T = TypeVar("T")
-
 _FAR_SMALLER = 0.5  # the share of an error's energy that another explanation leaves, at most
 _FELT = 0.25  # an operator whose total error has less than this share of its own error's energy has no error
-
-
-class MapOperators(Protocol):
-    """Calls a function with every index, like `map`, and returns the results in the same order."""
-
-    def __call__(self, function: Callable[[int], T], indices: Sequence[int], /) -> Iterable[T]: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +72,7 @@ def replay(
     requantized: Requantized | None = None,
     float_constants: Mapping[int, Value] | None = None,
     with_errors: bool = True,
-    map_operators: MapOperators = map,
+    map_operators: Map = map,
 ) -> dict[int, Replayed]:
     """Return the error of every captured operator, by operator index.
 
