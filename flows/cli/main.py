@@ -35,6 +35,8 @@ from flows.cli.options import (
 )
 from flows.cli.repair import EXITS as REPAIR_EXITS
 from flows.cli.repair import repair
+from flows.cli.repro import EXITS as REPRO_EXITS
+from flows.cli.repro import repro
 from flows.cli.tensors import tensors
 from flows.cli.toolchain import app as toolchain
 from flows.cli.ui import ui
@@ -55,7 +57,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_WITHOUT_OVERRIDES = ("cache", "diff", "doctor", "list", "recompare", "report", "tensors", "ui")
+_WITHOUT_OVERRIDES = ("cache", "diff", "doctor", "list", "recompare", "repro", "report", "tensors", "ui")
 """The commands in which the word `artifacts=PLACE` is not an override, and means the option `--artifacts`."""
 _RUN = typer.Argument(metavar="RUN", help=f"A run: {RUN_NAMES}. By default the latest.", autocompletion=complete_run)
 
@@ -303,6 +305,7 @@ def recompare(
 
 
 app.command(epilog=REPAIR_EXITS, short_help="Search a scheme that reaches a target, and certify it.")(repair)
+app.command(epilog=REPRO_EXITS, short_help="Write a folder that shows an operator's error.")(repro)
 app.command("list", short_help="List models, schemes, SoCs, devices, runs or operators.")(list_)
 app.command(
     epilog="Exit codes: 0 written · 2 there is no such tensor.", short_help="Write the tensors of one operator."

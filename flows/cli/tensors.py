@@ -2,7 +2,7 @@
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -11,9 +11,6 @@ from flows.cli.completion import complete_run
 from flows.cli.options import RUN_NAMES, Artifacts, Debug, Json, exit_on_error, print_output, store_at
 from tasks.errors import RequestError
 from tasks.report.format import plain_table
-
-if TYPE_CHECKING:
-    from tasks.storage.store import Store
 
 
 def tensors(
@@ -37,14 +34,15 @@ def tensors(
         import numpy as np
 
         from flows.runs.files import read_cell_evidence
-        from flows.runs.names import resolve
+        from flows.runs.names import find_cell, resolve
         from tasks.comparison.tensors import operator_tensors
+        from tasks.records.cell_folder import folder_of
 
         for library in ("torch", "torchao"):
             logging.getLogger(library).setLevel(logging.ERROR)  # they warn about GPU libraries that are missing
         store = store_at(artifacts)
         run_id = resolve(store, run_id)
-        evidence = read_cell_evidence(run_id, _folder(store, run_id, cell), store)
+        evidence = read_cell_evidence(run_id, folder_of(find_cell(store, run_id, cell)), store)
         if evidence is None:
             raise RequestError(f"CELL={cell}: nothing was captured of this cell; see its row in the report")
         by_name = operator_tensors(evidence.lowered, evidence.capture, operator, sample, store)
@@ -58,17 +56,3 @@ def tensors(
         for name, tensor in by_name.items():
             table.add_row(Text(name), Text(str(tensor.dtype)), Text("×".join(map(str, tensor.shape)) or "scalar"))
         print_output({"file": str(path), "tensors": list(by_name)}, table, as_json=json_)
-
-
-def _folder(store: "Store", run_id: str, cell: str) -> str:
-    """Return the folder of the only cell of a run whose names begin with `cell`. Raises RequestError."""
-    from tasks.records.cell_folder import folder_of
-    from tasks.storage import tables
-
-    folders = [folder_of(row) for row in tables.rows(store, "cells", run_id)]
-    wanted = cell.strip("/")
-    matches = [folder for folder in folders if f"{folder}/".startswith(f"{wanted}/")]
-    if len(matches) != 1:
-        which = "no cell" if not matches else "several cells"
-        raise RequestError(f"CELL={cell}: {which} of run {run_id}; write one of {', '.join(matches or folders)}")
-    return matches[0]

@@ -1,6 +1,8 @@
-"""The names of runs that commands accept: an id, the beginning of an id, `latest` or `previous`."""
+"""The names of runs and cells that commands accept. A run: an id, its beginning, `latest` or `previous`."""
 
 from tasks.errors import RequestError
+from tasks.records.cell_folder import folder_of
+from tasks.records.tables import Row
 from tasks.storage import tables
 from tasks.storage.store import Store
 
@@ -18,3 +20,17 @@ def resolve(store: Store, name: str | None) -> str:
     if len(matches) > 1:
         raise RequestError(f"{name!r} matches several runs in {store.location}: {', '.join(matches)}; name one of them")
     return matches[0]
+
+
+def find_cell(store: Store, run_id: str, cell: str) -> Row:
+    """Return the row of the only cell of a run whose names, such as MODEL/SCHEME/SOC, begin with `cell`.
+
+    Raises RequestError.
+    """
+    rows = {folder_of(row): row for row in tables.rows(store, "cells", run_id)}
+    wanted = cell.strip("/")
+    matches = [folder for folder in rows if f"{folder}/".startswith(f"{wanted}/")]
+    if len(matches) != 1:
+        which = "no cell" if not matches else "several cells"
+        raise RequestError(f"CELL={cell}: {which} of run {run_id}; write one of {', '.join(matches or rows)}")
+    return rows[matches[0]]

@@ -1,0 +1,72 @@
+"""The command `qnnsweep repro`: a folder that shows one operator's error without qnnsweep."""
+
+import logging
+import math
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from conf.units import KIB
+from flows.cli.completion import complete_run
+from flows.cli.options import RUN_NAMES, Artifacts, Debug, Json, exit_on_error, print_output, store_at
+from tasks.report.format import plain_table
+
+EXITS = (
+    "Exit codes: 0 the folder is complete · 1 no small program shows the error · 2 the request is wrong, nothing ran · "
+    "3 this machine lacks something."
+)
+
+
+def repro(
+    cell: Annotated[str, typer.Argument(metavar="CELL", help="A cell, such as MODEL/SCHEME/SOC.")],
+    operator: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[OPERATOR]",
+            help="The name of an operator that introduces error. By default the one with the largest effect.",
+        ),
+    ] = None,
+    run_: Annotated[
+        str | None,
+        typer.Option(
+            "--run", metavar="RUN", help=f"A run: {RUN_NAMES}. By default the latest.", autocompletion=complete_run
+        ),
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", metavar="FOLDER", help="A new folder. By default repro-MODEL-SCHEME-SOC-OPERATOR."),
+    ] = None,
+    json_: Json = False,
+    debug: Debug = False,
+    artifacts: Artifacts = "artifacts",
+) -> None:
+    """Write a folder with the smallest program that shows an operator's error, for others to run without qnnsweep.
+
+    In the folder, `python repro.py` exits with 1; `python repro.py --twin`, the nearest change that is right, with 0.
+    """
+    with exit_on_error(debug):
+        from conf.load import load
+        from flows.cli.foreground import interruptible
+        from flows.repro import reproduce
+
+        for library in ("torch", "torchao"):
+            logging.getLogger(library).setLevel(logging.ERROR)  # they warn about GPU libraries that are missing
+        store = store_at(artifacts)
+        socs = {cell.request.soc.name: cell.request.soc.arch for cell in load(["soc=glob(*)"]).cells}
+        with interruptible(Console(stderr=True)):
+            made = reproduce(
+                store, run_, cell, operator, to, socs, lambda line: print(line, file=sys.stderr, flush=True)
+            )
+        finite = {
+            name: None for name, value in asdict(made).items() if isinstance(value, float) and not math.isfinite(value)
+        }
+        contents = asdict(made) | finite | {"folder": str(made.folder)}
+        table = plain_table("", "", caption=f"{made.folder}: {made.size_bytes / KIB:.0f} KiB")
+        table.add_row("python repro.py", f"{made.error!r}, exit code 1: {', '.join(made.operators)}")
+        twin = "no such change was found" if made.twin is None else f"{made.twin_error!r}, exit code 0: {made.twin}"
+        table.add_row("python repro.py --twin", twin)
+        print_output(contents, table, as_json=json_)

@@ -1,0 +1,230 @@
+"""A reproducer of one operator's error: a folder that runs without qnnsweep."""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from flows.runs.files import CellEvidence, read_cell_evidence
+from flows.runs.names import find_cell, resolve
+from tasks.errors import EnvironmentUnusable, QnnsweepError, RequestError
+from tasks.records.cell_folder import folder_of
+from tasks.records.tables import Row
+from tasks.repro.case import Case, read_case
+from tasks.repro.folder import write_program
+from tasks.repro.program import described
+from tasks.repro.search import Found, Trial, search
+from tasks.repro.texts import environment, report, tried
+from tasks.repro.trial import RECORDING, record, run_script
+from tasks.repro.variant import Variant
+from tasks.storage import lock, tables
+from tasks.storage.store import Store
+from tasks.toolchain.backends.qnn.sdk import Sdk, find_sdk
+
+_CELL = ("model", "scheme", "soc", "device", "backend")
+_PACKAGES = ("torch", "executorch", "torchao", "numpy")
+_FILES = {
+    "repro.py": "builds the program, compiles it, runs it on the HTP simulator and compares its output",
+    "inputs.npz": "what the operator read on the device",
+    "constants.npz": "weights and other constants",
+    "expected.npy": "the right output, rounded to the output's grid",
+    "measured.npy": "the output on the device",
+    "used.npy": "the elements that some reader uses: only these are compared",
+    "environment.txt": "the versions",
+    **{f"saver_output/{name}": "Qualcomm's own recording of the compilation" for name in RECORDING},
+}
+"""What the files are. A file of the twin has `-twin` in its name."""
+
+
+class NotReproduced(QnnsweepError):
+    """No small program shows the error."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reproducer:
+    """A complete folder, the error that repro.py prints, and that of its twin."""
+
+    folder: Path
+    cell: str
+    operator: str
+    sample: int
+    operators: tuple[str, ...]
+    error: float
+    cell_error: float
+    twin: str | None
+    twin_error: float | None
+    recording: str | None
+    """Why there is no recording of QNN's calls; None if there is one."""
+    size_bytes: int
+
+
+def reproduce(
+    store: Store,
+    run_name: str | None,
+    cell: str,
+    operator: str | None,
+    to: Path | None,
+    socs: Mapping[str, int],
+    say: Callable[[str], None],
+) -> Reproducer:
+    """Write the folder of an operator that introduces error; None means the cell's worst such operator.
+
+    `socs`: the architectures of the SoCs that the twin may be compiled for. `say`: is called with a line per program
+    that was tried. Raises RequestError for a wrong request, and NotReproduced.
+    """
+    run_id = resolve(store, run_name)
+    with lock.shared(store):
+        row = find_cell(store, run_id, cell)
+        evidence = _evidence(store, run_id, cell, row)
+        sdk = _sdk(store, cell, row)
+        worst = _worst_row(tables.rows(store, "operators", run_id), row, operator)
+        name, sample = str(worst["operator"]), int(worst["sample"])
+        folder = to or Path(f"repro-{row['model']}-{row['scheme']}-{row['soc']}-{name}".replace("/", "_"))
+        if folder.exists():
+            raise RequestError(f"--to={folder}: exists already; name another folder, or remove it")
+        reported = worst["introduced_steps"] if worst["introduced_steps"] is not None else worst["introduced_max_abs"]
+        case = read_case(evidence.lowered, evidence.capture, name, sample, reported, store)
+        say(f"{folder_of(row)}: {name}, sample {sample}: the error is {case.error!r}")
+        partial = folder.with_name(f".{folder.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            partial.mkdir(parents=True)
+        except OSError as error:
+            raise RequestError(f"--to={folder}: cannot be created: {error.strerror}; name another folder") from error
+        try:
+            found, recording = _write(case, evidence, row, partial, socs, sdk, f"run {run_id}, sample {sample}", say)
+            partial.rename(folder)
+        except OSError as error:
+            raise EnvironmentUnusable(
+                f"{folder}: {error.strerror}", remedy="free some space, or name another folder"
+            ) from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return Reproducer(
+        folder=folder,
+        cell=folder_of(row),
+        operator=name,
+        sample=sample,
+        operators=tuple(case.operators[index].name for index in found.base.program.members),
+        error=found.error,
+        cell_error=case.error,
+        twin=found.twin.description if found.twin else None,
+        twin_error=found.twin_error,
+        recording=recording,
+        size_bytes=sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
+    )
+
+
+def _write(
+    case: Case,
+    evidence: CellEvidence,
+    row: Row,
+    folder: Path,
+    socs: Mapping[str, int],
+    sdk: Sdk,
+    source: str,
+    say: Callable[[str], None],
+) -> tuple[Found, str | None]:
+    """Search the program and its twin, and write everything. Return what was found, and why there is no recording."""
+    title = f"{case.operator.target} of {row['model']} ({row['scheme']}, {row['soc']}) on the HTP simulator"
+    numbers = iter(range(1, 1000))
+
+    def attempt(base: Variant, twin: Variant | None) -> Trial:
+        attempted = folder / f"trial{next(numbers)}"
+        attempted.mkdir()
+        write_program(attempted, case, base, twin, title)
+        error, failure = run_script(attempted, *(["--twin"] if twin else []))
+        shutil.rmtree(attempted)
+        of_base = f"{described(case.operators, base.program.members)} → {len(base.program.outputs)} output(s)"
+        trial = Trial(description=twin.description if twin else of_base, error=error, failure=failure or None)
+        say(f"  {tried([trial])}")
+        return trial
+
+    delegate = evidence.lowered.facts.delegates[case.operator.subgraph or 0]
+    found = search(case, str(row["soc"]), floats=delegate.precision == "float16", socs=socs, attempt=attempt)
+    if not isinstance(found, Found):
+        raise NotReproduced(
+            f"OPERATOR={case.operator.name}: no small program shows its error of {case.error!r} ({tried(found)}); "
+            f"attach the files of the whole cell instead: see the folder `files` of the run"
+        )
+    write_program(folder, case, found.base, found.twin, title)
+    recording = record(folder)
+    if recording is not None:
+        shutil.rmtree(folder / "saver_output", ignore_errors=True)
+    say("  Qualcomm's recording: " + ("saver_output/" if recording is None else recording))
+    versions = {"python": str(row["python"])} | {name: metadata.version(name) for name in _PACKAGES}
+    versions |= {"QNN build": sdk.build, "QNN from": sdk.origin}
+    text = environment(versions, {"found by": f"qnnsweep {metadata.version('qnnsweep')}", "source": source})
+    (folder / "environment.txt").write_text(text)
+    written = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+    files = {
+        name: _FILES.get(name.replace("-twin.", "."), "") + (", of the twin" if "-twin." in name else "")
+        for name in written
+    }
+    (folder / "REPORT.md").write_text(report(case, found, files, text, recording))
+    return found, recording
+
+
+def _evidence(store: Store, run_id: str, cell: str, row: Row) -> CellEvidence:
+    if row["backend"] != "qnn":
+        raise RequestError(
+            f"CELL={cell}: only the errors of the backend qnn can be reproduced, not of {row['backend']}"
+        )
+    evidence = read_cell_evidence(run_id, folder_of(row), store)
+    if evidence is None:
+        raise RequestError(f"CELL={cell}: nothing was captured of this cell; see its row in the report")
+    if evidence.capture.etdump_debug is None:
+        raise RequestError(
+            f"CELL={cell}: its operators were not captured; run it again with measure.operator_samples=1"
+        )
+    return evidence
+
+
+def _sdk(store: Store, cell: str, row: Row) -> Sdk:
+    """Return the SDK of this environment. Raises RequestError if the cell was compiled with another release."""
+    sdk = find_sdk(os.environ, store.root / "toolchain")
+    here = {"QNN": sdk.build, "executorch": metadata.version("executorch"), "torch": metadata.version("torch")}
+    for name, version in here.items():
+        measured = row[name.lower()]
+        if measured is not None and measured != version:
+            raise RequestError(
+                f"CELL={cell}: was compiled with {name} {measured}, but this environment has {version}; "
+                "run the cell again here, or use the environment in which it ran"
+            )
+    return sdk
+
+
+def _worst_row(rows: list[Row], cell: Row, operator: str | None) -> Row:
+    """Return the row of the operator, on the sample where it introduces most error. Raises RequestError."""
+    of_cell = [
+        row
+        for row in rows
+        if all(row[key] == cell[key] for key in _CELL)
+        and row["reference"] == "edge"
+        and row["operator_index"] is not None
+    ]
+    wrong = [row for row in of_cell if row["verdict"] == "introduced" and row["subgraph"] is not None]
+    names = ", ".join(dict.fromkeys(str(row["operator"]) for row in wrong))
+    choices = f"operators that introduce error: {names}" if names else "no operator of this cell introduces error"
+    if operator is None:
+        if not wrong:
+            raise RequestError(
+                f"CELL: {choices}, so that there is nothing to reproduce; `qnnsweep report` shows its errors"
+            )
+        operator = str(min(wrong, key=_effect_db)["operator"])
+    of_operator = [row for row in of_cell if row["operator"] == operator]
+    if not of_operator:
+        raise RequestError(f"OPERATOR={operator}: no such operator; {choices}; `qnnsweep list operators` lists all")
+    candidates = [row for row in wrong if row["operator"] == operator]
+    if not candidates:
+        verdicts = ", ".join(sorted({str(row["verdict"]) for row in of_operator}))
+        raise RequestError(f"OPERATOR={operator}: introduces no error (verdict {verdicts}); {choices}")
+    return max(candidates, key=lambda row: row["introduced_steps"] or row["introduced_max_abs"] or 0.0)
+
+
+def _effect_db(row: Row) -> tuple[float, float]:
+    """Return the order of operators by their effect on the final outputs; if it is not known, by their own error."""
+    effect, own = row["effect_snr_db"], row["introduced_snr_db"]
+    return (float("inf") if effect is None else effect, float("-inf") if own is None else own)
