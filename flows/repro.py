@@ -1,4 +1,7 @@
-"""A reproducer of one operator's error: a folder that runs without qnnsweep."""
+"""A reproducer of one operator's error: a folder that runs without qnnsweep.
+
+PyTorch is imported only after the request has been checked.
+"""
 
 import os
 import shutil
@@ -9,37 +12,14 @@ from pathlib import Path
 
 from flows.runs.files import CellEvidence, read_cell_evidence
 from flows.runs.names import find_cell, resolve
-from tasks.errors import EnvironmentUnusable, QnnsweepError, RequestError
+from tasks.errors import EnvironmentUnusable, RequestError
 from tasks.records.cell_folder import folder_of
 from tasks.records.tables import Row
-from tasks.repro.case import Case, read_case
-from tasks.repro.folder import write_program
-from tasks.repro.program import described
-from tasks.repro.search import Found, Trial, search
-from tasks.repro.texts import environment, report, tried
-from tasks.repro.trial import RECORDING, record, run_script
-from tasks.repro.variant import Variant
 from tasks.storage import lock, tables
 from tasks.storage.store import Store
 from tasks.toolchain.backends.qnn.sdk import Sdk, find_sdk
 
 _CELL = ("model", "scheme", "soc", "device", "backend")
-_PACKAGES = ("torch", "executorch", "torchao", "numpy")
-_FILES = {
-    "repro.py": "builds the program, compiles it, runs it on the HTP simulator and compares its output",
-    "inputs.npz": "what the operator read on the device",
-    "constants.npz": "weights and other constants",
-    "expected.npy": "the right output, rounded to the output's grid",
-    "measured.npy": "the output on the device",
-    "used.npy": "the elements that some reader uses: only these are compared",
-    "environment.txt": "the versions",
-    **{f"saver_output/{name}": "Qualcomm's own recording of the compilation" for name in RECORDING},
-}
-"""What the files are. A file of the twin has `-twin` in its name."""
-
-
-class NotReproduced(QnnsweepError):
-    """No small program shows the error."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +52,7 @@ def reproduce(
     """Write the folder of an operator that introduces error; None means the cell's worst such operator.
 
     `socs`: the architectures of the SoCs that the twin may be compiled for. `say`: is called with a line per program
-    that was tried. Raises RequestError for a wrong request, and NotReproduced.
+    that was tried. Raises RequestError for a wrong request, and NotReproduced if no small program shows the error.
     """
     run_id = resolve(store, run_name)
     with lock.shared(store):
@@ -85,6 +65,9 @@ def reproduce(
         if folder.exists():
             raise RequestError(f"--to={folder}: exists already; name another folder, or remove it")
         reported = worst["introduced_steps"] if worst["introduced_steps"] is not None else worst["introduced_max_abs"]
+        from tasks.repro.case import read_case
+        from tasks.repro.make import Source, make
+
         case = read_case(evidence.lowered, evidence.capture, name, sample, reported, store)
         say(f"{folder_of(row)}: {name}, sample {sample}: the error is {case.error!r}")
         partial = folder.with_name(f".{folder.name}.partial")
@@ -93,8 +76,18 @@ def reproduce(
             partial.mkdir(parents=True)
         except OSError as error:
             raise RequestError(f"--to={folder}: cannot be created: {error.strerror}; name another folder") from error
+        delegate = evidence.lowered.facts.delegates[case.operator.subgraph or 0]
+        source = Source(
+            model=str(row["model"]),
+            scheme=str(row["scheme"]),
+            soc=str(row["soc"]),
+            run_id=run_id,
+            sample=sample,
+            floats=delegate.precision == "float16",
+            versions={"python": str(row["python"]), "QNN build": sdk.build, "QNN from": sdk.origin},
+        )
         try:
-            found, recording = _write(case, evidence, row, partial, socs, sdk, f"run {run_id}, sample {sample}", say)
+            found, recording = make(case, source, partial, socs, say)
             partial.rename(folder)
         except OSError as error:
             raise EnvironmentUnusable(
@@ -115,56 +108,6 @@ def reproduce(
         recording=recording,
         size_bytes=sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
     )
-
-
-def _write(
-    case: Case,
-    evidence: CellEvidence,
-    row: Row,
-    folder: Path,
-    socs: Mapping[str, int],
-    sdk: Sdk,
-    source: str,
-    say: Callable[[str], None],
-) -> tuple[Found, str | None]:
-    """Search the program and its twin, and write everything. Return what was found, and why there is no recording."""
-    title = f"{case.operator.target} of {row['model']} ({row['scheme']}, {row['soc']}) on the HTP simulator"
-    numbers = iter(range(1, 1000))
-
-    def attempt(base: Variant, twin: Variant | None) -> Trial:
-        attempted = folder / f"trial{next(numbers)}"
-        attempted.mkdir()
-        write_program(attempted, case, base, twin, title)
-        error, failure = run_script(attempted, *(["--twin"] if twin else []))
-        shutil.rmtree(attempted)
-        of_base = f"{described(case.operators, base.program.members)} → {len(base.program.outputs)} output(s)"
-        trial = Trial(description=twin.description if twin else of_base, error=error, failure=failure or None)
-        say(f"  {tried([trial])}")
-        return trial
-
-    delegate = evidence.lowered.facts.delegates[case.operator.subgraph or 0]
-    found = search(case, str(row["soc"]), floats=delegate.precision == "float16", socs=socs, attempt=attempt)
-    if not isinstance(found, Found):
-        raise NotReproduced(
-            f"OPERATOR={case.operator.name}: no small program shows its error of {case.error!r} ({tried(found)}); "
-            f"attach the files of the whole cell instead: see the folder `files` of the run"
-        )
-    write_program(folder, case, found.base, found.twin, title)
-    recording = record(folder)
-    if recording is not None:
-        shutil.rmtree(folder / "saver_output", ignore_errors=True)
-    say("  Qualcomm's recording: " + ("saver_output/" if recording is None else recording))
-    versions = {"python": str(row["python"])} | {name: metadata.version(name) for name in _PACKAGES}
-    versions |= {"QNN build": sdk.build, "QNN from": sdk.origin}
-    text = environment(versions, {"found by": f"qnnsweep {metadata.version('qnnsweep')}", "source": source})
-    (folder / "environment.txt").write_text(text)
-    written = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
-    files = {
-        name: _FILES.get(name.replace("-twin.", "."), "") + (", of the twin" if "-twin." in name else "")
-        for name in written
-    }
-    (folder / "REPORT.md").write_text(report(case, found, files, text, recording))
-    return found, recording
 
 
 def _evidence(store: Store, run_id: str, cell: str, row: Row) -> CellEvidence:

@@ -46,9 +46,14 @@ def search(
 ) -> Found | tuple[Trial, ...]:
     """Return the smallest program that shows the error, and its twin. If no program shows it, return the trials."""
     trials: list[Trial] = []
+    known: set[tuple[frozenset[int], tuple[int, ...]]] = set()
 
     def tried(members: Collection[int], outputs: list[int]) -> tuple[Variant, float] | None:
-        """Return the program and its error; None if it does not run or is right."""
+        """Return the program and its error; None if it does not run, is right, or was tried before."""
+        key = frozenset(members), tuple(outputs)
+        if key in known:
+            return None
+        known.add(key)
         try:
             base = variant_of(case, small_program(case, members, outputs), soc, floats=floats)
         except EvidenceError as error:
@@ -76,10 +81,11 @@ def search(
         smaller = tried(fewer, [output for output in base.program.outputs if output in fewer])
         if smaller is not None and smaller[1] == error:
             base = smaller[0]
+    right = max(_RIGHT * error if math.isfinite(error) else 0.0, 1.0 if base.qparams else 0.0)
     for twin in twins(case, base, socs):
         trials.append(attempt(base, twin))
         of_twin = trials[-1].error
-        if of_twin is not None and of_twin <= max(_RIGHT * error, 1.0 if base.qparams else 0.0):
+        if of_twin is not None and of_twin <= right:
             return Found(base=base, error=error, twin=twin, twin_error=of_twin, trials=tuple(trials))
     return Found(base=base, error=error, twin=None, twin_error=None, trials=tuple(trials))
 
@@ -95,14 +101,11 @@ def _growing(case: Case) -> Iterator[tuple[frozenset[int], list[int]]]:
     The first is the operator with the operators that the compiler fused with it. A debug program returns every value,
     so each program is also tried with all values returned.
     """
-    tried: set[tuple[frozenset[int], tuple[int, ...]]] = set()
     for members in _groups(case):
         ends = [case.operator.index, *(end for end in terminals(case, members) if end != case.operator.index)]
         everything = [*ends, *(member for member in sorted(members) if member not in ends)]
-        for outputs in (ends, everything):
-            if (members, tuple(outputs)) not in tried:
-                tried.add((members, tuple(outputs)))
-                yield members, outputs
+        yield members, ends
+        yield members, everything
 
 
 def _groups(case: Case) -> Iterator[frozenset[int]]:

@@ -1,0 +1,164 @@
+"""`qnnsweep repro`: the folder shows an operator's error where qnnsweep is not installed, and its twin is right."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import site
+import subprocess
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.flows.sign_model import write_sign_model
+from tests.program import Program
+
+pytestmark = pytest.mark.toolchain
+
+CELL = "sign_net/8a8w/SM8650"
+CONVOLUTION = "aten_convolution_default"
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A run of the model, and the folder of its reproducer with the object that the command printed."""
+
+    artifacts: Path
+    folder: Path
+    answer: dict[str, object]
+    introduced_steps: float
+
+
+@pytest.fixture(scope="module")
+def artifacts(served_program: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sign")
+    write_sign_model(folder / "conf")
+    overrides = ["model=sign_net", "scheme=8a8w,fp32", "soc=SM8650", f"artifacts={folder / 'artifacts'}"]
+    ran = served_program.run("run", f"--config-dir={folder / 'conf'}", *overrides)
+    assert ran.returncode == 0, ran.stderr
+    return folder / "artifacts"
+
+
+@pytest.fixture(scope="module")
+def written(program: Program, artifacts: Path) -> Written:
+    """The reproducer, after a first attempt that was interrupted while a program was tried."""
+    folder = artifacts.parent / "reproducer"
+    arguments = ("repro", CELL, f"--to={folder}", "--json", f"artifacts={artifacts}")
+    interrupted = program.start(*arguments)
+    assert interrupted.stderr is not None
+    for line in interrupted.stderr:
+        if "the error is" in line:
+            break
+    os.killpg(interrupted.pid, signal.SIGINT)
+    _, rest = interrupted.communicate(timeout=60)
+    assert (interrupted.returncode, folder.exists()) == (130, False), rest
+    assert "interrupted; run the same command again to continue" in rest
+
+    ran = program.run(*arguments)
+    assert ran.returncode == 0, ran.stderr
+    operators = pd.read_parquet(artifacts / "tables" / "operators")
+    (steps,) = operators.loc[operators["verdict"] == "introduced", "introduced_steps"]
+    return Written(artifacts, folder, json.loads(ran.stdout.splitlines()[-1]), float(steps))
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment that has all packages of this one except qnnsweep."""
+    root = tmp_path_factory.mktemp("environment")
+    venv.create(root, symlinks=True)
+    (packages,) = (root / "lib").glob("python*/site-packages")
+    for path in Path(site.getsitepackages()[0]).iterdir():
+        if "qnnsweep" not in path.name and "__editable__" not in path.name:
+            (packages / path.name).symlink_to(path)
+    return root / "bin" / "python"
+
+
+def test_the_folder_is_complete(written: Written) -> None:
+    assert written.introduced_steps > 100
+    assert written.answer == {
+        "folder": str(written.folder),
+        "cell": f"{CELL}/qnn/local",
+        "operator": CONVOLUTION,
+        "sample": 0,
+        "operators": [CONVOLUTION],
+        "error": written.introduced_steps,
+        "cell_error": written.introduced_steps,
+        "twin": "the 32-bit bias of channel 3 is limited to ±2³⁰ (it is -2147483648)",
+        "twin_error": written.answer["twin_error"],
+        "recording": None,
+        "size_bytes": sum(file.stat().st_size for file in written.folder.rglob("*") if file.is_file()),
+    }
+    assert int(str(written.answer["size_bytes"])) < MIB
+    assert {str(file.relative_to(written.folder)) for file in written.folder.rglob("*") if file.is_file()} == {
+        "REPORT.md",
+        "constants-twin.npz",
+        "constants.npz",
+        "environment.txt",
+        "expected-twin.npy",
+        "expected.npy",
+        "inputs.npz",
+        "measured.npy",
+        "repro.py",
+        "saver_output/params.bin",
+        "saver_output/saver_output.c",
+        "used.npy",
+    }
+    assert sorted(path.name for path in written.folder.parent.iterdir()) == ["artifacts", "conf", "reproducer"]
+
+
+def test_the_report_has_the_headings_of_executorchs_bug_form(written: Written) -> None:
+    lines = (written.folder / "REPORT.md").read_text().splitlines()
+    assert [line for line in lines if line.startswith("### ")] == ["### 🐛 Describe the bug", "### Versions"]
+    assert lines[0] == (
+        f"# `aten.convolution.default` on the HTP simulator (SM8650) differs by {written.introduced_steps!r} "
+        "steps of its grid"
+    )
+    assert "executorch: 1.5.1" in lines
+
+
+def test_another_environment_gives_the_same_number_to_the_last_bit(
+    written: Written, python: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(written.folder, tmp_path / "unpacked")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+    def run(*words: str) -> tuple[int, str]:
+        ran = subprocess.run(
+            [python, "-P", *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        return ran.returncode, ran.stdout
+
+    without = "import importlib.util as u; print([n for n in ('tasks', 'conf', 'flows') if u.find_spec(n)])"
+    assert run("-c", without) == (0, "[]\n")
+    assert run("repro.py") == (1, f"{written.introduced_steps!r}\n")
+    assert run("repro.py", "--twin") == (0, f"{written.answer['twin_error']!r}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            f"{CELL} aten_hardtanh_default",
+            "OPERATOR=aten_hardtanh_default: introduces no error (verdict inherited); WRONG",
+        ),
+        (f"{CELL} absent", "OPERATOR=absent: no such operator; WRONG; `qnnsweep list operators` lists all"),
+        (
+            "sign_net/fp32/SM8650",
+            "CELL=sign_net/fp32/SM8650: nothing was captured of this cell; see its row in the report",
+        ),
+        ("absent", f"CELL=absent: no cell of run RUN; write one of {CELL}/qnn/local, sign_net/fp32/SM8650/qnn/local"),
+        (f"{CELL} --to=.", "--to=.: exists already; name another folder, or remove it"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(program: Program, artifacts: Path, words: str, message: str) -> None:
+    ran = program.run("repro", *words.split(), f"artifacts={artifacts}")
+    (run,) = (path.name for path in (artifacts / "runs").iterdir() if path.is_dir())
+    wrong = f"operators that introduce error: {CONVOLUTION}"
+    expected = message.replace("RUN", run).replace("WRONG", wrong)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", f"qnnsweep: {expected}\n")

@@ -1,0 +1,85 @@
+"""Cases of `tasks.repro` without a device: a graph of four operators, and what a device would have logged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tasks.numerics.device_run import DeviceRun
+from tasks.numerics.element_use import CapturedValue
+from tasks.records import Operator, Quantization
+
+if TYPE_CHECKING:
+    from tasks.repro.case import Case
+
+GRID = Quantization(scale=(0.5,), zero_point=(10,), axis=None, quant_min=0, quant_max=255, dtype="uint8")
+
+
+def operator(index: int, name: str, target: str, *, constant: bool = False) -> Operator:
+    return Operator(
+        index=index,
+        name=name,
+        target=target,
+        debug_handle=index,
+        output_index=0,
+        source_nodes=(),
+        module_path="",
+        stack_trace="",
+        shape=(4,),
+        dtype="float32",
+        quantization=None if constant else GRID,
+        axis_order=None,
+        subgraph=0,
+        constant=constant,
+        unused=False,
+    )
+
+
+def case(target: str = "aten.mul.Tensor", error: float = 8.0) -> Case:
+    """Return a case: weight = dequantized int32 constant; scaled = input * weight; clamped; total = clamped + scaled.
+
+    The device is wrong at `scaled`, by `error` steps at its first element.
+    """
+    import torch
+
+    from tasks.repro.case import Case
+    from tasks.toolchain.reference.graph import Call, ReferenceGraph
+    from tasks.toolchain.reference.kernels import HostKernels
+
+    def call(target: str, *arguments: object) -> Call:
+        return Call(target=target, arguments=arguments, keywords={}, dtype="float32")
+
+    dequantize = "quantized_decomposed.dequantize_per_tensor.default"
+    ends = ({"float": "0.25"}, 0, -(2**31), 2**31 - 1, {"dtype": "int32"})
+    calls = [
+        call(dequantize, {"constant": "bias"}, *ends),
+        call(target, {"input": 0}, {"operator": 0}),
+        call("aten.hardtanh.default", {"operator": 1}, {"float": "0.0"}, {"float": "6.0"}),
+        call("aten.add.Tensor", {"operator": 2}, {"operator": 1}),
+    ]
+    graph = ReferenceGraph(calls, [{"operator": 3}], {"bias": torch.tensor([4, 8, 12, -(2**31)], dtype=torch.int32)})
+    names = ("dequantized", "aten_mul_tensor", "aten_hardtanh_default", "aten_add_tensor")
+    operators = tuple(
+        operator(index, name, calls[index].target, constant=index == 0) for index, name in enumerate(names)
+    )
+    inputs = (np.array([1.0, 2.0, 3.0, 0.0], np.float32),)
+    kernels = HostKernels(graph, inputs)
+    right = np.array([12.0, 18.0, 28.0, 10.0])
+    wrong = right + np.array([error, 0.0, 0.0, 0.0])
+    measured = CapturedValue(elements=wrong.astype(np.uint8), qparams=GRID)
+    after = CapturedValue(elements=np.array([12, 18, 22, 10], np.uint8), qparams=GRID)
+    run = DeviceRun(kernels, {1: measured, 2: after, 3: after}, {})
+    return Case(
+        operator=operators[1],
+        operators=operators,
+        graph=graph,
+        run=run,
+        inputs=inputs,
+        input_qparams=(GRID,),
+        measured=measured,
+        expected=CapturedValue(elements=right.astype(np.uint8), qparams=GRID),
+        used=None,
+        spans=(),
+        error=error,
+    )
