@@ -78,8 +78,10 @@ def interruptible(screen: Console) -> Iterator[list[Callable[[], None]]]:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         for function in before_end:
             function()
-        screen.show_cursor(True)
-        print("\nqnnsweep: interrupted; run the same command again to continue", file=sys.stderr, flush=True)
+        # The signal may have come while this thread was inside stderr's buffer, which cannot be entered twice.
+        with suppress(RuntimeError):
+            screen.show_cursor(True)
+        os.write(sys.stderr.fileno(), b"\nqnnsweep: interrupted; run the same command again to continue\n")
         # The threads that lose their workers and their server must not print anything after this line.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
         import psutil
