@@ -10,6 +10,8 @@ HALF = 16
 """The number of bins of the histogram on each side of the middle bin."""
 MOST_CHANNELS = 64
 HEAT_SIDE = 16
+_LARGEST_FAST = 1e15
+"""Squares of larger errors, such as those of the mask -3.4e38 of an attention, are computed as 64-bit floats."""
 """The largest number of rows and of columns of the heat map."""
 
 
@@ -30,8 +32,8 @@ class ErrorDistribution:
 def error_distribution(error: Array) -> ErrorDistribution:
     """Return the distribution of a finite error, which is in PyTorch's layout."""
     axis, plane = _axes(error.shape)
-    squares = np.square(error, dtype=np.float32)
     largest = float(np.abs(error).max(initial=0))
+    squares = np.square(error, dtype=np.float32 if largest < _LARGEST_FAST else np.float64)
     heat = _heat(squares, plane) if plane else None
     channels = squares.shape[axis] if axis is not None else None
     return ErrorDistribution(

@@ -68,3 +68,9 @@ def test_many_channels_and_many_places_are_joined_with_their_neighbours() -> Non
     # The last group has four channels of 2000 elements each, the last part 7 rows and 2 columns of 200 channels.
     assert distribution.channel_errors[-1] == pytest.approx(np.sqrt(1 / (4 * 2000)))
     assert distribution.heat[-1] == pytest.approx(np.sqrt(1 / (7 * 2 * 200)))
+
+
+def test_errors_whose_squares_exceed_32_bit_floats_have_a_finite_distribution() -> None:
+    distribution = error_distribution(np.full((1, 2, 2, 2), 3e38, np.float32))
+    assert distribution.channel_errors == pytest.approx((3e38, 3e38))
+    assert distribution.heat == pytest.approx((3e38,) * 4)
