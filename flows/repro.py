@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from conf.toolchains import DEFAULT_TOOLCHAIN
 from flows.runs.files import CellEvidence, read_cell_evidence
+from flows.runs.history import names
 from flows.runs.names import find_cell, resolve
 from tasks.errors import EnvironmentUnusable, RequestError
 from tasks.records.cell_folder import folder_of
@@ -18,8 +20,6 @@ from tasks.records.tables import Row
 from tasks.storage import lock, tables
 from tasks.storage.store import Store
 from tasks.toolchain.backends.qnn.sdk import Sdk, find_sdk
-
-_CELL = ("model", "scheme", "soc", "device", "backend")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,6 +115,11 @@ def _evidence(store: Store, run_id: str, cell: str, row: Row) -> CellEvidence:
         raise RequestError(
             f"CELL={cell}: only the errors of the backend qnn can be reproduced, not of {row['backend']}"
         )
+    if row["toolchain"] not in (None, DEFAULT_TOOLCHAIN):
+        raise RequestError(
+            f"CELL={cell}: was compiled with the toolchain {row['toolchain']}; only cells of toolchain=default can be "
+            "reproduced, because others cannot be used without the folder of the toolchain"
+        )
     evidence = read_cell_evidence(run_id, folder_of(row), store)
     if evidence is None:
         raise RequestError(f"CELL={cell}: nothing was captured of this cell; see its row in the report")
@@ -144,17 +149,18 @@ def _worst_row(rows: list[Row], cell: Row, operator: str | None) -> Row:
     of_cell = [
         row
         for row in rows
-        if all(row[key] == cell[key] for key in _CELL)
-        and row["reference"] == "edge"
-        and row["operator_index"] is not None
+        if names(row) == names(cell) and row["reference"] == "edge" and row["operator_index"] is not None
     ]
     wrong = [row for row in of_cell if row["verdict"] == "introduced" and row["subgraph"] is not None]
-    names = ", ".join(dict.fromkeys(str(row["operator"]) for row in wrong))
-    choices = f"operators that introduce error: {names}" if names else "no operator of this cell introduces error"
+    operators = ", ".join(dict.fromkeys(str(row["operator"]) for row in wrong))
+    choices = (
+        f"operators that introduce error: {operators}" if operators else "no operator of this cell introduces error"
+    )
     if operator is None:
         if not wrong:
             raise RequestError(
-                f"CELL: {choices}, so that there is nothing to reproduce; `qnnsweep report` shows its errors"
+                f"CELL={folder_of(cell)}: {choices}, so that there is nothing to reproduce; "
+                "`qnnsweep report` shows its errors"
             )
         operator = str(min(wrong, key=_effect_db)["operator"])
     of_operator = [row for row in of_cell if row["operator"] == operator]

@@ -3,6 +3,7 @@
 import logging
 import math
 import sys
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -53,8 +54,9 @@ def repro(
         from flows.cli.foreground import interruptible
         from flows.repro import reproduce
 
-        for library in ("torch", "torchao"):
+        for library in ("torch", "torchao", "torch.utils._pytree"):
             logging.getLogger(library).setLevel(logging.ERROR)  # they warn about GPU libraries that are missing
+        warnings.filterwarnings("ignore", category=UserWarning, module="torch")
         store = store_at(artifacts)
         socs = {cell.request.soc.name: cell.request.soc.arch for cell in load(["soc=glob(*)"]).cells}
         with interruptible(Console(stderr=True)):
@@ -65,7 +67,7 @@ def repro(
             name: None for name, value in asdict(made).items() if isinstance(value, float) and not math.isfinite(value)
         }
         contents = asdict(made) | finite | {"folder": str(made.folder)}
-        table = plain_table("", "", caption=f"{made.folder}: {made.size_bytes / KIB:.0f} KiB")
+        table = plain_table("command", "answer", caption=f"{made.folder}: {made.size_bytes / KIB:.0f} KiB")
         table.add_row("python repro.py", f"{made.error!r}, exit code 1: {', '.join(made.operators)}")
         twin = "no such change was found" if made.twin is None else f"{made.twin_error!r}, exit code 0: {made.twin}"
         table.add_row("python repro.py --twin", twin)
