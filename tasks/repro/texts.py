@@ -24,6 +24,7 @@ def report(case: Case, found: Found, files: Mapping[str, str], environment_text:
     """Return the content of REPORT.md. `files`: what each file is. `recording`: why there is none, or None."""
     base, twin = found.base, found.twin
     names = described(case.operators, base.program.members)
+    count = len(base.program.members)
     kind = "16-bit floats" if base.floats else "quantized values"
     unit = " steps of its grid" if base.qparams else ""
     exactly = (
@@ -33,7 +34,7 @@ def report(case: Case, found: Found, files: Mapping[str, str], environment_text:
     )
     described_bug = (
         f"The QNN backend computes `{case.operator.name}` wrongly on its own inputs, in {kind}. The program has "
-        f"{len(base.program.members)} operator(s): {names}. The inputs, weights and grids are those of a model that "
+        f"{count} operator{'' if count == 1 else 's'}: {names}. The inputs, weights and grids are those of a model that "
         f"was compiled for {base.soc}. The largest error is {found.error!r}{unit}: {exactly}."
     )
     lines = [

@@ -1,0 +1,38 @@
+"""The command `qnnsweep diff`: the comparison of two runs."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from flows.cli.completion import complete_run
+from flows.cli.options import RUN_NAMES, Artifacts, Debug, Json, console, exit_on_error, print_output, store_at
+from flows.exit_codes import NOT_ALL_PASSED, PASSED
+
+EXITS = "Exit codes: 0 no regression · 1 a regression · 2 there is no such run."
+
+
+def diff(
+    run_a: Annotated[str, typer.Argument(metavar="RUN_A", help=f"A run: {RUN_NAMES}.", autocompletion=complete_run)],
+    run_b: Annotated[
+        str, typer.Argument(metavar="RUN_B", help="The run to compare with RUN_A.", autocompletion=complete_run)
+    ],
+    json_: Json = False,
+    debug: Debug = False,
+    artifacts: Artifacts = "artifacts",
+) -> None:
+    """Compare two runs, cell by cell and operator by operator, show what changed, and write it as a page."""
+    with exit_on_error(debug):
+        from flows.runs.diff import diff as compare_runs
+        from flows.runs.diff import diff_table
+        from flows.runs.diff_page import write_page
+
+        store = store_at(artifacts)
+        difference = compare_runs(store, run_a, run_b)
+        page = write_page(difference, store)
+        contents = asdict(difference) | {"regressions": difference.regressions, "page": page and str(page)}
+        print_output(contents, diff_table(difference), as_json=json_)
+        if not json_:
+            line = f"page {page}" if page else "no page: the folder of RUN_B is not writable"
+            console().print(line, highlight=False, soft_wrap=True)
+        raise typer.Exit(NOT_ALL_PASSED if difference.regressions else PASSED)
