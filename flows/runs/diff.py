@@ -76,29 +76,40 @@ def diff(store: Store, run_a: str, run_b: str) -> Difference:
     `TrendConfig`. But if the second run's table `trends` has the noise of a cell's series, the limit is `_SIGMAS` times
     that noise, if this is more than the floor. If this table cannot be read, it is left out, and logged.
     """
+    sides = (
+        Side(name=run, cells=tables.rows(store, "cells", run), operators=tables.rows(store, "operators", run))
+        for run in (resolve(store, run_a), resolve(store, run_b))
+    )
+    return differences(*sides, trends=_trends(store, resolve(store, run_b)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Side:
+    """The rows of the tables `cells` and `operators` on one side of a comparison."""
+
+    name: str
+    cells: Sequence[Row]
+    operators: Sequence[Row]
+
+
+def differences(before: Side, after: Side, *, trends: Sequence[Row] = ()) -> Difference:
+    """Return the differences of the second side from the first. `trends`: rows with the noise of the second side."""
     config = TrendConfig()
-    run_a, run_b = resolve(store, run_a), resolve(store, run_b)
-    before, after = (tables.rows(store, "cells", run) for run in (run_a, run_b))
-    pairs = _pairs(before, after)
+    pairs = pairs_of(before.cells, after.cells)
     keys_a, keys_b = {names(a): key(b) for a, b in pairs}, {names(b): key(b) for _, b in pairs}
-    side_a = _Operators.of(tables.rows(store, "operators", run_a), keys_a)
-    side_b = _Operators.of(tables.rows(store, "operators", run_b), keys_b)
-    trends = {
-        (key(row), row["series"]): row
-        for row in _trends(store, run_b)
-        if row["operator"] is None and row["noise"] is not None
-    }
+    side_a, side_b = _Operators.of(before.operators, keys_a), _Operators.of(after.operators, keys_b)
+    noise = {(key(row), row["series"]): row for row in trends if row["operator"] is None and row["noise"] is not None}
     cells: list[CellDifference] = []
     for a, b in pairs:
-        differing = list(_series(a, b, trends, config))
+        differing = list(_series(a, b, noise, config))
         if a["operators_compared"] and b["operators_compared"]:
             differing += _operators(key(b), side_a, side_b, config)
         cells.append(CellDifference(cell=_named(b), changed=changes(a, b), changes=differing))
     return Difference(
-        run_a=run_a,
-        run_b=run_b,
-        only_in_a=[_named(row) for row in before if names(row) not in keys_a],
-        only_in_b=[_named(row) for row in after if names(row) not in keys_b],
+        run_a=before.name,
+        run_b=after.name,
+        only_in_a=[_named(row) for row in before.cells if names(row) not in keys_a],
+        only_in_b=[_named(row) for row in after.cells if names(row) not in keys_b],
         cells=cells,
     )
 
@@ -111,7 +122,7 @@ def _trends(store: Store, run_id: str) -> Sequence[Row]:
     return rows
 
 
-def _pairs(before: Sequence[Row], after: Sequence[Row]) -> list[tuple[Row, Row]]:
+def pairs_of(before: Sequence[Row], after: Sequence[Row]) -> list[tuple[Row, Row]]:
     """Return the two rows of every cell that both runs have.
 
     Two rows with different devices are paired only if no other unpaired row of either run has the same `TARGET`.
@@ -143,27 +154,29 @@ def _series(a: Row, b: Row, trends: Mapping[tuple[Key, str], Row], config: Trend
     for name, series in SERIES.items():
         before, after = value(a, name), value(b, name)
         if name != "passed" and is_judged(name, a, b):
-            yield from _changed(name, None, series, before, after, config, trends.get((key(b), name)))
+            floor = getattr(config.floors, name)
+            yield from number_change(name, None, series, before, after, floor, trends.get((key(b), name)))
         elif name != "passed" and before != after:
             yield Change(what=name, unit=series.unit, before=before, after=after, verdict="changed")
 
 
-def _changed(
+def number_change(
     name: str,
     operator: str | None,
     series: Series,
     before: float | None,
     after: float | None,
-    config: TrendConfig,
+    floor: float,
     trend: Row | None = None,
 ) -> Iterator[Change]:
+    """Yield the change of a series if its value differs. `floor`: its limit, unless `trend` has the noise."""
     if before == after:
         return
     verdict: Verdict = "undefined"
     limit = None
     if before is not None and after is not None:
-        floor = getattr(config.floors, name) * (abs(before) if series.relative else 1)
-        limit = max(trend["floor"], _SIGMAS * trend["noise"]) if trend else floor
+        limit = floor * (abs(before) if series.relative else 1)
+        limit = max(trend["floor"], _SIGMAS * trend["noise"]) if trend else limit
         gained = series.better * (after - before)
         verdict = "regressed" if -gained > limit else "improved" if gained > limit else "steady"
     yield Change(
@@ -206,7 +219,8 @@ def _operators(cell: Key, before: _Operators, after: _Operators, config: TrendCo
             yield Change(what="verdict", operator=operator, before=was, after=is_, verdict=verdict)
         for name, series in OPERATOR_SERIES.items():
             gap_before, gap_after = (side.gaps[cell, operator][name] for side in (before, after))
-            yield from _changed(name, operator, series, gap_before, gap_after, config)
+            floor = getattr(config.floors, name)
+            yield from number_change(name, operator, series, gap_before, gap_after, floor)
 
 
 def _verdict(rows: Sequence[Row]) -> str | None:

@@ -34,8 +34,8 @@ def report(case: Case, found: Found, files: Mapping[str, str], environment_text:
     )
     described_bug = (
         f"The QNN backend computes `{case.operator.name}` wrongly on its own inputs, in {kind}. The program has "
-        f"{count} operator{'' if count == 1 else 's'}: {names}. The inputs, weights and grids are those of a model that "
-        f"was compiled for {base.soc}. The largest error is {found.error!r}{unit}: {exactly}."
+        f"{count} operator{'' if count == 1 else 's'}: {names}. The inputs, weights and grids are those of a model "
+        f"that was compiled for {base.soc}. The largest error is {found.error!r}{unit}: {exactly}."
     )
     lines = [
         f"# `{case.operator.target}` on the HTP simulator ({base.soc}) differs by {found.error!r}{unit}",
