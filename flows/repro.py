@@ -87,7 +87,7 @@ def reproduce(
             versions={"python": str(row["python"]), "QNN build": sdk.build, "QNN from": sdk.origin},
         )
         try:
-            found, recording = make(case, source, partial, socs, say)
+            result, recording = make(case, source, partial, socs, say)
             partial.rename(folder)
         except OSError as error:
             raise EnvironmentUnusable(
@@ -100,11 +100,11 @@ def reproduce(
         cell=folder_of(row),
         operator=name,
         sample=sample,
-        operators=tuple(case.operators[index].name for index in found.base.program.members),
-        error=found.error,
+        operators=tuple(case.operators[index].name for index in result.base.program.members),
+        error=result.error,
         cell_error=case.error,
-        twin=found.twin.description if found.twin else None,
-        twin_error=found.twin_error,
+        twin=result.twin.description if result.twin else None,
+        twin_error=result.twin_error,
         recording=recording,
         size_bytes=sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
     )
@@ -175,5 +175,5 @@ def _worst_row(rows: list[Row], cell: Row, operator: str | None) -> Row:
 
 def _effect_db(row: Row) -> tuple[float, float]:
     """Return the order of operators by their effect on the final outputs; if it is not known, by their own error."""
-    effect, own = row["effect_snr_db"], row["introduced_snr_db"]
-    return (float("inf") if effect is None else effect, float("-inf") if own is None else own)
+    effect, introduced = row["effect_snr_db"], row["introduced_snr_db"]
+    return (float("inf") if effect is None else effect, float("-inf") if introduced is None else introduced)

@@ -1,4 +1,4 @@
-"""Shell completion: the keys and values of overrides, and the ids of runs.
+"""Shell completion: the keys and values of overrides, the ids of runs, and toolchains.
 
 Bash splits a word at each `=`, so the key of a value may be an earlier word. Other shells pass the whole word.
 """
@@ -37,6 +37,11 @@ def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
     with suppress(QnnsweepError):
         known = tables.runs(Store.at(str(ctx.params.get("artifacts") or "artifacts")))
     return [name for name in ("latest", "previous", *reversed(known)) if name.startswith(incomplete)]
+
+
+def complete_toolchain(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of toolchains that begin with `incomplete`."""
+    return [name for name in _choices("toolchain", ctx.params.get("config_dir") or ()) if name.startswith(incomplete)]
 
 
 def _values(ctx: typer.Context, key: str, value: str) -> Iterator[str]:

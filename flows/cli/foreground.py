@@ -18,6 +18,7 @@ from tasks.report.format import plural
 
 if TYPE_CHECKING:
     from conf.plan import Plan, PlannedCell
+    from flows.runs.results import SweepResult
 
 T = TypeVar("T")
 
@@ -45,6 +46,14 @@ def run_on_this_machine(
         return flow(masked, folders)
 
     return with_progress(plan.cells, start)
+
+
+def sweep_here(overrides: list[str], folders: list[str]) -> "SweepResult":
+    """Run the flow `sweep`, and return its result."""
+    from flows.runs.flow_state import returned
+    from flows.sweep import sweep
+
+    return returned(sweep(overrides, folders, return_state=True))
 
 
 def with_progress(cells: Sequence["PlannedCell"], flow: Callable[[], T]) -> T:

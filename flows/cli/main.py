@@ -18,7 +18,7 @@ from flows.cli.cache import app as cache
 from flows.cli.completion import complete_run
 from flows.cli.diff import EXITS as DIFF_EXITS
 from flows.cli.diff import diff
-from flows.cli.foreground import interruptible, run_on_this_machine, with_progress
+from flows.cli.foreground import interruptible, run_on_this_machine, sweep_here, with_progress
 from flows.cli.lists import list_
 from flows.cli.options import (
     EXITS,
@@ -35,6 +35,8 @@ from flows.cli.options import (
     store_at,
     with_artifacts,
 )
+from flows.cli.qualify import EXITS as QUALIFY_EXITS
+from flows.cli.qualify import qualify
 from flows.cli.repair import EXITS as REPAIR_EXITS
 from flows.cli.repair import repair
 from flows.cli.repro import EXITS as REPRO_EXITS
@@ -114,7 +116,7 @@ def run(
             refuse_secrets(overrides, plan.masked_names)
             result = _spread(overrides, folders, pool, dask)
         else:
-            result = run_on_this_machine(_sweep, plan, overrides, folders)
+            result = run_on_this_machine(sweep_here, plan, overrides, folders)
         _show(result, as_json=json_)
         regressed = plan.trend.fail and any(row["verdict"] == "regressed" for row in result.trends)
         raise typer.Exit(NOT_ALL_PASSED if regressed else _exit_code(result))
@@ -280,6 +282,7 @@ def recompare(
         raise typer.Exit(_exit_code(result))
 
 
+app.command(epilog=QUALIFY_EXITS, short_help="Compare a toolchain with the present one.")(qualify)
 app.command(epilog=REPAIR_EXITS, short_help="Search a scheme that reaches a target, and certify it.")(repair)
 app.command(epilog=REPRO_EXITS, short_help="Write a folder that shows an operator's error.")(repro)
 app.command("list", short_help="List models, schemes, SoCs, devices, runs or operators.")(list_)
@@ -314,13 +317,6 @@ def _plan_table(cells: Sequence[Mapping[str, str | None]]) -> Table:
         note = f"impossible: {cell['impossible']}" if cell["impossible"] else cell.get("error") or ""
         table.add_row(*(Text(str(cell[axis])) for axis in axes), Text(note), style="dim" if cell["impossible"] else "")
     return table
-
-
-def _sweep(overrides: list[str], folders: list[str]) -> "SweepResult":
-    from flows.runs.flow_state import returned
-    from flows.sweep import sweep
-
-    return returned(sweep(overrides, folders, return_state=True))
 
 
 def _spread(overrides: list[str], folders: list[str], pool: str | None, dask: str | None) -> "SweepResult":

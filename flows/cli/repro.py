@@ -60,15 +60,21 @@ def repro(
         store = store_at(artifacts)
         socs = {cell.request.soc.name: cell.request.soc.arch for cell in load(["soc=glob(*)"]).cells}
         with interruptible(Console(stderr=True)):
-            made = reproduce(
+            reproducer = reproduce(
                 store, run_, cell, operator, to, socs, lambda line: print(line, file=sys.stderr, flush=True)
             )
         finite = {
-            name: None for name, value in asdict(made).items() if isinstance(value, float) and not math.isfinite(value)
+            name: None
+            for name, value in asdict(reproducer).items()
+            if isinstance(value, float) and not math.isfinite(value)
         }
-        contents = asdict(made) | finite | {"folder": str(made.folder)}
-        table = plain_table("command", "answer", caption=f"{made.folder}: {made.size_bytes / KIB:.0f} KiB")
-        table.add_row("python repro.py", f"{made.error!r}, exit code 1: {', '.join(made.operators)}")
-        twin = "no such change was found" if made.twin is None else f"{made.twin_error!r}, exit code 0: {made.twin}"
+        contents = asdict(reproducer) | finite | {"folder": str(reproducer.folder)}
+        table = plain_table("command", "answer", caption=f"{reproducer.folder}: {reproducer.size_bytes / KIB:.0f} KiB")
+        table.add_row("python repro.py", f"{reproducer.error!r}, exit code 1: {', '.join(reproducer.operators)}")
+        twin = (
+            "no such change was found"
+            if reproducer.twin is None
+            else f"{reproducer.twin_error!r}, exit code 0: {reproducer.twin}"
+        )
         table.add_row("python repro.py --twin", twin)
         print_output(contents, table, as_json=json_)

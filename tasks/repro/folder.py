@@ -61,8 +61,8 @@ def quantity(base: Variant) -> str:
 
 def _settings(variant: Variant, name: str, suffix: str) -> dict[str, _Setting]:
     qparams = variant.qparams
-    grid = None if qparams is None else (qparams.scale[0], qparams.zero_point[0])
-    values = {"soc": variant.soc, "floats": variant.floats, "grid": grid}
+    output_grid = None if qparams is None else (qparams.scale[0], qparams.zero_point[0])
+    values = {"soc": variant.soc, "floats": variant.floats, "grid": output_grid}
     files = {
         f"inputs{suffix}.npz": _packed(variant.program.inputs),
         f"constants{suffix}.npz": _packed(variant.program.constants),

@@ -11,7 +11,7 @@ from tasks.errors import QnnsweepError
 from tasks.repro.case import Case
 from tasks.repro.folder import write_program
 from tasks.repro.program import described
-from tasks.repro.search import Found, Trial, search
+from tasks.repro.search import SearchResult, Trial, search
 from tasks.repro.texts import environment, report, tried
 from tasks.repro.trial import RECORDING, record, run_script
 from tasks.repro.variant import Variant
@@ -49,7 +49,7 @@ class Source:
 
 def make(
     case: Case, source: Source, folder: Path, socs: Mapping[str, int], say: Callable[[str], None]
-) -> tuple[Found, str | None]:
+) -> tuple[SearchResult, str | None]:
     """Search the program and its twin, and write everything into an empty folder.
 
     `socs`: the architectures of the SoCs that the twin may be compiled for. Return what was found, and why there is no
@@ -70,26 +70,26 @@ def make(
         say(f"  {tried([trial])}")
         return trial
 
-    found = search(case, source.soc, floats=source.floats, socs=socs, attempt=attempt)
-    if not isinstance(found, Found):
+    result = search(case, source.soc, floats=source.floats, socs=socs, attempt=attempt)
+    if not isinstance(result, SearchResult):
         raise NotReproduced(
-            f"OPERATOR={case.operator.name}: no small program shows its error of {case.error!r} ({tried(found)}); "
+            f"OPERATOR={case.operator.name}: no small program shows its error of {case.error!r} ({tried(result)}); "
             "to report it, attach the files of the whole cell, in the run's folder `files`"
         )
-    write_program(folder, case, found.base, found.twin, title)
+    write_program(folder, case, result.base, result.twin, title)
     recording = record(folder)
     if recording is not None:
         shutil.rmtree(folder / "saver_output", ignore_errors=True)
     say(f"  Qualcomm's recording: {'saver_output/' if recording is None else recording}")
-    _write_texts(case, source, found, recording, folder)
-    return found, recording
+    _write_texts(case, source, result, recording, folder)
+    return result, recording
 
 
-def _write_texts(case: Case, source: Source, found: Found, recording: str | None, folder: Path) -> None:
+def _write_texts(case: Case, source: Source, result: SearchResult, recording: str | None, folder: Path) -> None:
     versions = {**{name: metadata.version(name) for name in _PACKAGES}, **source.versions}
     origin = f"run {source.run_id}, {source.model}/{source.scheme}/{source.soc}, sample {source.sample}"
     text = environment(versions, {"reported by": f"qnnsweep {metadata.version('qnnsweep')}", "measured in": origin})
     (folder / "environment.txt").write_text(text)
     written = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
     files = {name: _FILES[name.replace("-twin.", ".")] + (" (twin)" if "-twin." in name else "") for name in written}
-    (folder / "REPORT.md").write_text(report(case, found, files, text, recording))
+    (folder / "REPORT.md").write_text(report(case, result, files, text, recording))

@@ -30,7 +30,7 @@ Attempt = Callable[[Variant, Variant | None], Trial]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class SearchResult:
     """The program that shows the error, its twin if there is one, and everything that was tried."""
 
     base: Variant
@@ -43,7 +43,7 @@ class Found:
 
 def search(
     case: Case, soc: str, *, floats: bool, socs: Mapping[str, int], attempt: Attempt
-) -> Found | tuple[Trial, ...]:
+) -> SearchResult | tuple[Trial, ...]:
     """Return the smallest program that shows the error, and its twin. If no program shows it, return the trials."""
     trials: list[Trial] = []
     known: set[tuple[frozenset[int], tuple[int, ...]]] = set()
@@ -63,16 +63,16 @@ def search(
         error = trials[-1].error
         return None if error is None or error <= limit_of(case.error) else (base, error)
 
-    shown: tuple[Variant, float] | None = None
+    best: tuple[Variant, float] | None = None
     for members, outputs in _growing(case):
         answer = tried(members, outputs)
-        if answer is not None and (shown is None or answer[1] == case.error):
-            shown = answer
-        if shown is not None and shown[1] == case.error:
+        if answer is not None and (best is None or answer[1] == case.error):
+            best = answer
+        if best is not None and best[1] == case.error:
             break
-    if shown is None:
+    if best is None:
         return tuple(trials)
-    base, error = shown
+    base, error = best
     start = {case.operator.index, *case.spans}
     for member in reversed(base.program.members):
         if member in start:
@@ -86,8 +86,8 @@ def search(
         trials.append(attempt(base, twin))
         of_twin = trials[-1].error
         if of_twin is not None and of_twin <= right:
-            return Found(base=base, error=error, twin=twin, twin_error=of_twin, trials=tuple(trials))
-    return Found(base=base, error=error, twin=None, twin_error=None, trials=tuple(trials))
+            return SearchResult(base=base, error=error, twin=twin, twin_error=of_twin, trials=tuple(trials))
+    return SearchResult(base=base, error=error, twin=None, twin_error=None, trials=tuple(trials))
 
 
 def limit_of(error: float) -> float:

@@ -9,7 +9,7 @@ from tasks.numerics.dequantize import dequantize
 from tasks.repro.case import Case
 from tasks.repro.folder import quantity
 from tasks.repro.program import described
-from tasks.repro.search import Found, Trial
+from tasks.repro.search import SearchResult, Trial
 
 _WORST = 5
 
@@ -20,25 +20,27 @@ def environment(versions: Mapping[str, str], source: Mapping[str, str]) -> str:
     return "".join(f"{name}: {value}\n" for name, value in {**versions, **system, **source}.items())
 
 
-def report(case: Case, found: Found, files: Mapping[str, str], environment_text: str, recording: str | None) -> str:
+def report(
+    case: Case, result: SearchResult, files: Mapping[str, str], environment_text: str, recording: str | None
+) -> str:
     """Return the content of REPORT.md. `files`: what each file is. `recording`: why there is none, or None."""
-    base, twin = found.base, found.twin
+    base, twin = result.base, result.twin
     names = described(case.operators, base.program.members)
     count = len(base.program.members)
     kind = "16-bit floats" if base.floats else "quantized values"
     unit = " steps of its grid" if base.qparams else ""
     exactly = (
         "the same number, to the last bit, as in the whole model"
-        if found.error == case.error
+        if result.error == case.error
         else f"in the whole model, the error is {case.error!r}"
     )
     described_bug = (
         f"The QNN backend computes `{case.operator.name}` wrongly on its own inputs, in {kind}. The program has "
         f"{count} operator{'' if count == 1 else 's'}: {names}. The inputs, weights and grids are those of a model "
-        f"that was compiled for {base.soc}. The largest error is {found.error!r}{unit}: {exactly}."
+        f"that was compiled for {base.soc}. The largest error is {result.error!r}{unit}: {exactly}."
     )
     lines = [
-        f"# `{case.operator.target}` on the HTP simulator ({base.soc}) differs by {found.error!r}{unit}",
+        f"# `{case.operator.target}` on the HTP simulator ({base.soc}) differs by {result.error!r}{unit}",
         "",
         "### 🐛 Describe the bug",
         "",
@@ -49,9 +51,9 @@ def report(case: Case, found: Found, files: Mapping[str, str], environment_text:
         *_worst_elements(case),
         "",
         "```",
-        f"python repro.py            # prints {quantity(base)}: {found.error!r}, and exits with 1",
+        f"python repro.py            # prints {quantity(base)}: {result.error!r}, and exits with 1",
         *(
-            [f"python repro.py --twin     # prints {found.twin_error!r}, and exits with 0: {twin.description}"]
+            [f"python repro.py --twin     # prints {result.twin_error!r}, and exits with 0: {twin.description}"]
             if twin
             else []
         ),
@@ -67,7 +69,7 @@ def report(case: Case, found: Found, files: Mapping[str, str], environment_text:
         "",
         "The programs that were tried:",
         "",
-        *(_tried(trial) for trial in found.trials),
+        *(_tried(trial) for trial in result.trials),
         "",
         "The files:",
         "",

@@ -113,10 +113,10 @@ def _other_socs(base: Variant, socs: Mapping[str, int]) -> Iterator[Variant]:
     if base.soc not in socs:
         return
     arch = socs[base.soc]
-    seen = {arch}
+    archs = {arch}
     for soc in sorted(socs, key=lambda name: (abs(socs[name] - arch), not name.startswith("SM"), name)):
-        if socs[soc] not in seen:
-            seen.add(socs[soc])
+        if socs[soc] not in archs:
+            archs.add(socs[soc])
             yield replace(base, description=f"compiled for {soc} (v{socs[soc]})", soc=soc)
 
 

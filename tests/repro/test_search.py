@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.toolchain, pytest.mark.filterwarnings("ignore")]  # to
 SOCS = {"SM8350": 68, "SM8650": 75, "SM8750": 79}
 
 
-def found(
+def search_with(
     error_of: Callable[[set[int], Variant | None], float | None],
 ) -> tuple[Any, list[tuple[tuple[int, ...], str | None]]]:
     """Return the result of a search in which programs have these errors, and the programs in the order of attempts."""
@@ -36,33 +36,33 @@ BIAS = "the 32-bit bias of channel 3 is limited to ±2³⁰ (it is -2147483648)"
 
 
 def test_the_operator_alone_is_tried_first_and_is_enough_if_it_has_the_error() -> None:
-    result, attempts = found(lambda _, twin: 0.0 if twin else 8.0)
+    result, attempts = search_with(lambda _, twin: 0.0 if twin else 8.0)
     assert attempts == [((1,), None), ((1,), BIAS)]
     assert (result.base.program.members, result.error, result.twin_error) == ((1,), 8.0, 0.0)
 
 
 def test_the_program_grows_by_the_clamp_behind_the_operator_first() -> None:
-    result, attempts = found(lambda members, twin: 8.0 if 2 in members and twin is None else 0.0)
+    result, attempts = search_with(lambda members, twin: 8.0 if 2 in members and twin is None else 0.0)
     assert attempts == [((1,), None), ((1, 2), None), ((1, 2), "no clamp behind the operator")]
     assert result.twin is not None
     assert result.twin.program.members == (1,)
 
 
 def test_a_program_that_grew_too_far_shrinks() -> None:
-    result, attempts = found(lambda members, twin: 8.0 if 3 in members and twin is None else 0.0)
+    result, attempts = search_with(lambda members, twin: 8.0 if 3 in members and twin is None else 0.0)
     assert result.base.program.members == (1, 3)
     assert [members for members, twin in attempts if twin is None] == [(1,), (1, 2), (1, 2, 3), (1, 2), (1, 3)]
 
 
 def test_another_error_does_not_end_the_growth_and_is_used_only_if_no_program_has_the_same() -> None:
-    result, _ = found(lambda members, twin: 0.0 if twin else 8.0 if 3 in members else 5.0)
+    result, _ = search_with(lambda members, twin: 0.0 if twin else 8.0 if 3 in members else 5.0)
     assert (result.base.program.members, result.error) == ((1, 3), 8.0)
-    result, _ = found(lambda _, twin: 0.0 if twin else 5.0)
+    result, _ = search_with(lambda _, twin: 0.0 if twin else 5.0)
     assert (result.base.program.members, result.error) == ((1,), 5.0)
 
 
 def test_the_twins_are_the_nearest_changes_first() -> None:
-    result, attempts = found(lambda _, twin: 0.0 if twin and twin.floats else 8.0)
+    result, attempts = search_with(lambda _, twin: 0.0 if twin and twin.floats else 8.0)
     assert [twin for _, twin in attempts if twin] == [
         BIAS,
         "compiled for SM8750 (v79)",
@@ -73,11 +73,11 @@ def test_the_twins_are_the_nearest_changes_first() -> None:
 
 
 def test_without_a_right_change_there_is_no_twin() -> None:
-    result, _ = found(lambda *_: 8.0)
+    result, _ = search_with(lambda *_: 8.0)
     assert (result.twin, result.twin_error) == (None, None)
 
 
 def test_if_no_program_shows_the_error_every_trial_is_returned() -> None:
-    result, attempts = found(lambda *_: 4.0)
+    result, attempts = search_with(lambda *_: 4.0)
     assert [trial.error for trial in result] == [4.0] * 4
     assert len(result) == len(attempts)

@@ -1,0 +1,87 @@
+"""The command `qnnsweep qualify`. Heavy libraries are imported only after the request has been parsed and checked."""
+
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from conf.toolchains import NAME_FORM, is_toolchain_name
+from flows.cli.completion import complete_toolchain
+from flows.cli.foreground import run_on_this_machine, sweep_here
+from flows.cli.options import ArtifactsOfSweep, ConfigDirs, Debug, Json, Overrides, exit_on_error, with_artifacts
+from flows.exit_codes import DEVICES_UNUSABLE, NOT_ALL_PASSED, PASSED
+from flows.server.settings import configure_prefect
+from tasks.errors import RequestError
+
+if TYPE_CHECKING:
+    from flows.runs.qualification import Qualification
+
+EXITS = """
+Exit codes: 0 nothing got worse · 1 something got worse · 2 the request is wrong, nothing ran · 3 this machine lacks
+something · 4 a cell could not be measured.
+"""
+_DEFAULT_OVERRIDES = ("experiment=quickstart",)
+
+Toolchain = Annotated[
+    str, typer.Argument(metavar="A", help="The present toolchain, such as default.", autocompletion=complete_toolchain)
+]
+Candidate = Annotated[
+    str, typer.Argument(metavar="B", help="The toolchain to qualify.", autocompletion=complete_toolchain)
+]
+
+
+def qualify(
+    before: Toolchain,
+    after: Candidate,
+    overrides: Overrides = None,
+    config_dir: ConfigDirs = None,
+    json_: Json = False,
+    debug: Debug = False,
+    artifacts: ArtifactsOfSweep = None,
+) -> None:
+    """Compare a toolchain with the present one, on all cells of a sweep. Repeat the command to continue.
+
+    Prints Markdown for a pull request. Without overrides, the cells are those of experiment=quickstart.
+    """
+    folders = [str(folder.absolute()) for folder in config_dir or ()]
+    with exit_on_error(debug):
+        words = _overrides(before, after, overrides or [])
+        configure_prefect()
+        from conf.load import load
+        from flows.runs.qualification import qualify as compare_toolchains
+        from flows.runs.qualification_page import markdown_page, write_page
+        from tasks.storage.store import Store
+
+        words = with_artifacts(words, artifacts)
+        plan = load(words, config_dirs=config_dir or [])
+        result = run_on_this_machine(sweep_here, plan, words, folders)
+        store = Store.at(plan.artifacts, plan.cache_folder, plan.object_store)
+        qualification = compare_toolchains(store, result.run.run_id, before, after)
+        page = write_page(qualification, store)
+        if json_:
+            print(json.dumps(_summary(qualification) | {"page": page, "report": result.run.report}))
+        else:
+            print(markdown_page(qualification), end="", flush=True)
+        print(f"page {page}\nreport {result.run.report}", file=sys.stderr)
+        raise typer.Exit(
+            DEVICES_UNUSABLE if qualification.unusable else PASSED if qualification.passed else NOT_ALL_PASSED
+        )
+
+
+def _overrides(before: str, after: str, overrides: list[str]) -> list[str]:
+    """Return the overrides of the sweep. Raises RequestError."""
+    for argument, name in (("A", before), ("B", after)):
+        if not is_toolchain_name(name):
+            problem = f"no name of a toolchain: {NAME_FORM}; write `qnnsweep qualify A B`"
+            raise RequestError(problem, key=argument, value=name)
+    if before == after:
+        raise RequestError("A and B are the same toolchain; `qnnsweep toolchain list` lists all", key="B", value=after)
+    if any(word.lstrip("+~").partition("=")[0] == "toolchain" for word in overrides):
+        raise RequestError("toolchain=: the toolchains are the arguments A and B; leave this override out")
+    return [*(overrides or _DEFAULT_OVERRIDES), f"toolchain={before},{after}"]
+
+
+def _summary(qualification: "Qualification") -> dict[str, Any]:
+    return asdict(qualification) | {"passed": qualification.passed}
