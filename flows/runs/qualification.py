@@ -1,11 +1,12 @@
 """The comparison of two toolchains that one run swept: what got worse, what got better, and what changed."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 
 from flows.runs.diff import CellDifference, Change, Difference, Side, differences, number_change, pairs_of
 from flows.runs.history import Row, names
 from tasks.numerics.series import Series
+from tasks.records import Toolchain
 from tasks.report.format import note
 from tasks.storage import tables
 from tasks.storage.store import Store
@@ -23,9 +24,8 @@ class ToolchainFacts:
     """A toolchain of the qualification, and sums over its cells."""
 
     name: str
-    qnn: str | None
-    executorch: str | None
-    bridge: str | None
+    versions: Mapping[str, str | None]
+    """The versions of the toolchain, by the columns of the table `cells`."""
     passed: int
     cells: int
     program_bytes: int
@@ -102,9 +102,7 @@ def _facts(name: str, cells: Sequence[Row], work: Iterable[Row]) -> ToolchainFac
     first = ran[0] if ran else cells[0]
     return ToolchainFacts(
         name=name,
-        qnn=first["qnn"],
-        executorch=first["executorch"],
-        bridge=first["bridge"],
+        versions={field.name: first[field.name] for field in fields(Toolchain)},
         passed=sum(row["outcome"] == "passed" for row in ran),
         cells=len(ran),
         program_bytes=sum(row["pte_bytes"] or 0 for row in ran),
@@ -156,9 +154,9 @@ def _operators(before: Row, after: Row, sides: Sequence[_Operators]) -> Iterator
         if grids[0] != grids[1]:
             yield Change(what="grid", operator=operator, before=grids[0], after=grids[1], verdict="changed")
         if then["delegated"] != now["delegated"]:
-            places = ["delegated" if row["delegated"] else "on the CPU" for row in (then, now)]
+            was, is_ = ("delegated" if row["delegated"] else "on the CPU" for row in (then, now))
             verdict = "improved" if now["delegated"] else "regressed"
-            yield Change(what="place", operator=operator, before=places[0], after=places[1], verdict=verdict)
+            yield Change(what="place", operator=operator, before=was, after=is_, verdict=verdict)
 
 
 def _grid(row: Row) -> str | None:

@@ -18,6 +18,9 @@ _SECTIONS = (
     ("changed", "Changed"),
     ("undefined", "Not measured on both"),
 )
+_ALWAYS = ("executorch", "qnn")
+"""The versions that the page has even if they are equal."""
+_DIGESTS, _DIGITS = ("executorch_files", "qnn_files"), 12
 _COLUMNS = ("cell", "what", "limit")
 
 
@@ -76,10 +79,10 @@ def _facts(before: ToolchainFacts, after: ToolchainFacts) -> Iterator[tuple[str,
         return what, first, second
 
     sides = (before, after)
-    yield line("QNN", *(side.qnn for side in sides))
-    yield line("ExecuTorch", *(side.executorch for side in sides))
-    if any(side.bridge for side in sides):
-        yield line("bridge", *(side.bridge or "not needed" for side in sides))
+    for name in before.versions:
+        values = [side.versions[name] for side in sides]
+        if name in _ALWAYS or values[0] != values[1]:
+            yield line(name, *(value and value[:_DIGITS] if name in _DIGESTS else value for value in values))
     yield line("cells that passed", *(f"{side.passed} of {side.cells}" for side in sides))
     yield line("size of all programs", *(with_unit(side.program_bytes, "bytes") for side in sides))
     yield line("time of all compilations", *(duration(side.compile_seconds) for side in sides))

@@ -54,7 +54,7 @@ def test_the_same_release_under_two_names_gives_no_finding_at_all(program: Progr
     exit_code, answer = qualified(program, prepared, "same")
     (cell,) = answer["difference"]["cells"]
     assert (exit_code, answer["passed"], cell["changes"]) == (0, True, [])
-    assert (answer["equal_outputs"], answer["before"]["qnn"]) == (1, answer["after"]["qnn"])
+    assert (answer["equal_outputs"], answer["before"]["versions"]["qnn"]) == (1, answer["after"]["versions"]["qnn"])
     (page,) = prepared.artifacts.glob("runs/*/qualify-default-same.md")
     assert page.read_text().startswith("# same instead of default: nothing got worse, 0 values got better\n")
     assert "## " not in page.read_text()
@@ -69,7 +69,7 @@ def test_a_bridged_release_has_equal_outputs_and_a_larger_program(program: Progr
     counts = {"spill_bytes", "fill_bytes", "read_total_bytes", "write_total_bytes"}
     assert by_verdict == {"regressed": {"pte_bytes"}, "undefined": counts}
     assert (exit_code, answer["passed"], answer["equal_outputs"]) == (1, False, 1)
-    assert (answer["before"]["bridge"], answer["after"]["bridge"]) == (None, "device structure")
+    assert [answer[side]["versions"]["bridge"] for side in ("before", "after")] == [None, "device structure"]
     assert answer["after"]["program_bytes"] > answer["before"]["program_bytes"]
 
     printed = program.run(

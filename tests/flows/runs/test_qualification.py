@@ -63,8 +63,8 @@ def test_the_page_lists_what_got_worse_better_and_different(requests: tuple[Requ
     text = (tmp_path / "runs" / RUN / "qualify-default-new.md").read_text()
     assert page.endswith(f"runs/{RUN}/qualify-default-new.md")
     assert text.splitlines()[0] == "# new instead of default: 1 value got worse, 1 got better"
-    assert "| QNN | v2.49.40.260701 | v2.51.0.260929181845 |" in text
-    assert "| bridge | not needed | device structure |" in text
+    assert "| qnn | v2.49.40.260701 | v2.51.0.260929181845 |" in text
+    assert "| bridge | – | device structure |" in text
     cell = r"| digits\_cnn · 8a8w · SM8650 · qnn · local |"
     assert [line for line in text.splitlines() if line.startswith(("##", "| digits"))] == [
         "## Worse (1)",
