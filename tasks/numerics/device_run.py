@@ -21,7 +21,6 @@ class DeviceRun:
 
     `values`: per operator, the value that its readers received: the logged value, or the host's if none was logged.
     `on_host`: per captured operator, its result on the device's own inputs, not rounded.
-    `differences`: per captured operator, the difference of its logged value and `on_host`.
     `spans`: per captured operator, earlier operators whose logged values were not used.
     `unrounded`: the values that clamps read, by the operators whose logged values were rounded although the compiler
     merged the clamp into the operator.
@@ -32,7 +31,7 @@ class DeviceRun:
         self.kernels, self.captured, self.requantized = kernels, captured, requantized
         self.values: dict[int, Value] = {}
         self.on_host: dict[int, Array] = {}
-        self.differences: dict[int, Difference] = {}
+        self._differences: dict[int, Difference] = {}
         self.spans: dict[int, tuple[int, ...]] = {}
         self.unrounded: dict[int, Array] = {}
         self.received: Mapping[tuple[int, int], Value] = {
@@ -56,6 +55,12 @@ class DeviceRun:
             if index in kernels.getitem_index:  # the value of a getitem is an element of the tuple that it reads
                 spans = tuple(span for span in spans if span not in sources)
             self._add(index, value, spans)
+
+    def difference(self, index: int) -> Difference:
+        """Return the difference of a captured operator's logged value and `on_host`."""
+        if index not in self._differences:
+            self._differences[index] = Difference.between(self.captured[index], self.on_host[index])
+        return self._differences[index]
 
     def call(self, index: int, instead: Mapping[int, Value] | None = None) -> Value | None:
         """Compute an operator from the values that it received on the device.
@@ -135,7 +140,7 @@ class DeviceRun:
 
     def _unrounded(self, index: int) -> Array:
         """Return an operator's value without the rounding to its grid, as far as the logged value is the right one."""
-        on_host, actual, steps = self.on_host[index], self.values[index], self.differences[index].steps
+        on_host, actual, steps = self.on_host[index], self.values[index], self.difference(index).steps
         assert steps is not None, "a value with a grid"
         assert isinstance(actual, np.ndarray), "a logged value"
         return np.where(np.abs(steps) <= 1, on_host, actual)
@@ -155,14 +160,12 @@ class DeviceRun:
             for source in self.kernels.sources[index]
             if source in self.kernels.clamped and source in self.on_host and self.captured[source].qparams is not None
         }
-        difference = Difference.between(value, result)
         if unrounded:
             merged = self.call(index, unrounded)
             assert isinstance(merged, np.ndarray), "the same call"
-            of_merged = Difference.between(value, merged)
-            if of_merged.scatter <= difference.scatter:
-                result, difference, spans = merged, of_merged, tuple(dict.fromkeys((*spans, *unrounded)))
+            if Difference.between(value, merged).scatter <= Difference.between(value, result).scatter:
+                result, spans = merged, tuple(dict.fromkeys((*spans, *unrounded)))
                 self.unrounded |= unrounded
-        self.on_host[index], self.differences[index], self.spans[index] = result, difference, spans
+        self.on_host[index], self.spans[index] = result, spans
         if actual.dtype != result.dtype:
             self.values[index] = value.dequantized(result.dtype).astype(result.dtype)

@@ -325,7 +325,7 @@ class _Attribution:
 
     def _difference(self, index: int, on_host: Array) -> Difference:
         run, captured = self._run, self._run.captured[index]
-        return run.differences[index] if on_host is run.on_host[index] else Difference.between(captured, on_host)
+        return run.difference(index) if on_host is run.on_host[index] else Difference.between(captured, on_host)
 
 
 @dataclass(frozen=True, slots=True)
