@@ -7,8 +7,9 @@ The kinds of faults are in fault_kinds.py. A case begins with a copy of the arti
 which the results of some stages are removed. After the fault, the run must have the tables of the undisturbed run
 (times are not compared), or the row of the cell must say what is missing. A disturbed run may also end with one line
 that says what the machine lacks. Everything else is `lost`: other rows, an error without a row, a command that does
-not end, a process or a file that remains. Run it as root, after `.ci/machine`: it mounts small disks and starts an
-sshd.
+not end, a process or a file that remains. After Ctrl-C or SIGTERM no further fault starts; the faults that run end
+first, and then the table of all faults is printed. Run it as root, after `.ci/machine`: it mounts small disks and
+starts an sshd.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import os
 import queue
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -101,9 +103,17 @@ def run_fault(bench: Bench, number: int, kinds: Sequence[str]) -> Survived:
 
 
 def run_faults(
-    numbers: Sequence[int], kinds: Sequence[str], threads: int, show: Callable[[Survived], None], until: float
+    numbers: Sequence[int],
+    kinds: Sequence[str],
+    threads: int,
+    show: Callable[[Survived], None],
+    until: float,
+    stopped: threading.Event,
 ) -> list[Survived]:
-    """Run every fault, and call `show` with its end. No fault starts after `until`, by the monotonic clock."""
+    """Run every fault, and call `show` with its end.
+
+    No fault starts after `until`, by the monotonic clock, or after `stopped` is set.
+    """
     survived: list[Survived] = []
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in numbers:
@@ -113,7 +123,7 @@ def run_faults(
         new_bench = prepare(root, kinds, stack)
 
         def work(bench: Bench) -> None:
-            while time.monotonic() < until:
+            while time.monotonic() < until and not stopped.is_set():
                 try:
                     number = waiting.get_nowait()
                 except queue.Empty:
@@ -215,8 +225,11 @@ def main() -> int:
         if case.disturbed:
             print(f"    disturbed run: {case.disturbed[:300]}", flush=True)
 
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
     threads = min(options.threads, len(numbers))
-    survived = run_faults(numbers, options.kinds, threads, show, time.monotonic() + 60 * options.minutes)
+    survived = run_faults(numbers, options.kinds, threads, show, time.monotonic() + 60 * options.minutes, stopped)
     words = Counter(case.word for case in survived)
     print(f"\n{len(survived)} faults: {words['equal']} equal, {words['reported']} reported, {words['lost']} lost")
     for kind in options.kinds:

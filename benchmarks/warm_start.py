@@ -7,6 +7,8 @@ started process and, at its end, the exit code. The toolchain's fork server is w
 
 from __future__ import annotations
 
+import gc
+import importlib
 import json
 import os
 import select
@@ -24,6 +26,12 @@ from tasks.toolchain.backends.qnn.sdk import find_sdk
 HERE = Path(__file__).parent
 PROGRAM = "from flows.cli.main import main; main()"
 IMPORTS_S = 300.0
+IMPORTED = (
+    "flows.cli.main", "flows.cli.foreground", "flows.cli.progress", "flows.runs.regressions", "flows.server.connect",
+    "flows.sweep", "prefect.flow_engine", "prefect.task_engine", "pyarrow.pandas_compat", "tasks.report.terminal",
+    "tasks.toolchain.workers.preload",
+)  # fmt: skip
+"""What a run of the program imports."""
 
 
 class WarmProgramEnded(Exception):
@@ -91,12 +99,13 @@ def fork() -> None:
     from flows.server.settings import configure_prefect
 
     configure_prefect()
-    import flows.cli.progress
-    import flows.runs.regressions
-    import flows.server.connect
-    import flows.sweep  # noqa: F401 - imported for the forks
-    import tasks.toolchain.workers.preload  # noqa: F401 - imported for the forks
+    for name in IMPORTED:
+        importlib.import_module(name)
+    from tasks.toolchain.source_digest import functions_digest
 
+    functions_digest(["tasks.models.digits:digits_cnn"])  # it lists the installed packages, once for all forks
+    gc.collect()
+    gc.freeze()  # a collection in a fork would copy every page that it looks at
     print(0, flush=True)
     for line in sys.stdin:
         pid = os.fork()

@@ -135,11 +135,10 @@ class _Cells:
         """
         requests = [replace(cell.request, scheme=scheme) for cell in self._plan.cells]
         cells = tuple(PlannedCell(request=request, impossible=impossible_reason(request)) for request in requests)
-        if any(cell.impossible for cell in cells):
-            reasons = (cell.impossible or "impossible on another SoC" for cell in cells)
-            return [
-                CellResult(request=cell.request, impossible=reason) for cell, reason in zip(cells, reasons, strict=True)
-            ]
+        impossible = next((cell for cell in cells if cell.impossible), None)
+        if impossible is not None:
+            other = f"not compiled, because it is impossible on {impossible.request.soc.name}: {impossible.impossible}"
+            return [CellResult(request=cell.request, impossible=cell.impossible or other) for cell in cells]
         done = self._run(replace(self._plan, cells=cells))
         self.reused += done.reused
         self.result_names |= done.result_names

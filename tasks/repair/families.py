@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from conf.overrides import SETTINGS
 from conf.schemes import OverridePrecision, SchemeConfig
 from tasks.records.vocabulary import Cause
 from tasks.repair.facts import OperatorFacts
-from tasks.repair.schemes import SETTINGS, Settings, setting
+from tasks.repair.schemes import Settings, setting
 
 Offer = tuple[Settings, Mapping[Cause, float]]
 OfferOf = Callable[[OperatorFacts, SchemeConfig], Offer | None]

@@ -1,26 +1,25 @@
 """A scheme with other settings for some nodes of the exported program."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from conf.overrides import patterns, settings
 from conf.schemes import SchemeConfig, SchemeOverride
 
 Settings = Mapping[str, Any]
 """New values of the settings of a `SchemeOverride`. None means that the setting is as in the scheme."""
-
-SETTINGS = tuple(field.name for field in fields(SchemeOverride) if field.name not in ("module", "operator", "node"))
 
 
 class Conflict(Exception):
     """Another override of the scheme, whose pattern selects more than one node, has this setting already."""
 
 
-def with_settings(scheme: SchemeConfig, settings: Mapping[str, Settings]) -> SchemeConfig:
+def with_settings(scheme: SchemeConfig, by_node: Mapping[str, Settings]) -> SchemeConfig:
     """Return the scheme with new settings of some nodes, by the nodes' names. Raises Conflict."""
     overrides = [replace(override) for override in scheme.overrides]
-    for node, values in settings.items():
+    for node, values in by_node.items():
         mine = next((override for override in overrides if selects_only(override, node)), None)
         for override in overrides:
             sets = any(getattr(override, name) is not None for name in values)
@@ -31,7 +30,7 @@ def with_settings(scheme: SchemeConfig, settings: Mapping[str, Settings]) -> Sch
         else:
             for name, value in values.items():
                 setattr(mine, name, value)
-    return replace(scheme, overrides=[override for override in overrides if _sets_anything(override)])
+    return replace(scheme, overrides=[override for override in overrides if settings(override)])
 
 
 def setting(scheme: SchemeConfig, node: str, name: str) -> Any:
@@ -42,13 +41,9 @@ def setting(scheme: SchemeConfig, node: str, name: str) -> Any:
 
 def selects_only(override: SchemeOverride, node: str) -> bool:
     """Return whether the override selects this node, and no other."""
-    return override.node == node and override.module is None and override.operator is None
+    return patterns(override) == {"node": node}
 
 
 def _may_select(override: SchemeOverride, node: str) -> bool:
     """Return whether the override may select the node. Its module and its operator type are not compared."""
     return override.node is None or fnmatchcase(node, override.node)
-
-
-def _sets_anything(override: SchemeOverride) -> bool:
-    return any(getattr(override, name) is not None for name in SETTINGS)

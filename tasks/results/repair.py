@@ -115,10 +115,17 @@ def shortfalls(measured: Measurement, target: TargetConfig) -> Iterator[str]:
 
 
 def excesses(measured: Measurement, before: Measurement, budget: BudgetConfig) -> Iterator[str]:
-    """Yield a text per limit of the budget that a step exceeds. `before`: the program before the repair."""
+    """Yield a text per limit of the budget that a program exceeds. `before`: the program before the repair."""
     for key, name in (("size_ratio", "size_bytes"), ("ddr_ratio", "ddr_bytes"), ("cycles_ratio", "cycles")):
         most, value, reference = getattr(budget, key), getattr(measured, name), getattr(before, name)
-        if most is not None and value is not None and reference and value > most * reference:
-            yield f"{name.replace('_', ' ')} is {value / reference:.2f} times that before, budget.{key}={most:g}"
-    if budget.spill_bytes is not None and (measured.spill_bytes or 0) > budget.spill_bytes:
-        yield f"{measured.spill_bytes} bytes are spilled, budget.spill_bytes={budget.spill_bytes}"
+        words = name.replace("_", " ")
+        if most is not None and (value is None or reference is None):
+            yield f"{words} are not known, budget.{key}={most:g}"
+        elif most is not None and value > most * reference:
+            times = f"{value / reference:.2f} times that before" if reference else f"{value:g}, and 0 before"
+            yield f"{words} is {times}, budget.{key}={most:g}"
+    most, spilled = budget.spill_bytes, measured.spill_bytes
+    if most is not None and spilled is None:
+        yield f"spilled bytes are not known, budget.spill_bytes={most}"
+    elif most is not None and spilled is not None and spilled > most:
+        yield f"{spilled} bytes are spilled, budget.spill_bytes={most}"

@@ -92,8 +92,14 @@ class Search:
         return bool(self.reason)
 
     def _missing(self) -> list[str]:
-        """Return what is missing to the target, of the SoC with the most limits that are not met."""
-        missing = [list(shortfalls(measured, self.target)) for measured in _complete(self.accepted)]
+        """Return the limits that are not met, of the SoC with the most of them.
+
+        The budget counts too: the program before the repair can exceed it, if it must become smaller.
+        """
+        both = zip(_complete(self.accepted), _complete(self.steps[0]), strict=True)
+        missing = [
+            [*shortfalls(measured, self.target), *excesses(measured, first, self.budget)] for measured, first in both
+        ]
         return max(missing, key=len)
 
     def _candidates(self) -> Sequence[Candidate]:

@@ -1,0 +1,183 @@
+"""The search for a repair: what it tries, accepts, reverts and says, with cells whose accuracy a table gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from conf.repair import BudgetConfig, TargetConfig
+from conf.schema import Request
+from conf.schemes import SchemeConfig, SchemeOverride
+from tasks.errors import ToolchainError
+from tasks.results.outcome import CellResult
+from tasks.results.repair_search import Search, Step
+from tests.repair.sample_cells import ADD, CONVOLUTION, cell, operator, scheme
+from tests.sample_records import COMPARISON, EXPORTED, blob, passed_cell
+
+DAMAGE = (SchemeOverride(node="node_conv", quant_dtype="8a4w"), SchemeOverride(node="node_add", range=[0.0, 10.0]))
+BEFORE = scheme("8a8w", *DAMAGE)
+FINER_WEIGHTS, WIDER_RANGE = scheme("8a8w", DAMAGE[1]), scheme("8a8w", DAMAGE[0])
+UNDAMAGED = scheme("8a8w")
+
+
+def text(tried: SchemeConfig) -> str:
+    return str([str(override) for override in tried.overrides])
+
+
+class Cells:
+    """The cells of all schemes, on one or more SoCs. `snr_db`: what each scheme reaches; other schemes fail."""
+
+    def __init__(
+        self,
+        request: Request,
+        snr_db: Sequence[tuple[SchemeConfig, float]],
+        sizes: Sequence[tuple[SchemeConfig, int]] = (),
+        socs: Sequence[str] = ("SM8650",),
+    ) -> None:
+        self._request, self._socs = request, socs
+        self._snr_db: Mapping[str, float] = {text(tried): reached for tried, reached in snr_db}
+        self._sizes: Mapping[str, int] = {text(tried): size for tried, size in sizes}
+        self.asked: list[SchemeConfig] = []
+
+    def measure(self, tried: SchemeConfig) -> list[CellResult]:
+        self.asked.append(tried)
+        return [self._cell(tried, soc) for soc in self._socs]
+
+    def _cell(self, tried: SchemeConfig, soc: str) -> CellResult:
+        request = replace(self._request, scheme=tried, soc=replace(self._request.soc, name=soc))
+        reached = self._snr_db.get(text(tried))
+        if reached is None:
+            failed = ToolchainError("lower failed: no such kernel\nmore", stage="lower", cause="abort", log="8" * 64)
+            return CellResult(request=request, exported=EXPORTED, stage="lower", error=failed)
+        comparison, lowered = cell(
+            [operator("conv", CONVOLUTION), operator("add", ADD)],
+            {("weights", "conv"): 0.5, ("clipping", "add"): 0.4},
+            add={"least_value": 0.0, "largest_value": 20.0, "clipped_elements": 9},
+        )
+        outputs = tuple(
+            replace(row, gap=replace(row.gap, snr_db=reached - 2 * row.sample)) for row in COMPARISON.outputs
+        )
+        program = blob("1", self._sizes.get(text(tried), 1_000_000))
+        return passed_cell(
+            request,
+            comparison=replace(comparison, outputs=outputs),
+            lowered=replace(lowered, program=program, compile_facts=()),
+        )
+
+
+def searched(cells: Cells, target: TargetConfig, **budget: float) -> tuple[Search, list[Step]]:
+    """Run a search that uses the first sample only. Return it and the steps that it reported."""
+    search = Search(target=target, budget=BudgetConfig(**budget), samples=range(1))  # type: ignore[arg-type]
+    steps: list[Step] = []
+    search.run(BEFORE, cells.measure, steps.append)
+    assert steps == search.steps
+    return search, steps
+
+
+def test_changes_that_help_are_accepted_until_the_target_is_reached(planned: Request) -> None:
+    cells = Cells(planned, [(BEFORE, 20.0), (FINER_WEIGHTS, 23.0), (WIDER_RANGE, 22.0), (UNDAMAGED, 40.0)])
+    search, steps = searched(cells, TargetConfig(final_snr_db=35.0))
+    assert (search.reached, search.reason) == (True, "the target is reached")
+    assert cells.asked == [step.scheme for step in steps] == [BEFORE, FINER_WEIGHTS, UNDAMAGED]
+    assert [(step.accepted, step.why, step.measured_db, step.compilations) for step in steps] == [
+        (True, "the scheme before the repair", None, 1),
+        (True, "the mean SNR rises", 3.0, 2),
+        (True, "the mean SNR rises", 17.0, 3),
+    ]
+    assert [step.candidate.description for step in search.changes if step.candidate] == [
+        "the scheme's weights for the convolution layers.conv",
+        "the calibrated range for the addition layers.add",
+    ]
+
+
+def test_a_change_that_does_not_help_is_reverted_and_not_tried_again(planned: Request) -> None:
+    cells = Cells(planned, [(BEFORE, 20.0), (FINER_WEIGHTS, 20.05), (WIDER_RANGE, 24.0)])
+    search, steps = searched(cells, TargetConfig(final_snr_db=23.0))
+    assert search.reached
+    assert cells.asked == [BEFORE, FINER_WEIGHTS, WIDER_RANGE]
+    assert [step.accepted for step in steps] == [True, False, True]
+    assert steps[1].why == "the mean SNR rises by less than 0.1 dB"
+    assert search.accepted.scheme == WIDER_RANGE
+
+
+def test_a_change_that_only_just_reaches_the_target_is_accepted(planned: Request) -> None:
+    cells = Cells(planned, [(BEFORE, 20.0), (FINER_WEIGHTS, 20.05)])
+    search, steps = searched(cells, TargetConfig(final_snr_db=20.02))
+    assert search.reached
+    assert steps[1].why == "the target is reached"
+
+
+def test_an_impossible_target_ends_with_the_best_scheme_and_the_reason_when_nothing_helps(planned: Request) -> None:
+    cells = Cells(planned, [(BEFORE, 20.0), (FINER_WEIGHTS, 26.0)])
+    search, steps = searched(cells, TargetConfig(final_snr_db=90.0), compilations=100)
+    assert not search.reached
+    assert search.reason == (
+        "nothing helps: no other candidate is predicted to gain 0.1 dB; final SNR 26.0 dB is below 90 dB"
+    )
+    assert search.accepted.scheme == FINER_WEIGHTS
+    reverted = {step.why for step in steps if not step.accepted}
+    assert reverted == {"failed in lower on SM8650: lower failed: no such kernel"}
+    assert len({text(step.scheme) for step in steps}) == len(steps), "no scheme is tried twice"
+
+
+def test_the_search_ends_before_a_step_that_would_exceed_the_number_of_compilations(planned: Request) -> None:
+    socs = ("SM8550", "SM8650")
+    cells = Cells(planned, [(BEFORE, 20.0), (FINER_WEIGHTS, 26.0), (UNDAMAGED, 40.0)], socs=socs)
+    search, steps = searched(cells, TargetConfig(final_snr_db=39.0), compilations=5)
+    assert [step.compilations for step in steps] == [2, 4]
+    assert search.reason == "budget.compilations=5 is used up; final SNR 26.0 dB is below 39 dB"
+    assert search.accepted.scheme == FINER_WEIGHTS
+
+
+def test_a_step_beyond_the_budget_is_reverted_although_it_helps(planned: Request) -> None:
+    reached = [(BEFORE, 20.0), (FINER_WEIGHTS, 26.0), (WIDER_RANGE, 24.0)]
+    cells = Cells(planned, reached, sizes=[(FINER_WEIGHTS, 1_300_000)])
+    search, steps = searched(cells, TargetConfig(final_snr_db=23.0), size_ratio=1.25)
+    assert (search.reached, search.accepted.scheme) == (True, WIDER_RANGE)
+    assert steps[1].why == "size bytes is 1.30 times that before, budget.size_ratio=1.25"
+
+
+def test_a_limit_whose_value_is_not_known_is_not_met(planned: Request) -> None:
+    cells = Cells(planned, [(BEFORE, 20.0), (FINER_WEIGHTS, 26.0)])
+    search, steps = searched(cells, TargetConfig(final_snr_db=25.0), ddr_ratio=1.1, spill_bytes=0, compilations=2)
+    assert not search.reached
+    assert steps[1].why == "ddr bytes are not known, budget.ddr_ratio=1.1"
+    assert search.reason.endswith(
+        "; final SNR 20.0 dB is below 25 dB; ddr bytes are not known, budget.ddr_ratio=1.1; "
+        "spilled bytes are not known, budget.spill_bytes=0"
+    )
+
+
+def test_a_program_that_is_accurate_but_too_large_is_not_yet_repaired(planned: Request) -> None:
+    cells = Cells(planned, [(BEFORE, 20.0)], sizes=[(BEFORE, 1_000_000)])
+    search, _ = searched(cells, TargetConfig(final_snr_db=15.0), size_ratio=0.9, compilations=1)
+    assert not search.reached
+    assert search.reason == (
+        "budget.compilations=1 is used up; size bytes is 1.00 times that before, budget.size_ratio=0.9"
+    )
+
+
+def test_a_program_before_the_repair_that_cannot_be_measured_ends_the_search(planned: Request) -> None:
+    search, steps = searched(Cells(planned, []), TargetConfig(final_snr_db=30.0))
+    assert len(steps) == 1
+    assert search.reason == (
+        "the program before the repair is not measured: failed in lower on SM8650: lower failed: no such kernel"
+    )
+
+
+def test_samples_of_the_certificate_have_no_effect(planned: Request) -> None:
+    """The second sample has 2 dB less in every scheme, and is not one of the search."""
+    cells = Cells(planned, [(BEFORE, 20.0), (FINER_WEIGHTS, 30.0)])
+    search, _ = searched(cells, TargetConfig(final_snr_db=29.0))
+    assert search.reached
+    final = search.accepted.measurements[0]
+    assert final is not None
+    assert final.finals.final_snr_db == 30.0
+
+
+def test_a_target_without_snr_counts_samples_and_operators(planned: Request) -> None:
+    cells = Cells(planned, [(BEFORE, 20.0)])
+    target = TargetConfig(top1_agreement=1.0, accuracy=1.0, introduced_operators=0)
+    search, _ = searched(cells, target, compilations=1)
+    # The only sample of the search is classified as in eager PyTorch, and rightly.
+    assert search.reason == "budget.compilations=1 is used up; 2 operators introduce error, the target is 0"
