@@ -59,7 +59,7 @@ def repair(overrides: list[str], config_dirs: list[str] | None = None) -> Repair
         run_start = RunStart.now()
         resources = prepare(plan, device_lock=leases.exclusive)
         first = plan.cells[0].request
-        cells = _Cells(plan, resources, run_start.run_id)
+        cells = Cells(plan, resources, run_start.run_id)
         search = Search(target=first.target, budget=first.budget, samples=range(searched_samples(first)))
         search.run(first.scheme, cells.measure, on_step.get())
         certificate = list(_certificate(run_start.run_id, search, store))
@@ -119,7 +119,7 @@ def searched_samples(request: Request) -> int:
     return request.model.evaluation.count - request.certificate.samples
 
 
-class _Cells:
+class Cells:
     """The cells of all steps. They share one store, and the digests of the model's code."""
 
     def __init__(self, plan: Plan, resources: Resources, run_id: str) -> None:

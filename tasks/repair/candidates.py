@@ -7,7 +7,7 @@ operators of this ranking: as many as give most gain per cost.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from conf.schemes import Precision, SchemeConfig
 from tasks.records import Comparison, LoweredProgram
@@ -15,7 +15,7 @@ from tasks.records.vocabulary import Cause
 from tasks.repair.facts import OperatorFacts, operator_facts, worst_output
 from tasks.repair.families import FAMILIES, Family, Offer, merged_settings
 from tasks.repair.prediction import ErrorPart, energies, gain_db
-from tasks.repair.schemes import Conflict, Settings, with_settings
+from tasks.repair.schemes import Conflict, Settings, setting, with_settings
 from tasks.repair.wording import named_targets, operators_phrase
 
 LEAST_GAIN_DB = 0.1
@@ -65,6 +65,7 @@ def candidates(
     parts = energies(comparison.budget, output)
     search = _Search(operator_facts(comparison, lowered), parts, scheme, lowered.program.size)
     offered = [candidate for family in FAMILIES for candidate in search.candidates(family, most_bytes)]
+    offered += search.with_all_samples(lowered.quantized.exported.calibration_samples)
     return sorted(offered, key=lambda candidate: -candidate.predicted_db / candidate.cost)
 
 
@@ -101,6 +102,34 @@ class _Search:
             for draft in (best, useful[0]) if useful[0] is not best else (best,):
                 with suppress(Conflict):
                     yield self._candidate(family, draft)
+
+    def with_all_samples(self, samples: int) -> Iterator[Candidate]:
+        """Yield the candidate that calibrates with all samples, if the scheme does not and values are clipped.
+
+        `samples`: the number of the model's calibration samples.
+        """
+        used = self._scheme.calibration_samples
+        clipped = {
+            name: energy
+            for name, operator in self._facts.items()
+            if (energy := self._parts.get(("clipping", name), 0.0)) >= _LEAST_ENERGY
+            and operator.node is not None
+            and setting(self._scheme, operator.node, "range") is None
+        }
+        names = sorted(clipped, key=lambda name: -clipped[name])
+        # A guess: what is clipped becomes rarer in proportion to the number of samples.
+        left = min(used / samples, 1.0) if samples else 1.0
+        predicted = gain_db(self._parts, {("clipping", name): left for name in names})
+        if predicted >= LEAST_GAIN_DB:
+            yield Candidate(
+                cause="clipping",
+                change=f"{samples} calibration samples",
+                operators=tuple(names),
+                where=self._where(names),
+                scheme=replace(self._scheme, calibration_samples=samples),
+                predicted_db=predicted,
+                cost=1.0,
+            )
 
     def _removed(self, name: str, offer: Offer) -> float:
         """Return the energy that an offer removes at an operator."""
@@ -150,17 +179,20 @@ class _Search:
 
     def _candidate(self, family: Family, draft: "_Draft") -> Candidate:
         """Return the candidate of a draft. Raises Conflict."""
-        targets = {self._targets[name] for name in draft.names}
-        modules = [self._facts[name].operator.module_path or name for name in draft.names]
         return Candidate(
             cause=family.cause,
             change=family.change,
             operators=draft.names,
-            where=operators_phrase(targets.pop() if len(targets) == 1 else None, modules),
+            where=self._where(draft.names),
             scheme=with_settings(self._scheme, draft.settings),
             predicted_db=draft.predicted_db,
             cost=draft.cost,
         )
+
+    def _where(self, names: Sequence[str]) -> str:
+        targets = {self._targets[name] for name in names}
+        modules = [self._facts[name].operator.module_path or name for name in names]
+        return operators_phrase(targets.pop() if len(targets) == 1 else None, modules)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -33,6 +33,8 @@ _WIDER = {"8a4w": "16a4w", "8a8w": "16a8w"}
 """Per dtype, the dtype with 16-bit activations."""
 _WIDER_LEAVES = 1 / 257**2
 _PER_CHANNEL_LEAVES = 0.25  # a guess: with one scale per channel, most channels have a smaller step
+_LEAST_ERROR = "HistogramObserver"  # it searches the range with the smallest squared error
+_LEAST_ERROR_LEAVES = 0.5  # a guess: how much the range shrinks depends on all values, of which only the ends are known
 _UNDO = 0.5  # the cost of removing a setting: the scheme becomes simpler
 _FLOAT_LEAVES = 1e-3  # the rounding to the 11 bits of a 16-bit float
 
@@ -140,6 +142,14 @@ def _fixed(fits: Callable[[OperatorFacts], Offer | None]) -> OfferOf:
     return lambda operator, scheme: fits(operator) if _setting(operator, scheme, "range") is None else None
 
 
+def _least_error(operator: OperatorFacts, scheme: SchemeConfig) -> Offer | None:
+    if (_setting(operator, scheme, "observer") or scheme.observer) == _LEAST_ERROR or operator.ends is None:
+        return None
+    if _setting(operator, scheme, "range") is not None or _setting(operator, scheme, "share_clamp"):
+        return None
+    return {"observer": _LEAST_ERROR}, _of_steps(operator, _LEAST_ERROR_LEAVES)
+
+
 def _wide_activations(operator: OperatorFacts, scheme: SchemeConfig) -> Offer | None:
     wider = _WIDER.get(_dtype(operator, scheme))
     if wider is None or operator.steps is None or operator.steps > 255:
@@ -225,6 +235,8 @@ FAMILIES = (
     Family(
         cause="resolution", change="16-bit activations", offer=_wide_activations, with_readers=True, activation_bits=8
     ),
+    # The cost of a guess: it comes after all changes whose gain is known.
+    Family(cause="resolution", change="the range with the least error", offer=_least_error, cost=10.0),
     Family(cause="weights", change="the scheme's weights", offer=_scheme_weights, weight_bits=4, cost=_UNDO),
     Family(cause="weights", change="one scale per channel", offer=_per_channel),
     Family(cause="weights", change="8-bit weights", offer=_8_bit_weights, weight_bits=4),

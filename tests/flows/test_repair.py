@@ -6,14 +6,20 @@ import json
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
+from conf.names import COMPILE_STAGES
+from conf.schemes import SchemeOverride
 from tests.flows.sweep_outputs import assert_files_are_complete, assert_no_leftovers, read_table, result_of
 from tests.program import Program
+
+if TYPE_CHECKING:
+    from flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 
@@ -26,6 +32,8 @@ OVERRIDES = ",".join(
 MODEL = ["model=digits_cnn", "scheme=8a8w", "soc=SM8650", "model.evaluation.count=20"]
 REPAIR = ["repair", "--json", *MODEL, "certificate.samples=30"]
 TIMES = {"run_id"}
+REPAIRED = {"name": "8a8w_repaired", "precision": "quantized", "quant_dtype": "8a8w"}
+"""The file of the undamaged scheme."""
 
 
 def rows(artifacts: Path, table: str, run_id: str) -> list[dict[str, Any]]:
@@ -52,6 +60,7 @@ def undamaged_db(program: Program, artifacts: Path) -> float:
         f"budget.compilations=1 is used up; final SNR {result['after_snr_db']:.1f} dB is below 200 dB"
     )
     assert (result["reached"], result["changes"], result["size_ratio"]) == (False, [], 1.0)
+    assert yaml.safe_load(Path(result["scheme_file"]).read_text()) == REPAIRED, "the best scheme is written"
     return result["before_snr_db"]
 
 
@@ -86,11 +95,7 @@ def test_damage_is_named_undone_and_certified_and_a_killed_repair_continues(
         ("after", 30, 0),
     ]
     assert certificate[1]["mean_snr_db_low"] > certificate[0]["mean_snr_db_high"]
-    assert yaml.safe_load(Path(result["scheme_file"]).read_text()) == {
-        "name": "8a8w_repaired",
-        "precision": "quantized",
-        "quant_dtype": "8a8w",
-    }
+    assert yaml.safe_load(Path(result["scheme_file"]).read_text()) == REPAIRED
     cells = read_table(artifacts, "cells", result["run_id"])
     assert [cell["scheme"] for cell in cells] == ["8a8w", "8a8w step 1", "8a8w step 2", "8a8w step 3"]
     assert {(cell["verb"], cell["samples"], cell["outcome"]) for cell in cells[1:]} == {("repair", 20, "passed")}
@@ -113,6 +118,19 @@ def wait_for_step(process: subprocess.Popen[str], number: int) -> None:
             return
         assert time.monotonic() < deadline
     raise AssertionError(f"the program has ended before step {number}")
+
+
+def test_a_scheme_that_one_soc_cannot_run_is_compiled_for_none(resources: Resources) -> None:
+    from flows.repair import Cells, planned
+
+    calls = resources.count_calls(COMPILE_STAGES)
+    plan = planned(["model=digits_cnn", "scheme=8a8w", "soc=SM8650,SM8450", "target.final_snr_db=30"], [])
+    finer = replace(plan.cells[0].request.scheme, overrides=[SchemeOverride(node="res", quant_dtype="16a16w")])
+    v73 = "16-bit by 16-bit and 2-bit weights need Hexagon v73"
+    reasons = {cell.request.soc.name: cell.impossible for cell in Cells(plan, resources, "run").measure(finer)}
+    assert (reasons["SM8450"] or "").startswith(v73)
+    assert reasons["SM8650"] == f"not compiled, because it is impossible on SM8450: {reasons['SM8450']}"
+    assert resources.count_calls(COMPILE_STAGES) == calls
 
 
 WRONG = {

@@ -121,6 +121,33 @@ def test_an_operator_and_the_clamp_behind_it_get_the_same_bits_because_the_compi
     }
 
 
+def test_the_range_with_the_least_error_comes_after_all_changes_whose_gain_is_known() -> None:
+    uses = {"least_value": 0.0, "largest_value": 24.0}
+    comparison, lowered = cell([operator("conv", CONVOLUTION)], {("resolution", "conv"): 0.9}, conv=uses)
+    offered = candidates(comparison, lowered, scheme("8a8w"))
+    assert offered[-1].description == "the range with the least error for the convolution layers.conv"
+    override = SchemeOverride(node="node_conv", observer="HistogramObserver")
+    assert offered[-1].scheme == scheme("8a8w", override)
+    for fixed in (override, SchemeOverride(node="node_conv", range=[0.0, 25.5])):
+        again = candidates(comparison, lowered, scheme("8a8w", fixed))
+        assert all(new.change != offered[-1].change for new in again)
+
+
+def test_values_that_few_samples_did_not_show_are_calibrated_with_all_samples() -> None:
+    uses = {"least_value": 0.0, "largest_value": 49.0, "clipped_elements": 7}
+    comparison, lowered = cell([operator("conv", CONVOLUTION)], {("clipping", "conv"): 0.9}, conv=uses)
+    exported = replace(lowered.quantized.exported, calibration_samples=32)
+    lowered = replace(lowered, quantized=replace(lowered.quantized, exported=exported))
+    few = replace(scheme("8a8w"), calibration_samples=8)
+    (more,) = (new for new in candidates(comparison, lowered, few) if "samples" in new.change)
+    assert more.description == "32 calibration samples for the convolution layers.conv"
+    assert more.scheme == replace(few, calibration_samples=32)
+    assert more.predicted_db == pytest.approx(4.88, abs=0.01), "a quarter of what was clipped is left"
+    fixed = SchemeOverride(node="node_conv", range=[0.0, 25.5])
+    for other in (scheme("8a8w"), replace(few, overrides=[fixed])):
+        assert all("samples" not in new.change for new in candidates(comparison, lowered, other))
+
+
 def test_what_the_device_computes_wrongly_goes_to_another_precision_and_last_to_the_cpu() -> None:
     comparison, lowered = cell([operator("conv", CONVOLUTION)], {("device", "conv"): 0.9})
     offered = candidates(comparison, lowered, scheme("16a8w"))
