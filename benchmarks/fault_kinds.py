@@ -14,7 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -39,6 +39,14 @@ WORKS: Mapping[FirstStage, float] = {
     "everything": 0.05,
 }
 """By the first stage without a result, how often a fault disturbs such a run."""
+SECONDS: Mapping[FirstStage, float] = {
+    "nothing": 2.0,
+    "compare": 15.0,
+    "measure": 25.0,
+    "lower": 35.0,
+    "everything": 60.0,
+}
+"""By the first stage without a result, the duration of a run on a machine without other load."""
 
 
 @dataclass(kw_only=True)
@@ -53,10 +61,8 @@ class Bench:
     new_sweep: Callable[[Path], Sweep]
     stack: ExitStack
     object_store: ObjectStore | None = None
-    seconds: dict[FirstStage, float] = field(
-        default_factory=lambda: {"nothing": 2.0, "compare": 15.0, "measure": 25.0, "lower": 35.0, "everything": 60.0}
-    )
-    """By the first stage without a result, the duration of an undisturbed run, as far as it is known."""
+    slowness: float = 1.0
+    """How many times as long a run takes as on a machine without other load."""
     _board: tuple[Sshd, Path, Tables] | None = None
     _proxy: FaultyStore | None = None
     _clock: Path | None = None
@@ -76,6 +82,10 @@ class Bench:
             assert ran.run_id is not None, ran.err
             self._board = device, sweep.artifacts, sweep.tables(ran.run_id)
         return self._board
+
+    def seconds(self, missing: FirstStage) -> float:
+        """Return the expected duration of an undisturbed run. `missing`: the first stage without a result."""
+        return self.slowness * SECONDS[missing]
 
     @property
     def board_command(self) -> list[str]:
@@ -217,7 +227,7 @@ def dead_device(case: Case, chance: random.Random) -> str:
     case.sweep.command = case.bench.board_command
     copied(artifacts, case.sweep.artifacts)
     case.sweep.remove_results("measure")
-    seconds = case.bench.seconds["measure"]
+    seconds = case.bench.seconds("measure")
     process = case.sweep.start()
     after_s = _wait(process, chance.uniform(0.05, 0.9) * seconds)
     what = chance.choice(("dead", "frozen", "disconnected"))
@@ -243,7 +253,7 @@ def shifted_clock(case: Case, chance: random.Random) -> str:
     work = _work(case, chance)
     case.sweep.cold = True
     days = chance.choice((-400, -30, -1, 1, 30, 400))
-    in_s = chance.choice((0.0, chance.uniform(5, 15 + case.bench.seconds[work])))
+    in_s = chance.choice((0.0, chance.uniform(5, 15 + case.bench.seconds(work))))
     shift = {
         "LD_PRELOAD": str(case.bench.clock()),
         "CLOCK_SHIFT_S": str(days * DAY_S),
@@ -293,7 +303,7 @@ def _started(
     missing = work or _work(case, chance)
     share = chance.random()
     process = case.sweep.start()
-    after_s = _wait(process, share * (case.bench.seconds[missing] + extra_s))
+    after_s = _wait(process, share * (case.bench.seconds(missing) + extra_s))
     return process, f"after {after_s:.1f} s, {_text(missing)}"
 
 

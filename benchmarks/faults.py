@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from depth_plot import Series, svg
-from fault_kinds import BUCKET, KINDS, Bench, Case
+from fault_kinds import BUCKET, KINDS, SECONDS, Bench, Case
 from fault_sweep import Sweep, judge
 from warm_start import WarmProgram, WarmProgramEnded
 
@@ -163,7 +163,7 @@ def prepare(root: Path, kinds: Sequence[str], stack: ExitStack) -> Callable[[], 
         stack.callback(warm.close)
         return warm
 
-    prepared, expected = _undisturbed(warm_program(), root)
+    prepared, expected, seconds = _undisturbed(warm_program(), root)
 
     def new_bench() -> Bench:
         warm, folder = warm_program(), Path(tempfile.mkdtemp(dir=root))
@@ -174,19 +174,21 @@ def prepare(root: Path, kinds: Sequence[str], stack: ExitStack) -> Callable[[], 
             new_sweep=lambda working: Sweep(warm=warm, folder=working),
             stack=stack,
             object_store=store,
+            slowness=max(1.0, seconds / SECONDS["everything"]),
         )
 
     return new_bench
 
 
-def _undisturbed(warm: WarmProgram, root: Path) -> tuple[Path, Tables]:
+def _undisturbed(warm: WarmProgram, root: Path) -> tuple[Path, Tables, float]:
+    """Run the sweep. Return its artifacts, its tables and its duration."""
     folder = root / "undisturbed"
     folder.mkdir()
     sweep = Sweep(warm=warm, folder=folder)
     ran = sweep.run()
     assert ran.exit_code == 0, ran.err
     assert ran.run_id is not None, ran.out
-    return sweep.artifacts, sweep.tables(ran.run_id)
+    return sweep.artifacts, sweep.tables(ran.run_id), ran.seconds
 
 
 def curve(words: Sequence[str]) -> str:
