@@ -45,6 +45,19 @@ def test_a_document_links_to_files_that_exist(document: Path) -> None:
     assert [target for target in targets if not (document.parent / target).exists()] == []
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_the_tests_that_a_document_names_exist(document: Path) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)`", document.read_text())
+    assert [name for name in named if not (ROOT / name).exists()] == []
+    assert named or document.name != "security.md"
+
+
+def test_every_line_of_the_page_on_security_names_its_test() -> None:
+    lines = re.findall(r"^\| (?!what holds)(.*) \|$", (ROOT / "docs" / "security.md").read_text(), flags=re.MULTILINE)
+    assert len(lines) > 20
+    assert [line for line in lines if "`tests/" not in line] == []
+
+
 def test_the_readme_names_every_table() -> None:
     assert re.findall(r"^\| `(\w+)` \|", README, flags=re.MULTILINE) == list(TABLES)
 
