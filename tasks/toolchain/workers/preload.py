@@ -4,7 +4,6 @@ Error output is dropped. An import that fails here fails again in the worker, an
 """
 # ruff: noqa: F401
 
-import gc
 import os
 import threading
 
@@ -35,6 +34,3 @@ finally:
     os.dup2(_terminal, 2)
     os.close(_terminal)
     os.close(_nowhere)
-
-gc.collect()
-gc.freeze()  # a collection in a worker would copy every page that it looks at
