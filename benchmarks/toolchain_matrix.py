@@ -45,7 +45,7 @@ def environments(folder: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
     yield "default", find_sdk(os.environ, folder).environment(os.environ)
     for toolchain in prepared_toolchains(os.environ):
         assert isinstance(toolchain, PreparedToolchain)
-        yield toolchain.name, toolchain.environment(os.environ)
+        yield toolchain.name, toolchain.sdk.environment(os.environ)
 
 
 def outcome(environment: Mapping[str, str], *arguments: str) -> tuple[float | str, str]:

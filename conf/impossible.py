@@ -7,7 +7,10 @@ from conf.schema import PROBE, DeviceConfig, Request, RunnerKind, TransportKind
 
 
 def impossible_reason(request: Request) -> str | None:
-    """Return a text of one line, the reason why the cell is impossible. Return None if the cell is possible."""
+    """Return a text of one line, the reason why the cell is impossible. Return None if the cell is possible.
+
+    With `try_impossible`, the cell is possible even if a rule of the backend excludes it.
+    """
     backend, soc = planned_backend(request.backend.kind), request.soc.name
     if backend.socs is not None and soc not in backend.socs:
         return f"the {printable(request.backend.name)} backend does not compile for {printable(soc)}"
@@ -15,10 +18,16 @@ def impossible_reason(request: Request) -> str | None:
         return f"the {printable(request.backend.name)} backend has no schemes with overrides"
     if request.toolchain.folder is not None and (reason := _excludes_toolchains(request)) is not None:
         return reason
-    reason = next((rule.reason for rule in backend.rules if _excludes(rule, request)), None)
+    reason = None if request.try_impossible else excluding_reason(request)
     if reason is None and not any(can_run_on(device, request) for device in request.devices):
         return f"no device of {printable(request.where)} is a {printable(soc)} or a simulator host"
     return reason
+
+
+def excluding_reason(request: Request) -> str | None:
+    """Return the reason of the backend's first rule that excludes the cell; None if no rule excludes it."""
+    rules = planned_backend(request.backend.kind).rules
+    return next((rule.reason for rule in rules if _excludes(rule, request)), None)
 
 
 def _excludes_toolchains(request: Request) -> str | None:

@@ -358,6 +358,8 @@ class Request:
     measure: MeasureConfig = field(default_factory=MeasureConfig)
     reuse: Reuse = Reuse.programs
     """With `capture`, measurements of earlier runs on the same device are reused. The tables name these runs."""
+    try_impossible: bool = False
+    """Whether cells that a rule of their backend calls impossible are tried. `qnnsweep qualify` tries them."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     object_store: ObjectStoreConfig = field(default_factory=ObjectStoreConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)

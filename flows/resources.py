@@ -86,7 +86,7 @@ def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
     estimates = expected_costs.estimates(store)
     pools: dict[str, tuple[WorkerPool, dict[str, str]]] = {}
     for toolchain in {cell.request.toolchain.name: cell.request.toolchain for cell in plan.cells}.values():
-        environment, versions = _toolchain(toolchain, store)
+        environment, of_runner, versions = _toolchain(toolchain, store)
         supervisor = Supervisor(
             environment=environment,
             store=store,
@@ -97,7 +97,7 @@ def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
             toolchain=toolchain.name,
             is_prepared=toolchain.folder is not None,
         )
-        pools[toolchain.name] = WorkerPool(versions, supervisor), supervisor.environment
+        pools[toolchain.name] = WorkerPool(versions, supervisor), of_runner
     for cell in plan.cells:
         for device in cell.request.devices:
             if device.runner is RunnerKind.native and cell.impossible is None and can_run_on(device, cell.request):
@@ -108,11 +108,16 @@ def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
     return Resources(store=store, workers=workers, farm=farm, others=others)
 
 
-def _toolchain(toolchain: ToolchainConfig, store: Store) -> tuple[dict[str, str], Toolchain]:
-    """Return the environment variables of a toolchain, and its versions. Raises EnvironmentUnusable."""
+def _toolchain(toolchain: ToolchainConfig, store: Store) -> tuple[dict[str, str], dict[str, str], Toolchain]:
+    """Return a toolchain's environment variables for workers and for the runner of programs, and its versions.
+
+    Programs are always run by the ExecuTorch of this Python environment, with QNN's libraries of the toolchain.
+    Raises EnvironmentUnusable.
+    """
     if toolchain.folder is None:
         sdk = find_sdk(os.environ, store.root / "toolchain")
-        return sdk.environment(os.environ), identity(sdk)
+        environment = sdk.environment(os.environ)
+        return environment, environment, identity(sdk)
     prepared = read_record(Path(toolchain.folder))
     prepared.check_files()
-    return prepared.environment(os.environ), prepared.identity
+    return prepared.environment(os.environ), prepared.sdk.environment(os.environ), prepared.identity

@@ -43,13 +43,16 @@ def qualify(
 ) -> None:
     """Compare a toolchain with the present one, on all cells of a sweep. Repeat the command to continue.
 
-    Prints Markdown for a pull request. Without overrides, the cells are those of experiment=quickstart.
+    Prints Markdown for a pull request. Without overrides, the cells are those of experiment=quickstart. Cells that a
+    rule calls impossible are tried, too; try_impossible=false leaves them out.
     """
     folders = [str(folder.absolute()) for folder in config_dir or ()]
     with exit_on_error(debug):
         words = _overrides(before, after, overrides or [])
         configure_prefect()
+        from conf.impossible import excluding_reason
         from conf.load import load
+        from flows.runs.qualification import RULED_AXES
         from flows.runs.qualification import qualify as compare_toolchains
         from flows.runs.qualification_page import markdown_page, write_page
         from tasks.storage.store import Store
@@ -58,7 +61,9 @@ def qualify(
         plan = load(words, config_dirs=config_dir or [])
         result = run_on_this_machine(sweep_here, plan, words, folders)
         store = Store.at(plan.artifacts, plan.cache_folder, plan.object_store)
-        qualification = compare_toolchains(store, result.run.run_id, before, after)
+        reasons = ((cell.request.names[: len(RULED_AXES)], excluding_reason(cell.request)) for cell in plan.cells)
+        excluded = {names: reason for names, reason in reasons if reason is not None}
+        qualification = compare_toolchains(store, result.run.run_id, before, after, excluded)
         page = write_page(qualification, store)
         if json_:
             print(json.dumps(_summary(qualification) | {"page": page, "report": result.run.report}))
@@ -80,7 +85,9 @@ def _overrides(before: str, after: str, overrides: list[str]) -> list[str]:
         raise RequestError("A and B are the same toolchain; `qnnsweep toolchain list` lists all", key="B", value=after)
     if any(word.lstrip("+~").partition("=")[0] == "toolchain" for word in overrides):
         raise RequestError("toolchain=: the toolchains are the arguments A and B; leave this override out")
-    return [*(overrides or _DEFAULT_OVERRIDES), f"toolchain={before},{after}"]
+    is_decided = any(word.lstrip("+~").partition("=")[0] == "try_impossible" for word in overrides)
+    tried = [] if is_decided else ["try_impossible=true"]
+    return [*(overrides or _DEFAULT_OVERRIDES), *tried, f"toolchain={before},{after}"]
 
 
 def _summary(qualification: "Qualification") -> dict[str, Any]:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
 from conf.toolchains import DEFAULT_TOOLCHAIN, toolchains_folder
@@ -29,8 +30,8 @@ def add(
         typer.Argument(
             metavar="[NAME] KEY=VALUE",
             help="A name, by default one made of the values, and: qnn=2.51, qnn=onnxruntime-qnn==2.7.0 or qnn=PATH of "
-            "a Qualcomm AI Engine Direct SDK; executorch=CLONE@COMMIT for the QNN backend of another commit of a git "
-            "clone; passes_off=[PASS,…]; operators_skipped=[OPERATOR,…].",
+            "a Qualcomm AI Engine Direct SDK; executorch=1.4.1 for another release of ExecuTorch, or CLONE@COMMIT for "
+            "the QNN backend of a commit of a git clone; passes_off=[PASS,…]; operators_skipped=[OPERATOR,…].",
         ),
     ],
     json_: Json = False,
@@ -41,11 +42,13 @@ def add(
     pip gets a release from the index that it is configured to use. About 250 MB are stored.
     """
     with exit_on_error(debug):
+        from flows.cli.foreground import interruptible
         from tasks.toolchain.prepared.prepare import add as prepare
         from tasks.toolchain.prepared.wanted import parsed_words
 
         name, wanted = parsed_words(words)
-        toolchain = prepare(name, wanted, os.environ)
+        with interruptible(Console(stderr=True)):
+            toolchain = prepare(name, wanted, os.environ)
         print_output(_summary(toolchain), as_json=json_)
         if not json_:
             bridged = "" if toolchain.bridge is None else f", with the bridge `{toolchain.bridge}`"
@@ -86,6 +89,7 @@ def _summary(toolchain: "PreparedToolchain") -> dict[str, Any]:
         "origin": toolchain.origin,
         "executorch": toolchain.executorch,
         "bridge": toolchain.bridge,
+        "release": toolchain.release,
         "commit": toolchain.commit,
         "passes_off": toolchain.passes_off,
         "operators_skipped": toolchain.operators_skipped,

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
-from flows.runs.diff import CellDifference, Change, Difference, Side, differences, number_change, pairs_of
+from conf.names import AXES
+from flows.runs.diff import CELL, CellDifference, Change, Difference, Side, differences, number_change, pairs_of
 from flows.runs.history import Row, names
 from tasks.numerics.series import Series
 from tasks.records import Toolchain
@@ -17,6 +18,8 @@ _BYTE_COUNTS = ("fill_bytes", "read_total_bytes", "write_total_bytes")
 _BYTES_FLOOR = 0.05
 COMPILE_SECONDS = ("edge_s", "lower_s")
 _COMPILE_STAGES = ("edge", "lower")
+RULED_AXES = tuple(axis for axis in AXES if axis != "device")
+"""The axes of cells, except for the device, which no rule of a backend depends on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +39,20 @@ class ToolchainFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Tried:
+    """A cell that a rule calls impossible, tried with both toolchains."""
+
+    cell: Mapping[str, str | None]
+    reason: str
+    """The rule's reason."""
+    before: str
+    after: str
+    """The outcomes; if the cell did not pass, with the error."""
+    passed_before: bool
+    passed_after: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Qualification:
     """The comparison of a toolchain with the present one. `difference` has the names of the toolchains as its runs."""
 
@@ -45,6 +62,8 @@ class Qualification:
     difference: Difference
     equal_outputs: int
     """Number of cells whose final outputs are equal, bit by bit."""
+    tried: Sequence["Tried"]
+    """The cells that a rule calls impossible. They are in no other part of the comparison."""
     unusable: int
     """Number of cells that could not be measured, because a device or this machine failed."""
 
@@ -59,18 +78,34 @@ class Qualification:
         return self.difference.regressions == 0 and self.unusable == 0
 
 
-def qualify(store: Store, run_id: str, before: str, after: str) -> Qualification:
-    """Return the comparison of the toolchain `after` with the toolchain `before`, which the run swept both."""
-    cells, operators, work = (tables.rows(store, table, run_id) for table in ("cells", "operators", "work"))
+def qualify(
+    store: Store, run_id: str, before: str, after: str, excluded: Mapping[tuple[str, ...], str] | None = None
+) -> Qualification:
+    """Return the comparison of the toolchain `after` with the toolchain `before`, which the run swept both.
 
-    def side(name: str) -> Side:
+    `excluded`: the reason of each cell that a rule calls impossible, by the cell's names on `RULED_AXES`.
+    """
+    cells, operators, work = (tables.rows(store, table, run_id) for table in ("cells", "operators", "work"))
+    reasons = excluded or {}
+
+    def of(table: Sequence[Row], toolchain: str) -> list[Row]:
+        return [row for row in table if row["toolchain"] == toolchain]
+
+    def reason(row: Row) -> str | None:
+        return reasons.get(tuple(row[axis] for axis in RULED_AXES))
+
+    def side(name: str, *, is_excluded: bool = False) -> Side:
         """Return the rows of a toolchain. They get the name of the second, because only equal names are compared."""
-        of_cells, of_operators = ([row for row in table if row["toolchain"] == name] for table in (cells, operators))
+        of_cells = [row for row in of(cells, name) if (reason(row) is not None) == is_excluded]
         return Side(
             name=name,
             cells=[{**row, "toolchain": after} for row in of_cells],
-            operators=[{**row, "toolchain": after} for row in of_operators],
+            operators=[{**row, "toolchain": after} for row in of(operators, name)],
         )
+
+    def facts(name: str, side: Side) -> ToolchainFacts:
+        (first, *_), costs = of(cells, name), of(work, name)
+        return _facts(name, {field.name: first[field.name] for field in fields(Toolchain)}, side.cells, costs)
 
     sides = (side(before), side(after))
     pairs = pairs_of(sides[0].cells, sides[1].cells)
@@ -80,29 +115,37 @@ def qualify(store: Store, run_id: str, before: str, after: str) -> Qualification
         replace(cell, changes=[*_explained(cell.changes, a, b), *_counts(a, b), *_operators(a, b, of_operators)])
         for cell, (a, b) in zip(difference.cells, pairs, strict=True)
     ]
+    tried = pairs_of(side(before, is_excluded=True).cells, side(after, is_excluded=True).cells)
     return Qualification(
         run_id=run_id,
-        before=_facts(before, sides[0].cells, [row for row in work if row["toolchain"] == before]),
-        after=_facts(after, sides[1].cells, [row for row in work if row["toolchain"] == after]),
+        before=facts(before, sides[0]),
+        after=facts(after, sides[1]),
         difference=replace(difference, cells=extended),
         equal_outputs=sum(
             a["outputs_sha256"] is not None and a["outputs_sha256"] == b["outputs_sha256"] for a, b in pairs
         ),
+        tried=[_tried(a, b, reason(b) or "") for a, b in tried],
         unusable=sum(row["outcome"] == "infrastructure" for part in sides for row in part.cells),
     )
 
 
-def _digest(row: Row) -> str | None:
-    return row["outputs_sha256"]
+def _tried(before: Row, after: Row, reason: str) -> Tried:
+    return Tried(
+        cell={name: after[name] for name in CELL},
+        reason=reason,
+        before=_outcome(before),
+        after=_outcome(after),
+        passed_before=before["outcome"] == "passed",
+        passed_after=after["outcome"] == "passed",
+    )
 
 
-def _facts(name: str, cells: Sequence[Row], work: Iterable[Row]) -> ToolchainFacts:
+def _facts(name: str, versions: Mapping[str, str | None], cells: Sequence[Row], work: Iterable[Row]) -> ToolchainFacts:
     ran = [row for row in cells if row["outcome"] != "impossible"]
     edges = {(row["model"], row["scheme"], row["backend"], row["edge_s"]) for row in ran}
-    first = ran[0] if ran else cells[0]
     return ToolchainFacts(
         name=name,
-        versions={field.name: first[field.name] for field in fields(Toolchain)},
+        versions=versions,
         passed=sum(row["outcome"] == "passed" for row in ran),
         cells=len(ran),
         program_bytes=sum(row["pte_bytes"] or 0 for row in ran),

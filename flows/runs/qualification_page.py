@@ -67,10 +67,34 @@ def _lines(qualification: Qualification) -> Iterator[str]:
         changes = qualification.changes(kind)
         if changes:
             yield from _section(title, changes, (before.name, after.name))
+    yield from _tried(qualification)
     steady = len(qualification.changes("steady"))
     if steady:
         yield ""
         yield f"{plural(steady, 'smaller change')} within the limits."
+
+
+def _tried(qualification: Qualification) -> Iterator[str]:
+    """Yield the cells that a rule calls impossible and that pass with the second toolchain."""
+    before, after = markdown(qualification.before.name), markdown(qualification.after.name)
+    passing = [entry for entry in qualification.tried if entry.passed_after]
+    kept = len(qualification.tried) - len(passing)
+    for title, passed_before in (("possible now", False), ("passes with both", True)):
+        entries = [entry for entry in passing if entry.passed_before is passed_before]
+        if entries:
+            yield ""
+            yield f"## Called impossible, but {title} ({len(entries)})"
+            yield ""
+            yield markdown_table(
+                ("cell", "reason of the rule", before, after),
+                [
+                    (cell_name({**entry.cell, "toolchain": None}), entry.reason, entry.before, entry.after)
+                    for entry in entries[:_MOST_LINES]
+                ],
+            )
+    if kept:
+        yield ""
+        yield f"{plural(kept, 'cell')} that a rule calls impossible did not pass with {after}."
 
 
 def _facts(before: ToolchainFacts, after: ToolchainFacts) -> Iterator[tuple[str, str, str]]:

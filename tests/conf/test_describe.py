@@ -10,12 +10,12 @@ REFUSALS = {
     "modle=x": (
         "modle: no such key; did you mean model? there are: artifacts, backend, budget, cache_folder, certificate, "
         "device, farm, limits, masked_names, measure, model, object_store, prefect, retention, reuse, schedule, "
-        "scheme, soc, target, tolerance, toolchain, trend"
+        "scheme, soc, target, tolerance, toolchain, trend, try_impossible"
     ),
     "measur.iterations=3": (
         "measur: no such key; did you mean measure? there are: artifacts, backend, budget, cache_folder, certificate, "
         "device, farm, limits, masked_names, measure, model, object_store, prefect, retention, reuse, schedule, "
-        "scheme, soc, target, tolerance, toolchain, trend"
+        "scheme, soc, target, tolerance, toolchain, trend, try_impossible"
     ),
     "measure.iteration=3": (
         "measure.iteration: no such key; did you mean iterations? in measure: budget, debug_buffer_bytes, "
@@ -42,7 +42,8 @@ REFUSALS = {
     "pool=[]": (
         "pool: no such key; there are: artifacts, backend, budget, cache_folder, certificate, device, farm, limits, "
         "masked_names, measure, "
-        "model, object_store, prefect, retention, reuse, schedule, scheme, soc, target, tolerance, toolchain, trend"
+        "model, object_store, prefect, retention, reuse, schedule, scheme, soc, target, tolerance, toolchain, trend, "
+        "try_impossible"
     ),
 }
 

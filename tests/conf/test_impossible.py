@@ -57,3 +57,8 @@ def test_every_rule_has_a_reason_of_one_line_and_evidence() -> None:
     rules = [rule for kind in SHIPPED_BACKENDS for rule in planned_backend(kind).rules]
     assert len(rules) == 6
     assert all(rule.reason.isprintable() and rule.reason and rule.evidence for rule in rules)
+
+
+def test_a_cell_that_a_rule_excludes_can_be_tried_all_the_same(mine: Path) -> None:
+    assert impossible(mine, "soc=SM8350", "try_impossible=true") == {}
+    assert set(impossible(mine, "soc=SM8350", "try_impossible=true", "backend=xnnpack")) == set()

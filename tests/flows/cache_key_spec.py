@@ -179,6 +179,7 @@ REQUEST = (
     same("cache_folder", "elsewhere", NONE, "holds copies only"),
     same("object_store.timeout_s", 1.0, NONE, _SWEEP),
     same("object_store.attempts", 1, NONE, _SWEEP),
+    same("try_impossible", True, NONE, "selects cells, whose results do not depend on it"),
     same("masked_names", "^PIN$", NONE, "masks overrides in what a run shows"),
     same("trend.nights", 10, NONE, _NIGHTS),
     same("trend.least_nights", 5, NONE, _NIGHTS),

@@ -16,7 +16,8 @@ class SignNet(nn.Module):
         self.tail = nn.Conv2d(8, 4, 1)
 
     def forward(self, image):
-        return self.tail(nn.functional.relu6(self.conv(image)))
+        limited = nn.functional.relu6(self.conv(image))
+        return self.tail(limited)
 
 
 def sign_net():

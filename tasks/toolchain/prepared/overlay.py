@@ -27,7 +27,7 @@ def split_commit(executorch: str) -> tuple[Path, str]:
     clone, _, commit = executorch.rpartition("@")
     if not clone or not commit or commit.startswith("-"):
         raise RequestError(
-            "write executorch=PATH@COMMIT, with the path of a git clone of ExecuTorch",
+            "write executorch=1.4.1 for a release, or executorch=PATH@COMMIT with the path of a git clone",
             key="executorch",
             value=printable(executorch),
         )

@@ -1,5 +1,5 @@
 """The preparation of a toolchain: QNN's libraries in a folder of their own, with the bridge if ExecuTorch needs it, and
-the Python files of another commit of ExecuTorch if that is wanted.
+another release of ExecuTorch, or the Python files of another commit, if that is wanted.
 
 Everything is built in a temporary folder, which is renamed when it is complete. No file of Qualcomm's is changed.
 """
@@ -7,8 +7,6 @@ Everything is built in a temporary folder, which is renamed when it is complete.
 import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,6 +21,7 @@ from tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER, build_id, find_sdk
 from tasks.toolchain.prepared.bridge import with_bridge
 from tasks.toolchain.prepared.names import names
 from tasks.toolchain.prepared.overlay import commit_files, commit_sha, lay_over, split_commit
+from tasks.toolchain.prepared.packages import install
 from tasks.toolchain.prepared.probe import ProbeFailed, probe
 from tasks.toolchain.prepared.record import (
     FILES,
@@ -35,6 +34,7 @@ from tasks.toolchain.prepared.record import (
     read_record,
     record_bytes,
 )
+from tasks.toolchain.prepared.release import install_release, unmet_requirements
 from tasks.toolchain.prepared.wanted import Wanted
 
 PACKAGE = "onnxruntime-qnn"
@@ -44,7 +44,6 @@ _HTP = "libQnnHtp.so"
 _PARTIAL = "partial"
 _LEAST_FREE_BYTES = 1 << 30
 _LEAST_FREE_BYTES_OF_LINKS = 64 << 20
-_DEADLINE_S = 1800
 
 
 def add(name: str | None, wanted: Wanted, environ: Mapping[str, str], *, is_probed: bool = True) -> PreparedToolchain:
@@ -64,7 +63,8 @@ def add(name: str | None, wanted: Wanted, environ: Mapping[str, str], *, is_prob
         folder = root / _PARTIAL / temporary_name()
         folder.mkdir(parents=True)
         try:
-            least = _LEAST_FREE_BYTES if wanted.qnn is not None else _LEAST_FREE_BYTES_OF_LINKS
+            installs = wanted.qnn is not None or wanted.executorch_release is not None
+            least = _LEAST_FREE_BYTES if installs else _LEAST_FREE_BYTES_OF_LINKS
             if (free := shutil.disk_usage(folder).free) < least:
                 raise RequestError(
                     f"{free >> 20} MiB free at {root}, but a toolchain needs {least >> 20}: free some "
@@ -112,8 +112,8 @@ def _built(folder: Path, name: str, wanted: Wanted, environ: Mapping[str, str]) 
     """Put ExecuTorch's changes, and QNN's libraries or links to installed ones, into `folder`."""
     libraries = folder / SDK / LIBRARY_FOLDER
     libraries.mkdir(parents=True)
-    changed = _changed(folder, name, wanted)
-    if wanted.passes_off or wanted.operators_skipped:
+    changed = _changed(folder, name, wanted, environ)
+    if wanted.passes_off or wanted.operators_skipped or changed.release is not None:
         _check_names(changed, wanted)
     qnn = wanted.qnn
     if qnn is None:
@@ -132,23 +132,26 @@ def _built(folder: Path, name: str, wanted: Wanted, environ: Mapping[str, str]) 
     return replace(changed, origin=origin, build=build, files=tuple(_library_file(path, folder) for path in paths))
 
 
-def _changed(folder: Path, name: str, wanted: Wanted) -> PreparedToolchain:
-    """Return the toolchain, still without QNN's libraries, with the Python files of the wanted commit."""
-    commit, python_files = None, []
-    if wanted.executorch is not None:
+def _changed(folder: Path, name: str, wanted: Wanted, environ: Mapping[str, str]) -> PreparedToolchain:
+    """Return the toolchain, still without QNN's libraries, with the wanted release or commit of ExecuTorch."""
+    commit, release, own_files = None, wanted.executorch_release, list[Path]()
+    if release is not None:
+        own_files = install_release(release, folder, environ)
+    elif wanted.executorch is not None:
         clone, short = split_commit(wanted.executorch)
         sha = commit_sha(clone, short)
-        commit, python_files = f"{clone}@{sha}", lay_over(folder, commit_files(clone, sha))
+        commit, own_files = f"{clone}@{sha}", lay_over(folder, commit_files(clone, sha))
     return PreparedToolchain(
         name=name,
         folder=folder,
         origin="",
         build="",
-        executorch=metadata.version("executorch"),
+        executorch=release or metadata.version("executorch"),
         bridge=None,
         files=(),
+        release=release,
         commit=commit,
-        python_files=tuple(_library_file(path, folder) for path in python_files),
+        python_files=tuple(_library_file(path, folder) for path in own_files),
         passes_off=wanted.passes_off,
         operators_skipped=wanted.operators_skipped,
         probed=(),
@@ -160,7 +163,11 @@ def _check_names(toolchain: PreparedToolchain, wanted: Wanted) -> None:
     try:
         passes, operators = names(toolchain.environment({}))
     except ProbeFailed as error:
-        raise RequestError(f"cannot be imported: {printable(error.problem)}", key="executorch") from None
+        unmet = "" if toolchain.release is None else unmet_requirements(toolchain.folder)
+        value = printable(wanted.executorch or "")
+        raise RequestError(
+            f"cannot be imported: {printable(error.problem)}{unmet}", key="executorch", value=value
+        ) from None
     for key, chosen, known in (
         ("passes_off", wanted.passes_off, passes),
         ("operators_skipped", wanted.operators_skipped, operators),
@@ -197,43 +204,12 @@ def _version(qnn: str) -> str:
 
 
 def _install(version: str, folder: Path, environ: Mapping[str, str]) -> str:
-    """Install the package into `folder/package` with pip, from the index that pip is configured to use."""
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--no-compile"]
+    """Install QNN's package into `folder/package`."""
     requirement = f"{PACKAGE}=={version}"
-    pip += ["--disable-pip-version-check", f"--target={folder / 'package'}", requirement]
-    scratch = folder / "scratch"
-    scratch.mkdir()
-    try:
-        ran = subprocess.run(
-            pip,
-            env=dict(environ) | {"TMPDIR": str(scratch)},
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_DEADLINE_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise RequestError(f"pip did not install {requirement} within {_DEADLINE_S} s") from None
-    shutil.rmtree(scratch)
-    if ran.returncode:
-        raise RequestError(f"pip cannot install {requirement}: {_reason(ran.stderr)}")
+    install(requirement, folder / "package", environ)
     if not (folder / "package" / "onnxruntime_qnn" / _HTP).is_file():
         raise RequestError(f"{requirement} has no {_HTP} for this machine")
     return f"{PACKAGE} {version}"
-
-
-def _reason(errors: str) -> str:
-    """Return pip's reason in one line."""
-    lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    if any("No space left" in line for line in lines):
-        return "no space left on the disk; free some space, or set QNNSWEEP_TOOLCHAINS to a folder on another disk"
-    if any("No module named pip" in line for line in lines):
-        return "this Python environment has no pip; install it with `python -m ensurepip`"
-    stated = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
-    unreachable = any("connection" in line.lower() for line in lines if line.startswith("WARNING:"))
-    hint = "; the package index cannot be reached" if unreachable else "; check pip's index with `pip config list`"
-    return printable(next(reversed(stated or lines), "pip gave no reason")) + hint
 
 
 def _link_sdk(sdk: Path, libraries: Path) -> str:
@@ -268,6 +244,8 @@ def _probed(toolchain: PreparedToolchain, wanted: Wanted, environ: Mapping[str, 
         without = error.problem
     if wanted.qnn is None:
         problem = f"ExecuTorch with {toolchain.changes} compiles no program: {printable(without)}"
+        if toolchain.release is not None:
+            problem += unmet_requirements(toolchain.folder)
         raise RequestError(problem, key="executorch" if wanted.executorch else "passes_off")
     bridged = with_bridge(toolchain, environ)
     try:

@@ -66,7 +66,7 @@ def main() -> None:
         generate_qnn_executorch_compiler_spec,
         to_edge_transform_and_lower_to_qnn,
     )
-    from executorch.extension.pybindings import _C
+    from executorch.extension.pybindings import portable_lib
 
     from tasks.toolchain.backends.qnn.switched_off import pass_manager
 
@@ -81,7 +81,7 @@ def main() -> None:
         spec = generate_qnn_executorch_compiler_spec(soc_model=QcomChipset[soc], backend_options=options)
         program = to_edge_transform_and_lower_to_qnn(net, inputs, spec).to_executorch()
         rows += _properties(program.buffer, soc, f"v{int(htp.htp_arch)}", f"{htp.vtcm_size_in_mb} MiB")
-        actual = _C._load_for_executorch_from_buffer(program.buffer).run_method(METHOD, list(inputs))[0]
+        actual = portable_lib._load_for_executorch_from_buffer(program.buffer).run_method(METHOD, list(inputs))[0]
         expected = net(*inputs)
         snr_db = 20 * torch.log10(expected.norm() / (actual - expected).norm()).item()
         right = f"an SNR above {_LEAST_SNR_DB:g} dB"

@@ -56,10 +56,12 @@ class PreparedToolchain:
     bridge: str | None
     """The bridge that ExecuTorch needs for this release; None if it needs none. See docs/toolchains.md."""
     files: tuple[LibraryFile, ...]
+    release: str | None = None
+    """The release of ExecuTorch in the toolchain's folder; None for the installed one."""
     commit: str | None = None
     """The clone and the commit whose Python files of the QNN backend are used; None for those installed."""
     python_files: tuple[LibraryFile, ...] = ()
-    """The Python files of that commit."""
+    """The files of that release, or the Python files of that commit."""
     passes_off: tuple[str, ...] = ()
     operators_skipped: tuple[str, ...] = ()
     probed: tuple[ProbedProperty, ...]
@@ -72,8 +74,10 @@ class PreparedToolchain:
     @property
     def identity(self) -> Toolchain:
         """The versions and digests that are part of the cache keys."""
+        installed = identity(self.sdk)
         return replace(
-            identity(self.sdk),
+            installed,
+            executorch=self.release or installed.executorch,
             qnn_files=self.digest,
             bridge=self.bridge,
             executorch_files=_digest(self.python_files) if self.python_files else None,
@@ -97,6 +101,7 @@ class PreparedToolchain:
     def changes(self) -> str:
         """What the toolchain changes in ExecuTorch, in one line; empty if it changes nothing."""
         parts = (
+            f"release {self.release}" if self.release else "",
             f"QNN backend of {self.commit}" if self.commit else "",
             f"passes off: {', '.join(self.passes_off)}" if self.passes_off else "",
             f"operators skipped: {', '.join(self.operators_skipped)}" if self.operators_skipped else "",

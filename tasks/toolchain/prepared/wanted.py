@@ -19,9 +19,16 @@ class Wanted:
     qnn: str | None = None
     """A release, `onnxruntime-qnn==VERSION`, or the path of an SDK."""
     executorch: str | None = None
-    """`CLONE@COMMIT`: a git clone of ExecuTorch, and a commit, whose Python files of the QNN backend are used."""
+    """A release, or `CLONE@COMMIT`: a git clone of ExecuTorch, and a commit, whose Python files of the QNN backend are
+    used."""
     passes_off: tuple[str, ...] = ()
     operators_skipped: tuple[str, ...] = ()
+
+    @property
+    def executorch_release(self) -> str | None:
+        """The wanted release of ExecuTorch; None if none or a commit is wanted."""
+        is_release = self.executorch is not None and re.fullmatch(r"[0-9][\w.]*", self.executorch)
+        return self.executorch if is_release else None
 
     @property
     def default_name(self) -> str:
@@ -29,7 +36,9 @@ class Wanted:
         parts: list[str] = []
         if self.qnn is not None:
             parts.append(f"qnn-{_word(Path(self.qnn).name)}")
-        if self.executorch is not None:
+        if self.executorch_release is not None:
+            parts.append(f"executorch-{self.executorch_release}")
+        elif self.executorch is not None:
             parts.append(f"executorch-{commit_sha(*split_commit(self.executorch))[:_SHA_DIGITS]}")
         parts += [f"no-{_word(name)}" for name in self.passes_off]
         parts += [f"skip-{_word(name)}" for name in self.operators_skipped]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import os
+import signal
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +46,24 @@ def prepared(
     return Prepared(environment, tmp_path_factory.mktemp("artifacts"))
 
 
-def qualified(program: Program, prepared: Prepared, after: str) -> tuple[int, dict[str, Any]]:
-    arguments = ("qualify", "default", after, *OVERRIDES, "--json", f"artifacts={prepared.artifacts}")
+def qualified(program: Program, prepared: Prepared, after: str, *overrides: str) -> tuple[int, dict[str, Any]]:
+    arguments = ("qualify", "default", after, *OVERRIDES, *overrides, "--json", f"artifacts={prepared.artifacts}")
     ran = program.run(*arguments, **prepared.environment)
     return ran.returncode, json.loads(ran.stdout.splitlines()[-1])
 
 
-def test_the_same_release_under_two_names_gives_no_finding_at_all(program: Program, prepared: Prepared) -> None:
+def test_the_same_release_under_two_names_gives_no_finding_at_all_after_an_interruption(
+    program: Program, prepared: Prepared
+) -> None:
+    arguments = ("qualify", "default", "same", *OVERRIDES, "--json", f"artifacts={prepared.artifacts}")
+    interrupted = replace(program, environment=program.environment | prepared.environment).start(*arguments)
+    assert interrupted.stderr is not None
+    next(line for line in interrupted.stderr if line.startswith("export "))
+    os.killpg(interrupted.pid, signal.SIGINT)
+    _, errors = interrupted.communicate(timeout=60)
+    assert interrupted.returncode == 130
+    assert errors.endswith("qnnsweep: interrupted; run the same command again to continue\n")
+
     exit_code, answer = qualified(program, prepared, "same")
     (cell,) = answer["difference"]["cells"]
     assert (exit_code, answer["passed"], cell["changes"]) == (0, True, [])
@@ -79,6 +92,15 @@ def test_a_bridged_release_has_equal_outputs_and_a_larger_program(program: Progr
     assert printed.returncode == 1
     assert printed.stdout == page.read_text()
     assert printed.stdout.count("\n| largest memory of a compilation | in the cache | in the cache |\n") == 1
+
+
+def test_a_cell_that_a_rule_calls_impossible_is_tried_with_both(program: Program, prepared: Prepared) -> None:
+    exit_code, answer = qualified(program, prepared, BRIDGED, "scheme=16a16w", "soc=SM8450")
+    (tried,) = answer["tried"]
+    assert (exit_code, answer["passed"], answer["difference"]["cells"]) == (0, True, [])
+    assert tried["reason"] == "16-bit by 16-bit and 2-bit weights need Hexagon v73 or newer"
+    assert (tried["passed_before"], tried["passed_after"]) == (False, False)
+    assert [tried[side].partition(": ")[0] for side in ("before", "after")] == ["failed", "failed"]
 
 
 @pytest.mark.parametrize(

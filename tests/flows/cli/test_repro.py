@@ -122,16 +122,25 @@ def test_the_report_has_the_headings_of_executorchs_bug_form(written: Written) -
     assert "executorch: 1.5.1" in lines
 
 
+def test_the_annotation_for_github_is_at_the_line_of_the_model_that_introduces_the_error(
+    program: Program, artifacts: Path
+) -> None:
+    module = artifacts.parent / "conf" / "sign_net.py"
+    (line,) = (number for number, text in enumerate(module.read_text().splitlines(), 1) if "self.conv(" in text)
+    ran = program.run("report", "--format", "github", f"artifacts={artifacts}")
+    place = f"file={module},line={line},title=The device computes {CONVOLUTION} differently"
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith(f"::warning {place}::{CONVOLUTION} in {CELL}/qnn/local: introduces an error, ")
+    assert ran.stdout.count("\n") == 1
+
+
 def test_another_environment_gives_the_same_number_to_the_last_bit(
     written: Written, python: Path, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(written.folder, tmp_path / "unpacked")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
     def run(*words: str) -> tuple[int, str]:
-        ran = subprocess.run(
-            [python, "-P", *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
-        )
+        ran = subprocess.run([python, "-P", *words], cwd=folder, env={}, capture_output=True, text=True, check=False)
         return ran.returncode, ran.stdout
 
     without = "import importlib.util as u; print([n for n in ('tasks', 'conf', 'flows') if u.find_spec(n)])"

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,17 +16,31 @@ from tests.toolchain.prepared.conftest import user_sdk as user_sdk
 
 pytestmark = pytest.mark.toolchain
 
-KEYS = "qnn, executorch, passes_off, operators_skipped"
 
-
-def test_a_toolchain_is_added_listed_diagnosed_and_removed(
+def test_a_toolchain_is_added_after_an_interruption_listed_diagnosed_and_removed(
     program: Program, user_sdk: tuple[Path, dict[str, str]], tmp_path: Path
 ) -> None:
     root, environment = user_sdk
     variables = {"QNNSWEEP_TOOLCHAINS": str(tmp_path / "t"), "LD_LIBRARY_PATH": environment["LD_LIBRARY_PATH"]}
+    partial = tmp_path / "t" / "partial"
+    interrupted = replace(program, environment=program.environment | variables).start(
+        "toolchain", "add", "mine", f"qnn={root}"
+    )
+    while not any(partial.glob("*/sdk")):
+        assert interrupted.poll() is None, interrupted.communicate()
+        time.sleep(0.05)
+    os.killpg(interrupted.pid, signal.SIGINT)
+    _, errors = interrupted.communicate(timeout=60)
+    assert (interrupted.returncode, errors) == (
+        130,
+        "\nqnnsweep: interrupted; run the same command again to continue\n",
+    )
+    assert json.loads(program.run("toolchain", "list", "--json", **variables).stdout)["toolchains"] == []
+
     added = program.run("toolchain", "add", "mine", f"qnn={root}", **variables)
     assert (added.returncode, added.stderr) == (0, "")
     assert added.stdout.startswith("toolchain=mine: QNN v2.")
+    assert not any(partial.iterdir())
     assert added.stdout.endswith(f" from {root}\n")
 
     listed = program.run("toolchain", "list", "--json", **variables)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,13 +32,15 @@ def requests() -> tuple[Request, Request]:
     return request, replace(request, toolchain=ToolchainConfig(name="new", folder="/prepared/new"))
 
 
-def qualification(root: Path, cells: Sequence[CellResult]) -> Qualification:
+def qualification(
+    root: Path, cells: Sequence[CellResult], excluded: Mapping[tuple[str, ...], str] | None = None
+) -> Qualification:
     """Write a run of the cells, and compare its toolchains. Cells of `new` have another QNN release."""
     store = Store(root)
     cells = [replace(cell, toolchain=NEW if cell.request.toolchain.name == "new" else TOOLCHAIN) for cell in cells]
     for table, table_rows in rows(RUN, cells, TOOLCHAIN).items():
         tables.write(store, RUN, table, table_rows)
-    return qualify(store, RUN, "default", "new")
+    return qualify(store, RUN, "default", "new", excluded)
 
 
 def test_equal_cells_give_no_finding(requests: tuple[Request, Request], tmp_path: Path) -> None:
@@ -94,3 +96,29 @@ def test_a_cell_that_could_not_be_measured_decides_nothing(requests: tuple[Reque
     compared = qualification(tmp_path, [passed_cell(requests[0]), lost])
     assert (compared.passed, compared.unusable) == (False, 1)
     assert verdict(compared) == "not decided: 1 cell could not be measured"
+
+
+def test_a_cell_that_a_rule_calls_impossible_is_listed_if_it_passes_and_judged_in_no_case(
+    requests: tuple[Request, Request], tmp_path: Path
+) -> None:
+    excluded = {request.names[:-1]: "v75 is too old" for request in requests}
+    broken = RuntimeError("incorrect Value 75, expected >= 99")
+    refused = [up_to_lower(request, "lower", broken) for request in requests]
+    passed = [passed_cell(request) for request in requests]
+    pages: list[list[str]] = []
+    for number, pair in enumerate([(refused[0], passed[1]), passed, (passed[0], refused[1]), refused]):
+        compared = qualification(tmp_path / str(number), pair, excluded)
+        assert (compared.passed, compared.difference.cells, compared.before.cells) == (True, [], 0)
+        lines = markdown_page(compared).splitlines()
+        pages.append([line for line in lines if line.startswith(("##", "| digits", "1 cell"))])
+    cell = r"| digits\_cnn · 8a8w · SM8650 · qnn · local | v75 is too old |"
+    kept = ["1 cell that a rule calls impossible did not pass with new."]
+    assert pages == [
+        [
+            "## Called impossible, but possible now (1)",
+            rf"{cell} failed: RuntimeError: incorrect Value 75, expected \>= 99 | passed |",
+        ],
+        ["## Called impossible, but passes with both (1)", f"{cell} passed | passed |"],
+        kept,
+        kept,
+    ]

@@ -127,7 +127,10 @@ def test_the_passes_and_operators_of_the_words_are_switched_off(environ: dict[st
         (["executorch=/nowhere@main"], "executorch=/nowhere@main: there is no such folder"),
         (
             ["executorch=main"],
-            "executorch=main: write executorch=PATH@COMMIT, with the path of a git clone of ExecuTorch",
+            (
+                "executorch=main: write executorch=1.4.1 for a release, or executorch=PATH@COMMIT with the path of a "
+                "git clone"
+            ),
         ),
         (
             ["executorch=CLONE@absent"],
