@@ -78,7 +78,7 @@ def _tried(qualification: Qualification) -> Iterator[str]:
     """Yield the cells that a rule calls impossible and that pass with the second toolchain."""
     before, after = markdown(qualification.before.name), markdown(qualification.after.name)
     passing = [entry for entry in qualification.tried if entry.passed_after]
-    kept = len(qualification.tried) - len(passing)
+    still_failing = len(qualification.tried) - len(passing)
     for title, passed_before in (("possible now", False), ("passes with both", True)):
         entries = [entry for entry in passing if entry.passed_before is passed_before]
         if entries:
@@ -92,9 +92,9 @@ def _tried(qualification: Qualification) -> Iterator[str]:
                     for entry in entries[:_MOST_LINES]
                 ],
             )
-    if kept:
+    if still_failing:
         yield ""
-        yield f"{plural(kept, 'cell')} that a rule calls impossible did not pass with {after}."
+        yield f"{plural(still_failing, 'cell')} that a rule calls impossible did not pass with {after}."
 
 
 def _facts(before: ToolchainFacts, after: ToolchainFacts) -> Iterator[tuple[str, str, str]]:

@@ -112,13 +112,13 @@ def test_a_cell_that_a_rule_calls_impossible_is_listed_if_it_passes_and_judged_i
         lines = markdown_page(compared).splitlines()
         pages.append([line for line in lines if line.startswith(("##", "| digits", "1 cell"))])
     cell = r"| digits\_cnn · 8a8w · SM8650 · qnn · local | v75 is too old |"
-    kept = ["1 cell that a rule calls impossible did not pass with new."]
+    still_failing = ["1 cell that a rule calls impossible did not pass with new."]
     assert pages == [
         [
             "## Called impossible, but possible now (1)",
             rf"{cell} failed: RuntimeError: incorrect Value 75, expected \>= 99 | passed |",
         ],
         ["## Called impossible, but passes with both (1)", f"{cell} passed | passed |"],
-        kept,
-        kept,
+        still_failing,
+        still_failing,
     ]

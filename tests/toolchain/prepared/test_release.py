@@ -20,7 +20,7 @@ from tasks.toolchain.prepared.wanted import Wanted, parsed_words
 pytestmark = pytest.mark.toolchain
 
 RELEASE, BROKEN = "99.1", "99.2"
-NOT_IMPORTED = {"__pycache__", "data", "examples", "include", "lib"}
+NOT_IMPORTED = {"__pycache__", "data", "examples", "include"}
 
 
 def pack(folder: Path, version: str, files: dict[str, bytes], *requires: str) -> None:
@@ -81,7 +81,7 @@ def test_the_identity_has_the_release_and_the_digest_of_its_files(toolchain: Pre
     assert (identity.executorch, toolchain.executorch) == (RELEASE, RELEASE)
     assert identity.executorch_files is not None
     recorded = {Path(file.path).name for file in toolchain.python_files}
-    assert {"version.py", "libqnn_executorch_backend.so", "qc_compiler_spec.fbs"} <= recorded
+    assert {"version.py", "libexecutorch_backend_qnn.so", "qc_compiler_spec.fbs"} <= recorded
     toolchain.check_files(read_all=True)
 
 
