@@ -27,6 +27,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -135,7 +136,10 @@ def run_faults(
                     return
                 show(survived[-1])
 
-        benches = [new_bench() for _ in range(threads)]
+        with ThreadPoolExecutor(
+            threads
+        ) as pool:  # each process that imports takes seconds, or minutes under other load
+            benches = list(pool.map(lambda _: new_bench(), range(threads)))
         running = [threading.Thread(target=work, args=(bench,)) for bench in benches]
         for thread in running:
             thread.start()
