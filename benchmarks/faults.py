@@ -19,6 +19,7 @@ import json
 import os
 import queue
 import random
+import resource
 import shutil
 import signal
 import sys
@@ -241,6 +242,8 @@ def main() -> int:
     for kind in options.kinds:
         of_kind = Counter(case.word for case in survived if case.kind == kind)
         print(f"  {kind:34}" + ", ".join(f"{word} {of_kind[word]}" for word in ("equal", "reported", "lost")))
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"{(used.ru_utime + used.ru_stime) / max(len(survived), 1):.1f} s of processor time per fault")
     if options.plot:
         options.plot.write_text(curve([case.word for case in survived]))
     if options.json:
