@@ -14,7 +14,7 @@ _EXAMPLES = {
 """The functions of Hydra's grammar that select several values, each with an example."""
 _MAPPING = "tolerance.final_snr_db={8a8w:20}"
 _LONGEST = 80
-_NEEDS_QUOTES = re.compile(r"[^\w\s:/\\\\+.$%*@?|,\-]")
+_NEEDS_QUOTES = re.compile(r"[^\w\s:/\\\\+.$%*@?|,\-]", re.ASCII)
 """A character that the grammar does not accept in a value without quotes."""
 
 
@@ -23,7 +23,7 @@ def explain(override: str, message: str) -> str:
     key, equals, value = override.partition("=")
     if not equals:
         return "there is no =; write key=value, for example model=digits_cnn"
-    if (wrong := re.search(r"[^\w./@:$+~-]", key)) is not None:
+    if (wrong := re.search(r"[^\w./@:$+~-]", key, re.ASCII)) is not None:
         return (
             f"{_at(wrong[0], wrong.start(), 'key')} cannot be in a key; write key=value, for example model=digits_cnn"
         )

@@ -9,6 +9,7 @@ from prefect.futures import PrefectFuture
 
 from conf.load import load
 from conf.plan import Plan, PlannedCell
+from conf.recompare import check_changeable, key_of
 from flows.graph import await_result, comparison_options, other_references, result_names, work_label
 from flows.resources import Resources, prepare
 from flows.run import CellResults, RunStart, finish_run, on_progress
@@ -23,9 +24,6 @@ from tasks.results.outcome import CellResult
 from tasks.stage import configure_task
 from tasks.storage import lock
 from tasks.storage.store import Store
-
-_CHANGEABLE = ("tolerance", "measure.replay", "measure.metrics", "measure.references", "limits")
-"""The keys whose values may differ from those of the past run, because no capture depends on them."""
 
 
 @run_flow()
@@ -59,11 +57,7 @@ def recompare(artifacts: str, run_id: str | None, overrides: list[str]) -> resul
 
 def planned(store: Store, run_id: str | None, overrides: Sequence[str]) -> tuple[RunFacts, Plan]:
     """Return the facts and the plan of a past run. `overrides` replace the run's own overrides of the same keys."""
-    for override in overrides:
-        key = _key(override)
-        if not any(key == changeable or key.startswith(f"{changeable}.") for changeable in _CHANGEABLE):
-            names = ", ".join(_CHANGEABLE)
-            raise RequestError(f"{override}: to compare a past run again, override only {names}")
+    check_changeable(overrides)
     run = results.find_run(store, run_id)
     if run.command[:2] == ("qnnsweep", "repair"):
         raise RequestError(f"run {run.run_id} is a repair; only a run of qnnsweep run can be compared again")
@@ -71,8 +65,8 @@ def planned(store: Store, run_id: str | None, overrides: Sequence[str]) -> tuple
         raise RequestError(f"run {run.run_id} was itself a recompare; name the run that it compared: {run.command[2]}")
     arguments = run.command[2:]
     folders = [Path(word.removeprefix("--config-dir=")) for word in arguments if word.startswith("--config-dir=")]
-    changed = {_key(override) for override in overrides}
-    unchanged = [word for word in arguments if not word.startswith("--") and _key(word) not in changed]
+    changed = {key_of(override) for override in overrides}
+    unchanged = [word for word in arguments if not word.startswith("--") and key_of(word) not in changed]
     plan = load([*unchanged, *overrides], config_dirs=folders)
     _check_references(run.run_id, plan, store)
     # Use the store's location on this machine: where the run was made, the store may have been in another folder.
@@ -130,7 +124,3 @@ def _result(
         comparison=comparison,
         error=error,
     )
-
-
-def _key(override: str) -> str:
-    return override.partition("=")[0].lstrip("+~")

@@ -11,11 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from conf.impossible import impossible_reason
-from conf.load import load
 from conf.plan import Plan, PlannedCell
-from conf.repair import TargetConfig
-from conf.schema import Request, Reuse
-from conf.schemes import Precision, SchemeConfig
+from conf.repair_plan import planned, searched_samples
+from conf.schemes import SchemeConfig
 from flows.resources import Resources, prepare
 from flows.run import CellResults, RunStart, command, finish_run, overrides_with_secrets, run_cells
 from flows.runs import results
@@ -23,7 +21,6 @@ from flows.runs.artifacts import create_artifacts
 from flows.runs.recipe import Recipe, write_recipe
 from flows.server import leases
 from flows.server.decorator import run_flow
-from tasks.errors import RequestError
 from tasks.records.repair_rows import CertificateRow
 from tasks.records.tables import by_columns
 from tasks.results.outcome import CellResult, judge
@@ -78,45 +75,6 @@ def repair(overrides: list[str], config_dirs: list[str] | None = None) -> Repair
         recipe = write_recipe(run, search, rows, store)
         create_artifacts(result, store, plan.prefect.reports_url)
     return RepairResult(run=result, search=search, certificate=certificate, recipe=recipe)
-
-
-def planned(overrides: Sequence[str], folders: Sequence[Path]) -> Plan:
-    """Return the plan of a repair: the cells of one model, scheme, backend and device. Raises RequestError."""
-    plan = load(overrides, config_dirs=folders)
-    first = plan.cells[0].request
-    if first.target == TargetConfig():
-        raise RequestError("a repair needs a target, such as target.final_snr_db=30", key="target")
-    for axis in ("model", "scheme", "toolchain", "backend", "where"):
-        if any(getattr(cell.request, axis) != getattr(first, axis) for cell in plan.cells):
-            key = "device" if axis == "where" else axis
-            raise RequestError("a repair has only one value of this key; sweep soc instead", key=key)
-    if first.scheme.precision is not Precision.quantized:
-        raise RequestError("only a quantized scheme can be repaired", key="scheme", value=first.scheme.name)
-    if not (first.measure.dump_operators and first.measure.replay and first.measure.budget):
-        keys = "measure.dump_operators, measure.replay and measure.budget"
-        raise RequestError(f"{keys} must be true: the candidates come from the error budget", key="measure")
-    if first.budget.cycles_ratio is not None and not first.measure.profile_level:
-        raise RequestError("needs measure.profile_level=2, which counts the cycles", key="budget.cycles_ratio")
-    if (impossible := plan.cells[0].impossible) is not None:
-        raise RequestError(f"impossible: {impossible}", key="soc", value=first.soc.name)
-    return replace(plan, cells=tuple(_with_certificate(cell) for cell in plan.cells))
-
-
-def _with_certificate(cell: PlannedCell) -> PlannedCell:
-    """Return the cell with the samples of the certificate after those of the search, and with `reuse=capture`."""
-    request, evaluation = cell.request, cell.request.model.evaluation
-    assert evaluation is not None, "checked by conf.check"
-    count = evaluation.count + request.certificate.samples
-    model = replace(request.model, evaluation=replace(evaluation, count=count))
-    captured = min(request.measure.operator_samples, evaluation.count)
-    measure = replace(request.measure, operator_samples=captured)
-    return replace(cell, request=replace(request, model=model, measure=measure, reuse=Reuse.capture))
-
-
-def searched_samples(request: Request) -> int:
-    """Return the number of samples that the search uses. `request`: that of a planned repair."""
-    assert request.model.evaluation is not None, "checked by conf.check"
-    return request.model.evaluation.count - request.certificate.samples
 
 
 class Cells:

@@ -44,7 +44,7 @@ def list_(
     """
     with exit_on_error(debug):
         rows = _listed(kind, store_at(artifacts), config_dir or [])
-        table = plain_table(*(rows[0] if rows else ("nothing",)))
+        table = plain_table(*(rows[0] if rows else (f"no {kind.value}",)))
         for row in rows:
             table.add_row(*(Text(str(value)) for value in row.values()))
         print_output({kind.value: rows}, table, as_json=json_)

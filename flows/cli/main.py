@@ -33,6 +33,7 @@ from flows.cli.options import (
     exit_on_error,
     print_output,
     store_at,
+    usage_line,
     with_artifacts,
 )
 from flows.cli.qualify import EXITS as QUALIFY_EXITS
@@ -271,6 +272,9 @@ def recompare(
     For example: tolerance=none, or 'tolerance.operators={8a8w:{snr_db:30}}'.
     """
     with exit_on_error(debug):
+        from conf.recompare import check_changeable
+
+        check_changeable(overrides or [])
         configure_prefect()
         from flows import recompare
         from flows.resources import prepare
@@ -298,7 +302,13 @@ def main() -> None:
     words = sys.argv[1:]
     if words and words[0] in _WITHOUT_OVERRIDES:
         words = [f"--{word}" if word.startswith("artifacts=") else word for word in words]
-    app(words, prog_name="qnnsweep")
+    try:
+        code = app(words, prog_name="qnnsweep", standalone_mode=False)
+    except typer.TyperException as error:
+        is_help = error.message.startswith("Usage: ")  # of a command that needs a further word
+        print(error.message if is_help else f"qnnsweep: {usage_line(error)}", file=sys.stderr)
+        code = error.exit_code
+    sys.exit(code)
 
 
 def _plan_table(cells: Sequence[Mapping[str, str | None]]) -> Table:

@@ -87,6 +87,14 @@ def print_output(contents: Mapping[str, Any], *tables: Table, as_json: bool) -> 
             console().print(table)
 
 
+def usage_line(error: typer.TyperException) -> str:
+    """Return an error of Typer about the words of a command line as one line, which names the command with the help."""
+    text = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
+    context: typer.Context | None = getattr(error, "ctx", None)
+    command = context.command_path if context else "qnnsweep"
+    return f"{text[:1].lower()}{text[1:]}; `{command} -h` shows the arguments and options"
+
+
 @contextmanager
 def bytes_done(verb: str) -> Iterator[Callable[[int, int], None]]:
     """Show the progress of long work on the terminal. The caller passes the number of bytes done and of all bytes."""

@@ -49,12 +49,14 @@ def repair(
     """
     folders = [str(folder.absolute()) for folder in config_dir or ()]
     with exit_on_error(debug):
-        configure_prefect()
-        from flows.repair import on_step, planned
-        from flows.repair import repair as flow
+        from conf.repair_plan import planned
 
         overrides = with_artifacts(overrides, artifacts)
         plan = planned(overrides, config_dir or [])
+        configure_prefect()
+        from flows.repair import on_step
+        from flows.repair import repair as flow
+
         screen = Console(stderr=True)
         on_step.set(lambda step: screen.print(_line(step), soft_wrap=True))
         result = run_on_this_machine(flow, plan, overrides, folders)

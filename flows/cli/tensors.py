@@ -31,19 +31,20 @@ def tensors(
     device's own inputs, `reference` what the host computes from the model's inputs, `quantized` the device's integers.
     """
     with exit_on_error(debug):
+        from flows.runs.names import find_cell, resolve
+        from tasks.records.cell_folder import folder_of
+
+        store = store_at(artifacts)
+        run_id = resolve(store, run_id)
+        folder = folder_of(find_cell(store, run_id, cell))
+        for library in ("torch", "torchao"):
+            logging.getLogger(library).setLevel(logging.ERROR)  # they warn about GPU libraries that are missing
         import numpy as np
 
         from flows.runs.files import read_cell_evidence
-        from flows.runs.names import find_cell, resolve
         from tasks.comparison.tensors import operator_tensors
-        from tasks.records.cell_folder import folder_of
 
-        for library in ("torch", "torchao"):
-            logging.getLogger(library).setLevel(logging.ERROR)  # they warn about GPU libraries that are missing
-        store = store_at(artifacts)
-        run_id = resolve(store, run_id)
-        evidence = read_cell_evidence(run_id, folder_of(find_cell(store, run_id, cell)), store)
-        if evidence is None:
+        if (evidence := read_cell_evidence(run_id, folder, store)) is None:
             raise RequestError(f"CELL={cell}: nothing was captured of this cell; see its row in the report")
         by_name = operator_tensors(evidence.lowered, evidence.capture, operator, sample, store)
         path = to or Path(f"{operator}.npz")

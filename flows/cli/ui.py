@@ -34,7 +34,8 @@ _STYLE = "body{font:16px/1.6 system-ui;margin:2rem;color-scheme:light dark}"
 
 def ui(
     port: Annotated[
-        int, typer.Option("--port", help="The port on 127.0.0.1. Links in Prefect: prefect.reports_url.")
+        int,
+        typer.Option("--port", min=0, max=65535, help="The port on 127.0.0.1. Links in Prefect: prefect.reports_url."),
     ] = PORT,
     debug: Debug = False,
     artifacts: Artifacts = "artifacts",

@@ -51,6 +51,8 @@ EXPLANATIONS = {
     "scheme==8a8w": f"= (character 1 of the value) needs quotes; {QUOTE}: scheme='=8a8w'",
     "model": NO_EQUALS,
     "a b=3": "' ' (character 2 of the key) cannot be in a key; write key=value, for example model=digits_cnn",
+    "modèl=digits_cnn": "è (character 4 of the key) cannot be in a key; write key=value, for example model=digits_cnn",
+    "model=日本": f"日 (character 1 of the value) needs quotes; {QUOTE}: model='日本'",
     "device.environment.API_TOKEN=a;b": "put the value in quotes",
 }
 

@@ -121,7 +121,8 @@ def wait_for_step(process: subprocess.Popen[str], number: int) -> None:
 
 
 def test_a_scheme_that_one_soc_cannot_run_is_compiled_for_none(resources: Resources) -> None:
-    from flows.repair import Cells, planned
+    from conf.repair_plan import planned
+    from flows.repair import Cells
 
     calls = resources.count_calls(COMPILE_STAGES)
     plan = planned(["model=digits_cnn", "scheme=8a8w", "soc=SM8650,SM8450", "target.final_snr_db=30"], [])

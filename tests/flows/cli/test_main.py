@@ -15,7 +15,7 @@ import typer
 from typer.testing import CliRunner
 
 from conf.load import load
-from flows.cli.main import app
+from flows.cli.main import app, main
 from tests.program import Program
 
 ROOT = Path(__file__).parents[3]
@@ -187,12 +187,34 @@ def test_a_report_without_a_run_or_of_an_unknown_run_is_one_line(program: Progra
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("arguments", [("--artefacts=x",), ("one", "two"), ("--json=3",)], ids=str)
-def test_an_unknown_option_is_refused(program: Program, arguments: tuple[str, ...]) -> None:
-    ran = program.run("report", *arguments)
-    assert ran.returncode == 2
-    assert "Error" in ran.stderr
-    assert "Traceback" not in ran.stderr
+WRONG_WORDS = {
+    "runn": "no such command 'runn'. Did you mean 'run'?; `qnnsweep -h` shows the arguments and options",
+    "report --artefacts=x": "no such option: --artefacts (Possible options: --artifacts); `qnnsweep report -h` ",
+    "report one two": "got unexpected extra argument(s) (two); `qnnsweep report -h` ",
+    "report --json=3": "option '--json' does not take a value; ",
+    "report --format xml": "invalid value for '--format': 'xml' is not one of 'junit', 'hud', 'suite', 'github'; ",
+    "plan --config-dir": "option '--config-dir' requires an argument; ",
+    "diff latest": "missing argument 'RUN_B'; `qnnsweep diff -h` ",
+    "list": "missing argument 'KIND'. Choose from: models, schemes, socs, devices, runs, operators; ",
+    "list modells": "invalid value for 'KIND': 'modells' is not one of 'models', 'schemes', 'socs', 'devices', ",
+    "cache prune --keep -1": "invalid value for '--keep': Input should be greater than or equal to 0; ",
+    "toolchain add": "missing argument '[NAME] KEY=VALUE'; `qnnsweep toolchain add -h` ",
+    "ui --port 99999": "invalid value for '--port': Input should be less than or equal to 65535; `qnnsweep ui -h` ",
+    "recompare latest": "latest: to compare a past run again, override only tolerance, measure.replay, "
+    "measure.metrics, measure.references, limits; to name a run, write --run=latest",
+}
+
+
+@pytest.mark.parametrize(("words", "begin"), WRONG_WORDS.items(), ids=WRONG_WORDS)
+def test_wrong_words_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, begin: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["qnnsweep", *words.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr()
+    assert (ended.value.code, printed.out, printed.err.count("\n")) == (2, "", 1)
+    assert printed.err.startswith(f"qnnsweep: {begin}")
 
 
 def test_an_unreachable_prefect_server_is_one_line_and_nothing_starts(program: Program, tmp_path: Path) -> None:
