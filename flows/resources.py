@@ -4,23 +4,19 @@ import os
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import psutil
 
 from conf.impossible import can_run_on
 from conf.plan import Plan
 from conf.schema import Request, RunnerKind
-from conf.toolchains import ToolchainConfig
 from conf.units import GIB, MIB
 from flows import expected_costs
 from tasks.devices.farm import DeviceLock, Farm
 from tasks.devices.native_runner import native_files
 from tasks.errors import EnvironmentUnusable
-from tasks.records import Toolchain
 from tasks.storage.store import Store
-from tasks.toolchain.backends.qnn.sdk import find_sdk, identity
-from tasks.toolchain.prepared.record import read_record
+from tasks.toolchain.prepared.choice import toolchain_of
 from tasks.toolchain.workers.pool import WorkerPool, check_temporary_folder
 from tasks.toolchain.workers.scheduler import Scheduler
 from tasks.toolchain.workers.supervisor import CallCost, Supervisor
@@ -86,7 +82,7 @@ def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
     estimates = expected_costs.estimates(store)
     pools: dict[str, tuple[WorkerPool, dict[str, str]]] = {}
     for toolchain in {cell.request.toolchain.name: cell.request.toolchain for cell in plan.cells}.values():
-        environment, of_runner, versions = _toolchain(toolchain, store)
+        environment, of_runner, versions = toolchain_of(toolchain, store)
         supervisor = Supervisor(
             environment=environment,
             store=store,
@@ -106,18 +102,3 @@ def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
     farm = Farm(host_environment=environment, folder=store.root / "devices", device_lock=device_lock)
     others = {name: (pool, farm.with_environment(variables)) for name, (pool, variables) in [*pools.items()][1:]}
     return Resources(store=store, workers=workers, farm=farm, others=others)
-
-
-def _toolchain(toolchain: ToolchainConfig, store: Store) -> tuple[dict[str, str], dict[str, str], Toolchain]:
-    """Return a toolchain's environment variables for workers and for the runner of programs, and its versions.
-
-    Programs are always run by the ExecuTorch of this Python environment, with QNN's libraries of the toolchain.
-    Raises EnvironmentUnusable.
-    """
-    if toolchain.folder is None:
-        sdk = find_sdk(os.environ, store.root / "toolchain")
-        environment = sdk.environment(os.environ)
-        return environment, environment, identity(sdk)
-    prepared = read_record(Path(toolchain.folder))
-    prepared.check_files()
-    return prepared.environment(os.environ), prepared.sdk.environment(os.environ), prepared.identity

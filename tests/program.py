@@ -16,6 +16,7 @@ import pytest
 from tests.flows.cluster import client_environment, prefect_server
 
 DEADLINE_S = 600
+INHERITED = ("HOME", "LANG", "PATH", "PYTHONPATH", "QNN_SDK_ROOT")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +77,7 @@ def new_program(tmp_path_factory: pytest.TempPathFactory) -> Program:
 
 def program_at(home: Path, folder: Path) -> Program:
     """Return the program with its Prefect home in `home` and the working directory `folder`."""
-    inherited = {name: os.environ[name] for name in ("HOME", "LANG", "PATH", "QNN_SDK_ROOT") if name in os.environ}
+    inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
     changed = {
         "PREFECT_HOME": str(home / "prefect"),
         "QNNSWEEP_TOOLCHAINS": str(home / "toolchains"),

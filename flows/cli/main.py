@@ -4,15 +4,12 @@ import json
 import sys
 import webbrowser
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from flows.cli.cache import app as cache
 from flows.cli.completion import complete_run
@@ -36,6 +33,7 @@ from flows.cli.options import (
     usage_line,
     with_artifacts,
 )
+from flows.cli.plan_table import forecast_line, plan_table
 from flows.cli.qualify import EXITS as QUALIFY_EXITS
 from flows.cli.qualify import qualify
 from flows.cli.repair import EXITS as REPAIR_EXITS
@@ -134,21 +132,33 @@ def plan(
     debug: Debug = False,
     artifacts: ArtifactsOfSweep = None,
 ) -> None:
-    """Show the cells that a run would have, and why some are impossible. Without --check, no code of a model runs."""
+    """Show the cells that a run would have, why some are impossible, what is compiled already, and how long it takes.
+
+    Without --check, no code of a model runs.
+    """
     with exit_on_error(debug):
         from conf.load import load
         from conf.names import AXES
 
         planned = load(with_artifacts(overrides, artifacts), config_dirs=config_dir or [])
-        cells: list[dict[str, str | None]] = [
+        expected = None
+        if Path(planned.artifacts, "tables").is_dir():
+            from flows.forecast import forecast
+
+            expected = forecast(planned)
+        cells: list[dict[str, str | bool | None]] = [
             dict(zip(AXES, cell.request.names, strict=True)) | {"impossible": cell.impossible} for cell in planned.cells
         ]
+        for number, cell in enumerate(cells):
+            cell["compiled"] = expected.compiled[number] if expected else False
         if check:
             from flows.cli.check_models import model_errors
 
             for cell, error in zip(cells, model_errors(planned), strict=True):
                 cell["error"] = error
-        print_output({"cells": cells}, _plan_table(cells), as_json=json_)
+        seconds = expected.seconds if expected else None
+        lines = [forecast_line(expected)] if expected else []
+        print_output({"cells": cells, "seconds": seconds}, plan_table(cells, expected), *lines, as_json=json_)
         raise typer.Exit(NOT_ALL_PASSED if any(cell.get("error") for cell in cells) else PASSED)
 
 
@@ -309,24 +319,6 @@ def main() -> None:
         print(error.message if is_help else f"qnnsweep: {usage_line(error)}", file=sys.stderr)
         code = error.exit_code
     sys.exit(code)
-
-
-def _plan_table(cells: Sequence[Mapping[str, str | None]]) -> Table:
-    """Return a table with one line per cell. Its caption has the number of cells that can run."""
-    from conf.names import AXES
-    from conf.toolchains import DEFAULT_TOOLCHAIN
-    from tasks.report.format import plain_table
-
-    others = any(cell["toolchain"] != DEFAULT_TOOLCHAIN for cell in cells)
-    axes = [axis for axis in AXES if axis != "toolchain" or others]
-    impossible = sum(cell["impossible"] is not None for cell in cells)
-    wrong = sum(cell.get("error") is not None for cell in cells)
-    caption = f"{len(cells) - impossible} to run, {impossible} impossible" + (f", {wrong} will fail" if wrong else "")
-    table = plain_table(*axes, "note", caption=caption)
-    for cell in cells:
-        note = f"impossible: {cell['impossible']}" if cell["impossible"] else cell.get("error") or ""
-        table.add_row(*(Text(str(cell[axis])) for axis in axes), Text(note), style="dim" if cell["impossible"] else "")
-    return table
 
 
 def _spread(overrides: list[str], folders: list[str], pool: str | None, dask: str | None) -> "SweepResult":

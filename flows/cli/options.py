@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from flows.cli.completion import complete_override
 from flows.exit_codes import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, NOT_ALL_PASSED, REQUEST_WRONG
@@ -78,13 +79,13 @@ def console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=_WIDTH_OF_A_FILE)
 
 
-def print_output(contents: Mapping[str, Any], *tables: Table, as_json: bool) -> None:
-    """Print `contents` as one line of JSON if `as_json` is set. Otherwise print the tables."""
+def print_output(contents: Mapping[str, Any], *parts: Table | Text, as_json: bool) -> None:
+    """Print `contents` as one line of JSON if `as_json` is set. Otherwise print the tables and lines."""
     if as_json:
         print(json.dumps(contents))
     else:
-        for table in tables:
-            console().print(table)
+        for part in parts:
+            console().print(part)
 
 
 def usage_line(error: typer.TyperException) -> str:

@@ -8,6 +8,7 @@ from statistics import fmean
 from conf.names import CELL_STAGES, WORKER_STAGES
 from conf.plan import PlannedCell
 from flows.graph import work_label
+from tasks.report.format import about
 
 _FINAL_STATES = ("done", "reused", "failed")
 _BASIS = 3
@@ -115,11 +116,4 @@ class EtaEstimate:
     def summary(self) -> str:
         """Return a text such as `3 of 9 cells, about 5 min left`, or `3 of 9 cells` if there is no estimate."""
         left = self.seconds_left() if self.ended < self.cells else None
-        return f"{self.ended} of {self.cells} cells" + (f", about {_rounded(left)} left" if left else "")
-
-
-def _rounded(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(1, round(seconds / 5) * 5 if seconds > 10 else round(seconds))} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{seconds / 3600:.1f} h"
+        return f"{self.ended} of {self.cells} cells" + (f", about {about(left)} left" if left else "")

@@ -149,6 +149,14 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
+def about(seconds: float) -> str:
+    """Return a duration that is only an estimate, such as `25 s`, `4 min` or `1.6 h`."""
+    if seconds < 90:
+        return f"{max(1, round(seconds / 5) * 5 if seconds > 10 else round(seconds))} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{seconds / 3600:.1f} h"
+
+
 def markdown_table(head: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
     """Return the lines of a Markdown table. The texts of `rows` are escaped."""
     lines = [head, *(map(markdown, row) for row in rows)]

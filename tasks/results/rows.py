@@ -20,8 +20,8 @@ from tasks.records.operator_rows import BudgetRow, DetailRow, MetricRow, ModuleR
 from tasks.records.tables import SUBJECT_COLUMNS, TABLES, Row, by_columns
 from tasks.records.vocabulary import OWN_ERROR, TimedOn
 from tasks.results.diagnosis import diagnosis
+from tasks.results.digests import input_digests
 from tasks.results.outcome import CellResult, finals, judge, limits, missed_limits
-from tasks.storage.digest import digest
 from tasks.toolchain.workers.supervisor import CallCost
 
 
@@ -126,10 +126,7 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
         log=_log(cell),
         verb=verb,
         farm=request.farm.name if request.pool else None,
-        model_digest=digest([request.model, cell.code]) if cell.code else None,
-        scheme_digest=digest(request.scheme),
-        soc_digest=digest(request.soc),
-        request_digest=digest([request.measure, request.tolerance, request.backend]),
+        **input_digests(request, cell.code),
     )
 
 

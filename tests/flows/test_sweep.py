@@ -187,6 +187,27 @@ def test_the_same_command_again_does_no_toolchain_work_and_gives_equal_tables(
         assert before or name in {"metrics", "repair", "certificate"}  # no metrics are asked for, nothing is repaired
 
 
+def test_a_plan_of_the_same_command_says_what_is_compiled_and_how_long_it_takes(
+    program: Program, two_runs: list[subprocess.CompletedProcess[str]], artifacts: Path, user_folder: Path
+) -> None:
+    assert [ran.returncode for ran in two_runs] == [1, 1]
+    command = ["plan", f"--config-dir={user_folder}", *DIGITS, "scheme=8a8w,fp16", "soc=SM8350"]
+    command += ["device=local,starved", f"artifacts={artifacts}"]
+    planned = json.loads(program.run(*command, "--json").stdout)
+    compiled = {(cell["scheme"], cell["device"]): cell["compiled"] for cell in planned["cells"]}
+    assert compiled == {
+        ("8a8w", "local"): True,
+        ("8a8w", "starved"): True,
+        ("fp16", "local"): False,
+        ("fp16", "starved"): False,
+    }
+    assert planned["seconds"] > 0
+    words = program.run(*command).stdout.splitlines()[-1]
+    assert re.fullmatch(r"2 compiled by earlier runs; about \d+ (s|min), if the machine is as busy as in .*", words)
+    changed = program.run(*command, "scheme.observer=HistogramObserver", "--json")
+    assert {cell["compiled"] for cell in json.loads(changed.stdout)["cells"]} == {False}
+
+
 def test_pandas_reads_all_runs_of_a_table_in_one_line(
     two_runs: list[subprocess.CompletedProcess[str]], artifacts: Path
 ) -> None:

@@ -1,0 +1,25 @@
+"""The toolchain of a cell: that of this Python environment, or a prepared one."""
+
+import os
+from pathlib import Path
+
+from conf.toolchains import ToolchainConfig
+from tasks.records import Toolchain
+from tasks.storage.store import Store
+from tasks.toolchain.backends.qnn.sdk import find_sdk, identity
+from tasks.toolchain.prepared.record import read_record
+
+
+def toolchain_of(toolchain: ToolchainConfig, store: Store) -> tuple[dict[str, str], dict[str, str], Toolchain]:
+    """Return a toolchain's environment variables for workers and for the runner of programs, and its versions.
+
+    Programs are always run by the ExecuTorch of this Python environment, with QNN's libraries of the toolchain.
+    Raises EnvironmentUnusable.
+    """
+    if toolchain.folder is None:
+        sdk = find_sdk(os.environ, store.root / "toolchain")
+        environment = sdk.environment(os.environ)
+        return environment, environment, identity(sdk)
+    prepared = read_record(Path(toolchain.folder))
+    prepared.check_files()
+    return prepared.environment(os.environ), prepared.sdk.environment(os.environ), prepared.identity
