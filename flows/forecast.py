@@ -8,7 +8,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from statistics import fmean
 
 from conf.backends import make_importable
@@ -92,7 +92,7 @@ def _compiled(requests: Sequence[Request], rows: Sequence[Row], plan: Plan, stor
     return [
         (code := code_of.get(digest(request.model))) is not None
         and (versions := versions_of.get(request.toolchain.name)) is not None
-        and (*input_digests(request, code).values(), *(versions[name] for name in _VERSIONS)) in known
+        and (*astuple(input_digests(request, code)), *(versions[name] for name in _VERSIONS)) in known
         for request in requests
     ]
 

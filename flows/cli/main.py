@@ -147,10 +147,13 @@ def plan(
 
             expected = forecast(planned)
         cells: list[dict[str, str | bool | None]] = [
-            dict(zip(AXES, cell.request.names, strict=True)) | {"impossible": cell.impossible} for cell in planned.cells
+            {
+                **dict(zip(AXES, cell.request.names, strict=True)),
+                "impossible": cell.impossible,
+                "compiled": bool(expected and expected.compiled[number]),
+            }
+            for number, cell in enumerate(planned.cells)
         ]
-        for number, cell in enumerate(cells):
-            cell["compiled"] = expected.compiled[number] if expected else False
         if check:
             from flows.cli.check_models import model_errors
 

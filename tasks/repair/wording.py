@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from tasks.records import Operator
 
 _NOUNS = {
+    "aten._native_batch_norm_legit_no_training": "batch norm",
     "aten._softmax": "softmax",
     "aten.add": "addition",
     "aten.addmm": "linear layer",

@@ -94,7 +94,8 @@ function drawBudget(figure) {
   const caption = element("figcaption", {}, "Error budget of the final output ");
   const beside = cell.querySelector(".shares");
   const choice = outputChoice(figure, rows, chosen);
-  caption.append(choice ?? ofOutput[0].output);
+  const { output } = ofOutput[0]; // torch.export calls the only output of a module "output"
+  caption.append(choice ?? (output === "output" ? "" : element("code", {}, output)));
   if (totals.some((row) => row.share === null)) {
     const why = `Output ${ofOutput[0].output} has no budget: its error is zero or not finite.`;
     beside.replaceChildren();

@@ -1,14 +1,26 @@
 """The digests of a cell's inputs in the table `cells`. `diff` names the inputs that changed, and `plan` equal cells."""
 
+from dataclasses import dataclass
+
 from conf.schema import Request
 from tasks.storage.digest import digest
 
 
-def input_digests(request: Request, code: str | None) -> dict[str, str | None]:
-    """Return the digests by column. `code`: the digest of the model's code and files; None if it was not needed."""
-    return {
-        "model_digest": digest([request.model, code]) if code else None,
-        "scheme_digest": digest(request.scheme),
-        "soc_digest": digest(request.soc),
-        "request_digest": digest([request.measure, request.tolerance, request.backend]),
-    }
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputDigests:
+    """The digests by column."""
+
+    model_digest: str | None
+    scheme_digest: str
+    soc_digest: str
+    request_digest: str
+
+
+def input_digests(request: Request, code: str | None) -> InputDigests:
+    """Return the digests of a cell's inputs. `code`: that of the model's code and files; None if it was not needed."""
+    return InputDigests(
+        model_digest=digest([request.model, code]) if code else None,
+        scheme_digest=digest(request.scheme),
+        soc_digest=digest(request.soc),
+        request_digest=digest([request.measure, request.tolerance, request.backend]),
+    )

@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> Store:
     store.check_writable()
     (request,) = (planned.request for planned in load(["model=digits_cnn", "scheme=8a8w", "soc=SM8650"]).cells)
     versions: dict[str, Any] = asdict(toolchain_of(request.toolchain, store)[2])
-    digests = input_digests(request, code_digest(request.model))
+    digests: dict[str, Any] = asdict(input_digests(request, code_digest(request.model)))
     compiled = cell("digits_cnn", "8a8w", "SM8650") | TIMES | versions | digests
     refused = cell("digits_cnn", "8a8w", "SM8750", outcome="failed", stage="lower") | {"export_s": 99.0}
     work = [{"stage": "compare", "seconds": seconds, "toolchain": "default"} for seconds in (3.0, 5.0)]

@@ -42,6 +42,7 @@ def test_a_click_leads_from_a_single_cell_which_needs_no_matrix_to_its_operator_
     expect(page.locator("h1")).to_have_text("The one cell passed")
     expect(page.locator(".matrix")).to_be_hidden()
     expect(page.locator("#filter")).to_be_hidden()
+    expect(page.locator("#cell-0 .budget figcaption")).to_have_text("Error budget of the final output")
     page.screenshot(path=tmp_path / "cell.png")
 
     chart = page.locator("#cell-0 .depth svg")

@@ -327,6 +327,10 @@ def test_every_word_that_has_a_meaning_is_in_the_glossary(html: str, page: Page)
     assert set(page.data[-1]["terms"].values()) <= set(meanings["term"])
 
 
+def test_the_start_of_a_run_is_a_date_and_a_time_that_people_read(html: str) -> None:
+    assert facts_of(html)["started"] == "2026-11-21 02:30:11 UTC"
+
+
 def test_figures_over_samples_are_shown_with_their_intervals() -> None:
     shares = {f"{name}_{side}": value for name in ("top1_agreement", "accuracy") for side, value in BOUNDS.items()}
     row = cell("m", "s", "c", **measured(random.Random(1), 30.0)) | shares | {"accuracy": 0.5, "accuracy_eager": 0.75}
