@@ -69,6 +69,13 @@ def shards(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> lis
         return [[*common, *part] for part in itertools.product(*parts)]
 
 
+def single_values(override: str, *, config_dirs: Sequence[Path] = ()) -> list[str]:
+    """Split an override into one override per value, in the order of the values. Raises RequestError."""
+    with parse([override], config_dirs) as parsed:
+        ((key, values),) = parsed.command_line.items()
+        return [_override(key, [value], parsed.options) for value in values]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParsedOverrides:
     """The overrides of each key, in Hydra's grammar: one override per value. A swept key has several values."""

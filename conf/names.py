@@ -45,3 +45,5 @@ METRICS = (
 """The metrics that `measure.metrics` accepts by name. `tasks.numerics.metrics` computes each of them."""
 MASKED_NAMES = r"(^|[_-]|api)(tokens?|keys?|credentials?)$|passw|secret"
 """The default of the key `masked_names`."""
+DEFAULT_ORACLE = "outcome!=passed"
+"""The condition under which a cell of `qnnsweep bisect` is bad, unless another is stated."""

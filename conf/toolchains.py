@@ -11,7 +11,10 @@ from conf.constraints import not_blank
 DEFAULT_TOOLCHAIN = "default"
 """The name of the toolchain of this Python environment."""
 TOOLCHAINS_VARIABLE = "QNNSWEEP_TOOLCHAINS"
-NAME_FORM = "letters, digits and . _ -, at most 60, the first a letter or a digit"
+KEYS = ("qnn", "executorch", "passes_off", "operators_skipped")
+"""What `qnnsweep toolchain add` can change in a toolchain."""
+LONGEST_NAME = 60
+NAME_FORM = f"letters, digits and . _ -, at most {LONGEST_NAME}, the first a letter or a digit"
 
 
 @dataclass(kw_only=True, slots=True)

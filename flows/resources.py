@@ -2,14 +2,15 @@
 
 import os
 import shutil
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import psutil
 
 from conf.impossible import can_run_on
 from conf.plan import Plan
 from conf.schema import Request, RunnerKind
+from conf.toolchains import ToolchainConfig
 from conf.units import GIB, MIB
 from flows import expected_costs
 from tasks.devices.farm import DeviceLock, Farm
@@ -46,6 +47,17 @@ class Resources:
     def farm_of(self, request: Request) -> Farm:
         return self.others[request.toolchain.name][1] if request.toolchain.name in self.others else self.farm
 
+    def with_toolchains(self, toolchains: Iterable[ToolchainConfig]) -> "Resources":
+        """Return these resources with workers and a farm for further toolchains. Raises EnvironmentUnusable."""
+        others = dict(self.others)
+        for toolchain in toolchains:
+            if toolchain.name not in (self.workers.toolchain, *others):
+                environment, of_runner, versions = toolchain_of(toolchain, self.store)
+                is_prepared = toolchain.folder is not None
+                pool = self.workers.of_toolchain(toolchain.name, environment, versions, is_prepared=is_prepared)
+                others[toolchain.name] = pool, self.farm.with_environment(of_runner)
+        return replace(self, others=others)
+
     @property
     def costs(self) -> list[CallCost]:
         """The costs of the calls of all workers."""
@@ -80,25 +92,21 @@ def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
     memory = psutil.virtual_memory().total * MAX_MEMORY_SHARE if limits.memory_gib is None else limits.memory_gib * GIB
     scheduler = Scheduler(parallel=limits.parallel or os.cpu_count() or 1, memory_bytes=int(memory))
     estimates = expected_costs.estimates(store)
-    pools: dict[str, tuple[WorkerPool, dict[str, str]]] = {}
-    for toolchain in {cell.request.toolchain.name: cell.request.toolchain for cell in plan.cells}.values():
-        environment, of_runner, versions = toolchain_of(toolchain, store)
-        supervisor = Supervisor(
-            environment=environment,
-            store=store,
-            scheduler=scheduler,
-            deadline_s=limits.child_deadline_s,
-            memory_bytes=int(limits.child_memory_gib * GIB),
-            estimates=estimates,
-            toolchain=toolchain.name,
-            is_prepared=toolchain.folder is not None,
-        )
-        pools[toolchain.name] = WorkerPool(versions, supervisor), of_runner
+    first, *others = (cell.request.toolchain for cell in plan.cells)
+    environment, of_runner, versions = toolchain_of(first, store)
+    supervisor = Supervisor(
+        environment=environment,
+        store=store,
+        scheduler=scheduler,
+        deadline_s=limits.child_deadline_s,
+        memory_bytes=int(limits.child_memory_gib * GIB),
+        estimates=estimates,
+        toolchain=first.name,
+        is_prepared=first.folder is not None,
+    )
     for cell in plan.cells:
         for device in cell.request.devices:
             if device.runner is RunnerKind.native and cell.impossible is None and can_run_on(device, cell.request):
                 native_files(device, cell.request.soc.arch, os.environ)  # raises if the device's runner is not complete
-    (workers, environment), *_ = pools.values()
-    farm = Farm(host_environment=environment, folder=store.root / "devices", device_lock=device_lock)
-    others = {name: (pool, farm.with_environment(variables)) for name, (pool, variables) in [*pools.items()][1:]}
-    return Resources(store=store, workers=workers, farm=farm, others=others)
+    farm = Farm(host_environment=of_runner, folder=store.root / "devices", device_lock=device_lock)
+    return Resources(store=store, workers=WorkerPool(versions, supervisor), farm=farm).with_toolchains(others)

@@ -11,11 +11,12 @@ from pathlib import Path
 import typer
 
 from conf.errors import QnnsweepError
+from conf.toolchains import KEYS
 
 
 def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the overrides that begin with `incomplete`: a key, or a key and a value."""
-    *before, last = [*(ctx.params.get("overrides") or ()), *ctx.args] or [""]
+    *before, last = [*(ctx.params.get("overrides") or ctx.params.get("words") or ()), *ctx.args] or [""]
     if last == "=" and before:
         return list(_values(ctx, before[-1], incomplete))
     if last and not incomplete and "=" not in (last + "".join(before[-1:])):  # after `key=`, without a value yet
@@ -26,6 +27,13 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
     from conf.describe import keys_that_begin_with
 
     return [f"{completed}=" for completed in keys_that_begin_with(key)]
+
+
+def complete_bisect(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the overrides of a cell that begin with `incomplete`. Of several overrides, the last is completed."""
+    before, space, last = incomplete.rpartition(" ")
+    keys = [f"{key}=" for key in KEYS if key.startswith(last)]
+    return [f"{before}{space}{completed}" for completed in [*complete_override(ctx, last), *keys]]
 
 
 def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from flows.cli.bisect import EXITS as BISECT_EXITS
+from flows.cli.bisect import bisect
 from flows.cli.cache import app as cache
 from flows.cli.completion import complete_run
 from flows.cli.diff import EXITS as DIFF_EXITS
@@ -300,6 +302,7 @@ def recompare(
 
 
 app.command(epilog=QUALIFY_EXITS, short_help="Compare a toolchain with the present one.")(qualify)
+app.command(epilog=BISECT_EXITS, short_help="Search the change that makes a good cell bad.")(bisect)
 app.command(epilog=REPAIR_EXITS, short_help="Search a scheme that reaches a target, and certify it.")(repair)
 app.command(epilog=REPRO_EXITS, short_help="Write a folder that shows an operator's error.")(repro)
 app.command("list", short_help="List models, schemes, SoCs, devices, runs or operators.")(list_)

@@ -115,5 +115,6 @@ def exit_on_error(debug: bool) -> Iterator[None]:
         if debug:
             traceback.print_exc()
         print(f"qnnsweep: {error}", file=sys.stderr)
-        codes = {RequestError: REQUEST_WRONG, EnvironmentUnusable: ENVIRONMENT_UNUSABLE, DeviceError: DEVICES_UNUSABLE}
-        raise typer.Exit(codes.get(type(error), NOT_ALL_PASSED)) from None
+        codes = {EnvironmentUnusable: ENVIRONMENT_UNUSABLE, DeviceError: DEVICES_UNUSABLE}
+        is_wrong = isinstance(error, RequestError)
+        raise typer.Exit(REQUEST_WRONG if is_wrong else codes.get(type(error), NOT_ALL_PASSED)) from None

@@ -72,29 +72,31 @@ class AxisSearch:
 
 
 def smallest_changes(
-    changes: Sequence[ChangeT], measure: Callable[[Sequence[ChangeT]], Answer]
+    changes: Sequence[ChangeT], measure: Callable[[Sequence[Sequence[ChangeT]]], Sequence[Answer]]
 ) -> tuple[tuple[ChangeT, ...], dict[frozenset[ChangeT], Answer]]:
     """Return changes that together make a cell bad, none of which can be left out, and all answers.
 
     This is delta debugging (ddmin, Zeller and Hildebrandt 2002). All changes together are bad, and no change is good.
     If a cell without one of the returned changes is untestable, this change may not be needed.
+    `measure`: returns the answers for several sets of changes, which can be measured at the same time.
     """
     answers: dict[frozenset[ChangeT], Answer] = {frozenset(changes): "bad", frozenset(): "good"}
 
-    def is_bad(chosen: Sequence[ChangeT]) -> bool:
-        key = frozenset(chosen)
-        if key not in answers:
-            answers[key] = measure(chosen)
-        return answers[key] == "bad"
+    def first_bad(sets: Sequence[list[ChangeT]]) -> list[ChangeT] | None:
+        """Measure the sets that are not measured yet. Return the first that is bad."""
+        unmeasured = {frozenset(chosen): chosen for chosen in sets if frozenset(chosen) not in answers}
+        if unmeasured:
+            answers.update(zip(unmeasured, measure([*unmeasured.values()]), strict=True))
+        return next((chosen for chosen in sets if answers[frozenset(chosen)] == "bad"), None)
 
     current, parts = list(changes), 2
     while len(current) > 1:
         size = -(-len(current) // parts)
         subsets = [current[start : start + size] for start in range(0, len(current), size)]
         complements = [[change for change in current if change not in subset] for subset in subsets]
-        if smaller := next((subset for subset in subsets if is_bad(subset)), None):
+        if (smaller := first_bad(subsets)) is not None:
             current, parts = smaller, 2
-        elif smaller := next((rest for rest in complements if is_bad(rest)), None):
+        elif (smaller := first_bad(complements)) is not None:
             current, parts = smaller, max(parts - 1, 2)
         elif parts < len(current):
             parts = min(2 * parts, len(current))

@@ -23,10 +23,11 @@ def cells_of(step: Step, *, complete: bool = False) -> list[CellResult]:
     `complete`: with all samples, and not only with those of the search.
     """
     cells = step.complete if complete else step.cells
-    return [_renamed(cell, step_name(cell.request.scheme.name, step)) for cell in cells]
+    return [renamed(cell, step_name(cell.request.scheme.name, step)) for cell in cells]
 
 
-def _renamed(cell: CellResult, name: str) -> CellResult:
+def renamed(cell: CellResult, name: str) -> CellResult:
+    """Return the cell with another name of its scheme, and with the tolerances of the scheme's present name."""
     request, scheme = cell.request, cell.request.scheme.name
     tolerance = request.tolerance
     limits = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,18 +72,29 @@ def test_a_neighbour_that_contradicts_the_flip_is_reported() -> None:
     assert [(flip.before, flip.after) for flip in flips] == [(11, 12), (12, 13), (13, 14)]
 
 
+class Changes:
+    """Sets of changes whose answers are known. Every batch that is measured is recorded."""
+
+    def __init__(self, answer: Callable[[frozenset[Hashable]], Answer]) -> None:
+        self.answer = answer
+        self.batches: list[list[frozenset[Hashable]]] = []
+
+    def measure(self, sets: Sequence[Sequence[Hashable]]) -> list[Answer]:
+        self.batches.append([*map(frozenset, sets)])
+        return [self.answer(chosen) for chosen in self.batches[-1]]
+
+    @property
+    def asked(self) -> list[frozenset[Hashable]]:
+        return [chosen for batch in self.batches for chosen in batch]
+
+
 @given(st.integers(1, 12), st.data())
 def test_the_smallest_changes_are_bad_and_none_can_be_left_out(count: int, data: st.DataObject) -> None:
     culprits = data.draw(st.lists(st.sets(st.integers(0, count - 1), min_size=1), min_size=1, max_size=3))
-    asked: list[frozenset[int]] = []
-
-    def measure(chosen: Sequence[int]) -> Answer:
-        asked.append(frozenset(chosen))
-        return "bad" if any(needed <= set(chosen) for needed in culprits) else "good"
-
-    smallest, _ = smallest_changes(range(count), measure)
-    assert measure(smallest) == "bad"
-    assert [change for change in smallest if measure([other for other in smallest if other != change]) == "bad"] == []
+    changes = Changes(lambda chosen: "bad" if any(needed <= chosen for needed in culprits) else "good")
+    smallest, _ = smallest_changes(range(count), changes.measure)
+    assert changes.answer(frozenset(smallest)) == "bad"
+    assert [change for change in smallest if changes.answer(frozenset(smallest) - {change}) == "bad"] == []
 
 
 @given(st.integers(2, 12), st.data())
@@ -91,22 +102,30 @@ def test_one_necessary_set_of_changes_is_named_exactly_and_never_measured_twice(
     count: int, data: st.DataObject
 ) -> None:
     culprits = data.draw(st.sets(st.integers(0, count - 1), min_size=1))
-    asked: list[frozenset[int]] = []
-
-    def measure(chosen: Sequence[int]) -> Answer:
-        asked.append(frozenset(chosen))
-        return "bad" if culprits <= set(chosen) else "good"
-
-    smallest, answers = smallest_changes(range(count), measure)
+    changes = Changes(lambda chosen: "bad" if culprits <= chosen else "good")
+    smallest, answers = smallest_changes(range(count), changes.measure)
     assert set(smallest) == culprits
-    assert len(asked) == len(set(asked))
-    assert set(asked) == set(answers) - {frozenset(range(count)), frozenset()}
+    assert len(changes.asked) == len(set(changes.asked))
+    assert set(changes.asked) == set(answers) - {frozenset(range(count)), frozenset()}
 
 
 def test_untestable_sets_of_changes_are_skipped() -> None:
-    def measure(chosen: Sequence[str]) -> Answer:
+    def answer(chosen: frozenset[Hashable]) -> Answer:
         if "pass" in chosen and "scheme" not in chosen:
             return "untestable"
-        return "bad" if {"pass", "scheme"} <= set(chosen) else "good"
+        return "bad" if {"pass", "scheme"} <= chosen else "good"
 
-    assert set(smallest_changes(["model", "pass", "soc", "scheme"], measure)[0]) == {"pass", "scheme"}
+    changes = Changes(answer)
+    assert set(smallest_changes(["model", "pass", "soc", "scheme"], changes.measure)[0]) == {"pass", "scheme"}
+
+
+def test_sets_of_changes_that_are_known_together_are_measured_together() -> None:
+    changes = Changes(lambda chosen: "bad" if {1, 3} <= chosen else "good")
+    smallest, _ = smallest_changes([0, 1, 2, 3], changes.measure)
+    assert smallest == (1, 3)
+    assert changes.batches == [
+        [frozenset({0, 1}), frozenset({2, 3})],
+        [frozenset({0}), frozenset({1}), frozenset({2}), frozenset({3})],
+        [frozenset({1, 2, 3}), frozenset({0, 2, 3}), frozenset({0, 1, 3}), frozenset({0, 1, 2})],
+        [frozenset({1, 3}), frozenset({1, 2})],
+    ]

@@ -22,6 +22,10 @@ _SCHEMA = "serialization/qc_compiler_spec.fbs"
 _DEADLINE_S = 120
 
 
+class ToolchainUnusable(RequestError):
+    """What is wanted exists, but there can be no toolchain that has it, such as a commit that needs a build."""
+
+
 def split_commit(executorch: str) -> tuple[Path, str]:
     """Return the clone and the commit of `CLONE@COMMIT`. Raises RequestError."""
     clone, _, commit = executorch.rpartition("@")
@@ -68,13 +72,13 @@ def git(clone: Path, *words: str) -> bytes:
 def commit_files(clone: Path, sha: str) -> dict[str, bytes]:
     """Map the path of each Python file of the QNN backend, relative to its folder, to its content at a commit.
 
-    Raises RequestError if the commit has no QNN backend, or another schema of the options that C++ code reads.
+    Raises ToolchainUnusable if the commit has no QNN backend, or another schema of the options that C++ code reads.
     """
     value = printable(f"{clone}@{sha}")
     try:
         packed = git(clone, "archive", "--format=tar", sha, str(BACKEND))
     except RequestError:
-        raise RequestError(f"the commit has no folder {BACKEND}", key="executorch", value=value) from None
+        raise ToolchainUnusable(f"the commit has no folder {BACKEND}", key="executorch", value=value) from None
     files: dict[str, bytes] = {}
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         for member in archive:
@@ -83,7 +87,7 @@ def commit_files(clone: Path, sha: str) -> dict[str, bytes]:
     schema = installed_executorch() / BACKEND / _SCHEMA
     if files.get(_SCHEMA, b"").strip() != schema.read_bytes().strip():
         problem = f"{BACKEND / _SCHEMA} differs from that of the installed release, whose C++ code reads it"
-        raise RequestError(f"{problem}: such a commit needs a build", key="executorch", value=value)
+        raise ToolchainUnusable(f"{problem}: such a commit needs a build", key="executorch", value=value)
     return {path: content for path, content in files.items() if path.endswith(".py")}
 
 

@@ -20,7 +20,7 @@ from tasks.storage.atomic import remove_stale, temporary_name
 from tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER, build_id, find_sdk
 from tasks.toolchain.prepared.bridge import with_bridge
 from tasks.toolchain.prepared.names import names
-from tasks.toolchain.prepared.overlay import commit_files, commit_sha, lay_over, split_commit
+from tasks.toolchain.prepared.overlay import ToolchainUnusable, commit_files, commit_sha, lay_over, split_commit
 from tasks.toolchain.prepared.packages import install
 from tasks.toolchain.prepared.probe import ProbeFailed, probe
 from tasks.toolchain.prepared.record import (
@@ -49,7 +49,8 @@ _LEAST_FREE_BYTES_OF_LINKS = 64 << 20
 def add(name: str | None, wanted: Wanted, environ: Mapping[str, str], *, is_probed: bool = True) -> PreparedToolchain:
     """Prepare a toolchain and return it. `is_probed`: whether to compile and run the probe with it.
 
-    Raises RequestError, with a message of one line, if nothing could be prepared.
+    Raises RequestError, with a message of one line, if nothing could be prepared; it is ToolchainUnusable if there can
+    be no such toolchain.
     """
     root = toolchains_folder(environ)
     with _one_line(root, wanted):
@@ -83,6 +84,39 @@ def add(name: str | None, wanted: Wanted, environ: Mapping[str, str], *, is_prob
             return read_record(final)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def ensure(wanted: Wanted, environ: Mapping[str, str]) -> PreparedToolchain:
+    """Return the prepared toolchain that has what is wanted, under its default name; if there is none, prepare it.
+
+    Raises RequestError as `add` does, or if the toolchain of this name has something else.
+    """
+    root = toolchains_folder(environ)
+    with _one_line(root, wanted):
+        name = wanted.default_name
+    if not (root / OPTIONS / f"{name}.yaml").exists():
+        return add(name, wanted, environ)
+    toolchain = read_record(root / FILES / name)
+    release = wanted.executorch_release
+    sha = None if wanted.executorch is None or release else commit_sha(*split_commit(wanted.executorch))
+    has_release = wanted.qnn not in RELEASES or toolchain.build.startswith(f"v{wanted.qnn}.")
+    changes = (toolchain.release, toolchain.commit and toolchain.commit.rpartition("@")[2])
+    switched_off = (toolchain.passes_off, toolchain.operators_skipped)
+    if not has_release or (changes, switched_off) != ((release, sha), (wanted.passes_off, wanted.operators_skipped)):
+        problem = f"has something else than its name says; `qnnsweep toolchain remove {name}` removes it"
+        raise RequestError(problem, key="toolchain", value=name)
+    return toolchain
+
+
+def check(wanted: Wanted) -> None:
+    """Check what can be known before anything is installed or copied: the release and the commit. Raises RequestError.
+
+    The names of passes and operators are only known when ExecuTorch is imported.
+    """
+    if wanted.qnn is not None and not _is_path(wanted.qnn):
+        _version(wanted.qnn)
+    if wanted.executorch is not None and wanted.executorch_release is None:
+        commit_sha(*split_commit(wanted.executorch))
 
 
 def remove(name: str, environ: Mapping[str, str]) -> None:
@@ -165,16 +199,17 @@ def _check_names(toolchain: PreparedToolchain, wanted: Wanted) -> None:
     except ProbeFailed as error:
         unmet = "" if toolchain.release is None else unmet_requirements(toolchain.folder)
         value = printable(wanted.executorch or "")
-        raise RequestError(
+        raise ToolchainUnusable(
             f"cannot be imported: {printable(error.problem)}{unmet}", key="executorch", value=value
         ) from None
+    kind = RequestError if wanted.executorch is None else ToolchainUnusable
     for key, chosen, known in (
         ("passes_off", wanted.passes_off, passes),
         ("operators_skipped", wanted.operators_skipped, operators),
     ):
         for name in chosen:
             if name not in known:
-                raise RequestError(f"no such name; {one_of(known)}", key=key, value=printable(name))
+                raise kind(f"no such name; {one_of(known)}", key=key, value=printable(name))
 
 
 def _link_default(folder: Path, libraries: Path, environ: Mapping[str, str]) -> str:
@@ -246,7 +281,7 @@ def _probed(toolchain: PreparedToolchain, wanted: Wanted, environ: Mapping[str, 
         problem = f"ExecuTorch with {toolchain.changes} compiles no program: {printable(without)}"
         if toolchain.release is not None:
             problem += unmet_requirements(toolchain.folder)
-        raise RequestError(problem, key="executorch" if wanted.executorch else "passes_off")
+        raise ToolchainUnusable(problem, key="executorch" if wanted.executorch else "passes_off")
     bridged = with_bridge(toolchain, environ)
     try:
         return replace(bridged, probed=probe(environment))

@@ -1,15 +1,16 @@
 """The words that describe a toolchain, such as `qnn=2.51 executorch=CLONE@COMMIT`."""
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from conf.errors import RequestError, printable
+from conf.toolchains import KEYS, LONGEST_NAME
 from tasks.toolchain.prepared.overlay import commit_sha, split_commit
 
-KEYS = ("qnn", "executorch", "passes_off", "operators_skipped")
-_SHA_DIGITS = 12
+SHA_DIGITS = 12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,10 +40,14 @@ class Wanted:
         if self.executorch_release is not None:
             parts.append(f"executorch-{self.executorch_release}")
         elif self.executorch is not None:
-            parts.append(f"executorch-{commit_sha(*split_commit(self.executorch))[:_SHA_DIGITS]}")
+            parts.append(f"executorch-{commit_sha(*split_commit(self.executorch))[:SHA_DIGITS]}")
         parts += [f"no-{_word(name)}" for name in self.passes_off]
         parts += [f"skip-{_word(name)}" for name in self.operators_skipped]
-        return "-".join(parts)[:60]
+        name = "-".join(parts)
+        if len(name) <= LONGEST_NAME:
+            return name
+        digest = hashlib.sha256(name.encode()).hexdigest()[:SHA_DIGITS]
+        return f"{name[: LONGEST_NAME - len(digest) - 1]}-{digest}"
 
 
 def wanted(values: Mapping[str, str]) -> Wanted:

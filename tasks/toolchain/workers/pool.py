@@ -55,6 +55,18 @@ class WorkerPool:
         pool._on_start = on_start
         return pool
 
+    @property
+    def toolchain(self) -> str:
+        """The name of the toolchain that the workers use."""
+        return self._supervisor.toolchain
+
+    def of_toolchain(
+        self, name: str, environment: dict[str, str], identity: Toolchain, *, is_prepared: bool
+    ) -> "WorkerPool":
+        """Return workers of another toolchain, which share the limits of this pool."""
+        changed = replace(self._supervisor, environment=environment, toolchain=name, is_prepared=is_prepared)
+        return WorkerPool(identity, changed)
+
     def warm_up(self) -> None:
         """Start the fork server before the first call needs it. Does not wait for its imports."""
         self._supervisor.start_server()

@@ -105,6 +105,8 @@ BASH = {
     ("run", "scheme", "=", "8a8w,16a8"): ["8a8w,16a8w"],
     ("run", "model", "=", "digits_cnn", "reuse", "=", "c"): ["capture"],
     ("plan", "measure.replay", "=", "f"): ["false"],
+    ("bisect", "exec"): ["executorch="],
+    ("bisect", "soc", "=", "SM8650", "model", "=", "dig"): ["digits_cnn"],
     ("report", "--artifacts", "STORE", "20260102"): [RUNS[1]],
     ("diff", "--artifacts", "STORE", "l"): ["latest"],
 }
@@ -125,6 +127,12 @@ def test_a_shell_that_does_not_split_words_completes_the_value_after_its_key(pro
     typed = {"_QNNSWEEP_COMPLETE": "complete_fish", "_TYPER_COMPLETE_ARGS": "qnnsweep run soc=SM8350,SM86"}
     completed = program.run(**typed, _TYPER_COMPLETE_FISH_ACTION="get-args").stdout.splitlines()
     assert "soc=SM8350,SM8650" in completed
+
+
+def test_the_last_override_of_a_cell_of_bisect_is_completed(program: Program) -> None:
+    typed = {"_QNNSWEEP_COMPLETE": "complete_fish", "_TYPER_COMPLETE_ARGS": "qnnsweep bisect 'scheme=8a8w soc=SM86"}
+    completed = program.run(**typed, _TYPER_COMPLETE_FISH_ACTION="get-args").stdout.splitlines()
+    assert "scheme=8a8w soc=SM8650" in completed
 
 
 def test_the_report_is_opened_in_the_users_browser(program: Program, tmp_path: Path) -> None:

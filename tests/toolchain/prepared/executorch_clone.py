@@ -32,6 +32,10 @@ class Clone:
         self._git("commit", "--quiet", "--allow-empty", "--message", message)
         return self._git("rev-parse", "HEAD").strip()
 
+    def subject(self, name: str) -> str:
+        """Return the first line of the message of a commit."""
+        return self._git("log", "-1", "--format=%s", name).strip()
+
     def _git(self, *words: str) -> str:
         argv = ["git", "-C", str(self.folder), *IDENTITY, *words]
         return subprocess.run(argv, check=True, capture_output=True, text=True).stdout

@@ -14,7 +14,7 @@ import pytest
 
 from tasks.errors import EnvironmentUnusable, RequestError
 from tasks.toolchain.prepared import prepare
-from tasks.toolchain.prepared.overlay import BACKEND, installed_executorch
+from tasks.toolchain.prepared.overlay import BACKEND, ToolchainUnusable, installed_executorch
 from tasks.toolchain.prepared.record import PreparedToolchain, prepared_toolchains, read_record
 from tasks.toolchain.prepared.wanted import Wanted, parsed_words
 from tests.toolchain.prepared.executorch_clone import Clone
@@ -68,6 +68,27 @@ def test_a_process_of_the_toolchain_imports_the_commit_and_this_environment_does
     file = toolchain.folder / "python" / "executorch" / BACKEND / CONSTANTS
     assert imported == {"mark": "the commit", "file": str(file)}
     assert "MARK" not in (installed_executorch() / BACKEND / CONSTANTS).read_text()
+
+
+def test_a_prepared_toolchain_is_used_again_unless_it_has_something_else_than_its_name_says(
+    marked: tuple[PreparedToolchain, str], clone: Clone, environ: dict[str, str]
+) -> None:
+    toolchain, sha = marked
+    assert prepare.ensure(Wanted(executorch=f"{clone.folder}@{sha}"), environ) == toolchain
+    name = f"executorch-{clone.first[:12]}"
+    prepare.add(name, Wanted(executorch=f"{clone.folder}@{sha}"), environ, is_probed=False)
+    with pytest.raises(RequestError) as caught:
+        prepare.ensure(Wanted(executorch=f"{clone.folder}@{clone.first}"), environ)
+    assert str(caught.value) == (
+        f"toolchain={name}: has something else than its name says; `qnnsweep toolchain remove {name}` removes it"
+    )
+
+
+def test_default_names_of_many_passes_are_short_and_differ() -> None:
+    many = [f"DecomposeSomething{number}" for number in range(20)]
+    names = {Wanted(passes_off=tuple(many[:count])).default_name for count in range(10, 20)}
+    assert len(names) == 10
+    assert {len(name) for name in names} == {60}
 
 
 def test_the_identity_has_the_digest_of_the_python_files(
@@ -159,7 +180,7 @@ def test_a_commit_that_cannot_be_used_is_one_line(clone: Clone, environ: dict[st
     )
     messages: list[str] = []
     for sha in (broken, schema):
-        with pytest.raises(RequestError) as caught:
+        with pytest.raises(ToolchainUnusable) as caught:
             prepare.add(None, Wanted(executorch=f"{other.folder}@{sha}"), environ)
         messages.append(str(caught.value))
     assert messages == [

@@ -1,0 +1,144 @@
+"""The flow of one bisection: it searches the change that makes a cell bad, and certifies both sides.
+
+Every probe is an ordinary cell. A bisection that was interrupted continues when it is repeated: the probes before the
+interruption come from the cache, and lead to the same decisions.
+"""
+
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+
+from conf.errors import one_of
+from conf.names import DEFAULT_ORACLE
+from flows.bisection.certificate import CertifiedFlip, certified_flip
+from flows.bisection.probes import Probe, Probes
+from flows.bisection.request import Bisection, Difference, parsed
+from flows.resources import prepare
+from flows.run import CellResults, RunStart, command, finish_run, overrides_with_secrets
+from flows.runs import results
+from flows.runs.artifacts import create_artifacts
+from flows.server import leases
+from flows.server.decorator import run_flow
+from tasks.errors import RequestError
+from tasks.report.format import plural
+from tasks.results.bisection import Answer, AxisSearch, smallest_changes
+from tasks.results.oracle import Oracle, introduced_snr_db, parsed_oracle
+from tasks.storage import lock
+from tasks.storage.store import Store
+
+on_probe: ContextVar[Callable[[Probe], None]] = ContextVar("on_probe", default=lambda _probe: None)
+"""The function that is called with every probe. See `flows.run.on_progress`."""
+on_prepare: ContextVar[Callable[[int], None]] = ContextVar("on_prepare", default=lambda _count: None)
+"""The function that is called with the number of toolchains that will be prepared or reused next."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BisectionResult:
+    run: results.SweepResult
+    bisection: Bisection
+    oracle: Oracle
+    probes: Sequence[Probe]
+    """All probes: on an axis in the order of the axis, otherwise in the order in which they were measured."""
+    flips: Sequence[CertifiedFlip]
+    smallest: Sequence[Difference]
+    """The smallest set of differences that makes GOOD bad; empty on an axis."""
+    reason: str
+    """What was found, or why nothing was."""
+    is_undecided: bool
+    """Whether nothing can be said, because an end could not be measured."""
+
+
+@run_flow()
+def bisect(overrides: list[str], config_dirs: list[str], oracle: str) -> BisectionResult:
+    """Search the change that makes a cell bad. `overrides`: the words of the command line; see `parsed`.
+
+    Raises RequestError for a wrong request, and EnvironmentUnusable for an unusable machine.
+    """
+    folders = [Path(folder) for folder in config_dirs]
+    words = overrides_with_secrets.get() or overrides
+    bisection, condition = parsed(words, folders), parsed_oracle(oracle)
+    plan = bisection.good.plan(folders)
+    store = Store.at(plan.artifacts, plan.cache_folder, plan.object_store)
+    with lock.shared(store):
+        run_start = RunStart.now()
+        resources = prepare(plan, device_lock=leases.exclusive)
+        ends = (bisection.good, bisection.bad)
+        callbacks = (on_prepare.get(), on_probe.get())
+        probes = Probes(plan, resources, run_start.run_id, condition, ends, folders, *callbacks)
+        if condition.operator is not None:
+            _check_operator(condition.operator, probes.measure(ends))
+        pairs, smallest = _on_axis(bisection, probes) if bisection.points else _of_two(bisection, probes)
+        options = () if oracle == DEFAULT_ORACLE else (f"--oracle={oracle}",)
+        resources, line = probes.resources, command(overrides, folders, *options, verb="bisect")
+        run = run_start.compiled_facts(resources, probes.reused, line)
+        done = CellResults(
+            cells=[probe.cell for probe in probes.all if probe.cell is not None],
+            reused=probes.reused,
+            result_names=probes.result_names,
+        )
+        result = finish_run(run, done, resources, trend=None, costs=resources.costs, verb="bisect")
+        create_artifacts(result, store, plan.prefect.reports_url)
+    good, bad = probes.of(ends)
+    return BisectionResult(
+        run=result,
+        bisection=bisection,
+        oracle=condition,
+        probes=probes.of(bisection.points) or probes.all,
+        flips=[certified_flip(*pair, folders, plan.masked_names) for pair in pairs],
+        smallest=smallest,
+        reason=_reason(len(pairs), smallest, bad, good),
+        is_undecided=not pairs and "untestable" in (bad.answer, good.answer),
+    )
+
+
+Pair = tuple[Probe, Probe, Sequence[Probe]]
+"""Two probes with different answers, and the untestable probes between them."""
+
+
+def _on_axis(bisection: Bisection, probes: Probes) -> tuple[list[Pair], Sequence[Difference]]:
+    points = bisection.points
+
+    def measure(numbers: Sequence[int]) -> list[Answer]:
+        return [probe.answer for probe in probes.measure([points[number] for number in numbers])]
+
+    pairs: list[Pair] = []
+    for flip in AxisSearch(len(points), measure).run():
+        before, *between, after = probes.of(points[flip.before : flip.after + 1])
+        pairs.append((before, after, between))
+    return pairs, ()
+
+
+def _of_two(bisection: Bisection, probes: Probes) -> tuple[list[Pair], Sequence[Difference]]:
+    bad, good = probes.measure((bisection.bad, bisection.good))
+    if (bad.answer, good.answer) != ("bad", "good"):
+        return [], ()
+
+    def measure(sets: Sequence[Sequence[Difference]]) -> list[Answer]:
+        return [probe.answer for probe in probes.measure([bisection.with_differences(chosen) for chosen in sets])]
+
+    smallest, _ = smallest_changes(bisection.differences, measure)
+    (worse,) = probes.of([bisection.with_differences(smallest)])
+    without = ([other for other in smallest if other != difference] for difference in smallest)
+    better = probes.of([bisection.with_differences(others) for others in without])
+    return [(probe, worse, ()) for probe in better if probe.answer == "good"] or [(good, worse, ())], smallest
+
+
+def _check_operator(operator: str, ends: Sequence[Probe]) -> None:
+    """Raise RequestError if neither end has the operator."""
+    known = {name for end in ends for name in introduced_snr_db(end.tables)} if any(end.cell for end in ends) else set()
+    if known and operator not in known:
+        raise RequestError(f"no such operator; {one_of(known)}", key="--oracle", value=operator)
+
+
+def _reason(flips: int, smallest: Sequence[Difference], bad: Probe, good: Probe) -> str:
+    if smallest:
+        return " together with ".join(difference.label for difference in smallest)
+    if flips:
+        return plural(flips, "flip")
+    for name, end in (("BAD", bad), ("GOOD", good)):
+        if end.answer == "untestable":
+            return f"not decided: {name} is untestable: {end.judgement.why}"
+    if bad.answer == good.answer:
+        return f"no flip: both ends are {bad.answer}"
+    return "BAD is good and GOOD is bad: exchange them, or turn the oracle round"

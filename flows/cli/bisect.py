@@ -1,0 +1,111 @@
+"""The command `qnnsweep bisect`. Heavy libraries are imported only after the request has been parsed and checked."""
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from conf.names import DEFAULT_ORACLE
+from flows.cli.completion import complete_bisect
+from flows.cli.foreground import with_progress
+from flows.cli.options import ArtifactsOfSweep, ConfigDirs, Debug, Json, exit_on_error, with_artifacts
+from flows.exit_codes import DEVICES_UNUSABLE, NOT_ALL_PASSED, PASSED
+from flows.server.settings import configure_prefect
+from tasks.report.format import plural
+
+if TYPE_CHECKING:
+    from flows.bisection.flow import BisectionResult
+    from flows.bisection.probes import Probe
+    from tasks.storage.store import Store
+
+EXITS = """
+Exit codes: 0 the change was found · 1 both ends have the same answer · 2 the request is wrong, nothing ran · 3 this
+machine lacks something · 4 an end could not be measured.
+"""
+
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="BAD GOOD [OVERRIDE] | KEY=GOOD,…,BAD [OVERRIDE]",
+        autocompletion=complete_bisect,
+        help="Two cells, each as one word of overrides, such as 'scheme.observer=HistogramObserver model.seed=1' or '' "
+        "for none, and then overrides of both. Or one key with several values, in order. Beside overrides, a cell can "
+        "have the words of `qnnsweep toolchain add`, such as executorch=CLONE@COMMIT or passes_off=[FoldQDQ]. "
+        "executorch=CLONE@GOOD..BAD means all commits between the two that changed the QNN backend.",
+    ),
+]
+OracleText = Annotated[
+    str,
+    typer.Option(
+        "--oracle",
+        metavar="CONDITION",
+        help="When a cell is bad: a column of the table cells, as in 'final_snr_db<30', or the introduced error or the "
+        "share of one operator, as in 'aten_linear_default.introduced_snr_db<30' or 'aten_linear_default.share>0.5'.",
+    ),
+]
+
+
+def bisect(
+    words: Words,
+    oracle: OracleText = DEFAULT_ORACLE,
+    config_dir: ConfigDirs = None,
+    json_: Json = False,
+    debug: Debug = False,
+    artifacts: ArtifactsOfSweep = None,
+) -> None:
+    """Search the change that makes a good cell bad, and certify it. Repeat the command to continue.
+
+    Prints a page of Markdown with both sides, their digests and the commands that reproduce them.
+    """
+    folders = [str(folder.absolute()) for folder in config_dir or ()]
+    with exit_on_error(debug):
+        configure_prefect()
+        from flows.bisection.request import masked, parsed
+        from flows.resources import prepare
+        from tasks.results.oracle import parsed_oracle
+
+        words = with_artifacts(words, artifacts)
+        parsed_oracle(oracle)
+        bisection = parsed(words, config_dir or [])
+        plan = bisection.good.plan(config_dir or [])
+        resources = prepare(plan)  # report what this machine lacks before Prefect starts
+        if bisection.good.toolchain is None:
+            resources.workers.warm_up()
+        masked_words = masked(words, plan.masked_names)
+
+        def start() -> "BisectionResult":
+            from flows.bisection.flow import bisect as flow
+            from flows.bisection.flow import on_prepare, on_probe
+            from flows.run import overrides_with_secrets
+
+            screen = Console(stderr=True)
+            on_prepare.set(lambda count: screen.print(f"preparing {plural(count, 'toolchain')} …"))
+            on_probe.set(lambda probe: screen.print(_line(probe), soft_wrap=True))
+            overrides_with_secrets.set(words)
+            return flow(masked_words, folders, oracle)
+
+        result = with_progress(plan.cells, start)
+        _show(result, resources.store, as_json=json_)
+        raise typer.Exit(PASSED if result.flips else DEVICES_UNUSABLE if result.is_undecided else NOT_ALL_PASSED)
+
+
+def _line(probe: "Probe") -> Text:
+    """Return what the terminal shows about a probe that has ended."""
+    judged = probe.judgement
+    value = judged.why or judged.value
+    style = {"bad": "red", "good": "green", "untestable": "yellow"}[judged.answer]
+    return Text(f"probe {probe.number:<3} {probe.point.label}: {judged.answer}, {value}", style)
+
+
+def _show(result: "BisectionResult", store: "Store", *, as_json: bool) -> None:
+    from flows.bisection.page import markdown_page, summary, write_page
+
+    page = write_page(result, store)
+    if as_json:
+        print(json.dumps(summary(result) | {"page": page}))
+    else:
+        print(markdown_page(result), end="", flush=True)
+    print(f"page {page}\nreport {result.run.run.report}", file=sys.stderr)
