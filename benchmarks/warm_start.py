@@ -7,6 +7,7 @@ started process and, at its end, the exit code. The toolchain's fork server is w
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import json
@@ -14,10 +15,12 @@ import os
 import select
 import subprocess
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import warm_server
 
@@ -48,7 +51,7 @@ class WarmProgram:
         lines = f"import sys; sys.path[:0] = {[str(HERE), str(HERE.parent)]}; import warm_start; warm_start.fork()"
         self._process = subprocess.Popen(
             # No file: a worker of the program would import the file of its main module.
-            [sys.executable, "-c", f"{lines}; {PROGRAM}"],
+            [sys.executable, "-c", lines],
             env=self._environment | linked,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -95,7 +98,7 @@ class WarmProgram:
 
 
 def fork() -> None:
-    """Import the program and serve requests. Return only in a fork, which then calls the program's `main`."""
+    """Import the program and serve requests: each fork calls the program's `main`."""
     from flows.server.settings import configure_prefect
 
     configure_prefect()
@@ -110,11 +113,30 @@ def fork() -> None:
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
-            return _become(json.loads(line))
+            _become(json.loads(line))
+            _run()
         print(pid, flush=True)
         _, status = os.waitpid(pid, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
-    return sys.exit()
+
+
+def _run() -> NoReturn:
+    """Call the program, and end as a process of Python does. Only its modules are not freed, which takes a second."""
+    from flows.cli.main import main
+
+    code: object = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+    except BaseException:  # noqa: BLE001 - as the interpreter does
+        traceback.print_exc()
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def _become(request: dict[str, Any]) -> None:
