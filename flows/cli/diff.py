@@ -26,13 +26,16 @@ def diff(
         from flows.runs.diff import diff as compare_runs
         from flows.runs.diff import diff_table
         from flows.runs.diff_page import write_page
+        from tasks.report.format import plural
 
         store = store_at(artifacts)
         difference = compare_runs(store, run_a, run_b)
         page = write_page(difference, store)
         contents = asdict(difference) | {"regressions": difference.regressions, "page": page and str(page)}
-        print_output(contents, diff_table(difference), as_json=json_)
+        table = diff_table(difference)
+        print_output(contents, table if table.rows else "no value changed by more than its limit", as_json=json_)
         if not json_:
             line = f"page {page}" if page else "no page: the folder of RUN_B is not writable"
-            console().print(line, highlight=False, soft_wrap=True)
+            counts = f"{plural(difference.regressions, 'regression')}, {difference.run_a} -> {difference.run_b}"
+            console().print(f"{counts}\n{line}", highlight=False, soft_wrap=True)
         raise typer.Exit(NOT_ALL_PASSED if difference.regressions else PASSED)

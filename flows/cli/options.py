@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 
 from flows.cli.completion import complete_override
 from flows.exit_codes import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, NOT_ALL_PASSED, REQUEST_WRONG
@@ -79,7 +77,7 @@ def console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=_WIDTH_OF_A_FILE)
 
 
-def print_output(contents: Mapping[str, Any], *parts: Table | Text, as_json: bool) -> None:
+def print_output(contents: Mapping[str, Any], *parts: RenderableType, as_json: bool) -> None:
     """Print `contents` as one line of JSON if `as_json` is set. Otherwise print the tables and lines."""
     if as_json:
         print(json.dumps(contents))

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Literal
 
-from rich.table import Table
 from rich.text import Text
 
 from conf.errors import printable
@@ -17,8 +16,9 @@ from flows.runs.names import resolve
 from flows.runs.regressions import with_unit
 from tasks.numerics.series import OPERATOR_SERIES, SERIES, Series
 from tasks.records.vocabulary import COMPARED
-from tasks.report.format import plain_table, plural
+from tasks.report import one_line_table
 from tasks.report.formats.cells import other_toolchain
+from tasks.report.one_line_table import OneLineTable
 from tasks.storage import tables
 from tasks.storage.query import select
 from tasks.storage.store import Store
@@ -29,6 +29,8 @@ Verdict = Literal["regressed", "improved", "steady", "changed", "undefined"]
 _SIGMAS = 4 * sqrt(2)
 """The limit of a difference in standard deviations of one night: four of those of a difference of two nights."""
 _WORST_FIRST = ("introduced", "biased", "contradicted", "grid", "inherited", "blind", "within_grid", "exact")
+
+_COLUMNS = ("what", "before", "after", "limit", "verdict")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -228,25 +230,24 @@ def _verdict(rows: Sequence[Row]) -> str | None:
     return next((verdict for verdict in _WORST_FIRST if verdict in verdicts), None)
 
 
-def diff_table(difference: Difference) -> Table:
+def diff_table(difference: Difference) -> OneLineTable:
     """Return a table of differences that are neither steady nor undefined. A cell starts with its changed inputs."""
-    caption = f"{plural(difference.regressions, 'regression')}, {difference.run_a} -> {difference.run_b}"
-    table = plain_table("cell", "what", "before", "after", "limit", "verdict", caption=caption)
     styles = {"regressed": "bold red", "improved": "green"}
+    rows: list[one_line_table.Row] = []
     for pair in difference.cells:
         relevant = [change for change in pair.changes if change.verdict not in ("steady", "undefined")]
-        cell = cell_name(pair.cell)
-        if pair.changed:
-            table.add_row(Text(cell), Text(f"changed: {', '.join(pair.changed)}"))
+        if relevant or pair.changed:
+            changed = f": changed: {', '.join(pair.changed)}" if pair.changed else ""
+            rows.append(one_line_table.Row(heading=Text(f"{cell_name(pair.cell)}{changed}")))
         for change in sorted(relevant, key=lambda change: (*styles, "changed").index(change.verdict)):
             what = f"{change.operator} {change.what}" if change.operator else change.what
             numbers = (with_unit(value, change.unit) for value in (change.before, change.after, change.limit))
+            texts = map(Text, (f"  {what}", *numbers))
             verdict = Text(change.verdict, styles.get(change.verdict, ""))
-            table.add_row(Text(cell), Text(what), *map(Text, numbers), verdict)
+            rows.append(one_line_table.Row(values=dict(zip(_COLUMNS, (*texts, verdict), strict=True))))
     for run, cells in ((difference.run_a, difference.only_in_a), (difference.run_b, difference.only_in_b)):
-        for cell in cells:
-            table.add_row(Text(cell_name(cell)), Text(f"only in {run}"))
-    return table
+        rows += [one_line_table.Row(heading=Text(f"{cell_name(cell)}: only in {run}")) for cell in cells]
+    return OneLineTable(columns=_COLUMNS, rows=rows, dropped_first=("limit",))
 
 
 def cell_name(cell: Mapping[str, str | None]) -> str:

@@ -17,9 +17,14 @@ _LEAST_WIDTH = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """A row of the table. `values`: by the names of the columns. `note`: a text for lines of its own below the row."""
+    """A row of the table.
 
-    values: Mapping[str, Text]
+    `values`: by the names of the columns; without values, the row has no line. `heading`, `note`: texts for lines of
+    their own above and below the row.
+    """
+
+    values: Mapping[str, Text] = field(default_factory=dict[str, Text])
+    heading: Text = field(default_factory=Text)
     note: Text = field(default_factory=Text)
 
 
@@ -44,7 +49,10 @@ class OneLineTable:
         yield self._line({name: Text(name, "bold") for name in widths}, widths)
         yield Text(f" {'─' * total}")
         for row in self.rows:
-            yield self._line(row.values, widths)
+            if row.heading:
+                yield Padding(row.heading, (0, 0, 0, 1))
+            if row.values:
+                yield self._line(row.values, widths)
             if row.note:
                 yield Padding(row.note, (0, 0, 0, 3))
         if self.caption:
@@ -53,7 +61,7 @@ class OneLineTable:
     def _widths(self, width: int) -> dict[str, int]:
         """Return the width of every column that fits into `width`."""
         natural = {
-            name: max([cell_len(name), *(cell_len(row.values[name].plain) for row in self.rows)])
+            name: max([cell_len(name), *(cell_len(row.values[name].plain) for row in self.rows if row.values)])
             for name in self.columns
         }
 

@@ -202,8 +202,8 @@ def test_a_plan_of_the_same_command_says_what_is_compiled_and_how_long_it_takes(
         ("fp16", "starved"): False,
     }
     assert planned["seconds"] > 0
-    words = program.run(*command).stdout.splitlines()[-1]
-    assert re.fullmatch(r"2 compiled by earlier runs; about \d+ (s|min), if the machine is as busy as in .*", words)
+    words = program.run(*command).stdout.splitlines()[-1].strip()
+    assert re.fullmatch(r"2 compiled by earlier runs \(↺\); about \d+ (s|min), if the machine is as busy .*", words)
     changed = program.run(*command, "scheme.observer=HistogramObserver", "--json")
     assert {cell["compiled"] for cell in json.loads(changed.stdout)["cells"]} == {False}
 

@@ -96,8 +96,9 @@ def test_a_plan_is_a_table_of_cells_with_the_reasons_of_impossible_ones(program:
     assert (ran.returncode, ran.stderr) == (0, "")
     lines = [" ".join(line.split()) for line in ran.stdout.splitlines() if line.strip() and "─" not in line]
     assert lines == [
-        "model scheme soc backend device note",
-        "digits_cnn fp16 SM8350 qnn local impossible: Hexagon v68 computes no 16-bit float; v69 or newer does",
+        "model scheme soc backend device",
+        "digits_cnn fp16 SM8350 qnn local",
+        "impossible: Hexagon v68 computes no 16-bit float; v69 or newer does",
         "digits_cnn fp16 SM8650 qnn local",
         "digits_cnn 8a8w SM8350 qnn local",
         "digits_cnn 8a8w SM8650 qnn local",
