@@ -13,6 +13,7 @@ from tasks.numerics.path import Errors, RunAt, errors_at
 from tasks.numerics.replay import Replayed
 from tasks.records import ErrorShare, LoweredProgram
 from tasks.records.vocabulary import CAUSES, Cause
+from tasks.toolchain.reference.processes import in_processes
 from tasks.toolchain.reference.threads import in_threads
 
 
@@ -25,7 +26,7 @@ class ErrorBudget:
         self._lowered = lowered
         self._float_constants = float_constants
         self._unknown_weights = unknown_weights
-        self._outputs = [OutputBudget(in_threads) for _ in lowered.quantized.exported.outputs]
+        self._outputs = [OutputBudget(in_threads, in_processes) for _ in lowered.quantized.exported.outputs]
 
     def add(
         self,

@@ -10,6 +10,7 @@ from tasks.numerics.error_distribution import error_distribution
 from tasks.numerics.replay import Replayed
 from tasks.records import ErrorDetail, ErrorShare, OperatorComparison, Quantization
 from tasks.records.vocabulary import Verdict
+from tasks.toolchain.reference.threads import in_threads
 
 MOST_DETAILS = 40
 """The largest number of operators per cell whose errors are described in detail."""
@@ -32,10 +33,10 @@ def error_details(
     bad = sorted((row for row in rows if row.verdict in _BAD), key=lambda row: _BAD.index(row.verdict))
     ranked = [*shared[: MOST_DETAILS // 2], *(row.operator.index for row in bad), *shared[MOST_DETAILS // 2 :]]
     known = [index for index in dict.fromkeys(ranked) if index in by_index and index in replayed and index in captured]
-    for index in known[:MOST_DETAILS]:
-        detail = _detail(by_index[index], replayed[index], captured[index].qparams)
-        if detail is not None:
-            yield detail
+    details = in_threads(
+        lambda index: _detail(by_index[index], replayed[index], captured[index].qparams), known[:MOST_DETAILS]
+    )
+    yield from (detail for detail in details if detail is not None)
 
 
 def _detail(row: OperatorComparison, replayed: Replayed, qparams: Quantization | None) -> ErrorDetail | None:

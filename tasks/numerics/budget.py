@@ -54,6 +54,8 @@ class OutputBudget:
 
     map_directions: Map = map
     """Computes the derivatives in every direction."""
+    map_effects: Map = map
+    """Computes the effects that are computed exactly."""
     projections: int = 0
     samples: int = 0
     why: str | None = None
@@ -81,7 +83,7 @@ class OutputBudget:
         try:
             if isinstance(run_at, str):
                 raise NoDerivative(run_at)
-            path, totals = path_of(run_at, output, error, errors)
+            path, totals = path_of(run_at, output, error, errors, self.map_effects)
             estimates, unexplained = self._estimate(path, output, error, actual.shape, errors)
         except NoDerivative as reason:
             self.why = self.why or str(reason)
@@ -98,11 +100,16 @@ class OutputBudget:
                 f"{_points(len(path.fractions))} between the float model's run and the device's"
             )
         ranked = sorted(estimates, key=lambda key: -estimates[key][0])
-        largest = [key for key in ranked if key[1] is not None][: min(_EXACT, _EXACT_PASSES // len(path.fractions))]
-        for cause, index in largest:
-            effect = path.effect({index: errors[index][cause]}, output) if index is not None and totals else None
+        largest = [(cause, index) for cause, index in ranked if index is not None]
+        largest = largest[: min(_EXACT, _EXACT_PASSES // len(path.fractions))] if totals else []
+
+        def effect_of(key: tuple[Cause, int]) -> Array | None:
+            cause, index = key
+            return path.effect({index: errors[index][cause]}, output)
+
+        for key, effect in zip(largest, self.map_effects(effect_of, largest), strict=True):
             if effect is not None:
-                exact[cause, index] = energy(effect)
+                exact[key] = energy(effect)
         self._unexplained += unexplained
         for key, (estimate, variance) in estimates.items():
             self._effects[key] += exact.get(key, estimate)

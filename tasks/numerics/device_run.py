@@ -163,9 +163,11 @@ class DeviceRun:
         if unrounded:
             merged = self.call(index, unrounded)
             assert isinstance(merged, np.ndarray), "the same call"
-            if Difference.between(value, merged).scatter <= Difference.between(value, result).scatter:
-                result, spans = merged, tuple(dict.fromkeys((*spans, *unrounded)))
+            difference, of_merged = Difference.between(value, result), Difference.between(value, merged)
+            if of_merged.scatter <= difference.scatter:
+                result, difference, spans = merged, of_merged, tuple(dict.fromkeys((*spans, *unrounded)))
                 self.unrounded |= unrounded
+            self._differences[index] = difference
         self.on_host[index], self.spans[index] = result, spans
         if actual.dtype != result.dtype:
             self.values[index] = value.dequantized(result.dtype).astype(result.dtype)

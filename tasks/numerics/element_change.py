@@ -31,6 +31,16 @@ class ValuePair:
         return _rms(self.expected) or 1.0
 
     @cached_property
+    def least_change(self) -> float:
+        """The least of all changes. It is NaN if an element is not finite, because its change can be NaN."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            finite = math.isfinite(self.expected.sum()) and (
+                self.actual is self.expected or math.isfinite(self.actual.sum())
+            )
+            least = np.multiply(np.asarray(self.usual, self.expected.dtype), CHANGE)
+        return min(float(least), float(np.finfo(np.float32).max)) if finite else math.nan
+
+    @cached_property
     def change(self) -> Array:
         """By how much each element is changed: by its error, or by a small share of its size if that is larger.
 

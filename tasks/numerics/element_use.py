@@ -187,7 +187,9 @@ class ElementUse:
         partial = {reader: mask for reader, mask in masks.items() if mask is not None}
         if len(partial) < len(masks):
             return None, tuple(partial)
-        union = np.logical_or.reduce([np.zeros(shape, np.bool_), *partial.values()])
+        union = np.zeros(shape, np.bool_)
+        for mask in partial.values():
+            union |= mask
         return None if union.all() else union, tuple(partial)
 
     def _used_by(self, reader: int, source: int, pair: ValuePair) -> Array | None:
@@ -228,10 +230,11 @@ class ElementUse:
             largest = slope if largest is None else np.maximum(largest, slope)
             if not slope.size or largest.min() * CHANGE * pair.usual > _UNUSED * rounding:
                 return None
-            with np.errstate(invalid="ignore", over="ignore"):
-                read = np.reshape(largest * pair.change > _UNUSED * rounding, value.shape)
-            if (read | (largest == 0)).all():  # no element is doubtful: a smaller rounding changes nothing
-                return None if read.all() else read
+            read = _surely_read(largest, pair.least_change, _UNUSED * rounding)
+            if read is None:
+                read = _surely_read(largest, pair.change, _UNUSED * rounding)
+            if read is not None:  # a smaller rounding changes nothing
+                return None if read.all() else read.reshape(value.shape)
             if np.count_nonzero(slope) < _MOSTLY * slope.size:
                 break
         slope, rounding = self._slope(reader, source, value, masks, roundings)
@@ -311,7 +314,8 @@ class ElementUse:
         getitems = [other for other in self._readers.get(reader, ()) if other in self._kernels.getitem_index]
         if not getitems and reader not in self._kernels.data_movement_ops:
             return [True]
-        wrong, right = self._result(reader, source, pair.actual), self._result(reader, source, pair.expected)
+        wrong = self._result(reader, source, pair.actual)
+        right = wrong if pair.actual is pair.expected else self._result(reader, source, pair.expected)
         if wrong is None or right is None:
             return None
         if isinstance(right, np.ndarray) or isinstance(wrong, np.ndarray):
@@ -340,3 +344,13 @@ class ElementUse:
             return differ(result, right, captured.qparams if captured else None) & masks[0]
         outputs = zip(result, right, masks, strict=True)
         return np.array([bool((differ(a, r, None) & mask).any()) for a, r, mask in outputs if mask is not None])
+
+
+def _surely_read(slope: Array, change: Array | float, least: float) -> Array | None:
+    """Return which elements change a result by more than `least`; None if others change it at all.
+
+    `slope`: the derivative of the result with respect to every element. `change`: by how much elements are changed.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        read = slope * change > least
+    return read if (read | (slope == 0)).all() else None

@@ -44,12 +44,12 @@ def grid_use(captured: CapturedValue, on_host: Array, rounded: Tensor, used: Arr
     clipped = 0
     if sums.error_largest > _HALF_STEP * min(captured.qparams.scale):
         clipped = int(np.count_nonzero(select(_clipped(on_host, whole(rounded), captured.qparams), counted)))
-    steps, values = captured.qparams.quant_max - captured.qparams.quant_min, select(on_host, counted)
+    steps, values = captured.qparams.quant_max - captured.qparams.quant_min, _others_repeated(on_host, counted)
     least, largest = float(values.min()), float(values.max())
     return GridUse(
         gap=sums.gap,
         clipped_elements=clipped,
-        codes_used=_codes(select(captured.elements, counted), captured.qparams),
+        codes_used=_codes(_others_repeated(captured.elements, counted), captured.qparams),
         range_used=(largest - least) / (steps * max(captured.qparams.scale)),
         least=least,
         largest=largest,
@@ -64,6 +64,16 @@ def grid_errors(on_host: Array, rounded: Tensor, qparams: Quantization) -> dict[
     if not clipped.any():
         return {"resolution": error}
     return {"resolution": np.where(clipped, np.float32(0), error), "clipping": np.where(clipped, error, np.float32(0))}
+
+
+def _others_repeated(tensor: Array, counted: Array | None) -> Array:
+    """Return the tensor with one of the elements that count in place of every other element.
+
+    The different values are those of `select(tensor, counted)`, which takes longer.
+    """
+    if counted is None:
+        return tensor
+    return np.where(counted, tensor, tensor.reshape(-1)[np.argmax(counted)])
 
 
 def _codes(elements: Array, qparams: Quantization) -> int:

@@ -69,7 +69,7 @@ def select(tensor: Array, counted: Array | None) -> Array:
 def signed_error(actual: Array, expected: Array, dtype: type[np.floating] = np.float32) -> Array:
     """Return actual - expected, element by element. It is 0 where both are the same infinity or NaN."""
     with np.errstate(invalid="ignore", over="ignore"):
-        error: Array = actual.astype(dtype) - expected.astype(dtype)
+        error: Array = actual.astype(dtype, copy=False) - expected.astype(dtype, copy=False)
         if np.isfinite(error).all():
             return error
         return np.where((actual == expected) | (np.isnan(actual) & np.isnan(expected)), dtype(0), error)
@@ -157,7 +157,7 @@ def _add_up(
             a, r = block_of(actual, part), block_of(reference, part)
             if mask is not None and zeros:
                 weights = mask[part].astype(np.float64)
-                a, r = a * weights, r * weights
+                a, r = (np.multiply(x, weights, out=x if x.flags.owndata else None) for x in (a, r))
             elif mask is not None:
                 a, r = select(a, mask[part]), select(r, mask[part])
             error = np.subtract(a, r)

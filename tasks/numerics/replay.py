@@ -173,7 +173,7 @@ class _Attribution:
         if reference is not None:
             if used is not None:
                 # An element that is unused on the device counts if the reference's value of it is used.
-                also = self._use.read_mask(index, reference.astype(error.on_host.dtype))
+                also = self._use.read_mask(index, reference.astype(error.on_host.dtype, copy=False))
                 used = None if also is None else used | also
             inherited = sums_of_finite(error.on_host, reference, used)[0].gap
             if self._is_suspect(index, error.introduced) and not error.introduced.nonfinite:

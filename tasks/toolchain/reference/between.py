@@ -97,13 +97,18 @@ class RunBetween:
             return None
 
     def _run(self, moved: Callable[[int, torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
-        """Return the final outputs of a run in which `moved` replaces every floating-point value."""
+        """Return the final outputs of a run in which `moved` replaces every floating-point value.
+
+        A value is released after the last call that reads it.
+        """
         values = dict(self._constants)
         inputs = [moved(-1 - number, value) if _is_float(value) else value for number, value in enumerate(self._inputs)]
         for index in range(len(self._graph.calls)):
             if index not in self._constants:
                 value = self._graph.call(index, values, inputs)
                 values[index] = moved(index, value) if _is_float(value) else value
+            for source in self._graph.last_reads.get(index, ()):
+                del values[source]
         return [output for output in self._graph.answer(values, inputs) if isinstance(output, torch.Tensor)]
 
     def _rounds(self, index: int) -> bool:

@@ -68,11 +68,6 @@ def _answers(
     constants: dict[int, Value] = {}
     for index in graph.constant_calls:
         constants[index] = graph.call(index, constants, ())
-    last_reads: dict[int, list[int]] = {}
-    last_reader = {source: reader for reader, sources in enumerate(graph.sources) for source in sources}
-    for source, reader in last_reader.items():
-        if source not in graph.output_calls:
-            last_reads.setdefault(reader, []).append(source)
     for sample in samples:
         pairs = zip(sample, input_qparams, strict=True)
         inputs = [value if qparams is None else rounded(value, qparams) for value, qparams in pairs]
@@ -82,6 +77,6 @@ def _answers(
                 value = graph.call(index, values, inputs)
                 is_real = isinstance(value, torch.Tensor) and value.is_floating_point()
                 values[index] = rounded(value, grids[index]) if is_real and index in grids else value
-            for source in last_reads.get(index, ()):
+            for source in graph.last_reads.get(index, ()):
                 del values[source]
         yield graph.answer(values, inputs)

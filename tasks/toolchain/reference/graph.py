@@ -8,6 +8,7 @@ import json
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any, TypeGuard
 
 import torch
@@ -76,6 +77,16 @@ class ReferenceGraph:
         read = {source for sources in self.sources for source in sources}
         others = (sources for call, sources in zip(self.calls, self.sources, strict=True) if call.target not in _CLAMPS)
         return frozenset(read.difference(self.output_calls, *others))
+
+    @cached_property
+    def last_reads(self) -> Mapping[int, Sequence[int]]:
+        """Per call, the calls whose values are not read after it and are no final outputs."""
+        last_reader = {source: reader for reader, sources in enumerate(self.sources) for source in sources}
+        last_reads: dict[int, list[int]] = {}
+        for source, reader in last_reader.items():
+            if source not in self.output_calls:
+                last_reads.setdefault(reader, []).append(source)
+        return last_reads
 
     def call(self, index: int, values: Mapping[int, Value], inputs: Sequence[torch.Tensor]) -> Value:
         """Compute a call from the values of other calls. Raises NoKernel if the host cannot compute it."""
@@ -219,6 +230,7 @@ def _called(target: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) 
         raise NoKernel(f"{target}: {error}") from error
 
 
+@cache
 def _registered(target: str) -> OpOverload:
     """Return the operator `<namespace>.<name>.<overload>`. Nothing but a registered operator is ever called.
 

@@ -1,11 +1,14 @@
 """Independent computations in several processes, for code that holds the interpreter's lock too often for threads."""
 
+import io
+import math
+import mmap
 import os
+import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
-from typing import Any, TypeVar
+from multiprocessing.reduction import ForkingPickler
+from typing import IO, Any, TypeVar, cast
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -13,6 +16,7 @@ R = TypeVar("R")
 _MOST_PROCESSES = 4  # the temporary tensors of so many computations exist at once
 _POSITION_BYTES = 4  # of an item, in the queue
 _MOST_ITEMS = 2**14  # their positions fit into a pipe
+_ALIGNMENT_BYTES = 64  # of an array's first element
 
 
 def in_processes(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
@@ -63,29 +67,57 @@ def _compute(function: Callable[[T], R], items: Sequence[T], queue: int) -> dict
 
 
 class _Fork:
-    """A fork of this process that computes items of a queue."""
+    """A fork of this process that computes items of a queue, and writes the results into a file in memory."""
 
     def __init__(self, function: Callable[[Any], Any], items: Sequence[Any], queue: int) -> None:
-        self._received, sent = Pipe(duplex=False)
+        self._file = os.fdopen(os.memfd_create("results"), "w+b")
         self._pid = os.fork()
         if self._pid == 0:
-            self._compute(sent, function, items, queue)
-        sent.close()
+            self._compute(function, items, queue)
 
-    def _compute(self, sent: Connection, function: Callable[[Any], Any], items: Sequence[Any], queue: int) -> None:
-        """Send the results, or nothing after an error, and exit."""
+    def _compute(self, function: Callable[[Any], Any], items: Sequence[Any], queue: int) -> None:
+        """Write the results and exit, with 1 after an error."""
+        status = 1
         try:
             with suppress(Exception):
-                sent.send(_compute(function, items, queue))
+                _write(self._file, _compute(function, items, queue))
+                status = 0
         finally:
-            os._exit(0)
+            os._exit(status)
 
     def results(self) -> dict[int, Any]:
         """Return the results by the positions of the items; no result if the fork failed."""
-        try:
-            with self._received:
-                return self._received.recv()
-        except (EOFError, OSError):
-            return {}
-        finally:
-            os.waitpid(self._pid, 0)
+        with self._file:
+            _, status = os.waitpid(self._pid, 0)
+            return _read(self._file) if status == 0 else {}
+
+
+def _write(file: IO[bytes], results: dict[int, Any]) -> None:
+    """Write the pickled results, and their arrays behind it, so that `_read` need not copy the arrays."""
+    pickled, arrays = io.BytesIO(), list[Any]()
+    ForkingPickler(pickled, 5, True, arrays.append).dump(results)
+    parts = [pickled.getbuffer(), *(array.raw() for array in arrays)]
+    file.write(struct.pack(f"={1 + len(parts)}Q", len(parts), *(part.nbytes for part in parts)))
+    for part in parts:
+        file.seek(_aligned(file.tell()))
+        file.write(part)
+    file.flush()
+
+
+def _read(file: IO[bytes]) -> dict[int, Any]:
+    """Return the results. Their arrays are in the file, which is freed with the last of them."""
+    mapped = memoryview(mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE))
+    (count,) = struct.unpack_from("=Q", mapped)
+    parts: list[memoryview] = []
+    end = (1 + count) * struct.calcsize("=Q")
+    for size in struct.unpack_from(f"={count}Q", mapped, struct.calcsize("=Q")):
+        start = _aligned(end)
+        end = start + size
+        parts.append(mapped[start:end])
+    pickled, *arrays = parts
+    return cast(Any, ForkingPickler).loads(pickled, buffers=arrays)
+
+
+def _aligned(position: int) -> int:
+    """Return the next position at which an array of any type can begin."""
+    return math.ceil(position / _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES

@@ -22,11 +22,16 @@ try:
     import torch
     import torchao.quantization.pt2e.quantize_pt2e
     from executorch.backends.qualcomm.utils.qnn_sdk_setup import disable_mkldnn_on_amd
+    from torch.autograd import forward_ad
     from tqdm import tqdm
 
     # Qualcomm's backend runs a program for a second or two to find the processor's vendor. Run it once for all workers.
     with torch.backends.mkldnn.flags(enabled=bool(torch.backends.mkldnn.enabled)):
         disable_mkldnn_on_amd()
+
+    # PyTorch compiles a few functions before the first derivative of a process.
+    with forward_ad.dual_level():
+        forward_ad.make_dual(torch.zeros(1), torch.zeros(1))
 
     # torch.fx draws progress bars, and the first bar of a process would create a semaphore shared between processes.
     tqdm.set_lock(threading.RLock())
