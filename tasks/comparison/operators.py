@@ -103,6 +103,7 @@ class OperatorComparer:
                 float_constants=self._float_constants,
                 with_errors=self._budget is not None,
                 map_operators=in_processes,
+                map_clamps=in_threads,
             )
             if self._budget is not None and inputs is not None:
                 unlogged = unlogged_weight_errors(kernels, captured, requantized, self._float_constants)

@@ -100,7 +100,7 @@ class OutputBudget:
                 f"{_points(len(path.fractions))} between the float model's run and the device's"
             )
         ranked = sorted(estimates, key=lambda key: -estimates[key][0])
-        largest = [(cause, index) for cause, index in ranked if index is not None]
+        largest: list[tuple[Cause, int]] = [(cause, index) for cause, index in ranked if index is not None]
         largest = largest[: min(_EXACT, _EXACT_PASSES // len(path.fractions))] if totals else []
 
         def effect_of(key: tuple[Cause, int]) -> Array | None:

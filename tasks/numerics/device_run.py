@@ -8,6 +8,7 @@ import numpy as np
 from tasks.numerics.dequantize import fake_quantize
 from tasks.numerics.element_use import Array, CapturedValue, Kernels, Value
 from tasks.numerics.introduced import Difference
+from tasks.numerics.map import Map
 
 Requantized = Mapping[tuple[int, int], CapturedValue]
 """The values that readers received on another grid than the producer's, by the indices of reader and producer."""
@@ -27,7 +28,14 @@ class DeviceRun:
     `received`: the values that readers received on another grid, by the indices of reader and producer.
     """
 
-    def __init__(self, kernels: Kernels, captured: Mapping[int, CapturedValue], requantized: Requantized) -> None:
+    def __init__(
+        self,
+        kernels: Kernels,
+        captured: Mapping[int, CapturedValue],
+        requantized: Requantized,
+        map_operators: Map = map,
+    ) -> None:
+        """`map_operators`: computes operators that do not depend on each other. They change this run's values."""
         self.kernels, self.captured, self.requantized = kernels, captured, requantized
         self.values: dict[int, Value] = {}
         self.on_host: dict[int, Array] = {}
@@ -55,6 +63,12 @@ class DeviceRun:
             if index in kernels.getitem_index:  # the value of a getitem is an element of the tuple that it reads
                 spans = tuple(span for span in spans if span not in sources)
             self._add(index, value, spans)
+        clamps = [index for index in self.on_host if self._clamped_sources(index)]
+        while clamps:
+            # A clamp waits for another clamp that it reads.
+            ready = [index for index in clamps if not set(clamps).intersection(kernels.sources[index])]
+            list(map_operators(self._merge, ready))
+            clamps = [index for index in clamps if index not in ready]
 
     def difference(self, index: int) -> Difference:
         """Return the difference of a captured operator's logged value and `on_host`."""
@@ -155,19 +169,26 @@ class DeviceRun:
                 shape = result.shape if isinstance(result, np.ndarray) else "of a tuple"
                 self.kernels.refusals[index] = f"the host's result has the shape {shape}, and not {actual.shape}"
             return
-        unrounded = {
-            source: self._unrounded(source)
-            for source in self.kernels.sources[index]
-            if source in self.kernels.clamped and source in self.on_host and self.captured[source].qparams is not None
-        }
-        if unrounded:
-            merged = self.call(index, unrounded)
-            assert isinstance(merged, np.ndarray), "the same call"
-            difference, of_merged = Difference.between(value, result), Difference.between(value, merged)
-            if of_merged.scatter <= difference.scatter:
-                result, difference, spans = merged, of_merged, tuple(dict.fromkeys((*spans, *unrounded)))
-                self.unrounded |= unrounded
-            self._differences[index] = difference
         self.on_host[index], self.spans[index] = result, spans
         if actual.dtype != result.dtype:
             self.values[index] = value.dequantized(result.dtype).astype(result.dtype)
+
+    def _clamped_sources(self, index: int) -> list[int]:
+        """Return the values that a clamp reads and that the compiler may have left unrounded."""
+        return [
+            source
+            for source in self.kernels.sources[index]
+            if source in self.kernels.clamped and source in self.on_host and self.captured[source].qparams is not None
+        ]
+
+    def _merge(self, index: int) -> None:
+        """Replace a clamp's result by its result from unrounded values, if that explains the device's value better."""
+        unrounded = {source: self._unrounded(source) for source in self._clamped_sources(index)}
+        result = self.call(index, unrounded)
+        assert isinstance(result, np.ndarray), "the same call"
+        difference = self.difference(index)
+        merged = Difference.between(self.captured[index], result)
+        if merged.scatter <= difference.scatter:
+            self.on_host[index], self._differences[index] = result, merged
+            self.spans[index] = tuple(dict.fromkeys((*self.spans[index], *unrounded)))
+            self.unrounded |= unrounded

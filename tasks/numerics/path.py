@@ -68,7 +68,8 @@ def path_of(
         points = max(3 * len(fractions), 1)
         new = [(point + 0.5) / points for point in range(points) if points == 1 or point % 3 != 1]
         for fraction in new:
-            for cause, effects in zip(by_cause, map_effects(run_at(fraction).effect, by_cause.values()), strict=True):
+            of_causes = map_effects(run_at(fraction).effect, list(by_cause.values()))
+            for cause, effects in zip(by_cause, of_causes, strict=True):
                 if effects is None:
                     return Path(run_at), {}
                 sums[cause] += effects[output].reshape(-1)

@@ -73,19 +73,21 @@ def replay(
     float_constants: Mapping[int, Value] | None = None,
     with_errors: bool = True,
     map_operators: Map = map,
+    map_clamps: Map = map,
 ) -> dict[int, Replayed]:
     """Return the error of every captured operator, by operator index.
 
     `reference`: returns an operator's value in the reference's own run, None if it is not known.
     `float_constants`: the values of constants that depend on weights, computed from the float weights. `with_errors`:
     whether `Replayed.errors` is needed. `map_operators`: computes the operators, which do not depend on each other.
+    `map_clamps`: does the same, with functions that change values of this process.
 
     Operators that the host cannot compute again are left out: `kernels.refusals` has the reasons.
     """
-    run = DeviceRun(kernels, captured, requantized or {})
+    run = DeviceRun(kernels, captured, requantized or {}, map_clamps)
     attribution = _Attribution(run, is_suspect, reference, float_constants or {}, with_errors)
     operators = dict(zip(run.on_host, map_operators(attribution.replayed, list(run.on_host)), strict=True))
-    suspects = [index for index, operator in operators.items() if is_suspect(index, operator.introduced)]
+    suspects = [index for index in operators if attribution.may_be_contradicted(operators, index)]
     contradicting = partial(attribution.contradicting_readers, dict(operators))
     for index, again in zip(suspects, map_operators(contradicting, suspects), strict=True):
         if again:
@@ -205,19 +207,35 @@ class _Attribution:
             return True
         return better.gap.mse <= _FAR_SMALLER * worse.gap.mse
 
+    def may_be_contradicted(self, operators: Mapping[int, Replayed], index: int) -> bool:
+        """Return whether the errors of an operator and, by the log, of all its readers are beyond their tolerances.
+
+        Otherwise, `contradicting_readers` would return no reader, after computing all of them again.
+        """
+        if not self._is_suspect(index, operators[index].introduced):
+            return False
+        readers = self._computed_readers(index)
+        by_log = {reader: operators[reader].by_log for reader in readers}
+        return bool(readers) and all(
+            self._is_suspect(reader, error)
+            for reader, error in by_log.items()
+            if error is not None and not self._run.has_logged_conversion(reader, index)
+        )
+
     def contradicting_readers(self, operators: Mapping[int, Replayed], index: int) -> dict[int, Replayed]:
         """Return the errors of all readers, computed from the right value, if all contradict the logged value.
 
-        `operators`: the errors of all operators, computed from the logged values.
+        `operators`: the errors of all operators, computed from the logged values. The operator has readers.
         """
-        readers = [reader for reader in self._run.readers(index) if reader in self._run.on_host]
-        if not readers:
-            return {}
+        readers = self._computed_readers(index)
         expected = self.expected(index)
         by_log = [operators[reader].by_log for reader in readers]
         if not all(map(partial(self.contradicts, index, expected), readers, by_log)):
             return {}
         return {reader: self.replayed(reader, {index: expected}) for reader in readers}
+
+    def _computed_readers(self, index: int) -> list[int]:
+        return [reader for reader in self._run.readers(index) if reader in self._run.on_host]
 
     def contradicts(self, index: int, expected: Array, reader: int, by_log: Introduced | None) -> bool:
         """Return whether a reader's value follows from the right value of operator `index`, not from the logged one.

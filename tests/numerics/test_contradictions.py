@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tasks.numerics.element_use import Array, CapturedValue
+from tasks.numerics.replay import replay
 from tasks.numerics.verdict import has_own_error
 from tasks.records.vocabulary import OWN_ERROR
 from tests.numerics.judged import allowed, judged, normal, verdicts
@@ -38,6 +39,21 @@ def test_a_log_that_its_readers_contradict_is_distinguished_from_a_wrong_operato
     assert rows[1].cause == "resolution"
     wrong = device.capture(program, {1: lambda elements: np.roll(elements, 1, -1)})
     assert verdicts(judged(program, wrong, "8a8w")) == {0: "exact", 1: "introduced", 2: "inherited", 3: "inherited"}
+
+
+@pytest.mark.parametrize(("logged_right", "again"), [(False, []), (True, [1])], ids=["wrong operator", "wrong log"])
+def test_readers_are_computed_again_only_if_all_of_them_have_an_error(logged_right: bool, again: list[int]) -> None:
+    computed: list[list[int]] = []
+
+    def noted(function: Any, items: Any) -> list[Any]:
+        computed.append(list(items))
+        return [function(item) for item in items]
+
+    program = line(entry(normal(16, 64)), matmul(0, WEIGHT), gelu(1), matmul(2, WEIGHT))
+    captured = Device({}).capture(program, {1: lambda elements: np.roll(elements, 1, -1)})
+    captured |= {index: Device({}).capture(program)[index] for index in ((2, 3) if logged_right else ())}
+    replay(program, captured, lambda _, error: has_own_error(error, allowed("fp16")), map_operators=noted)
+    assert computed == [[0, 1, 2, 3], again]
 
 
 def test_a_log_is_contradicted_only_if_all_its_readers_contradict_it() -> None:

@@ -37,9 +37,14 @@ def in_processes(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
     try:
         with _queue(range(min(len(items), _MOST_ITEMS))) as queue:
             forks = [_Fork(function, items, queue) for _ in range(count - 1)]
-            results |= _compute(function, items, queue)
-            for fork in forks:
-                results |= fork.results()
+            try:
+                results |= _compute(function, items, queue)
+            except BaseException:
+                os.read(queue, _POSITION_BYTES * _MOST_ITEMS)  # the forks need not compute the other items
+                raise
+            finally:
+                for fork in forks:
+                    results |= fork.results()
         return [results[position] if position in results else function(item) for position, item in enumerate(items)]
     finally:
         torch.set_num_threads(threads)

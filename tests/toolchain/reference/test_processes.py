@@ -28,6 +28,27 @@ def test_large_arrays_and_derivatives_come_from_all_processes() -> None:
         np.testing.assert_array_equal(result, np.full((1000, 1000), 2.0 * seed))
 
 
+def test_arrays_of_every_kind_come_from_all_processes_and_can_be_changed() -> None:
+    def arrays(seed: int) -> dict[str, np.ndarray]:
+        grid = np.arange(24.0).reshape(4, 6) + seed
+        flags = grid[1:, ::2] > 9
+        return {
+            "whole": grid,
+            "columns": grid.T,
+            "part": grid[::2],
+            "empty": grid[:0],
+            "flags": flags,
+            "all": grid[0, 0],
+        }
+
+    for seed, result in enumerate(in_processes(arrays, range(9))):
+        result["whole"] += 1
+        result["whole"] -= 1
+        for name, value in arrays(seed).items():
+            np.testing.assert_array_equal(result[name], value, err_msg=name)
+            assert result[name].dtype == value.dtype
+
+
 def test_the_items_of_a_fork_that_dies_are_computed_again() -> None:
     here = os.getpid()
 
