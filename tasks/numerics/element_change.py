@@ -55,10 +55,16 @@ class ValuePair:
             return np.minimum(change, np.finfo(np.float32).max, out=change)
 
 
-@lru_cache(maxsize=64)
 def _unequal(shape: tuple[int, ...], seed: int) -> Array:
     """Return different weights. In a plain sum, derivatives can cancel, as if the element were unused."""
-    return np.random.default_rng(seed).uniform(0.5, 1.5, shape).astype(np.float32)
+    size = math.prod(shape)
+    return _random(1 << size.bit_length(), seed)[:size].reshape(shape)
+
+
+@lru_cache(maxsize=64)
+def _random(size: int, seed: int) -> Array:
+    """Return random weights. Of two sizes, the larger one begins with those of the smaller one."""
+    return np.random.default_rng(seed).uniform(0.5, 1.5, size).astype(np.float32)
 
 
 def output_weights(mask: Array | bool, scale: Array, shape: tuple[int, ...], seed: int) -> Array:
