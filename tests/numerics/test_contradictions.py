@@ -43,17 +43,17 @@ def test_a_log_that_its_readers_contradict_is_distinguished_from_a_wrong_operato
 
 @pytest.mark.parametrize(("logged_right", "again"), [(False, []), (True, [1])], ids=["wrong operator", "wrong log"])
 def test_readers_are_computed_again_only_if_all_of_them_have_an_error(logged_right: bool, again: list[int]) -> None:
-    computed: list[list[int]] = []
+    batches: list[list[int]] = []
 
-    def noted(function: Any, items: Any) -> list[Any]:
-        computed.append(list(items))
+    def record_batch(function: Any, items: Any) -> list[Any]:
+        batches.append(list(items))
         return [function(item) for item in items]
 
     program = line(entry(normal(16, 64)), matmul(0, WEIGHT), gelu(1), matmul(2, WEIGHT))
     captured = Device({}).capture(program, {1: lambda elements: np.roll(elements, 1, -1)})
     captured |= {index: Device({}).capture(program)[index] for index in ((2, 3) if logged_right else ())}
-    replay(program, captured, lambda _, error: has_own_error(error, allowed("fp16")), map_operators=noted)
-    assert computed == [[0, 1, 2, 3], again]
+    replay(program, captured, lambda _, error: has_own_error(error, allowed("fp16")), map_operators=record_batch)
+    assert batches == [[0, 1, 2, 3], again]
 
 
 def test_a_log_is_contradicted_only_if_all_its_readers_contradict_it() -> None:

@@ -30,15 +30,15 @@ def test_large_arrays_and_derivatives_come_from_all_processes() -> None:
 
 def test_arrays_of_every_kind_come_from_all_processes_and_can_be_changed() -> None:
     def arrays(seed: int) -> dict[str, np.ndarray]:
-        grid = np.arange(24.0).reshape(4, 6) + seed
-        flags = grid[1:, ::2] > 9
+        matrix = np.arange(24.0).reshape(4, 6) + seed
+        flags = matrix[1:, ::2] > 9
         return {
-            "whole": grid,
-            "columns": grid.T,
-            "part": grid[::2],
-            "empty": grid[:0],
+            "whole": matrix,
+            "columns": matrix.T,
+            "part": matrix[::2],
+            "empty": matrix[:0],
             "flags": flags,
-            "all": grid[0, 0],
+            "all": matrix[0, 0],
         }
 
     for seed, result in enumerate(in_processes(arrays, range(9))):
