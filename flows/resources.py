@@ -55,7 +55,7 @@ class Resources:
                 environment, of_runner, versions = toolchain_of(toolchain, self.store)
                 is_prepared = toolchain.folder is not None
                 pool = self.workers.of_toolchain(toolchain.name, environment, versions, is_prepared=is_prepared)
-                others[toolchain.name] = pool, self.farm.with_environment(of_runner)
+                others[toolchain.name] = pool, self.farm.with_environment(of_runner, pool.start_program)
         return replace(self, others=others)
 
     @property
@@ -103,10 +103,14 @@ def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
         estimates=estimates,
         toolchain=first.name,
         is_prepared=first.folder is not None,
+        modules=("tasks.comparison.capture",),
     )
     for cell in plan.cells:
         for device in cell.request.devices:
             if device.runner is RunnerKind.native and cell.impossible is None and can_run_on(device, cell.request):
                 native_files(device, cell.request.soc.arch, os.environ)  # raises if the device's runner is not complete
-    farm = Farm(host_environment=of_runner, folder=store.root / "devices", device_lock=device_lock)
-    return Resources(store=store, workers=WorkerPool(versions, supervisor), farm=farm).with_toolchains(others)
+    workers = WorkerPool(versions, supervisor)
+    farm = Farm(
+        host_environment=of_runner, folder=store.root / "devices", device_lock=device_lock, fork=workers.start_program
+    )
+    return Resources(store=store, workers=workers, farm=farm).with_toolchains(others)

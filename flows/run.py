@@ -44,6 +44,9 @@ overrides_with_secrets: ContextVar[Sequence[str] | None] = ContextVar("overrides
 Prefect stores the parameters of a flow. This variable is in memory only.
 """
 
+loaded_plan: ContextVar[Plan | None] = ContextVar("loaded_plan", default=None)
+"""The plan of the flow that this process runs, if it has been read already. None: the flow reads it."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunStart:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from conf.load import load
 from flows.resources import prepare
-from flows.run import RunStart, command, finish_run, overrides_with_secrets, run_cells
+from flows.run import RunStart, command, finish_run, loaded_plan, overrides_with_secrets, run_cells
 from flows.runs import flow_state, notifications, results
 from flows.runs.artifacts import create_artifacts
 from flows.runs.retention import apply_retention
@@ -27,7 +27,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
     Raises RequestError for a wrong request, before any work. Raises EnvironmentUnusable for an unusable machine.
     """
     folders = [Path(folder) for folder in config_dirs or ()]
-    plan = load(overrides_with_secrets.get() or overrides, config_dirs=folders)
+    plan = loaded_plan.get() or load(overrides_with_secrets.get() or overrides, config_dirs=folders)
     store = Store.at(plan.artifacts, plan.cache_folder, plan.object_store)
     notifiers = notifications.load_notifiers(plan.trend.notify)
     with lock.shared(store), _frozen_gc():

@@ -1,7 +1,7 @@
 """Processes that must not outlive their supervisor, even if they start sessions of their own.
 
-As a program, this module runs one command. It kills the command and all processes that the command started when the
-command ends, when its deadline has passed, or when the caller ends. It imports only a few modules of the standard
+As a program, this module supervises one command. It kills the command and all processes that the command started when
+the command ends, when its deadline has passed, or when the caller ends. It imports only a few modules of the standard
 library, because it is started once per command of the local device.
 """
 
@@ -11,13 +11,14 @@ import os
 import select
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_CALLER = 0
+CALLER = 0
 """The descriptor of a socket: the caller sends one line with the request, and gets one line with the result."""
 
 
@@ -67,28 +68,32 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-def main() -> None:
+Program = Callable[[dict[str, Any], int], None]
+"""A function that turns this process into the program of a request, and closes a descriptor when that has succeeded."""
+
+
+def supervise(program: Program) -> None:
     """Run the command of the request. Send `problem` (why it was not started, or null) and its wait `status`."""
-    with open(_CALLER, "rb", closefd=False) as lines:
+    with open(CALLER, "rb", closefd=False) as lines:
         request = json.loads(lines.readline())
     adopt_orphans()
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _execute(request, writing)
+        _start(program, request, writing)
     os.close(writing)
     problem = os.read(reading, 4096).decode(errors="replace")  # ends when the command has been started
     if not problem:
         poller = select.poll()
         poller.register(os.pidfd_open(pid), select.POLLIN)
-        poller.register(_CALLER, select.POLLIN)  # only the caller's end makes it readable
+        poller.register(CALLER, select.POLLIN)  # only the caller's end makes it readable
         poller.poll(request["deadline_s"] * 1000)
     status = kill_descendants()[pid]
     with suppress(OSError):
-        os.write(_CALLER, json.dumps({"problem": problem or None, "status": status}).encode())
+        os.write(CALLER, json.dumps({"problem": problem or None, "status": status}).encode())
 
 
-def _execute(request: dict[str, Any], failed: int) -> NoReturn:
+def _start(program: Program, request: dict[str, Any], failed: int) -> NoReturn:
     """Become the program of the request. If this fails, write the reason to the descriptor `failed`."""
     try:
         os.setsid()
@@ -97,14 +102,19 @@ def _execute(request: dict[str, Any], failed: int) -> NoReturn:
             signal.signal(number, signal.SIG_DFL)
         if request["folder"] is not None:
             os.chdir(request["folder"])
-        os.dup2(os.open(os.devnull, os.O_RDONLY), _CALLER)
-        os.execvpe(request["argv"][0], request["argv"], request["environment"])  # noqa: S606 - no shell
+        os.dup2(os.open(os.devnull, os.O_RDONLY), CALLER)
+        program(request, failed)
     except (OSError, ValueError) as error:
         os.write(failed, str(error).encode(errors="replace"))
     finally:
         os._exit(127)
 
 
+def _execute(request: dict[str, Any], _failed: int) -> None:
+    """Replace this process by the program, which closes the descriptor."""
+    os.execvpe(request["argv"][0], request["argv"], request["environment"])  # noqa: S606 - no shell
+
+
 if __name__ == "__main__":
-    main()
+    supervise(_execute)
     sys.exit()

@@ -19,6 +19,7 @@ from tasks.report.format import plural
 if TYPE_CHECKING:
     from conf.plan import Plan, PlannedCell
     from flows.runs.results import SweepResult
+    from flows.server.temporary import TemporaryServer
 
 T = TypeVar("T")
 
@@ -40,9 +41,10 @@ def run_on_this_machine(
     masked = mask_secrets(overrides, plan.masked_names)
 
     def start() -> T:
-        from flows.run import overrides_with_secrets
+        from flows.run import loaded_plan, overrides_with_secrets
 
         overrides_with_secrets.set(overrides)
+        loaded_plan.set(plan)
         return flow(masked, folders)
 
     return with_progress(plan.cells, start)
@@ -61,18 +63,34 @@ def with_progress(cells: Sequence["PlannedCell"], flow: Callable[[], T]) -> T:
     screen = Console(stderr=True)
     with interruptible(screen) as before_end:
         with screen.status("starting Prefect …"):
-            from flows.server import connect
-
-            if (server := connect.start()) is not None:
-                before_end.append(server.expect_end)
+            server = _start_server(before_end)
             from flows.cli import progress
             from flows.run import on_progress
+            from flows.server import connect
 
             connect.ensure(server)
         with progress.show_progress(cells, screen) as display:
             on_progress.set(display.update)
             with connect.translated_errors():
                 return flow()
+
+
+def _start_server(before_end: list[Callable[[], None]]) -> "TemporaryServer | None":
+    """Start Prefect's server if this process needs one: if possible, before Prefect is imported, which takes a second.
+
+    `before_end`: see `interruptible`.
+    """
+    from flows.server import temporary
+
+    if temporary.is_surely_needed():
+        server = temporary.start()
+    else:
+        from flows.server import connect
+
+        server = connect.start()
+    if server is not None:
+        before_end.append(server.expect_end)
+    return server
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from prefect.settings import (
     temporary_settings,
 )
 
+from flows.server import temporary
 from flows.server.temporary import TemporaryServer
 from tasks.errors import EnvironmentUnusable
 
@@ -34,10 +35,7 @@ def start() -> TemporaryServer | None:
     """Start a temporary server if no Prefect API is configured. Does not wait for it: see `ensure`."""
     if PREFECT_API_URL.value() is not None:
         return None
-    try:
-        return TemporaryServer()
-    except OSError as error:
-        raise EnvironmentUnusable(f"Prefect's temporary server does not start: {error}") from error
+    return temporary.start()
 
 
 def ensure(server: TemporaryServer | None = None) -> None:

@@ -9,6 +9,7 @@ of the server and in the settings of the process that started it.
 
 import atexit
 import fcntl
+import gc
 import logging
 import os
 import re
@@ -18,11 +19,14 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from flows.exit_codes import ENVIRONMENT_UNUSABLE
 from tasks.environment import changed_environment
+from tasks.errors import EnvironmentUnusable
 
 STARTUP_S = 120.0
 """The longest start of the server. It takes up to half a minute on a small machine."""
@@ -33,6 +37,7 @@ _NOT_STARTED = 3
 _SERVER_ENVIRONMENT = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
 _SERVER_LOGIN = "PREFECT_SERVER_API_AUTH_STRING"
 _REASON = re.compile(r"[\w.]+(Error|Exception): ")
+_API_VARIABLES = ("PREFECT_API", "PREFECT_PROFILE")
 _CLIENT_URL, _CLIENT_LOGIN = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"
 _USER = "qnnsweep"
 
@@ -106,6 +111,33 @@ class TemporaryServer:
             os._exit(ENVIRONMENT_UNUSABLE)
 
 
+def start() -> TemporaryServer:
+    """Start a temporary server. Raises EnvironmentUnusable."""
+    try:
+        return TemporaryServer()
+    except OSError as error:
+        raise EnvironmentUnusable(f"Prefect's temporary server does not start: {error}") from error
+
+
+def is_surely_needed() -> bool:
+    """Return True if no Prefect API is configured. Return False if Prefect's files must be read to see this.
+
+    Prefect itself is not imported. It reads its settings from variables and from these files.
+    """
+    if any(name.upper().startswith(_API_VARIABLES) for name in os.environ):
+        return False
+    profiles = Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser() / "profiles.toml"
+    variables, project = Path(".env"), Path("pyproject.toml")
+    if profiles.exists() or Path("prefect.toml").exists():
+        return False
+    try:
+        if variables.is_file() and "prefect" in variables.read_text(errors="replace").lower():
+            return False
+        return not project.is_file() or "prefect" not in tomllib.loads(project.read_text()).get("tool", {})
+    except (OSError, ValueError):
+        return False
+
+
 def _print_error(problem: str) -> None:
     show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""
     print(f"{show_cursor}qnnsweep: {problem}", file=sys.stderr, flush=True)
@@ -176,6 +208,7 @@ def _startup_error_printed() -> Generator[None]:
 def main() -> None:
     """Serve requests on the listening socket whose descriptor is the only argument."""
     threading.Thread(target=_exit_with_parent, daemon=True).start()
+    gc.set_threshold(100_000)  # what is imported stays, so collections during the imports are vain
     import uvicorn
 
     class Server(uvicorn.Server):

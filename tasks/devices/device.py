@@ -7,7 +7,7 @@ from pathlib import Path
 
 from conf.schema import DeviceConfig, TransportKind
 from tasks.devices.adb import AdbTransport
-from tasks.devices.local import LocalTransport
+from tasks.devices.local import LocalTransport, StartSupervisor
 from tasks.devices.ssh import SshTransport
 from tasks.devices.transport import CommandResult, RunRequest, Transport
 from tasks.storage.atomic import temporary_name
@@ -42,18 +42,26 @@ class Device:
 
 
 def open_device(
-    config: DeviceConfig, *, host_environment: Mapping[str, str], folder: Path, native: Mapping[str, Path]
+    config: DeviceConfig,
+    *,
+    host_environment: Mapping[str, str],
+    folder: Path,
+    native: Mapping[str, Path],
+    fork: StartSupervisor | None = None,
 ) -> Device:
     """Return the device that `config` describes, for a new lease. The first command opens the channel to the device.
 
-    `host_environment` (the variables that QNN needs) and `folder` are used only for local devices.
+    `host_environment` (the variables that QNN needs), `folder` and `fork` are used only for local devices.
+    `fork`: see `LocalTransport`. Its process has the interpreter of this process and the variables `host_environment`.
     """
-    host_environment = host_environment if config.transport is TransportKind.local else {}
+    is_local = config.transport is TransportKind.local
+    host_environment = host_environment if is_local else {}
+    can_fork = is_local and config.python in (None, sys.executable) and not config.environment
     work_folder = config.work_folder or str(folder / "local")
     return Device(
         name=config.name,
         config=config,
-        transport=TRANSPORTS[config.transport].of(config),
+        transport=LocalTransport(fork) if can_fork else TRANSPORTS[config.transport].of(config),
         work_folder=work_folder,
         lease_folder=f"{work_folder}/{LEASES}/{temporary_name()}",
         python=config.python or sys.executable,

@@ -15,6 +15,7 @@ from conf.schema import PROBE, DeviceConfig, RunnerKind, SocConfig
 from tasks.devices import facts
 from tasks.devices.device import LEASES, TRANSPORTS, Device, open_device
 from tasks.devices.disk_space import prune
+from tasks.devices.local import StartSupervisor
 from tasks.devices.native_runner import native_files
 from tasks.devices.transport import RunRequest
 from tasks.errors import DeviceError, DeviceProblem, EnvironmentUnusable, QnnsweepError
@@ -39,14 +40,21 @@ class Farm:
     """Devices, each of which has at most one lease at a time. Threads can share a farm."""
 
     def __init__(
-        self, *, host_environment: Mapping[str, str], folder: Path, device_lock: DeviceLock | None = None
+        self,
+        *,
+        host_environment: Mapping[str, str],
+        folder: Path,
+        device_lock: DeviceLock | None = None,
+        fork: StartSupervisor | None = None,
     ) -> None:
         """Create the farm of a run.
 
         `host_environment`: the variables that a process on this machine needs to find QNN.
         `folder`: the folder for local devices' work and for the record of quarantined devices.
         `device_lock`: locks a device against other processes; by default, a device is locked only in this process.
+        `fork`: starts Python programs on this machine; see `open_device`.
         """
+        self._fork = fork
         self._host_environment = dict(host_environment)
         self._folder = folder.absolute()
         self._device_lock = device_lock or (lambda _: contextlib.nullcontext())
@@ -57,10 +65,10 @@ class Farm:
         self._quarantined: dict[str, DeviceError] = {}
         self._socs: dict[str, str | None] = {}
 
-    def with_environment(self, host_environment: Mapping[str, str]) -> "Farm":
+    def with_environment(self, host_environment: Mapping[str, str], fork: StartSupervisor | None = None) -> "Farm":
         """Return this farm with other variables for processes on this machine. Both share all leases and devices."""
         farm = copy.copy(self)
-        farm._host_environment = dict(host_environment)
+        farm._host_environment, farm._fork = dict(host_environment), fork
         return farm
 
     @property
@@ -170,7 +178,9 @@ class Farm:
         native: Mapping[str, Path] = {}
         if config.runner is RunnerKind.native and soc is not None:
             native = native_files(config, soc.arch, os.environ)
-        device = open_device(config, host_environment=self._host_environment, folder=self._folder, native=native)
+        device = open_device(
+            config, host_environment=self._host_environment, folder=self._folder, native=native, fork=self._fork
+        )
         try:
             if soc is not None and not self._has_soc(config, soc, device):
                 device.transport.close()

@@ -9,7 +9,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +29,22 @@ _EXTRA_S = 15
 _GRACE_S = 5.0
 _ANSWER_BYTES = 4096
 _INHERITED = ("HOME", "LANG", "PATH", "TMPDIR")
+PYTHON = [sys.executable, "-P"]
+"""How the command line of a program begins that may run in a fork."""
+
+StartSupervisor = Callable[[socket.socket, Connection, Connection], Callable[[], None]]
+"""A function that starts `process_tree.supervise` with a socket to its caller, and with pipes for stdout and stderr.
+
+It returns a function that kills the supervisor, unless it has ended. The kernel then kills its program too."""
 
 
+@dataclass(frozen=True, slots=True)
 class LocalTransport:
     """A `Transport` to the machine that runs qnnsweep."""
+
+    fork: StartSupervisor | None = None
+    """Starts a supervisor whose Python program runs in a fork of a process that has imported PyTorch. It saves the time
+    that a new process needs for this import. None: every program runs in a new process."""
 
     @classmethod
     def of(cls, _config: DeviceConfig) -> "LocalTransport":
@@ -51,7 +66,7 @@ class LocalTransport:
                 shutil.copyfile(source, arriving / name)
 
     def run(self, request: RunRequest) -> CommandResult:
-        started, program = time.monotonic(), request.argv[0]
+        program = request.argv[0]
         inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         supervised = {
             "argv": list(request.argv),
@@ -60,30 +75,27 @@ class LocalTransport:
             "deadline_s": request.deadline_s + _EXTRA_S,
         }
         ours, supervisors = socket.socketpair()
-        with ours:
-            with supervisors:
+        (stdout_pipe, printed), (stderr_pipe, errors) = Pipe(duplex=False), Pipe(duplex=False)
+        with ours, stdout_pipe, stderr_pipe:
+            with supervisors, printed, errors:
                 # The supervisor kills the program and all its descendants when `ours` closes, even if this process is
                 # killed. Arguments and variables are sent through the socket: no list of processes shows them.
-                process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", process_tree.__file__],
-                    stdin=supervisors.fileno(),
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    env={},
-                    start_new_session=True,
-                )
-            output, answer, in_time = ProcessOutput(process), b"", False
+                end = self._start_supervisor(request, supervisors, printed, errors)
+            started, answer, in_time = time.monotonic(), b"", False
+            output = ProcessOutput(stdout_pipe.fileno(), stderr_pipe.fileno(), ended=ours.fileno())
             try:
                 ours.settimeout(request.deadline_s)
                 with contextlib.suppress(OSError):  # the supervisor has ended, and has written the reason
                     ours.sendall(json.dumps(supervised).encode() + b"\n")
                 if in_time := output.read_until_end(request.deadline_s):
-                    answer = ours.recv(_ANSWER_BYTES)
+                    with contextlib.suppress(ConnectionError):
+                        answer = ours.recv(_ANSWER_BYTES)
             finally:
-                ours.close()
+                with contextlib.suppress(OSError):
+                    ours.shutdown(socket.SHUT_WR)
                 if not in_time:
                     output.read_until_end(_GRACE_S)
-                _end(process)
+                end()
         stdout, stderr = output.stdout.bytes(), output.stderr.bytes()
         if not in_time:
             raise past_deadline(program, request.deadline_s, stdout + stderr)
@@ -100,6 +112,14 @@ class LocalTransport:
             seconds=time.monotonic() - started,
             dropped_bytes=output.stdout.dropped_bytes + output.stderr.dropped_bytes,
         )
+
+    def _start_supervisor(
+        self, request: RunRequest, caller: socket.socket, stdout: Connection, stderr: Connection
+    ) -> Callable[[], None]:
+        if self.fork is not None and list(request.argv[: len(PYTHON)]) == PYTHON:
+            with contextlib.suppress(OSError, EOFError):  # the process with PyTorch was killed
+                return self.fork(caller, stdout, stderr)
+        return start_supervisor(caller, stdout, stderr)
 
     def close(self) -> None:
         """Do nothing: no resource is held between calls."""
@@ -119,10 +139,19 @@ def _copy_atomically(source: Path, target: Path) -> None:
         raise DeviceError(f"cannot copy {source} to {target}: {error}", problem=of_channel(str(error))) from error
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the supervisor, unless it has ended. If it is killed, the kernel kills the program too."""
-    process.kill()
-    process.wait()
-    for stream in (process.stdout, process.stderr):
-        if stream is not None:
-            stream.close()
+def start_supervisor(caller: socket.socket, stdout: Connection, stderr: Connection) -> Callable[[], None]:
+    """Start the supervisor of a program that runs in a new process."""
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", process_tree.__file__],
+        stdin=caller.fileno(),
+        stdout=stdout.fileno(),
+        stderr=stderr.fileno(),
+        env={},
+        start_new_session=True,
+    )
+
+    def end() -> None:
+        process.kill()
+        process.wait()
+
+    return end

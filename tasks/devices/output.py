@@ -2,7 +2,6 @@
 
 import os
 import select
-import subprocess
 import time
 from collections.abc import Callable
 
@@ -46,12 +45,11 @@ class BoundedOutput:
 class ProcessOutput:
     """The two outputs of a process on this machine, which are pipes."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        self._process = process
+    def __init__(self, stdout: int, stderr: int, ended: int) -> None:
+        """`stdout`, `stderr`: the descriptors of the pipes. `ended`: a descriptor that is readable after the end."""
         self.stdout, self.stderr = BoundedOutput(), BoundedOutput()
-        self._open = {process.stdout.fileno(): self.stdout, process.stderr.fileno(): self.stderr}
+        self._open = {stdout: self.stdout, stderr: self.stderr}
+        self._ended = ended
 
     def read_until_end(self, deadline_s: float, check: Callable[[], None] = lambda: None) -> bool:
         """Read until the process ends. Return False if it has not ended after `deadline_s` seconds.
@@ -60,24 +58,20 @@ class ProcessOutput:
         `check`: called several times a second; an error that it raises is passed on.
         """
         latest = time.monotonic() + deadline_s
-        ended = os.pidfd_open(self._process.pid)
-        try:
-            while True:
-                poller = select.poll()
-                for descriptor in (ended, *self._open):
-                    poller.register(descriptor, select.POLLIN)
-                remaining_s = latest - time.monotonic()
-                ready = {descriptor for descriptor, _ in poller.poll(max(0.0, min(remaining_s, _CHECK_S)) * 1000)}
-                for descriptor in ready - {ended}:
-                    self._read(descriptor)
-                if ended in ready:
-                    self._read_rest()
-                    return True
-                if remaining_s <= 0:
-                    return False
-                check()
-        finally:
-            os.close(ended)
+        while True:
+            poller = select.poll()
+            for descriptor in (self._ended, *self._open):
+                poller.register(descriptor, select.POLLIN)
+            remaining_s = latest - time.monotonic()
+            ready = {descriptor for descriptor, _ in poller.poll(max(0.0, min(remaining_s, _CHECK_S)) * 1000)}
+            for descriptor in ready - {self._ended}:
+                self._read(descriptor)
+            if self._ended in ready:
+                self._read_rest()
+                return True
+            if remaining_s <= 0:
+                return False
+            check()
 
     def _read(self, descriptor: int) -> None:
         data = os.read(descriptor, _CHUNK_BYTES)

@@ -3,8 +3,10 @@
 import contextlib
 import os
 import signal
+import socket
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import send_handle
 from typing import Any
@@ -23,6 +25,7 @@ from tasks.toolchain.workers.messages import (
     Unreadable,
     send,
 )
+from tasks.toolchain.workers.program import serve_program
 from tasks.toolchain.workers.server import ToolchainContext
 from tasks.toolchain.workers.worker import Call, serve_call, serve_zygote
 
@@ -193,3 +196,17 @@ class Fork(Process):
             if not self._wait(until, answers=False):
                 raise TimeoutError("the zygote does not answer")
             self._receive_control()
+
+
+def start_program(
+    context: ToolchainContext, caller: socket.socket, stdout: Connection, stderr: Connection
+) -> Callable[[], None]:
+    """See `WorkerPool.start_program`."""
+    process = context.Process(target=serve_program, args=(caller, stdout, stderr), daemon=False)
+    context.start(process)
+
+    def end() -> None:
+        process.kill()
+        process.join(_EXIT_TIMEOUT_S)
+
+    return end

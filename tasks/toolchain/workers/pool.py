@@ -8,17 +8,19 @@ which is a worker that has done this computation already.
 import contextlib
 import copy
 import os
+import socket
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tasks.errors import EnvironmentUnusable, ToolchainError
 from tasks.records import Toolchain
-from tasks.toolchain.workers.handle import Worker, ZygoteWorker
+from tasks.toolchain.workers.handle import Worker, ZygoteWorker, start_program
 from tasks.toolchain.workers.supervisor import CallResult, Subject, Supervisor
 from tasks.toolchain.workers.worker import Call
 
@@ -70,6 +72,15 @@ class WorkerPool:
     def warm_up(self) -> None:
         """Start the fork server before the first call needs it. Does not wait for its imports."""
         self._supervisor.start_server()
+
+    def start_program(self, caller: socket.socket, stdout: Connection, stderr: Connection) -> Callable[[], None]:
+        """Start the supervisor of a Python program that runs in a fork of the fork server.
+
+        The arguments and the returned function are those of `tasks.devices.local.StartSupervisor`.
+        Raises OSError or EOFError if the fork server is killed meanwhile.
+        """
+        self._supervisor.start_server()
+        return start_program(self._supervisor.context, caller, stdout, stderr)
 
     def call(
         self, stage: str, function: Callable[..., Result], *arguments: Any, subject: Subject = (), urgent: bool = False

@@ -4,12 +4,15 @@ Error output is dropped. An import that fails here fails again in the worker, an
 """
 # ruff: noqa: F401
 
+import gc
 import os
 import threading
+from pathlib import Path
 
 from tasks.toolchain.workers.server import end_with_caller
 
 end_with_caller()
+gc.disable()  # what is imported stays, so a fifth of the time of the imports would go to vain collections
 _terminal = os.dup(2)
 _nowhere = os.open(os.devnull, os.O_WRONLY)
 os.dup2(_nowhere, 2)
@@ -21,13 +24,16 @@ try:
     import executorch.exir
     import torch
     import torchao.quantization.pt2e.quantize_pt2e
-    from executorch.backends.qualcomm.utils.qnn_sdk_setup import disable_mkldnn_on_amd
+    from executorch.backends.qualcomm.utils import qnn_sdk_setup
     from torch.autograd import forward_ad
     from tqdm import tqdm
 
-    # Qualcomm's backend runs a program for a second or two to find the processor's vendor. Run it once for all workers.
-    with torch.backends.mkldnn.flags(enabled=bool(torch.backends.mkldnn.enabled)):
-        disable_mkldnn_on_amd()
+    import tasks.toolchain.lower
+    import tasks.toolchain.quantize
+    import tasks.toolchain.reference.kernels
+
+    # Qualcomm's backend would run a program for a second or two to find the processor's vendor.
+    qnn_sdk_setup._vendor_is_amd = "AuthenticAMD" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
 
     # PyTorch compiles a few functions before the first derivative of a process.
     with forward_ad.dual_level():
@@ -39,3 +45,5 @@ finally:
     os.dup2(_terminal, 2)
     os.close(_terminal)
     os.close(_nowhere)
+    gc.enable()
+    gc.freeze()  # a collection in a fork would copy every page that it looks at

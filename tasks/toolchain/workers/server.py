@@ -5,8 +5,8 @@ import contextlib
 import os
 import shutil
 import threading
-from collections.abc import Mapping
-from multiprocessing import forkserver
+from collections.abc import Mapping, Sequence
+from multiprocessing import forkserver, spawn
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import get_temp_dir
@@ -55,14 +55,30 @@ def _connect_to_new_process(fds: list[int]) -> tuple[int, int]:
 
 
 forkserver.connect_to_new_process = _connect_to_new_process
+_preparation_data = spawn.get_preparation_data
 
 
-def start_server(context: ToolchainContext, environment: Mapping[str, str]) -> None:
-    """Start the context's fork server unless it runs already. For a moment, the environment of this process changes."""
+def _preparation_data_without_main(name: str) -> dict[str, Any]:
+    """Return what a new process needs. No call needs the caller's main module, whose import would take a while."""
+    data = _preparation_data(name)
+    if hasattr(_selected, "server"):
+        for key in ("init_main_from_name", "init_main_from_path"):
+            data.pop(key, None)
+    return data
+
+
+spawn.get_preparation_data = _preparation_data_without_main
+
+
+def start_server(context: ToolchainContext, environment: Mapping[str, str], modules: Sequence[str]) -> None:
+    """Start the context's fork server unless it runs already. For a moment, the environment of this process changes.
+
+    `modules`: what the server imports after the modules of the toolchain.
+    """
     # PYTHONSAFEPATH: a folder `tasks` in the user's working directory must not be imported.
     changes = {**environment, "PYTHONSAFEPATH": "1", _SOCKET_FOLDER: get_temp_dir()}
     with _start_lock, changed_environment(changes):
-        context.server.set_forkserver_preload([_PRELOAD])
+        context.server.set_forkserver_preload([_PRELOAD, *modules])
         context.server.ensure_running()
 
 

@@ -75,6 +75,8 @@ class Supervisor:
     """The name of the toolchain that the workers use."""
     is_prepared: bool = False
     """Whether `qnnsweep toolchain add` prepared the toolchain. Its workers then have a fork server of their own."""
+    modules: tuple[str, ...] = ()
+    """Modules of calls that the fork server imports once, in addition to those of the toolchain."""
     calls: Counter[str] = field(default_factory=Counter, init=False)
     """The number of calls per stage. Zygotes are not counted."""
     costs: list[CallCost] = field(default_factory=list, init=False)
@@ -102,7 +104,7 @@ class Supervisor:
     def start_server(self) -> None:
         """Start the fork server unless it runs already."""
         with self._guard:
-            start_server(self.context, self.environment)
+            start_server(self.context, self.environment, self.modules)
 
     def follow(
         self, process: Process, stage: str, subject: Subject, start: float, *, stays: bool = False, log: bytes = b""

@@ -20,6 +20,8 @@ from tests.processes import has_ended
 
 pytestmark = pytest.mark.toolchain
 SOON_S = 5.0
+CALLERS_PATH = (Path(__file__).parents[1], Path(__file__).parents[3])
+"""What a caller can import: `faulty_calls`, and this project instead of an installed one."""
 
 CALLER = """
 import sys
@@ -60,7 +62,7 @@ def kill_a_caller(source: str, tmp_path: Path, kill: Callable[[int], None]) -> i
     with tempfile.TemporaryDirectory() as temporary, (tmp_path / "said").open("wb") as output:
         caller = subprocess.Popen(
             [sys.executable, str(script), str(tmp_path / "artifacts"), "hang_holding_the_interpreter", str(pids)],
-            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "TMPDIR": temporary},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, CALLERS_PATH)), "TMPDIR": temporary},
             stdout=output,
             stderr=output,
             start_new_session=True,
