@@ -13,6 +13,7 @@ from conf.schema import Request, RunnerKind
 from conf.toolchains import ToolchainConfig
 from conf.units import GIB, MIB
 from flows import expected_costs
+from flows.toolchains import MODULES_OF_CALLS
 from tasks.devices.farm import DeviceLock, Farm
 from tasks.devices.native_runner import native_files
 from tasks.errors import EnvironmentUnusable
@@ -55,7 +56,7 @@ class Resources:
                 environment, of_runner, versions = toolchain_of(toolchain, self.store)
                 is_prepared = toolchain.folder is not None
                 pool = self.workers.of_toolchain(toolchain.name, environment, versions, is_prepared=is_prepared)
-                others[toolchain.name] = pool, self.farm.with_environment(of_runner, pool.start_program)
+                others[toolchain.name] = pool, self.farm.with_environment(of_runner, pool.program_starter(of_runner))
         return replace(self, others=others)
 
     @property
@@ -103,7 +104,7 @@ def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
         estimates=estimates,
         toolchain=first.name,
         is_prepared=first.folder is not None,
-        modules=("tasks.comparison.capture",),
+        modules=MODULES_OF_CALLS,
     )
     for cell in plan.cells:
         for device in cell.request.devices:
@@ -111,6 +112,9 @@ def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
                 native_files(device, cell.request.soc.arch, os.environ)  # raises if the device's runner is not complete
     workers = WorkerPool(versions, supervisor)
     farm = Farm(
-        host_environment=of_runner, folder=store.root / "devices", device_lock=device_lock, fork=workers.start_program
+        host_environment=of_runner,
+        folder=store.root / "devices",
+        device_lock=device_lock,
+        fork=workers.program_starter(of_runner),
     )
     return Resources(store=store, workers=workers, farm=farm).with_toolchains(others)

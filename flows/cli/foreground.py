@@ -31,13 +31,13 @@ def run_on_this_machine(
     impossible = sum(cell.impossible is not None for cell in plan.cells)
     to_run = plural(len(plan.cells) - impossible, "cell")
     print(f"{to_run} to run, {impossible} impossible", file=sys.stderr, flush=True)
+    from flows.toolchains import start_servers
+
+    start_servers(plan)
     from conf.masking import mask_secrets
-    from conf.schema import Reuse
     from flows.resources import prepare
 
-    resources = prepare(plan)  # report what this machine lacks before Prefect starts
-    if any(cell.impossible is None and cell.request.reuse is not Reuse.capture for cell in plan.cells):
-        resources.workers.warm_up()
+    prepare(plan)  # report what this machine lacks before Prefect starts
     masked = mask_secrets(overrides, plan.masked_names)
 
     def start() -> T:

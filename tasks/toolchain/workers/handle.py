@@ -201,7 +201,7 @@ class Fork(Process):
 def start_program(
     context: ToolchainContext, caller: socket.socket, stdout: Connection, stderr: Connection
 ) -> Callable[[], None]:
-    """See `WorkerPool.start_program`."""
+    """See `WorkerPool.program_starter`."""
     process = context.Process(target=serve_program, args=(caller, stdout, stderr), daemon=False)
     context.start(process)
 

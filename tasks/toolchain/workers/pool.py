@@ -12,7 +12,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -73,12 +73,17 @@ class WorkerPool:
         """Start the fork server before the first call needs it. Does not wait for its imports."""
         self._supervisor.start_server()
 
-    def start_program(self, caller: socket.socket, stdout: Connection, stderr: Connection) -> Callable[[], None]:
-        """Start the supervisor of a Python program that runs in a fork of the fork server.
+    def program_starter(
+        self, environment: Mapping[str, str]
+    ) -> Callable[[socket.socket, Connection, Connection], Callable[[], None]] | None:
+        """Return a function that starts the supervisor of a Python program, which runs in a fork of the fork server.
 
-        The arguments and the returned function are those of `tasks.devices.local.StartSupervisor`.
-        Raises OSError or EOFError if the fork server is killed meanwhile.
+        It is a `tasks.devices.local.StartSupervisor`. It raises OSError or EOFError if the fork server is killed.
+        Return None if the fork server has other variables than `environment`: it may have imported another ExecuTorch.
         """
+        return self._start_program if environment == self._supervisor.environment else None
+
+    def _start_program(self, caller: socket.socket, stdout: Connection, stderr: Connection) -> Callable[[], None]:
         self._supervisor.start_server()
         return start_program(self._supervisor.context, caller, stdout, stderr)
 

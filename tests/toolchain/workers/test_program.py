@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 from tasks.devices.local import PYTHON, LocalTransport
 from tasks.devices.transport import CommandResult, RunRequest
 from tasks.errors import DeadlinePassed
+from tasks.toolchain.backends.qnn.sdk import find_sdk
 from tests.processes import assert_dead, has_ended
 from tests.toolchain.workers.test_caller import CALLER, SOON_S, kill_a_caller, kill_process
 
@@ -57,13 +59,14 @@ DEVICE = CALLER.replace(
     program = Path(root).parent / "program.py"
     program.write_text({HANG!r})
     argv = [*PYTHON, str(program), argument + ".partial", argument]
-    LocalTransport(workers.start_program).run(RunRequest(argv, deadline_s=300))""",
+    LocalTransport(workers.program_starter(sdk.environment({{}}))).run(RunRequest(argv, deadline_s=300))""",
 )
 
 
 @pytest.fixture
 def forking(resources: Resources) -> LocalTransport:
-    return LocalTransport(resources.workers.start_program)
+    environment = find_sdk(os.environ, resources.store.root / "toolchain").environment(os.environ)
+    return LocalTransport(resources.workers.program_starter(environment))
 
 
 def run(
@@ -105,6 +108,10 @@ def test_only_a_forked_program_has_pytorch_from_its_start(forking: LocalTranspor
     source = "import sys; print('torch' in sys.modules)"
     said = [run(device, tmp_path, source).stdout for device in (forking, LocalTransport())]
     assert said == [b"True\n", b"False\n"]
+
+
+def test_no_program_is_forked_from_a_server_with_other_variables(resources: Resources) -> None:
+    assert resources.workers.program_starter({"QNN_SDK_ROOT": "/another"}) is None
 
 
 def test_no_forked_program_sees_what_another_one_changed(forking: LocalTransport, tmp_path: Path) -> None:

@@ -1,0 +1,27 @@
+"""The start of the fork servers that a plan needs. This module imports no heavy library, so that they start early."""
+
+from contextlib import suppress
+
+from conf.plan import Plan
+from conf.schema import Reuse
+from tasks.errors import EnvironmentUnusable
+from tasks.storage.store import Store
+from tasks.toolchain.prepared.choice import toolchain_of
+from tasks.toolchain.workers.server import ToolchainContext, start_server
+
+MODULES_OF_CALLS = ("tasks.comparison.capture",)
+"""What a fork server imports once for all calls, in addition to the modules of the toolchain."""
+
+
+def start_servers(plan: Plan) -> None:
+    """Start the fork server of every toolchain that a cell may need, and do not wait for its imports.
+
+    If a server cannot be started, nothing is raised: `flows.resources.prepare` says what this machine lacks.
+    """
+    cells = [cell.request for cell in plan.cells if cell.impossible is None and cell.request.reuse is not Reuse.capture]
+    store = Store.at(plan.artifacts, plan.cache_folder, plan.object_store)
+    for toolchain in {request.toolchain.name: request.toolchain for request in cells}.values():
+        with suppress(EnvironmentUnusable, OSError):
+            environment, *_ = toolchain_of(toolchain, store)
+            context = ToolchainContext(None if toolchain.folder is None else environment)
+            start_server(context, environment, MODULES_OF_CALLS)
