@@ -106,8 +106,8 @@ def test_a_forked_program_ends_like_a_program_in_a_new_process(
 
 def test_only_a_forked_program_has_pytorch_from_its_start(forking: LocalTransport, tmp_path: Path) -> None:
     source = "import sys; print('torch' in sys.modules)"
-    said = [run(device, tmp_path, source).stdout for device in (forking, LocalTransport())]
-    assert said == [b"True\n", b"False\n"]
+    printed = [run(device, tmp_path, source).stdout for device in (forking, LocalTransport())]
+    assert printed == [b"True\n", b"False\n"]
 
 
 def test_no_program_is_forked_from_a_server_with_other_variables(resources: Resources) -> None:
