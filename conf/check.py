@@ -9,9 +9,10 @@ from pathlib import PurePosixPath
 from conf.backends import planned_backend
 from conf.constraints import host_address, regular_expression, violations
 from conf.errors import RequestError, did_you_mean, one_of, printable
+from conf.models import MethodConfig, ModelConfig
 from conf.names import QUANT_DTYPES, SHIPPED_BACKENDS
 from conf.overrides import override_problems
-from conf.schema import PROBE, DeviceConfig, ModelConfig, Request, RetentionConfig, RunnerKind, TransportKind
+from conf.schema import PROBE, DeviceConfig, Request, RetentionConfig, RunnerKind, TransportKind
 from conf.schemes import Precision, SchemeConfig
 
 LONGEST_NAME = 200
@@ -140,12 +141,29 @@ def _names(request: Request) -> Iterator[RequestError]:
 
 
 def _model(model: ModelConfig) -> Iterator[RequestError]:
-    if not model.inputs:
-        yield _error("model.inputs", [], "a model has at least one input, each with a name, a shape and a dtype")
-    for name in _duplicates(config.name for config in model.inputs):
-        yield RequestError(f"two inputs are named {printable(name)}", key="model.inputs")
-    if model.evaluation is None:
-        yield _error("model.evaluation", None, "every comparison needs samples; set model.evaluation.source")
+    if model.methods is not None:
+        for key in ("inputs", "calibration", "evaluation"):
+            if value := getattr(model, key):
+                yield _error(f"model.{key}", value, f"set model.methods[…].{key}, because every method has its own")
+        for name in _duplicates(method.name for method in model.methods):
+            yield RequestError(f"two methods are named {printable(name)}", key="model.methods")
+        if not model.methods:
+            yield _error("model.methods", [], "null, or a list of one or more methods")
+    for key, method in _methods(model):
+        if not method.inputs:
+            problem = "a model has at least one input, each with a name, a shape and a dtype"
+            yield _error(f"{key}.inputs", [], problem)
+        for name in _duplicates(config.name for config in method.inputs):
+            yield RequestError(f"two inputs are named {printable(name)}", key=f"{key}.inputs")
+        if method.evaluation is None:
+            yield _error(f"{key}.evaluation", None, f"every comparison needs samples; set {key}.evaluation.source")
+
+
+def _methods(model: ModelConfig) -> list[tuple[str, ModelConfig | MethodConfig]]:
+    """Return the key and the configuration of every method. A model without methods is its own only method."""
+    if model.methods is None:
+        return [("model", model)]
+    return [(f"model.methods[{index}]", method) for index, method in enumerate(model.methods)]
 
 
 def _scheme(scheme: SchemeConfig) -> Iterator[RequestError]:
@@ -179,9 +197,10 @@ def unknown_socs(requests: Collection[Request]) -> Iterator[RequestError]:
 
 
 def _calibration(model: ModelConfig, scheme: SchemeConfig) -> Iterator[RequestError]:
-    if scheme.precision is Precision.quantized and model.calibration is None:
-        problem = (
-            f"scheme {printable(scheme.name)} is quantized and model {printable(model.name)} has "
-            "nothing to calibrate with; give model.calibration.source"
-        )
-        yield _error("model.calibration", None, problem)
+    for key, method in _methods(model):
+        if scheme.precision is Precision.quantized and method.calibration is None:
+            problem = (
+                f"scheme {printable(scheme.name)} is quantized and model {printable(model.name)} has "
+                f"nothing to calibrate with; give {key}.calibration.source"
+            )
+            yield _error(f"{key}.calibration", None, problem)

@@ -22,6 +22,8 @@ def planned(overrides: Sequence[str], folders: Sequence[Path]) -> Plan:
         if any(getattr(cell.request, axis) != getattr(first, axis) for cell in plan.cells):
             key = "device" if axis == "where" else axis
             raise RequestError("a repair has only one value of this key; sweep soc instead", key=key)
+    if first.model.methods is not None:
+        raise RequestError("only a model with one method can be repaired", key="model", value=first.model.name)
     if first.scheme.precision is not Precision.quantized:
         raise RequestError("only a quantized scheme can be repaired", key="scheme", value=first.scheme.name)
     if not (first.measure.dump_operators and first.measure.replay and first.measure.budget):

@@ -7,14 +7,13 @@ changes an instance after `conf.load` has returned it.
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated
 
 from conf.constraints import (
     Bytes,
     Celsius,
     Count,
     Cron,
-    FunctionPath,
     HostAddress,
     HostAndPort,
     Natural,
@@ -25,12 +24,11 @@ from conf.constraints import (
     Share,
     at_least,
     choice,
-    dimensions,
     function_path_or,
-    not_blank,
     one_of_numbers,
 )
-from conf.names import DTYPES, ENDS_TO_FAIL_ON, MASKED_NAMES, METRICS, OPERATOR_REFERENCES, SHIPPED_BACKENDS
+from conf.models import ModelConfig
+from conf.names import ENDS_TO_FAIL_ON, MASKED_NAMES, METRICS, OPERATOR_REFERENCES, SHIPPED_BACKENDS
 from conf.repair import BudgetConfig, CertificateConfig, TargetConfig
 from conf.schemes import SchemeConfig
 from conf.tolerances import ToleranceConfig
@@ -81,39 +79,6 @@ class Reuse(Enum):
     """Only results to which no device contributed."""
     capture = "capture"
     """Also measurements, with their times, that an earlier run made of the same program on the same device."""
-
-
-@dataclass(kw_only=True, slots=True)
-class InputConfig:
-    name: Annotated[str, not_blank("the argument's name in the module's forward")]
-    """The argument's name in the module's `forward`. The list of inputs is in the order of the arguments."""
-    shape: Annotated[list[int], dimensions("every dimension is 1 or more")]
-    dtype: Annotated[str, choice(DTYPES, "dtype")] = "float32"
-    """A torch dtype without its prefix: float32, int32, int64, bool …"""
-
-
-@dataclass(kw_only=True, slots=True)
-class DataConfig:
-    source: FunctionPath
-    """`package.module:function`. It is called with `count` and `arguments` and yields samples; see docs/models.md."""
-    arguments: dict[str, Any] = field(default_factory=dict[str, Any])
-    count: Annotated[int, at_least(1, "1 or more samples")] = 8
-    """The number of samples to take."""
-
-
-@dataclass(kw_only=True, slots=True)
-class ModelConfig:
-    name: str
-    factory: FunctionPath
-    """`package.module:function`. This can be any callable that returns a `torch.nn.Module`."""
-    arguments: dict[str, Any] = field(default_factory=dict[str, Any])
-    inputs: list[InputConfig] = field(default_factory=list[InputConfig])
-    calibration: DataConfig | None = None
-    """The samples that calibrate the observers. Every quantized scheme needs such samples."""
-    evaluation: DataConfig | None = None
-    """The samples that every comparison uses."""
-    classifier: bool = False
-    """Whether the index of an output's maximum is the prediction. If not, top-1 agreement and accuracy are null."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -20,6 +20,7 @@ from flows.server.signals import die_on_sigterm
 from tasks.compare import compare_task
 from tasks.errors import EvidenceError, RequestError
 from tasks.records import Comparison, RunFacts
+from tasks.records.methods import methods_of, of_methods
 from tasks.results.outcome import CellResult
 from tasks.stage import configure_task
 from tasks.storage import lock
@@ -113,12 +114,12 @@ def _result(
             error=EvidenceError(f"run {run_id} has no capture of this cell; see the cell's row in that run"),
         )
     comparison, error = await_result(future)
-    lowered = evidence.lowered
+    lowered = methods_of(evidence.lowered)
     return CellResult(
         request=cell.request,
-        exported=lowered.quantized.exported,
-        quantized=lowered.quantized,
-        lowered=lowered,
+        exported=of_methods(method.quantized.exported for method in lowered),
+        quantized=of_methods(method.quantized for method in lowered),
+        lowered=evidence.lowered,
         capture=evidence.capture,
         stage="compare",
         comparison=comparison,

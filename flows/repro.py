@@ -68,7 +68,8 @@ def reproduce(
         from tasks.repro.case import read_case
         from tasks.repro.make import Source, make
 
-        case = read_case(evidence.lowered, evidence.capture, name, sample, reported, store)
+        method, plain_name = evidence.of_operator(name)
+        case = read_case(method.lowered, method.capture, plain_name, sample, reported, store)
         say(f"{folder_of(row)}: {name}, sample {sample}: the error is {case.error!r}")
         partial = folder.with_name(f".{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
@@ -76,7 +77,7 @@ def reproduce(
             partial.mkdir(parents=True)
         except OSError as error:
             raise RequestError(f"--to={folder}: cannot be created: {error.strerror}; name another folder") from error
-        delegate = evidence.lowered.facts.delegates[case.operator.subgraph or 0]
+        delegate = method.lowered.facts.delegates[case.operator.subgraph or 0]
         source = Source(
             model=str(row["model"]),
             scheme=str(row["scheme"]),

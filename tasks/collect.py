@@ -4,6 +4,7 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import zip_longest
 
 import numpy as np
@@ -13,8 +14,9 @@ from tasks.devices.device import Device
 from tasks.devices.runner_cli import DEBUG_OUTPUT, ETDUMP, output_file
 from tasks.devices.transport import batches
 from tasks.errors import DeviceError, EvidenceError
-from tasks.records import Blob, Capture, Execution, LaunchResult
+from tasks.records import Blob, Capture, Execution, LaunchedMethod, LaunchResult
 from tasks.records.keys import tensor_key
+from tasks.records.methods import of_methods
 from tasks.stage import stage
 from tasks.storage.store import Store
 
@@ -30,6 +32,22 @@ def collect(execution: Execution, *, device: Device, store: Store) -> Capture:
     The files are removed from the device when the lease ends. Raises DeviceError if the channel fails, and
     EvidenceError if a file is missing, damaged or of the wrong size.
     """
+    by_method: dict[LaunchedMethod | None, list[LaunchResult]] = {}
+    for result in execution.results:
+        method = result.launch.method
+        by_method.setdefault(None if method is None else replace(method, index=0), []).append(result)
+    return of_methods(
+        _capture(
+            replace(execution, results=tuple(results), outputs=method.outputs if method else execution.outputs),
+            device,
+            store,
+        )
+        for method, results in by_method.items()
+    )
+
+
+def _capture(execution: Execution, device: Device, store: Store) -> Capture:
+    """Pull the files of the launches of one method."""
     pulled = {result.launch.name: _pull(execution, result, device, store) for result in execution.results}
     shipping, debug, profile = pulled["shipping"], pulled.get("debug"), pulled.get("profile")
     return Capture(

@@ -1,6 +1,6 @@
 """The stage compare: LoweredProgram + Capture -> Comparison of the device with PyTorch."""
 
-from tasks.comparison.capture import compare_capture
+from tasks.comparison.methods import compare_methods
 from tasks.records import Capture, Comparison, LoweredProgram
 from tasks.records.options import ComparisonOptions
 from tasks.stage import stage
@@ -16,7 +16,7 @@ def compare(
     The comparison runs in a worker process, which executes the operators again on the host.
     Raises EvidenceError if the capture does not match its record, and ToolchainError if the worker dies.
     """
-    return workers.call("compare", compare_capture, lowered, capture, options, store, urgent=True).value
+    return workers.call("compare", compare_methods, lowered, capture, options, store, urgent=True).value
 
 
 compare_task = stage(compare, version=12)

@@ -27,7 +27,7 @@ def execute(deployment: Deployment, *, device: Device, store: Store) -> Executio
 
 
 def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store) -> LaunchResult:
-    folder = f"{device.lease_folder}/{launch.name}"
+    folder = f"{device.lease_folder}/{launch.folder}"
     created = device.run(["mkdir", "-p", "--", f"{folder}/{OUTPUT_FOLDER}"])
     require_success(created, f"{device.name}: cannot create {folder}")
     argv, environment = _runner_command(deployment, launch, device, store)
@@ -41,7 +41,7 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
             raise
         # The device is responsive, so the program itself did not end.
         command = Command(argv=tuple(argv), exit_code=-signal.SIGKILL, seconds=deadline_s)
-        message = f"the {launch.name} program did not end within {deadline_s:g} s on {device.name}"
+        message = f"the {launch.title} did not end within {deadline_s:g} s on {device.name}"
         raise RunnerFailed(message, log=store.put_bytes(late.output).sha256, command=command) from None
     command = Command(argv=tuple(argv), exit_code=result.exit_code, seconds=result.seconds)
     printed = result.stdout.decode(errors="replace")
@@ -52,7 +52,7 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
         code = result.exit_code
         names = {member.value: member.name for member in signal.Signals}
         ending = f"exit code {code}" if code >= 0 else names.get(-code, f"signal {-code}")
-        failure = f"the {launch.name} program ended with {ending} on {device.name}\n{end}"
+        failure = f"the {launch.title} ended with {ending} on {device.name}\n{end}"
         if (known := of_runner(printed, errors)) is not None:
             raise DeviceError(f"{known.name}: {known.remedy}; {failure}")
         if missing := missing_operators(printed, errors):
@@ -64,7 +64,7 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
     latencies = latencies_ms(printed)
     if (latencies or result.dropped_bytes) and len(latencies) != launch.samples:
         dropped = f"; {result.dropped_bytes} bytes of its output were dropped" if result.dropped_bytes else ""
-        message = f"the {launch.name} program printed {len(latencies)} latencies for {launch.samples} samples{dropped}"
+        message = f"the {launch.title} printed {len(latencies)} latencies for {launch.samples} samples{dropped}"
         raise RunnerFailed(message, log=log.sha256, command=command)
     return LaunchResult(launch=launch, folder=folder, command=command, latencies_ms=latencies, log=log)
 

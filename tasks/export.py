@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from conf.schema import ModelConfig
+from conf.models import ModelConfig
 from tasks.records import ExportedModel
 from tasks.stage import stage
 from tasks.storage.store import Store

@@ -6,6 +6,7 @@ from conf.schema import SocConfig
 from conf.schemes import SchemeConfig
 from tasks.errors import ProgramDiffers, ToolchainError
 from tasks.records import LoweredProgram, ProfileProgram, QuantizedModel, Toolchain
+from tasks.records.methods import for_each_method, methods_of
 from tasks.records.options import LoweringOptions
 from tasks.stage import stage
 from tasks.storage.digest import digest
@@ -28,8 +29,9 @@ def lower(
     scheme, kind = options.scheme, options.kind
     shared = quantized, replace(options, dump_operators=False, profile_level=0)
     names = quantized.exported.model, scheme.name, kind
-    with workers.zygote(digest(shared), "edge", entrypoints.edge_model, *shared, store, subject=names) as edge:
-        lowered = replace(_compile(edge, soc, options, store), edge_seconds=edge.zygote.seconds)
+    with workers.zygote(digest(shared), "edge", entrypoints.edge_models, *shared, store, subject=names) as edge:
+        lowered = _compile(edge, soc, options, store)
+        lowered = for_each_method(lowered, lambda method: replace(method, edge_seconds=edge.zygote.seconds))
     return confirm(lowered, scheme, kind, soc, workers.identity)
 
 
@@ -37,7 +39,10 @@ def confirm(
     lowered: LoweredProgram, scheme: SchemeConfig, kind: str, soc: SocConfig | None, toolchain: Toolchain
 ) -> LoweredProgram:
     """Check the programs against the request, and return `lowered` with the checks. Raises ProgramDiffers."""
-    checks = audit(lowered, scheme, backend_of(kind), soc, toolchain)
+    audited = for_each_method(
+        lowered, lambda method: replace(method, checks=audit(method, scheme, backend_of(kind), soc, toolchain))
+    )
+    checks = tuple(check for method in methods_of(audited) for check in method.checks)
     if (differing := differences(checks)) is not None:
         raise ProgramDiffers(
             f"the compiled program is not the requested one, so it is not measured: {differing}; "
@@ -45,7 +50,7 @@ def confirm(
             checks=checks,
             log=lowered.log.sha256 if lowered.log else None,
         )
-    return replace(lowered, checks=checks)
+    return audited
 
 
 def _compile(edge: SharedZygote, soc: SocConfig | None, options: LoweringOptions, store: Store) -> LoweredProgram:
@@ -59,12 +64,16 @@ def _compile(edge: SharedZygote, soc: SocConfig | None, options: LoweringOptions
         result = edge.call("lower", entrypoints.lower_model, soc, plain, store, subject=subject)
         unavailable = f"the compilation with the debug or profile program ended in {error.signal.name}"
         profile = ProfileProgram(program=None, unavailable=unavailable, nodes=(), schematics=())
-        return replace(
-            result.value,
-            debug_unavailable=unavailable if options.dump_operators else result.value.debug_unavailable,
-            profile=profile if options.profile_level else None,
-            log=result.log,
-            seconds=result.seconds,
+        result = replace(
+            result,
+            value=for_each_method(
+                result.value,
+                lambda method: replace(
+                    method,
+                    debug_unavailable=unavailable if options.dump_operators else method.debug_unavailable,
+                    profile=profile if options.profile_level else None,
+                ),
+            ),
         )
     return replace(result.value, log=result.log, seconds=result.seconds)
 

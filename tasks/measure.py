@@ -13,6 +13,7 @@ from tasks.devices.native_runner import native_files
 from tasks.errors import DeviceError
 from tasks.execute import execute_task
 from tasks.records import Bundle, Capture, Toolchain
+from tasks.records.methods import for_each_method
 from tasks.stage import stage
 from tasks.storage.store import Store
 
@@ -44,7 +45,7 @@ def measure(
                 deployment = step(deploy_task)(bundle, device=device, store=store)
                 execution = step(execute_task)(deployment, device=device, store=store)
                 capture = step(collect_task)(execution, device=device, store=store)
-                return replace(capture, measured_run=run_id)
+                return for_each_method(capture, lambda method: replace(method, measured_run=run_id))
             except DeviceError as error:
                 farm.quarantine(device.name, error)
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from conf.schemes import Precision, SchemeConfig
 from tasks.records import ExportedModel, QuantizedModel
+from tasks.records.methods import for_each_method, methods_of, of_methods
 from tasks.stage import stage
 from tasks.storage.store import Store
 from tasks.toolchain import entrypoints
@@ -29,14 +30,15 @@ def quantize(
     quantized = replace(done.value, log=done.log, seconds=done.seconds)
     if scheme.precision is Precision.quantized:
         return quantized
-    return replace(quantized, exported=_uncalibrated(exported))
+    floats = (replace(method, exported=_uncalibrated(method.exported)) for method in methods_of(quantized))
+    return of_methods(floats)
 
 
 def _key_inputs(exported: ExportedModel, scheme: SchemeConfig, kind: str, backend_code: str = "") -> object:
     """Return what the result depends on. The scheme's name has no effect, and a float scheme has no effect at all."""
     if scheme.precision is Precision.quantized:
         return exported, replace(scheme, name=""), kind, backend_code
-    return _uncalibrated(exported)
+    return for_each_method(exported, _uncalibrated)
 
 
 def _uncalibrated(exported: ExportedModel) -> ExportedModel:

@@ -3,8 +3,8 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from conf.backends import make_importable
+from conf.models import ModelConfig
 from conf.plan import Plan
-from conf.schema import ModelConfig
 from flows.resources import prepare
 from tasks.errors import RequestError, ToolchainError
 from tasks.storage.digest import digest

@@ -46,8 +46,9 @@ def tensors(
 
         if (evidence := read_cell_evidence(run_id, folder, store)) is None:
             raise RequestError(f"CELL={cell}: nothing was captured of this cell; see its row in the report")
-        by_name = operator_tensors(evidence.lowered, evidence.capture, operator, sample, store)
-        path = to or Path(f"{operator}.npz")
+        method, name = evidence.of_operator(operator)
+        by_name = operator_tensors(method.lowered, method.capture, name, sample, store)
+        path = to or Path(f"{operator.replace('/', '-')}.npz")
         try:
             with path.open("wb") as file:
                 np.savez(file, **by_name)  # pyright: ignore[reportArgumentType] - every name is a tensor's

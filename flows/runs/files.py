@@ -17,6 +17,7 @@ from flows.runs.results import run_folder
 from tasks.errors import EvidenceError
 from tasks.records import Blob, Capture, LoweredProgram
 from tasks.records.cell_folder import cell_folder
+from tasks.records.methods import in_method, methods_of, named_operator
 from tasks.report.model_explorer import edge_graph, exported_node_data, node_data
 from tasks.report.perfetto import trace
 from tasks.results.outcome import CellResult
@@ -35,6 +36,14 @@ class CellEvidence:
 
     lowered: LoweredProgram
     capture: Capture
+
+    def of_operator(self, name: str) -> tuple["CellEvidence", str]:
+        """Return the evidence of the method that has the operator, and the operator's name in this method."""
+        for lowered, capture in zip(methods_of(self.lowered), methods_of(self.capture), strict=True):
+            prefix = in_method("", lowered.quantized.exported.method)
+            if prefix and name.startswith(prefix):
+                return CellEvidence(lowered=lowered, capture=capture), name.removeprefix(prefix)
+        return self, name
 
 
 def link_files(cells: Sequence[CellResult], run_id: str, store: Store) -> None:
@@ -72,29 +81,42 @@ def _files_folder(run_id: str, cell: str) -> str:
 
 
 def _files(cell: CellResult) -> Iterator[tuple[str, Blob]]:
+    """Yield the files of every method. A method's name is the folder of its files, except for a program's only one."""
     blobs: dict[str, Blob | None] = {}
-    if (lowered := cell.lowered) is not None:
+    for lowered in methods_of(cell.lowered) if cell.lowered else ():
+        exported, method = lowered.quantized.exported, _folder(lowered)
         blobs |= {
-            "outputs_eager.safetensors": lowered.quantized.exported.outputs_eager,
+            f"{method}outputs_eager.safetensors": exported.outputs_eager,
             "program.pte": lowered.program,
             "program.bpte": lowered.bundled_program,
-            "program_debug.pte": lowered.debug_program,
-            "etrecord.bin": lowered.etrecord,
-            "delegated_graph.txt": lowered.delegated_graph,
-            f"{MODEL_EXPLORER}/exported.pt2": lowered.quantized.exported.program,
+            f"{method}program_debug.pte": lowered.debug_program,
+            f"{method}etrecord.bin": lowered.etrecord,
+            f"{method}delegated_graph.txt": lowered.delegated_graph,
+            f"{method}{MODEL_EXPLORER}/exported.pt2": exported.program,
         }
         if lowered.profile is not None:
-            blobs["program_profile.pte"] = lowered.profile.program
-            blobs |= {f"schematic_{number}.txt": blob for number, blob in enumerate(lowered.profile.schematics)}
-    if (capture := cell.capture) is not None:
+            blobs[f"{method}program_profile.pte"] = lowered.profile.program
+            schematics = enumerate(lowered.profile.schematics)
+            blobs |= {f"{method}schematic_{number}.txt": blob for number, blob in schematics}
+    for lowered, capture in _captures(cell):
+        method = _folder(lowered)
         blobs |= {
-            "outputs.safetensors": capture.outputs,
-            "etdump.etdp": capture.etdump,
-            "etdump_debug.etdp": capture.etdump_debug,
-            "debug_output.bin": capture.debug_buffer,
-            "etdump_profile.etdp": capture.etdump_profile,
+            f"{method}outputs.safetensors": capture.outputs,
+            f"{method}etdump.etdp": capture.etdump,
+            f"{method}etdump_debug.etdp": capture.etdump_debug,
+            f"{method}debug_output.bin": capture.debug_buffer,
+            f"{method}etdump_profile.etdp": capture.etdump_profile,
         }
     yield from ((name, blob) for name, blob in blobs.items() if blob is not None)
+
+
+def _folder(lowered: LoweredProgram) -> str:
+    return in_method("", lowered.quantized.exported.method)
+
+
+def _captures(cell: CellResult) -> Iterator[tuple[LoweredProgram, Capture]]:
+    if cell.lowered is not None and cell.capture is not None:
+        yield from zip(methods_of(cell.lowered), methods_of(cell.capture), strict=True)
 
 
 def _evidence(cell: CellResult, store: Store) -> Iterator[tuple[str, Blob]]:
@@ -115,18 +137,23 @@ def _encoded(record: LoweredProgram | Capture, result_name: str | None, store: S
 
 def _for_viewers(cell: CellResult, store: Store) -> Iterator[tuple[str, Blob]]:
     """Yield the trace for Perfetto, and all files for Model Explorer except the exported program."""
-    lowered, comparison = cell.lowered, cell.comparison
-    if lowered is None or comparison is None:
-        return
-    if comparison.profile:
-        yield TRACE, store.put_bytes(_json(trace(cell_folder(cell.request.names), comparison.profile)))
-    inputs = lowered.quantized.exported.inputs
-    graphs = {"edge": edge_graph(lowered.operators, inputs, store.read(lowered.reference_calls))}
-    graphs |= {f"edge_{name}": contents for name, contents in node_data(comparison.operators).items()}
-    exported = exported_node_data(comparison.other_references)
-    graphs |= {f"exported_{name}": contents for name, contents in exported.items()}
-    for name, contents in graphs.items():
-        yield f"{MODEL_EXPLORER}/{name}.json", store.put_bytes(_json(contents))
+    comparison, first = cell.comparison, 0
+    for lowered in methods_of(cell.lowered) if cell.lowered is not None and comparison is not None else ():
+        exported, folder = lowered.quantized.exported, _folder(lowered)
+        profile = [event for event in comparison.profile if event.method == exported.method]
+        if profile:
+            title = f"{cell_folder(cell.request.names)}/{folder}".rstrip("/")
+            yield f"{folder}{TRACE}", store.put_bytes(_json(trace(title, profile)))
+        operators = [named_operator(operator, exported.method, first) for operator in lowered.operators]
+        first += len(operators)
+        calls = store.read(lowered.reference_calls)
+        rows = [row for row in comparison.operators if row.operator.method == exported.method]
+        others = [row for row in comparison.other_references if row.operator.method == exported.method]
+        graphs = {"edge": edge_graph(operators, exported.inputs, calls)}
+        graphs |= {f"edge_{name}": contents for name, contents in node_data(rows).items()}
+        graphs |= {f"exported_{name}": contents for name, contents in exported_node_data(others).items()}
+        for name, contents in graphs.items():
+            yield f"{folder}{MODEL_EXPLORER}/{name}.json", store.put_bytes(_json(contents))
 
 
 def _json(contents: dict[str, Any]) -> bytes:

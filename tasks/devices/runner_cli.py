@@ -33,6 +33,8 @@ def runner_arguments(launch: Launch) -> list[str]:
         f"--warm_up={launch.warm_up}",
         f"--htp_performance_mode={launch.performance_mode}",
     ]
+    if launch.method is not None:
+        flags.append(f"--method_index={launch.method.index}")
     if launch.debug:
         flags += [
             "--dump_intermediate_outputs",

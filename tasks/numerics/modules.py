@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from tasks.numerics.timing import spread
 from tasks.records import ModuleTime, ProfiledEvent
@@ -11,18 +12,22 @@ Path = tuple[str, ...]
 
 
 def module_times(events: Iterable[ProfiledEvent]) -> tuple[ModuleTime, ...]:
-    """Return one row per program, unit and module, the root module first.
+    """Return one row per method, program, unit and module, the root module first.
 
     Times in µs are those of kernels and delegate calls. Amounts in other units, such as cycles, are those of operators.
     Operators in one call of a delegate, or fused by the delegate's compiler, share one time. This time belongs to the
     innermost module that contains all of these operators.
     """
-    grouped: dict[tuple[ProgramName, str], list[ProfiledEvent]] = defaultdict(list)
+    grouped: dict[tuple[str | None, ProgramName, str], list[ProfiledEvent]] = defaultdict(list)
     for event in events:
         timed = event.kind in ("kernel", "delegate_call") if event.unit == "us" else event.kind == "operator"
         if timed and event.inferences:
-            grouped[event.program, event.unit].append(event)
-    return tuple(row for (program, unit), group in grouped.items() for row in _modules(program, unit, group))
+            grouped[event.method, event.program, event.unit].append(event)
+    return tuple(
+        replace(row, method=method)
+        for (method, program, unit), group in grouped.items()
+        for row in _modules(program, unit, group)
+    )
 
 
 def _modules(program: ProgramName, unit: str, events: Sequence[ProfiledEvent]) -> list[ModuleTime]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from tasks.records import OutputComparison
 from tasks.records.vocabulary import Difference, OperatorStatus
 
+_ORDER: tuple[Difference, ...] = ("none", "finite", "infinite")
 _LARGEST_EXPONENT = 300  # 10 ** 309 is more than float64 can hold
 
 
@@ -22,11 +23,12 @@ def noise_to_signal(status: OperatorStatus, snr_db: float | None) -> float:
 
 
 def noise_by_sample(outputs: Iterable[OutputComparison]) -> list[float]:
-    """Return, per sample, the largest noise-to-signal ratio of its outputs. `outputs`: those of one rung."""
-    largest: dict[int, float] = {}
+    """Return, per sample of a method, the largest noise-to-signal ratio of its outputs. `outputs`: of one rung."""
+    largest: dict[tuple[str | None, int], float] = {}
     for row in outputs:
         noise = noise_to_signal(row.status, row.gap.snr_db)
-        largest[row.sample] = max(noise, largest.get(row.sample, 0.0))
+        sample = row.method, row.sample
+        largest[sample] = max(noise, largest.get(sample, 0.0))
     return list(largest.values())
 
 
@@ -43,6 +45,14 @@ def lowest_snr(compared: Sequence[tuple[OperatorStatus, float | None]]) -> tuple
         return "infinite", None
     finite = [snr_db for status, snr_db in compared if status != "exact" and snr_db is not None]
     return ("finite", min(finite)) if finite else ("none", None)
+
+
+def worst_difference(
+    differences: Iterable[tuple[Difference | None, float | None]],
+) -> tuple[Difference | None, float | None]:
+    """Return the worst of several results of `lowest_snr`. Those that are None are left out."""
+    known = [(difference, snr_db) for difference, snr_db in differences if difference is not None]
+    return max(known, key=lambda pair: (_ORDER.index(pair[0]), -(pair[1] or 0.0)), default=(None, None))
 
 
 def in_db(noise: float) -> float | None:

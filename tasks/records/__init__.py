@@ -2,6 +2,7 @@
 
 from tasks.records.comparison import *
 from tasks.records.error_detail import *
+from tasks.records.methods import *
 from tasks.records.program import *
 from tasks.records.run import *
 from tasks.records.stages import *

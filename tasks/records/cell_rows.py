@@ -151,7 +151,7 @@ class CellRow:
     operators_compared: int | None
     """Number of comparisons, out of `operators_total`, that resulted in a gap."""
     samples: int | None
-    """Number of evaluation samples."""
+    """Number of evaluation samples, of all methods together."""
     finals: Finals | None
     limits: Limits
     missed_limits: tuple[str, ...]
@@ -205,6 +205,8 @@ class DelegationRow:
     refused nodes."""
 
     cell: CellIdentity
+    method: str | None = None
+    """The method that has the nodes; null for a model with one method."""
     operator: str
     """The operator type."""
     occurrences_delegated: int

@@ -63,6 +63,8 @@ class Spread:
 class OutputComparison:
     """A final output of one sample at one rung, compared with eager fp32 and with the previous rung."""
 
+    method: str | None = None
+    """The method that has the output; null for a model with one method."""
     rung: Rung
     """The program that computed the output."""
     reference: Reference = "eager"
@@ -177,6 +179,8 @@ class OperatorComparison:
 class ErrorShare:
     """The part of a final output's error that one cause has, at one operator or in total, over all captured samples."""
 
+    method: str | None = None
+    """The method that has the output; null for a model with one method."""
     output_index: int
     """Position of the final output."""
     output: str
@@ -237,12 +241,15 @@ class ProfiledEvent:
     backend: str | None
     subgraph: int | None
     counted_in: tuple[str, ...]  # for an operator without cycles of its own, the nodes whose cycles include it
+    method: str | None = None  # None for a model with one method
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModuleTime:
     """The time or the cycles per inference of a module and all modules inside it."""
 
+    method: str | None = None
+    """The method that was run; null for a model with one method."""
     program: ProgramName
     """The program whose log has the time: shipping or profile."""
     unit: str
@@ -266,6 +273,8 @@ class ModuleTime:
 class MetricValue:
     """The value of one metric for one tensor."""
 
+    method: str | None = None
+    """The method that has the tensor; null for a model with one method."""
     operator: str | None
     """The operator; null for a final output."""
     operator_index: int | None
@@ -297,6 +306,8 @@ class IoCheck:
     the energy of the model's outputs. A relative error of 0.01 corresponds to an SNR of 20 dB.
     """
 
+    method: str | None = None
+    """The method that was checked; null for a model with one method."""
     side: ProbeSide
     """The side of the program on which the mistake would be made: input or output."""
     mistake: str

@@ -14,6 +14,8 @@ class ErrorDetail:
     The error is the sum of all causes but the inherited error: rounded weights, clipping, resolution and the device.
     """
 
+    method: str | None = None
+    """The method that has the operator; null for a model with one method."""
     operator: str
     """The node's name in the edge graph."""
     operator_index: int

@@ -1,7 +1,7 @@
 """Names inside programs and tensor files: the name of a program's method, and the keys of a file's tensors."""
 
 METHOD = "forward"
-"""The name of the method that is lowered, executed and read back."""
+"""The name of the method of a program that has only one."""
 
 
 def tensor_key(sample: int | str, name: str | int) -> str:

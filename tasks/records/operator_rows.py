@@ -15,12 +15,16 @@ class OperatorRow:
     shape, grid, status, total and introduced gap, verdict."""
 
     cell: CellIdentity
+    method: str | None = None
+    """The method that has the operator; null for a model with one method."""
     operator_index: int | None
-    """The operator's position in the edge graph; null for a requantized value, and if the status is `no_operator`."""
+    """The operator's position in the edge graph; null for a requantized value, and if the status is `no_operator`.
+    Operators are numbered through all methods of a program."""
     operator: str
     """The node's name in the edge graph or, if the status is `no_operator`, in the reference graph of the row. If a
     delegate converts an operator's value to another grid for some readers, the requantized value has a row of its own,
-    whose name is that of the operator with the readers: `add (requantized for matmul)`."""
+    whose name is that of the operator with the readers: `add (requantized for matmul)`. With several methods, the name
+    begins with the method: `decode/add`."""
     target: str
     """The function that the node calls."""
     debug_handle: int | None
@@ -91,6 +95,8 @@ class ProfileRow:
     an operator inside the NPU, in cycles."""
 
     cell: CellIdentity
+    method: str | None = None
+    """The method that was run; null for a model with one method."""
     program: ProgramName
     """The program, shipping or profile, whose log has the event."""
     same_outputs: bool

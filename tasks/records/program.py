@@ -1,6 +1,6 @@
 """The facts of a compiled program, read back from its bytes, and their checks against the request."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tasks.records.vocabulary import CheckStatus, ProgramName
 
@@ -63,12 +63,15 @@ class ProgramFacts:
     outputs: tuple[ProgramTensor, ...]
     delegates: tuple[DelegateFacts, ...]
     kernel_calls: int
+    method_index: int | None = field(default=None, metadata={"identity": "unless None"})  # None: it is the only method
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramCheck:
     """One property of a program: the requested value, and the value that the program has."""
 
+    method: str | None = None
+    """The checked method; null for a model with one method."""
     program: ProgramName
     """The program that was checked, shipping or debug."""
     subgraph: int | None

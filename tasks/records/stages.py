@@ -102,6 +102,7 @@ class ExportedModel:
     outputs_exported: Blob
     input_mistakes: tuple[InputMistake, ...]
     mistaken_outputs: Blob  # of eager PyTorch after each mistake; safetensors, keys `<mistake index>/<output index>`
+    method: str | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)  # None for a program's only method, forward
     weights: str  # origin: `pretrained`, `trained`, `random`, `unstated`, or the model's own `weights_origin`
     log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
     seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)
@@ -147,6 +148,7 @@ class Operator:
     unused: bool  # no node reads this output of a call
     overrides: tuple[int, ...] = ()  # indices of the scheme's overrides that select the operator
     sources: tuple[int, ...] = ()  # the indices of the operators whose values it reads
+    method: str | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)  # in comparisons of several methods
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -295,6 +297,15 @@ class LoweredProgram:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchedMethod:
+    """One of several methods of a program."""
+
+    name: str
+    index: int  # its position in the program
+    outputs: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
     """A start of the runner: the program, the samples, and whether the program dumps intermediate tensors."""
 
@@ -307,6 +318,17 @@ class Launch:
     iterations: int
     warm_up: int
     performance_mode: int = 0  # the runner's `--htp_performance_mode`
+    method: LaunchedMethod | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)  # None: its only method, forward
+
+    @property
+    def title(self) -> str:
+        """The launch's name in a message."""
+        return f"{self.name} program" if self.method is None else f"{self.name} program's method {self.method.name}"
+
+    @property
+    def folder(self) -> str:
+        """The name of the launch's folder."""
+        return self.name if self.method is None else f"{self.name}-{self.method.name}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

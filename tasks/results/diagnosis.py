@@ -56,7 +56,9 @@ def diagnosis(cell: CellResult) -> str:
 
 def _cure(comparison: Comparison, lowered: LoweredProgram | None, scheme: SchemeConfig) -> Iterator[str]:
     """Yield a sentence about the change of the scheme that `qnnsweep repair` would try first."""
-    first = next(iter(candidates(comparison, lowered, scheme)), None) if lowered is not None else None
+    if lowered is None or lowered.quantized.exported.method is not None:
+        return  # the candidates are those of a program with one method
+    first = next(iter(candidates(comparison, lowered, scheme)), None)
     if first is not None:
         yield f"The first cure to try is {first.description}: {first.predicted_db:+.1f} dB are predicted."
 

@@ -20,6 +20,7 @@ from tasks.records import (
     Toolchain,
 )
 from tasks.records.cell_rows import Finals, Limits
+from tasks.records.methods import methods_of
 from tasks.records.vocabulary import OWN_ERROR, Outcome
 
 _NOT_THE_CELL = (DeviceError, EnvironmentUnusable, EvidenceError)
@@ -62,11 +63,13 @@ def judge(cell: CellResult) -> tuple[Outcome, str | None]:
 
 def _unavailable(cell: CellResult) -> Iterator[str]:
     """Yield the reason for each program, debug or profile, that was requested but is missing."""
-    lowered = cell.lowered
-    if lowered is not None and lowered.debug_unavailable and cell.request.measure.dump_operators:
-        yield f"no operators: {lowered.debug_unavailable}"
-    if lowered is not None and lowered.profile is not None and lowered.profile.unavailable:
-        yield f"no cycles: {lowered.profile.unavailable}"
+    for lowered in methods_of(cell.lowered) if cell.lowered else ():
+        method = lowered.quantized.exported.method
+        of_method = "" if method is None else f" of {method}"
+        if lowered.debug_unavailable and cell.request.measure.dump_operators:
+            yield f"no operators{of_method}: {lowered.debug_unavailable}"
+        if lowered.profile is not None and lowered.profile.unavailable:
+            yield f"no cycles{of_method}: {lowered.profile.unavailable}"
 
 
 def finals(comparison: Comparison) -> Finals:

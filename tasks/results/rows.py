@@ -14,8 +14,19 @@ from tasks.numerics.ladder import worst_rung
 from tasks.numerics.modules import module_times
 from tasks.numerics.timing import spread
 from tasks.numerics.verdict import worst_operator
-from tasks.records import Blob, Command, Comparison, ErrorShare, Gap, LoweredProgram, OperatorComparison, Toolchain
+from tasks.records import (
+    Blob,
+    Command,
+    Comparison,
+    ErrorShare,
+    Gap,
+    LaunchResult,
+    LoweredProgram,
+    OperatorComparison,
+    Toolchain,
+)
 from tasks.records.cell_rows import AuditRow, CellIdentity, CellRow, CommandRow, DelegationRow, ProbeRow, WorkRow
+from tasks.records.methods import methods_of, named_operator
 from tasks.records.operator_rows import BudgetRow, DetailRow, MetricRow, ModuleRow, OperatorRow, OutputRow, ProfileRow
 from tasks.records.tables import SUBJECT_COLUMNS, TABLES, Row, by_columns
 from tasks.records.vocabulary import OWN_ERROR, TimedOn
@@ -67,12 +78,14 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
     outcome, reason = judge(cell)
     request, comparison = cell.request, cell.comparison
     exported, quantized, lowered, capture = cell.exported, cell.quantized, cell.lowered, cell.capture
+    methods = methods_of(lowered) if lowered else ()
+    debug_programs = [one.debug_program.size for one in methods if one.debug_program]
     operators = comparison.operators if comparison else ()
     with_conversions = (*operators, *comparison.requantized) if comparison else ()
-    introducing = {row.operator.index for row in with_conversions if row.verdict in OWN_ERROR}
-    masked = {row.operator.index for row in operators if row.status == "masked"}
+    introducing = {row.operator.name for row in with_conversions if row.verdict in OWN_ERROR}
+    masked = {row.operator.name for row in operators if row.status == "masked"}
     worst = worst_operator(with_conversions, comparison.budget if comparison else ())
-    compared, total = None, len(lowered.operators) * lowered.operator_samples if lowered else None
+    compared, total = None, sum(len(one.operators) * one.operator_samples for one in methods) if lowered else None
     if operators:
         compared, total = coverage(row.status for row in operators)
     return CellRow(
@@ -88,25 +101,25 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
         quantize_s=quantized.seconds if quantized else None,
         edge_s=lowered.edge_seconds if lowered else None,
         lower_s=lowered.seconds if lowered else None,
-        execute_s=sum(result.command.seconds for result in capture.execution.results) if capture else None,
+        execute_s=sum(result.command.seconds for result in _launched(cell)) if capture else None,
         measured_run=capture.measured_run if capture else None,
         sent_bytes=capture.execution.bytes_sent if capture else None,
         outputs_sha256=capture.outputs.sha256 if capture else None,
         pte_bytes=lowered.program.size if lowered else None,
-        debug_pte_bytes=lowered.debug_program.size if lowered and lowered.debug_program else None,
-        delegated_nodes=sum(row.delegated for row in lowered.delegation) if lowered else None,
-        non_delegated_nodes=sum(row.not_delegated for row in lowered.delegation) if lowered else None,
-        delegated_subgraphs=lowered.delegated_subgraphs if lowered else None,
-        spill_bytes=_compile_fact(lowered, "spill_bytes"),
-        fill_bytes=_compile_fact(lowered, "fill_bytes"),
-        write_total_bytes=_compile_fact(lowered, "write_total_bytes"),
-        read_total_bytes=_compile_fact(lowered, "read_total_bytes"),
+        debug_pte_bytes=sum(debug_programs) if debug_programs else None,
+        delegated_nodes=sum(row.delegated for one in methods for row in one.delegation) if lowered else None,
+        non_delegated_nodes=sum(row.not_delegated for one in methods for row in one.delegation) if lowered else None,
+        delegated_subgraphs=sum(one.delegated_subgraphs for one in methods) if lowered else None,
+        spill_bytes=_compile_fact(methods, "spill_bytes"),
+        fill_bytes=_compile_fact(methods, "fill_bytes"),
+        write_total_bytes=_compile_fact(methods, "write_total_bytes"),
+        read_total_bytes=_compile_fact(methods, "read_total_bytes"),
         program_soc=_context_fact(lowered, "soc"),
         program_arch=_context_fact(lowered, "arch", "v{}"),
         program_qnn=_context_fact(lowered, "build"),
         operators_total=total,
         operators_compared=compared,
-        samples=len(exported.sample_names) if exported else None,
+        samples=sum(len(one.sample_names) for one in methods_of(exported)) if exported else None,
         finals=finals(comparison) if comparison else None,
         limits=limits(cell),
         missed_limits=missed_limits(cell),
@@ -130,9 +143,16 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
     )
 
 
-def _compile_fact(lowered: LoweredProgram | None, name: str) -> int | None:
+def _compile_fact(methods: Sequence[LoweredProgram], name: str) -> int | None:
     """Return the sum of the number `name` over all delegated subgraphs; None if the compiler printed no numbers."""
-    return sum(getattr(fact, name) for fact in lowered.compile_facts) if lowered and lowered.compile_facts else None
+    facts = [fact for method in methods for fact in method.compile_facts]
+    return sum(getattr(fact, name) for fact in facts) if facts else None
+
+
+def _launched(cell: CellResult) -> list[LaunchResult]:
+    """Return the results of all launches of a cell."""
+    captures = methods_of(cell.capture) if cell.capture else ()
+    return [result for capture in captures for result in capture.execution.results]
 
 
 def _context_fact(lowered: LoweredProgram | None, name: str, form: str = "{}") -> str | None:
@@ -144,8 +164,7 @@ def _context_fact(lowered: LoweredProgram | None, name: str, form: str = "{}") -
 
 def _latency(cell: CellResult) -> float | None:
     """Return the shipping program's median latency in ms. A sample's latency is its mean inference time."""
-    results = cell.capture.execution.results if cell.capture else ()
-    latencies = [ms for result in results if result.launch.name == "shipping" for ms in result.latencies_ms]
+    latencies = [ms for result in _launched(cell) if result.launch.name == "shipping" for ms in result.latencies_ms]
     return float(np.median(latencies)) if latencies else None
 
 
@@ -188,12 +207,21 @@ def _operators(identity: CellIdentity, cell: CellResult) -> Iterator[OperatorRow
         for row in comparison.requantized:
             yield replace(_operator(identity, row, {}), operator_index=None)
     elif cell.lowered is not None:
-        for sample in range(cell.lowered.operator_samples):
-            for row in _not_dumped(cell.lowered, cell.request.measure.references, sample):
-                yield _operator(identity, row, {})
-            for tensor in cell.lowered.requantized:
-                row = OperatorComparison(operator=tensor.operator, sample=sample, status="not_dumped", gap=Gap())
-                yield replace(_operator(identity, row, {}), operator_index=None)
+        first = 0
+        for lowered in methods_of(cell.lowered):
+            for sample in range(lowered.operator_samples):
+                for row in _not_dumped(lowered, cell.request.measure.references, sample):
+                    yield _operator(identity, _in_method(row, lowered, first), {})
+                for tensor in lowered.requantized:
+                    row = OperatorComparison(operator=tensor.operator, sample=sample, status="not_dumped", gap=Gap())
+                    row = _in_method(row, lowered, first)
+                    yield replace(_operator(identity, row, {}), operator_index=None)
+            first += len(lowered.operators)
+
+
+def _in_method(row: OperatorComparison, lowered: LoweredProgram, first: int) -> OperatorComparison:
+    """Return the row with the name and number that its operator has in a program with several methods."""
+    return replace(row, operator=named_operator(row.operator, lowered.quantized.exported.method, first))
 
 
 def _device_effects(budget: Iterable[ErrorShare]) -> dict[str, float]:
@@ -220,6 +248,7 @@ def _operator(identity: CellIdentity, row: OperatorComparison, effects: Mapping[
     operator, qparams = row.operator, row.operator.quantization
     return OperatorRow(
         cell=identity,
+        method=operator.method,
         operator_index=None if row.status == "no_operator" else operator.index,
         operator=operator.name,
         target=operator.target,
@@ -257,6 +286,7 @@ def _profile(identity: CellIdentity, comparison: Comparison) -> Iterator[Profile
         handles, operators = event.debug_handles, event.operators
         yield ProfileRow(
             cell=identity,
+            method=event.method,
             program=event.program,
             same_outputs=event.same_outputs,
             event_block=event.event_block,
@@ -282,26 +312,28 @@ def _profile(identity: CellIdentity, comparison: Comparison) -> Iterator[Profile
 
 
 def _delegation(identity: CellIdentity, cell: CellResult) -> Iterator[DelegationRow]:
-    for count in cell.lowered.delegation if cell.lowered else ():
-        yield DelegationRow(
-            cell=identity,
-            operator=count.operator,
-            occurrences_delegated=count.delegated,
-            occurrences_not_delegated=count.not_delegated,
-            refusals=count.refusals,
-        )
+    for lowered in methods_of(cell.lowered) if cell.lowered else ():
+        for count in lowered.delegation:
+            yield DelegationRow(
+                cell=identity,
+                method=lowered.quantized.exported.method,
+                operator=count.operator,
+                occurrences_delegated=count.delegated,
+                occurrences_not_delegated=count.not_delegated,
+                refusals=count.refusals,
+            )
 
 
 def _audit(identity: CellIdentity, cell: CellResult) -> Iterator[AuditRow]:
     """Yield a row per check of a program, even if the program was refused because of a check."""
-    checks = cell.lowered.checks if cell.lowered else ()
+    checks = [check for lowered in methods_of(cell.lowered) for check in lowered.checks] if cell.lowered else ()
     for check in cell.error.checks if isinstance(cell.error, ProgramDiffers) else checks:
         yield AuditRow(cell=identity, check=check)
 
 
 def _commands(identity: CellIdentity, cell: CellResult) -> Iterator[CommandRow]:
     """Yield a row per start of the runner on a device."""
-    commands: list[Command] = [result.command for result in cell.capture.execution.results] if cell.capture else []
+    commands: list[Command] = [result.command for result in _launched(cell)]
     if isinstance(cell.error, RunnerFailed):
         commands.append(cell.error.command)
     for command in commands:

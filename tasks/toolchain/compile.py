@@ -1,19 +1,22 @@
 """The compilation of one program. The operators that the backend accepts are delegated, then the program is emitted."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 
 from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
+from torch.export import ExportedProgram
 
-from tasks.records import ExpectedTensor
-from tasks.records.keys import METHOD
+from tasks.records import CompileFacts, ExpectedTensor
 from tasks.toolchain.backends.compiler import Compiler, DelegationLog
 from tasks.toolchain.reference.operators import expected_instructions, logged_instruction_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compiled:
-    """A program with the graph that it was emitted from and the log of its delegation."""
+    """A method of a compiled program, with the graph that it was emitted from and the log of its delegation."""
 
+    method: str
     edge: EdgeProgramManager
     program: ExecutorchProgramManager
     log: DelegationLog
@@ -21,6 +24,11 @@ class Compiled:
     """The tensors that the program logs."""
     logged_bytes: int
     """An upper bound for the bytes of the logged tensors in the debug buffer."""
+
+    @property
+    def graph(self) -> ExportedProgram:
+        """The graph of the method, in which delegated operators have become calls of the delegate."""
+        return self.edge.exported_program(self.method)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,30 +38,59 @@ class Unavailable:
     reason: str
 
 
-def compile_edge(compiler: Compiler, edge: EdgeProgramManager, *, debug: bool) -> Compiled:
+def compile_edge(compiler: Compiler, edge: EdgeProgramManager, method: str, *, debug: bool) -> Compiled:
     """Delegate the operators that the backend accepts, and emit the program. Makes `edge` unusable."""
     log = DelegationLog()
     with compiler.session(debug=debug, log=log):
         for partitioner in compiler.partitioners(debug=debug, log=log):
-            edge = edge.to_backend({METHOD: partitioner})
+            edge = edge.to_backend({method: partitioner})
+    return _emitted(edge, edge.to_executorch(), method, log)
+
+
+def compile_methods(compiler: Compiler, programs: Mapping[str, ExportedProgram]) -> list[Compiled]:
+    """Compile one program with several methods, as ExecuTorch does: the subgraphs of all methods share contexts.
+
+    `programs`: the edge programs of the methods, which become unusable. No method logs its operators, because their
+    debug handles would not be unique in the program.
+    """
+    logs = {method: DelegationLog() for method in programs}
+    session = DelegationLog()
+    edge = EdgeProgramManager(dict(programs), None, compiler.compile_config())
+    with compiler.session(debug=False, log=session):
+        by_method = [compiler.partitioners(debug=False, log=log) for log in logs.values()]
+        for partitioners in zip(*by_method, strict=True):
+            edge = edge.to_backend(dict(zip(programs, partitioners, strict=True)))
     program = edge.to_executorch()
+    for number, log in enumerate(logs.values()):
+        log.compile_facts = [*_facts_of(number, len(logs), session.compile_facts)]
+    return [_emitted(edge, program, method, log) for method, log in logs.items()]
+
+
+def _facts_of(number: int, methods: int, facts: Sequence[CompileFacts]) -> Iterator[CompileFacts]:
+    """Yield the facts of one method. The compiler prints those of the first subgraphs of all methods first."""
+    for subgraph, fact in enumerate(islice(facts, number, None, methods)):
+        yield replace(fact, subgraph=subgraph)
+
+
+def _emitted(edge: EdgeProgramManager, program: ExecutorchProgramManager, method: str, log: DelegationLog) -> Compiled:
     handles = {handle for tensor in log.dumped for handle in tensor.debug_handles}
     return Compiled(
+        method=method,
         edge=edge,
         program=program,
         log=log,
-        dumped=(*log.dumped, *expected_instructions(program, handles)),
-        logged_bytes=log.logged_bytes + logged_instruction_bytes(program.exported_program()),
+        dumped=(*log.dumped, *expected_instructions(program, method, handles)),
+        logged_bytes=log.logged_bytes + logged_instruction_bytes(program.exported_program(method)),
     )
 
 
-def try_compile(compiler: Compiler, edge: EdgeProgramManager, *, debug: bool) -> Compiled | Unavailable:
+def try_compile(compiler: Compiler, edge: EdgeProgramManager, method: str, *, debug: bool) -> Compiled | Unavailable:
     """Compile a debug or profile program. Makes `edge` unusable.
 
     An error of the toolchain is returned, because the shipping program can be measured without this program.
     """
     try:
-        return compile_edge(compiler, edge, debug=debug)
+        return compile_edge(compiler, edge, method, debug=debug)
     except (AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         # ExecuTorch cannot log the operators of every program that it can compile.
         return Unavailable(f"{type(error).__name__}: {error}")

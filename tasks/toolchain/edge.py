@@ -33,7 +33,7 @@ Samples = Sequence[tuple[torch.Tensor, ...]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EdgeModel:
-    """An edge program in memory, with its operator table and the values that its operators compute."""
+    """The edge program of one method in memory, with its operator table and the values that its operators compute."""
 
     quantized: QuantizedModel
     program: EdgeProgramManager
@@ -51,6 +51,11 @@ class EdgeModel:
     designed_unavailable: str | None
     references: tuple[OtherReference, ...]
 
+    @property
+    def method(self) -> str:
+        """The name of the method in the program."""
+        return self.quantized.exported.method or METHOD
+
 
 def edge_model(quantized: QuantizedModel, options: LoweringOptions, store: Store) -> EdgeModel:
     """Convert the quantized graph with the backend's transforms. Run the edge program's operators on the host."""
@@ -60,9 +65,9 @@ def edge_model(quantized: QuantizedModel, options: LoweringOptions, store: Store
     samples = read_samples(store, exported.evaluation, inputs, len(exported.sample_names))
     recorded = samples[: options.operator_samples]
     compiler = backend_of(options.kind).compiler(options.scheme, None)
-    edge = edge_program(compiler, load_program(store, quantized.program))
+    edge = edge_program(compiler, load_program(store, quantized.program), exported.method or METHOD)
     etrecord, edge._etrecord = edge._etrecord, None
-    graph = edge.exported_program()
+    graph = edge.exported_program(exported.method or METHOD)
     operators = operator_table(graph, compiler)
     programs = {"exported": exported.program, "quantized": quantized.program}
     reference = graph_of(graph)
@@ -94,19 +99,19 @@ def edge_model(quantized: QuantizedModel, options: LoweringOptions, store: Store
     )
 
 
-def edge_program(compiler: Compiler, program: ExportedProgram) -> EdgeProgramManager:
+def edge_program(compiler: Compiler, program: ExportedProgram, method: str = METHOD) -> EdgeProgramManager:
     """Return the edge program after the backend's transforms and before any delegation. It is the reference graph."""
     program, passes = compiler.before_edge(program)
     edge = _gen_edge_manager_for_partitioners(
-        {METHOD: compiler.partitioners(debug=False, log=DelegationLog())},
-        {METHOD: program},
+        {method: compiler.partitioners(debug=False, log=DelegationLog())},
+        {method: program},
         compiler.compile_config(),
         None,
         True,
     )
     if passes is not None:
-        edge = edge.transform({METHOD: passes})
-        lift_constant_tensor_pass(edge.exported_program())
+        edge = edge.transform({method: passes})
+        lift_constant_tensor_pass(edge.exported_program(method))
     assert edge._etrecord is not None
     edge._etrecord.add_extra_export_modules({"edge_after_transform": copy.deepcopy(edge)})
     return edge

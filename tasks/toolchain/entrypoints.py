@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from conf.schema import ModelConfig, SocConfig
+from conf.models import ModelConfig
+from conf.schema import SocConfig
 from conf.schemes import SchemeConfig
 from tasks.records import ExportedModel, LoweredProgram, QuantizedModel
+from tasks.records.methods import methods_of, of_methods
 from tasks.records.options import LoweringOptions
 from tasks.storage.store import Store
 
@@ -37,7 +39,7 @@ def check_model(model: ModelConfig) -> None:
 def quantize_model(exported: ExportedModel, scheme: SchemeConfig, kind: str, store: Store) -> QuantizedModel:
     from tasks.toolchain import quantize
 
-    return quantize.quantize_model(exported, scheme, kind, store)
+    return of_methods(quantize.quantize_model(method, scheme, kind, store) for method in methods_of(exported))
 
 
 def own_metrics(
@@ -48,16 +50,19 @@ def own_metrics(
     return comparators.own_metrics(names, pairs, handles)
 
 
-def edge_model(quantized: QuantizedModel, options: LoweringOptions, store: Store) -> "EdgeModel":
+def edge_models(quantized: QuantizedModel, options: LoweringOptions, store: Store) -> list["EdgeModel"]:
+    """Return the edge program of every method."""
     from tasks.toolchain import edge
 
-    return edge.edge_model(quantized, options, store)
+    return [edge.edge_model(method, options, store) for method in methods_of(quantized)]
 
 
-def lower_model(model: "EdgeModel", soc: SocConfig | None, options: LoweringOptions, store: Store) -> LoweredProgram:
+def lower_model(
+    models: Sequence["EdgeModel"], soc: SocConfig | None, options: LoweringOptions, store: Store
+) -> LoweredProgram:
     from tasks.toolchain import lower
 
-    return lower.lower_model(model, soc, options, store)
+    return lower.lower_model(models, soc, options, store)
 
 
 def reference_kernels(lowered: LoweredProgram, store: Store) -> Callable[[Sequence[NDArray[Any]]], "HostKernels"]:

@@ -1,17 +1,20 @@
 """The export of a configured model, with its samples and its eager outputs. Runs in a worker."""
 
+import copy
 import importlib
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from conf.schema import DataConfig, ModelConfig
+from conf.models import DataConfig, MethodConfig, ModelConfig
 from tasks.errors import QnnsweepError, RequestError
 from tasks.records import ExportedModel, TensorSpec
-from tasks.records.keys import tensor_key
+from tasks.records.keys import METHOD, tensor_key
+from tasks.records.methods import of_methods
 from tasks.storage.store import Store
 from tasks.toolchain.io_mistakes import mistaken_answers
 from tasks.toolchain.tensors import flat_outputs, outputs_by_sample, put_tensors
@@ -20,12 +23,79 @@ Sample = Mapping[str, Any]
 
 
 def export_model(model: ModelConfig, store: Store) -> ExportedModel:
-    """Create the model and its samples, run the model eagerly, and export it.
+    """Create the model and its samples, run the model eagerly, and export it, method by method.
 
     Raises RequestError if the factory or a data source fails, or if the samples do not match the configured inputs.
     An error of torch.export is raised unchanged.
     """
-    module, evaluation, calibration = _built(model)
+    return of_methods(_exported(method, store) for method in _methods(model))
+
+
+def check_model(model: ModelConfig) -> None:
+    """Create the model and its samples, and run each method on a sample. Raises RequestError like `export_model`."""
+    for method in _methods(model):
+        with torch.no_grad():
+            _answer(method.model, method.module, _arguments(method.model, method.evaluation[0]))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Method:
+    """A method of a model: a module whose `forward` computes it, and its samples."""
+
+    name: str | None
+    model: ModelConfig  # with the inputs and the samples of the method
+    module: torch.nn.Module
+    evaluation: list[Sample]
+    calibration: list[Sample]
+
+
+def _methods(model: ModelConfig) -> Iterator[_Method]:
+    """Create every method. Methods with the same factory and arguments share a module."""
+    modules: dict[str, torch.nn.Module] = {}
+    for number, config in enumerate([None] if model.methods is None else model.methods):
+        one = model if config is None else _of_method(model, config)
+        key, made = f"model.methods[{number}]", f"{one.factory} {one.arguments}"
+        make_deterministic()
+        if made not in modules:
+            modules[made] = _module(one)
+        assert one.evaluation is not None, "checked by conf.load"
+        yield _Method(
+            name=None if config is None else config.name,
+            model=one,
+            module=modules[made] if config is None else _with_forward(modules[made], config.function, key),
+            evaluation=_samples(one, "evaluation", one.evaluation),
+            calibration=_samples(one, "calibration", one.calibration) if one.calibration else [],
+        )
+
+
+def _of_method(model: ModelConfig, method: MethodConfig) -> ModelConfig:
+    return replace(
+        model,
+        factory=method.factory or model.factory,
+        arguments={**model.arguments, **method.arguments},
+        inputs=method.inputs,
+        calibration=method.calibration,
+        evaluation=method.evaluation,
+        methods=None,
+    )
+
+
+def _with_forward(module: torch.nn.Module, function: str, key: str) -> torch.nn.Module:
+    """Return a module that has the parameters of `module`, and whose `forward` is the function with this name."""
+    kind = type(module)
+    forward = getattr(kind, function, None)
+    if not callable(forward):
+        raise RequestError(f"{key}.function={function}: {kind.__name__} has no such function")
+    if function == METHOD:
+        return module
+    method = copy.copy(module)
+    # The class and not the instance has the function: torch.export takes the module paths of operators from the class.
+    method.__class__ = type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
+    return method
+
+
+def _exported(method: _Method, store: Store) -> ExportedModel:
+    model, module, evaluation, calibration = method.model, method.module, method.evaluation, method.calibration
     arguments = [_arguments(model, sample) for sample in evaluation]
     with torch.no_grad():
         answers = [_answer(model, module, inputs) for inputs in arguments]
@@ -53,23 +123,8 @@ def export_model(model: ModelConfig, store: Store) -> ExportedModel:
         input_mistakes=mistakes,
         mistaken_outputs=put_tensors(store, mistaken),
         weights=str(getattr(module, "weights_origin", "unstated")),
+        method=method.name,
     )
-
-
-def check_model(model: ModelConfig) -> None:
-    """Create the model and its samples, and run the model on one of them. Raises RequestError like `export_model`."""
-    module, evaluation, _ = _built(model)
-    with torch.no_grad():
-        _answer(model, module, _arguments(model, evaluation[0]))
-
-
-def _built(model: ModelConfig) -> tuple[torch.nn.Module, list[Sample], list[Sample]]:
-    """Return the module, the evaluation samples and the calibration samples."""
-    make_deterministic()
-    module = _module(model)
-    assert model.evaluation is not None, "checked by conf.load"
-    evaluation = _samples(model, "evaluation", model.evaluation)
-    return module, evaluation, _samples(model, "calibration", model.calibration) if model.calibration else []
 
 
 def make_deterministic() -> None:

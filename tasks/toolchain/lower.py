@@ -4,7 +4,7 @@ The reference, the shipping program and the debug program come from the same edg
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,11 +19,13 @@ from torch.export import ExportedProgram
 from conf.schema import SocConfig
 from tasks.errors import ToolchainError
 from tasks.records import Blob, LoweredProgram, TensorSpec
-from tasks.records.keys import METHOD, tensor_key, tensor_name
+from tasks.records.keys import tensor_key, tensor_name
+from tasks.records.methods import of_methods
 from tasks.records.options import LoweringOptions
 from tasks.storage.store import Store
+from tasks.toolchain.backends.compiler import Compiler
 from tasks.toolchain.backends.select import backend_of
-from tasks.toolchain.compile import Unavailable, compile_edge, try_compile
+from tasks.toolchain.compile import Compiled, Unavailable, compile_edge, compile_methods, try_compile
 from tasks.toolchain.edge import EdgeModel
 from tasks.toolchain.profiling import instructions, profile_program
 from tasks.toolchain.readback.facts import program_facts
@@ -32,27 +34,55 @@ from tasks.toolchain.requantized import requantized_tensors
 from tasks.toolchain.tensors import read_tensors
 
 
-def lower_model(model: EdgeModel, soc: SocConfig | None, options: LoweringOptions, store: Store) -> LoweredProgram:
-    """Compile the programs for one SoC. If there is no debug program, `debug_unavailable` is the reason."""
-    backend = backend_of(options.kind)
-    compiler = backend.compiler(options.scheme, soc)
-    exported = model.quantized.exported
-    edge = model.program
-    profile = profile_program(compiler, edge, options.profile_level, store)
-    ship = compile_edge(compiler, copy.deepcopy(edge) if options.dump_operators else edge, debug=False)
-    graph = ship.edge.exported_program()
-    _check_order(exported.inputs, graph)
+def lower_model(
+    models: Sequence[EdgeModel], soc: SocConfig | None, options: LoweringOptions, store: Store
+) -> LoweredProgram:
+    """Compile the programs for one SoC: a shipping program with all methods, and the other programs method by method.
+
+    If there is no debug program, `debug_unavailable` is the reason.
+    """
+    compiler = backend_of(options.kind).compiler(options.scheme, soc)
+    profiles = [
+        profile_program(compiler, model.program, model.method, options.profile_level, store) for model in models
+    ]
+    shipped = _shipping(compiler, models, keep=options.dump_operators)
+    bundled = _bundled(store, shipped[0].program, models)
+    lowered = [
+        replace(_lowered(model, ship, soc, options, store), bundled_program=bundled, profile=profile)
+        for model, ship, profile in zip(models, shipped, profiles, strict=True)
+    ]
+    if not options.dump_operators:
+        return of_methods(replace(method, debug_unavailable="measure.dump_operators is off") for method in lowered)
+    return of_methods(_with_debug_program(*pair, compiler, store) for pair in zip(lowered, models, strict=True))
+
+
+def _shipping(compiler: Compiler, models: Sequence[EdgeModel], *, keep: bool) -> list[Compiled]:
+    """Compile the shipping program. `keep`: leave the edge programs usable."""
+    edges = [copy.deepcopy(model.program) if keep else model.program for model in models]
+    methods = [model.method for model in models]
+    if len(models) == 1:
+        return [compile_edge(compiler, edges[0], methods[0], debug=False)]
+    programs = {method: edge.exported_program(method) for method, edge in zip(methods, edges, strict=True)}
+    return compile_methods(compiler, programs)
+
+
+def _lowered(
+    model: EdgeModel, ship: Compiled, soc: SocConfig | None, options: LoweringOptions, store: Store
+) -> LoweredProgram:
+    """Return the record of one method, with its part of the shipping program and without the other programs."""
+    graph = ship.graph
+    _check_order(model.quantized.exported.inputs, graph)
     info = get_delegation_info(graph.graph_module)
     numbers = subgraphs(graph)
     program = store.put_bytes(ship.program.buffer)
-    lowered = LoweredProgram(
+    return LoweredProgram(
         quantized=model.quantized,
         backend=options.kind,
         soc=soc.name if soc else None,
         program=program,
         debug_program=None,
         debug_unavailable=None,
-        bundled_program=_bundled(store, ship.program, model),
+        bundled_program=None,
         etrecord=None,
         input_qparams=model.input_qparams,
         operators=tuple(replace(row, subgraph=numbers.get(row.debug_handle or 0)) for row in model.operators),
@@ -69,16 +99,17 @@ def lower_model(model: EdgeModel, soc: SocConfig | None, options: LoweringOption
         delegated_graph=store.put_bytes(format_delegated_graph(graph.graph_module).encode()),
         compile_facts=tuple(ship.log.compile_facts),
         debug_buffer_bytes=0,
-        facts=program_facts(program, backend, store),
+        facts=program_facts(program, backend_of(options.kind), store, model.method),
         debug_facts=None,
-        instructions=instructions(ship.program),
-        profile=profile,
+        instructions=instructions(ship.program, model.method),
         references=model.references,
     )
-    if not options.dump_operators:
-        return replace(lowered, debug_unavailable="measure.dump_operators is off")
-    edge._etrecord = model.etrecord
-    debug = try_compile(compiler, edge, debug=compiler.has_debug_program)
+
+
+def _with_debug_program(lowered: LoweredProgram, model: EdgeModel, compiler: Compiler, store: Store) -> LoweredProgram:
+    """Return the record of a method with its debug program. Makes the edge program unusable."""
+    model.program._etrecord = model.etrecord
+    debug = try_compile(compiler, model.program, model.method, debug=compiler.has_debug_program)
     if isinstance(debug, Unavailable):
         return replace(lowered, debug_unavailable=debug.reason)
     debug_program = store.put_bytes(debug.program.buffer)
@@ -90,9 +121,11 @@ def lower_model(model: EdgeModel, soc: SocConfig | None, options: LoweringOption
         debug_program=debug_program,
         etrecord=store.put_file(Path("etrecord.bin")),
         expected_tensors=debug.dumped,
-        requantized=requantized_tensors(debug.log.requantized, lowered.operators, instructions(debug.program)),
+        requantized=requantized_tensors(
+            debug.log.requantized, lowered.operators, instructions(debug.program, model.method)
+        ),
         debug_buffer_bytes=debug.logged_bytes,
-        debug_facts=program_facts(debug_program, backend, store),
+        debug_facts=program_facts(debug_program, backend_of(lowered.backend), store, model.method),
     )
 
 
@@ -107,15 +140,15 @@ def _check_order(inputs: Sequence[TensorSpec], lowered: ExportedProgram) -> None
         )
 
 
-def _bundled(store: Store, program: ExecutorchProgramManager, model: EdgeModel) -> Blob:
+def _bundled(store: Store, program: ExecutorchProgramManager, models: Sequence[EdgeModel]) -> Blob:
     """Store the program with test cases for ExecuTorch's own verification. The cases expect eager PyTorch's outputs."""
+    suites = [MethodTestSuite(method_name=model.method, test_cases=[*_cases(store, model)]) for model in models]
+    return store.put_bytes(serialize_from_bundled_program_to_flatbuffer(BundledProgram(program, suites)))
+
+
+def _cases(store: Store, model: EdgeModel) -> Iterator[MethodTestCase]:
     expected = read_tensors(store, model.quantized.exported.outputs_eager)
     outputs = len({tensor_name(key) for key in expected})
-    cases = [
-        MethodTestCase(
-            inputs=inputs, expected_outputs=[expected[tensor_key(sample, index)] for index in range(outputs)]
-        )
-        for sample, inputs in enumerate(model.samples[: model.operator_samples])
-    ]
-    bundled = BundledProgram(program, [MethodTestSuite(method_name=METHOD, test_cases=cases)])
-    return store.put_bytes(serialize_from_bundled_program_to_flatbuffer(bundled))
+    for sample, inputs in enumerate(model.samples[: model.operator_samples]):
+        answers = [expected[tensor_key(sample, index)] for index in range(outputs)]
+        yield MethodTestCase(inputs=inputs, expected_outputs=answers)

@@ -12,7 +12,9 @@ from tasks.toolchain.compile import Unavailable, try_compile
 from tasks.toolchain.reference.operators import delegate_calls, handle_of, kernel_calls, subgraphs
 
 
-def profile_program(compiler: Compiler, edge: EdgeProgramManager, level: int, store: Store) -> ProfileProgram | None:
+def profile_program(
+    compiler: Compiler, edge: EdgeProgramManager, method: str, level: int, store: Store
+) -> ProfileProgram | None:
     """Compile a copy of `edge` as a program whose delegate logs its operators' times. If `level` is 0, return None."""
     if level == 0:
         return None
@@ -20,10 +22,10 @@ def profile_program(compiler: Compiler, edge: EdgeProgramManager, level: int, st
     if logging is None:
         compiled = Unavailable("this backend has no log of times that can be switched on")
     else:
-        compiled = try_compile(logging, copy.deepcopy(edge), debug=False)
+        compiled = try_compile(logging, copy.deepcopy(edge), method, debug=False)
     if isinstance(compiled, Unavailable):
         return ProfileProgram(program=None, unavailable=compiled.reason, nodes=(), schematics=())
-    numbers = subgraphs(compiled.edge.exported_program())
+    numbers = subgraphs(compiled.graph)
     return ProfileProgram(
         program=store.put_bytes(compiled.program.buffer),
         unavailable=None,
@@ -32,10 +34,10 @@ def profile_program(compiler: Compiler, edge: EdgeProgramManager, level: int, st
     )
 
 
-def instructions(program: ExecutorchProgramManager) -> tuple[Instruction, ...]:
-    """Return a program's instructions sorted by id, each with the debug handles of the edge nodes that it computes."""
+def instructions(program: ExecutorchProgramManager, method: str) -> tuple[Instruction, ...]:
+    """Return a method's instructions sorted by id, each with the debug handles of the edge nodes that it computes."""
     rows: list[Instruction] = []
-    for number, (node, module) in enumerate(delegate_calls(program.exported_program())):
+    for number, (node, module) in enumerate(delegate_calls(program.exported_program(method))):
         nodes = module.original_module.graph.nodes
         handles = dict.fromkeys(handle_of(inner) for inner in nodes if inner.op == "call_function")
         rows.append(
@@ -46,7 +48,7 @@ def instructions(program: ExecutorchProgramManager) -> tuple[Instruction, ...]:
                 subgraph=number,
             )
         )
-    for node, handles in kernel_calls(program):
+    for node, handles in kernel_calls(program, method):
         rows.append(Instruction(id=node.meta["debug_handle"], debug_handles=handles, backend=None, subgraph=None))
     return tuple(sorted(rows, key=lambda row: row.id))
 

@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-METHOD = "forward"  # equals tasks.records.keys.METHOD, which this file cannot import
 # The dtypes that an input can have, by their numbers in ExecuTorch's ScalarType (schema/scalar_type.fbs).
 SCALAR_TYPES = {
     0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16", 6: "float32", 7: "float64", 11: "bool",
@@ -46,7 +45,12 @@ def main() -> int:
         debug_buffer_size=arguments.debug_buffer_size if arguments.dump_intermediate_outputs else 0,
     )
     say(f"Model file {model} is loaded.")
-    meta = module.method_meta(METHOD)
+    names = module.method_names()
+    if not 0 <= arguments.method_index < len(names):
+        return fail(f"Method index {arguments.method_index} is too large: the program has {len(names)} methods")
+    # The module names its methods in no order; only the program has the order.
+    method = names[0] if len(names) == 1 else _C._load_program(str(model)).get_method_name(arguments.method_index)
+    meta = module.method_meta(method)
     elapsed_ms: list[float] = []
     lines = listed.read_text().splitlines()
     for number, line in enumerate(line for line in lines if line.strip()):
@@ -55,11 +59,11 @@ def main() -> int:
             return fail(f"Number of inputs ({meta.num_inputs()}) mismatch with input files ({len(files)})")
         inputs = [tensor_from(Path(file), meta.input_tensor_meta(index)) for index, file in enumerate(files)]
         for _ in range(arguments.warm_up):
-            module.run_method(METHOD, inputs)
+            module.run_method(method, inputs)
         answer: list[Any] = []
         before = time.perf_counter()
         for _ in range(arguments.iteration):
-            answer = module.run_method(METHOD, inputs)
+            answer = module.run_method(method, inputs)
         took_ms = (time.perf_counter() - before) * 1000.0
         elapsed_ms.append(took_ms)
         say(f"{arguments.iteration} inference took {took_ms:f} ms, avg {took_ms / arguments.iteration:f} ms")
@@ -105,8 +109,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--debug_output_path", default="debug_output.bin")
     parser.add_argument("--debug_buffer_size", type=int, default=100_000_000)
     parser.add_argument("--performance_output_path", default="inference_speed.txt")
+    parser.add_argument("--method_index", type=int, default=0, help="the position of the method in the program")
     # Settings of the HTP driver. They are ignored here; a device and the simulator get the same command line.
-    for name in ("method_index", "log_level", "htp_performance_mode", "profile_level"):
+    for name in ("log_level", "htp_performance_mode", "profile_level"):
         parser.add_argument(f"--{name}", type=int, default=0)
     parser.add_argument("--shared_buffer", type=flag, nargs="?", const=True, default=False)
     return parser.parse_args(argv)

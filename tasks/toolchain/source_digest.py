@@ -14,20 +14,22 @@ from importlib.machinery import ModuleSpec
 from importlib.util import resolve_name
 from pathlib import Path
 
-from conf.schema import ModelConfig
+from conf.models import ModelConfig
 from tasks.storage.digest import digest
 
 
 def code_digest(model: ModelConfig) -> str:
-    """Return the digest of a model's factory and data sources.
+    """Return the digest of the factories and data sources of a model and of its methods.
 
-    It covers the code of the factory and the data sources (`functions_digest`), and the files and folders that their
+    It covers the code of the factories and the data sources (`functions_digest`), and the files and folders that their
     arguments name. For a file, it covers the content; for a folder, the names and sizes of the files in it.
     """
-    splits = [split for split in (model.calibration, model.evaluation) if split is not None]
-    named = [model.arguments, *(split.arguments for split in splits)]
+    methods = model.methods or []
+    splits = [split for one in (model, *methods) for split in (one.calibration, one.evaluation) if split is not None]
+    factories = [model.factory, *(method.factory for method in methods if method.factory is not None)]
+    named = [model.arguments, *(method.arguments for method in methods), *(split.arguments for split in splits)]
     contents = [_content(path) for value in named for path in _paths(value)]
-    return digest([functions_digest([model.factory, *(split.source for split in splits)]), contents])
+    return digest([functions_digest([*factories, *(split.source for split in splits)]), contents])
 
 
 def functions_digest(functions: Sequence[str]) -> str:

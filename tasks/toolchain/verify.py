@@ -21,6 +21,7 @@ VERIFIED, NOT_VERIFIED, UNUSABLE = 0, 1, 3
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tasks.toolchain.verify", description=__doc__, allow_abbrev=False)
     parser.add_argument("program", type=Path, help="a run's files/…/program.bpte")
+    parser.add_argument("--method", default=METHOD, help="the method, if the program has several")
     parser.add_argument("--case", type=int, default=0, help="test case: the evaluation sample's number")
     parser.add_argument("--rtol", type=float, default=1e-3)
     parser.add_argument("--atol", type=float, default=1e-5)
@@ -29,7 +30,7 @@ def main(argv: list[str]) -> int:
     if not options.program.is_file():
         parser.error(f"no program at {options.program}")
     if options.here:
-        return verify(options.program.read_bytes(), options.case, options.rtol, options.atol)
+        return verify(options.program.read_bytes(), options.method, options.case, options.rtol, options.atol)
     with tempfile.TemporaryDirectory() as links:
         try:
             environment = find_sdk(os.environ, Path(links)).environment(os.environ)
@@ -40,7 +41,7 @@ def main(argv: list[str]) -> int:
         return subprocess.run(again, env=os.environ | environment, check=False).returncode
 
 
-def verify(bundled: bytes, case: int, rtol: float, atol: float) -> int:
+def verify(bundled: bytes, method: str, case: int, rtol: float, atol: float) -> int:
     """Run one test case: every element of its outputs must satisfy |actual - expected| <= atol + rtol * |expected|."""
     import executorch.kernels.quantized  # noqa: F401 - registers the quantize and dequantize kernels
     import torch  # noqa: F401 - its libraries must be loaded before the runtime's
@@ -48,7 +49,7 @@ def verify(bundled: bytes, case: int, rtol: float, atol: float) -> int:
 
     module = _C._load_bundled_program_from_buffer(bundled)
     try:
-        module.verify_result_with_bundled_expected_output(METHOD, case, rtol=rtol, atol=atol)
+        module.verify_result_with_bundled_expected_output(method, case, rtol=rtol, atol=atol)
     except RuntimeError as error:
         print(f"test case {case} is not verified: {error}")
         return NOT_VERIFIED

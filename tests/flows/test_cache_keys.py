@@ -17,19 +17,9 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from conf.models import DataConfig, InputConfig, ModelConfig
 from conf.names import CACHED_STAGES
-from conf.schema import (
-    BackendConfig,
-    DataConfig,
-    DeviceConfig,
-    InputConfig,
-    MeasureConfig,
-    ModelConfig,
-    Request,
-    Reuse,
-    RunnerKind,
-    SocConfig,
-)
+from conf.schema import BackendConfig, DeviceConfig, MeasureConfig, Request, Reuse, RunnerKind, SocConfig
 from conf.schemes import Precision, SchemeConfig, SchemeOverride
 from conf.tolerances import OperatorTolerance, ToleranceConfig
 from flows import graph

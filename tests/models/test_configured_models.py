@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from conf.load import load
-from conf.schema import DataConfig, ModelConfig
+from conf.models import DataConfig, ModelConfig
 
 SHIPPED = ("digits_cnn", "efficientnet_lite0", "minilm_l6")
 ZOO = ("inception_v3", "mobilenet_v2", "mobilenet_v3_large", "mobilevit_v2", "vit_b_16")

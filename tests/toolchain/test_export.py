@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from conf.schema import DataConfig, InputConfig, ModelConfig
+from conf.models import DataConfig, InputConfig, ModelConfig
 from tasks.errors import RequestError, ToolchainError
 from tasks.records import TensorSpec
 from tasks.storage.store import Store

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load as tensors
 
 from conf.load import load
-from conf.schema import DataConfig, InputConfig, ModelConfig
+from conf.models import DataConfig, InputConfig, ModelConfig
 from flows.graph import lowering_options
 from tasks.bundle import bundle
 from tasks.export import export

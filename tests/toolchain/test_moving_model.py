@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from conf.load import load
-from conf.schema import DataConfig, InputConfig, ModelConfig
+from conf.models import DataConfig, InputConfig, ModelConfig
 from flows.graph import lowering_options
 from tasks.bundle import bundle
 from tasks.compare import compare

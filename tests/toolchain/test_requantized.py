@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from conf.load import load
-from conf.schema import DataConfig, InputConfig, ModelConfig, Request
+from conf.models import DataConfig, InputConfig, ModelConfig
+from conf.schema import Request
 from flows.graph import lowering_options
 from tasks.bundle import bundle
 from tasks.compare import compare

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conf.schema import DataConfig, ModelConfig
+from conf.models import DataConfig, ModelConfig
 from tasks.toolchain import source_digest
 from tasks.toolchain.source_digest import code_digest, names_of_distributions
 

@@ -38,6 +38,7 @@ class AuditedProgram:
         """
         met = got is not None and (asked == got if agrees is None else agrees)
         return ProgramCheck(
+            method=self.lowered.quantized.exported.method,
             program=self.name,
             subgraph=subgraph,
             check=check,

@@ -13,10 +13,11 @@ from tasks.toolchain.backends.backend import Backend
 from tasks.toolchain.readback.etdump import SCALAR_TYPES
 
 
-def program_facts(program: Blob, backend: Backend, store: Store) -> ProgramFacts:
-    """Return the facts of the program's only method. `backend` compiled the program, and reads its delegates."""
+def program_facts(program: Blob, backend: Backend, store: Store, method: str = METHOD) -> ProgramFacts:
+    """Return the facts of a method of the program. `backend` compiled the program, and reads its delegates."""
     read = deserialize_pte_binary(store.read(program)).program
-    (plan,) = (plan for plan in read.execution_plan if plan.name == METHOD)
+    names = [plan.name for plan in read.execution_plan]
+    plan = read.execution_plan[names.index(method)]
     calls = [instruction.instr_args for chain in plan.chains for instruction in chain.instructions]
     called = Counter(call.delegate_index for call in calls if isinstance(call, DelegateCall))
     return ProgramFacts(
@@ -28,6 +29,7 @@ def program_facts(program: Blob, backend: Backend, store: Store) -> ProgramFacts
             for index, delegate in enumerate(plan.delegates)
         ),
         kernel_calls=sum(isinstance(call, KernelCall) for call in calls),
+        method_index=names.index(method) if len(names) > 1 else None,
     )
 
 

@@ -17,7 +17,6 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from tasks.records import DelegationCount, ExpectedTensor, Operator, Quantization
-from tasks.records.keys import METHOD
 from tasks.toolchain.backends.compiler import Compiler
 from tasks.toolchain.export import dtype_name
 from tasks.toolchain.overridden import overrides_of, roots
@@ -102,34 +101,34 @@ def subgraphs(lowered: ExportedProgram) -> dict[int, int]:
     }
 
 
-def expected_instructions(program: ExecutorchProgramManager, logged: set[int]) -> Iterator[ExpectedTensor]:
+def expected_instructions(program: ExecutorchProgramManager, method: str, logged: set[int]) -> Iterator[ExpectedTensor]:
     """Yield the tensors that the runtime itself logs: the outputs of each kernel and of each delegate call.
 
     `logged`: the debug handles whose values a delegate logs. If an output of a delegate call has such a handle, the
     output is yielded without the handle. If the node of one handle became several kernels (linear becomes permute and
     addmm), only the last kernel has the handle's value.
     """
-    for node, module in delegate_calls(program.exported_program()):
+    for node, module in delegate_calls(program.exported_program(method)):
         outputs = module.original_module.graph.output_node().args[0]
         for position, output in enumerate(outputs):
             handle = handle_of(output) if isinstance(output, Node) else None
             handles = () if handle is None or handle in logged else (handle,)
             yield _logged(node, position, handles, output_index_of(output))
-    kernels = list(kernel_calls(program))
+    kernels = list(kernel_calls(program, method))
     last = {handle: node for node, handles in kernels for handle in handles}
     for node, handles in kernels:
         for position in range(len(_tensors(node)) if handles else 0):
             yield _logged(node, position, tuple(handle for handle in handles if last[handle] is node), position)
 
 
-def kernel_calls(program: ExecutorchProgramManager) -> Iterator[tuple[Node, tuple[int, ...]]]:
+def kernel_calls(program: ExecutorchProgramManager, method: str) -> Iterator[tuple[Node, tuple[int, ...]]]:
     """Yield the nodes that became kernel calls, each with the debug handles of the edge nodes that it stands for.
 
     The emitter has replaced each node's debug handle by the node's instruction id.
     """
     # `debug_handle_map` has one map per method, which its type annotation does not say.
-    handles_by_id: Mapping[int, int | list[int]] = cast(Any, program.debug_handle_map)[METHOD]
-    for node in program.exported_program().graph.nodes:
+    handles_by_id: Mapping[int, int | list[int]] = cast(Any, program.debug_handle_map)[method]
+    for node in program.exported_program(method).graph.nodes:
         if node.op == "call_function" and node.target not in _NO_KERNEL and "debug_handle" in node.meta:
             handles = handles_by_id.get(node.meta["debug_handle"], UNSET_DEBUG_HANDLE)
             yield node, tuple(handle for handle in (handles if isinstance(handles, list) else [handles]) if handle)

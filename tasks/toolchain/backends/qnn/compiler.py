@@ -206,8 +206,7 @@ def _recording_tensors(overrides: Sequence[SchemeOverride], log: DelegationLog) 
 
 def _take_schematic(log: DelegationLog) -> None:
     """Move the schematic, which the compiler writes to the working folder at profile level 3, into the log."""
-    file = Path(f"{METHOD}_schematic.bin")
-    if file.exists():
+    for file in Path().glob("*_schematic.bin"):
         log.schematics.append(file.read_bytes())
         file.unlink()
 
