@@ -167,8 +167,8 @@ class MetricRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DetailRow:
-    """One row per operator whose error matters, at most 40 per cell: how the error is distributed over the steps of
-    the grid, the channels and the plane."""
+    """One row per operator whose error matters, at most 40 per cell or method: how the error is distributed over the
+    steps of the grid, the channels and the plane."""
 
     cell: CellIdentity
     detail: ErrorDetail

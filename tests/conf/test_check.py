@@ -83,6 +83,8 @@ REFUSALS = {
         "model.inputs[0].name=: empty; the argument's name in the module's forward (model my_net)"
     ),
     "model.inputs=[{name:x,shape:[1]},{name:x,shape:[1]}]": "model.inputs: two inputs are named x (model my_net)",
+    "model.methods=[]": "model.inputs=[InputConfig(name='x', shape=[1, 3, 8, 8], dtype='float32')]: set "
+    "model.methods[…].inputs, because every method has its own (model my_net)",
     "model.evaluation=null": (
         "model.evaluation=null: every comparison needs samples; set model.evaluation.source (model my_net)"
     ),
@@ -111,6 +113,29 @@ REFUSALS = {
 @pytest.mark.parametrize(("override", "line"), REFUSALS.items(), ids=lambda _: "")
 def test_a_wrong_value_is_refused_in_one_line(refused: Refused, override: str, line: str) -> None:
     assert refused(override) == line
+
+
+METHODS = "[{name: a, inputs: [{name: x, shape: [1]}], evaluation: {source: 'a.b:c'}}"
+METHOD_REFUSALS = {
+    "[]": "model.methods=[]: null, or a list of one or more methods",
+    f"{METHODS}, {METHODS[1:]}]": "model.methods: two methods are named a",
+    "[{name: a}]": "model.methods[0].inputs=[]: a model has at least one input, each with a name, a shape and a dtype",
+    "[{name: a, inputs: [{name: x, shape: [1]}]}]": (
+        "model.methods[0].evaluation=null: every comparison needs samples; set model.methods[0].evaluation.source"
+    ),
+    "[{name: a-b}]": "model.methods[0].name=a-b: a name of letters, digits and underscores",
+    f"{METHODS}]": (
+        "model.methods[0].calibration=null: scheme 8a8w is quantized and model my_net has nothing to calibrate with; "
+        "give model.methods[0].calibration.source"
+    ),
+}
+
+
+@pytest.mark.parametrize(("methods", "line"), METHOD_REFUSALS.items())
+def test_a_wrong_method_is_refused_in_one_line(refused: Refused, mine: Path, methods: str, line: str) -> None:
+    (mine / "model" / "my_net.yaml").write_text(f"name: my_net\nfactory: my_package.nets:net\nmethods: {methods}\n")
+    message = refused("scheme=8a8w")
+    assert message in (line, f"{line} (model my_net)")
 
 
 WORK_FOLDER = "an absolute path of at least two names that only qnnsweep uses, such as /data/local/tmp/qnnsweep"

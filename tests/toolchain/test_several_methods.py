@@ -1,0 +1,231 @@
+"""A program with two methods, from the module to the tables: one shipping program, one debug program per method."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from conf.load import load
+from conf.models import DataConfig, InputConfig, MethodConfig, ModelConfig
+from conf.schema import Request
+from flows.graph import comparison_options, lowering_options
+from flows.runs.files import link_files, read_evidence
+from tasks.bundle import bundle
+from tasks.compare import compare
+from tasks.comparison.tensors import operator_tensors
+from tasks.export import export
+from tasks.lower import lower
+from tasks.measure import measure
+from tasks.quantize import quantize
+from tasks.records import ExportedModel, LoweredProgram
+from tasks.records.methods import methods_of
+from tasks.results.outcome import CellResult, judge
+from tasks.results.rows import rows
+
+if TYPE_CHECKING:
+    from flows.resources import Resources
+    from tests.toolchain.conftest import StartRunner
+
+pytestmark = pytest.mark.toolchain
+
+IMAGES = DataConfig(source="two_methods_model:images", count=3)
+VECTORS = DataConfig(source="two_methods_model:features", count=2)
+METHODS = [
+    MethodConfig(
+        name="encode",
+        function="encode",
+        inputs=[InputConfig(name="image", shape=[1, 1, 8, 8])],
+        calibration=IMAGES,
+        evaluation=IMAGES,
+    ),
+    MethodConfig(
+        name="classify",
+        function="classify",
+        inputs=[InputConfig(name="features", shape=[1, 24]), InputConfig(name="gain", shape=[1, 24])],
+        calibration=VECTORS,
+        evaluation=VECTORS,
+    ),
+]
+MODEL = ModelConfig(name="pair", factory="two_methods_model:build", methods=METHODS)
+OUTPUTS = [("encode", "encode/output", 0), ("classify", "classify/0", 1), ("classify", "classify/1", 2)]
+
+
+@pytest.fixture(scope="module")
+def exported(resources: Resources) -> ExportedModel:
+    return export(MODEL, "", store=resources.store, workers=resources.workers)
+
+
+def request_of(scheme: str) -> Request:
+    overrides = [f"scheme={scheme}", "soc=SM8650", "measure.operator_samples=2", "measure.profile_level=2"]
+    return replace(load(["model=digits_cnn", *overrides]).cells[0].request, model=MODEL)
+
+
+@pytest.fixture(scope="module", params=["8a8w", "fp16"])
+def cell(request: pytest.FixtureRequest, exported: ExportedModel, resources: Resources) -> CellResult:
+    """The cell of the model, with every stage's result."""
+    ask, tools = request_of(request.param), {"store": resources.store, "workers": resources.workers}
+    options: dict[str, Any] = {**tools}
+    quantized = quantize(exported, ask.scheme, ask.backend.kind, **options)
+    lowered = lower(quantized, ask.soc, lowering_options(ask), **options)
+    packed = bundle(lowered, ask.measure, store=resources.store)
+    capture = measure(
+        packed, (ask.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
+    )
+    return CellResult(
+        request=ask,
+        exported=exported,
+        quantized=quantized,
+        lowered=lowered,
+        bundle=packed,
+        capture=capture,
+        comparison=compare(lowered, capture, comparison_options(ask), **options),
+        stage="compare",
+    )
+
+
+def lowered_of(cell: CellResult) -> tuple[LoweredProgram, ...]:
+    assert cell.lowered is not None
+    return methods_of(cell.lowered)
+
+
+def tables(cell: CellResult) -> dict[str, list[dict[str, Any]]]:
+    return rows("a run", [cell], None)
+
+
+def test_the_methods_of_one_module_share_its_parameters_and_keep_its_module_paths(
+    exported: ExportedModel, cell: CellResult
+) -> None:
+    encode, classify = methods_of(exported)
+    assert [(method.method, len(method.sample_names)) for method in (encode, classify)] == [
+        ("encode", 3),
+        ("classify", 2),
+    ]
+    assert classify.sample_names == ("features 0", "features 1")
+    modules = [{row.module_path for row in lowered.operators if not row.constant} for lowered in lowered_of(cell)]
+    assert modules == [{"", "image", "features"}, {"", "scores"}]
+
+
+def test_one_shipping_program_has_both_methods_and_every_method_has_its_own_debug_program(cell: CellResult) -> None:
+    encode, classify = lowered_of(cell)
+    assert encode.program == classify.program
+    assert encode.bundled_program == classify.bundled_program
+    # ExecuTorch sorts the methods of a program by name.
+    assert (encode.facts.method_index, classify.facts.method_index) == (1, 0)
+    debug = [lowered.debug_program for lowered in (encode, classify)]
+    assert None not in debug
+    assert len(set(debug)) == 2
+    facts = [lowered.debug_facts for lowered in (encode, classify)]
+    assert [fact and (fact.method_index, len(fact.inputs), len(fact.outputs)) for fact in facts] == [
+        (None, 1, 1),
+        (None, 2, 2),
+    ]
+    assert [len(lowered.compile_facts) for lowered in (encode, classify)] == [1, 1]
+
+
+def test_every_check_of_every_method_agrees_or_says_why_it_could_not_be_read(cell: CellResult) -> None:
+    audit = tables(cell)["audit"]
+    assert {(row["method"], row["program"]) for row in audit} == {
+        (method, program) for method in ("encode", "classify") for program in ("shipping", "debug")
+    }
+    assert {row["status"] for row in audit} <= {"met", "unread"}
+    inputs = {(row["method"], row["subject"]) for row in audit if row["check"] == "input"}
+    assert inputs == {("encode", "image"), ("classify", "features"), ("classify", "gain")}
+
+
+def test_the_runner_is_started_once_per_method_and_program(cell: CellResult) -> None:
+    commands = [" ".join(row["argv"]) for row in tables(cell)["commands"]]
+    indices = [[word for word in command.split() if word.startswith("--method_index")] for command in commands]
+    assert indices == [[f"--method_index={index}"] for index in (1, 0, 0, 0, 0, 0)]
+    assert cell.bundle is not None
+    folders = [launch.folder for launch in cell.bundle.launches]
+    assert folders == [
+        *("shipping-encode", "debug-encode", "profile-encode"),
+        *("shipping-classify", "debug-classify", "profile-classify"),
+    ]
+
+
+def test_the_final_outputs_of_both_methods_are_those_of_eager_pytorch(cell: CellResult) -> None:
+    device = [row for row in tables(cell)["outputs"] if row["rung"] == "device"]
+    assert list(dict.fromkeys((row["method"], row["output"], row["output_index"]) for row in device)) == OUTPUTS
+    assert [row["sample"] for row in device] == [0, 1, 2, 0, 0, 1, 1]
+    assert min(row["snr_db"] for row in device) > (20 if cell.request.scheme.name == "8a8w" else 50)
+    assert judge(cell)[0] == "passed"
+
+
+def test_the_operators_of_both_methods_are_compared_and_have_names_and_numbers_of_their_own(cell: CellResult) -> None:
+    operators = [row for row in tables(cell)["operators"] if row["sample"] == 0]
+    first = len(lowered_of(cell)[0].operators)
+    assert [row["operator_index"] for row in operators] == [*range(first + len(lowered_of(cell)[1].operators))]
+    assert [row["method"] for row in operators] == ["encode"] * first + ["classify"] * (len(operators) - first)
+    assert all(row["operator"].startswith(f"{row['method']}/") for row in operators)
+    assert len({row["operator"] for row in operators}) == len(operators)
+    linear = [row["operator"] for row in operators if row["target"] == "aten.linear.default"]
+    assert linear == ["encode/aten_linear_default", "classify/aten_linear_default"]
+    assert all(source >= first for row in operators[first:] for source in row["reads"])
+    assert all(source < first for row in operators[:first] for source in row["reads"])
+    statuses = {row["status"] for row in operators if row["status"] not in ("constant", "unused")}
+    assert statuses <= {"compared", "exact", "masked"}
+    assert "introduced" not in {row["verdict"] for row in operators}
+
+
+def test_every_table_about_parts_of_a_cell_names_their_method(cell: CellResult) -> None:
+    contents = tables(cell)
+    for table in ("outputs", "operators", "budget", "profile", "modules", "delegation", "audit", "probe"):
+        assert {row["method"] for row in contents[table]} == {"encode", "classify"}, table
+    shares: dict[str, float] = {}
+    for row in contents["budget"]:
+        if row["operator"] is None:
+            shares[row["output"]] = shares.get(row["output"], 0.0) + row["share"]
+    assert shares == pytest.approx(dict.fromkeys((name for _, name, _ in OUTPUTS), 1.0))
+
+
+def test_the_row_of_the_cell_is_about_both_methods(cell: CellResult) -> None:
+    (row,) = tables(cell)["cells"]
+    lowered = lowered_of(cell)
+    counts = [sum(count.delegated for count in method.delegation) for method in lowered]
+    assert (row["delegated_nodes"], row["non_delegated_nodes"], row["delegated_subgraphs"]) == (sum(counts), 0, 2)
+    assert row["pte_bytes"] == lowered[0].program.size
+    assert row["debug_pte_bytes"] == sum(method.debug_program.size for method in lowered if method.debug_program)
+    assert (row["samples"], row["operators_total"]) == (5, 2 * sum(len(method.operators) for method in lowered))
+    lowest = min(row["snr_db"] for row in tables(cell)["outputs"] if row["rung"] == "device")
+    assert row["final_snr_db"] == lowest
+    assert row["observer_effect"] == "none"
+    assert row["worst_operator"].split("/")[0] in ("encode", "classify")
+
+
+def test_every_method_has_a_folder_of_files_and_its_operators_are_found(cell: CellResult, resources: Resources) -> None:
+    store = resources.store
+    run_id = f"20260101T000000Z-{cell.request.scheme.name}"
+    link_files([cell], run_id, store)
+    evidence = read_evidence(run_id, cell.request, store)
+    assert evidence is not None
+    assert (evidence.lowered, evidence.capture) == (cell.lowered, cell.capture)
+    folder = next(Path(store.location).glob(f"runs/{run_id}/files/**/program.pte")).parent
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert {"program.pte", "lowered.parquet", "encode/program_debug.pte", "classify/outputs.safetensors"} <= names
+    assert {"encode/model_explorer/edge.json", "classify/perfetto_trace.json", "classify/etdump.etdp"} <= names
+    method, name = evidence.of_operator("classify/aten_linear_default")
+    assert (method.lowered, name) == (lowered_of(cell)[1], "aten_linear_default")
+    tensors = operator_tensors(method.lowered, method.capture, name, 1, store)
+    assert {tensor.shape for tensor in tensors.values()} == {(1, 10)}
+
+
+def test_a_method_that_the_program_does_not_have_is_one_clear_line(
+    cell: CellResult, resources: Resources, start_runner: StartRunner, tmp_path: Path
+) -> None:
+    assert cell.lowered is not None
+    program = resources.store.read(cell.lowered.program)
+    ran = start_runner(tmp_path / "run", program, [], "--method_index=2")
+    assert (ran.exit_code, ran.outputs) == (1, {})
+    assert "Method index 2 is too large: the program has 2 methods" in ran.stderr
+
+
+def test_a_function_that_the_module_does_not_have_is_refused_by_its_key(resources: Resources) -> None:
+    from tasks.errors import RequestError
+
+    model = replace(MODEL, methods=[METHODS[0], replace(METHODS[1], function="decode")])
+    with pytest.raises(RequestError, match=r"^model\.methods\[1\]\.function=decode: TwoMethods has no such function$"):
+        export(model, "", store=resources.store, workers=resources.workers)
