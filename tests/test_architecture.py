@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 from prefect import Task
 
-from conf import schema, schemes, tolerances
+from conf import models, schema, schemes, tolerances
 from conf.names import STAGES
 from tasks import records
 from tasks.records import Blob, options
@@ -29,6 +29,7 @@ RECORDS = [
     kind for kind in vars(records).values() if isinstance(kind, type) and kind.__module__.startswith(records.__name__)
 ]
 OPTIONS = [kind for kind in vars(options).values() if isinstance(kind, type) and kind.__module__ == options.__name__]
+CONFIGURATION = tuple(module.__name__ for module in (models, schema, schemes, tolerances))
 LARGEST_FILE = 400
 
 
@@ -48,7 +49,7 @@ def parts(kind: Any) -> Iterator[Any]:
 def is_key_input(kind: Any) -> bool:
     """Return whether a value of this type belongs to the cache key. Such a value has a digest."""
     return kind in (str, int, float, bool, type(None), *RECORDS, *OPTIONS) or (
-        isinstance(kind, type) and kind.__module__ in (schema.__name__, schemes.__name__, tolerances.__name__)
+        isinstance(kind, type) and kind.__module__ in CONFIGURATION
     )
 
 

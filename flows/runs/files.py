@@ -138,7 +138,9 @@ def _encoded(record: LoweredProgram | Capture, result_name: str | None, store: S
 def _for_viewers(cell: CellResult, store: Store) -> Iterator[tuple[str, Blob]]:
     """Yield the trace for Perfetto, and all files for Model Explorer except the exported program."""
     comparison, first = cell.comparison, 0
-    for lowered in methods_of(cell.lowered) if cell.lowered is not None and comparison is not None else ():
+    if cell.lowered is None or comparison is None:
+        return
+    for lowered in methods_of(cell.lowered):
         exported, folder = lowered.quantized.exported, _folder(lowered)
         profile = [event for event in comparison.profile if event.method == exported.method]
         if profile:

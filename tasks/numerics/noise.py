@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from tasks.records import OutputComparison
 from tasks.records.vocabulary import Difference, OperatorStatus
 
-_ORDER: tuple[Difference, ...] = ("none", "finite", "infinite")
+_ORDER: tuple[Difference | None, ...] = (None, "none", "finite", "infinite")
 _LARGEST_EXPONENT = 300  # 10 ** 309 is more than float64 can hold
 
 
@@ -50,9 +50,9 @@ def lowest_snr(compared: Sequence[tuple[OperatorStatus, float | None]]) -> tuple
 def worst_difference(
     differences: Iterable[tuple[Difference | None, float | None]],
 ) -> tuple[Difference | None, float | None]:
-    """Return the worst of several results of `lowest_snr`. Those that are None are left out."""
-    known = [(difference, snr_db) for difference, snr_db in differences if difference is not None]
-    return max(known, key=lambda pair: (_ORDER.index(pair[0]), -(pair[1] or 0.0)), default=(None, None))
+    """Return the worst of several results of `lowest_snr`. None is better than any difference."""
+    pairs: list[tuple[Difference | None, float | None]] = [(None, None), *differences]
+    return max(pairs, key=lambda pair: (_ORDER.index(pair[0]), -(pair[1] or 0.0)))
 
 
 def in_db(noise: float) -> float | None:

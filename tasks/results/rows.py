@@ -79,13 +79,16 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
     request, comparison = cell.request, cell.comparison
     exported, quantized, lowered, capture = cell.exported, cell.quantized, cell.lowered, cell.capture
     methods = methods_of(lowered) if lowered else ()
-    debug_programs = [one.debug_program.size for one in methods if one.debug_program]
+    debug_programs = [method.debug_program.size for method in methods if method.debug_program]
     operators = comparison.operators if comparison else ()
     with_conversions = (*operators, *comparison.requantized) if comparison else ()
     introducing = {row.operator.name for row in with_conversions if row.verdict in OWN_ERROR}
     masked = {row.operator.name for row in operators if row.status == "masked"}
     worst = worst_operator(with_conversions, comparison.budget if comparison else ())
-    compared, total = None, sum(len(one.operators) * one.operator_samples for one in methods) if lowered else None
+    compared, total = (
+        None,
+        sum(len(method.operators) * method.operator_samples for method in methods) if lowered else None,
+    )
     if operators:
         compared, total = coverage(row.status for row in operators)
     return CellRow(
@@ -107,9 +110,11 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
         outputs_sha256=capture.outputs.sha256 if capture else None,
         pte_bytes=lowered.program.size if lowered else None,
         debug_pte_bytes=sum(debug_programs) if debug_programs else None,
-        delegated_nodes=sum(row.delegated for one in methods for row in one.delegation) if lowered else None,
-        non_delegated_nodes=sum(row.not_delegated for one in methods for row in one.delegation) if lowered else None,
-        delegated_subgraphs=sum(one.delegated_subgraphs for one in methods) if lowered else None,
+        delegated_nodes=sum(row.delegated for method in methods for row in method.delegation) if lowered else None,
+        non_delegated_nodes=sum(row.not_delegated for method in methods for row in method.delegation)
+        if lowered
+        else None,
+        delegated_subgraphs=sum(method.delegated_subgraphs for method in methods) if lowered else None,
         spill_bytes=_compile_fact(methods, "spill_bytes"),
         fill_bytes=_compile_fact(methods, "fill_bytes"),
         write_total_bytes=_compile_fact(methods, "write_total_bytes"),
@@ -119,7 +124,7 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
         program_qnn=_context_fact(lowered, "build"),
         operators_total=total,
         operators_compared=compared,
-        samples=sum(len(one.sample_names) for one in methods_of(exported)) if exported else None,
+        samples=sum(len(method.sample_names) for method in methods_of(exported)) if exported else None,
         finals=finals(comparison) if comparison else None,
         limits=limits(cell),
         missed_limits=missed_limits(cell),

@@ -53,18 +53,21 @@ def _methods(model: ModelConfig) -> Iterator[_Method]:
     """Create every method. Methods with the same factory and arguments share a module."""
     modules: dict[str, torch.nn.Module] = {}
     for number, config in enumerate([None] if model.methods is None else model.methods):
-        one = model if config is None else _of_method(model, config)
-        key, made = f"model.methods[{number}]", f"{one.factory} {one.arguments}"
+        only = model if config is None else _of_method(model, config)
+        key = f"{only.factory} {only.arguments}"
         make_deterministic()
-        if made not in modules:
-            modules[made] = _module(one)
-        assert one.evaluation is not None, "checked by conf.load"
+        if key not in modules:
+            modules[key] = _module(only)
+        module = modules[key]
+        if config is not None:
+            module = _with_forward(module, config.function, f"model.methods[{number}]")
+        assert only.evaluation is not None, "checked by conf.load"
         yield _Method(
             name=None if config is None else config.name,
-            model=one,
-            module=modules[made] if config is None else _with_forward(modules[made], config.function, key),
-            evaluation=_samples(one, "evaluation", one.evaluation),
-            calibration=_samples(one, "calibration", one.calibration) if one.calibration else [],
+            model=only,
+            module=module,
+            evaluation=_samples(only, "evaluation", only.evaluation),
+            calibration=_samples(only, "calibration", only.calibration) if only.calibration else [],
         )
 
 
@@ -90,7 +93,7 @@ def _with_forward(module: torch.nn.Module, function: str, key: str) -> torch.nn.
         return module
     method = copy.copy(module)
     # The class and not the instance has the function: torch.export takes the module paths of operators from the class.
-    method.__class__ = type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
+    method.__class__ = type(kind.__name__, (kind,), {METHOD: forward, "__module__": kind.__module__})
     return method
 
 

@@ -25,7 +25,7 @@ def code_digest(model: ModelConfig) -> str:
     arguments name. For a file, it covers the content; for a folder, the names and sizes of the files in it.
     """
     methods = model.methods or []
-    splits = [split for one in (model, *methods) for split in (one.calibration, one.evaluation) if split is not None]
+    splits = [split for part in (model, *methods) for split in (part.calibration, part.evaluation) if split is not None]
     factories = [model.factory, *(method.factory for method in methods if method.factory is not None)]
     named = [model.arguments, *(method.arguments for method in methods), *(split.arguments for split in splits)]
     contents = [_content(path) for value in named for path in _paths(value)]

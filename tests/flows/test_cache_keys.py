@@ -143,7 +143,7 @@ class SimulatedGraph(Graph):
         assert model.calibration is not None
         assert model.evaluation is not None
         module = blob(code, model.factory, model.arguments, self._world.file("own_net.py"), self._weights())
-        program = blob(module, model.inputs)
+        program = blob(module, model.inputs, model.methods or [])
         evaluation = blob(code, model.evaluation, self._world.file("own_samples.py"))
         return replace(
             EXPORTED,

@@ -36,7 +36,7 @@ def test_the_records_of_several_methods_are_stored_and_read_back_in_their_order(
     assert type(several) is kind
     assert methods_of(several) == (record, *others)
     assert decode(encode(several)) == several
-    assert len({digest(each) for each in (record, several, of_methods([*others, record]))}) == 3
+    assert len({digest(value) for value in (record, several, of_methods([*others, record]))}) == 3
 
 
 def test_a_change_is_applied_to_the_record_of_every_method() -> None:

@@ -46,10 +46,12 @@ NAMES = {
 
 
 def rows_of(cell: CellResult, table: str) -> list[dict[str, Any]]:
-    """Return a cell's rows without the columns that every table begins with."""
+    """Return a cell's rows without the columns that every table begins with, and without the method, which is null."""
     whole_rows = rows(RUN, [cell], TOOLCHAIN)[table]
     assert [{name: row[name] for name in NAMES} for row in whole_rows] == [NAMES] * len(whole_rows)
-    return [{name: value for name, value in row.items() if name not in NAMES} for row in whole_rows]
+    assert not any(row.get("method") for row in whole_rows)
+    left_out = {*NAMES, "method"}
+    return [{name: value for name, value in row.items() if name not in left_out} for row in whole_rows]
 
 
 def without_null(row: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from flows.runs.files import link_files, read_evidence
 from tasks.bundle import bundle
 from tasks.compare import compare
 from tasks.comparison.tensors import operator_tensors
+from tasks.errors import RequestError
 from tasks.export import export
 from tasks.lower import lower
 from tasks.measure import measure
@@ -209,7 +210,8 @@ def test_every_method_has_a_folder_of_files_and_its_operators_are_found(cell: Ce
     assert {"encode/model_explorer/edge.json", "classify/perfetto_trace.json", "classify/etdump.etdp"} <= names
     method, name = evidence.of_operator("classify/aten_linear_default")
     assert (method.lowered, name) == (lowered_of(cell)[1], "aten_linear_default")
-    tensors = operator_tensors(method.lowered, method.capture, name, 1, store)
+    asked = (method.lowered, method.capture, name, 1, store)
+    tensors = resources.workers.call("compare", operator_tensors, *asked).value
     assert {tensor.shape for tensor in tensors.values()} == {(1, 10)}
 
 
@@ -224,8 +226,6 @@ def test_a_method_that_the_program_does_not_have_is_one_clear_line(
 
 
 def test_a_function_that_the_module_does_not_have_is_refused_by_its_key(resources: Resources) -> None:
-    from tasks.errors import RequestError
-
     model = replace(MODEL, methods=[METHODS[0], replace(METHODS[1], function="decode")])
     with pytest.raises(RequestError, match=r"^model\.methods\[1\]\.function=decode: TwoMethods has no such function$"):
         export(model, "", store=resources.store, workers=resources.workers)
