@@ -35,6 +35,7 @@ LONG_FILES = (
     "flows/test_object_store.py",
     "flows/cli/test_serve.py",
     "flows/cli/test_cache.py",
+    "flows/cli/test_bisect.py",
     "flows/server/test_leases.py",
     "flows/test_references.py",
     "flows/test_inspector_doc.py",

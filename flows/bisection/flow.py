@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
-from conf.errors import one_of
+from conf.errors import did_you_mean, one_of
 from conf.names import DEFAULT_ORACLE
 from flows.bisection.certificate import CertifiedFlip, certified_flip
 from flows.bisection.probes import Probe, Probes
@@ -128,7 +128,8 @@ def _check_operator(operator: str, ends: Sequence[Probe]) -> None:
     """Raise RequestError if neither end has the operator."""
     known = {name for end in ends for name in introduced_snr_db(end.tables)} if any(end.cell for end in ends) else set()
     if known and operator not in known:
-        raise RequestError(f"no such operator; {one_of(known)}", key="--oracle", value=operator)
+        problem = f"no such operator; {did_you_mean(operator, known)}{one_of(known)}"
+        raise RequestError(problem, key="--oracle", value=operator)
 
 
 def _reason(flips: int, smallest: Sequence[Difference], bad: Probe, good: Probe) -> str:

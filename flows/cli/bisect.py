@@ -82,7 +82,7 @@ def bisect(
             from flows.run import overrides_with_secrets
 
             screen = Console(stderr=True)
-            on_prepare.set(lambda count: screen.print(f"preparing {plural(count, 'toolchain')} …"))
+            on_prepare.set(lambda count: screen.print(f"{plural(count, 'toolchain')} to prepare or to use again"))
             on_probe.set(lambda probe: screen.print(_line(probe), soft_wrap=True))
             overrides_with_secrets.set(words)
             return flow(masked_words, folders, oracle)
