@@ -50,12 +50,10 @@ def rows_of(cell: CellResult, table: str) -> list[dict[str, Any]]:
     whole_rows = rows(RUN, [cell], TOOLCHAIN)[table]
     assert [{name: row[name] for name in NAMES} for row in whole_rows] == [NAMES] * len(whole_rows)
     assert not any(row.get("method") for row in whole_rows)
-    left_out = {*NAMES, "method"}
-    return [{name: value for name, value in row.items() if name not in left_out} for row in whole_rows]
+    return [{name: value for name, value in row.items() if name not in (*NAMES, "method")} for row in whole_rows]
 
 
 def columns_of(record: Any) -> dict[str, Any]:
-    """Return the columns of a record in a row, without the method."""
     return {name: value for name, value in asdict(record).items() if name != "method"}
 
 
