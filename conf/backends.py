@@ -25,12 +25,14 @@ class Rule:
     `computes`: float32, float16 or members of ExecuTorch's QuantDtype without the prefix `use_`. `others`: if True, the
     rule is inverted: it excludes the cells whose scheme computes in a type that is not in `computes`. A scheme with
     overrides computes in several types. `arch_below`: the rule excludes only cells whose Hexagon architecture is older
-    than `arch_below`. None means every architecture.
+    than `arch_below`. None means every architecture. `of_compiler`: whether the limit is one of the vendor's compiler,
+    so that another release may not have it. With `try_impossible`, such a rule excludes nothing.
     """
 
     computes: frozenset[str]
     others: bool = False
     arch_below: int | None = None
+    of_compiler: bool = False
     reason: str
     evidence: str
 

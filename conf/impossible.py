@@ -9,7 +9,7 @@ from conf.schema import PROBE, DeviceConfig, Request, RunnerKind, TransportKind
 def impossible_reason(request: Request) -> str | None:
     """Return a text of one line, the reason why the cell is impossible. Return None if the cell is possible.
 
-    With `try_impossible`, the cell is possible even if a rule of the backend excludes it.
+    With `try_impossible`, the cell is possible even if a limit of the backend's compiler excludes it.
     """
     backend, soc = planned_backend(request.backend.kind), request.soc.name
     if backend.socs is not None and soc not in backend.socs:
@@ -18,15 +18,16 @@ def impossible_reason(request: Request) -> str | None:
         return f"the {printable(request.backend.name)} backend has no schemes with overrides"
     if request.toolchain.folder is not None and (reason := _excludes_toolchains(request)) is not None:
         return reason
-    reason = None if request.try_impossible else excluding_reason(request)
+    rules = [rule for rule in backend.rules if not (request.try_impossible and rule.of_compiler)]
+    reason = next((rule.reason for rule in rules if _excludes(rule, request)), None)
     if reason is None and not any(can_run_on(device, request) for device in request.devices):
         return f"no device of {printable(request.where)} is a {printable(soc)} or a simulator host"
     return reason
 
 
-def excluding_reason(request: Request) -> str | None:
-    """Return the reason of the backend's first rule that excludes the cell; None if no rule excludes it."""
-    rules = planned_backend(request.backend.kind).rules
+def compiler_limit(request: Request) -> str | None:
+    """Return the reason of the first limit of the backend's compiler that excludes the cell; None if there is none."""
+    rules = (rule for rule in planned_backend(request.backend.kind).rules if rule.of_compiler)
     return next((rule.reason for rule in rules if _excludes(rule, request)), None)
 
 

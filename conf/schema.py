@@ -324,7 +324,7 @@ class Request:
     reuse: Reuse = Reuse.programs
     """With `capture`, measurements of earlier runs on the same device are reused. The tables name these runs."""
     try_impossible: bool = False
-    """Whether cells that a rule of their backend calls impossible are tried. `qnnsweep qualify` tries them."""
+    """Whether cells are tried that a limit of the compiler makes impossible. `qnnsweep qualify` tries them."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     object_store: ObjectStoreConfig = field(default_factory=ObjectStoreConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)

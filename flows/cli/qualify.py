@@ -44,13 +44,13 @@ def qualify(
     """Compare a toolchain with the present one, on all cells of a sweep. Repeat the command to continue.
 
     Prints Markdown for a pull request. Without overrides, the cells are those of experiment=quickstart. Cells that a
-    rule calls impossible are tried, too; try_impossible=false leaves them out.
+    limit of the compiler makes impossible are tried, too; try_impossible=false leaves them out.
     """
     folders = [str(folder.absolute()) for folder in config_dir or ()]
     with exit_on_error(debug):
         words = _overrides(before, after, overrides or [])
         configure_prefect()
-        from conf.impossible import excluding_reason
+        from conf.impossible import compiler_limit
         from conf.load import load
         from flows.runs.qualification import RULED_AXES
         from flows.runs.qualification import qualify as compare_toolchains
@@ -61,7 +61,8 @@ def qualify(
         plan = load(words, config_dirs=config_dir or [])
         result = run_on_this_machine(sweep_here, plan, words, folders)
         store = Store.at(plan.artifacts, plan.cache_folder, plan.object_store)
-        reasons = ((cell.request.names[: len(RULED_AXES)], excluding_reason(cell.request)) for cell in plan.cells)
+        tried = [cell.request for cell in plan.cells if cell.impossible is None]
+        reasons = ((request.names[: len(RULED_AXES)], compiler_limit(request)) for request in tried)
         excluded = {names: reason for names, reason in reasons if reason is not None}
         qualification = compare_toolchains(store, result.run.run_id, before, after, excluded)
         page = write_page(qualification, store)

@@ -59,6 +59,7 @@ def test_every_rule_has_a_reason_of_one_line_and_evidence() -> None:
     assert all(rule.reason.isprintable() and rule.reason and rule.evidence for rule in rules)
 
 
-def test_a_cell_that_a_rule_excludes_can_be_tried_all_the_same(mine: Path) -> None:
-    assert impossible(mine, "soc=SM8350", "try_impossible=true") == {}
-    assert set(impossible(mine, "soc=SM8350", "try_impossible=true", "backend=xnnpack")) == set()
+def test_limits_of_the_compiler_can_be_tried_and_limits_of_the_options_cannot(mine: Path) -> None:
+    assert impossible(mine, "soc=SM8350", "try_impossible=true") == {"fp32": NO_FLOAT32}
+    xnnpack = ("soc=SM8350", "backend=xnnpack")
+    assert impossible(mine, *xnnpack, "try_impossible=true") == impossible(mine, *xnnpack)

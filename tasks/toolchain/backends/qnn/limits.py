@@ -22,6 +22,7 @@ RULES = (
     Rule(
         computes=frozenset({"float16", "fp16a8w"}),
         arch_below=69,
+        of_compiler=True,
         reason="Hexagon v68 computes no 16-bit float; v69 or newer does",
         evidence=(
             "ExecuTorch 1.5.1 generate_htp_compiler_spec: fp16 needs Snapdragon 8 Gen 1 (v69) or newer. But the "
@@ -33,6 +34,7 @@ RULES = (
     Rule(
         computes=frozenset({"16a16w", "16a2w"}),
         arch_below=73,
+        of_compiler=True,
         reason="16-bit by 16-bit and 2-bit weights need Hexagon v73 or newer",
         evidence=(
             "QNN 2.49.40 on SM8350 and SM8450, for every convolution and linear layer of a toy CNN: `incorrect Value "
@@ -42,6 +44,7 @@ RULES = (
     Rule(
         computes=frozenset({"16a4w_block"}),
         arch_below=73,
+        of_compiler=True,
         reason="block quantization (LPBQ) needs Hexagon v73 or newer: older ones compute wrong results",
         evidence=(
             "the same toy CNN with blocks of 16: -4.7 dB from fp32 on SM8350 and SM8450, 8.7 dB on SM8550 and SM8650, "
