@@ -15,8 +15,8 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
 
 
 def block(language: str) -> str:
-    (text,) = re.findall(rf"^```{language}\n(.*?)^```$", DOCUMENT.read_text(), flags=re.DOTALL | re.MULTILINE)
-    return text
+    """Return the first block of this language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", DOCUMENT.read_text(), flags=re.DOTALL | re.MULTILINE)[0]
 
 
 def test_the_documented_model_computes_outputs_for_its_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
