@@ -68,10 +68,9 @@ def place(object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def cache_of(host: Program) -> Path:
-    """The host's folder for the bucket. A bucket that was refused has one too, but no blob was stored there."""
+    """The host's folder for the bucket. A bucket that was refused has a folder without any blob."""
     folders = Path(host.environment["XDG_CACHE_HOME"], "qnnsweep").iterdir()
-    (folder,) = (folder for folder in folders if (folder / "blobs").exists())
-    return folder
+    return max(folders, key=lambda folder: len([*folder.glob("blobs/*/*")]))
 
 
 def blobs_of(host: Program) -> set[str]:
