@@ -154,17 +154,13 @@ class AdbTransport:
             env={name: value for name, value in os.environ.items() if name != "ANDROID_SERIAL"},
             start_new_session=True,  # adb may start a server, which must not get the terminal's Ctrl-C
         )
-        assert process.stdout is not None
-        assert process.stderr is not None
-        ended = os.pidfd_open(process.pid)
-        output = ProcessOutput(process.stdout.fileno(), process.stderr.fileno(), ended)
-        feeder = threading.Thread(target=_feed, args=(process, script), daemon=True)
-        feeder.start()
-        try:
-            in_time = output.read_until_end(deadline_s, check)
-        finally:
-            _end(process, output, feeder)
-            os.close(ended)
+        with ProcessOutput.of(process) as output:
+            feeder = threading.Thread(target=_feed, args=(process, script), daemon=True)
+            feeder.start()
+            try:
+                in_time = output.read_until_end(deadline_s, check)
+            finally:
+                _end(process, output, feeder)
         if not in_time:
             raise past_deadline(program, deadline_s, output.stdout.bytes() + output.stderr.bytes())
         return _Ended(exit_code=process.returncode, stdout=output.stdout, stderr=output.stderr)

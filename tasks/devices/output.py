@@ -2,8 +2,10 @@
 
 import os
 import select
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 from conf.units import MIB
 
@@ -50,6 +52,18 @@ class ProcessOutput:
         self.stdout, self.stderr = BoundedOutput(), BoundedOutput()
         self._open = {stdout: self.stdout, stderr: self.stderr}
         self._ended = ended
+
+    @classmethod
+    @contextmanager
+    def of(cls, process: subprocess.Popen[bytes]) -> Generator["ProcessOutput"]:
+        """Yield the outputs of a process that was started by this process, with pipes for both outputs."""
+        assert process.stdout is not None
+        assert process.stderr is not None
+        ended = os.pidfd_open(process.pid)
+        try:
+            yield cls(process.stdout.fileno(), process.stderr.fileno(), ended)
+        finally:
+            os.close(ended)
 
     def read_until_end(self, deadline_s: float, check: Callable[[], None] = lambda: None) -> bool:
         """Read until the process ends. Return False if it has not ended after `deadline_s` seconds.
