@@ -64,7 +64,7 @@ def _unequal(shape: tuple[int, ...], seed: int) -> Array:
 @lru_cache(maxsize=64)
 def _random(size: int, seed: int) -> Array:
     """Return random weights. Of two sizes, the larger one begins with those of the smaller one."""
-    return np.random.default_rng(seed).uniform(0.5, 1.5, size).astype(np.float32)
+    return np.random.default_rng(seed).random(size, np.float32) + np.float32(0.5)
 
 
 def output_weights(mask: Array | bool, scale: Array, shape: tuple[int, ...], seed: int) -> Array:
