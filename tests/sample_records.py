@@ -73,7 +73,14 @@ FACTS = ProgramFacts(
 CHECKED = ProgramCheck(
     program="shipping", subgraph=0, check="QNN build", subject=None, asked="v2", got="v2", status="met", reason=None,
 )  # fmt: skip
-TOOLCHAIN = Toolchain(python="3.11.7", torch="2.13.0", executorch="1.5.1", torchao="0.18.0", qnn="v2.49.40.260701")
+TOOLCHAIN = Toolchain(
+    python="3.11.7",
+    torch="2.13.0",
+    executorch="1.5.1",
+    torchao="0.18.0",
+    qnn="v2.49.40.260701",
+    executorch_commit="3b60683923245cf472b7323426920e15623ba361",
+)
 LOWERED = LoweredProgram(
     quantized=QUANTIZED, backend="qnn", soc="SM8650", program=blob("6", 1000), debug_program=blob("7", 2000),
     debug_unavailable=None, bundled_program=None, etrecord=None, input_qparams=(GRID,), operators=(CONV, VIEW),

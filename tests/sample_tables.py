@@ -35,7 +35,11 @@ def table(name: str, rows: Iterable[Row]) -> list[Row]:
 
 def cell(model: str, scheme: str, soc: str, **facts: Any) -> dict[str, Any]:
     names = {"model": model, "scheme": scheme, "soc": soc, "device": "local", "backend": "qnn", "toolchain": "default"}
-    versions = {"executorch": TOOLCHAIN.executorch, "qnn": TOOLCHAIN.qnn}
+    versions = {
+        "executorch": TOOLCHAIN.executorch,
+        "executorch_commit": TOOLCHAIN.executorch_commit,
+        "qnn": TOOLCHAIN.qnn,
+    }
     return {"run_id": RUN.run_id} | names | versions | {"outcome": "passed", "stage": "compare", "log": LOG} | facts
 
 

@@ -48,6 +48,8 @@ class Toolchain:
     """The passes of ExecuTorch that the toolchain switches off, with commas; null if there are none."""
     operators_skipped: str | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)
     """The operators that the toolchain keeps on the CPU, with commas; null if there are none."""
+    executorch_commit: str | None = field(default=None, metadata=IDENTITY_NEUTRAL)
+    """The git commit of ExecuTorch, or of the Python files of its QNN backend; null if it is not known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -45,11 +45,11 @@ def test_a_record_in_a_row_stands_for_its_columns_in_its_place() -> None:
     assert [column.name for column in columns(SampleRow)] == names
     versions = Toolchain(python="3", torch="2", executorch="1", torchao="0", qnn="q", qnn_files="f", passes_off="p")
     row = SampleRow(cell=CELL, status="bad", toolchain=versions, loss=None, undocumented=(1.0,))
-    version_values = ["3", "2", "1", "0", "q", "f", None, None, "p", None]
+    version_values = ["3", "2", "1", "0", "q", "f", None, None, "p", None, None]
     values = ["r", "m", None, "s", "d", "b", "t", "bad", *version_values, None, (1.0,)]
     assert by_columns(row) == dict(zip(names, values, strict=True))
     absent = by_columns(SampleRow(cell=CELL, status="bad", toolchain=None, loss=2.0, undocumented=()))
-    assert [absent[name] for name in ("status", *VERSION_COLUMNS, "loss")] == ["bad", *[None] * 10, 2.0]
+    assert [absent[name] for name in ("status", *VERSION_COLUMNS, "loss")] == ["bad", *[None] * 11, 2.0]
 
 
 def test_every_table_begins_with_the_cell() -> None:

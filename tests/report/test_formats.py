@@ -117,6 +117,7 @@ def test_the_benchmark_database_gets_a_record_per_metric() -> None:
     }
     assert snr["benchmark"]["extra_info"] == {
         "app_type": "qnnsweep",
+        "git_sha": "3b60683923245cf472b7323426920e15623ba361",
         "job_conclusion": "success",
         "run_id": RUN.run_id,
         "started": RUN.started,

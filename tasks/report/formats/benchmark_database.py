@@ -55,6 +55,7 @@ def _record(run: RunFacts, cell: Row, metric: dict[str, Any]) -> dict[str, Any]:
     versions = {name: cell[name] for name in ("executorch", "qnn") if cell[name] is not None}
     about = {
         "app_type": "qnnsweep",
+        "git_sha": cell["executorch_commit"],
         "job_conclusion": _CONCLUSIONS.get(of.outcome(cell), "failure"),
         "run_id": run.run_id,
         "started": run.started,

@@ -11,8 +11,8 @@ from typing import Any
 from conf.toolchains import toolchains_folder
 from tasks.errors import EnvironmentUnusable
 from tasks.records import Toolchain
-from tasks.toolchain.backends.qnn.sdk import OPERATORS_SKIPPED, PASSES_OFF, Sdk, identity
-from tasks.toolchain.prepared.overlay import PYTHON
+from tasks.toolchain.backends.qnn.sdk import OPERATORS_SKIPPED, PASSES_OFF, Sdk, commit_of, identity
+from tasks.toolchain.prepared.overlay import PYTHON, split_commit
 
 RECORD = "toolchain.json"
 OPTIONS = "toolchain"
@@ -83,7 +83,15 @@ class PreparedToolchain:
             executorch_files=_digest(self.python_files) if self.python_files else None,
             passes_off=",".join(self.passes_off) or None,
             operators_skipped=",".join(self.operators_skipped) or None,
+            executorch_commit=self._executorch_commit or installed.executorch_commit,
         )
+
+    @property
+    def _executorch_commit(self) -> str | None:
+        """The commit of ExecuTorch's files in the toolchain's folder; None if the folder has none."""
+        if self.commit is not None:
+            return split_commit(self.commit)[1]
+        return None if self.release is None else commit_of(self.folder / PYTHON / "executorch")
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """Return the variables for a process that uses the toolchain."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import onnxruntime_qnn
 import pytest
+from executorch import version
 
 from tasks.errors import EnvironmentUnusable
 from tasks.records import Toolchain
@@ -113,7 +114,9 @@ def test_the_identity_is_what_is_installed_and_asking_imports_none_of_it(tmp_pat
         executorch=metadata.version("executorch"),
         torchao=metadata.version("torchao"),
         qnn=sdk.build,
+        executorch_commit=version.git_version,
     )
+    assert len(version.git_version or "") == 40
     script = (
         "import sys; from pathlib import Path; from tasks.toolchain.backends.qnn.sdk import find_sdk, identity;"
         "identity(find_sdk({}, Path(sys.argv[1])));"

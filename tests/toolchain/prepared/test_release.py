@@ -20,6 +20,7 @@ from tasks.toolchain.prepared.wanted import Wanted, parsed_words
 pytestmark = pytest.mark.toolchain
 
 RELEASE, BROKEN = "99.1", "99.2"
+COMMIT = "0123456789abcdef" * 2 + "01234567"
 NOT_IMPORTED = {"__pycache__", "data", "examples", "include"}
 
 
@@ -46,7 +47,7 @@ def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         for path in installed.rglob("*")
         if path.is_file() and not NOT_IMPORTED & set(path.relative_to(installed).parts)
     }
-    version = b'__version__ = "99.1"\n'
+    version = f"from typing import Optional\n__version__ = '99.1'\ngit_version: Optional[str] = '{COMMIT}'\n".encode()
     pack(wheels, RELEASE, files | {"executorch/version.py": version}, "Requires-Dist: torch>=2")
     pack(wheels, BROKEN, {"executorch/version.py": version}, "Requires-Dist: torch<2", "Requires-Dist: numpy<1")
     offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": os.devnull}
@@ -80,6 +81,7 @@ def test_the_identity_has_the_release_and_the_digest_of_its_files(toolchain: Pre
     assert (toolchain.name, toolchain.changes, toolchain.bridge) == ("executorch-99.1", "release 99.1", None)
     assert (identity.executorch, toolchain.executorch) == (RELEASE, RELEASE)
     assert identity.executorch_files is not None
+    assert identity.executorch_commit == COMMIT
     recorded = {Path(file.path).name for file in toolchain.python_files}
     assert {"version.py", "libexecutorch_backend_qnn.so", "qc_compiler_spec.fbs"} <= recorded
     toolchain.check_files(read_all=True)

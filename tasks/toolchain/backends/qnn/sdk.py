@@ -18,6 +18,7 @@ OPERATORS_SKIPPED = "QNNSWEEP_OPERATORS_SKIPPED"
 """The environment variables with the passes and operators that a prepared toolchain switches off, with commas."""
 _NEEDED = ("libQnnHtp.so", "libQnnSystem.so")
 _BUILD_ID = re.compile(rb"v\d+\.\d+\.\d+\.\d{6,}")
+_COMMIT = re.compile(r"^git_version\b[^=\n]*= '([0-9a-f]{40})'$", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +81,24 @@ def identity(sdk: Sdk) -> Toolchain:
         executorch=metadata.version("executorch"),
         torchao=metadata.version("torchao"),
         qnn=sdk.build,
+        executorch_commit=_installed_commit(),
     )
+
+
+def _installed_commit() -> str | None:
+    """Return the git commit from which the installed ExecuTorch was built; None if it does not say."""
+    package = util.find_spec("executorch")
+    folders = package.submodule_search_locations if package else None
+    return next((commit for folder in folders or () if (commit := commit_of(Path(folder)))), None)
+
+
+def commit_of(package: Path) -> str | None:
+    """Return the git commit from which ExecuTorch was built. `package`: its folder. Nothing is imported."""
+    try:
+        commit = _COMMIT.search((package / "version.py").read_text())
+    except OSError:
+        return None
+    return commit[1] if commit else None
 
 
 def _link_all(package: Path, folder: Path) -> None:
