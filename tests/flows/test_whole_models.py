@@ -25,8 +25,9 @@ def program(served_program: Program) -> Program:
 def sweep(program: Program, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A sweep over both models: the folder of its tables and its run id."""
     artifacts = tmp_path_factory.mktemp("artifacts")
-    overrides = ("model=efficientnet_lite0,minilm_l6", "scheme=16a8w", "soc=SM8650", "measure.operator_samples=1")
-    ran = program.run("run", "--json", *overrides, "limits.parallel=2", f"artifacts={artifacts}")
+    overrides = ("model=efficientnet_lite0,minilm_l6", "scheme=16a8w", "soc=SM8650", "limits.parallel=2")
+    counts = ("model.calibration.count=4", "model.evaluation.count=1", "measure.operator_samples=1")
+    ran = program.run("run", "--json", *overrides, *counts, f"artifacts={artifacts}")
     return artifacts / "tables", passed_result_of(ran)["run_id"]
 
 

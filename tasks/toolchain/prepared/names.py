@@ -1,43 +1,19 @@
 """The names of QNN's passes and of the operators that QNN's backend can delegate, with the ExecuTorch of a toolchain.
 
-As a program, this module prints these names as one line of JSON. `names` starts it in the environment of the toolchain.
+As a program, this module prints these names. `names` starts it in the environment of the toolchain.
 """
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping
 
-from tasks.toolchain.prepared.probe import ProbeFailed
+from tasks.toolchain.prepared.answer import answer_of, print_answer
 
 _DEADLINE_S = 120
-_ANSWER = "names: "
 
 
 def names(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
     """Return the names of all passes and of all operators. Raises ProbeFailed if the backend cannot be imported."""
-    with tempfile.TemporaryDirectory(prefix="qnnsweep-names-") as folder:
-        try:
-            ran = subprocess.run(
-                [sys.executable, "-m", "tasks.toolchain.prepared.names"],
-                env=dict(os.environ) | dict(environment) | {"PYTHONSAFEPATH": "1"},
-                cwd=folder,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_DEADLINE_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise ProbeFailed(f"its import did not end within {_DEADLINE_S} s") from None
-    for line in ran.stdout.splitlines():
-        if line.startswith(_ANSWER):
-            passes, operators = json.loads(line.removeprefix(_ANSWER))
-            return passes, operators
-    lines = ran.stderr.strip().splitlines()
-    raise ProbeFailed(lines[-1] if lines else f"its import ended with exit code {ran.returncode}")
+    passes, operators = answer_of(__name__, "its import", environment, _DEADLINE_S)
+    return passes, operators
 
 
 def main() -> None:
@@ -47,7 +23,7 @@ def main() -> None:
 
     from tasks.toolchain.backends.qnn.switched_off import pass_names
 
-    print(_ANSWER + json.dumps([pass_names(), sorted(_node_visitor_dict)]), flush=True)
+    print_answer([pass_names(), sorted(_node_visitor_dict)])
 
 
 if __name__ == "__main__":

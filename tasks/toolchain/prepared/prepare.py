@@ -18,11 +18,12 @@ from conf.toolchains import DEFAULT_TOOLCHAIN, NAME_FORM, is_toolchain_name, too
 from tasks.errors import EnvironmentUnusable
 from tasks.storage.atomic import remove_stale, temporary_name
 from tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER, build_id, find_sdk
+from tasks.toolchain.prepared.answer import ProbeFailed
 from tasks.toolchain.prepared.bridge import with_bridge
 from tasks.toolchain.prepared.names import names
 from tasks.toolchain.prepared.overlay import ToolchainUnusable, commit_files, commit_sha, lay_over, split_commit
 from tasks.toolchain.prepared.packages import install
-from tasks.toolchain.prepared.probe import ProbeFailed, probe
+from tasks.toolchain.prepared.probe import probe
 from tasks.toolchain.prepared.record import (
     FILES,
     OPTIONS,

@@ -1,29 +1,19 @@
 """The probe of a toolchain: a small program is compiled for two SoCs, read back from its bytes, and run.
 
-As a program, this module is the probe itself. It must be started with the environment of the toolchain, and prints one
-line of JSON. `probe` starts it.
+As a program, this module is the probe itself. `probe` starts it in the environment of the toolchain.
 """
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping
+from dataclasses import asdict
 
-from tasks.errors import EnvironmentUnusable
 from tasks.records.keys import METHOD
+from tasks.toolchain.prepared.answer import answer_of, print_answer
 from tasks.toolchain.prepared.record import ProbedProperty
 
 SOCS = ("SM8650", "SA8797")
 """Two SoCs that differ in architecture and VTCM, so that a setting that did not arrive cannot be right by chance."""
 _DEADLINE_S = 300
 _LEAST_SNR_DB = 40.0
-_ANSWER = "probed: "
-
-
-class ProbeFailed(EnvironmentUnusable):
-    """ExecuTorch cannot compile or run a program with the toolchain. `problem` has QNN's words."""
 
 
 def probe(environment: Mapping[str, str]) -> tuple[ProbedProperty, ...]:
@@ -31,31 +21,8 @@ def probe(environment: Mapping[str, str]) -> tuple[ProbedProperty, ...]:
 
     `environment`: the variables with which a process finds the toolchain.
     """
-    with tempfile.TemporaryDirectory(prefix="qnnsweep-probe-") as folder:
-        try:
-            ran = subprocess.run(
-                [sys.executable, "-m", "tasks.toolchain.prepared.probe"],
-                env=dict(os.environ) | dict(environment) | {"PYTHONSAFEPATH": "1"},
-                cwd=folder,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_DEADLINE_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise ProbeFailed(f"the probe did not end within {_DEADLINE_S} s") from None
-    for line in ran.stdout.splitlines():
-        if line.startswith(_ANSWER):
-            return tuple(ProbedProperty(**row) for row in json.loads(line.removeprefix(_ANSWER)))
-    raise ProbeFailed(_words(ran.stdout + ran.stderr) or f"the probe ended with exit code {ran.returncode}")
-
-
-def _words(output: str) -> str:
-    """Return QNN's first messages about errors; if there are none, the last line."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = [line for line in lines if "[ERROR]" in line]
-    return "; ".join(line.rpartition("]:")[2].strip() or line for line in errors[:2]) or next(reversed(lines), "")
+    rows = answer_of(__name__, "the probe", environment, _DEADLINE_S)
+    return tuple(ProbedProperty(**row) for row in rows)
 
 
 def main() -> None:
@@ -87,7 +54,7 @@ def main() -> None:
         right = f"an SNR above {_LEAST_SNR_DB:g} dB"
         got = right if snr_db > _LEAST_SNR_DB else f"{snr_db:.1f} dB"
         rows.append(ProbedProperty(soc=soc, name="outputs", asked=right, got=got))
-    print(_ANSWER + json.dumps([_as_dict(row) for row in rows]), flush=True)
+    print_answer([asdict(row) for row in rows])
 
 
 def _properties(buffer: bytes, soc: str, arch: str, vtcm: str) -> list[ProbedProperty]:
@@ -113,10 +80,6 @@ def _properties(buffer: bytes, soc: str, arch: str, vtcm: str) -> list[ProbedPro
         ("precision", "float16", "float16" if is_float else ", ".join(context.kernel_elements)),
     ]
     return [ProbedProperty(soc=soc, name=name, asked=asked, got=got) for name, asked, got in pairs]
-
-
-def _as_dict(row: ProbedProperty) -> dict[str, str]:
-    return {"soc": row.soc, "name": row.name, "asked": row.asked, "got": row.got}
 
 
 if __name__ == "__main__":

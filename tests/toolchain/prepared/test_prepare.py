@@ -16,8 +16,9 @@ from tasks.errors import EnvironmentUnusable, RequestError
 from tasks.storage.atomic import temporary_name
 from tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER, build_id
 from tasks.toolchain.prepared import prepare
+from tasks.toolchain.prepared.answer import ProbeFailed
 from tasks.toolchain.prepared.bridge import BRIDGE, with_bridge
-from tasks.toolchain.prepared.probe import ProbeFailed, probe
+from tasks.toolchain.prepared.probe import probe
 from tasks.toolchain.prepared.record import PreparedToolchain, prepared_toolchains, read_record
 from tasks.toolchain.prepared.wanted import Wanted
 
