@@ -196,6 +196,19 @@ def unknown_socs(requests: Collection[Request]) -> Iterator[RequestError]:
             yield _error("soc.name", name, f"{backend}; {did_you_mean(name, socs)}{one_of(socs)}")
 
 
+def unknown_schemes(requests: Iterable[Request], known: Collection[str]) -> Iterator[RequestError]:
+    """Yield one error per key of a tolerance that names no scheme. `known`: the names of all schemes."""
+    for tolerance in (request.tolerance for request in requests):
+        limits = {"final_snr_db": tolerance.final_snr_db, "top1_agreement": tolerance.top1_agreement}
+        for name, by_scheme in {**limits, "operators": tolerance.operators}.items():
+            for key, limit in by_scheme.items():
+                scheme = key.partition("/")[0] if name == "operators" else key
+                if scheme not in known and (name, scheme) != ("operators", "*"):
+                    value = None if name == "operators" else printable(limit)
+                    problem = f"no such scheme; {did_you_mean(scheme, known)}{one_of(known)}"
+                    yield RequestError(problem, key=f"tolerance.{name}.{printable(key)}", value=value)
+
+
 def _calibration(model: ModelConfig, scheme: SchemeConfig) -> Iterator[RequestError]:
     for key, method in _methods(model):
         if scheme.precision is Precision.quantized and method.calibration is None:

@@ -2,6 +2,7 @@
 
 import re
 import types
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from enum import EnumType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -16,6 +17,7 @@ _WORDS: dict[object, str] = {
     bool: "true or false",
     Any: "anything",
 }
+_MOST_NAMES = 12
 
 
 def accepted(key: str) -> str:
@@ -58,6 +60,17 @@ def no_such_key(key: str, *, schema: object = None) -> RequestError:
     return RequestError(
         f"no such key; {did_you_mean(last, keys)}{where}: {', '.join(sorted(keys))}", key=printable(key)
     )
+
+
+def no_such_entry(key: str, name: str, names: Sequence[str]) -> RequestError:
+    """Return the error for a name that a mapping with `names` does not have, and to which the user may add it.
+
+    `key`: the key of the mapping, a dot and the name.
+    """
+    parent, more = printable(key.removesuffix(f".{name}")), len(names) - _MOST_NAMES
+    listed = ", ".join(map(printable, names[:_MOST_NAMES])) + (f" and {more} more" if more > 0 else "")
+    problem = f"no such key; {did_you_mean(name, names)}in {parent}: {listed}"
+    return RequestError(f"{problem}; to add it, write +{parent}={{{printable(name)}: …}}", key=printable(key))
 
 
 def _annotation(key: str) -> object:

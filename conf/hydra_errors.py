@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from omegaconf import errors
+from omegaconf import DictConfig, errors
 from yaml import MarkedYAMLError
 
-from conf.describe import accepted, no_such_key
+from conf.describe import accepted, no_such_entry, no_such_key
 from conf.errors import RequestError, printable
 from conf.names import MASKED_NAMES
 from conf.options import GROUPS
@@ -57,6 +57,9 @@ def _explain(error: BaseException) -> RequestError | None:
 
 def _explain_key(key: str, error: errors.OmegaConfBaseException) -> RequestError:
     if isinstance(error, errors.ConfigAttributeError | errors.ConfigKeyError):
+        mapping = error.parent_node
+        if error.object_type is dict and isinstance(mapping, DictConfig) and len(mapping):
+            return no_such_entry(key, str(error.key), [str(name) for name in mapping])
         return no_such_key(key, schema=error.object_type)
     if isinstance(error, errors.MissingMandatoryValue):
         return RequestError(f"not given; {accepted(key)}", key=printable(key))

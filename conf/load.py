@@ -23,6 +23,7 @@ from hydra.core.override_parser.types import ElementType, Glob, Override, Quoted
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 
+from conf.check import unknown_schemes
 from conf.compose import SEARCH_PATH, Overrides, compose, compose_cells, compose_request, quoted
 from conf.describe import is_known, no_such_key
 from conf.errors import RequestError, printable
@@ -50,7 +51,9 @@ def load(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> Plan:
     """
     with parse(overrides, config_dirs) as parsed:
         swept = [key for key, values in parsed.values.items() if len(values) > 1]
-        return plan(_requests(parsed), swept=swept, folders=parsed.options.user_folders)
+        planned = plan(_requests(parsed), swept=swept, folders=parsed.options.user_folders)
+        _check_schemes_of_tolerances(planned, parsed.options)
+        return planned
 
 
 def shards(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> list[list[str]]:
@@ -74,6 +77,15 @@ def single_values(override: str, *, config_dirs: Sequence[Path] = ()) -> list[st
     with parse([override], config_dirs) as parsed:
         ((key, values),) = parsed.command_line.items()
         return [_override(key, [value], parsed.options) for value in values]
+
+
+def _check_schemes_of_tolerances(planned: Plan, options: Options) -> None:
+    """Raise RequestError for a limit of a scheme that does not exist: it would never be applied."""
+    requests = [cell.request for cell in planned.cells]
+    known = {*options.files["scheme"], *(request.scheme.name for request in requests)}
+    if any(unknown_schemes(requests, known)):  # a scheme may have another name than its file
+        for problem in unknown_schemes(requests, known | options.names_in_files("scheme")):
+            raise problem
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

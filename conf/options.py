@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -80,6 +81,14 @@ class Options:
                 problem += "; prepare others with `qnnsweep toolchain add`"
             raise RequestError(problem, key=group, value=printable(value))
         return value
+
+    def names_in_files(self, group: str) -> set[str]:
+        """Return the values of the key `name` in the files of a group's options. Unreadable files are left out."""
+        names: set[str] = set()
+        for file in self.files[group].values():
+            with suppress(OSError, ValueError):
+                names |= {line.strip("'\" ") for line in re.findall(r"^name:(.*)$", file.read_text(), re.MULTILINE)}
+        return names
 
     def file(self, override: str) -> Path | None:
         """Return the file of the option that the override `group='name'` selects, or None if no such option exists."""

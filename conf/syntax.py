@@ -27,6 +27,9 @@ def explain(override: str, message: str) -> str:
         return (
             f"{_at(wrong[0], wrong.start(), 'key')} cannot be in a key; write key=value, for example model=digits_cnn"
         )
+    if (wrong := re.search(r"\.(?=\d\w*[A-Za-z_])[^.]*", key)) is not None:
+        mapping = f"{key[: wrong.start()]}={{{key[wrong.start() + 1 :]}:{_short(value)}}}"
+        return f"a name after a dot cannot begin with a digit; write {mapping}"
     return _call(message) or next(_problems(key, value), None) or _quote(key, value)
 
 

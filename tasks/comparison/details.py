@@ -40,19 +40,20 @@ def error_details(
 
 
 def _detail(row: OperatorComparison, replayed: Replayed, qparams: Quantization | None) -> ErrorDetail | None:
-    parts = list(replayed.errors.values())
-    if not parts or not parts[0].size:
+    parts, used = list(replayed.errors.values()), replayed.used_mask
+    if not parts:
         return None
     error = parts[0]
     for part in parts[1:]:
         error = error + part
-    if not np.isfinite(error).all():
+    errors = error if used is None else error[used]  # as in the row of the operator
+    if not errors.size or not np.isfinite(errors).all():
         return None
     ends: Sequence[float | None] = (None, None)
     if qparams is not None:
         error = np.asarray(error / step_sizes(qparams, error.shape).astype(np.float32))
         ends = _grid_ends(qparams)
-    distribution, use = error_distribution(error), replayed.grid_use
+    distribution, use = error_distribution(error, used), replayed.grid_use
     return ErrorDetail(
         operator=row.operator.name,
         operator_index=row.operator.index,

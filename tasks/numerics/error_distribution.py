@@ -10,9 +10,9 @@ HALF = 16
 """The number of bins of the histogram on each side of the middle bin."""
 MOST_CHANNELS = 64
 HEAT_SIDE = 16
+"""The largest number of rows and of columns of the heat map."""
 _LARGEST_FAST = 1e15
 """Squares of larger errors, such as those of the mask -3.4e38 of an attention, are computed as 64-bit floats."""
-"""The largest number of rows and of columns of the heat map."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,19 +29,25 @@ class ErrorDistribution:
     heat: tuple[float, ...]
 
 
-def error_distribution(error: Array) -> ErrorDistribution:
-    """Return the distribution of a finite error, which is in PyTorch's layout."""
+def error_distribution(error: Array, used: Array | None = None) -> ErrorDistribution:
+    """Return the distribution of an error, which is in PyTorch's layout, over its used elements.
+
+    `used`: which elements are used; None if all are. The errors of these elements are finite.
+    """
     axis, plane = _axes(error.shape)
-    largest = float(np.abs(error).max(initial=0))
-    squares = np.square(error, dtype=np.float32 if largest < _LARGEST_FAST else np.float64)
-    heat = _heat(squares, plane) if plane else None
+    errors = error if used is None else error[used]
+    largest = float(np.abs(errors).max(initial=0))
+    counted = error if used is None else np.where(used, error, np.float32(0))
+    squares = np.square(counted, dtype=np.float32 if largest < _LARGEST_FAST else np.float64)
+    heat = _root_mean_squares(squares, used, plane, HEAT_SIDE) if plane else None
     channels = squares.shape[axis] if axis is not None else None
+    of_channels = _root_mean_squares(squares, used, (axis,), MOST_CHANNELS) if axis is not None else None
     return ErrorDistribution(
         largest_error=largest,
-        histogram=_histogram(error, largest),
+        histogram=_histogram(errors, largest),
         channel_axis=axis,
         channels=channels,
-        channel_errors=_channel_errors(squares, axis) if axis is not None else (),
+        channel_errors=tuple(of_channels.tolist()) if of_channels is not None else (),
         heat_rows=heat.shape[0] if heat is not None else None,
         heat_columns=heat.shape[1] if heat is not None else None,
         heat=tuple(heat.ravel().tolist()) if heat is not None else (),
@@ -70,22 +76,22 @@ def _histogram(error: Array, largest: float) -> tuple[int, ...]:
     return tuple(np.bincount(numbers + HALF, minlength=bins).tolist())
 
 
-def _channel_errors(squares: Array, axis: int) -> tuple[float, ...]:
-    mean_squares = squares.mean(axis=tuple(other for other in range(squares.ndim) if other != axis), dtype=np.float64)
-    mean_squares = np.atleast_1d(mean_squares)
-    return tuple(np.sqrt(_joined(mean_squares, MOST_CHANNELS, 0)).tolist())
+def _root_mean_squares(squares: Array, used: Array | None, axes: tuple[int, ...], most: int) -> Array:
+    """Return the root mean square along the other axes. Neighbours are joined, so that at most `most` are left per axis.
+
+    It is 0 where no element is used. `squares` is 0 at unused elements.
+    """
+    others = tuple(axis for axis in range(squares.ndim) if axis not in axes)
+    sums = squares.sum(axis=others, dtype=np.float64)
+    counts = np.full(sums.shape, squares.size // sums.size) if used is None else used.sum(axis=others, dtype=np.int64)
+    for axis in range(len(axes)):
+        sums, counts = _joined(sums, most, axis), _joined(counts, most, axis)
+    return np.sqrt(sums / np.maximum(counts, 1))
 
 
-def _heat(squares: Array, plane: tuple[int, int]) -> Array:
-    mean_squares = squares.mean(axis=tuple(axis for axis in range(squares.ndim) if axis not in plane), dtype=np.float64)
-    return np.sqrt(_joined(_joined(mean_squares, HEAT_SIDE, 0), HEAT_SIDE, 1))
-
-
-def _joined(mean_squares: Array, most: int, axis: int) -> Array:
-    """Return the means of neighbours along an axis, so that at most `most` are left."""
-    size = mean_squares.shape[axis]
+def _joined(sums: Array, most: int, axis: int) -> Array:
+    """Return the sums of neighbours along an axis, so that at most `most` are left."""
+    size = sums.shape[axis]
     if size <= most:
-        return mean_squares
-    starts = np.array([size * group // most for group in range(most + 1)], np.intp)
-    widths = np.diff(starts).reshape(-1, *(1,) * (mean_squares.ndim - axis - 1))
-    return np.add.reduceat(mean_squares, starts[:-1], axis=axis) / widths
+        return sums
+    return np.add.reduceat(sums, [size * group // most for group in range(most)], axis=axis)

@@ -9,7 +9,7 @@ ErrorUnit = Literal["steps", "value"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorDetail:
-    """The distribution of the error that arises at one operator, on one sample.
+    """The distribution of the error that arises at one operator, on one sample, over the used elements.
 
     The error is the sum of all causes but the inherited error: rounded weights, clipping, resolution and the device.
     """
@@ -25,9 +25,9 @@ class ErrorDetail:
     unit: ErrorUnit
     """The unit of the errors: steps of the device's grid, or the unit of a value that has no grid."""
     largest_error: float
-    """Largest absolute error. The histogram reaches from the negative of this error to this error."""
+    """Largest absolute error of a used element. The histogram reaches from the negative of this error to this error."""
     histogram: tuple[int, ...]
-    """Number of elements per bin of the signed error. The middle bin has the errors around 0."""
+    """Number of used elements per bin of the signed error. The middle bin has the errors around 0."""
     channel_axis: int | None
     """The axis of the channels in PyTorch's layout; null for a value without axes."""
     channels: int | None

@@ -30,13 +30,13 @@ function bars(values, marked) {
   });
 }
 
-function histogram(detail, unit) {
+function histogram(detail, unit, elements) {
   const counts = numbersIn(detail.histogram), total = counts.reduce((a, b) => a + b, 0), middle = (counts.length - 1) / 2;
   const largest = short(detail.largest_error);
   const near = 100 * counts[middle] / total;
-  return picture("Error of the elements", `Histogram of the errors of ${total} elements from -${largest} to ${largest} ${unit}`,
+  return picture("Error of the elements", `Histogram of the errors of ${total} ${elements} from -${largest} to ${largest} ${unit}`,
     [...bars(counts, -1), baseline(), label(0, "start", `−${largest}`), label(PICTURE.width / 2, "middle", "0"), label(PICTURE.width, "end", `${largest} ${unit}`)],
-    `${near.toFixed(1)} % of ${whole[0](total)} elements are within ±${short(detail.largest_error / (2 * middle))}.`);
+    `${near.toFixed(1)} % of ${whole[0](total)} ${elements} are within ±${short(detail.largest_error / (2 * middle))}.`);
 }
 
 function channelPicture(detail, unit) {
@@ -88,8 +88,9 @@ function detailOf(cell, index) {
       : "This run has no distribution of errors: it needs the error budget (measure.budget) and a capture of the operators.");
   }
   const unit = detail.unit === "steps" ? "steps" : "";
+  const masks = operatorsOf(cell).find(([number]) => number === index)[1].find((row) => row.sample === detail.sample)?.masked_by;
   return element("div", { class: "pictures", role: "group", "aria-label": labelOf(cell, `Error of operator ${index}`) },
-    histogram(detail, unit), ...(detail.channels > 1 ? [channelPicture(detail, unit)] : []),
+    histogram(detail, unit, masks ? "used elements" : "elements"), ...(detail.channels > 1 ? [channelPicture(detail, unit)] : []),
     ...(detail.value_least !== null && detail.grid_least !== null ? [rangePicture(detail)] : []), ...(detail.heat ? [heatPicture(detail, unit)] : []),
     element("p", { class: "remark" }, `The error that arises at this operator, on sample ${detail.sample}.`));
 }

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from conf.load import load
 from tests.conf.conftest import Refused
 
 QUANT_DTYPES = "16a16w, 16a2w, 16a4w, 16a4w_block, 16a8w, 8a4w, 8a8w, fp16a8w"
@@ -13,6 +14,7 @@ SOCS = (
     "QCM6490, QCS9100, SA8255, SA8295, SA8797, SAR2230P, SC8380XP, SM8350, SM8450, SM8475, SM8550, SM8650, SM8750, "
     "SM8845, SM8850, SSG2115P, SSG2125P, SW6100, SXR1230P, SXR2230P, SXR2330P"
 )
+SCHEMES = "16a16w, 16a2w, 16a4w, 16a4w_block, 16a8w, 8a4w, 8a8w, fp16, fp16a8w, fp32"
 DTYPES = "bool, float16, float32, float64, int16, int32, int64, int8, uint8"
 NO_BUCKET = (
     "artifacts: not of the form s3://bucket/prefix, of letters, digits and . _ = + -; set the endpoint and the "
@@ -56,6 +58,25 @@ REFUSALS = {
     "tolerance.operators={8a8w:{snr_db:nan}}": "tolerance.operators.8a8w.snr_db=nan: a number of dB",
     "tolerance.operators={8a8w:{steps:-1}}": "tolerance.operators.8a8w.steps=-1.0: a number of steps, 0 or more",
     "tolerance.operators={8a8w:{steps:inf}}": "tolerance.operators.8a8w.steps=inf: a number of steps, 0 or more",
+    "tolerance.final_snr_db={8a8q:20}": (
+        "tolerance.final_snr_db.8a8q: no such key; did you mean 8a8w? in tolerance.final_snr_db: fp32, fp16, 16a16w, "
+        "16a8w, fp16a8w, 8a8w, 16a4w, 16a4w_block; to add it, write +tolerance.final_snr_db={8a8q: …}"
+    ),
+    "tolerance.operators={8a8q/aten.cat.default:{steps:1}}": (
+        "tolerance.operators.8a8q/aten.cat.default: no such key; did you mean */aten.cat.default? in "
+        "tolerance.operators: fp32, fp16, 16a16w, 16a8w, fp16a8w, 8a8w, 16a4w, 16a4w_block, 8a4w, 16a2w, "
+        "*/aten.alias_copy.default, */aten.cat.default and 16 more; to add it, write "
+        "+tolerance.operators={8a8q/aten.cat.default: …}"
+    ),
+    "+tolerance.final_snr_db={8a8q:20}": (
+        f"tolerance.final_snr_db.8a8q=20.0: no such scheme; did you mean 8a8w? one of {SCHEMES}"
+    ),
+    "+tolerance.top1_agreement={8a8q:0.5}": (
+        f"tolerance.top1_agreement.8a8q=0.5: no such scheme; did you mean 8a8w? one of {SCHEMES}"
+    ),
+    "+tolerance.operators={8a8q/aten.cat.default:{steps:1}}": (
+        f"tolerance.operators.8a8q/aten.cat.default: no such scheme; did you mean 8a8w? one of {SCHEMES}"
+    ),
     "artifacts=''": "artifacts=: empty; the path of a folder, or s3://bucket/prefix",
     "artifacts=s3://": NO_BUCKET,
     "artifacts=s3://a": NO_BUCKET,
@@ -113,6 +134,14 @@ REFUSALS = {
 @pytest.mark.parametrize(("override", "line"), REFUSALS.items(), ids=lambda _: "")
 def test_a_wrong_value_is_refused_in_one_line(refused: Refused, override: str, line: str) -> None:
     assert refused(override) == line
+
+
+def test_a_tolerance_may_name_a_scheme_by_its_own_name_and_by_that_of_its_file(mine: Path) -> None:
+    (mine / "scheme").mkdir()
+    (mine / "scheme" / "file_name.yaml").write_text("name: own_name\nprecision: quantized\nquant_dtype: 8a8w\n")
+    limits = "+tolerance.final_snr_db={own_name:20,file_name:20,renamed:20}"
+    loaded = load(["model=my_net", "scheme=8a8w", "scheme.name=renamed", limits], config_dirs=[mine])
+    assert loaded.cells[0].request.tolerance.final_snr_db["own_name"] == 20
 
 
 METHODS = "[{name: a, inputs: [{name: x, shape: [1]}], evaluation: {source: 'a.b:c'}}"

@@ -27,7 +27,9 @@ REFUSALS = {
         "limits.colour: no such key; in limits: child_deadline_s, child_memory_gib, memory_gib, parallel, "
         "shard_attempts, silence_s"
     ),
-    "model.arguments.height=3": "model.arguments.height: no such key; write +model.arguments.height=… to add it",
+    "model.arguments.height=3": (
+        "model.arguments.height: no such key; in model.arguments: width; to add it, write +model.arguments={height: …}"
+    ),
     "measure.iterations=many": "measure.iterations=many: a whole number",
     "measure.iterations=1.5": "measure.iterations=1.5: a whole number",
     "measure.dump_operators=7.5": "measure.dump_operators=7.5: true or false",

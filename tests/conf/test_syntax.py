@@ -53,6 +53,9 @@ EXPLANATIONS = {
     "a b=3": "' ' (character 2 of the key) cannot be in a key; write key=value, for example model=digits_cnn",
     "modèl=digits_cnn": "è (character 4 of the key) cannot be in a key; write key=value, for example model=digits_cnn",
     "model=日本": f"日 (character 1 of the value) needs quotes; {QUOTE}: model='日本'",
+    "tolerance.final_snr_db.8a8w=20": (
+        "a name after a dot cannot begin with a digit; write tolerance.final_snr_db={8a8w:20}"
+    ),
     "device.environment.API_TOKEN=a;b": "put the value in quotes",
 }
 

@@ -74,3 +74,20 @@ def test_errors_whose_squares_exceed_32_bit_floats_have_a_finite_distribution() 
     distribution = error_distribution(np.full((1, 2, 2, 2), 3e38, np.float32))
     assert distribution.channel_errors == pytest.approx((3e38, 3e38))
     assert distribution.heat == pytest.approx((3e38,) * 4)
+
+
+def test_elements_that_no_reader_uses_are_in_no_picture() -> None:
+    error = np.zeros((1, 3, 4, 4), np.float32)
+    error[0, 1, 3, 2], error[0, 0, 0, 0], error[0, 0, 0, 1] = -8.0, 100.0, np.nan
+    used = np.ones(error.shape, bool)
+    used[0, 0] = used[0, :, 0, 0] = False
+    assert error_distribution(error, used) == ErrorDistribution(
+        largest_error=8.0,
+        histogram=(1, *(0,) * 15, 29, *(0,) * 16),
+        channel_axis=1,
+        channels=3,
+        channel_errors=(0.0, pytest.approx(8 / np.sqrt(15)), 0.0),
+        heat_rows=4,
+        heat_columns=4,
+        heat=(*(0.0,) * 14, pytest.approx(8 / np.sqrt(2)), 0.0),
+    )
