@@ -7,7 +7,6 @@ started process and, at its end, the exit code. The toolchain's fork server is w
 
 from __future__ import annotations
 
-import atexit
 import gc
 import importlib
 import json
@@ -15,7 +14,6 @@ import os
 import select
 import subprocess
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -121,22 +119,15 @@ def fork() -> None:
 
 
 def _run() -> NoReturn:
-    """Call the program, and end as a process of Python does. Only its modules are not freed, which takes a second."""
+    """Call the program, and end as a process of Python does."""
+    from flows.cli.ending import end
     from flows.cli.main import main
 
-    code: object = 0
     try:
         main()
-    except SystemExit as end:
-        code = end.code
     except BaseException:  # noqa: BLE001 - as the interpreter does
         traceback.print_exc()
-        code = 1
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code if isinstance(code, int) else int(code is not None))
+        end(1)
 
 
 def _become(request: dict[str, Any]) -> None:

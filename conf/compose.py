@@ -81,13 +81,16 @@ def _load_directly(
     """Load options ten times faster than Hydra does. Yield pairs of an override and the option that it selects.
 
     An option is loaded only if Hydra would compose the same result: all options of the sweep must be self-contained,
-    and no override may set a key of the option's group. An option with a mistake is not yielded, because the error that
-    Hydra raises for this option explains the mistake.
+    and neither an override nor the experiment may set a key of the option's group. An option with a mistake is not
+    yielded, because the error that Hydra raises for this option explains the mistake.
     """
-    chosen = (override for key, overrides in values.items() if key in GROUPS for override in overrides)
-    if not all(map(options.is_self_contained, chosen)):
+    groups = [group for group in GROUPS if group != "experiment"]
+    chosen = (override for key, overrides in values.items() if key in groups for override in overrides)
+    experiments = [options.experiment(override) for override in values.get("experiment", ())]
+    if not all(map(options.is_self_contained, chosen)) or None in experiments:
         return
     overridden = {key.partition(".")[0] for key in values if key not in GROUPS}
+    overridden |= {key for experiment in experiments if experiment for key in experiment.keys}
     for override in axis_of:
         group = override.partition("=")[0]
         if group not in overridden and (file := options.file(override)):

@@ -235,8 +235,12 @@ def _experiment(selected: Sequence[str], options: Options) -> dict[str, Override
     """Map each key that the experiment sets under `hydra.sweeper.params` to its overrides."""
     if not selected:
         return {}
-    composed = compose(selected, options, with_hydra=True)
-    parameters = cast(dict[str, str], OmegaConf.select(composed, "hydra.sweeper.params") or {})
+    (override,) = selected
+    if (experiment := options.experiment(override)) is not None:
+        parameters = experiment.swept
+    else:  # Hydra takes a while
+        composed = compose(selected, options, with_hydra=True)
+        parameters = cast(dict[str, str], OmegaConf.select(composed, "hydra.sweeper.params") or {})
     return _values_by_key(_parse([f"{key}={value}" for key, value in parameters.items()]), options)
 
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TypeGuard, cast
+
+import yaml
 
 from conf.errors import RequestError, did_you_mean, one_of, printable
 from conf.limits import check_file
@@ -15,6 +17,14 @@ from conf.toolchains import toolchains_folder
 
 SHIPPED = Path(__file__).parent
 GROUPS = (*AXES, "farm", "tolerance", "experiment")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Experiment:
+    """What an experiment sets: its keys at the top, and the values of the keys that it sweeps."""
+
+    keys: frozenset[str]
+    swept: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,6 +105,25 @@ class Options:
         group, _, name = override.partition("=")
         return self.files[group].get(name.strip("'"))
 
+    def experiment(self, override: str) -> "Experiment | None":
+        """Return what the experiment that the override selects sets; None if only Hydra can say it.
+
+        Hydra is needed for a list of defaults, an interpolation, keys of another package, and for any mistake.
+        """
+        file = self.file(override)
+        text = "" if file is None else file.read_text(errors="replace")
+        if "${" in text or not text.startswith("# @package _global_\n") or text.count("@package") > 1:
+            return None
+        with suppress(yaml.YAMLError):
+            contents: object = yaml.safe_load(text)
+            if _has_text_keys(contents) and "defaults" not in contents:
+                swept: object = contents
+                for name in ("hydra", "sweeper", "params"):
+                    swept = swept.get(name, {}) if _has_text_keys(swept) else None
+                if _has_text_keys(swept) and all(isinstance(values, str) for values in swept.values()):
+                    return Experiment(keys=frozenset(contents), swept={key: str(swept[key]) for key in swept})
+        return None
+
     def is_self_contained(self, override: str) -> bool:
         """Return whether the option that the override selects neither sets nor reads a key of another group."""
         file = self.file(override)
@@ -120,6 +149,10 @@ class Options:
             link.parent.mkdir(exist_ok=True)
             link.symlink_to(file.resolve())
         return file.stem
+
+
+def _has_text_keys(value: object) -> TypeGuard[dict[str, object]]:
+    return isinstance(value, dict) and all(isinstance(key, str) for key in cast(dict[object, object], value))
 
 
 def _check_unique(group: str, file: Path, known: Path, new: Path | None = None) -> None:

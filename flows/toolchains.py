@@ -16,12 +16,14 @@ MODULES_OF_CALLS = ("tasks.comparison.capture",)
 def start_servers(plan: Plan) -> None:
     """Start the fork server of every toolchain that a cell may need, and do not wait for its imports.
 
+    If the store has results, they may be all that is needed: then the server is started that compiles nothing.
     If a server cannot be started, nothing is raised: `flows.resources.prepare` says what this machine lacks.
     """
     cells = [cell.request for cell in plan.cells if cell.impossible is None and cell.request.reuse is not Reuse.capture]
     store = Store.at(plan.artifacts, plan.cache_folder, plan.object_store)
+    has_results = not store.url and any(store.root.joinpath("results").glob("*"))
     for toolchain in {request.toolchain.name: request.toolchain for request in cells}.values():
         with suppress(EnvironmentUnusable, OSError):
             environment, *_ = toolchain_of(toolchain, store)
-            context = ToolchainContext(None if toolchain.folder is None else environment)
+            context = ToolchainContext(None if toolchain.folder is None else environment, compiles=not has_results)
             start_server(context, environment, MODULES_OF_CALLS)

@@ -71,7 +71,7 @@ def with_progress(cells: Sequence["PlannedCell"], flow: Callable[[], T]) -> T:
             connect.ensure(server)
         with progress.show_progress(cells, screen) as display:
             on_progress.set(display.update)
-            with connect.translated_errors():
+            with connect.translated_errors(), connect.without_heartbeats():
                 return flow()
 
 

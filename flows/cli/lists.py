@@ -71,8 +71,10 @@ def _runs(store: "Store") -> list[Mapping[str, str | int | None]]:
 
     rows: list[Mapping[str, str | int | None]] = []
     for run_id in reversed(tables.runs(store)):
-        outcomes = [cell["outcome"] for cell in tables.rows(store, "cells", run_id)]
-        rows.append({"run": run_id, "cells": len(outcomes), "passed": outcomes.count("passed")})
+        cells = tables.rows(store, "cells", run_id)
+        passed = sum(cell["outcome"] == "passed" for cell in cells)
+        verb = next((cell["verb"] for cell in cells), None) or "run"  # null in runs of earlier versions
+        rows.append({"run": run_id, "command": verb, "cells": len(cells), "passed": passed})
     return rows
 
 

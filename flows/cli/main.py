@@ -3,11 +3,10 @@
 import gc
 import json
 import sys
-import webbrowser
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -18,6 +17,7 @@ from flows.cli.cache import app as cache
 from flows.cli.completion import complete_run
 from flows.cli.diff import EXITS as DIFF_EXITS
 from flows.cli.diff import diff
+from flows.cli.ending import end
 from flows.cli.foreground import interruptible, run_on_this_machine, sweep_here, with_progress
 from flows.cli.lists import list_
 from flows.cli.options import (
@@ -231,8 +231,11 @@ def report(
         if tsv is not None:
             export_tsv(store, result.run.run_id, tsv)
         _show(result, as_json=json_)
-        if open_ and not webbrowser.open(result.page.absolute().as_uri()):
-            raise EnvironmentUnusable(f"no browser can be started; open {result.page}, or set BROWSER")
+        if open_:
+            import webbrowser
+
+            if not webbrowser.open(result.page.absolute().as_uri()):
+                raise EnvironmentUnusable(f"no browser can be started; open {result.page}, or set BROWSER")
 
 
 app.command(epilog=DIFF_EXITS, short_help="Compare two runs.")(diff)
@@ -317,18 +320,21 @@ app.add_typer(cache, name="cache", short_help="Show, check and remove what is st
 app.add_typer(toolchain, name="toolchain", short_help="Prepare, list and remove other QNN releases.")
 
 
-def main() -> None:
+def main() -> NoReturn:
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
-    words = sys.argv[1:]
+    end(command_line(sys.argv[1:]))
+
+
+def command_line(words: list[str]) -> int:
+    """Run the command of these words, and return its exit code."""
     if words and words[0] in _WITHOUT_OVERRIDES:
         words = [f"--{word}" if word.startswith("artifacts=") else word for word in words]
     try:
-        code = app(words, prog_name="qnnsweep", standalone_mode=False)
+        return app(words, prog_name="qnnsweep", standalone_mode=False) or PASSED
     except typer.TyperException as error:
         is_help = error.message.startswith("Usage: ")  # of a command that needs a further word
         print(error.message if is_help else f"qnnsweep: {usage_line(error)}", file=sys.stderr)
-        code = error.exit_code
-    sys.exit(code)
+        return error.exit_code
 
 
 def _spread(overrides: list[str], folders: list[str], pool: str | None, dask: str | None) -> "SweepResult":

@@ -1,35 +1,16 @@
-"""The command `qnnsweep ui`: it serves reports and files of runs to browsers of this machine, for reading only.
-
-Only files that a listing of the store names are served, so that no path of a request reaches the file system. All
-files but the reports are served as data: a browser runs no script in them.
-"""
+"""The command `qnnsweep ui`: it serves the reports and files of runs to browsers of this machine, for reading only."""
 
 import os
-import shutil
 import sys
 from contextlib import suppress
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-from urllib.parse import quote, unquote, urlsplit
+from typing import Annotated
 
 import typer
-from markupsafe import escape
 
 from flows.cli.options import Artifacts, Debug, exit_on_error, store_at
-from tasks.errors import EnvironmentUnusable
+from tasks.errors import EnvironmentUnusable, RequestError
 
-if TYPE_CHECKING:
-    from tasks.storage.store import Store
-
-ADDRESS = "127.0.0.1"
 PORT = 4280
-_RUNS, _INDEX = "runs", "runs/index.html"
-_TYPES = {".json": "application/json", ".csv": "text/csv", ".tsv": "text/tab-separated-values", ".svg": "image/svg+xml"}
-_TEXTS = (".txt", ".log", ".yaml", ".md", ".html", ".py")
-_AS_DATA = "sandbox; default-src 'none'; style-src 'unsafe-inline'"
-_STYLE = "body{font:16px/1.6 system-ui;margin:2rem;color-scheme:light dark}"
 
 
 def ui(
@@ -46,6 +27,12 @@ def ui(
     """
     with exit_on_error(debug):
         store = store_at(artifacts)
+        if not store.url and not store.root.is_dir():
+            raise RequestError(
+                "there is no such folder; name the artifacts folder of a run", key="--artifacts", value=artifacts
+            )
+        from flows.cli.report_server import ReportServer
+
         try:
             server = ReportServer(store, port)
         except OSError as error:
@@ -54,140 +41,3 @@ def ui(
         with server, suppress(KeyboardInterrupt):
             print(f"reports of {artifacts}: {server.url}\nCtrl-C ends this process", file=sys.stderr, flush=True)
             server.serve_forever()
-
-
-class ReportServer(ThreadingHTTPServer):
-    """A server on 127.0.0.1 that answers GET and HEAD."""
-
-    daemon_threads = True
-
-    def __init__(self, store: "Store", port: int) -> None:
-        self.store = store
-        super().__init__((ADDRESS, port), _Handler)
-
-    @property
-    def url(self) -> str:
-        return f"http://{ADDRESS}:{self.server_port}/"
-
-
-class _Refused(Exception):
-    """A request that is not answered with a file."""
-
-    def __init__(self, status: HTTPStatus, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.reason = reason
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: ReportServer  # pyright: ignore[reportIncompatibleVariableOverride] - the only server of this handler
-    protocol_version = "HTTP/1.1"
-    server_version, sys_version = "qnnsweep", ""
-
-    def do_GET(self) -> None:
-        self._answer(with_body=True)
-
-    def do_HEAD(self) -> None:
-        self._answer(with_body=False)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
-        """Log nothing: the terminal shows only the address."""
-
-    def _answer(self, *, with_body: bool) -> None:
-        try:
-            self._check_host()
-            name = unquote(urlsplit(self.path).path).removeprefix("/")
-            send = self._index if name == "" else self._list if name.endswith("/") else self._file
-            send(name, with_body)
-        except _Refused as refused:
-            self._send(f"{refused.reason}\n".encode(), "text/plain; charset=utf-8", refused.status, with_body)
-
-    def _check_host(self) -> None:
-        """Refuse a request whose host name is another: a foreign page can give its name the address 127.0.0.1."""
-        port = self.server.server_port
-        if self.headers.get("Host") not in (f"{ADDRESS}:{port}", f"localhost:{port}"):
-            raise _Refused(HTTPStatus.FORBIDDEN, f"open {self.server.url}")
-
-    def _index(self, _name: str, with_body: bool) -> None:
-        from tasks.storage import tables
-
-        if self._names(_INDEX):
-            self._head(HTTPStatus.FOUND, "text/plain", 0, policy=_AS_DATA, location=f"/{_INDEX}")
-            return
-        runs = {run: f"/{_RUNS}/{quote(run)}/" for run in reversed(tables.runs(self.server.store))}
-        self._page("Runs, newest first", runs, with_body)
-
-    def _list(self, folder: str, with_body: bool) -> None:
-        names = [name for name in self._names(folder) if name.startswith(folder)]
-        if not names:
-            raise _Refused(HTTPStatus.NOT_FOUND, f"there is no folder {folder}")
-        entries = {name.removeprefix(folder): f"/{quote(name)}" for name in names}
-        self._page(folder.rstrip("/"), entries, with_body)
-
-    def _file(self, name: str, with_body: bool) -> None:
-        if name not in self._names(name):
-            raise _Refused(HTTPStatus.NOT_FOUND, f"there is no file {name}")
-        path = self.server.store.files.local(name)
-        # qnnsweep itself writes the pages in the folder of a run, such as report.html. They have policies of their own.
-        is_page = name.endswith(".html") and "/files/" not in name
-        kind = "text/html; charset=utf-8" if is_page else _type_of(name)
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            self._head(HTTPStatus.OK, kind, size, policy=None if is_page else _AS_DATA)
-            if with_body:
-                shutil.copyfileobj(file, self.wfile)
-
-    def _names(self, name: str) -> list[str]:
-        """Return the names of all files of the run to which the name belongs; none if there is no such run.
-
-        A symbolic link is left out, because it can lead out of the folder.
-        """
-        from tasks.storage import tables
-
-        store, (top, _, rest) = self.server.store, name.partition("/")
-        run = rest.partition("/")[0]
-        if name == _INDEX:
-            return [name] if store.files.size(name) is not None and (store.url or _is_below(name, store)) else []
-        if top != _RUNS or run not in tables.runs(store):
-            return []
-        names = store.files.names(f"{_RUNS}/{run}")
-        return names if store.url else [name for name in names if _is_below(name, store)]
-
-    def _page(self, title: str, links: dict[str, str], with_body: bool) -> None:
-        items = "".join(f'<li><a href="{escape(link)}">{escape(text)}</a>' for text, link in links.items())
-        body = (
-            f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-            f"<title>{escape(title)} · qnnsweep</title><style>{_STYLE}</style><h1>{escape(title)}</h1>"
-            + (f"<ul>{items}</ul>" if items else "<p>There is no run yet.</p>")
-        )
-        self._send(body.encode(), "text/html; charset=utf-8", HTTPStatus.OK, with_body)
-
-    def _send(self, body: bytes, kind: str, status: HTTPStatus, with_body: bool) -> None:
-        self._head(status, kind, len(body), policy=_AS_DATA)
-        if with_body:
-            self.wfile.write(body)
-
-    def _head(self, status: HTTPStatus, kind: str, size: int, *, policy: str | None, location: str = "") -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(size))
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
-        self.send_header("Referrer-Policy", "no-referrer")
-        self.send_header("Cache-Control", "no-cache")
-        if location:
-            self.send_header("Location", location)
-        if policy is not None:
-            self.send_header("Content-Security-Policy", policy)
-        self.end_headers()
-
-
-def _is_below(name: str, store: "Store") -> bool:
-    return (store.root / name).resolve() == store.root.resolve() / name
-
-
-def _type_of(name: str) -> str:
-    suffix = Path(name).suffix
-    if suffix in _TEXTS:
-        return "text/plain; charset=utf-8"
-    return _TYPES.get(suffix, "application/octet-stream")

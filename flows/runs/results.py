@@ -144,7 +144,7 @@ def write_index(store: Store) -> None:
     """Write the list of the newest runs, `runs/index.html`. Runs whose rows cannot be read are left out."""
     known = tables.runs(store)
     newest = known[-MOST_RUNS:]
-    columns = ("run_id", "model", "scheme", "soc", "outcome")
+    columns = ("run_id", "verb", "model", "scheme", "soc", "outcome")
     cells = select(store, "cells", columns, runs=set(newest), problems=set())
     store.files.write("runs/index.html", render_index(cells, len(known) - len(newest)).encode())
 

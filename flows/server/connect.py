@@ -6,7 +6,7 @@ server that accepts requests without a login gives everybody who can reach it th
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from httpx import HTTPError, HTTPStatusError, codes
 from prefect.client.base import ServerType
@@ -16,6 +16,8 @@ from prefect.settings import (
     PREFECT_API_KEY,
     PREFECT_API_URL,
     PREFECT_CLIENT_CUSTOM_HEADERS,
+    PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+    get_current_settings,
     temporary_settings,
 )
 
@@ -64,6 +66,17 @@ def translated_errors() -> Iterator[None]:
             f"PREFECT_API_URL={PREFECT_API_URL.value()}: {problem.partition(' - ')[0]}",
             remedy="when the server answers again, run the same command again to continue",
         ) from error
+
+
+@contextmanager
+def without_heartbeats() -> Iterator[None]:
+    """Let flow runs send no heartbeats, unless the user has set their interval.
+
+    At the end of a flow run, Prefect waits up to a second for the thread that sends them.
+    """
+    is_set = "heartbeat_frequency" in get_current_settings().flows.model_fields_set
+    with nullcontext() if is_set else temporary_settings(updates={PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        yield
 
 
 def check_login() -> None:

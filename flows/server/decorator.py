@@ -2,14 +2,21 @@
 
 import shlex
 from collections.abc import Callable, Iterable
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar
 
-from prefect import Flow, flow
+from prefect import Flow
 from prefect.runtime import flow_run
 from prefect.task_runners import ThreadPoolTaskRunner
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class _Flow(Flow[P, R]):
+    """A flow whose parameters are JSON values. Prefect would import FastAPI to convert them, which takes a while."""
+
+    def serialize_parameters(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        return parameters
 
 
 def run_flow(
@@ -24,12 +31,12 @@ def run_flow(
         # The threads only wait: `WorkerPool` and `Farm` limit how much work runs at the same time.
         # The type is Any, because `flow` is declared to accept only task runners of the base class of futures.
         task_runner: Any = ThreadPoolTaskRunner()
-        make = flow(
+        return _Flow(
+            function,
             name=function.__name__,
             flow_run_name=lambda: shlex.join([function.__name__, *shown_overrides(flow_run.parameters["overrides"])]),
             task_runner=task_runner,
             validate_parameters=False,
         )
-        return cast("Flow[P, R]", make(function))
 
     return decorate

@@ -1,4 +1,4 @@
-"""A device that one lease holds, and the table of transports. A device's configuration selects its transport."""
+"""A device that one lease holds. A device's configuration selects its transport."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -8,16 +8,23 @@ from pathlib import Path
 from conf.schema import DeviceConfig, TransportKind
 from tasks.devices.adb import AdbTransport
 from tasks.devices.local import LocalTransport, StartSupervisor
-from tasks.devices.ssh import SshTransport
 from tasks.devices.transport import CommandResult, RunRequest, Transport
 from tasks.storage.atomic import temporary_name
 
-TRANSPORTS: Mapping[TransportKind, type[Transport]] = {
-    TransportKind.local: LocalTransport,
-    TransportKind.adb: AdbTransport,
-    TransportKind.ssh: SshTransport,
-}
 LEASES, BLOBS = "leases", "blobs"
+
+
+def transport_of(kind: TransportKind) -> type[Transport]:
+    """Return the transport of a kind. That over SSH is imported late, because paramiko takes a while to import."""
+    match kind:
+        case TransportKind.local:
+            return LocalTransport
+        case TransportKind.adb:
+            return AdbTransport
+        case TransportKind.ssh:
+            from tasks.devices.ssh import SshTransport
+
+            return SshTransport
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +68,7 @@ def open_device(
     return Device(
         name=config.name,
         config=config,
-        transport=LocalTransport(fork) if can_fork else TRANSPORTS[config.transport].of(config),
+        transport=LocalTransport(fork) if can_fork else transport_of(config.transport).of(config),
         work_folder=work_folder,
         lease_folder=f"{work_folder}/{LEASES}/{temporary_name()}",
         python=config.python or sys.executable,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from conf.schema import PROBE, DeviceConfig, RunnerKind, SocConfig
 from tasks.devices import facts
-from tasks.devices.device import LEASES, TRANSPORTS, Device, open_device
+from tasks.devices.device import LEASES, Device, open_device, transport_of
 from tasks.devices.disk_space import prune
 from tasks.devices.local import StartSupervisor
 from tasks.devices.native_runner import native_files
@@ -222,7 +222,7 @@ class Farm:
 
     def _key(self, config: DeviceConfig) -> str:
         """Return text that identifies the physical device. The text is the same for two configurations of one phone."""
-        return TRANSPORTS[config.transport].identity(config, self._folder)
+        return transport_of(config.transport).identity(config, self._folder)
 
 
 def quarantined_in(folder: Path) -> dict[str, str]:

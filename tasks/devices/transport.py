@@ -44,7 +44,7 @@ class CommandResult:
 class Transport(Protocol):
     """A channel for bytes and commands to one device. When it fails, every method but `close` raises DeviceError.
 
-    The configuration selects a transport: `tasks.devices.device.TRANSPORTS` lists them all. The deadline of `push` and
+    The configuration selects a transport: see `tasks.devices.device.transport_of`. The deadline of `push` and
     `pull` is also part of the configuration.
     """
 

@@ -77,7 +77,7 @@ def _histogram(error: Array, largest: float) -> tuple[int, ...]:
 
 
 def _root_mean_squares(squares: Array, used: Array | None, axes: tuple[int, ...], most: int) -> Array:
-    """Return the root mean square along the other axes. Neighbours are joined, so that at most `most` are left per axis.
+    """Return the root mean square along the other axes. Neighbours are joined to at most `most` groups per axis.
 
     It is 0 where no element is used. `squares` is 0 at unused elements.
     """

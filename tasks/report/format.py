@@ -94,9 +94,9 @@ def share_interval(low: float | None, high: float | None) -> str:
     return "" if low is None or high is None else interval(100 * low, 100 * high)
 
 
-def lowest(difference: str | None, snr_db: float | None, samples: int | None) -> str:
-    """Return the lowest SNR, and among how many samples it is the lowest."""
-    return decimal(snr(difference, snr_db)) + (f" of {samples:,}" if samples and snr_db is not None else "")
+def lowest(difference: str | None, snr_db: float | None) -> str:
+    """Return the lowest SNR as text."""
+    return decimal(snr(difference, snr_db))
 
 
 def real(value: float | None) -> str:

@@ -26,6 +26,7 @@ def render_index(cells: Sequence[Row], left_out: int = 0) -> str:
 def _summary(run_id: str, cells: Sequence[Row]) -> dict[str, Any]:
     return {
         "run_id": run_id,
+        "verb": cells[0]["verb"] or "run",  # null in runs of earlier versions
         "page": f"{run_id}/report.html",
         "verdict": ", ".join(counts_in_words(cells)),
         "passed": all(cell["outcome"] in ("passed", "impossible") for cell in cells),

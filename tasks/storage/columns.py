@@ -4,7 +4,9 @@
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
 
 import math
+import sys
 from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
 from numbers import Integral, Real
 from types import NoneType
 from typing import Any, Literal, get_origin
@@ -16,6 +18,28 @@ from tasks.records.hints import element, optional
 
 STRING, FLOAT64, INT64, BOOL = pa.string(), pa.float64(), pa.int64(), pa.bool_()
 ARROW_TYPES: dict[type, pa.DataType] = {str: STRING, float: FLOAT64, int: INT64, bool: BOOL}
+
+
+class _NoPandas(MetaPathFinder):
+    def find_spec(self, fullname: str, *_: object) -> None:
+        if fullname == "pandas":
+            raise ImportError(fullname)
+
+
+def _leave_pandas_out() -> None:
+    """Prevent pyarrow from importing pandas, which takes a while, before it converts its first Python values.
+
+    pyarrow imports pandas to recognize values of pandas, and tries this only once. `to_pandas` still imports it.
+    """
+    no_pandas = _NoPandas()
+    sys.meta_path.insert(0, no_pandas)
+    try:
+        pa.array([None])
+    finally:
+        sys.meta_path.remove(no_pandas)
+
+
+_leave_pandas_out()
 _EXACT_TYPES = {arrow: {python, NoneType} for python, arrow in ARROW_TYPES.items()}
 """Per Arrow type: the Python types whose values Arrow stores without a change."""
 

@@ -42,6 +42,13 @@ OPTIONS = {
     "backend": ["qnn", "xnnpack"],
     "device": ["local", "global"],
 }
+EXPERIMENTS = {
+    "only_sweeps": "",
+    "sets_a_scheme": "scheme: {observer: HistogramObserver}",
+    "sets_another_axis": "backend: {name: other}\nmeasure: {iterations: 3}",
+    "interpolates": "soc: {vtcm_mib: '${measure.warm_up}'}",
+    "has_defaults": "defaults: [quickstart, _self_]",
+}
 VALUES = ["measure.iterations=2", "soc.vtcm_mib=1", "++model.arguments.depth=${soc.arch}"]
 
 
@@ -57,7 +64,16 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "soc" / "interpolated.yaml").write_text("name: SM8450\narch: ${measure.iterations}\nvtcm_mib: 8\n")
     text = "# @package _global_\ndevice: {name: global}\nsoc: {vtcm_mib: 1}\nscheme: {calibration_samples: 5}\n"
     (folder / "device" / "global.yaml").write_text(text)
+    (folder / "experiment").mkdir()
+    sweeps = "hydra: {sweeper: {params: {model: 'digits_cnn,minilm_l6', scheme: '8a8w,16a8w', soc: 'SM8550,SM8650'}}}\n"
+    for name, text in EXPERIMENTS.items():
+        (folder / "experiment" / f"{name}.yaml").write_text(f"# @package _global_\n{text}\n{sweeps}")
     return folder
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_an_experiment_that_sets_keys_or_needs_hydra(options: Path, experiment: str) -> None:
+    assert_both_agree([f"experiment={experiment}"], (options,))
 
 
 @settings(max_examples=15, deadline=None)

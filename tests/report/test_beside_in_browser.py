@@ -22,7 +22,12 @@ CHANGED = CellDifferences(name="m · 8a8w · SM8650", changed=["qnn"], changes=[
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
     rows = table("cells", nightly())
-    older = [row | {"run_id": f"2026{month:02d}01T000000Z-aaaa"} for month in (1, 2) for row in rows[3:4]]
+    verbs = {1: "run", 2: "recompare"}
+    older = [
+        row | {"run_id": f"2026{month:02d}01T000000Z-aaaa", "verb": verbs[month]}
+        for month in verbs
+        for row in rows[3:4]
+    ]
     path = tmp_path / "index.html"
     path.write_text(render_index([*older, *rows], left_out=2))
     return path
@@ -86,6 +91,7 @@ def test_the_list_of_runs_has_the_newest_first(page: Page, runs: Path) -> None:
     expect(lines.first.locator("td")).to_have_text(
         [
             RUN.run_id,
+            "run",
             "2 failed, 1 infrastructure, 3 out of tolerance, 3 impossible, 18 passed",
             "efficientnet_lite0, minilm_l6, digits",
             "fp16, 16a8w, 8a8w",
@@ -93,6 +99,7 @@ def test_the_list_of_runs_has_the_newest_first(page: Page, runs: Path) -> None:
             "27",
         ]
     )
+    expect(lines.locator("td:nth-child(2)")).to_have_text(["run", "recompare", "run"])
     assert lines.first.locator("a").get_attribute("href") == f"{RUN.run_id}/report.html"
     expect(page.locator(".remark")).to_have_text("2 older runs left out; qnnsweep list runs lists all.")
 

@@ -8,7 +8,6 @@ import json
 import math
 import random
 import re
-import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -200,7 +199,7 @@ def test_devices_and_backends_are_columns_only_where_they_differ() -> None:
 
 @pytest.mark.parametrize(
     ("difference", "snr_db", "text"),
-    [("finite", 23.449, "23.4 of 8"), ("none", None, "∞"), ("infinite", None, "-∞"), (None, None, "–")],
+    [("finite", 23.449, "23.4"), ("none", None, "∞"), ("infinite", None, "-∞"), (None, None, "–")],
 )
 def test_an_snr_that_is_null_is_shown_as_equal_as_infinitely_noisy_or_as_unknown(
     difference: str | None, snr_db: float | None, text: str
@@ -210,7 +209,7 @@ def test_an_snr_that_is_null_is_shown_as_equal_as_infinitely_noisy_or_as_unknown
     lines = summary_markdown(RUN, rows).splitlines()
     assert lines[-1].split(" | ")[5] == text
     facts = facts_of(render(RUN, {"cells": rows}, {}))
-    assert facts["lowest final SNR, dB"] == facts["observer effect, dB"] == text.removesuffix(" of 8")
+    assert facts["lowest final SNR, dB"] == facts["observer effect, dB"] == text
 
 
 @pytest.mark.parametrize(
@@ -360,19 +359,6 @@ def test_the_ladder_is_the_path_to_the_device_with_the_converted_graph_beside_it
     assert "of 8, dB" in ladder
     assert '<td title="no kernel">no_value</td>' in ladder
     assert re.findall(r'title="against (.*?)"', ladder) == ["exported", "edge", "designed", "exported"]
-
-
-def test_five_hundred_cells_stay_below_ten_megabytes_and_seconds() -> None:
-    chance = random.Random(5)
-    cells = [
-        cell(f"model_{number // 25}", f"scheme_{number // 5 % 5}", f"SM{number % 5}", **measured(chance, 30.0))
-        for number in range(500)
-    ]
-    tables, logs = sweep(cells, count=300) | {"trends": trends(cells)}, {LOG: "<warning> & so on\n" * 20_000}
-    started = time.process_time()  # not affected by the load of other processes
-    html = render(RUN, tables, logs)
-    assert len(html.encode()) < 10_000_000
-    assert time.process_time() - started < 30
 
 
 def test_the_cost_of_compilation_has_the_calls_of_the_cell_and_those_that_it_shares() -> None:

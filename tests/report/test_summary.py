@@ -29,7 +29,7 @@ def test_the_terminal_table_shows_rounded_numbers_and_dashes_for_null() -> None:
     lines = [re.split(r"\s{2,}", line.strip()) for line in written.getvalue().splitlines()]
     body = [line for line in lines if line[0] in {"[red]m", "m", "ToolchainError: died"}]
     assert body == [
-        ["[red]m", "8a8w", "SM8650", "✓ passed", "23.4 of 8", "100.0", "5,120", "71/80", "148/2", "57.0"],
+        ["[red]m", "8a8w", "SM8650", "✓ passed", "23.4", "100.0", "5,120", "71/80", "148/2", "57.0"],
         ["m", "fp16", "SM8650", "✗ failed", *"––––––"],
         ["ToolchainError: died"],
     ]

@@ -4,6 +4,7 @@ A saved edge program loses the attributes of QNN's passes, and takes seconds to 
 list of calls and their constants. Its inputs are in the order of the user's model; nothing is specific to a backend.
 """
 
+import importlib
 import json
 import operator
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from functools import cache, cached_property
 from typing import Any, TypeGuard
 
 import torch
-from executorch.exir.dialects.edge._ops import EdgeOpOverload
+import torch.ao.quantization.fx._decomposed  # registers the operators of quantized graphs
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
@@ -204,12 +205,16 @@ def read_graph(store: Store, calls: Blob, constants: Blob) -> ReferenceGraph:
         outputs = list(written["outputs"])
     except (ValueError, TypeError, KeyError) as error:
         raise EvidenceError(f"blob {calls.sha256} is no reference graph: {error}") from error
+    if any(_overload(target) is None for target in {call.target for call in graph_calls} - {GETITEM}):
+        importlib.import_module("tasks.toolchain.imports")  # ExecuTorch registers operators of its own
     return ReferenceGraph(graph_calls, outputs, read_tensors(store, constants))
 
 
 def target_name(target: Any) -> str:
     if target is operator.getitem:
         return GETITEM
+    from executorch.exir.dialects.edge._ops import EdgeOpOverload  # only here: to read a graph needs no ExecuTorch
+
     return str(target._op if isinstance(target, EdgeOpOverload) else target)
 
 
@@ -237,15 +242,20 @@ def _registered(target: str) -> OpOverload:
     A reference graph comes from a store that others can write to: `torch.ops` also has functions that load libraries,
     and some operators read and write files. Raises NoKernel.
     """
-    kernel: object = torch.ops
-    parts = target.split(".")
-    for part in parts if len(parts) == 3 else ():
-        kernel = getattr(kernel, part, None)
-    if not isinstance(kernel, OpOverload):
+    kernel = _overload(target)
+    if kernel is None:
         raise NoKernel(f"{target} is not registered on this host")
     if any(argument.name == "filename" for argument in kernel._schema.arguments):
         raise NoKernel(f"{target} uses a file")
     return kernel
+
+
+def _overload(target: str) -> OpOverload | None:
+    kernel: object = torch.ops
+    parts = target.split(".")
+    for part in parts if len(parts) == 3 else ():
+        kernel = getattr(kernel, part, None)
+    return kernel if isinstance(kernel, OpOverload) else None
 
 
 def _is_float(value: object) -> TypeGuard[torch.Tensor]:

@@ -1,7 +1,8 @@
 """Toolchain calls in worker processes, so that an abort, an out-of-memory kill or a hang fails only one cell.
 
 Workers are forked from a server. The server has imported torch and ExecuTorch, which saves seconds per call, and runs
-with the environment that the dynamic linker needs. Calls that begin with the same computation are forked from a zygote,
+with the environment that the dynamic linker needs. As long as nothing is compiled, a server that has imported only
+torch is sufficient. Calls that begin with the same computation are forked from a zygote,
 which is a worker that has done this computation already.
 """
 
@@ -84,15 +85,22 @@ class WorkerPool:
         return self._start_program if environment == self._supervisor.environment else None
 
     def _start_program(self, caller: socket.socket, stdout: Connection, stderr: Connection) -> Callable[[], None]:
-        self._supervisor.start_server()
-        return start_program(self._supervisor.context, caller, stdout, stderr)
+        context = self._supervisor.start_server(compiles=False)
+        return start_program(context, caller, stdout, stderr)
 
     def call(
-        self, stage: str, function: Callable[..., Result], *arguments: Any, subject: Subject = (), urgent: bool = False
+        self,
+        stage: str,
+        function: Callable[..., Result],
+        *arguments: Any,
+        subject: Subject = (),
+        urgent: bool = False,
+        compiles: bool = True,
     ) -> CallResult[Result]:
         """Run `function(*arguments)` in a worker whose working directory is a scratch folder of its own.
 
         `urgent`: whether the call starts before all calls that are not urgent.
+        `compiles`: see `Supervisor.start_server`.
         Raises the function's own RequestError, EnvironmentUnusable or EvidenceError. If the function fails for
         any other reason, raises ToolchainError with the cause and the last log lines.
         """
@@ -100,9 +108,9 @@ class WorkerPool:
         with supervisor.slot(stage, subject, urgent=urgent), supervisor.scratch(stage) as scratch:
             self._on_start()
             supervisor.count(stage)
-            supervisor.start_server()
+            context = supervisor.start_server(compiles=compiles)
             start = time.monotonic()
-            worker = Worker(supervisor.context, Call(scratch=scratch, function=function, arguments=arguments))
+            worker = Worker(context, Call(scratch=scratch, function=function, arguments=arguments))
             return supervisor.follow(worker, stage, subject, start)
 
     @contextlib.contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 
 from tasks.environment import changed_environment
 
-_PRELOAD = "tasks.toolchain.workers.preload"
+_PRELOAD, _PRELOAD_SMALL = "tasks.toolchain.workers.preload", "tasks.toolchain.workers.preload_small"
 _SOCKET_FOLDER = "QNNSWEEP_SOCKET_FOLDER"
 """The environment variable with the folder of the fork server's socket."""
 
@@ -22,16 +22,30 @@ _SOCKET_FOLDER = "QNNSWEEP_SOCKET_FOLDER"
 class ToolchainContext(ForkServerContext):
     """A context whose processes are forked by the fork server of one toolchain.
 
-    A prepared toolchain has a server of its own, because the dynamic linker reads the environment only once. All
-    contexts with equal environments share the server. The default toolchain has the server of Python's own context.
+    A prepared toolchain has servers of its own, because the dynamic linker reads the environment only once. All
+    contexts with equal environments share a server. The default toolchain has the server of Python's own context.
     """
 
-    def __init__(self, environment: Mapping[str, str] | None) -> None:
-        """`environment`: the variables of a prepared toolchain; None for the default toolchain."""
+    def __init__(self, environment: Mapping[str, str] | None, *, compiles: bool = True) -> None:
+        """`environment`: the variables of a prepared toolchain; None for the default toolchain.
+
+        `compiles`: whether the server imports everything that a compilation needs, or only what a comparison needs.
+        """
         super().__init__()
+        self._preload = _PRELOAD if compiles else _PRELOAD_SMALL
         with _servers_lock:
-            key = () if environment is None else tuple(sorted(environment.items()))
-            self.server = _servers.setdefault(key, forkserver.ForkServer())
+            variables = None if environment is None else tuple(sorted(environment.items()))
+            self.server = _servers.setdefault((compiles, variables), forkserver.ForkServer())
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the fork server has been started."""
+        return self.server._forkserver_pid is not None
+
+    def start_server(self, modules: Sequence[str]) -> None:
+        """Start the fork server in the environment of this process, unless it runs already. See `start_server`."""
+        self.server.set_forkserver_preload([self._preload, *modules])
+        self.server.ensure_running()
 
     def start(self, process: BaseProcess) -> None:
         """Start a process that this context created."""
@@ -43,7 +57,7 @@ class ToolchainContext(ForkServerContext):
 
 
 _DEFAULT_SERVER = forkserver._forkserver  # type: ignore[attr-defined]
-_servers: dict[tuple[tuple[str, str], ...], Any] = {(): _DEFAULT_SERVER}
+_servers: dict[tuple[bool, tuple[tuple[str, str], ...] | None], Any] = {(True, None): _DEFAULT_SERVER}
 _servers_lock = threading.Lock()
 _start_lock = threading.Lock()
 _selected = threading.local()
@@ -78,8 +92,7 @@ def start_server(context: ToolchainContext, environment: Mapping[str, str], modu
     # PYTHONSAFEPATH: a folder `tasks` in the user's working directory must not be imported.
     changes = {**environment, "PYTHONSAFEPATH": "1", _SOCKET_FOLDER: get_temp_dir()}
     with _start_lock, changed_environment(changes):
-        context.server.set_forkserver_preload([_PRELOAD, *modules])
-        context.server.ensure_running()
+        context.start_server(modules)
 
 
 def end_with_caller() -> None:

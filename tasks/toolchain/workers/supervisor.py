@@ -82,10 +82,14 @@ class Supervisor:
     costs: list[CallCost] = field(default_factory=list, init=False)
     """The costs of all calls, zygotes included, in the order in which the calls ended."""
     context: ToolchainContext = field(init=False)
+    """The context of calls that may compile."""
+    _small_context: ToolchainContext = field(init=False)
     _guard: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def __post_init__(self) -> None:
-        self.context = ToolchainContext(self.environment if self.is_prepared else None)
+        environment = self.environment if self.is_prepared else None
+        self.context = ToolchainContext(environment)
+        self._small_context = ToolchainContext(environment, compiles=False)
 
     def slot(self, stage: str, subject: Subject, *, urgent: bool) -> contextlib.AbstractContextManager[None]:
         """Wait for a core and the memory that the call is expected to need."""
@@ -101,10 +105,15 @@ class Supervisor:
         with self._guard:
             self.calls[stage] += 1
 
-    def start_server(self) -> None:
-        """Start the fork server unless it runs already."""
+    def start_server(self, *, compiles: bool = True) -> ToolchainContext:
+        """Start a fork server unless it runs already, and return its context.
+
+        `compiles`: whether a worker may compile. If not, the server that compiles is used only if it has been started.
+        """
+        context = self.context if compiles or self.context.is_started else self._small_context
         with self._guard:
-            start_server(self.context, self.environment, self.modules)
+            start_server(context, self.environment, self.modules)
+        return context
 
     def follow(
         self, process: Process, stage: str, subject: Subject, start: float, *, stays: bool = False, log: bytes = b""

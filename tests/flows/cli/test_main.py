@@ -15,7 +15,7 @@ import typer
 from typer.testing import CliRunner
 
 from conf.load import load
-from flows.cli.main import app, main
+from flows.cli.main import app, command_line
 from tests.program import Program
 
 ROOT = Path(__file__).parents[3]
@@ -207,14 +207,10 @@ WRONG_WORDS = {
 
 
 @pytest.mark.parametrize(("words", "begin"), WRONG_WORDS.items(), ids=WRONG_WORDS)
-def test_wrong_words_are_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, begin: str
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["qnnsweep", *words.split()])
-    with pytest.raises(SystemExit) as ended:
-        main()
+def test_wrong_words_are_one_line(capsys: pytest.CaptureFixture[str], words: str, begin: str) -> None:
+    code = command_line(words.split())
     printed = capsys.readouterr()
-    assert (ended.value.code, printed.out, printed.err.count("\n")) == (2, "", 1)
+    assert (code, printed.out, printed.err.count("\n")) == (2, "", 1)
     assert printed.err.startswith(f"qnnsweep: {begin}")
 
 

@@ -40,7 +40,7 @@ def test_a_run_has_the_same_names_in_every_command(program: Program, artifacts: 
 
 
 def test_the_artifacts_folder_has_the_same_two_forms_in_every_command(program: Program, artifacts: Path) -> None:
-    runs = {"runs": [{"run": run, "cells": 2, "passed": 1} for run in reversed(RUNS)]}
+    runs = {"runs": [{"run": run, "command": "run", "cells": 2, "passed": 1} for run in reversed(RUNS)]}
     for form in (f"artifacts={artifacts}", f"--artifacts={artifacts}"):
         assert json.loads(program.run("list", "runs", "--json", form).stdout) == runs
         assert json.loads(program.run("cache", "--json", form).stdout)["artifacts"] == str(artifacts)

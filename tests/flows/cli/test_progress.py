@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from rich.console import Console
 
 from conf.load import load
 from conf.names import CELL_STAGES
+from conf.plan import PlannedCell
 from flows.cli.progress import ProgressTable
 from flows.graph import work_label
 
@@ -25,13 +28,23 @@ STATES = (
 """The states of the first stages of the cells that are not like the last."""
 
 
+@cache
+def only_cell() -> PlannedCell:
+    return load(["model=digits_cnn", "soc=SM8650", "scheme=8a8w"]).cells[0]
+
+
+def cell_of(model: str) -> PlannedCell:
+    cell = only_cell()
+    return replace(cell, request=replace(cell.request, model=replace(cell.request.model, name=model)))
+
+
 def played(cells: int = 5) -> ProgressTable:
     """Return the table of a sweep of so many models, twelve seconds after its last event."""
     now = [0.0]
     names = ["efficientnet_lite0", *(f"m{number}" for number in range(1, cells))]
-    plan = load(["soc=SM8650", "scheme=8a8w", f"model.name={','.join(names)}"])
-    table = ProgressTable(plan.cells, clock=lambda: now[0])
-    for cell, states in zip(plan.cells, (*STATES[:4], *[STATES[4]] * (cells - 4)), strict=True):
+    planned = [cell_of(name) for name in names]
+    table = ProgressTable(planned, clock=lambda: now[0])
+    for cell, states in zip(planned, (*STATES[:4], *[STATES[4]] * (cells - 4)), strict=True):
         for stage, state in zip(CELL_STAGES, states, strict=False):
             table.update(stage, work_label(stage, cell.request), state)
     now[0] = 12.0

@@ -45,5 +45,8 @@ def test_a_plan_writes_no_file_and_imports_no_heavy_library(program: Program, tm
 
 
 def test_the_process_that_plans_the_stages_of_a_sweep_loads_no_library_of_the_workers(program: Program) -> None:
-    ran = program.python("import sys, flows.sweep; print({'torch', 'executorch', 'pandas'} & {*sys.modules})")
+    ran = program.python(
+        "import sys; from flows.sweep import sweep; sweep.serialize_parameters({'overrides': []})\n"
+        "print({'torch', 'executorch', 'pandas', 'paramiko', 'fastapi'} & {*sys.modules})"
+    )
     assert (ran.stdout, ran.stderr) == ("set()\n", "")

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from flows.cli.ui import ReportServer
+from flows.cli.report_server import ReportServer
 from tasks.storage import tables
 from tasks.storage.store import Store
 from tests.devices.loopback import free_port
@@ -123,6 +123,12 @@ def test_a_foreign_page_whose_name_has_the_address_of_this_machine_gets_nothing(
     status, _, body = answer(server, f"/runs/{RUN}/report.html", host=f"evil.example:{server.server_port}")
     assert (status, body) == (403, f"open {server.url}\n".encode())
     assert answer(server, "/", host=f"localhost:{server.server_port}")[0] == 200
+
+
+def test_a_folder_that_does_not_exist_is_one_line(program: Program) -> None:
+    ran = program.run("ui", "artifacts=/nowhere/at all")
+    line = "qnnsweep: --artifacts=/nowhere/at all: there is no such folder; name the artifacts folder of a run\n"
+    assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", line)
 
 
 def test_the_command_prints_its_address_and_ends_with_ctrl_c(program: Program, store: Store) -> None:

@@ -42,6 +42,15 @@ def doctor_line(program: Program, artifacts: Path, **environment: str) -> dict[s
     return check
 
 
+def test_heartbeats_are_sent_only_if_the_user_has_set_their_interval(program: Program) -> None:
+    line = (
+        "python -c 'from flows.server import connect; from prefect.settings import get_current_settings as now\n"
+        "with connect.without_heartbeats(): print(now().flows.heartbeat_frequency)'"
+    )
+    variables = ("", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY=60 ", "PREFECT_RUNNER_HEARTBEAT_FREQUENCY=90 ")
+    assert [program.shell(variable + line).stdout for variable in variables] == ["None\n", "60\n", "90\n"]
+
+
 def test_the_two_requests_of_a_foreign_page_are_refused(prefect_api: httpx.Client) -> None:
     """The page first lists the deployments, then starts a run of one of them whose overrides name any function."""
     url, deployment = address(prefect_api), "00000000-0000-0000-0000-000000000000"

@@ -6,6 +6,7 @@ import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata, util
 from pathlib import Path
 
@@ -117,7 +118,14 @@ def _link_all(package: Path, folder: Path) -> None:
 def build_id(root: Path) -> str:
     """Return the build id in the bytes of the libQnnHtp.so of an SDK. Raises EnvironmentUnusable if it has none."""
     library = root / LIBRARY_FOLDER / "libQnnHtp.so"
-    build = _BUILD_ID.search(library.read_bytes())
+    status = library.stat()
+    build = _build_id(library.resolve(), status.st_mtime_ns, status.st_size)
     if build is None:
         raise EnvironmentUnusable(f"{library} carries no QNN build id: it is not Qualcomm's libQnnHtp.so")
-    return build[0].decode()
+    return build
+
+
+@cache
+def _build_id(library: Path, *_status: int) -> str | None:
+    build = _BUILD_ID.search(library.read_bytes())
+    return build[0].decode() if build else None

@@ -1,0 +1,42 @@
+"""The page of a large run, in a real browser: its size, and how long it needs before it answers."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tasks.report.page import render
+from tests.sample_tables import LOG, RUN, cell, measured, sweep, trends
+
+pytestmark = pytest.mark.toolchain
+
+
+def test_a_page_of_500_cells_with_300_operators_has_less_than_10_mb_and_answers_in_3_s(
+    page: Page, tmp_path: Path
+) -> None:
+    chance = random.Random(5)
+    cells = [
+        cell(f"model_{number // 25}", f"scheme_{number // 5 % 5}", f"SM{number % 5}", **measured(chance, 30.0))
+        for number in range(500)
+    ]
+    tables, logs = sweep(cells, count=300) | {"trends": trends(cells)}, {LOG: "<warning> & so on\n" * 20_000}
+    started = time.process_time()  # not affected by the load of other processes
+    html = render(RUN, tables, logs).encode()
+    assert time.process_time() - started < 30
+    assert len(html) < 10_000_000
+    path = tmp_path / "report.html"
+    path.write_bytes(html)
+
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})  # processor time, for the same reason
+    page.goto(path.as_uri(), wait_until="domcontentloaded")
+    page.locator("[name=scheme]").select_option("scheme_2")
+    expect(page.locator("#filter output")).to_have_text("100 of 500 cells")
+    page.locator(".matrix a:visible").nth(1).click()
+    expect(page.locator(".cell:focus .depth svg")).to_be_visible()
+    metrics = {metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]}
+    assert 0 < metrics["ScriptDuration"] < metrics["TaskDuration"] < 3, metrics
