@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
+from tasks.comparison.details import MOST_DETAILS
 from tasks.records import RunFacts
 from tasks.records.tables import CELL_COLUMNS, TABLES, Row
 from tasks.records.vocabulary import PREVIOUS_RUNG, Cause, Rung
@@ -179,10 +180,8 @@ def budget(identity: dict[str, Any], rows: list[dict[str, Any]], final: float) -
 
 
 def details(identity: dict[str, Any], rows: list[dict[str, Any]]) -> Iterable[dict[str, Any]]:
-    """Yield the distribution of the error of every compared operator."""
-    for row in rows:
-        if row["status"] != "compared":
-            continue
+    """Yield the distribution of the error of the first operators that were compared."""
+    for row in [row for row in rows if row["status"] == "compared"][:MOST_DETAILS]:
         index = row["operator_index"]
         channels = [0.2 + (number * 7 + index) % 11 / 40 for number in range(32)]
         heat = [abs(7.5 - row) * abs(7.5 - column) / 100 for row in range(16) for column in range(16)]
