@@ -9,6 +9,7 @@ import pytest
 
 from conf.load import load
 from conf.models import DataConfig, InputConfig, ModelConfig
+from conf.schema import Request
 from flows.graph import lowering_options
 from tasks.bundle import bundle
 from tasks.compare import compare
@@ -16,7 +17,7 @@ from tasks.export import export
 from tasks.lower import lower
 from tasks.measure import measure
 from tasks.quantize import quantize
-from tasks.records import Comparison
+from tasks.records import Comparison, LoweredProgram
 from tasks.records.options import ComparisonOptions
 
 if TYPE_CHECKING:
@@ -26,8 +27,12 @@ pytestmark = pytest.mark.toolchain
 
 
 @pytest.fixture(scope="module", params=["8a8w", "16a8w"])
-def comparison(request: pytest.FixtureRequest, resources: Resources) -> Comparison:
-    ask = load(["model=digits_cnn", f"scheme={request.param}", "soc=SM8650"]).cells[0].request
+def ask(request: pytest.FixtureRequest) -> Request:
+    return load(["model=digits_cnn", f"scheme={request.param}", "soc=SM8650"]).cells[0].request
+
+
+@pytest.fixture(scope="module")
+def lowered(ask: Request, resources: Resources) -> LoweredProgram:
     data = DataConfig(source="multi_output_model:samples", count=8)
     inputs = [InputConfig(name="image", shape=[1, 1, 8, 8])]
     model = ModelConfig(
@@ -36,13 +41,24 @@ def comparison(request: pytest.FixtureRequest, resources: Resources) -> Comparis
     tools: Any = {"store": resources.store, "workers": resources.workers}
     exported = export(model, "", **tools)
     quantized = quantize(exported, ask.scheme, ask.backend.kind, **tools)
-    lowered = lower(quantized, ask.soc, replace(lowering_options(ask), operator_samples=1), **tools)
+    return lower(quantized, ask.soc, replace(lowering_options(ask), operator_samples=1), **tools)
+
+
+@pytest.fixture(scope="module")
+def comparison(ask: Request, lowered: LoweredProgram, resources: Resources) -> Comparison:
     programs = bundle(lowered, ask.measure, store=resources.store)
     capture = measure(
         programs, (ask.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
     )
     options = ComparisonOptions(classifier=False, tolerances=ask.tolerance.operators)
-    return compare(lowered, capture, options, **tools)
+    return compare(lowered, capture, options, store=resources.store, workers=resources.workers)
+
+
+def test_a_call_that_takes_an_output_of_the_delegate_is_no_node_on_the_cpu(lowered: LoweredProgram) -> None:
+    on_cpu = {count.operator: count.not_delegated for count in lowered.delegation if count.not_delegated}
+    assert on_cpu == {}
+    getitems = sum(operator.target == "getitem" for operator in lowered.operators)
+    assert {count.operator: count.delegated for count in lowered.delegation}["getitem"] == getitems
 
 
 def test_every_output_of_every_operator_has_a_row(comparison: Comparison) -> None:
