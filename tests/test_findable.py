@@ -27,12 +27,14 @@ modules without such a file, and the tests that import them or the modules that 
 """
 
 
+@cache
 def modules() -> list[Path]:
     """Return every module of the product except the `__init__` modules."""
     files = (file for folder in ("conf", "flows", "tasks") for file in sorted((ROOT / folder).rglob("*.py")))
     return [file.relative_to(ROOT) for file in files if file.name != "__init__.py"]
 
 
+@cache
 def files_of_tests() -> list[Path]:
     return [file.relative_to(ROOT) for file in sorted((ROOT / "tests").rglob("test_*.py"))]
 
@@ -73,6 +75,7 @@ def covering(module: Path) -> list[Path]:
     return []
 
 
+@cache
 def dotted(module: Path) -> tuple[str, ...]:
     """Return the dotted names by which a module is imported: its name, and its package if that exports its members."""
     name = ".".join(module.with_suffix("").parts)
@@ -80,6 +83,7 @@ def dotted(module: Path) -> tuple[str, ...]:
     return (name, name.rpartition(".")[0]) if exported else (name,)
 
 
+@cache
 def listing() -> str:
     lines = (
         f"| `{module}` | {', '.join(f'`{test}`' for test in covering(module))} |\n"
