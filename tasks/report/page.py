@@ -89,7 +89,7 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
         if cell["has_log"]:
             of_cells[-1]["log"], cell["log_is_cut"] = _tail(display.printable(logs[cell["log"]]), share)
         cell["error"] = _head(display.printable(cell["error"] or ""))
-        cell["diagnosis"] = display.printable(cell["diagnosis"] or "")
+        cell["diagnosis"] = display.printable(cell["diagnosis"] or "").replace(" %", "\N{NO-BREAK SPACE}%")
     script = "\n".join(map(beside, _SCRIPTS))
     impossible = sum(cell["outcome"] == "impossible" for cell in cells)
     return (
